@@ -11,6 +11,7 @@
 # faults       write the table of faults: those of `launch drill`, and those that need root
 # moves        write the table of moves whose client is killed
 # segments     write the table of runs in sessions whose follower is killed
+# batches      write the table of batches whose worker is killed
 # rents        write the table of clients that rent and are killed
 # orders       write the table of random removals and pulls
 # large        write the table of large trees
@@ -27,7 +28,7 @@
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test long check lint docs cast bench links kills faults moves segments rents orders large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
+.PHONY: demo quick test long check lint docs cast bench links kills faults moves segments rents batches orders large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -79,6 +80,9 @@ moves: .venv/ready
 
 segments: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py segments
+
+batches: .venv/ready
+	$(BIN)/python tests/bench/scenarios.py batches
 
 rents: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py rents

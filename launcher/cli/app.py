@@ -14,6 +14,8 @@ import typer
 from launcher import __version__, core_dumps
 from launcher.cli import (
     attach,
+    batch,
+    compare,
     completing,
     cp,
     diagnose,
@@ -139,6 +141,7 @@ _TASKS: dict[str, dict[str, Any]] = {
         "rerun": rerun.rerun,
         "resume": resume.resume,
         "recover": recover.recover,
+        "batch": batch.app,
         "verify": verify.verify,
         "init": init.init,
     },
@@ -148,6 +151,7 @@ _TASKS: dict[str, dict[str, Any]] = {
         "logs": logs.logs,
         "metrics": metrics.metrics,
         "plot": plot.plot,
+        "compare": compare.compare,
         "diagnose": diagnose.diagnose,
         "explain": explain.explain,
     },

@@ -63,6 +63,40 @@ class Runs(Shape):
     runs: list[RunRow]
 
 
+class BatchItem(Shape):
+    """`launch batch`, a line for each change, and `launch batch status`, a line for each item.
+
+    `state` is that of its run where it has one, else how far it is in the queue. `seen` is when its host was last heard.
+    `values` are its values of the matrix.
+    """
+
+    kind: Literal["item"] = "item"
+    name: str
+    run: str | None
+    host: str | None
+    state: str
+    step: int | None
+    steps: int | None
+    loss: Number | None
+    seen: float | None
+    why: str | None
+    values: dict[str, Any]
+
+
+class BatchPreviewed(Shape):
+    """`launch batch --dry-run`, a line for each item and host: the digest of its plan, and what the gate says."""
+
+    kind: Literal["itemplan"] = "itemplan"
+    name: str
+    host: str
+    card: str | None
+    precision: str | None
+    digest: str | None
+    findings: list[Finding]
+    problem: str | None
+    values: dict[str, Any]
+
+
 class OfferRow(Part):
     """A type of instance: its price, the regions that have one free, and the profile of its card, null if none names it."""
 
@@ -453,6 +487,80 @@ class PlotShown(Shape):
     path: str
 
 
+class MetricResultShown(Part):
+    """What became of a metric: its last value and its best; `goal` says which way is better, null if its name does not."""
+
+    name: str
+    final: Number
+    final_step: int | None
+    best: Number | None
+    best_step: int | None
+    goal: Literal["min", "max"] | None
+
+
+class ComparedRunShown(Part):
+    """One of the runs that are compared, as this client has it. `seconds` is how long it took, or has taken so far.
+
+    `has_plan` and `has_manifest`: its plan, and what was sent for it, are on record here. `code` is the digest of its code.
+    """
+
+    run: str
+    job: str | None
+    host: str | None
+    card: str | None
+    rehearsed: bool
+    has_plan: bool
+    has_manifest: bool
+    state: str | None
+    reason: str | None
+    attempts: int | None
+    step: int | None
+    steps: int | None
+    seconds: float | None
+    precision: str | None
+    torch: str | None
+    code: str | None
+    metrics: list[MetricResultShown]
+
+
+class DifferenceShown(Part):
+    """A value of which the plans differ, by its key: one for each run, null where the plan has none, or is not here."""
+
+    group: Literal["settings", "plan", "packages"]
+    key: str
+    values: list[Any]
+
+
+class TreeDifferenceShown(Part):
+    """A tree that differs, `code` or `data/KEY`, and the digest of its contents for each run."""
+
+    tree: str
+    digests: list[str | None]
+
+
+class FileDifferenceShown(Part):
+    """A file of the code that differs, and its version for each run: SHA-256, or words; null where there is none.
+
+    With --diff, `diff` is the unified diff, or `why` says why there is none.
+    """
+
+    path: str
+    versions: list[str | None]
+    diff: str | None
+    why: str | None
+
+
+class ComparisonShown(Shape):
+    """`launch compare`: the runs as they were given, and what differs. `picture` is null if none has a curve."""
+
+    kind: Literal["comparison"] = "comparison"
+    runs: list[ComparedRunShown]
+    plan: list[DifferenceShown]
+    trees: list[TreeDifferenceShown]
+    files: list[FileDifferenceShown]
+    picture: str | None
+
+
 class FileRow(Part):
     """A file of a run, and whether it is on this machine."""
 
@@ -795,6 +903,8 @@ class EndLine(Line):
 SHAPES: tuple[type[BaseModel], ...] = (
     *(
         Runs,
+        BatchItem,
+        BatchPreviewed,
         Offers,
         Hosts,
         Probe,
@@ -812,6 +922,7 @@ SHAPES: tuple[type[BaseModel], ...] = (
         PrecisionShown,
         DiagnosisShown,
         PlotShown,
+        ComparisonShown,
         Files,
         PulledFiles,
         CopiedFiles,

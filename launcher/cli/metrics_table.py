@@ -28,7 +28,7 @@ def metrics_table(measured: Iterable[Measured]) -> tuple[tuple[Column, ...], lis
     lines: dict[_Place, dict[str, float]] = {}
     for run, point in measured:
         lines.setdefault(_place(run, point), {})[point.name] = point.value
-    names = sorted(dict.fromkeys(name for values in lines.values() for name in values), key=_rank)
+    names = sorted(dict.fromkeys(name for values in lines.values() for name in values), key=rank_of)
     has_runs = len({place.run for place in lines}) > 1
     has_ranks = len({place.rank for place in lines}) > 1
     columns = (
@@ -59,7 +59,8 @@ def _step(place: _Place) -> str:
     return str(place.step)
 
 
-def _rank(name: str) -> int:
+def rank_of(name: str) -> int:
+    """Return the place of a metric among others: first the losses, then evaluations, then rate and norm, then the rest."""
     if name in _FIRST:
         return _FIRST.index(name)
     if name.startswith(("eval_", "val_", "test_")):

@@ -69,6 +69,23 @@ def _show(rows: list[Row], *, is_chosen: bool, as_json: bool) -> None:
         say(*_nothing(is_chosen))
     else:
         print_columns(_columns(), [_cells(row) for row in rows])
+    if not as_json:
+        _tell_batches()
+
+
+def _tell_batches() -> None:
+    """Say which batches have not ended and are worked by nobody."""
+    from launcher.runs.runs_folder import runs_folder
+
+    if not (runs_folder() / "batches").is_dir():
+        return
+    from launcher.cli.say import complain
+    from launcher.runs.batch_queue import left_alone
+
+    for name, queued in left_alone().items():
+        complain(
+            f"batch {name}: no process works it, and {queued} items are queued   launch batch resume {name}"
+        )
 
 
 def _json(rows: list[Row]) -> str:

@@ -13,9 +13,10 @@ from typing import IO, Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from launcher.errors import BadFileError, MalformedAnswerError
-from launcher.hosts.channel import HASHING_S, Channel, Incoming, Reply, Socket
+from launcher.hosts.channel import HASHING_S, Calls, Incoming, Reply, Socket
 from launcher.hosts.company import ONLY_LISTENING, Keyboard, typing, until
 from launcher.hosts.desk import Heard, Making, Preparation, Printed, Runs, Upkeep
+from launcher.hosts.joined_reads import LoneReader, Reader
 from launcher.values.answers import (
     CommandEnd,
     Freed,
@@ -57,8 +58,6 @@ SHORT_S = 60.0
 LISTING_S = 300.0
 """How long a host may take to list its runs, in seconds: the first time, each is read."""
 SENDING_S = 600.0
-READ_S = 10.0
-"""How much later than the requested wait a reading may arrive before the link counts as lost."""
 DISK_S = 600.0
 """How long a host may take to write, check or remove much data, in seconds."""
 SWEEP_S = 60.0
@@ -81,10 +80,11 @@ _READ = TypeAdapter(Annotated[int, Field(ge=0)], config=ConfigDict(defer_build=T
 class AgentDesk:
     """The desk of an agent at the other end of a channel."""
 
-    def __init__(self, channel: Channel) -> None:
-        """Speak over this channel, and close it at the end."""
+    def __init__(self, channel: Calls, reader: Reader | None = None) -> None:
+        """Speak over this channel, and close it at the end. `reader` reads runs, by default over this channel too."""
         self._channel = channel
-        self.runs: Runs = _Runs(channel)
+        self._reader = reader or LoneReader(channel)
+        self.runs: Runs = _Runs(channel, self._reader)
         self.preparation: Preparation = _Preparation(channel)
         self.making: Making = _Making(channel)
         self.upkeep: Upkeep = _Upkeep(channel)
@@ -160,7 +160,7 @@ class AgentDesk:
 class _Part:
     """A group of verbs over one channel."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Calls) -> None:
         self._channel = channel
 
     def _ask(self, kind: type[Value], verb: str, payload: bytes = b"", **args: Any) -> Value:
@@ -220,6 +220,10 @@ class _Part:
 class _Runs(_Part):
     """The runs of a host, by its agent."""
 
+    def __init__(self, channel: Calls, reader: Reader) -> None:
+        super().__init__(channel)
+        self._reader = reader
+
     def summaries(
         self, *runs: str, like: str | None = None, states: Sequence[str] = (), most: int | None = None
     ) -> list[Summary]:
@@ -248,9 +252,7 @@ class _Runs(_Part):
         return []
 
     def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> Reply:
-        if wait_s is None:
-            return self._channel.call("read", run=run, **request)
-        return self._channel.call("read", deadline_s=wait_s + READ_S, run=run, wait_s=wait_s, **request)
+        return self._reader.read(run, request, wait_s)
 
     def wish(self, run: str, wish: str, *, force: bool = False) -> str | None:
         return self._ask(_Wished, "wish", run=run, wish=wish, force=force, deadline_s=SHORT_S).refused

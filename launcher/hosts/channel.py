@@ -11,7 +11,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any, Protocol, Self, cast
 
@@ -122,6 +122,83 @@ class Reply:
         self.payload = payload
 
 
+class Calls(Protocol):
+    """What a desk asks an agent through: a channel, or what chooses one of several."""
+
+    @property
+    def host(self) -> str:
+        """The host's name."""
+
+    @property
+    def about(self) -> str:
+        """How the host is reached, in a few words."""
+
+    @property
+    def root_id(self) -> str:
+        """The random id of the host's root; empty if the host gives none."""
+
+    def call(self, verb: str, payload: bytes = b"", *, deadline_s: float = DEADLINE_S, **args: Any) -> Reply:
+        """Ask for a verb and return the answer."""
+
+    def send_stream(self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any) -> Reply:
+        """Ask for a verb that takes a stream after its request; `fill` writes it."""
+
+    def receive_stream(
+        self,
+        verb: str,
+        take: Callable[[Incoming], None],
+        payload: bytes = b"",
+        *,
+        wait_s: float = HASHING_S,
+        total_s: float | None = None,
+        **args: Any,
+    ) -> Reply:
+        """Ask for a verb that sends a stream before its answer; `take` reads it, all of it."""
+
+    def execute(
+        self, verb: str, payload: bytes, take: Callable[[int, bytes], None], company: Company, **args: Any
+    ) -> Reply:
+        """Ask for a verb that runs a program; `take` gets what it prints."""
+
+    def by_hand(self, command: str) -> str:
+        """Return the line by which a person runs a shell's command on the host."""
+
+    def open_socket(self, path: str) -> Socket:
+        """Open a stream to a Unix socket on the host."""
+
+    def open_port(self, port: int) -> Socket:
+        """Open a stream to a TCP port of the host's loopback."""
+
+    def open_program(self, words: Sequence[str]) -> Socket:
+        """Open a stream to the standard input and output of a program on the host."""
+
+    def sever(self) -> None:
+        """Cut the connection without a farewell."""
+
+    def close(self) -> None:
+        """Hang up."""
+
+
+def refusal(host: str, error: Mapping[str, Any]) -> AgentError:
+    """Return the refusal of a host's agent as an error of ours."""
+    code, text = str(error.get("code")), printable(str(error.get("message")))
+    more = error.get("values")
+    known = more if isinstance(more, dict) else None
+    disk = DISK_WORDS.get(code)
+    words = f"{disk} on {host}: {text}\n  {_mend(host, code)}" if disk else f"{host}: {text}"
+    return AgentError(host, code, words, known)
+
+
+def _mend(host: str, code: str) -> str:
+    if code == "read-only":
+        return "its kernel's log says why; once it can be written again, repeat the command"
+    return f"make room   launch gc --host {host}     or   launch rm RUN"
+
+
+def _pass() -> None:
+    pass
+
+
 class Channel:
     """The channel to an agent on a host. One request at a time; an idle channel sends pings by itself."""
 
@@ -138,6 +215,7 @@ class Channel:
         self._rest = bytearray()
         self._patience = _Patience(DEADLINE_S, GREETING_S)
         self._lock = threading.Lock()
+        self._sending = threading.Lock()
         self._next_id = 0
         self._last_said = time.monotonic()
         self._is_closed = threading.Event()
@@ -181,8 +259,16 @@ class Channel:
         """Open a stream to the standard input and output of a program on the host. Raises HostError."""
         return self._link.open_program(words)
 
-    def call(self, verb: str, payload: bytes = b"", *, deadline_s: float = DEADLINE_S, **args: Any) -> Reply:
-        """Ask for a verb and return the answer.
+    def call(
+        self,
+        verb: str,
+        payload: bytes = b"",
+        *,
+        deadline_s: float = DEADLINE_S,
+        sent: Callable[[], None] = _pass,
+        **args: Any,
+    ) -> Reply:
+        """Ask for a verb and return the answer; `sent` is called when all of the request is on its way.
 
         The deadline is for all of the answer; what comes faster than LEAST_RATE extends it. Raises AgentError when the agent
         refuses, ConnectionLostError when the link ends or the deadline passes.
@@ -190,9 +276,18 @@ class Channel:
         began = time.monotonic()
         with self._lock, self._link_errors():
             self._request(verb, payload, args, _Patience(deadline_s, deadline_s))
+            sent()
             reply = self._answer()
         _LOG.debug("%s: %s took %.3f s", self.host, verb, time.monotonic() - began)
         return reply
+
+    def hasten(self) -> None:
+        """Have the agent answer at once what it waits with; for another thread than the one that has asked.
+
+        A word that comes too late the agent takes for a request without an id.
+        """
+        with contextlib.suppress(OSError, HostError), self._sending:  # whoever has asked gets the error too
+            self._link.sendall(told("ping"))
 
     def send_stream(self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any) -> Reply:
         """Ask for a verb that takes a stream after its request; `fill` writes it.
@@ -336,7 +431,8 @@ class Channel:
         if payload:
             request["size"] = len(payload)
         self._link.settimeout(patience.wait_s())
-        self._link.sendall(json.dumps(request).encode() + b"\n" + payload)
+        with self._sending:
+            self._link.sendall(json.dumps(request).encode() + b"\n" + payload)
         patience.begin()
         self._last_said = time.monotonic()
 
@@ -356,21 +452,11 @@ class Channel:
             raise ConnectionLostError(self.host, f"{self.host}: the agent answered another question")
         error = message.get("error")
         if isinstance(error, dict):
-            code, text = str(error.get("code")), printable(str(error.get("message")))
-            more = error.get("values")
-            known = more if isinstance(more, dict) else None
-            disk = DISK_WORDS.get(code)
-            words = f"{disk} on {self.host}: {text}\n  {self._mend(code)}" if disk else f"{self.host}: {text}"
-            raise AgentError(self.host, code, words, known)
+            raise refusal(self.host, error)
         values = message.get("ok")
         if not isinstance(values, dict):
             raise ConnectionLostError(self.host, f"{self.host}: the agent's answer has no values")
         return Reply(values, payload)
-
-    def _mend(self, code: str) -> str:
-        if code == "read-only":
-            return "its kernel's log says why; once it can be written again, repeat the command"
-        return f"make room   launch gc --host {self.host}     or   launch rm RUN"
 
     def _message(self, most: int = MAX_PAYLOAD) -> tuple[dict[str, Any], bytes]:
         line = self._line()

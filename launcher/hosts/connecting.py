@@ -1,4 +1,4 @@
-"""From a host to its desk."""
+"""From a host to its desk, or to a line for many desks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from launcher.errors import UsageError
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Channel, Link
 from launcher.hosts.desk import Desk
+from launcher.hosts.line import Connection, Line
 from launcher.values.host import Host
 
 _LOG = logging.getLogger(__name__)
@@ -30,12 +31,29 @@ def _open(host: Host) -> Desk:
         from launcher.hosts.kaggle import open_account  # few runs are there
 
         return open_account(host, host.kaggle)
+    _check_is_machine(host)
+    return AgentDesk(Channel(host.name, _link(host)))
+
+
+def open_line(host: Host) -> Line:
+    """Return a line to a host: one connection for many desks. It connects for the first desk; close it, or use it in a `with`.
+
+    Raises UsageError for an account where machines are rented.
+    """
+    if host.kaggle is not None:
+        from launcher.hosts.kaggle import open_account_line
+
+        return open_account_line(host, host.kaggle)
+    _check_is_machine(host)
+    return Line(host, lambda: _connection(host), AgentDesk)
+
+
+def _check_is_machine(host: Host) -> None:
     if host.lambda_cloud is not None:
         raise UsageError(
             f"{host.name}: there is no machine to connect to: one is rented for each launch, and is reached by its run\n"
             f"  its runs   launch ps     what it offers   launch offers --host {host.name}"
         )
-    return AgentDesk(Channel(host.name, _link(host)))
 
 
 def _link(host: Host) -> Link:
@@ -43,6 +61,16 @@ def _link(host: Host) -> Link:
         from launcher.hosts.local import LocalLink
 
         return LocalLink(host)
-    from launcher.hosts.ssh import SshLink  # fabric and paramiko take 0.15 s to import
+    from launcher.hosts.ssh import SshConnection, SshLink  # fabric and paramiko take 0.15 s to import
 
-    return SshLink(host)
+    return SshLink(SshConnection(host))
+
+
+def _connection(host: Host) -> Connection:
+    if host.is_local:
+        from launcher.hosts.local import LocalConnection
+
+        return LocalConnection(host)
+    from launcher.hosts.ssh import SshConnection
+
+    return SshConnection(host)

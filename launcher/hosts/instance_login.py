@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from launcher.errors import AuthRefusedError, HostError, ServiceError, UnreachableError
-from launcher.hosts.ssh import SshLink
+from launcher.hosts.ssh import SshConnection, SshLink
 from launcher.remote.record.rundir import RENTED
 from launcher.values.clock import Clock
 from launcher.values.host import Host
@@ -50,7 +50,7 @@ class Login:
     def __init__(self, host: Host) -> None:
         """Log in, and check the host key. Raises HostError."""
         self.host = host
-        self._link = SshLink(host)
+        self._link = SshLink(SshConnection(host))
 
     @property
     def about(self) -> str:

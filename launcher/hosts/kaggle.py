@@ -22,12 +22,15 @@ from rich.filesize import decimal
 from launcher.errors import BadFileError, ServiceAuthError, ServiceError, ServiceUnreachableError
 from launcher.hosts import kaggle_log
 from launcher.hosts.agent_file import agent_file
+from launcher.hosts.channel import Channel
 from launcher.hosts.kaggle_credentials import logins
 from launcher.hosts.kaggle_service import HOST, KaggleService, log_in
+from launcher.hosts.line import Line
+from launcher.hosts.local import LocalConnection
 from launcher.hosts.segment_files import extract_run, record_files, work_files
 from launcher.hosts.segments import Look, Output, Packed, Segments
 from launcher.hosts.spool_trees import KeptTree, SpoolTrees
-from launcher.hosts.spooled_desk import SpooledDesk
+from launcher.hosts.spooled_desk import SpooledDesk, connect_spool
 from launcher.planning.kaggle_machines import NO_ACCELERATOR
 from launcher.planning.kaggle_script import (
     SETTINGS,
@@ -78,8 +81,24 @@ def open_account(host: Host, settings: KaggleSettings) -> SpooledDesk:
 
     Raises ServiceAuthError without credentials, HostError.
     """
-    account = Account(settings, settings.account or _account_here(settings))
-    return account.desk(host)
+    return _account(settings).desk(host)
+
+
+def open_account_line(host: Host, settings: KaggleSettings) -> Line:
+    """Return a line to an account: its desks share the spool's agents, the login and the records of what it runs.
+
+    Its first desk raises ServiceAuthError without credentials, HostError.
+    """
+    account = functools.cache(lambda: _account(settings))
+    return Line(
+        host,
+        lambda: account().connection(host),
+        lambda calls, reader: SpooledDesk(calls, account().segments, reader),
+    )
+
+
+def _account(settings: KaggleSettings) -> Account:
+    return Account(settings, settings.account or _account_here(settings))
 
 
 class Account:
@@ -95,9 +114,18 @@ class Account:
         self.place = f"{HOST}-{name}{_suffix(settings.api)}"
 
     def desk(self, host: Host) -> SpooledDesk:
-        """Return the desk of the account's spool. Raises HostError."""
-        segments = Segments(self, self.spool, keeps_kernels=self._settings.keep_kernels)
-        return SpooledDesk(host, self.spool, self.place, segments)
+        """Return the desk of the account's spool, with an agent of its own. Raises HostError."""
+        link = self.connection(host).open_link()
+        return SpooledDesk(Channel(host.name, link), self.segments)
+
+    def connection(self, host: Host) -> LocalConnection:
+        """Return the connection to the account's spool. Raises HostError."""
+        return connect_spool(host, self.spool, self.place)
+
+    @functools.cached_property
+    def segments(self) -> Segments:
+        """What the account runs, and has run."""
+        return Segments(self, self.spool, keeps_kernels=self._settings.keep_kernels)
 
     @property
     def spool(self) -> Path:

@@ -1,4 +1,4 @@
-"""This machine: the same agent over a socket pair instead of a wire."""
+"""This machine: the same agents over socket pairs instead of a wire."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 
-from launcher.errors import HostError, NobodyListensError, RefusedStreamError
+from launcher.errors import ConnectionLostError, HostError, NobodyListensError, RefusedStreamError
 from launcher.hosts.agent_file import boot_command
 from launcher.hosts.local_variables import of_local_runs
 from launcher.values.host import Host
@@ -24,7 +25,7 @@ class LocalLink:
         """Start the agent, with the variables that its runs may have, and with these."""
         self.about = "this machine"
         self._name = host.name
-        self._programs: list[subprocess.Popen[bytes]] = []
+        self._programs: list[Program] = []
         ours, theirs = socket.socketpair()
         self._socket = ours
         with theirs:
@@ -39,44 +40,27 @@ class LocalLink:
         self.recv = ours.recv
         self.sendall = ours.sendall
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the agent has left, as far as that was looked at."""
+        return self._process.returncode is not None
+
     def by_hand(self, command: str) -> str:
         """Return the command as it is."""
         return command
 
     def open_socket(self, path: str) -> socket.socket:
         """Open a stream to a Unix socket of this machine. Raises RefusedStreamError."""
-        with contextlib.ExitStack() as undo:
-            stream = undo.enter_context(socket.socket(socket.AF_UNIX))
-            try:
-                stream.settimeout(LEAVE_S)
-                stream.connect(path)
-            except OSError as error:
-                raise RefusedStreamError(self._name, f"{self._name}: {path}: {error.strerror}") from error
-            undo.pop_all()
-        return stream
+        return _socket(self._name, path)
 
     def open_port(self, port: int) -> socket.socket:
         """Open a stream to a TCP port of this machine's loopback. Raises NobodyListensError."""
-        try:
-            stream = socket.create_connection(("localhost", port), LEAVE_S)
-        except OSError as error:
-            raise NobodyListensError(self._name, f"{self._name}: nobody listens on port {port}") from error
-        return stream
+        return _port(self._name, port)
 
-    def open_program(self, words: Sequence[str]) -> socket.socket:
+    def open_program(self, words: Sequence[str]) -> Program:
         """Open a stream to the standard input and output of a program, which ends with it. Raises HostError."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                self._programs.append(
-                    subprocess.Popen(
-                        words, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
-                    )
-                )
-            except OSError as error:
-                ours.close()
-                raise HostError(self._name, f"{self._name}: {words[0]}: {error.strerror}") from error
-        return ours
+        self._programs.append(Program(self._name, words))
+        return self._programs[-1]
 
     def sever(self) -> None:
         """Cut the stream to the agent."""
@@ -90,11 +74,118 @@ class LocalLink:
             pass  # the agent has left before us
         self._socket.close()
         for program in self._programs:  # whose stream is closed by now, or nobody's any more
-            program.kill()
-            program.wait()
+            program.close()
         for insist in (self._process.terminate, self._process.kill, self._process.poll):
             try:
                 self._process.wait(LEAVE_S)
                 return
             except subprocess.TimeoutExpired:
                 insist()  # SIGTERM lets it clear away; one that is stopped hears only SIGKILL
+
+
+class LocalConnection:
+    """This machine as what several agents are on. Any thread may use it."""
+
+    about = "this machine"
+
+    def __init__(self, host: Host, variables: Mapping[str, str] | None = None) -> None:
+        """Start nothing. Agents get the variables that the host's runs may have, and these."""
+        self._host = host
+        self._variables = variables
+        self._lock = threading.Lock()
+        self._links: list[LocalLink] = []
+        self._is_closed = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is neither closed nor severed."""
+        return not self._is_closed
+
+    def open_link(self) -> LocalLink:
+        """Start one more agent, whose link ends alone. Raises ConnectionLostError if the connection is closed."""
+        link = LocalLink(self._host, self._variables)
+        with self._lock:
+            if not self._is_closed:
+                self._links = [known for known in self._links if not known.has_ended]
+                self._links.append(link)
+                return link
+        link.close()
+        raise ConnectionLostError(self._host.name, f"{self._host.name}: the connection was closed")
+
+    def by_hand(self, command: str) -> str:
+        """Return the command as it is."""
+        return command
+
+    def open_socket(self, path: str) -> socket.socket:
+        """Open a stream to a Unix socket of this machine. Raises RefusedStreamError."""
+        return _socket(self._host.name, path)
+
+    def open_port(self, port: int) -> socket.socket:
+        """Open a stream to a TCP port of this machine's loopback. Raises NobodyListensError."""
+        return _port(self._host.name, port)
+
+    def open_program(self, words: Sequence[str]) -> Program:
+        """Open a stream to the standard input and output of a program, which ends with it. Raises HostError."""
+        return Program(self._host.name, words)
+
+    def sever(self) -> None:
+        """Cut the streams to all agents."""
+        for link in self._end():
+            with contextlib.suppress(OSError):  # it has ended
+                link.sever()
+
+    def close(self) -> None:
+        """Hang up on all agents, and wait until they have left."""
+        for link in self._end():
+            link.close()
+
+    def _end(self) -> list[LocalLink]:
+        with self._lock:
+            self._is_closed = True
+            return list(self._links)
+
+
+class Program:
+    """The stream to a program's standard input and output. The program ends with it."""
+
+    def __init__(self, host: str, words: Sequence[str]) -> None:
+        """Start it, in a session of its own. Raises HostError."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    words, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
+                )
+            except OSError as error:
+                ours.close()
+                raise HostError(host, f"{host}: {words[0]}: {error.strerror}") from error
+        self._socket = ours
+        self.settimeout = ours.settimeout
+        self.recv = ours.recv
+        self.sendall = ours.sendall
+        self.shutdown = ours.shutdown
+
+    def close(self) -> None:
+        """Close the stream, and end the program."""
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def _socket(host: str, path: str) -> socket.socket:
+    with contextlib.ExitStack() as undo:
+        stream = undo.enter_context(socket.socket(socket.AF_UNIX))
+        try:
+            stream.settimeout(LEAVE_S)
+            stream.connect(path)
+        except OSError as error:
+            raise RefusedStreamError(host, f"{host}: {path}: {error.strerror}") from error
+        undo.pop_all()
+    return stream
+
+
+def _port(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_connection(("localhost", port), LEAVE_S)
+    except OSError as error:
+        raise NobodyListensError(host, f"{host}: nobody listens on port {port}") from error

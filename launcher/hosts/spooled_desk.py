@@ -15,11 +15,12 @@ from typing import Any
 
 from launcher.errors import LackingError, ServiceAuthError, ServiceUnreachableError
 from launcher.hosts.agent_desk import AgentDesk, _Preparation, _Runs, _Upkeep
-from launcher.hosts.channel import Channel, Incoming, Reply, Socket
+from launcher.hosts.channel import Calls, Incoming, Reply, Socket
 from launcher.hosts.company import Keyboard
 from launcher.hosts.desk import Heard, Printed
 from launcher.hosts.feeding import CATCH_UP_S, Feeder
-from launcher.hosts.local import LocalLink
+from launcher.hosts.joined_reads import Reader
+from launcher.hosts.local import LocalConnection
 from launcher.hosts.segments import Segments
 from launcher.remote.record.rundir import TERMINAL
 from launcher.values.answers import CommandEnd, Freed, Inheritance, Outlook, Sweep
@@ -36,16 +37,14 @@ BRIEFLY_S = 3.0
 
 
 class SpooledDesk(AgentDesk):
-    """An agent over the spool at `root`. `place` is the id of the place, by which its runs and locks count as being here."""
+    """An agent over a spool, and the segments that feed it."""
 
-    def __init__(self, host: Host, root: Path, place: str, segments: Segments) -> None:
-        """Start the agent. Nothing is asked of the service."""
-        _make_root(root, place)
-        spool = Host(name=host.name, root=str(root))
-        super().__init__(Channel(host.name, LocalLink(spool, {"LAUNCH_HOST_ID": place})))
+    def __init__(self, channel: Calls, segments: Segments, reader: Reader | None = None) -> None:
+        """Speak to the spool's agent over this channel. Nothing is asked of the service."""
+        super().__init__(channel, reader)
         self.segments = segments
         self._feeders: dict[str, Feeder] = {}
-        self.runs = _SpooledRuns(self._channel, self)
+        self.runs = _SpooledRuns(self._channel, self._reader, self)
         self.preparation = _SpooledPreparation(self._channel, self)
         self.upkeep = _SpooledUpkeep(self._channel)
 
@@ -159,8 +158,8 @@ class SpooledDesk(AgentDesk):
 class _SpooledRuns(_Runs):
     """The runs of a spool."""
 
-    def __init__(self, channel: Channel, desk: SpooledDesk) -> None:
-        super().__init__(channel)
+    def __init__(self, channel: Calls, reader: Reader, desk: SpooledDesk) -> None:
+        super().__init__(channel, reader)
         self._desk = desk
 
     def summaries(
@@ -266,7 +265,7 @@ class _SpooledRuns(_Runs):
 class _SpooledPreparation(_Preparation):
     """A run that is being prepared in the spool."""
 
-    def __init__(self, channel: Channel, desk: SpooledDesk) -> None:
+    def __init__(self, channel: Calls, desk: SpooledDesk) -> None:
         super().__init__(channel)
         self._desk = desk
 
@@ -284,6 +283,12 @@ class _SpooledUpkeep(_Upkeep):
 
 def _live(found: Sequence[Summary]) -> list[str]:
     return [summary.run for summary in found if not is_terminal(summary.state)][:MOST_LOOKS]
+
+
+def connect_spool(host: Host, root: Path, place: str) -> LocalConnection:
+    """Return the connection to a spool, which is made if missing. By the id of its place its runs and locks count as being here."""
+    _make_root(root, place)
+    return LocalConnection(Host(name=host.name, root=str(root)), {"LAUNCH_HOST_ID": place})
 
 
 def _make_root(root: Path, place: str) -> None:

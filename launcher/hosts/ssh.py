@@ -1,4 +1,4 @@
-"""A host over SSH, by Fabric: one connection with one channel for the agent. Host keys are always checked."""
+"""A host over SSH, by Fabric: one connection with a channel for each agent. Host keys are always checked."""
 
 from __future__ import annotations
 
@@ -43,11 +43,14 @@ WINDOW_BYTES = 16 * 1024 * 1024
 FORBIDDEN, UNREACHED = 1, 2  # reasons why a server refuses a channel: RFC 4254, 5.1
 
 
-class SshLink:
-    """The agent's channel on its own connection. `about` names the user, the address and the host key."""
+class SshConnection:
+    """A connection to a host, through its hops. `about` names the user, the address and the host key.
+
+    Any thread may use it.
+    """
 
     def __init__(self, host: Host) -> None:
-        """Connect, check every hop's key, and start the agent.
+        """Connect, and check every hop's key.
 
         Raises BadFileError, UnreachableError, AuthRefusedError or HostKeyError.
         """
@@ -55,17 +58,15 @@ class SshLink:
         self._wires: list[Wire] = []
         self._clients: list[paramiko.SSHClient] = []
         self._is_closed = threading.Event()
+        self._opening = threading.Lock()
+        """paramiko keeps one refusal of a channel, whoever has asked for it: channels are opened one at a time."""
         route = hops(host)
         try:
             for number, hop in enumerate(route):
                 transport = self._open(hop, route[number - 1] if number else None, is_last=hop is route[-1])
-            with _errors(host, hop, _who(host, hop, is_last=True)), _deadline(transport):
-                channel = transport.open_session(window_size=WINDOW_BYTES, timeout=CONNECT_S)
-                channel.exec_command(shell_command(host.python, host.root))
         except BaseException:
             self._hang_up()
             raise
-        self._channel = channel
         self._transport = transport
         self._hop = hop
         key = transport.get_remote_server_key()
@@ -78,19 +79,38 @@ class SshLink:
         for wire in self._wires:
             wire.watch()
 
-    def settimeout(self, timeout: float | None, /) -> None:
-        """Bound the waits of recv and sendall, in seconds."""
-        self._channel.settimeout(timeout)
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is neither closed nor lost."""
+        return not self._is_closed.is_set() and self._transport.is_active()
 
-    def recv(self, size: int, /) -> bytes:
-        """Return some bytes; b"" at the end of the stream."""
-        with _channel_errors(self._host, self._transport):
-            return bytes(self._channel.recv(size))
+    def start_agent(self, *, is_first: bool) -> paramiko.Channel:
+        """Start an agent; return the stream to it, which counts as one of sshd's sessions.
 
-    def sendall(self, data: bytes, /) -> None:
-        """Send all bytes."""
-        with _channel_errors(self._host, self._transport):
-            self._channel.sendall(data)
+        Raises RefusedStreamError if sshd allows no more of them (MaxSessions), UnreachableError if it `is_first`, else
+        ConnectionLostError.
+        """
+        host, who = self._host, _who(self._host, self._hop, is_last=True)
+        with (
+            self._opening,
+            _errors(host, self._hop, who) if is_first else self.errors(),
+            _deadline(self._transport),
+        ):
+            try:
+                channel = self._transport.open_session(window_size=WINDOW_BYTES, timeout=CONNECT_S)
+            except paramiko.ChannelException as error:
+                words = f"{who}: sshd opens no more sessions on this connection (MaxSessions)"
+                raise RefusedStreamError(host.name, words) from error
+            channel.exec_command(shell_command(host.python, host.root))
+        return channel
+
+    def errors(self) -> contextlib.AbstractContextManager[None]:
+        """Name the reason why the connection broke, around what uses one of its channels."""
+        return _channel_errors(self._host, self._transport)
+
+    def open_link(self) -> SshLink:
+        """Start one more agent, whose link ends alone. Raises RefusedStreamError or ConnectionLostError."""
+        return SshLink(self, is_alone=False)
 
     def by_hand(self, command: str) -> str:
         """Return the shell command that runs a command there with ssh itself."""
@@ -101,7 +121,7 @@ class SshLink:
 
         Raises RefusedStreamError if sshd forbids it or nothing listens there, ConnectionLostError if the link is lost.
         """
-        with _channel_errors(self._host, self._transport), _deadline(self._transport):
+        with self._opening, self.errors(), _deadline(self._transport):
             try:
                 return open_streamlocal(self._transport, path, CONNECT_S)
             except paramiko.ChannelException as error:
@@ -120,7 +140,7 @@ class SshLink:
         Raises NobodyListensError, RefusedStreamError if sshd forbids it, ConnectionLostError if the link is lost.
         """
         name, here, there = self._host.name, ("127.0.0.1", 0), ("localhost", port)
-        with _channel_errors(self._host, self._transport), _deadline(self._transport):
+        with self._opening, self.errors(), _deadline(self._transport):
             try:
                 return self._transport.open_channel("direct-tcpip", there, here, timeout=CONNECT_S)
             except paramiko.ChannelException as error:
@@ -134,13 +154,14 @@ class SshLink:
 
         Raises ConnectionLostError.
         """
-        with _channel_errors(self._host, self._transport), _deadline(self._transport):
+        with self._opening, self.errors(), _deadline(self._transport):
             channel = self._transport.open_session(timeout=CONNECT_S)
             channel.exec_command(f"exec sh -c {shell_word(shlex.join(['exec', *words]))}")
         return channel
 
     def sever(self) -> None:
         """Cut the connection to the nearest hop."""
+        self._is_closed.set()
         self._wires[0].close()
 
     def close(self) -> None:
@@ -192,6 +213,49 @@ class SshLink:
                 paramiko.SSHException, EOFError, OSError
             ):  # the reader gets the error too
                 transport.global_request("keepalive@openssh.com", wait=True)
+
+
+class SshLink:
+    """An agent's channel on a connection."""
+
+    def __init__(self, connection: SshConnection, *, is_alone: bool = True) -> None:
+        """Start the agent. If it `is_alone`, the connection ends with the link. Raises as `start_agent` does."""
+        self._connection = connection
+        self._is_alone = is_alone
+        try:
+            self._channel = connection.start_agent(is_first=is_alone)
+        except BaseException:
+            if is_alone:
+                connection.close()
+            raise
+        self.about = connection.about
+        self.by_hand = connection.by_hand
+        self.open_socket = connection.open_socket
+        self.open_port = connection.open_port
+        self.open_program = connection.open_program
+        self.sever = connection.sever
+
+    def settimeout(self, timeout: float | None, /) -> None:
+        """Bound the waits of recv and sendall, in seconds."""
+        self._channel.settimeout(timeout)
+
+    def recv(self, size: int, /) -> bytes:
+        """Return some bytes; b"" at the end of the stream."""
+        with self._connection.errors():
+            return bytes(self._channel.recv(size))
+
+    def sendall(self, data: bytes, /) -> None:
+        """Send all bytes."""
+        with self._connection.errors():
+            self._channel.sendall(data)
+
+    def close(self) -> None:
+        """Hang up; the connection, on every hop, if the agent is alone on it."""
+        if self._is_alone:
+            self._connection.close()
+            return
+        with contextlib.suppress(paramiko.SSHException, OSError, EOFError):  # it is lost
+            self._channel.close()
 
 
 def _who(host: Host, hop: Hop, *, is_last: bool) -> str:

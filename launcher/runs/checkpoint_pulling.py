@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.hosts import Desk
+    from launcher.runs.run_desk import Opening
     from launcher.runs.view import Stage, View
     from launcher.values.host import Host
     from launcher.values.output import Content
@@ -144,14 +145,14 @@ def _write_kept(mirror: Mirror, kept: KeptCheckpoint) -> None:
 
 
 class CheckpointKeeper:
-    """Keeps the newest whole checkpoint of a followed run here, over a link of its own, beside the follower.
+    """Keeps the newest whole checkpoint of a followed run here, over a desk of its own, beside the follower.
 
     What goes wrong is a note, once for each cause: the run goes on.
     """
 
-    def __init__(self, host: Host, mirror: Mirror) -> None:
+    def __init__(self, host: Host, mirror: Mirror, opening: Opening | None = None) -> None:
         """Begin without a thread: one is started for the first checkpoint."""
-        self._host, self._mirror = host, mirror
+        self._host, self._mirror, self._opening = host, mirror, opening
         self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._said: set[str] = set()
@@ -179,7 +180,7 @@ class CheckpointKeeper:
     def _work(self) -> None:
         while self._next():
             try:
-                with open_desk(self._host, self._mirror) as desk:
+                with open_desk(self._host, self._mirror, self._opening) as desk:
                     keep_newest(desk, self._mirror)
             except LaunchError as error:
                 words = str(error).splitlines()[0]

@@ -251,8 +251,7 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
     Raises UnknownNameError, or UsageError where the word means several.
     """
     if host_name is None:
-        last = latest() if word == "last" else None
-        mirror = last or Mirror(_named_here(word), runs_folder())
+        mirror = mirror_here(word)
         return mirror.host(), mirror
     host = resolve.host(host_name)
     if host.lambda_cloud is not None:
@@ -271,6 +270,12 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
     mirror = Mirror(summary.run, runs_folder())
     mirror.bind_seen(host, root_id, summary.time)
     return host, mirror
+
+
+def mirror_here(word: str) -> Mirror:
+    """Return the mirror of the run of this client that a word means. Raises what `locate` raises; no host is needed."""
+    last = latest() if word == "last" else None
+    return last or Mirror(_named_here(word), runs_folder())
 
 
 def locate_live(word: str, host_name: str | None, verb: str) -> tuple[Host, Mirror]:

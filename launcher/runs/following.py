@@ -26,7 +26,7 @@ from launcher.runs.picture import draw
 from launcher.runs.picture_title import title_of
 from launcher.runs.precision_report import known_precision
 from launcher.runs.pulling import Choice, Pulled, came, pull, shown_path
-from launcher.runs.run_desk import open_desk
+from launcher.runs.run_desk import Opening, open_desk
 from launcher.runs.tensorboard import TensorBoard
 from launcher.runs.view import Result, View
 from launcher.values.host import Host
@@ -59,16 +59,17 @@ def follow(
     *,
     pulls: bool = True,
     watch: Watch = no_watch,
+    opening: Opening | None = None,
 ) -> RunState:
     """Fetch and show a run until it ends, waits or is interrupted; return its state.
 
     With `pulls`, what a run wrote is pulled over the same link once it has ended, successful or not.
 
-    `desk` is an open one, taken over. A lost link is opened again, without limit: silence never ends a run.
+    `desk` is an open one, taken over. A lost link is opened again by `opening`, without limit: silence never ends a run.
     Raises HostError only if a person must act (a key, a login) or the host does not have the run.
     """
     fetched = mirror.load()
-    keeper = CheckpointKeeper(host, mirror)
+    keeper = CheckpointKeeper(host, mirror, opening)
     with _board(mirror, view) as board:
         board.add(fetched)
         view.begin(mirror.run, mirror.plan(), fetched)
@@ -84,7 +85,7 @@ def follow(
         while True:
             has_ended = False
             try:
-                with desk or open_desk(host, mirror) as link:
+                with desk or open_desk(host, mirror, opening) as link:
                     desk = None
                     wait_s = None if tries else WAIT_S
                     state = _until_end(link, mirror, view, board, keeper, watch, answered, wait_s)

@@ -56,7 +56,7 @@ from launcher.runs import (
 from launcher.runs.adapting import suggestion
 from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
 from launcher.runs.env_file import HiddenValues
-from launcher.runs.held_interrupts import HeldInterrupts
+from launcher.runs.held_interrupts import HeldInterrupts, Interrupts
 from launcher.runs.hook_note import hook_note
 from launcher.runs.kaggle_account import say_if_new
 from launcher.runs.key_stays import check_key_stays
@@ -64,7 +64,7 @@ from launcher.runs.loading import Load, load
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import choose_profile, describe, probe
 from launcher.runs.request import Request, remember
-from launcher.runs.run_desk import connect
+from launcher.runs.run_desk import Opening, connect
 from launcher.runs.run_id import new_run_id
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.script_reading import plan_values_of
@@ -171,14 +171,23 @@ class Started(NamedTuple):
     host: Host
     mirror: Mirror
     desk: Desk
-    interrupts: HeldInterrupts
+    interrupts: Interrupts
     """Ctrl-C and SIGTERM since the start, for the caller to release: from here on they do not end the run."""
     tenant: Tenant | None = None
     """Our hold on the machine, if it is rented: the caller ends the rent, or hands it over."""
 
 
-def launch(request: Request, view: View) -> Started:
-    """Start a run.
+def launch(
+    request: Request,
+    view: View,
+    run_id: str | None = None,
+    *,
+    opening: Opening | None = None,
+    hold: Callable[[], Interrupts] = HeldInterrupts,
+) -> Started:
+    """Start a run, under a new id unless one is given.
+
+    Its desk is opened by `opening`, and `hold` holds interrupts back: in a thread, NoInterrupts.
 
     Raises RefusedError from the gate, before anything was sent. If this raises, or is interrupted, nothing is left on
     the host: its agent removes what was prepared when the connection ends. The start itself is not interrupted: Ctrl-C
@@ -202,9 +211,9 @@ def launch(request: Request, view: View) -> Started:
     before = ShippedBefore(task.code, host)
     if not request.is_sure:
         _ask(before.question(loaded), view)
-    ready = _Ready(request, secrets, loaded, before)
+    ready = _Ready(request, secrets, loaded, before, opening, hold)
     if host.lambda_cloud is None:
-        return _launch_on(resolved, ready, view)
+        return _launch_on(resolved, ready, view, run_id)
     from launcher.runs.rented_launch import on_rented_machine  # few launches rent
 
     return on_rented_machine(
@@ -212,6 +221,7 @@ def launch(request: Request, view: View) -> Started:
         request,
         view,
         lambda machine, run, expected: _launch_on(machine, ready, view, run, expected),
+        run_id,
     )
 
 
@@ -222,15 +232,17 @@ class _Ready(NamedTuple):
     secrets: Mapping[str, str]
     loaded: Load
     before: ShippedBefore
+    opening: Opening | None
+    hold: Callable[[], Interrupts]
 
 
 def _launch_on(
     resolved: Resolved, ready: _Ready, view: View, run_id: str | None = None, shown: Plan | None = None
 ) -> Started:
     """Start a run on the machine of a request, under a new id unless one is given. A plan that was shown is not shown again."""
-    host, (request, secrets, loaded, before) = resolved.host, ready
+    host, (request, secrets, loaded, before, opening, hold) = resolved.host, ready
     with view.stage("connect") as stage:
-        desk = connect(host)
+        desk = connect(host, opening)
         stage.text = desk.about
     try:
         facts, profile = _look(desk, resolved, view)
@@ -250,7 +262,7 @@ def _launch_on(
         with open_for_plan(desk, host, plan, contact.facts, build) as runtime:
             shipments: list[Shipment] = []
             fill = functools.partial(_ship, desk, loaded, before, shipments)
-            started = begin(contact, runtime, plan, secrets, Filling("ship", fill), run_id)
+            started = begin(contact, runtime, plan, secrets, Filling("ship", fill), run_id, hold)
         # On a full disk here, only an explanation, `rerun` and `recover --abandon` are lost.
         with contextlib.suppress(OSError):
             not_sent.remember(started.mirror.folder, loaded.cargo)
@@ -314,10 +326,12 @@ def begin(
     secrets: Mapping[str, str],
     filling: Filling,
     run_id: str | None = None,
+    hold: Callable[[], Interrupts] = HeldInterrupts,
 ) -> Started:
     """Sweep a host, make a run there with cards of its own, waiting for them if necessary, fill it, and start it.
 
-    It gets a new id, unless one is given; AgentError `run-exists` if that is taken there. The caller closes the desk if this raises, which removes what was prepared.
+    It gets a new id, unless one is given; AgentError `run-exists` if that is taken there. The caller closes the desk if this
+    raises, which removes what was prepared. `hold` holds interrupts back from the start on; only the main thread can.
     """
     view = contact.view
     if plan.verification is None and (note := hook_note(plan)):
@@ -337,7 +351,7 @@ def begin(
         if secrets:
             runtime.entrust(mirror.run, secrets)
         mirror.bind(contact.host, runtime.desk.root_id, plan)
-        interrupts = HeldInterrupts()
+        interrupts = hold()
         try:
             _start(runtime, mirror)
         except BaseException:

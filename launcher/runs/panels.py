@@ -16,7 +16,7 @@ MOST = 1e100
 SHORTEST_PACE_S = 10.0
 LEAST_PACES = 8
 MOST_PACES = 60
-_HELD_OUT = ("eval_loss", "val_loss", "valid_loss", "validation_loss")
+HELD_OUT = ("eval_loss", "val_loss", "valid_loss", "validation_loss")
 _MORE = {
     "learning rate": ("learning_rate", "lr"),
     "gradient norm": ("grad_norm", "gradient_norm", "grad norm"),
@@ -71,7 +71,7 @@ def panels_of(found: Sequence[Point]) -> list[Panel]:
 
     Points that do not fit the axis are left out, and its label says how many losses. Empty without any loss.
     """
-    losses, held_out = _losses(found), [p for p in found if p.name in _HELD_OUT and _is_finite(p.value)]
+    losses, held_out = _losses(found), [p for p in found if p.name in HELD_OUT and _is_finite(p.value)]
     if not losses:
         return []
     axis = axis_of([*losses, *held_out], found)
@@ -79,10 +79,10 @@ def panels_of(found: Sequence[Point]) -> list[Panel]:
     if missing:
         axis = axis._replace(label=f"{axis.label} (losses without a step, not shown: {missing})")
     dots = [(axis.at(point), point.value) for point in held_out if axis.has(point)]
-    panels = [_panel("loss", losses, axis)._replace(dots=dots)]
+    panels = [panel_of("loss", losses, axis)._replace(dots=dots)]
     for label, names in _MORE.items():
         name = next((name for name in names if any(point.name == name for point in found)), None)
-        panels.append(_panel(label, [p for p in found if p.name == name and p.rank == 0], axis))
+        panels.append(panel_of(label, [p for p in found if p.name == name and p.rank == 0], axis))
     if not panels[-1].xs:
         panels[-1] = _pace(losses, axis)
     return [panels[0], *(panel for panel in panels[1:] if len(panel.xs) > 1)]
@@ -102,7 +102,8 @@ def _losses(found: Sequence[Point]) -> list[Point]:
     return [point for point in found if point.name == name and point.rank == 0]
 
 
-def _panel(label: str, points: Sequence[Point], axis: Axis) -> Panel:
+def panel_of(label: str, points: Sequence[Point], axis: Axis) -> Panel:
+    """Return the line of some points on an axis, as far as they have a place on it."""
     drawn = [point for point in points if axis.has(point)]
     values = [point.value if _is_finite(point.value) else math.nan for point in drawn]
     return Panel(label, [axis.at(point) for point in drawn], values, [], axis)

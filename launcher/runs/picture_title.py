@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.runs.mirror import Mirror
-from launcher.runs.precision_report import AttemptPrecision, PrecisionReport
+from launcher.runs.precision_report import PrecisionReport
 from launcher.values.text import printable
 
 
@@ -11,14 +11,5 @@ def title_of(mirror: Mirror, report: PrecisionReport | None) -> str:
     """Return what ran where, and at which precision as far as that was seen: sft · TITAN RTX 24 GB · fp16 autocast + scaler."""
     plan = mirror.plan()
     card = f"{plan.card}, rehearsed on a CPU" if plan.card and plan.rehearsed else plan.card
-    precision = _words(report.ran) if report is not None and report.ran is not None else ""
+    precision = report.words if report is not None else None
     return printable(" · ".join(filter(None, (plan.job, card, precision))))
-
-
-def _words(attempt: AttemptPrecision) -> str:
-    if attempt.planned is not None:
-        return attempt.planned.title
-    if attempt.ran is None:
-        return ""
-    weights = "/".join(sorted(attempt.ran.trainable))
-    return f"{'/'.join(attempt.ran.autocast)} autocast" if attempt.ran.autocast else f"{weights} weights"

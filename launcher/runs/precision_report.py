@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from launcher.errors import BadFileError
 from launcher.planning.precision_comparison import Row, Verdict, compare, judge, on_rung
@@ -26,6 +26,7 @@ class AttemptPrecision(NamedTuple):
     """The precision of one attempt. `planned` is the plan's value for it, `takes_plan` whether the script takes that.
 
     `seen` are the observations of the start-up hook in their order, `ran` the last of them, or else what the script took.
+    `torch` is its version, if the worker reported it.
     """
 
     number: int
@@ -36,6 +37,17 @@ class AttemptPrecision(NamedTuple):
     ran: PrecisionSeen | None
     state: str
     reason: str | None
+    torch: str | None
+
+    @property
+    def words(self) -> str | None:
+        """What ran, in a few words; None if nobody knows."""
+        if self.planned is not None:
+            return self.planned.title
+        if self.ran is None:
+            return None
+        weights = "/".join(sorted(self.ran.trainable))
+        return f"{'/'.join(self.ran.autocast)} autocast" if self.ran.autocast else f"{weights} weights"
 
 
 class PrecisionReport(NamedTuple):
@@ -53,6 +65,11 @@ class PrecisionReport(NamedTuple):
     verdict: Verdict | None
     sentence: str
     next_command: str | None
+
+    @property
+    def words(self) -> str | None:
+        """What ran in the last attempt that shows it, in a few words; None if nobody knows."""
+        return self.ran.words if self.ran is not None else None
 
     @property
     def unsound(self) -> str | None:
@@ -98,12 +115,12 @@ def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:
         rung = rung if isinstance(rung, int) and 0 <= rung < len(plan.ladder) else 0
         planned = plan.ladder[rung]
         takes_plan = "precision" in consumed and f"{HELD}precision" not in consumed
-        seen, dtypes = _evidence(folder / "events.jsonl")
+        seen, proof = _evidence(folder / "events.jsonl")
         ran = (
             seen[-1]
             if seen
             else PrecisionSeen.of_plan(
-                planned, dtypes, has_frozen=plan.method == "lora", is_rehearsed=plan.rehearsed
+                planned, proof.get("dtypes"), has_frozen=plan.method == "lora", is_rehearsed=plan.rehearsed
             )
             if takes_plan
             else None
@@ -118,17 +135,18 @@ def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:
             ran,
             str(in_todays_words(state.get("state")) or State.PREPARING),
             str(in_todays_words(state["reason"])) if state.get("reason") else None,
+            _torch(proof),
         )
 
 
-def _evidence(path: Path) -> tuple[tuple[PrecisionSeen, ...], object]:
-    """Return what the hook saw in an attempt, and the dtypes that the worker counted for its proof."""
+def _evidence(path: Path) -> tuple[tuple[PrecisionSeen, ...], dict[str, Any]]:
+    """Return what the hook saw in an attempt, and the worker's proof; empty without one."""
     seen: list[PrecisionSeen] = []
-    dtypes: object = None
+    proof: dict[str, Any] = {}
     try:
         lines = path.read_bytes().splitlines()
     except OSError:
-        return (), None
+        return (), {}
     for line in lines:  # of millions only a few are parsed
         if b'"precision_seen"' not in line and b'"proof"' not in line:
             continue
@@ -137,8 +155,14 @@ def _evidence(path: Path) -> tuple[tuple[PrecisionSeen, ...], object]:
         if isinstance(values.get("precision_seen"), dict):
             seen.append(PrecisionSeen.lenient(values["precision_seen"]))
         if isinstance(values.get("proof"), dict):
-            dtypes = values["proof"].get("dtypes")
-    return tuple(seen), dtypes
+            proof = values["proof"]
+    return tuple(seen), proof
+
+
+def _torch(proof: dict[str, Any]) -> str | None:
+    key = proof.get("key")
+    torch = key.get("torch") if isinstance(key, dict) else None
+    return torch if isinstance(torch, str) else None
 
 
 def _verdict(plan: Plan, ran: PrecisionSeen, attempt: AttemptPrecision) -> Verdict:

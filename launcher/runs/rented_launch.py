@@ -19,17 +19,23 @@ if TYPE_CHECKING:
 
 
 def on_rented_machine(
-    resolved: Resolved, request: Request, view: View, start: Callable[[Resolved, str, Plan], Started]
+    resolved: Resolved,
+    request: Request,
+    view: View,
+    start: Callable[[Resolved, str, Plan], Started],
+    run_id: str | None = None,
 ) -> Started:
     """Rent a machine, and start a run on it by `start`.
 
-    That gets the machine as a plain host with the profile of its cards, the run's id, and the plan that was expected.
+    That gets the machine as a plain host with the profile of its cards, the run's id (new unless one is given), and the plan
+    that was expected.
     Whatever fails before the run begins ends the rent. A run that may have begun is left to a process in the background.
     """
     agreement = agree(
         resolved, lambda profile, facts: plan_of(profile, resolved, facts), view, is_sure=request.is_sure
     )
     order = order_of(resolved.host, agreement, request.wait_s)
+    order = order if run_id is None else order._replace(run=run_id)
     tenant = rent(order, view)
     try:
         profile = agreement.choice.profile_of(tenant.rental.intent.type)

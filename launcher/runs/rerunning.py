@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from launcher.runs.launching import Started, launch
 from launcher.runs.mirror import Mirror
+from launcher.runs.plan_differences import flat
 from launcher.runs.request import recall
 from launcher.runs.verifiable import refuse_verification
 from launcher.runs.view import View
@@ -54,7 +54,7 @@ def rerun(parent: Mirror, changes: Changes, view: View) -> Started:
 
 def differences(before: Plan, now: Plan) -> list[str]:
     """Return which values of a plan are not those of the one before: `steps 10 → 20`. The code is not compared."""
-    old, new = (dict(_flat(plan.model_dump(mode="json"))) for plan in (before, now))
+    old, new = (dict(flat(plan.model_dump(mode="json"))) for plan in (before, now))
     changed = [
         f"{key} {_shown(old.get(key))} → {_shown(new.get(key))}"
         for key in sorted(old.keys() | new.keys())
@@ -62,15 +62,6 @@ def differences(before: Plan, now: Plan) -> list[str]:
     ]
     left = len(changed) - MOST_DIFFERENCES
     return [*changed[:MOST_DIFFERENCES], *([f"and {left} more"] if left > 0 else [])]
-
-
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value in a tree of objects, by its path. Lists count as values."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _flat(inner, f"{path}.{key}" if path else key)
-    else:
-        yield path, value
 
 
 def _shown(value: Any) -> str:

@@ -278,7 +278,7 @@ class _WrittenJob(NamedTuple):
 
 
 def _of_words(words: Sequence[str]) -> _WrittenJob:
-    return _WrittenJob({"name": _name_of(words), "command": list(words)}, "the words after --")
+    return _WrittenJob({"name": name_of(words), "command": list(words)}, "the words after --")
 
 
 def _of_file(name: str | None) -> _WrittenJob:
@@ -354,7 +354,7 @@ def _job_file(name: str) -> Path:
     return known[name]
 
 
-def _name_of(words: Sequence[str]) -> str:
+def name_of(words: Sequence[str]) -> str:
     """Name a job after its program: `python train.py --lr 1` is `train`."""
     program = next((word for word in words[1:] if word.endswith((".py", ".sh"))), words[0])
     return re.sub(r"[^a-z0-9_.-]+", "-", Path(program).stem.lower()).strip("-_.")[:24] or "job"
@@ -380,6 +380,14 @@ def change(data: dict[str, Any], setting: str) -> str:
             raise UsageError(f"--set {key}: '{name}' is not a table")
     data[last] = value
     return key
+
+
+def changed_values(settings: Iterable[str]) -> dict[str, Any]:
+    """Return what KEY=VALUE changes say, as tables. Raises UsageError."""
+    tables: dict[str, Any] = {}
+    for setting in settings:
+        change(tables, setting)
+    return tables
 
 
 def _change_table(data: dict[str, Any], name: str, values: Mapping[str, str]) -> None:

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 from launcher import hosts
 from launcher.errors import UsageError
-from launcher.hosts import Desk
+from launcher.hosts import Desk, Line
 from launcher.runs import departures
 from launcher.runs.mirror import Mirror
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.tenancies import check_rented
 from launcher.values.host import Host
 
+Opening = Callable[[Host], Desk]
+"""A way to a host's desk: by default a connection of its own."""
 
-def connect(host: Host) -> Desk:
+
+def on_line(line: Line) -> Opening:
+    """Return the way to the desks of a line. A host that is not the line's gets a connection of its own."""
+
+    def opening(host: Host) -> Desk:
+        return line.desk() if line.leads_to(host) else hosts.connect(host)
+
+    return opening
+
+
+def connect(host: Host, opening: Opening | None = None) -> Desk:
     """Connect to a host and return its desk; close it, or use it in a `with`. It hears which of its runs were abandoned.
 
     Raises HostError that says what to do.
     """
-    desk = hosts.connect(host)
+    desk = (opening or hosts.connect)(host)
     with contextlib.suppress(UsageError):  # this client has no folder of runs
         runs = runs_folder()
         if pending := departures.pending(runs):
@@ -33,14 +46,14 @@ def connect(host: Host) -> Desk:
     return desk
 
 
-def open_desk(host: Host, mirror: Mirror) -> Desk:
+def open_desk(host: Host, mirror: Mirror, opening: Opening | None = None) -> Desk:
     """Connect to the host of a run and return its desk; close it, or use it in a `with`.
 
     Raises HostError that says what to do, MachineGoneError for a rented machine that was given back, OtherRootError for a
     host that has another root.
     """
     check_rented(mirror)
-    desk = connect(host)
+    desk = connect(host, opening)
     try:
         mirror.check_root(host.name, desk.root_id)
     except BaseException:

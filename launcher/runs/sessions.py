@@ -9,7 +9,7 @@ from launcher.hosts import Desk
 from launcher.runs.following import Watch, follow, no_watch, pause
 from launcher.runs.mirror import Mirror
 from launcher.runs.recovering import Outcome, recover_to_follow
-from launcher.runs.run_desk import open_desk
+from launcher.runs.run_desk import Opening, open_desk
 from launcher.runs.view import View
 from launcher.runtimes import load
 from launcher.values.host import Host
@@ -26,23 +26,24 @@ def follow_sessions(
     *,
     pulls: bool = True,
     watch: Watch = no_watch,
+    opening: Opening | None = None,
 ) -> RunState:
     """Follow a run as `follow` does, and go on with it each time that its session has ended at the place's limit."""
     while True:
-        state = follow(host, mirror, view, desk, pulls=pulls, watch=watch)
+        state = follow(host, mirror, view, desk, pulls=pulls, watch=watch, opening=opening)
         if not _has_a_next(mirror, state):
             return state
-        desk = _with_next_session(host, mirror, view)
+        desk = _with_next_session(host, mirror, view, opening)
         if desk is None:
             return state
 
 
-def _with_next_session(host: Host, mirror: Mirror, view: View) -> Desk | None:
+def _with_next_session(host: Host, mirror: Mirror, view: View, opening: Opening | None) -> Desk | None:
     """Begin the next session of a run; return the open desk, or `None` if it does not go on. A lost link is opened again."""
     tries = 0
     while True:
         try:
-            desk = open_desk(host, mirror)
+            desk = open_desk(host, mirror, opening)
             try:
                 outcome = recover_to_follow(desk, mirror, view)
             except BaseException:

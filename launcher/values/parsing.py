@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -58,11 +58,13 @@ def unknown_name(noun: str, word: str, known: Iterable[str], *, looked_in: str) 
 
 
 def _explain(error: Any, model: type[BaseModel], *, file: str, text: str, prefix: str) -> str:
-    where = [str(part) for part in error["loc"] if part != "[key]"]
+    parts = [part for part in error["loc"] if part != "[key]"]
+    is_table = [isinstance(part, int) and part is not parts[-1] for part in parts]
+    where = [str(part + 1) if is_in else str(part) for part, is_in in zip(parts, is_table, strict=True)]
     if where[:1] == ["settings"] and len(where) > 2:  # pydantic adds the tags of a union to the location
         return f"{file}: settings.{where[1]}: expected text, a finite number, true or false"
     key = prefix + ".".join(where)
-    line = _line_of(key, text)
+    line = line_of(key, text)
     place = f"   (line {line})" if line else ""
     if error["type"] == "extra_forbidden":
         allowed = [
@@ -100,21 +102,37 @@ def _kind(value: Any) -> str:
 
 def _allowed_keys(model: type[BaseModel], path: list[str]) -> list[str]:
     for part in path:
+        if part.isdigit():  # of a list of tables
+            continue
         field = model.model_fields.get(part)
         inner = field.annotation if field else None
+        if get_origin(inner) is tuple:
+            inner = get_args(inner)[0]
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             return []
         model = inner
     return [field.serialization_alias or name for name, field in model.model_fields.items()]
 
 
-def _line_of(dotted: str, text: str) -> int | None:
-    """Find the line on which a dotted key is written, by its table header and its last part."""
+def line_of(dotted: str, text: str) -> int | None:
+    """Find the line on which a dotted key is written, by its table header and its last part.
+
+    The number of a table of a list, from 1, is part of its key: `run.2.name` is in the second `[[run]]`, and `run.2` its header.
+    """
     table, _, key = dotted.rpartition(".")
     current = ""
+    counts: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.fullmatch(r"\s*\[([^\[\]]+)\]\s*(#.*)?", line):
-            current = re.sub(r"[\s\"']", "", header[1])
+        if header := re.fullmatch(r"\s*(\[\[?)([^\[\]]+)\]\]?\s*(#.*)?", line):
+            current = re.sub(r"[\s\"']", "", header[2])
+            if header[1] == "[[":
+                counts[current] = counts.get(current, 0) + 1
+            for name, count in counts.items():
+                if current == name or current.startswith(f"{name}."):
+                    current = f"{name}.{count}{current.removeprefix(name)}"
+                    break
+            if current == dotted:
+                return number
         elif found := re.match(r"\s*([\w.\"'-]+)\s*=", line):
             written = re.sub(r"[\"']", "", found[1])
             full = f"{current}.{written}" if current else written

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import tomllib
 from pathlib import Path
@@ -65,6 +66,21 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
         if not level:
             return tables
     raise BadFileError(f"{where}: {_TOO_DEEP}")
+
+
+def inline(value: object) -> str:
+    """Write a value of a TOML file as it may stand on one line, e.g. after `key = `. Raises ValueError for a date or a time."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(inline, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)} = {inline(one)}' for key, one in value.items())}}}"
+    raise ValueError(f"{value!r} is not a number, text, flag, list or table")
 
 
 _TOO_DEEP = f"has tables or lists more than {MOST_DEEP} deep"

@@ -1,4 +1,4 @@
-"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make faults`, `make moves`, `make segments`, `make rents`, `make orders`, `make large`, `make long`."""
+"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make faults`, `make moves`, `make segments`, `make rents`, `make batches`, `make orders`, `make large`, `make long`."""
 
 from __future__ import annotations
 
@@ -103,6 +103,17 @@ TABLES = {
         "are counted by the stand-in's ledger, steps by one that the training writes outside of the run, and the model is a digest\n"
         "of all samples in order. A checkpoint is saved every 3 steps, and at a session's end.\n",
         {"seed": "seed", "killed": "killed", "pushed": "pushed", "again": "steps trained again"},
+    ),
+    "batches": Table(
+        "batches",
+        "Killed workers of batches",
+        ("tests/runs/test_batch_kills.py",),
+        {"LAUNCH_BATCH_KILLS": "20"},
+        "The process that works a batch is killed by SIGKILL after a random while, twenty times, and `launch batch resume` typed each time.\n"
+        "Its items may go to this machine, two roots over SSH, and a host that is down; a part of them goes to the stand-ins for Kaggle\n"
+        "and Lambda Cloud. *Once* are the items that began once and ended once by a ledger outside of their runs; pushes and rents are\n"
+        "counted by the stand-ins. The last item may only run on the host that is down, and is still queued.\n",
+        {"done": "batch", "kills": "kills", "hosts": "runs", "once": "once"},
     ),
     "rents": Table(
         "rents",

@@ -81,7 +81,9 @@ def test_an_unknown_profile_names_the_nearest(client, words):
     assert "did you mean 'titan_rtx'?" in refused(client, *words)
 
 
-@pytest.mark.parametrize("verb", ["attach", "logs", "ls", "metrics", "stop", "pull", "plot", "resume", "rm"])
+@pytest.mark.parametrize(
+    "verb", ["attach", "compare", "logs", "ls", "metrics", "stop", "pull", "plot", "resume", "rm"]
+)
 def test_a_run_that_is_not_here_says_where_to_look(client, verb):
     """Without a run, and with a word that means none; the next command can be pasted."""
     assert "launch" in refused(client, verb, "last")

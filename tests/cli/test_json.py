@@ -44,6 +44,8 @@ VERBS = {
     "logs RUN": "log",
     "logs RUN -n 1": "log",
     "plot RUN": "plot",
+    "compare good bad": "comparison",
+    "compare good bad --diff": "comparison",
     "diagnose RUN": "diagnosis",
     "ls RUN": "files",
     "cp --force RUN:out.txt .": "copied",

@@ -37,6 +37,7 @@ from testbed.kaggle_service import KaggleService
 from testbed.lambda_cloud import LambdaCloud
 
 from launcher.runs import resolve
+from launcher.runs.batch_file import read_batch
 
 DESK = Path(__file__).parent / "desk"
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -205,6 +206,8 @@ class Desk:
                 resolve.profile(path.stem)
             elif path.name == "torch.toml":
                 resolve.wheels()
+            elif path.name == "sweep.toml":
+                read_batch(path, {})
             else:
                 resolve.task(str(path), (), (), None)
 

@@ -365,7 +365,7 @@ def test_the_real_agent_takes_no_path_for_a_run(agent, tmp_path, verb):
     before = sorted(tmp_path.rglob("*"))
     for run in IDS:
         with pytest.raises(AgentError) as caught:
-            agent.call(verb, run=run)
+            agent.call(verb, run=run, runs=[{"run": run}])
         assert caught.value.code == "bad-run", run
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -381,7 +381,7 @@ def test_the_real_agent_refuses_a_wrong_argument_by_its_name_and_goes_on(agent):
     assert agent.call("ping").values == {}
 
 
-@pytest.mark.parametrize("verb", ["ship", "start", "resume", "read", "wish", "outputs", "manifest", "remove"])
+@pytest.mark.parametrize("verb", ["ship", "start", "resume", "wish", "outputs", "manifest", "remove"])
 def test_the_real_agent_says_that_a_run_is_not_there(agent, verb):
     """The id is one; the run is not."""
     with pytest.raises(AgentError) as caught:

@@ -18,7 +18,7 @@ from testbed.hardware_key import HardwareKey
 from testbed.sshd import ADDRESS
 
 from launcher.errors import HostError
-from launcher.hosts.ssh import SshLink
+from launcher.hosts.ssh import SshConnection, SshLink
 from launcher.values.host import Host
 
 pytestmark = pytest.mark.testbed
@@ -337,7 +337,7 @@ def by_ssh(home, *before):
 def by_us():
     """Return "" if our connection comes about, else what it says."""
     try:
-        SshLink(Host(name="box", address="box", python="true")).close()
+        SshLink(SshConnection(Host(name="box", address="box", python="true"))).close()
     except HostError as error:
         return str(error)
     return ""
@@ -363,10 +363,10 @@ def test_a_host_key_is_judged_as_ssh_judges_it(lab, home, case):
 WITH_HOSTS = 'mount --bind "$1" /etc/hosts; shift; exec "$@"'
 BY_US = """
 from launcher.errors import HostError
-from launcher.hosts.ssh import SshLink
+from launcher.hosts.ssh import SshConnection, SshLink
 from launcher.values.host import Host
 try:
-    SshLink(Host(name="box", address="box", python="true")).close()
+    SshLink(SshConnection(Host(name="box", address="box", python="true"))).close()
 except HostError as error:
     print(error)
 """

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from launcher.remote.serving import client_connection, preparing, running, serve, starting
+from launcher.remote.serving import client_connection, preparing, reading, running, serve, starting
 from launcher.remote.serving.requests import RequestError, parse, read_request
 from launcher.remote.serving.session import Session
 
@@ -22,19 +22,19 @@ def test_each_verb_is_answered_by_the_module_that_is_named_for_it():
 def test_arguments_have_their_types_and_defaults():
     """A null counts as absent, an unknown key is ignored, and a whole number is a number."""
     values = {"run": RUN, "from": 3, "wait_s": 1, "state": None, "unknown": 7}
-    assert parse(running.Read, "read", values) == (RUN, 1, None, 3, None, False)
+    assert parse(reading.Question, "read", values) == (RUN, 1, None, 3, None, False)
     assert parse(starting.Await, "await", {"run": RUN}).wait_s == 20.0
 
 
 @pytest.mark.parametrize(
     ("shape", "values", "code", "words"),
     [
-        (running.Read, {}, "bad-run", "run: None is not a run id"),
-        (running.Read, {"run": "../x"}, "bad-run", "run: '../x' is not a run id"),
-        (running.Read, {"wait_s": "1"}, "bad-argument", "verb: wait_s must be a number, not '1'"),
-        (running.Read, {"wait_s": True}, "bad-argument", "verb: wait_s must be a number, not True"),
-        (running.Read, {"from": 1.5}, "bad-argument", "verb: from must be a whole number, not 1.5"),
-        (running.Read, {"cursors": []}, "bad-argument", "verb: cursors must be an object, not []"),
+        (reading.Question, {}, "bad-run", "run: None is not a run id"),
+        (reading.Question, {"run": "../x"}, "bad-run", "run: '../x' is not a run id"),
+        (reading.Question, {"wait_s": "1"}, "bad-argument", "verb: wait_s must be a number, not '1'"),
+        (reading.Question, {"wait_s": True}, "bad-argument", "verb: wait_s must be a number, not True"),
+        (reading.Question, {"from": 1.5}, "bad-argument", "verb: from must be a whole number, not 1.5"),
+        (reading.Question, {"cursors": []}, "bad-argument", "verb: cursors must be an object, not []"),
         (running.Execute, {}, "bad-argument", "verb: command is missing"),
         (
             running.Execute,

@@ -13,6 +13,7 @@ from testbed.client import channel_to
 from testbed.stream import lines_of
 from testbed.toy import recorded_run
 
+from launcher.hosts.joined_reads import answers
 from launcher.values.host import Host
 from launcher.values.record import Summary
 
@@ -86,7 +87,10 @@ def test_an_unreadable_run_is_one_line(tmp_path):
         rows = {row["run"]: row for row in lines_of(agent, "runs")[0]}
         _, garbage = lines_of(agent, "gc", dry_run=True)
         sweep = agent.call("sweep", dry_run=True, runs=[GOOD, *names]).values
-        reads = {run: agent.call("read", run=run, cursors={}, state=None).values for run in names}
+        found = answers(
+            "box", agent.call("read", runs=[{"run": run, "cursors": {}} for run in names]), len(names)
+        )
+        reads = {run: found[number].values for number, run in enumerate(names)}
     assert time.monotonic() - began < 10
     assert rows.pop(GOOD)["state"] == "succeeded"
     for run, name in names.items():

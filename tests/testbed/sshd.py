@@ -19,6 +19,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from launcher.values.host import Host
+
 ADDRESS = "127.0.0.2"
 USER = f"launch-testbed-{os.getpid()}"  # another test run beside this one has its own
 
@@ -54,6 +56,7 @@ class SshHost:
         self.within: tuple[
             str, ...
         ] = ()  # what the daemon is started in, e.g. a view of its own of the file system
+        self.more = ""  # lines of its configuration
         self._daemon: subprocess.Popen[bytes] | None = None
 
     @property
@@ -104,7 +107,7 @@ class SshHost:
     def _listen(self) -> None:
         config = self.folder / "sshd.conf"
         threads = os.environ.get("OMP_NUM_THREADS")  # of a training there, as of one here
-        environment = f"SetEnv OMP_NUM_THREADS={threads}" if threads else ""
+        environment = f"SetEnv OMP_NUM_THREADS={threads}\n{self.more}" if threads else self.more
         config.write_text(
             _CONFIG.format(port=self.port, address=ADDRESS, folder=self.folder, environment=environment)
         )
@@ -170,6 +173,13 @@ class SshHost:
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it has ended by itself meanwhile
 
+    def streams(self) -> int:
+        """Return how many TCP connections to the daemon are established, as the kernel lists them."""
+        local = f"{int.from_bytes(socket.inet_aton(ADDRESS), 'little'):08X}:{self.port:04X}"
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        # A row may be listed twice, if the list changes while it is read.
+        return len({row[2] for row in rows if row[1] == local and row[3] == "01"})
+
     def connections(self) -> set[int]:
         """Return the pids of the daemon's processes, one for each open connection."""
         return {int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()}
@@ -216,16 +226,22 @@ class SshHost:
         path.write_text(f"[{address}]:{port} {' '.join(key)}\n")
         return str(path)
 
-    def table(self, name: str = "A", **more: object) -> str:
-        """Return the launch.toml table that names this host."""
-        keys: dict[str, object] = {
+    def host(self, name: str = "A", **more: object) -> Host:
+        """Return this host as the launcher knows it."""
+        return Host.model_validate({"name": name, **self._keys(), **more})
+
+    def _keys(self) -> dict[str, object]:
+        return {
             "address": ADDRESS,
             "port": self.port,
             "user": self.user,
             "identity_file": str(self.folder / "client_key"),
             "known_hosts": str(self.known_hosts),
-            **more,
         }
+
+    def table(self, name: str = "A", **more: object) -> str:
+        """Return the launch.toml table that names this host."""
+        keys = {**self._keys(), **more}
         lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
         return "\n".join([f"[hosts.{name}]", *lines, ""])
 

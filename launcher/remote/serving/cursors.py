@@ -30,8 +30,10 @@ _MOST_LOOKS = 1000
 _looks: dict[str, tuple[tuple[Any, ...], float]] = {}  # what was found equal, and until when that holds
 
 
-def read(run: Run, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+def read(run: Run, args: dict[str, Any], room: int = MAX_BYTES) -> tuple[dict[str, Any], bytes]:
     """Return (answer, bytes). `args`: cursors by "NNNN/file", `from` (first folder wanted), `state` known.
+
+    Once there are `room` bytes, no more files follow.
 
     The answer lists parts {path, offset, size} in the order of the bytes; offset 0 for a file that begins again. The
     state is read before the files: when it is terminal and nothing is left to send, all of the run has been sent.
@@ -42,7 +44,6 @@ def read(run: Run, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     cursors = args.get("cursors") or {}
     parts: list[dict[str, Any]] = []
     pieces: list[bytes] = []
-    room = MAX_BYTES
     if args.get("plan") is not True:
         room -= _whole(run.plan, "plan.json", None, parts, pieces)
     for number in numbers:

@@ -34,4 +34,14 @@ def root(session: Session, _request: NoArguments, _payload: bytes) -> Reply:
     return Reply({"root": session.label})
 
 
-VERBS = {"ping": Verb(NoArguments, ping), "probe": Verb(Probe, probe), "root": Verb(NoArguments, root)}
+def holds(session: Session, _request: NoArguments, _payload: bytes) -> Reply:
+    """Return whether something would end with this connection: a prepared run, cards, a place in a queue, a lock."""
+    return Reply({"holds": session.holds})
+
+
+VERBS = {
+    "ping": Verb(NoArguments, ping),
+    "probe": Verb(Probe, probe),
+    "root": Verb(NoArguments, root),
+    "holds": Verb(NoArguments, holds),
+}

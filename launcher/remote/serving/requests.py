@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Any, Dict, NamedTuple, Type, TypeVar, Union, cast, get_type_hints
 
 from ..record import strict_json
+from ..record.files import REFUSED
 from ..record.rundir import RUN_ID
 
 MAX_PAYLOAD = 256 * 1024 * 1024
@@ -117,6 +118,21 @@ def read_object(payload: bytes, what: str) -> Dict[str, Any]:
     if not isinstance(value, dict):
         raise RequestError("bad-payload", "%s is not a JSON object" % what)
     return cast("Dict[str, Any]", value)
+
+
+def refusal(code: str, text: str, values: Dict[str, Any] | None = None) -> Dict[str, Any]:
+    """Return a refusal as it is on the wire."""
+    return {"code": code, "message": text, "values": values or {}}
+
+
+def refusal_of(error: Union[RequestError, OSError], root: str) -> Dict[str, Any]:
+    """Return the refusal that an error is; one of the system's that names no path is about the root."""
+    if isinstance(error, RequestError):
+        return refusal(error.code, str(error), error.values)
+    path = error.filename or root
+    if error.errno in REFUSED:
+        return refusal(REFUSED[error.errno], path)
+    return refusal("os", "%s: %s" % (path, error.strerror))
 
 
 def _checked(value: Any, hint: Any, where: str) -> Any:

@@ -1,9 +1,8 @@
-"""Verbs about runs that exist: list, read, stop, run a command or a shell beside one."""
+"""Verbs about runs that exist: list, stop, run a command or a shell beside one."""
 
 from __future__ import annotations
 
-import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
 from ..fate import run_state
 from ..record.files import REFUSED
@@ -11,12 +10,9 @@ from ..record.rundir import TERMINAL
 from ..store.shipping import LineWriter
 from ..system import attending
 from ..system.terminal import Window
-from . import command, contact, cursors, run_lines
-from .client_connection import SILENCE_S
+from . import command, contact, run_lines
 from .requests import Reply, RequestError, RunId
 from .session import Session, Verb
-
-POLL_S = 0.01
 
 
 class Runs(NamedTuple):
@@ -42,35 +38,6 @@ def runs(session: Session, request: Runs, _payload: bytes) -> Reply:
                 lines.put_text(line)
     lines.finish()
     return Reply({})
-
-
-class Read(NamedTuple):
-    """A client's cursors in a run, and how long to wait for something new; see cursors.py."""
-
-    run: RunId
-    wait_s: float = 0.0
-    cursors: Optional[Dict[str, Any]] = None
-    from_: int = 0
-    state: Optional[List[Any]] = None
-    plan: bool = False
-
-
-def read(session: Session, request: Read, _payload: bytes) -> Reply:
-    """Return what is new in a run since the client's cursors, waiting a while for it."""
-    run = session.run(request.run)
-    positions = {
-        "cursors": request.cursors,
-        "from": request.from_,
-        "state": request.state,
-        "plan": request.plan,
-    }
-    deadline = time.monotonic() + min(request.wait_s, SILENCE_S / 2)
-    while True:
-        values, payload = cursors.read(run, positions)
-        if payload or values["changed"] or time.monotonic() >= deadline:
-            return Reply(values, payload)
-        if session.connection.has_input(POLL_S):
-            return Reply(values, payload)
 
 
 class Wish(NamedTuple):
@@ -141,7 +108,6 @@ def interact(session: Session, request: Interact, _payload: bytes) -> Reply:
 
 VERBS = {
     "runs": Verb(Runs, runs),
-    "read": Verb(Read, read),
     "wish": Verb(Wish, wish),
     "exec": Verb(Execute, execute),
     "interact": Verb(Interact, interact),

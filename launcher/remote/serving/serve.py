@@ -14,19 +14,19 @@ import signal
 import sys
 from typing import Any, Dict
 
-from ..record.files import REFUSED
 from ..store import worker_folder
 from ..store.manifest import ShippingError
 from ..system import login_umask
 from .client_connection import ClientConnection
-from .requests import Reply, RequestError, parse, read_request
+from .requests import Reply, RequestError, parse, read_request, refusal, refusal_of
 from .session import Session, Verb
 
 MODULES = {
-    "probing": ("ping", "probe", "root"),
+    "probing": ("ping", "probe", "root", "holds"),
     "preparing": ("create", "sources", "offer", "ship", "inherit", "secrets"),
     "starting": ("start", "hand_over", "take_back", "await", "place", "resume"),
-    "running": ("runs", "read", "wish", "exec", "interact"),
+    "reading": ("read",),
+    "running": ("runs", "wish", "exec", "interact"),
     "making_verbs": (
         *("hold", "builder", "build", "packages"),
         *("environment", "make_environment", "seal_environment"),
@@ -87,16 +87,10 @@ def serve_one(session: Session) -> None:
     try:
         reply = answer(session, request.verb, request.arguments, payload)
         message, back = {"ok": reply.values}, reply.payload
-    except RequestError as error:
-        message = _refusal(error.code, str(error), error.values)
     except ShippingError as error:
-        message = _refusal("ship", str(error))
-    except OSError as error:
-        path = error.filename or session.root
-        if error.errno in REFUSED:
-            message = _refusal(REFUSED[error.errno], path)
-        else:
-            message = _refusal("os", "%s: %s" % (path, error.strerror))
+        message = {"error": refusal("ship", str(error))}
+    except (RequestError, OSError) as error:
+        message = {"error": refusal_of(error, session.root)}
     connection.write(dict(message, id=request.id), back)
 
 
@@ -107,7 +101,3 @@ def answer(session: Session, verb: str, arguments: Dict[str, Any], payload: byte
     module = importlib.import_module("." + _MODULE_OF[verb], __package__)
     entry: Verb = module.VERBS[verb]
     return entry.answer(session, parse(entry.arguments, verb, arguments), payload)
-
-
-def _refusal(code: str, text: str, values: Dict[str, Any] | None = None) -> Dict[str, Any]:
-    return {"error": {"code": code, "message": text, "values": values or {}}}

@@ -92,6 +92,12 @@ class Session:
             raise RequestError("not-prepared", "run %s is not being prepared on this connection" % run.id)
         return run
 
+    @property
+    def holds(self) -> bool:
+        """Whether something is cleared away, or released, when the client has gone."""
+        held = (self.prepared, self.handed_over, self.cards, self.locks, self.silences, self.unsealed)
+        return any(held) or self.ticket is not None
+
     def release_cards(self, run_id: str) -> None:
         """Let go of a run's cards, which its agent holds by now, or nobody."""
         taken = self.cards.pop(run_id, None)

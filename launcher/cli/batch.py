@@ -1,0 +1,327 @@
+"""batch: many launches in one command, and what became of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from launcher.cli.options import (
+    WHERE,
+    AcceptFlag,
+    CardOption,
+    ColorOption,
+    DetachFlag,
+    JobOption,
+    JsonFlag,
+    SecretOption,
+    SetOption,
+    SureFlag,
+    VerboseFlag,
+)
+from launcher.cli.quick import QuickCommand, QuickGroup
+from launcher.cli.say import complain, say
+from launcher.errors import UsageError
+
+if TYPE_CHECKING:
+    from launcher.runs.batch_file import Batch
+    from launcher.runs.batch_queue import BatchQueue
+
+BEGIN = "begin"
+
+
+class BatchGroup(QuickGroup):
+    """A group that begins a batch when the first word is a file or an option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert the verb, and keep the words after `--` for it unchanged."""
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            if "--" in args:
+                ctx.obj = args[args.index("--") + 1 :]
+                args = args[: args.index("--")]
+            args = [BEGIN, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    help="Many launches in one command: from a file, or a grid of values.",
+    no_args_is_help=True,
+    cls=BatchGroup,
+    rich_markup_mode=None,
+)
+
+NameWord = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="The batch; by default the latest.", show_default=False)
+]
+
+
+@app.callback()
+def _batches() -> None:
+    pass
+
+
+@app.command(BEGIN, cls=QuickCommand)
+def begin(
+    ctx: typer.Context,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE.toml", help="What to run.", show_default=False)
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=V1,V2", help="Run each combination of these values; may be repeated."),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            "--host",
+            metavar="HOST[,HOST…]",
+            help="Where the runs may go: each to the first that is free.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None,
+    profile: CardOption = None,
+    job: JobOption = None,
+    settings: SetOption = None,
+    secrets: SecretOption = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Name the batch; by default its file's name.")
+    ] = None,
+    max_parallel: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="At most this many runs at a time, on all hosts together."),
+    ] = None,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="Begin nothing more after a run has failed.")
+    ] = False,
+    max_failures: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Begin nothing more after this many have failed.")
+    ] = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(metavar="DOLLARS", help="Rent machines for at most this much, for all items together."),
+    ] = None,
+    best: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC:min|max", help="Name the best run by this metric, for example loss:min."
+        ),
+    ] = None,
+    artifacts: Annotated[
+        str | None, typer.Option(metavar="all|best|none", help="Whose files come home; by default all.")
+    ] = None,
+    sure: SureFlag = False,
+    detach: DetachFlag = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Print each item with its plan and what the gate says; begin nothing."
+        ),
+    ] = False,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run all items of a file, or of a grid, wherever there is room. `begin` may be left out.
+
+    Examples:
+        launch batch sweep.toml                    or, with the verb,   launch batch begin sweep.toml
+        launch batch --grid settings.learning_rate=1e-4,3e-4 --grid seed=1,2 --host lab,l40s
+        launch batch --grid lr=1e-4,3e-4 --host lab -- python train.py --lr {lr}
+    """
+    if fail_fast and max_failures is not None:
+        raise UsageError("--fail-fast is --max-failures 1: give one of them")
+    from launcher.runs.resolve import changed_values
+
+    values: dict[str, Any] = {
+        "name": name,
+        "profile": profile,
+        "host": host.split(",") if host else None,
+        "max_parallel": max_parallel,
+        "max_failures": 1 if fail_fast else max_failures,
+        "max_cost": max_cost,
+        "best": best,
+        "artifacts": artifacts,
+    }
+    changes = {key: value for key, value in values.items() if value is not None}
+    words: list[str] = ctx.obj or []
+    only_grid = {
+        "job": job,
+        "command": words or None,
+        "settings": changed_values(settings or ()) or None,
+        "secrets": list(secrets) if secrets else None,
+    }
+    batch = _batch(
+        file, grid or [], changes, {key: value for key, value in only_grid.items() if value is not None}
+    )
+    if dry_run:
+        _preview(batch, as_json=as_json)
+        return
+    from launcher.runs.batch_queue import Entry, make_queue
+
+    if not sure:
+        _agree(batch)
+    queue = make_queue(
+        batch.name,
+        batch.rules,
+        (Entry(draft.name, draft.as_json, draft.hosts, dict(draft.values)) for draft in batch.drafts),
+    )
+    with queue:
+        _work(queue, detach=detach, as_json=as_json)
+
+
+def _batch(file: Path | None, grid: list[str], changes: dict[str, Any], only_grid: dict[str, Any]) -> Batch:
+    from launcher.runs.batch_file import grid_batch, read_batch
+
+    if (file is None) == (not grid):
+        raise UsageError(
+            "name a file or a grid\n  from a file   launch batch FILE.toml\n"
+            "  a grid        launch batch --grid settings.learning_rate=1e-4,3e-4 --host HOST"
+        )
+    if file is None:
+        return grid_batch(grid, {**changes, **only_grid})
+    if only_grid:
+        raise UsageError(
+            f"{file}: the job, its command, settings and secrets stand in the file\n  or give no file, and --grid"
+        )
+    return read_batch(file, changes)
+
+
+def _agree(batch: Batch) -> None:
+    """Ask whether a batch may spend what it might. Raises RefusedError for no, and without a terminal."""
+    from launcher.cli.asking import agrees
+    from launcher.errors import RefusedError
+    from launcher.runs.batch_budget import spending_question
+
+    question = spending_question(batch)
+    if question is None:
+        return
+    answer = agrees(question)
+    if answer is None:
+        raise RefusedError(
+            f"nothing was begun: {question}\n  launch batch --yes … agrees, as y does at a terminal"
+        )
+    if not answer:
+        raise RefusedError("nothing was begun, as you answered")
+
+
+def _preview(batch: Batch, *, as_json: bool) -> None:
+    from launcher.cli.batch_preview import show_preview
+
+    show_preview(batch, as_json=as_json)
+
+
+def _work(queue: BatchQueue, *, detach: bool, as_json: bool) -> None:
+    """Work a batch, or leave that to a process in the background, or follow the one that does."""
+    from launcher.cli.batch_work import follow, work, work_detached
+
+    if detach:
+        work_detached(queue)
+        return
+    raise typer.Exit(
+        work(queue, as_json=as_json) if not _is_worked(queue) else follow(queue, as_json=as_json)
+    )
+
+
+def _is_worked(queue: BatchQueue) -> bool:
+    from launcher.runs.batch_queue import worker_of
+
+    return worker_of(queue) is not None
+
+
+@app.command("status", cls=QuickCommand)
+def status(
+    name: NameWord = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show how far each item of a batch is, as this client knows it. No host is asked.
+
+    Examples:
+        launch batch status
+        launch batch status sweep --json
+    """
+    from launcher.cli.batch_table import print_status
+    from launcher.runs.batch_queue import open_queue
+
+    with open_queue(name) as queue:
+        print_status(queue, as_json=as_json)
+
+
+@app.command("resume", cls=QuickCommand)
+def resume(
+    name: NameWord = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Run again what failed, was refused or was dropped.")
+    ] = False,
+    detach: DetachFlag = False,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Go on with a batch that no process works, or follow the one that does. What has ended is not run again.
+
+    Examples:
+        launch batch resume
+        launch batch resume sweep --failed
+    """
+    from launcher.runs.batch_queue import open_queue
+    from launcher.runs.batch_stopping import queue_again
+
+    with open_queue(name) as queue:
+        queue.check_folder()
+        if not _is_worked(queue):
+            queue.wish_stop("")
+            if failed:
+                again = queue_again(queue)
+                complain(f"{again} {'item is' if again == 1 else 'items are'} queued again")
+        elif failed:
+            raise UsageError(f"{queue.name}: it is being worked on\n  first   launch batch stop {queue.name}")
+        _work(queue, detach=detach, as_json=as_json)
+
+
+@app.command("stop", cls=QuickCommand)
+def stop(
+    name: NameWord = None,
+    now: Annotated[bool, typer.Option("--now", help="End the runs without a checkpoint.")] = False,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """End what is queued, then stop the runs. Says which of them could not be reached.
+
+    Examples:
+        launch batch stop sweep
+    """
+    from launcher.cli.batch_table import print_stopped
+    from launcher.cli.screens import make_stage
+    from launcher.runs.batch_queue import open_queue
+    from launcher.runs.batch_stopping import stop_batch
+
+    with open_queue(name) as queue:
+        with make_stage("stop") as stage:
+            stopped = stop_batch(queue, now=now, tell=stage.progress)
+        raise typer.Exit(print_stopped(queue, stopped, as_json=as_json))
+
+
+@app.command("rm", cls=QuickCommand)
+def rm(
+    name: NameWord = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+) -> None:
+    """Remove a batch from the list. Its runs stay: launch rm removes them.
+
+    Examples:
+        launch batch rm sweep
+    """
+    from launcher.runs.batch_queue import open_queue
+    from launcher.runs.batch_stopping import remove_batch
+
+    with open_queue(name) as queue:
+        runs = remove_batch(queue)
+        say(f"{queue.name} is removed" + (f"; its {runs} runs stay   launch ps" if runs else ""))

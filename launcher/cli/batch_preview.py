@@ -1,0 +1,70 @@
+"""batch --dry-run: each item, host by host, with its plan's digest and what the gate says."""
+
+from __future__ import annotations
+
+import typer
+
+from launcher.cli.batch_table import COLUMNS
+from launcher.cli.columns import Column, print_columns
+from launcher.cli.say import say
+from launcher.cli.screens import make_stage
+from launcher.runs.batch_file import Batch
+from launcher.runs.batch_preview import ItemPreview, previews
+
+_COLUMNS = (
+    COLUMNS[0],
+    Column("PLAN"),
+    Column("CARD", 9, drop=3),
+    Column("PRECISION", drop=2),
+    Column("", 30, wraps=True),
+)
+
+
+def show_preview(batch: Batch, *, as_json: bool) -> None:
+    """Print what each item would be. Exits with 3 if an item can run on none of its hosts."""
+    found = []
+    with make_stage("plans") as stage:
+        for number, one in enumerate(previews(batch), start=1):
+            stage.progress(f"{number} of {sum(len(draft.hosts) for draft in batch.drafts)}")
+            found.append(one)
+    if as_json:
+        from launcher.cli.answer import answer
+        from launcher.cli.json_shapes import BatchPreviewed
+
+        for one in found:
+            plan = one.preview.plan if one.preview is not None else None
+            answer(
+                BatchPreviewed(
+                    name=one.draft.name,
+                    host=one.host,
+                    card=plan.card_title if plan else None,
+                    precision=plan.ladder[0].mode if plan else None,
+                    digest=plan.digest if plan else None,
+                    findings=list(one.preview.findings) if one.preview is not None else [],
+                    problem=one.problem,
+                    values=dict(one.draft.values),
+                )
+            )
+    else:
+        for host in dict.fromkeys(one.host for one in found):
+            say(f"on {host}")
+            print_columns(_COLUMNS, [_cells(one) for one in found if one.host == host])
+    fits = {one.draft.name for one in found if _fits(one)}
+    if without := [draft.name for draft in batch.drafts if draft.name not in fits]:
+        more = f" and {len(without) - 5} more" if len(without) > 5 else ""
+        say(f"{', '.join(without[:5])}{more}: can run on none of the hosts; nothing was sent")
+        raise typer.Exit(3)
+    if not as_json:
+        say(f"{len(batch.drafts)} items; the checks pass; nothing was sent")
+
+
+def _fits(one: ItemPreview) -> bool:
+    return one.preview is not None and all(finding.level != "refuse" for finding in one.preview.findings)
+
+
+def _cells(one: ItemPreview) -> tuple[str, ...]:
+    if one.preview is None:
+        return one.draft.name, "-", "-", "-", (one.problem or "").splitlines()[0]
+    plan, findings = one.preview.plan, one.preview.findings
+    said = [finding.message.splitlines()[0] for finding in findings if finding.level == "refuse"]
+    return one.draft.name, plan.digest[:16], plan.card_title, plan.ladder[0].mode, "; ".join(said) or "passes"

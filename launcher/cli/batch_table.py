@@ -1,0 +1,119 @@
+"""A batch as a table: an item a line, and the totals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from launcher.cli.columns import Column, Layout, lay_out, print_columns
+from launcher.cli.figures import age_text
+from launcher.cli.say import complain, say
+from launcher.runs.batch_queue import BatchQueue, worker_of
+from launcher.runs.batch_status import ItemRow, age_s, rows_of, totals
+from launcher.values.batch import Item, ItemState
+
+if TYPE_CHECKING:
+    from launcher.cli.json_shapes import BatchItem
+    from launcher.runs.batch_stopping import Stopped
+
+COLUMNS = (
+    Column("ITEM", 10),
+    Column("RUN", drop=4),
+    Column("HOST", 6, drop=3),
+    Column("STATE", 12),
+    Column("STEP", drop=1),
+    Column("LOSS", drop=2),
+    Column("SEEN", drop=6),
+    Column("", 16, drop=5),
+)
+
+
+def cells(row: ItemRow) -> tuple[str, ...]:
+    """Return the cells of a row."""
+    step = "-" if row.step is None else f"{row.step}/{row.steps}" if row.steps else str(row.step)
+    loss = "-" if row.loss is None else f"{row.loss:.4g}" if isinstance(row.loss, float) else str(row.loss)
+    age = age_s(row)
+    why = (row.why or "").splitlines()
+    return (
+        row.name,
+        row.short,
+        row.host or "-",
+        row.state,
+        step,
+        loss,
+        "-" if age is None else age_text(age),
+        why[0] if why else "",
+    )
+
+
+def table(rows: Sequence[ItemRow], width: int | None) -> Layout:
+    """Return rows as lines in a width."""
+    return lay_out(COLUMNS, [cells(row) for row in rows], width)
+
+
+def shape(row: ItemRow) -> BatchItem:
+    """Return a row as --json prints it."""
+    from launcher.cli.json_shapes import BatchItem
+
+    loss = row.loss if isinstance(row.loss, float) else None
+    return BatchItem(
+        name=row.name,
+        run=row.run,
+        host=row.host,
+        state=row.state,
+        step=row.step,
+        steps=row.steps,
+        loss=loss,
+        seen=row.seen,
+        why=row.why,
+        values=dict(row.values),
+    )
+
+
+def print_status(queue: BatchQueue, *, as_json: bool) -> None:
+    """Print how far each item is, and who works the batch."""
+    items = queue.items()
+    rows = rows_of(items)
+    if as_json:
+        from launcher.cli.answer import answer
+
+        for row in rows:
+            answer(shape(row))
+        return
+    print_columns(COLUMNS, [cells(row) for row in rows])
+    say(f"{queue.name}: {totals(items)}")
+    for line in who_works(queue, items):
+        say(line)
+
+
+def who_works(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
+    """Say who works a batch, or that nobody does and what goes on with it; nothing for one that has ended."""
+    if (worker := worker_of(queue)) is not None:
+        return [f"process {worker.pid} on {worker.machine} works it"]
+    if all(item.state == ItemState.ENDED for item in items):
+        return []
+    return [
+        f"no process works it: what runs goes on, what is queued waits   launch batch resume {queue.name}"
+    ]
+
+
+def print_stopped(queue: BatchQueue, stopped: Sequence[Stopped], *, as_json: bool) -> int:
+    """Print what became of each item; return the exit code: 4 if a run could not be reached."""
+    rows = [
+        row._replace(state=one.state, why=one.problem or row.why)
+        for one, row in zip(stopped, rows_of([one.item for one in stopped]), strict=True)
+    ]
+    if as_json:
+        from launcher.cli.answer import answer
+
+        for row in rows:
+            answer(shape(row))
+    elif rows:
+        print_columns(COLUMNS, [cells(row) for row in rows])
+    else:
+        say(f"{queue.name}: everything had ended")
+    if lost := [one for one in stopped if one.problem]:
+        complain(
+            f"{len(lost)} runs could not be stopped   once their hosts answer: launch batch stop {queue.name}"
+        )
+    return 4 if lost else 0

@@ -1,0 +1,236 @@
+"""Work a batch from the terminal: the live table, a line a change in a pipe, JSON; and its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+
+from rich.live import Live
+from rich.text import Text
+
+from launcher.cli import streams
+from launcher.cli.batch_table import shape, table, who_works
+from launcher.cli.ending import shown_path
+from launcher.cli.say import complain, say
+from launcher.cli.signals import Terminated, cursor_back_on_stop
+from launcher.errors import RunError
+from launcher.runs.batch_queue import BatchQueue, take_work, worker_of
+from launcher.runs.batch_status import rows_of, totals
+from launcher.runs.batching import Batching, Outcome
+from launcher.runs.item_view import ItemView
+from launcher.values.batch import REFUSED, Item, ItemState
+from launcher.values.text import printable
+
+LOOK_S = 1.0
+FEWEST_LINES = 3
+WORKER_LOG = "worker.log"
+STARTS_S = 30.0
+_EXIT = {"succeeded": 0, REFUSED: 3}
+
+
+class _LinesView:
+    """A line for each change, for a pipe."""
+
+    def show(self, items: list[Item], live: Mapping[int, ItemView]) -> None:
+        """Show nothing: a pipe gets what has changed."""
+
+    def __init__(self) -> None:
+        """Nothing was said yet."""
+        self._said: dict[int, str] = {}
+
+    def changed(self, item: Item) -> None:
+        """Print an item's new state, unless that was the last that was said of it."""
+        words = _words(item)
+        if (
+            item.state not in (ItemState.RESERVED, ItemState.SUBMITTED)
+            and self._said.get(item.number) != words
+        ):
+            self._said[item.number] = words
+            say(f"  {item.name}  {words}")
+
+    def note(self, text: str) -> None:
+        """Say something on standard error."""
+        complain(f"  · {text}")
+
+
+class _JsonLinesView(_LinesView):
+    """An object for each change."""
+
+    def changed(self, item: Item) -> None:
+        """Print an item as it is now."""
+        from launcher.cli.answer import answer
+
+        answer(shape(rows_of([item])[0]))
+
+
+class _TableView(_LinesView):
+    """The table, drawn again in place."""
+
+    def __init__(self, live: Live, name: str) -> None:
+        super().__init__()
+        self._live, self._name = live, name
+        self._drawn = 0.0
+
+    def show(self, items: list[Item], live: Mapping[int, ItemView]) -> None:
+        """Draw the table: what goes on first where not all items fit."""
+        if time.monotonic() - self._drawn < LOOK_S:
+            return
+        self._drawn = time.monotonic()
+        console = self._live.console
+        room = max(FEWEST_LINES, console.height - 4)
+        shown = [item for item in items if item.number in live][:room]
+        shown += (
+            [item for item in items if item.number not in live][-(room - len(shown)) or len(items) :]
+            if len(items) > room
+            else [item for item in items if item.number not in live]
+        )
+        rows = rows_of(sorted(shown, key=lambda item: item.number), live)
+        lines = [*table(rows, console.width).lines, f"{self._name}: {totals(items)}"]
+        self._live.update(
+            Text("\n".join(map(printable, lines)), no_wrap=True, overflow="ellipsis"), refresh=True
+        )
+
+    def changed(self, item: Item) -> None:
+        """Show nothing: the table does."""
+
+    def note(self, text: str) -> None:
+        """Print it above the table."""
+        self._live.console.print(Text(printable(f"  · {text}")))
+
+
+def work(queue: BatchQueue, *, as_json: bool) -> int:
+    """Work a batch until it is done, or Ctrl-C; return the exit code. Raises RunError if another process does."""
+    held = take_work(queue)
+    if held is None:
+        return follow(queue, as_json=as_json)
+    try:
+        with _view(queue, as_json=as_json) as view:
+            batching = Batching(queue, view)
+            outcome = batching.run()
+    finally:
+        queue.mark()
+        held.release()
+    items = queue.items()
+    if not as_json:
+        from launcher.cli.batch_table import COLUMNS, cells
+        from launcher.cli.columns import print_columns
+
+        print_columns(COLUMNS, [cells(row) for row in rows_of(items)])
+    complain(f"{queue.name}: {totals(items)}")
+    if outcome == Outcome.LEFT:
+        complain("what runs goes on, what is queued waits")
+    elif all(item.state == ItemState.ENDED for item in items):
+        _tell_results(queue)
+    for line in who_works(queue, items):
+        complain(line)
+    return Terminated.exit_code if batching.left_by == signal.SIGTERM else exit_code(items, outcome)
+
+
+def _tell_results(queue: BatchQueue) -> None:
+    """Write what the batch came to, and say where it is."""
+    from launcher.cli.screens import make_stage
+    from launcher.runs.batch_results import write_results
+
+    with make_stage("results"):
+        results = write_results(queue)
+    if results.best is not None:
+        best = results.best
+        complain(f"  best     {best.item}, run {best.run}: {best.metric} {best.value:.6g}")
+    if results.table is not None:
+        complain(f"  table    {shown_path(results.table)}")
+    if results.picture is not None:
+        complain(f"  curves   {shown_path(results.picture)}")
+    for problem in results.problems:
+        complain(f"  {problem}")
+
+
+@contextlib.contextmanager
+def _view(queue: BatchQueue, *, as_json: bool) -> Iterator[_LinesView]:
+    console = streams.console(stderr=True)
+    if as_json:
+        yield _JsonLinesView()
+    elif console.is_terminal:
+        with cursor_back_on_stop(console), Live(console=console, auto_refresh=False, transient=True) as live:
+            yield _TableView(live, queue.name)
+    else:
+        yield _LinesView()
+
+
+def follow(queue: BatchQueue, *, as_json: bool) -> int:
+    """Show a batch that another process works, until that has ended; return the exit code."""
+    worker = worker_of(queue)
+    if worker is not None:
+        complain(f"process {worker.pid} on {worker.machine} works {queue.name}; this command only shows it")
+    known: dict[int, Item] = {}
+    with _view(queue, as_json=as_json) as view, contextlib.suppress(KeyboardInterrupt):
+        while True:
+            is_worked = worker_of(queue) is not None
+            items = queue.items()
+            for item in items:
+                if known and known[item.number].state != item.state:
+                    view.changed(item)
+            known = {item.number: item for item in items}
+            view.show(items, {})
+            if not is_worked:
+                break
+            time.sleep(LOOK_S)
+    items = queue.items()
+    complain(f"{queue.name}: {totals(items)}")
+    for line in who_works(queue, items):
+        complain(line)
+    return exit_code(items, Outcome.DONE)
+
+
+def work_detached(queue: BatchQueue) -> None:
+    """Have a process of its own on this machine work a batch. Raises RunError if it does not begin to."""
+    log = queue.folder / WORKER_LOG
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                "from launcher.cli import main; main()",
+                "batch",
+                "resume",
+                queue.name,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env={**os.environ, "LAUNCH_RUNS": str(queue.folder.parent.parent)},
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + STARTS_S
+    while (worker := worker_of(queue)) is None and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if worker is None and process.poll() not in (None, 0):
+        raise RunError(
+            f"{queue.name}: its process ended at once: {log}\n  again   launch batch resume {queue.name}"
+        )
+    say(f"process {process.pid} works {queue.name}   launch batch status {queue.name}")
+    say(f"what it says   {log}     if this machine sleeps or goes down   launch batch resume {queue.name}")
+
+
+def exit_code(items: list[Item], outcome: Outcome) -> int:
+    """Return 0 if all have succeeded, 1 if some have not, 5 if some wait for a person; for a batch of one, what `launch` returns."""
+    if outcome == Outcome.LEFT:
+        return 0
+    if outcome == Outcome.SILENT:
+        return 4
+    if any(item.state != ItemState.ENDED for item in items):
+        return 5
+    codes = {_EXIT.get(item.outcome or "", 1) for item in items}
+    return codes.pop() if len(items) == 1 else int(codes != {0})
+
+
+def _words(item: Item) -> str:
+    words = [item.outcome or ("begun" if item.state == ItemState.CONFIRMED else str(item.state))]
+    if item.run is not None:
+        words.append(f"{item.run.rpartition('-')[2]} on {item.host}")
+    return "  ".join([*words, *(item.why or "").splitlines()[:1]])

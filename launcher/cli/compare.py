@@ -1,0 +1,231 @@
+"""compare: what differs between runs, how each went, and one picture with all curves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
+from launcher.cli.say import complain, say, without_escapes
+from launcher.errors import RunError, UsageError
+
+if TYPE_CHECKING:
+    from launcher.cli.json_shapes import ComparedRunShown, ComparisonShown
+    from launcher.runs.code_diff import CodeDiff
+    from launcher.runs.comparing import ComparedRun, Comparison
+    from launcher.runs.mirror import Mirror
+
+_MOST_NAMED = 3
+
+
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN…", help="Runs: an id, the start of it or of its last part; or `last`."),
+    ],
+    diff: Annotated[bool, typer.Option("--diff", help="Print a diff of the code, too; of two runs.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the picture to this PNG file; by default into runs/compared.",
+        ),
+    ] = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what differs between runs, how each went, and draw all of their curves in one picture.
+
+    What differs: values of the plan and settings, card, precision as it was used, packages, code and data. Then state, time, step,
+    and the final and the best value of each metric. More than six runs have a line each.
+
+    It is read from what is here; no host is asked. Only --diff may fetch what has changed here since it was sent.
+
+    Examples:
+        launch compare w8q2 p0x1
+        launch compare w8q2 p0x1 --diff
+        launch compare w8q2 p0x1 a77c -o curves.png
+    """
+    from launcher.runs import comparing
+    from launcher.runs.compared_curves import check_free
+    from launcher.runs.control import mirror_here
+
+    mirrors = _distinct([mirror_here(word) for word in runs], runs)
+    if diff and len(mirrors) != 2:
+        raise UsageError("compare: --diff is of two runs\n  next   launch compare RUN RUN --diff")
+    if output is not None and output.suffix.lower() != ".png":
+        raise UsageError(f"-o {output}: the picture is a PNG\n  example   -o {output.stem or 'curves'}.png")
+    picture = output if output is not None else comparing.picture_of(mirrors)
+    check_free(picture)
+    comparison = comparing.compare(mirrors)
+    code = _diff(mirrors) if diff else None
+    if as_json:
+        from launcher.cli.answer import answer
+
+        answer(_shape(comparison, code, _draw(comparison, picture)))
+    else:
+        _show(comparison, code)
+        _show_picture(_draw(comparison, picture))
+    if code is not None and code.errors:
+        raise code.errors[0]
+
+
+def _distinct(mirrors: list[Mirror], words: Sequence[str]) -> list[Mirror]:
+    """Return the mirrors. Raises UsageError for fewer than two runs, or for one that is named twice."""
+    for mirror in mirrors:
+        twins = [word for word, other in zip(words, mirrors, strict=True) if other.run == mirror.run]
+        if len(twins) > 1:
+            raise UsageError(
+                f"compare: {' and '.join(twins)} are one run, {mirror.run}\n  the others   launch ps"
+            )
+    if len(mirrors) < 2:
+        raise UsageError(
+            f"compare: {words[0]} with which other run?\n  next   launch compare {words[0]} RUN\n  all of them   launch ps"
+        )
+    return mirrors
+
+
+def _diff(mirrors: Sequence[Mirror]) -> CodeDiff:
+    from launcher.cli.screens import make_stage
+    from launcher.runs.code_diff import code_diff
+
+    with make_stage("fetching") as stage:
+        return code_diff(mirrors[0], mirrors[1], stage)
+
+
+def _draw(comparison: Comparison, path: Path) -> Path | None:
+    from launcher.runs import comparing
+
+    try:
+        return path if comparing.draw(comparison, path) else None
+    except OSError as error:
+        words = f"{error.filename or path}: {error.strerror}"
+        raise RunError(f"{words}\n  another place   launch compare RUN RUN -o FILE.png") from error
+
+
+def _show(comparison: Comparison, code: CodeDiff | None) -> None:
+    from launcher.cli.compare_view import show_comparison
+    from launcher.cli.wrapping import complain_wrapped, terminal_width
+
+    if not (comparison.plan or comparison.trees):
+        say("nothing in plan, code and data differs, as far as is known here")
+    left_out = show_comparison(comparison, terminal_width())
+    if left_out:
+        complain_wrapped(f"  · not shown: {', '.join(left_out)}   launch compare … --json has all")
+    complain_wrapped(*(f"  · {note}" for note in _notes(comparison, has_diff=code is not None)))
+    if code is not None:
+        _show_diff(code)
+
+
+def _show_picture(drawn: Path | None) -> None:
+    from launcher.cli.ending import shown_path
+
+    if drawn is None:
+        complain("  · no picture: none of these runs has reported a metric")
+    else:
+        say(shown_path(drawn.resolve()))
+
+
+def _notes(comparison: Comparison, *, has_diff: bool) -> Iterator[str]:
+    """Yield what is not known of the runs, and how to learn it."""
+    runs = comparison.runs
+    if live := [run.mirror for run in runs if not run.has_ended]:
+        yield f"not ended when last heard of: {_named(live)}   launch attach {live[0].short}"
+    if planless := [run.mirror for run in runs if not run.has_plan]:
+        yield f"the plan is not here: {_named(planless)}   launch attach {planless[0].short}"
+    pair = " ".join(run.mirror.short for run in runs) if len(runs) == 2 and not has_diff else None
+    if unsent := [run.mirror for run in runs if not run.has_manifest]:
+        mend = f"   launch compare {pair} --diff asks the host" if pair else ""
+        yield f"the code is not on record here, as of a run of another client: {_named(unsent)}{mend}"
+    elif comparison.files and pair:
+        yield f"the code differs   launch compare {pair} --diff"
+
+
+def _named(mirrors: Sequence[Mirror]) -> str:
+    names = ", ".join(mirror.short for mirror in mirrors[:_MOST_NAMED])
+    more = len(mirrors) - _MOST_NAMED
+    return f"{names} and {more} more" if more > 0 else names
+
+
+def _show_diff(code: CodeDiff) -> None:
+    """Print the diffs as they are, to be read or applied; a terminal's escapes in them are removed."""
+    for file in code.files:
+        if file.text is not None:
+            sys.stdout.write(without_escapes(file.text))
+        else:
+            say(f"{file.path}: no diff: {file.why}")
+    if not (code.files or code.errors):
+        say("the code is the same")
+
+
+def _shape(comparison: Comparison, code: CodeDiff | None, drawn: Path | None) -> ComparisonShown:
+    from launcher.cli import json_shapes
+
+    files: dict[str, tuple[str | None, str | None]] = {}
+    if code is not None:
+        files = {file.path: (file.text, file.why) for file in code.files}
+    nothing = (None, None)
+    return json_shapes.ComparisonShown(
+        runs=[_run_shape(run) for run in comparison.runs],
+        plan=[
+            json_shapes.DifferenceShown(group=one.group, key=one.key, values=list(one.values))
+            for one in comparison.plan
+        ],
+        trees=[
+            json_shapes.TreeDifferenceShown(tree=one.tree, digests=list(one.digests))
+            for one in comparison.trees
+        ],
+        files=[
+            json_shapes.FileDifferenceShown(
+                path=one.path,
+                versions=list(one.versions),
+                diff=files.get(one.path, nothing)[0],
+                why=files.get(one.path, nothing)[1],
+            )
+            for one in comparison.files
+        ],
+        picture=None if drawn is None else str(drawn.resolve()),
+    )
+
+
+def _run_shape(run: ComparedRun) -> ComparedRunShown:
+    from launcher.cli import json_shapes
+    from launcher.runs.curves import as_json
+
+    return json_shapes.ComparedRunShown(
+        run=run.mirror.run,
+        job=run.job,
+        host=run.host,
+        card=run.card,
+        rehearsed=run.rehearsed,
+        has_plan=run.has_plan,
+        has_manifest=run.has_manifest,
+        state=run.state.state if run.state else None,
+        reason=run.state.reason if run.state else None,
+        attempts=run.attempts,
+        step=run.step,
+        steps=run.steps,
+        seconds=run.seconds,
+        precision=run.precision,
+        torch=run.torch,
+        code=run.code,
+        metrics=[
+            json_shapes.MetricResultShown(
+                name=one.name,
+                final=as_json(one.final),
+                final_step=one.final_step,
+                best=one.best,
+                best_step=one.best_step,
+                goal=one.goal,
+            )
+            for one in run.metrics.values()
+        ],
+    )

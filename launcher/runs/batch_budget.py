@@ -1,0 +1,112 @@
+"""What a batch may spend on rented machines: its max_cost over all of its runs, of which what is spent and promised is taken."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from launcher.errors import CardBusyError, RefusedError, UsageError
+from launcher.runs import resolve
+from launcher.runs.batch_file import Batch
+from launcher.runs.batch_queue import BatchQueue
+from launcher.runs.launching import understand
+from launcher.runs.rental_choice import choose, offers
+from launcher.runs.request import Request
+from launcher.runs.tenancies import ledger
+from launcher.values.host import Host
+from launcher.values.lambda_settings import LambdaSettings
+from launcher.values.renting import Rental, dollars
+
+
+def rented_hosts(batch: Batch) -> list[Host]:
+    """Return the hosts of a batch where machines are rented."""
+    names = dict.fromkeys(host for draft in batch.drafts for host in draft.hosts)
+    return [host for host in map(resolve.host, names) if host.lambda_cloud is not None]
+
+
+def spending_question(batch: Batch) -> str | None:
+    """Return what a person is to agree to before a batch may rent; None if nothing is to be asked.
+
+    Raises UsageError for a batch that may rent without a limit on all of it.
+    """
+    hosts = rented_hosts(batch)
+    if not hosts:
+        return None
+    names = ", ".join(host.name for host in hosts)
+    if batch.rules.max_cost is None:
+        raise UsageError(
+            f"{names}: machines are rented there, and nothing limits what all {len(batch.drafts)} items cost together\n"
+            "  in dollars   --max-cost 20     or   max_cost = 20   in the file"
+        )
+    settings = [host.lambda_cloud or LambdaSettings() for host in hosts]
+    if batch.rules.max_cost <= min(one.confirm_above for one in settings):
+        return None
+    return f"{names}: the {len(batch.drafts)} items may rent machines for up to ${batch.rules.max_cost:.2f} together"
+
+
+class Budget:
+    """What is left of a batch's max_cost. Its methods may be called from several threads."""
+
+    def __init__(self, queue: BatchQueue) -> None:
+        """Spend no more than the batch of this queue may."""
+        self._queue, self._most = queue, queue.rules.max_cost
+        self._lock = threading.Lock()
+        self._promised: dict[int, int] = {}
+
+    @contextmanager
+    def promise(self, number: int, request: Request) -> Iterator[None]:
+        """Keep enough for the dearest machine that an item may rent while its launch is on its way.
+
+        Raises CardBusyError if that is too much just now, RefusedError if it always will be.
+        """
+        resolved = understand(request)
+        host = resolved.host
+        choice = choose(host, resolved.profiles, resolved.gpus, resolved.job, offers(host))
+        with self._lock:
+            if self._most is not None:
+                self._check(host.name, choice.largest)
+            self._promised[number] = choice.largest
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._promised.pop(number, None)
+
+    def _check(self, host: str, cents: int) -> None:
+        spent, open_cents, launched = self._committed()
+        most = round((self._most or 0.0) * 100)
+        open_cents += sum(promise for number, promise in self._promised.items() if number not in launched)
+        if spent + open_cents + cents <= most:
+            return
+        words = (
+            f"{host}: max_cost = {self._most:g} of the batch: {dollars(spent)} spent, {dollars(open_cents)} promised, "
+            f"and this item may cost {dollars(cents)}"
+        )
+        if open_cents > 0:
+            raise CardBusyError(words, "the batch's own runs")
+        raise RefusedError(words)
+
+    def _committed(self) -> tuple[int, int, set[int]]:
+        """Return what the batch's rentals have cost, what those that are open may cost, in cents, and the items that have some."""
+        runs = self._queue.runs()
+        own = [rental for rental in ledger().rentals() if rental.intent.run in runs]
+        spent = sum(rental.cents_at(rental.ended or rental.since) for rental in own if not rental.is_open)
+        open_cents = sum(_most(rental) for rental in own if rental.is_open)
+        return spent, open_cents, {runs[rental.intent.run] for rental in own}
+
+
+def _most(rental: Rental) -> int:
+    """Return what an open rental may still have cost at its limit, also one of which nobody knows yet whether it began."""
+    deadline = rental.intent.deadline
+    return max(rental.cents_at(deadline), rental.time_cents(deadline))
+
+
+def costs(queue: BatchQueue) -> dict[int, int]:
+    """Return what was rented for each item has cost until now, or its end, in cents; nothing for one without a rental."""
+    runs, found, now = queue.runs(), dict[int, int](), time.time()
+    for rental in ledger().rentals():
+        if (number := runs.get(rental.intent.run)) is not None:
+            found[number] = found.get(number, 0) + rental.cents_at(rental.ended or now)
+    return found

@@ -1,0 +1,288 @@
+"""One item of a batch, from its place to its end: launched, looked for after a crash, followed, brought home.
+
+Each function runs in a thread of its own, and writes what it is about to do into the queue first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from enum import StrEnum
+from typing import NamedTuple
+
+from pydantic import TypeAdapter
+
+from launcher.errors import (
+    AgentError,
+    CardBusyError,
+    HostError,
+    LaunchError,
+    RefusedError,
+    RunError,
+    UnreachableError,
+    UsageError,
+)
+from launcher.hosts import Desk
+from launcher.runs import cards, resolve, tenancies
+from launcher.runs.batch_budget import Budget
+from launcher.runs.batch_queue import BatchQueue
+from launcher.runs.control import runs_of
+from launcher.runs.evidence import diagnosis
+from launcher.runs.following import Watch, finish
+from launcher.runs.held_interrupts import NoInterrupts
+from launcher.runs.item_view import ItemView
+from launcher.runs.launching import Started, launch
+from launcher.runs.mirror import Mirror
+from launcher.runs.recovering import recover_to_follow
+from launcher.runs.request import Request
+from launcher.runs.run_desk import Opening, connect, open_desk
+from launcher.runs.run_id import new_run_id
+from launcher.runs.runs_folder import runs_folder
+from launcher.runs.sessions import follow_sessions
+from launcher.runs.view import View
+from launcher.values.batch import REFUSED, Item, ItemState
+from launcher.values.host import Host
+from launcher.values.record import RunState, State, is_terminal
+
+RUN_EXISTS = "run-exists"
+PREPARING_LOOKS, PREPARING_LOOKS_THERE = 10, 1
+"""So often a run may be found as one in preparation before it counts as there; at Kaggle, where a session may wait for long."""
+
+
+class Lane(NamedTuple):
+    """What work on an item needs: the queue, what is left to spend, and the way to its host's desks."""
+
+    queue: BatchQueue
+    budget: Budget
+    opening: Opening | None
+
+
+class Verdict(StrEnum):
+    """What became of an attempt to begin an item."""
+
+    BEGAN = "began"
+    BUSY = "busy"
+    SILENT = "silent"
+    REFUSED = "refused"
+    UNSETTLED = "unsettled"
+
+
+class Attempt(NamedTuple):
+    """An attempt to begin an item: the item as it is then, what became of it, and why in words.
+
+    `started` is the run that began; None where it was found on its host.
+    """
+
+    item: Item
+    verdict: Verdict
+    words: str = ""
+    started: Started | None = None
+
+
+def run_of(item: Item) -> str:
+    """Return the id of an item's run. Raises RunError for an item that has none yet."""
+    if item.run is None:
+        raise RunError(f"{item.name}: has no run yet")
+    return item.run
+
+
+def request_of(item: Item) -> Request:
+    """Return the launch that an item stands for, without a host."""
+    return TypeAdapter(Request).validate_json(item.request)
+
+
+def begin(lane: Lane, item: Item, host: str, view: ItemView) -> Attempt:
+    """Launch a queued item on a host. Its run's id is on disk before anything is sent."""
+    item = lane.queue.step(item, ItemState.RESERVED, run=new_run_id(item.name), host=host)
+    return submit(lane, item, view)
+
+
+def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
+    """Launch an item that has its run's id and its host."""
+    request = request_of(item)._replace(host=item.host, name=item.name)
+    if item.state == ItemState.RESERVED:
+        item = lane.queue.step(item, ItemState.SUBMITTED)
+    try:
+        is_rented = resolve.host(item.host).lambda_cloud is not None
+        with lane.budget.promise(item.number, request) if is_rented else contextlib.nullcontext():
+            started = launch(request, view, item.run, opening=lane.opening, hold=NoInterrupts)
+    except CardBusyError as error:
+        return _put_back(lane.queue, item, Verdict.BUSY, _line(error))
+    except (RefusedError, UsageError) as error:
+        return _put_back(lane.queue, item, Verdict.REFUSED, str(error).removeprefix(cards.REFUSED))
+    except AgentError as error:
+        if error.code == RUN_EXISTS:
+            return settle(lane, item, view)
+        return _failed(lane.queue, item, error)
+    except (HostError, RunError) as error:
+        return _failed(lane.queue, item, error)
+    return Attempt(lane.queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN, started=started)
+
+
+def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
+    """Look for the run of an item whose launch broke off: take it over, or launch it again under the same id.
+
+    What was prepared by a client that died is removed by its host, which may take a moment: after some `tries` it counts as
+    there. Raises HostError if a person must act.
+    """
+    host = resolve.host(item.host)
+    try:
+        if host.lambda_cloud is not None:
+            is_there = _is_rented(host, item, view)
+        else:
+            is_there = _is_there(host, item, lane.opening, tries)
+    except UnreachableError as error:
+        return Attempt(item, Verdict.UNSETTLED, _line(error))
+    except _PreparingError:
+        return Attempt(item, Verdict.UNSETTLED, f"{host.name} clears away what a launch had prepared")
+    if is_there:
+        if item.state == ItemState.RESERVED:
+            item = lane.queue.step(item, ItemState.SUBMITTED)
+        return Attempt(lane.queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN)
+    mirror = Mirror(run_of(item), runs_folder())
+    if mirror.folder.is_dir() and not [*mirror.folder.glob("[0-9]*")]:
+        shutil.rmtree(mirror.folder)  # bound by a launch that never reached the host
+    return submit(lane, item, view)
+
+
+class _PreparingError(Exception):
+    """Raised for a run that is prepared, and either about to begin or about to be removed."""
+
+
+def _is_there(host: Host, item: Item, opening: Opening | None, tries: int) -> bool:
+    """Whether a host has the run of an item; its mirror is bound to it then. Raises _PreparingError."""
+    most = PREPARING_LOOKS if host.kaggle is None else PREPARING_LOOKS_THERE
+    with connect(host, opening) as desk:
+        summaries = runs_of(desk, [run_of(item)])
+        if not summaries:
+            return False
+        if summaries[0].state == State.PREPARING and tries < most:
+            raise _PreparingError
+        Mirror(run_of(item), runs_folder()).bind_seen(host, desk.root_id, summaries[0].time)
+    return True
+
+
+def _is_rented(host: Host, item: Item, view: ItemView) -> bool:
+    """Whether the run of an item began on a machine that was rented for it; a machine without its run is given up."""
+    found = tenancies.rented_for(run_of(item))
+    if found is None:
+        return False
+    if (mirror := tenancies.mirror_of(found.tenancy)) is not None and mirror.began() is not None:
+        return True
+    if not found.rental.is_open:
+        return False
+    if mirror is not None:
+        with open_desk(mirror.host(), mirror) as desk:
+            if runs_of(desk, [run_of(item)]):
+                return True
+    give_up_machine(run_of(item), view)
+    return False
+
+
+def give_up_machine(run: str, view: View) -> None:
+    """End the rent of a machine on which a run never began, if there is one and no other process looks after it."""
+    found = tenancies.rented_for(run)
+    if found is None or not found.rental.is_open:
+        return
+    from launcher.runs.tenant import take
+
+    if (tenant := take(found)) is not None:
+        try:
+            tenant.give_up(view, RunError(f"{run} never began"))
+        finally:
+            tenant.release()
+
+
+def _put_back(queue: BatchQueue, item: Item, verdict: Verdict, words: str) -> Attempt:
+    """Queue an item again that this host does not take; for good if it refused it, and the last of them ends it."""
+    if verdict != Verdict.REFUSED:
+        return Attempt(queue.step(item, ItemState.QUEUED, why=words), verdict, words)
+    tried = (*item.tried, item.host or "")
+    if all(host in tried for host in item.hosts):
+        return Attempt(
+            queue.step(item, ItemState.ENDED, outcome=REFUSED, why=words, tried=tried), verdict, words
+        )
+    return Attempt(queue.step(item, ItemState.QUEUED, why=words, tried=tried), verdict, words)
+
+
+def _failed(queue: BatchQueue, item: Item, error: LaunchError) -> Attempt:
+    """Deal with a launch that broke off: nothing began unless the run's host is bound, which comes before its start."""
+    if (Mirror(run_of(item), runs_folder()).folder / "client.json").is_file():
+        return Attempt(item, Verdict.UNSETTLED, _line(error))
+    return _put_back(queue, item, Verdict.SILENT, _line(error))
+
+
+def follow_item(
+    lane: Lane, item: Item, started: Started | None, view: ItemView, watch: Watch, *, pulls: bool
+) -> RunState:
+    """Follow the run of an item to its end, as `launch` and `attach` do; return its last state.
+
+    A run that was interrupted is recovered first. Raises HostError if a person must act, RunError.
+    """
+    mirror = started.mirror if started is not None else Mirror(run_of(item), runs_folder())
+    host = started.host if started is not None else mirror.host()
+    desk: Desk | None = started.desk if started is not None else None
+    if started is None and (words := tenancies.gone(mirror)) is not None:
+        return _state_of_gone(mirror, words)
+    tenant = started.tenant if started is not None else tenancies.tenant_for(mirror, view)
+
+    def look(error: UnreachableError | None) -> None:
+        watch(error)
+        if tenant is not None:
+            tenant.watch(view, error)
+
+    try:
+        if started is None:
+            desk = _recovered(host, mirror, view, lane.opening)
+        state = follow_sessions(host, mirror, view, desk, pulls=pulls, watch=look, opening=lane.opening)
+        if tenant is not None:
+            from launcher.runs.rent_ending import end_rent  # few runs are on a rented machine
+
+            end_rent(tenant, mirror, state.state, view)
+    except BaseException:
+        if tenant is not None and not tenant.is_released and tenant.rental.is_open:
+            keeper = tenant.hand_over(mirror)
+            view.note(f"process {keeper.pid} brings its files home, then ends the rent   {keeper.log}")
+        raise
+    finally:
+        if tenant is not None:
+            tenant.release()
+    finish(mirror, state, view)
+    return state
+
+
+def _state_of_gone(mirror: Mirror, why_gone: str) -> RunState:
+    """Return how a run ended whose machine is rented no more. Raises RunError if it had not ended."""
+    state = mirror.state()
+    if state is None or not is_terminal(state.state):
+        raise RunError(why_gone)
+    return state
+
+
+def _recovered(host: Host, mirror: Mirror, view: ItemView, opening: Opening | None) -> Desk | None:
+    """Recover a run if it needs that, and return its open desk; None if its host does not answer: following goes on trying."""
+    try:
+        desk = open_desk(host, mirror, opening)
+    except UnreachableError as error:
+        view.lost(error, 1, 0.0)
+        return None
+    try:
+        recover_to_follow(desk, mirror, view)
+    except UnreachableError as error:
+        desk.close()
+        view.lost(error, 1, 0.0)
+        return None
+    except BaseException:
+        desk.close()
+        raise
+    return desk
+
+
+def why_ended(state: RunState) -> str | None:
+    """Say in a line why a run is in its last state."""
+    why = diagnosis(state.evidence).get("why")
+    return "; ".join(filter(None, (str(state.reason) if state.reason else None, why))) or None
+
+
+def _line(error: LaunchError) -> str:
+    return str(error).splitlines()[0]

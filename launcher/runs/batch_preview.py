@@ -1,0 +1,65 @@
+"""What each item of a batch would be on each of its hosts. A host is probed once for all items that ask it the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from launcher.errors import HostError, LaunchError
+from launcher.runs.batch_file import Batch, Draft
+from launcher.runs.launching import understand
+from launcher.runs.previewing import Preview, preview
+from launcher.runs.probing import probe
+from launcher.runs.request import Request
+from launcher.runs.run_desk import connect
+from launcher.values.facts import Facts
+from launcher.values.job import Job
+
+
+class ItemPreview(NamedTuple):
+    """An item on a host: its preview, or why there is none."""
+
+    draft: Draft
+    host: str
+    preview: Preview | None
+    problem: str | None = None
+
+
+def previews(batch: Batch) -> Iterator[ItemPreview]:
+    """Yield each item on each of its hosts, host by host."""
+    hosts = dict.fromkeys(host for draft in batch.drafts for host in draft.hosts)
+    for host in hosts:
+        known: dict[Any, Facts | None] = {}
+        silent: LaunchError | None = None
+        for draft in batch.drafts:
+            if host not in draft.hosts:
+                continue
+            if silent is not None:
+                yield ItemPreview(draft, host, None, str(silent))
+                continue
+            request = draft.request._replace(host=host, name=draft.name)
+            try:
+                yield ItemPreview(draft, host, preview(request, _facts(request, known)))
+            except HostError as error:
+                silent = error
+                yield ItemPreview(draft, host, None, str(error))
+            except LaunchError as error:
+                yield ItemPreview(draft, host, None, str(error))
+
+
+def _facts(request: Request, known: dict[Any, Facts | None]) -> Facts | None:
+    """Return the facts of a machine for a job; None for an account, of which a preview knows what to expect."""
+    resolved = understand(request)
+    host = resolved.host
+    if host.kaggle is not None or host.lambda_cloud is not None:
+        return None
+    question = _question(resolved.job)
+    if question not in known:
+        with connect(host) as desk:
+            known[question] = probe(desk, host, resolved.job)
+    return known[question]
+
+
+def _question(job: Job) -> Any:
+    """Return what a probe asks a host of a job."""
+    return job.command[0], job.requirements, job.image, job.model, job.teacher

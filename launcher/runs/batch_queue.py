@@ -1,0 +1,462 @@
+"""A batch's queue on disk: one SQLite file, in which each transition of an item is synced before the act that it names.
+
+One process at a time works a batch, under a lock that ends with it. Others read the file while it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shlex
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from pydantic import ValidationError
+
+from launcher.errors import RunError, UnknownNameError, UsageError
+from launcher.runs import held_lock
+from launcher.runs.runs_folder import runs_folder
+from launcher.values.batch import FOLLOWING, NEVER_BEGAN, Item, ItemState, Rules
+from launcher.values.parsing import nearest
+
+FOLDER = "batches"
+FILE = "queue.sqlite"
+LOCK = ".worker.lock"
+WORKER = "worker.json"
+OPEN = ".open"
+"""A mark beside the queue of a batch that has not ended: a list of runs looks at no other."""
+VERSION = 1
+BUSY_S = 30.0
+_TABLES = """
+CREATE TABLE batch (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE item (
+    number INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    request TEXT NOT NULL,
+    hosts TEXT NOT NULL,
+    point TEXT NOT NULL,
+    state TEXT NOT NULL,
+    run TEXT,
+    host TEXT,
+    outcome TEXT,
+    why TEXT,
+    tried TEXT NOT NULL DEFAULT '[]',
+    changed REAL NOT NULL
+);
+CREATE TABLE run (run TEXT PRIMARY KEY, item INTEGER NOT NULL) WITHOUT ROWID;
+"""
+_COLUMNS = "number, name, request, hosts, point, state, run, host, outcome, why, tried, changed"
+
+
+class Entry(NamedTuple):
+    """An item before it is in a queue: its name, its request as JSON, its hosts, and its point of the matrix."""
+
+    name: str
+    request: str
+    hosts: Sequence[str]
+    point: dict[str, Any]
+
+
+class Worker(NamedTuple):
+    """Who works a batch: a process on a machine."""
+
+    pid: int
+    machine: str
+
+
+class BatchQueue:
+    """The queue of one batch. Use it in a `with`; its methods may be called from several threads.
+
+    Every method raises RunError that says what the disk or the file refuses.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        """Open the queue of the batch in a folder; it must be there."""
+        self.name, self.folder = name, folder
+        self._lock = threading.RLock()
+        with self._errors():
+            self._data = sqlite3.connect(
+                f"file:{_quoted(folder / FILE)}?mode=rw", uri=True, timeout=BUSY_S, check_same_thread=False
+            )
+            self._data.isolation_level = None
+            self._data.execute("PRAGMA synchronous=FULL")
+            version = self._value("version")
+        if version != str(VERSION):
+            raise RunError(f"{folder / FILE}: was written by another version of launch")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._data.close()
+
+    @property
+    def rules(self) -> Rules:
+        """What holds for all of the batch."""
+        with self._errors():
+            return Rules.model_validate_json(self._value("rules"))
+
+    def check_folder(self) -> None:
+        """Raise UsageError unless this is the folder that the batch was made in: its runs take their files from there."""
+        with self._errors():
+            folder = Path(self._value("folder"))
+        if folder != Path.cwd():
+            raise UsageError(
+                f"{self.name} was made in {folder}, and takes its files from there\n"
+                f"  next   cd {shlex.quote(str(folder))} && launch batch resume {self.name}"
+            )
+
+    @property
+    def stop_wish(self) -> str | None:
+        """How a person has stopped the batch: `stop`, or `now`; None if nobody has."""
+        with self._errors():
+            return self._value("stop") or None
+
+    def wish_stop(self, how: str) -> None:
+        """Put on record that nothing more is begun, `stop`, or also that what runs is ended without a checkpoint, `now`; "" takes that back."""
+        with self._errors():
+            self._data.execute("INSERT OR REPLACE INTO batch VALUES ('stop', ?)", (how,))
+
+    def items(self, *states: ItemState) -> list[Item]:
+        """Return the items in their order, all of them or those in some states."""
+        marks = ",".join("?" * len(states))
+        where = f" WHERE state IN ({marks})" if states else ""
+        with self._errors():
+            rows = self._data.execute(f"SELECT {_COLUMNS} FROM item{where} ORDER BY number", states)  # noqa: S608 - our own words
+            return [_item(row) for row in rows]
+
+    def counts(self) -> dict[tuple[ItemState, str | None], int]:
+        """Return how many items are in each state, by their outcome too."""
+        with self._errors():
+            rows = self._data.execute("SELECT state, outcome, count(*) FROM item GROUP BY state, outcome")
+            return {(ItemState(state), outcome): count for state, outcome, count in rows}
+
+    def item(self, number: int) -> Item:
+        """Return one item."""
+        with self._errors():
+            row = self._data.execute(f"SELECT {_COLUMNS} FROM item WHERE number = ?", (number,)).fetchone()  # noqa: S608
+            return _item(row)
+
+    def step(
+        self,
+        item: Item,
+        state: ItemState,
+        *,
+        run: str | None = None,
+        host: str | None = None,
+        outcome: str | None = None,
+        why: str | None = None,
+        tried: Sequence[str] = (),
+    ) -> Item:
+        """Bring an item into a state, on disk when this returns; return it as it is then.
+
+        `run` and `host` stay as they are where they are not given; one that is queued again, or never began, has none. Raises
+        ValueError for a state that does not follow the one that it is in.
+        """
+        if state not in FOLLOWING[item.state]:
+            raise ValueError(f"{item.name}: {state} does not follow {item.state}")
+        has_no_run = state == ItemState.QUEUED or outcome in NEVER_BEGAN
+        values = {
+            "state": state,
+            "run": None if has_no_run else run or item.run,
+            "host": None if has_no_run else host or item.host,
+            "outcome": outcome,
+            "why": why,
+            "tried": json.dumps([*tried] if tried else [*item.tried]),
+            "changed": time.time(),
+        }
+        changes = ", ".join(f"{key} = :{key}" for key in values)
+        with self._errors(), self._transaction():
+            done = self._data.execute(
+                f"UPDATE item SET {changes} WHERE number = :number AND state = :before",  # noqa: S608 - our own words
+                {**values, "number": item.number, "before": item.state},
+            ).rowcount
+            if done == 1 and run is not None:
+                self._data.execute("INSERT OR IGNORE INTO run VALUES (?, ?)", (run, item.number))
+        if done != 1:
+            raise RunError(
+                f"{self.name}: {item.name} is not {item.state} any more: another process has changed it"
+            )
+        return self.item(item.number)
+
+    def mark(self) -> bool:
+        """Mark whether the batch has ended, for lists of runs; return that. What the disk refuses costs them a look."""
+        has_ended = not any(count for (state, _), count in self.counts().items() if state != ItemState.ENDED)
+        with contextlib.suppress(OSError):
+            if has_ended:
+                (self.folder / OPEN).unlink(missing_ok=True)
+            else:
+                (self.folder / OPEN).touch()
+        return has_ended
+
+    def note(self, reasons: Mapping[int, str | None]) -> None:
+        """Put on record what items wait for, by their numbers."""
+        with self._errors(), self._transaction():
+            self._data.executemany(
+                "UPDATE item SET why = ? WHERE number = ?", [(why, number) for number, why in reasons.items()]
+            )
+
+    def runs(self) -> dict[str, int]:
+        """Return all runs that were ever drawn for an item, also those that never began, with the item's number."""
+        with self._errors():
+            return dict(self._data.execute("SELECT run, item FROM run"))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Make changes all or none."""
+        self._data.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._data.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self._data.execute("ROLLBACK")
+            raise
+
+    def _value(self, key: str) -> str:
+        row = self._data.execute("SELECT value FROM batch WHERE key = ?", (key,)).fetchone()
+        return str(row[0]) if row else ""
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Say what SQLite says of the file."""
+        file = self.folder / FILE
+        try:
+            with self._lock:
+                yield
+        except sqlite3.OperationalError as error:
+            words = {
+                "database or disk is full": "no space left",
+                "unable to open database file": "cannot be opened",
+            }
+            said = words.get(str(error), str(error))
+            raise RunError(
+                f"{file}: {said}\n  nothing was begun that is not on record there; mend that, then   launch batch resume {self.name}"
+            ) from error
+        except (sqlite3.DatabaseError, ValidationError, ValueError, TypeError) as error:
+            raise RunError(
+                f"{file}: is damaged: {str(error).splitlines()[0]}\n"
+                f"  its runs are listed by   launch ps     a copy of the file can replace it, then   launch batch resume {self.name}"
+            ) from error
+
+
+def _item(row: Sequence[Any]) -> Item:
+    number, name, request, hosts, point, state, run, host, outcome, why, tried, changed = row
+    return Item(
+        number,
+        name,
+        request,
+        tuple(json.loads(hosts)),
+        json.loads(point),
+        ItemState(state),
+        run,
+        host,
+        outcome,
+        why,
+        tuple(json.loads(tried)),
+        changed,
+    )
+
+
+def _quoted(path: Path) -> str:
+    """Write a path for a URI of SQLite's."""
+    from urllib.parse import quote
+
+    return quote(str(path))
+
+
+def batches_folder() -> Path:
+    """Return the folder of this client's batches, in that of its runs."""
+    return runs_folder() / FOLDER
+
+
+def names() -> list[str]:
+    """Return the names of this client's batches, the latest last."""
+    folder = batches_folder()
+    found = [path.parent for path in folder.glob(f"*/{FILE}")] if folder.is_dir() else []
+    return [path.name for path in sorted(found, key=lambda path: (path.stat().st_mtime, path.name))]
+
+
+def left_alone() -> dict[str, int]:
+    """Return how many items are queued in each batch that no process works and that has not ended."""
+    folder = batches_folder()
+    found: dict[str, int] = {}
+    for path in sorted(folder.glob(f"*/{OPEN}")) if folder.is_dir() else ():
+        with contextlib.suppress(RunError), BatchQueue(path.parent.name, path.parent) as queue:
+            if worker_of(queue) is None and not queue.mark():
+                found[queue.name] = sum(
+                    count for (state, _), count in queue.counts().items() if state == ItemState.QUEUED
+                )
+    return found
+
+
+def make_queue(name: str, rules: Rules, entries: Iterable[Entry]) -> BatchQueue:
+    """Make the queue of a new batch; it appears whole, or not at all.
+
+    Raises UsageError for a name that is taken, RunError where the disk or its locks refuse.
+    """
+    folder = batches_folder() / name
+    if folder.exists():
+        raise UsageError(
+            f"a batch '{name}' is here already\n"
+            f"  how far it is   launch batch status {name}     another name   --name NAME     remove it   launch batch rm {name}"
+        )
+    part = folder.with_name(f".{name}.{os.getpid()}.part")
+    try:
+        part.mkdir(parents=True)
+        check_locks(part)
+        _write(part / FILE, rules, entries)
+        (part / OPEN).touch()
+        _sync(part)
+        part.rename(folder)
+        _sync(folder.parent)
+    except (OSError, sqlite3.Error) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise RunError(f"{folder}: cannot be made: {why}\n  nothing was begun") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return BatchQueue(name, folder)
+
+
+def _write(file: Path, rules: Rules, entries: Iterable[Entry]) -> None:
+    data = sqlite3.connect(file)
+    try:
+        (mode,) = data.execute("PRAGMA journal_mode=WAL").fetchone()
+        if mode != "wal":
+            raise OSError(
+                0,
+                f"SQLite cannot keep its log there (it says '{mode}'); name another folder   LAUNCH_RUNS=FOLDER",
+            )
+        data.execute("PRAGMA synchronous=FULL")
+        with data:
+            data.executescript(_TABLES)
+            data.executemany(
+                "INSERT INTO batch VALUES (?, ?)",
+                [
+                    ("version", str(VERSION)),
+                    ("rules", rules.model_dump_json()),
+                    ("folder", str(Path.cwd())),
+                    ("made", repr(time.time())),
+                ],
+            )
+            data.executemany(
+                "INSERT INTO item (name, request, hosts, point, state, changed) VALUES (?, ?, ?, ?, 'queued', ?)",
+                (
+                    (one.name, one.request, json.dumps(one.hosts), json.dumps(one.point), time.time())
+                    for one in entries
+                ),
+            )
+        data.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        data.close()
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_TRY = """
+import fcntl, sys
+with open(sys.argv[1], "rb+") as file:
+    for lock in (fcntl.flock, fcntl.lockf):
+        try:
+            lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        sys.exit(1)
+"""
+
+
+def check_locks(folder: Path) -> None:
+    """Raise OSError where a lock of one process does not keep another out: SQLite and we rely on it."""
+    path = folder / "lock-check"
+    with path.open("wb+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = (
+                subprocess.run([sys.executable, "-I", "-S", "-c", _TRY, str(path)], check=False).returncode
+                == 0
+            )
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"its file system takes no locks ({error.strerror}); name another folder   LAUNCH_RUNS=FOLDER",
+            ) from error
+    path.unlink()
+    if not held:
+        raise OSError(
+            0, "its file system takes locks and does not keep them; name another folder   LAUNCH_RUNS=FOLDER"
+        )
+
+
+def open_queue(name: str | None) -> BatchQueue:
+    """Open the queue of a batch, by default the latest. Raises UnknownNameError, RunError."""
+    known = names()
+    if not known:
+        raise UnknownNameError(
+            "no batch here\n  next   launch batch FILE.toml     or   launch batch --grid KEY=V1,V2"
+        )
+    chosen = known[-1] if name is None else name
+    if chosen not in known:
+        raise UnknownNameError(
+            f"no batch '{chosen}' here{nearest(chosen, known)}\n  known: {', '.join(known[::-1][:20])}"
+        )
+    return BatchQueue(chosen, batches_folder() / chosen)
+
+
+class Work:
+    """The right to work a batch: a lock that ends with this process."""
+
+    def __init__(self, lock: held_lock.HeldLock, folder: Path) -> None:
+        """Take over a held lock."""
+        self._lock, self._folder = lock, folder
+
+    def release(self) -> None:
+        """Let another process work the batch."""
+        with contextlib.suppress(OSError):
+            (self._folder / WORKER).unlink(missing_ok=True)
+        self._lock.release()
+
+
+def take_work(queue: BatchQueue) -> Work | None:
+    """Become the one that works a batch; None if another process does. Raises RunError where the disk refuses."""
+    import platform
+
+    try:
+        lock = held_lock.take(queue.folder / LOCK, 0.2)
+        if lock is None:
+            return None
+        record = {"pid": os.getpid(), "machine": platform.node()}
+        (queue.folder / WORKER).write_text(json.dumps(record))
+    except OSError as error:
+        raise RunError(f"{queue.folder}: {error.strerror}\n  nothing was begun") from error
+    return Work(lock, queue.folder)
+
+
+def worker_of(queue: BatchQueue) -> Worker | None:
+    """Return who works a batch; None if nobody does."""
+    try:
+        if not held_lock.is_held(queue.folder / LOCK):
+            return None
+        record = json.loads((queue.folder / WORKER).read_bytes())
+        return Worker(int(record["pid"]), str(record["machine"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

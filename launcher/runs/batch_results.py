@@ -1,0 +1,169 @@
+"""What a batch came to: results.csv with a line for each item, one picture of all curves, and the best run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.errors import HostError, RunError
+from launcher.runs.batch_budget import costs
+from launcher.runs.batch_item import request_of
+from launcher.runs.batch_queue import BatchQueue
+from launcher.runs.comparing import ComparedRun, compare, draw
+from launcher.runs.metric_results import Goal, MetricResult
+from launcher.runs.mirror import Mirror
+from launcher.runs.pulling import Choice, pull
+from launcher.runs.run_desk import open_desk
+from launcher.runs.runs_folder import runs_folder
+from launcher.runs.view import SilentStage
+from launcher.runs.whole_file import write_whole
+from launcher.values.batch import Item
+
+RESULTS, PICTURE = "results.csv", "curves.png"
+_FIRST = ("item", "run", "host", "card", "state", "reason", "attempts", "seconds", "cost")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""A cell of text that begins like this would be a formula in a spreadsheet."""
+
+
+class Best(NamedTuple):
+    """The best run of a batch, and its value of the metric that decides."""
+
+    item: str
+    run: str
+    metric: str
+    value: float
+
+
+class Results(NamedTuple):
+    """The files that were written, and the best run if there is one. `problems` are what could not be done, a line each."""
+
+    table: Path | None
+    picture: Path | None
+    best: Best | None
+    problems: tuple[str, ...]
+
+
+def write_results(queue: BatchQueue) -> Results:
+    """Write what a batch came to beside its queue, and bring home the files of the best run if only they are wanted."""
+    items, rules = queue.items(), queue.rules
+    metric, goal = _goal(rules.best)
+    with_runs = [item for item in items if item.run is not None]
+    mirrors = [Mirror(item.run or "", runs_folder()) for item in with_runs]
+    comparison = compare(mirrors, {metric: goal} if metric and goal else {}) if mirrors else None
+    compared = {run.mirror.run: run for run in comparison.runs} if comparison is not None else {}
+    problems: list[str] = []
+    table: Path | None = queue.folder / RESULTS
+    try:
+        write_whole(queue.folder / RESULTS, _csv(items, compared, costs(queue)).encode())
+    except OSError as error:
+        problems.append(f"{table}: {error.strerror}")
+        table = None
+    picture = None
+    try:
+        if comparison is not None and draw(comparison, queue.folder / PICTURE):
+            picture = queue.folder / PICTURE
+    except (OSError, RunError) as error:
+        problems.append(f"{queue.folder / PICTURE}: {error}")
+    best = _best(with_runs, compared, metric, goal)
+    if best is not None and rules.artifacts == "best":
+        problems += _bring_home(best)
+    return Results(table, picture, best, tuple(problems))
+
+
+def _goal(best: str | None) -> tuple[str | None, Goal | None]:
+    """Split `loss:min`."""
+    if best is None:
+        return None, None
+    metric, _, goal = best.rpartition(":")
+    return metric, "min" if goal == "min" else "max"
+
+
+def _csv(items: Sequence[Item], compared: Mapping[str, ComparedRun], cents: Mapping[int, int]) -> str:
+    """Return the table as text: what each item was, and the final and the best value of each metric that has a best."""
+    settings = {item.number: _settings(item) for item in items}
+    keys = [*dict.fromkeys(key for found in settings.values() for key in found)]
+    metrics = [
+        *dict.fromkeys(
+            name for run in compared.values() for name, one in run.metrics.items() if one.goal is not None
+        )
+    ]
+    out = io.StringIO()
+    writer = csv.writer(out)
+    measured = [f"{name} {which}" for name in metrics for which in ("final", "best")]
+    writer.writerow([*_FIRST, *map(_cell, keys), *map(_cell, measured)])
+    for item in items:
+        run = compared.get(item.run or "")
+        values = [settings[item.number].get(key) for key in keys]
+        found = [run.metrics.get(name) if run is not None else None for name in metrics]
+        writer.writerow(
+            [
+                *map(_cell, _first(item, run, cents.get(item.number))),
+                *map(_cell, values),
+                *(cell for one in found for cell in _pair(one)),
+            ]
+        )
+    return out.getvalue()
+
+
+def _first(item: Item, run: ComparedRun | None, cents: int | None) -> list[Any]:
+    reason = (item.why or "").splitlines()
+    return [
+        item.name,
+        item.run,
+        item.host,
+        run.card if run is not None else None,
+        item.outcome or str(item.state),
+        reason[0] if reason else None,
+        run.attempts if run is not None else None,
+        None if run is None or run.seconds is None else round(run.seconds, 1),
+        None if cents is None else f"{cents / 100:.2f}",
+    ]
+
+
+def _settings(item: Item) -> dict[str, Any]:
+    """Return what an item was launched with: its values of the matrix, and its settings."""
+    given = dict(setting.split("=", 1) for setting in request_of(item).settings)
+    return {**{key: value for key, value in given.items() if key not in item.values}, **item.values}
+
+
+def _pair(one: MetricResult | None) -> list[Any]:
+    return [None, None] if one is None else [one.final, one.best]
+
+
+def _cell(value: Any) -> Any:
+    """Return a value as a cell that is no formula."""
+    if isinstance(value, dict | list):
+        value = json.dumps(value)
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def _best(
+    items: Sequence[Item], compared: Mapping[str, ComparedRun], metric: str | None, goal: Goal | None
+) -> Best | None:
+    """Return the run with the best value of a metric among those that have succeeded."""
+    if metric is None:
+        return None
+    found = []
+    for item in items:
+        result = compared[item.run or ""].metrics.get(metric)
+        if item.outcome == "succeeded" and result is not None and result.best is not None:
+            found.append(Best(item.name, item.run or "", metric, result.best))
+    finite = [one for one in found if math.isfinite(one.value)]
+    return (min if goal == "min" else max)(finite, key=lambda one: one.value) if finite else None
+
+
+def _bring_home(best: Best) -> list[str]:
+    """Pull what the best run wrote; return what could not be."""
+    mirror = Mirror(best.run, runs_folder())
+    try:
+        with open_desk(mirror.host(), mirror) as desk:
+            pulled = pull(desk, mirror, Choice(mirror.plan().pull_limit), SilentStage())
+    except (HostError, RunError) as error:
+        return [f"{str(error).splitlines()[0]}   launch pull {mirror.short}"]
+    left = len(pulled.over_limit) + len(pulled.left_out)
+    return [f"{left} files of {best.run} are not here   launch pull {mirror.short} --all"] if left else []

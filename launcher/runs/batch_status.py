@@ -1,0 +1,98 @@
+"""How far the items of a batch are, in rows: from its queue and the copies of its runs here. No host is asked."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from launcher.runs.item_view import ItemView
+from launcher.runs.mirror import Mirror
+from launcher.runs.runs_folder import runs_folder
+from launcher.values.batch import Item, ItemState
+
+
+class ItemRow(NamedTuple):
+    """An item as a table shows it. `state` is its run's where it has one, else the queue's word.
+
+    `seen` is when its host was last heard, in seconds since 1970. `why` says what it waits for, or why it ended.
+    """
+
+    name: str
+    run: str | None
+    host: str | None
+    state: str
+    step: int | None
+    steps: int | None
+    loss: float | str | None
+    seen: float | None
+    why: str | None
+    values: Mapping[str, Any]
+
+    @property
+    def short(self) -> str:
+        """The last part of its run's id."""
+        return (self.run or "-").rpartition("-")[2]
+
+
+def rows_of(items: Iterable[Item], live: Mapping[int, ItemView] | None = None) -> list[ItemRow]:
+    """Return a row for each item. `live` is what a worker knows of those that it launches and follows."""
+    live = live or {}
+    return [_row(item, live.get(item.number)) for item in items]
+
+
+def _row(item: Item, view: ItemView | None) -> ItemRow:
+    if view is not None:
+        state = view.doing or (view.state.state if view.state is not None else str(item.state))
+        why = view.lost_for or (view.state and view.state.trouble and view.state.trouble.kind) or None
+        return _as_row(item, state, view.step, view.steps, view.loss, view.seen, why)
+    if item.run is None or item.state in (ItemState.RESERVED, ItemState.SUBMITTED):
+        return _as_row(item, item.outcome or str(item.state))
+    mirror = Mirror(item.run, runs_folder())
+    reached, last = mirror.last_step(), mirror.state()
+    known = item.outcome or (str(last.state) if last is not None else str(item.state))
+    return _as_row(item, known, reached.step, mirror.plan().steps, reached.loss, mirror.reached())
+
+
+def _as_row(
+    item: Item,
+    state: str,
+    step: int | None = None,
+    steps: int | None = None,
+    loss: float | str | None = None,
+    seen: float | None = None,
+    why: str | None = None,
+) -> ItemRow:
+    return ItemRow(
+        item.name, item.run, item.host, state, step, steps, loss, seen, why or item.why, item.values
+    )
+
+
+def totals(items: Iterable[Item]) -> str:
+    """Say how many items are how far, e.g. `40 items: 12 succeeded, 1 failed, 6 go on, 21 queued`."""
+    found = [*items]
+    counts = Counter(item.outcome or _word(item.state) for item in found)
+    order = [
+        "succeeded",
+        "failed",
+        "stopped",
+        "stop-incomplete",
+        "refused",
+        "dropped",
+        "go on",
+        "begin",
+        "queued",
+    ]
+    words = [f"{counts[word]} {word}" for word in order if counts[word]]
+    return f"{len(found)} {'item' if len(found) == 1 else 'items'}: {', '.join(words)}"
+
+
+def _word(state: ItemState) -> str:
+    words = {ItemState.CONFIRMED: "go on", ItemState.RESERVED: "begin", ItemState.SUBMITTED: "begin"}
+    return words.get(state, str(state))
+
+
+def age_s(row: ItemRow) -> float | None:
+    """Return how long ago a row's host was last heard; None if it never was."""
+    return None if row.seen is None else max(0.0, time.time() - row.seen)

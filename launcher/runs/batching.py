@@ -1,0 +1,415 @@
+"""Work a batch: begin what may begin, follow what runs, and go on where an earlier process was cut off.
+
+There is no server: a batch moves while one client works it. What runs goes on without it; what is queued waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue as threads
+import threading
+import time
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Protocol
+
+from platformdirs.unix import Unix
+
+from launcher.errors import BadFileError, LaunchError, UnreachableError
+from launcher.hosts import open_line
+from launcher.planning.batch_placement import FAILURES, Decision, Place, decide
+from launcher.runs import held_lock, resolve
+from launcher.runs.batch_budget import Budget
+from launcher.runs.batch_item import Attempt, Lane, Verdict, begin, follow_item, run_of, settle, why_ended
+from launcher.runs.batch_queue import BatchQueue
+from launcher.runs.held_interrupts import HeldInterrupts
+from launcher.runs.item_view import ItemView
+from launcher.runs.mirror import Mirror
+from launcher.runs.run_desk import on_line
+from launcher.runs.runs_folder import runs_folder
+from launcher.values.batch import DROPPED, REFUSED, Item, ItemState
+from launcher.values.record import RunState, State, is_terminal
+
+LOOK_S = 0.5
+"""How often the table is drawn, and the queue is asked for a wish to stop."""
+NOTE_S = 5.0
+"""How often what items wait for is put on record."""
+BACK_OFF_S = (5.0, 10.0, 20.0, 40.0, 60.0)
+"""How long a host that is busy or silent is left alone, after each time in a row."""
+SETTLE_S = (0.5, 1.0, 2.0, *BACK_OFF_S)
+"""How long to wait before a host is asked again for a run that may have begun there."""
+SILENT_TRIES = 3
+"""So often in a row a host may be silent before a batch of which nothing else is left gives up."""
+TURN_S = 0.3
+"""How long a place is left to other batches after a launch there."""
+RECOVERIES = 3
+LOG = "batch.log"
+
+
+class Outcome(StrEnum):
+    """How the work on a batch ended."""
+
+    DONE = "done"
+    LEFT = "left"
+    STOPPED = "stopped"
+    SILENT = "silent"
+    WAITS = "waits"
+
+
+class BatchView(Protocol):
+    """What shows a batch while it is worked."""
+
+    def show(self, items: list[Item], live: dict[int, ItemView]) -> None:
+        """Show all items as they are now."""
+
+    def changed(self, item: Item) -> None:
+        """Show that an item has come into another state."""
+
+    def note(self, text: str) -> None:
+        """Say something about the batch."""
+
+
+class _LeaveError(Exception):
+    """Raised in a follower when this process works the batch no more."""
+
+
+class _Host:
+    """What the worker knows of a host."""
+
+    def __init__(self, name: str) -> None:
+        host = resolve.host(name)
+        self.name, self.is_rented, self.is_account = (
+            name,
+            host.lambda_cloud is not None,
+            host.kaggle is not None,
+        )
+        self.line = None if self.is_rented else open_line(host)
+        self.closed_until = 0.0
+        self.why: str | None = None
+        self.times = 0
+        self.failures = 0
+        self.silent = 0
+        self.most: int | None = None
+
+    def close(self, why: str, *, is_silent: bool) -> None:
+        """Leave it alone for a while: longer after each time in a row."""
+        self.closed_until = time.monotonic() + BACK_OFF_S[min(self.times, len(BACK_OFF_S) - 1)]
+        self.times += 1
+        self.silent = self.silent + 1 if is_silent else 0
+        self.why = why
+
+    def open(self) -> None:
+        """Something was begun, or ended there: it may be tried at once."""
+        self.closed_until, self.times, self.silent, self.why = 0.0, 0, 0, None
+
+    @property
+    def is_rested(self) -> bool:
+        """Whether it has failed too many items in a row before their first step."""
+        return self.failures >= FAILURES
+
+    def place(self, going: int, unbegun: str | None, *, is_beginning: bool) -> Place:
+        """Return what the placement needs to know. `unbegun` is an item that this host has and does not run yet, `is_beginning`
+        whether one is being launched there.
+        """
+        if self.is_rested:
+            words = f"{FAILURES} runs in a row failed there before their first step"
+            return Place(f"{self.name} is rested: {words}", going)
+        if is_beginning and not self.is_rented:
+            return Place(f"waits for another launch on {self.name}", going)
+        if self.is_account and unbegun is not None:
+            return Place(f"waits for {unbegun}, which has no machine of {self.name} yet", going)
+        if time.monotonic() < self.closed_until:
+            return Place(self.why, going)
+        return Place(None, going, self.most)
+
+
+class Batching:
+    """One process's work on a batch. `run` returns once there is nothing more to do for it."""
+
+    def __init__(self, queue: BatchQueue, view: BatchView) -> None:
+        """Work this queue, whose lock this process holds."""
+        self._queue, self._view, self._rules = queue, view, queue.rules
+        self._items = {item.number: item for item in queue.items()}
+        self._hosts: dict[str, _Host] = {}
+        for item in self._items.values():
+            for host in (*item.hosts, *([item.host] if item.host else [])):
+                if host not in self._hosts:
+                    self._hosts[host] = _Host(host)
+        self._live: dict[int, ItemView] = {}
+        self._beginning: dict[int, str] = {}
+        self._news: threads.Queue[Callable[[], None]] = threads.Queue()
+        self._leaves = threading.Event()
+        self._log = queue.folder / LOG
+        self._log_lock = threading.Lock()
+        self._budget = Budget(queue)
+        self._recovered: dict[int, int] = {}
+        self._waits_for_person: set[int] = set()
+        self._noted: dict[int, str | None] = {}
+        self._noted_at = 0.0
+        self.left_by: int | None = None
+        """The signal by which a person has left the batch."""
+
+    def run(self) -> Outcome:
+        """Work until nothing is left to do, a person stops it, or Ctrl-C. What runs goes on after Ctrl-C."""
+        for item in self._items.values():
+            if item.state in (ItemState.RESERVED, ItemState.SUBMITTED):
+                self._start(item, self._settle)
+            elif item.state == ItemState.CONFIRMED:
+                self._note_cards(item)
+                self._start(item, self._follow, None)
+        held = HeldInterrupts()
+        try:
+            while True:
+                if held.first is not None:
+                    return self._leave(held)
+                if self._queue.stop_wish is not None:
+                    self._drop_queued("the batch was stopped")
+                decision = self._decide()
+                if (outcome := self._outcome(decision)) is not None:
+                    return outcome
+                for item, host in decision.begin:
+                    self._beginning[item.number] = host
+                    self._start(item, self._begin, host)
+                self._note_waits()
+                self._view.show([*self._items.values()], self._live)
+                self._take_news()
+        finally:
+            held.release()
+            for one in self._hosts.values():
+                if one.line is not None:
+                    one.line.close()
+
+    # the main thread
+
+    def _take_news(self) -> None:
+        """Wait a moment for what the threads have to say, and take all of it."""
+        with contextlib.suppress(threads.Empty):
+            self._news.get(timeout=LOOK_S)()
+            while True:
+                self._news.get_nowait()()
+
+    def _decide(self) -> Decision:
+        going: dict[str, int] = {}
+        unbegun: dict[str, str] = {}
+        for number, view in self._live.items():
+            item = self._items[number]
+            if item.host is not None:
+                going[item.host] = going.get(item.host, 0) + 1
+                if view.state is None or view.state.state in (State.RESERVED, State.PREPARING):
+                    unbegun[item.host] = item.name
+        waiting = [
+            item
+            for item in self._items.values()
+            if item.state == ItemState.QUEUED and item.number not in self._live
+        ]
+        if self._failures_are_too_many():
+            self._drop_queued("not begun: too many runs of the batch have failed")
+            waiting = []
+        begun_at = set(self._beginning.values())
+        places = {
+            name: host.place(going.get(name, 0), unbegun.get(name), is_beginning=name in begun_at)
+            for name, host in self._hosts.items()
+        }
+        decision = decide(waiting, places, going=len(self._live), most=self._rules.max_parallel)
+        for number, why in decision.waits.items():
+            if self._items[number].why != why:
+                self._items[number] = self._items[number]._replace(why=why)
+        return decision
+
+    def _note_waits(self) -> None:
+        """Put what items wait for on record now and then, for who looks from another command."""
+        if time.monotonic() - self._noted_at < NOTE_S:
+            return
+        self._noted_at = time.monotonic()
+        waits = {n: item.why for n, item in self._items.items() if item.state == ItemState.QUEUED}
+        if changed := {n: why for n, why in waits.items() if self._noted.get(n) != why}:
+            self._queue.note(changed)
+            self._noted.update(changed)
+
+    def _outcome(self, decision: Decision) -> Outcome | None:
+        """Return how the work ends if nothing is left to do, or nothing can be done just now."""
+        if self._live or decision.begin:
+            return None
+        if self._queue.stop_wish is not None:
+            return Outcome.STOPPED
+        queued = [item for item in self._items.values() if item.state == ItemState.QUEUED]
+        if not queued:
+            return Outcome.WAITS if self._waits_for_person else Outcome.DONE
+        hosts = {host for item in queued for host in item.hosts if host not in item.tried}
+        if all(self._hosts[host].is_rested for host in hosts):
+            return Outcome.WAITS
+        if all(self._hosts[host].is_rested or self._hosts[host].silent >= SILENT_TRIES for host in hosts):
+            return Outcome.SILENT
+        return None
+
+    def _failures_are_too_many(self) -> bool:
+        most = self._rules.max_failures
+        failed = sum(
+            item.outcome in ("failed", REFUSED, State.STOP_INCOMPLETE) for item in self._items.values()
+        )
+        return most is not None and failed >= most
+
+    def _drop_queued(self, why: str) -> None:
+        for item in [*self._items.values()]:
+            if item.state == ItemState.QUEUED and item.number not in self._live:
+                self._changed(self._queue.step(item, ItemState.ENDED, outcome=DROPPED, why=why))
+
+    def _changed(self, item: Item) -> None:
+        self._items[item.number] = item
+        self._view.changed(item)
+
+    def _leave(self, held: HeldInterrupts) -> Outcome:
+        """Let the followers go. A launch that is on its way, and a hand-over of a rented machine, is waited for, until a second signal."""
+        self._leaves.set()
+        self.left_by, held.first = held.first, None
+        if count := len(self._beginning):
+            self._view.note(f"waits for {count} launches that are on their way; Ctrl-C leaves them")
+        while held.first is None and (self._beginning or self._has_rented()):
+            self._take_news()
+        return Outcome.LEFT
+
+    def _has_rented(self) -> bool:
+        return any(self._hosts[self._items[number].host or ""].is_rented for number in self._live)
+
+    # threads
+
+    def _start(self, item: Item, work: Callable[..., None], *more: object) -> None:
+        """Work on an item in a thread of its own; what it raises ends the item's work, not the batch."""
+        view = self._live[item.number] = ItemView(lambda text: self._say(item, text))
+
+        def run() -> None:
+            try:
+                work(item, view, *more)
+            except _LeaveError:
+                self._tell(self._left, item)
+            except LaunchError as error:
+                self._tell(self._needs_person, item, str(error))
+            except Exception as error:  # a bug: it must not look as if the item still went on
+                self._tell(self._needs_person, item, f"{type(error).__name__}: {error}")
+                raise
+
+        threading.Thread(target=run, name=f"item {item.name}", daemon=True).start()
+
+    def _tell(self, what: Callable[..., None], *values: object) -> None:
+        """Have the main thread do something."""
+        self._news.put(lambda: what(*values))
+
+    def _begin(self, item: Item, view: ItemView, host: str) -> None:
+        with contextlib.nullcontext() if self._hosts[host].is_rented else _turn(host):
+            attempt = begin(self._lane(host), item, host, view)
+        self._after(attempt, view, host)
+
+    def _lane(self, host: str | None) -> Lane:
+        line = self._hosts[host or ""].line
+        return Lane(self._queue, self._budget, None if line is None else on_line(line))
+
+    def _settle(self, item: Item, view: ItemView) -> None:
+        tries = 0
+        while True:
+            attempt = settle(self._lane(item.host), item, view, tries)
+            if attempt.verdict != Verdict.UNSETTLED:
+                self._after(attempt, view, item.host or "")
+                return
+            view.lost_for = attempt.words
+            tries += 1
+            if self._leaves.wait(SETTLE_S[min(tries, len(SETTLE_S)) - 1]):
+                raise _LeaveError
+
+    def _after(self, attempt: Attempt, view: ItemView, host: str) -> None:
+        self._tell(self._take_attempt, attempt, host)
+        if attempt.verdict == Verdict.UNSETTLED:
+            self._settle(attempt.item, view)
+        elif attempt.verdict == Verdict.BEGAN:
+            self._follow(attempt.item, view, attempt)
+
+    def _follow(self, item: Item, view: ItemView, attempt: Attempt | None) -> None:
+        started = attempt.started if attempt is not None else None
+        while True:
+            state = follow_item(
+                self._lane(item.host), item, started, view, self._watch, pulls=self._rules.artifacts == "all"
+            )
+            started = None
+            if is_terminal(state.state):
+                break
+            recovered = self._recovered.get(item.number, 0)
+            if state.state == State.WAITING or recovered >= RECOVERIES:
+                self._tell(self._needs_person, item, why_ended(state) or state.state)
+                return
+            self._recovered[item.number] = recovered + 1
+        self._tell(self._ended, item, state)
+
+    def _watch(self, _error: UnreachableError | None) -> None:
+        if self._leaves.is_set():
+            raise _LeaveError
+
+    def _say(self, item: Item, text: str) -> None:
+        """Put a line about an item into the batch's log. What the disk refuses is only not known later."""
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        with self._log_lock, contextlib.suppress(OSError), self._log.open("a") as file:
+            file.writelines(f"{when}  {item.name}  {line}\n" for line in text.splitlines())
+
+    # what the threads have said, in the main thread
+
+    def _take_attempt(self, attempt: Attempt, name: str) -> None:
+        item, verdict, host = attempt.item, attempt.verdict, self._hosts[name]
+        self._beginning.pop(item.number, None)
+        self._changed(item)
+        if verdict == Verdict.BEGAN:
+            host.open()
+            self._note_cards(item)
+        elif verdict != Verdict.UNSETTLED:
+            del self._live[item.number]
+            if verdict != Verdict.REFUSED:
+                host.close(attempt.words, is_silent=verdict == Verdict.SILENT)
+
+    def _note_cards(self, item: Item) -> None:
+        """Where no cards are handed out, nothing but the batch itself keeps its runs from crowding a host."""
+        host = self._hosts[item.host or ""]
+        with contextlib.suppress(BadFileError):
+            if (
+                not (host.is_rented or host.is_account)
+                and not Mirror(run_of(item), runs_folder()).whole_plan().allocation.cards
+            ):
+                host.most = self._rules.max_parallel or 1
+
+    def _left(self, item: Item) -> None:
+        self._beginning.pop(item.number, None)
+        self._live.pop(item.number, None)
+
+    def _needs_person(self, item: Item, why: str) -> None:
+        self._beginning.pop(item.number, None)
+        self._live.pop(item.number, None)
+        self._waits_for_person.add(item.number)
+        self._queue.note({item.number: why})
+        self._changed(self._queue.item(item.number))
+
+    def _ended(self, item: Item, state: RunState) -> None:
+        view = self._live.pop(item.number)
+        host = self._hosts[item.host or ""]
+        has_failed = state.state in (State.FAILED, State.STOP_INCOMPLETE)
+        host.failures = host.failures + 1 if has_failed and view.step is None else 0
+        host.open()
+        if host.is_rested:
+            self._view.note(
+                f"{item.host}: {FAILURES} runs in a row failed before their first step; nothing more is begun there"
+            )
+        self._changed(
+            self._queue.step(
+                self._items[item.number], ItemState.ENDED, outcome=state.state, why=why_ended(state)
+            )
+        )
+
+
+@contextlib.contextmanager
+def _turn(host: str) -> Iterator[None]:
+    """Begin something on a host when no other batch of this user does; leave it to others for a moment then."""
+    folder = Unix("launch").user_data_path / "turns"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = None
+    while lock is None:
+        lock = held_lock.take(folder / f"{host}.lock", 5.0)
+    try:
+        yield
+    finally:
+        lock.release()
+        time.sleep(TURN_S)

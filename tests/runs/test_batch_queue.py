@@ -1,0 +1,168 @@
+"""The queue of a batch on disk: what is taken, what is refused, and what a damaged or full disk says."""
+
+import multiprocessing
+import os
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import RunError, UnknownNameError, UsageError
+from launcher.runs import batch_queue
+from launcher.runs.batch_queue import Entry, make_queue, open_queue, take_work, worker_of
+from launcher.values.batch import FOLLOWING, ItemState, Rules
+
+Q, R, S, C, E = ItemState
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A project's folder, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LAUNCH_RUNS", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def queue(folder):
+    """A queue of three items."""
+    with make_queue("sweep", Rules(), [Entry(f"i{n}", "{}", ("A",), {"n": n}) for n in (1, 2, 3)]) as made:
+        yield made
+
+
+def test_items_come_back_as_they_were_put_in(queue):
+    """In their order, with their points of the matrix."""
+    assert [(item.name, item.hosts, item.values, item.state) for item in queue.items()] == [
+        (f"i{n}", ("A",), {"n": n}, Q) for n in (1, 2, 3)
+    ]
+
+
+def test_each_transition_is_on_disk_for_another_process(queue):
+    """Read by the sqlite3 program's own library, through a connection of its own."""
+    first = queue.items()[0]
+    reserved = queue.step(first, R, run="261125-i1-abcdef", host="A")
+    queue.step(reserved, S)
+    with sqlite3.connect(queue.folder / "queue.sqlite") as other:
+        row = other.execute("SELECT state, run, host FROM item WHERE name = 'i1'").fetchone()
+    assert row == ("submitted", "261125-i1-abcdef", "A")
+
+
+@pytest.mark.parametrize("before", ItemState)
+@pytest.mark.parametrize("after", ItemState)
+def test_only_states_that_follow_are_taken(queue, before, after):
+    """Whatever a caller does."""
+    item = queue.items()[0]
+    for state in {Q: (), R: (R,), S: (R, S), C: (R, S, C), E: (E,)}[before]:
+        item = queue.step(item, state)
+    if after in FOLLOWING[before]:
+        assert queue.step(item, after).state == after
+    else:
+        with pytest.raises(ValueError, match="does not follow"):
+            queue.step(item, after)
+
+
+def test_a_transition_that_another_process_has_made_is_refused(queue):
+    """The one that comes second learns it."""
+    item = queue.items()[0]
+    with open_queue("sweep") as other:
+        other.step(other.items()[0], R, run="261125-i1-abcdef", host="A")
+    with pytest.raises(RunError, match="another process has changed it"):
+        queue.step(item, R, run="261125-i1-ghijkl", host="A")
+
+
+def test_one_process_works_a_batch(queue):
+    """Another one learns which, and may once it has ended."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+
+    def hold():
+        work = take_work(queue)
+        there.send(work is not None)
+        there.recv()
+        os._exit(9)
+
+    process = context.Process(target=hold)
+    process.start()
+    assert here.recv()
+    assert take_work(queue) is None
+    assert worker_of(queue).pid == process.pid
+    here.send("die")
+    process.join()
+    assert worker_of(queue) is None
+    work = take_work(queue)
+    assert work is not None
+    work.release()
+
+
+def test_a_name_is_taken_once(queue):
+    """The first batch is left as it is."""
+    with pytest.raises(UsageError, match="launch batch status sweep"):
+        make_queue("sweep", Rules(), [])
+    assert len(queue.items()) == 3
+
+
+def test_an_unknown_batch_is_named_with_the_nearest(queue):
+    """And with those that are known."""
+    with pytest.raises(UnknownNameError, match="did you mean 'sweep'"):
+        open_queue("sweap")
+
+
+@pytest.mark.parametrize("keep", [0, 100, 4096, 9000])
+def test_a_file_that_is_cut_off_is_said_to_be_damaged(queue, keep):
+    """With the command that goes on once it is mended; nothing is begun by it."""
+    queue.close()
+    path = queue.folder / "queue.sqlite"
+    path.write_bytes(path.read_bytes()[:keep])
+    for log in queue.folder.glob("queue.sqlite-*"):
+        log.unlink()
+    with pytest.raises(RunError, match=r"queue\.sqlite"), open_queue("sweep") as again:
+        again.items()
+
+
+def reserve_all(queue):
+    """Make a long transition of each item."""
+    for item in queue.items():
+        queue.step(item, R, run="261125-i1-abcdef", host="A", why="y" * 5000)
+
+
+def test_a_full_disk_is_named_and_leaves_the_last_transition(small_disk, folder, monkeypatch):
+    """What was not written did not happen."""
+    monkeypatch.setenv("LAUNCH_RUNS", str(small_disk / "runs"))
+    with make_queue("sweep", Rules(), [Entry(f"i{n}", "x" * 500, ("A",), {}) for n in range(200)]) as made:
+        subprocess.run(["dd", "if=/dev/zero", f"of={small_disk / 'fill'}"], capture_output=True, check=False)
+        with pytest.raises(RunError, match="launch batch resume sweep"):
+            reserve_all(made)
+        (small_disk / "fill").unlink()
+        states = [item.state for item in made.items()]
+        assert states.index(Q) == states.count(R)
+
+
+def test_where_a_disk_is_full_no_batch_is_made(small_disk, folder, monkeypatch):
+    """Nor is half of one left."""
+    monkeypatch.setenv("LAUNCH_RUNS", str(small_disk / "runs"))
+    with pytest.raises(RunError, match="nothing was begun"):
+        make_queue("sweep", Rules(), [Entry(f"i{n}", "x" * 5000, ("A",), {}) for n in range(2000)])
+    assert not [*(small_disk / "runs" / "batches").glob("*sweep*")]
+
+
+def test_locks_that_do_not_hold_are_refused(folder, monkeypatch):
+    """As on a file system that takes every lock."""
+    monkeypatch.setattr(batch_queue, "_TRY", "raise SystemExit(1)")
+    with pytest.raises(RunError, match="does not keep them"):
+        make_queue("sweep", Rules(), [])
+    assert not [*Path("runs/batches").glob("*")]
+
+
+def test_two_thousand_items_are_small_and_quickly_counted(folder):
+    """The file stays under 10 MB."""
+    with make_queue(
+        "sweep", Rules(), [Entry(f"i{n}", "x" * 1500, ("A", "B"), {"n": n}) for n in range(2000)]
+    ) as made:
+        size = int(
+            subprocess.run(
+                ["du", "-sk", made.folder], capture_output=True, text=True, check=True
+            ).stdout.split()[0]
+        )
+        assert size < 10_000
+        assert made.counts() == {(Q, None): 2000}

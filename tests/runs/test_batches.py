@@ -1,0 +1,205 @@
+"""A batch from its file to its end: each item once, whatever dies, by the items' own ledger."""
+
+import csv
+import signal
+
+import pytest
+from testbed.batches import batches_for
+from testbed.client import until
+
+pytestmark = pytest.mark.slow(reason="each test starts several runs")
+
+
+@pytest.fixture
+def made(client, ssh_host):
+    """A client with several hosts."""
+    with batches_for(client, ssh_host) as batches:
+        yield batches
+
+
+def names(count):
+    return [f"i{number}" for number in range(1, count + 1)]
+
+
+def test_items_are_spread_over_hosts_and_each_ends_once(made):
+    """Each is on one of its hosts; the list and the exit code say so."""
+    file = made.write(made.items(6), host=["A", "B", "local"])
+    done = made.client.run("batch", file)
+    assert done.returncode == 0, done.stderr + done.stdout
+    made.judge(names(6))
+    assert all(made.runs_on(host) for host in made.roots)
+    rows = made.rows()
+    assert {row["state"] for row in rows.values()} == {"succeeded"}
+    assert {row["run"]: row["host"] for row in rows.values()} == {
+        run: host for host in made.roots for run in made.runs_on(host)
+    }
+    assert "6 items: 6 succeeded" in done.stderr
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_a_worker_that_is_killed_at_a_transition_loses_nothing_and_begins_nothing_twice(made, count, when):
+    """Of three items two are on their way; the next command takes over what is there."""
+    file = made.write(made.items(3, steps=8, pause=0.1), host=["A", "local"])
+    made.dying(count, when)
+    process = made.client.start("batch", file)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    made.living()
+    done = made.client.run("batch", "resume")
+    assert done.returncode == 0, done.stderr + done.stdout
+    made.judge(names(3))
+
+
+def test_a_second_worker_follows_the_first(made):
+    """It says who works, shows what happens, and has the same exit code."""
+    file = made.write(made.items(2), host="local", max_parallel=2)
+    made.hold()
+    first = made.client.start("batch", file)
+    until(lambda: made.noted("begin").total() == 2, "both items")
+    second = made.client.start("batch", "resume")
+    assert f"process {first.pid} on " in second.stderr.readline()
+    made.go_on()
+    second.communicate(timeout=60)
+    assert second.returncode == 0
+    first.communicate(timeout=60)
+    assert first.returncode == 0
+    made.judge(names(2))
+
+
+def test_a_detached_batch_goes_on_without_its_command(made):
+    """A process of its own works it; status says which."""
+    file = made.write(made.items(2, steps=10, pause=0.1), host="local", max_parallel=1)
+    said = made.client.ok("batch", file, "--detach")
+    assert "works sweep" in said
+    assert f"process {said.split()[1]} on" in made.client.ok("batch", "status")
+    until(lambda: made.noted("end").total() == 2, "the end")
+    until(lambda: "works it" not in made.client.ok("batch", "status"), "its worker's end")
+    made.judge(names(2))
+
+
+def test_ctrl_c_leaves_what_runs_and_names_the_command_that_goes_on(made):
+    """What is queued waits."""
+    file = made.write(made.items(3), host="local", max_parallel=1)
+    made.hold()
+    process = made.client.start("batch", file)
+    until(lambda: made.noted("begin").total() == 1, "the first item")
+    until(lambda: made.rows()["i1"]["step"], "its first step")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, out + err
+    assert "launch batch resume sweep" in err
+    assert [row["state"] for row in made.rows().values()] == ["running", "queued", "queued"]
+    made.go_on()
+    done = made.client.run("batch", "resume")
+    assert done.returncode == 0, done.stderr
+    made.judge(names(3))
+
+
+def test_a_host_that_nobody_reaches_delays_only_its_own_items(made):
+    """What can run elsewhere does; the batch gives up on the rest, says so, and can go on later."""
+    items = [*made.items(2, host=["gone", "local"]), {**made.items(3)[2], "host": "gone"}]
+    file = made.write(items)
+    process = made.client.start("batch", file)
+    until(lambda: made.noted("end").total() == 2, "the items that can run elsewhere")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    row = made.rows()["i3"]
+    assert (row["state"], row["run"]) == ("queued", None)
+
+
+def test_one_failure_stops_nothing(made):
+    """The exit code says that some have failed; `--failed` runs them again, and only them."""
+    items = made.items(3)
+    items[1]["command"] = [*items[1]["command"], "fail"]
+    file = made.write(items, host="local", max_parallel=3)
+    done = made.client.run("batch", file)
+    assert done.returncode == 1
+    assert made.noted("end") == {"i1": 1, "i3": 1}
+    assert made.rows()["i2"]["state"] == "failed"
+    done = made.client.run("batch", "resume")
+    assert done.returncode == 1
+    assert made.noted("begin").total() == 3
+    made.client.run("batch", "resume", "--failed")
+    assert made.noted("begin") == {"i1": 1, "i2": 2, "i3": 1}
+
+
+def test_fail_fast_begins_nothing_more(made):
+    """What was queued is dropped, with the reason."""
+    items = made.items(3)
+    items[0]["command"] = [*items[0]["command"], "fail"]
+    file = made.write(items, host="local")
+    done = made.client.run("batch", file, "--fail-fast", "--max-parallel", "1")
+    assert done.returncode == 1
+    assert made.noted("begin") == {"i1": 1}
+    assert {name: row["state"] for name, row in made.rows().items()} == {
+        "i1": "failed",
+        "i2": "dropped",
+        "i3": "dropped",
+    }
+
+
+def test_stop_ends_what_is_queued_then_the_runs(made):
+    """Its worker ends too; nothing is begun afterwards."""
+    file = made.write(made.items(3), host="local", max_parallel=1)
+    made.hold()
+    process = made.client.start("batch", file)
+    until(lambda: made.noted("begin").total() == 1, "the first item")
+    done = made.client.run("batch", "stop")
+    assert done.returncode == 0, done.stderr + done.stdout
+    process.communicate(timeout=60)
+    assert made.noted("begin") == {"i1": 1}
+    assert made.noted("end") == {}
+    assert [row["state"] for row in made.rows().values()] == ["stopped", "dropped", "dropped"]
+    assert [*made.runs_on("local").values()] == ["stopped"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [({}, 0), ({"fail": True}, 1), ({"precision": "fp16", "profile": "cpu"}, 3), ({"host": "gone"}, 4)],
+    ids=["succeeds", "fails", "refused", "unreachable"],
+)
+def test_a_batch_of_one_has_the_exit_code_of_launch(made, change, code):
+    """As `launch` has it for the same."""
+    (item,) = made.items(1)
+    if change.pop("fail", False):
+        item["command"] = [*item["command"], "fail"]
+    keys = {"host": "local", "profile": "cpu", **change}
+    file = made.write([item], **keys)
+    words = [
+        "--host",
+        keys["host"],
+        "--profile",
+        keys["profile"],
+        *(["--precision", keys["precision"]] if "precision" in keys else []),
+    ]
+    alone = made.client.run(*words, "--", *item["command"])
+    assert alone.returncode == code, alone.stderr
+    assert made.client.run("batch", file).returncode == code
+
+
+def test_a_batch_ends_with_a_table_a_picture_and_its_best_run(made):
+    """Of the items' own numbers; only the files of the best come home."""
+    items = made.items(3, steps=4)
+    items[1]["command"] = [*items[1]["command"], "fail"]
+    items[2]["command"][2] = "longest-name"  # the loss of an item grows with its name
+    file = made.write(items, host="local", best="loss:max", artifacts="best")
+    done = made.client.run("batch", file)
+    assert done.returncode == 1
+    with (made.client.runs / "batches" / "sweep" / "results.csv").open(newline="") as table:
+        rows = {row["item"]: row for row in csv.DictReader(table)}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "i1": "succeeded",
+        "i2": "failed",
+        "i3": "succeeded",
+    }
+    last, first = round(1 / 4 + 2, 4), round(1 / 1 + 2, 4)
+    assert [float(rows["i1"][key]) for key in ("loss final", "loss best")] == [last, first]
+    assert rows["i2"]["loss final"] == ""
+    assert float(rows["i1"]["seconds"]) > 0
+    assert rows["i1"]["run"] in made.runs_on("local")
+    assert "best     i3" in done.stderr
+    assert (made.client.runs / "batches" / "sweep" / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    assert [path.read_text() for path in made.client.runs.glob("[0-9]*/outputs/out/result")] == [
+        "longest-name"
+    ]

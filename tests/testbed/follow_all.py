@@ -1,0 +1,32 @@
+"""A client that follows runs in threads, to their ends, over one line: `follow_all.py HOST RUN…`. It prints their states."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import sys
+
+from launcher.hosts import open_line
+from launcher.runs import resolve
+from launcher.runs.mirror import Mirror
+from launcher.runs.run_desk import on_line
+from launcher.runs.runs_folder import runs_folder
+from launcher.runs.sessions import follow_sessions
+from launcher.runs.silent_view import SilentView
+
+
+def main() -> None:
+    """Follow them; return once all have ended."""
+    host, runs = resolve.host(sys.argv[1]), sys.argv[2:]
+    with open_line(host) as line, concurrent.futures.ThreadPoolExecutor(len(runs)) as threads:
+        followed = [
+            threads.submit(
+                follow_sessions, host, Mirror(run, runs_folder()), SilentView(), opening=on_line(line)
+            )
+            for run in runs
+        ]
+        print(json.dumps({run: str(one.result().state) for run, one in zip(runs, followed, strict=True)}))
+
+
+if __name__ == "__main__":
+    main()
