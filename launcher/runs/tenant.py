@@ -206,15 +206,15 @@ class Tenant:
             minutes = (ended.ended or self.renter.clock.now()) - ended.since
             stage.text = f"the machine is gone: {minutes / 60:.0f} minutes, at most {self.cost}"
 
-    def give_up(self, view: View, failure: BaseException) -> None:
-        """End the rent after a failure, and say what was paid.
+    def give_up(self, view: View) -> None:
+        """End the rent after the failure that is being handled, and say what was paid.
 
         If that fails too it is only said, since the first failure is raised. Raises ServiceError if the first one was an
         interrupt, or another one comes: who interrupts is not to believe that nothing is left.
         """
         if not self.rental.is_open:
             return
-        words = self.still_rented  # if it is interrupted
+        words, failure = self.still_rented, sys.exception()  # if it is interrupted
         try:
             self.end("the launch failed", view)
             words = ""
