@@ -188,7 +188,7 @@ def give_up_machine(run: str, view: View) -> None:
 
     if (tenant := take(found)) is not None:
         try:
-            tenant.give_up(view, RunError(f"{run} never began"))
+            tenant.give_up(view)
         finally:
             tenant.release()
 

@@ -163,22 +163,20 @@ class Tenant:
         mend = f"from a checkpoint that is here   launch recover {short} --host {self.host.name}"
         return ServiceError(self.host.name, reason, f"{words}\n  {mend}")
 
-    def is_left_alone_until(
-        self, condition: Callable[[], bool], wait: Callable[[float], None] = look_again_after
-    ) -> bool:
+    def is_left_alone_until(self, condition: Callable[[], bool]) -> bool:
         """Wait for a condition; return False as soon as the rent is over, or another command asks for the machine."""
         asked = self._asked
         while not condition():
             if not self.rental.is_open or asked.exists():
                 return False
-            wait(LOOK_S)
+            look_again_after(LOOK_S)
         return True
 
     def is_left_alone_for(self, seconds: float) -> bool:
         """Do the same for so long."""
         clock = self.renter.clock
         until = clock.now() + seconds
-        return self.is_left_alone_until(lambda: clock.now() >= until, clock.sleep)
+        return self.is_left_alone_until(lambda: clock.now() >= until)
 
     @property
     def _asked(self) -> Path:

@@ -143,6 +143,8 @@ def test_an_end_that_never_comes(project):
     assert len(project.ours()) == 1
     with_instance(lies=0)(project.service)
     project.service.after({"call": "launch"})
+    project.clock.sleep(400)
+    project.until_gone()
     until(lambda: not project.keepers(), "the keeper's end")
     check_over(project)
 
