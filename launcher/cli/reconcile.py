@@ -101,7 +101,7 @@ def reconcile(
         if one not in there and not any(
             one == ending.instance for report in reports for ending in report.done.ended
         ):
-            complain(f"{one} is not in the list of any account here: it has gone, or it is another key's")
+            complain(f"{one}: no account here has such an instance: it is gone, or another key's")
     if any(report.done.is_anything_left for report in reports):
         raise typer.Exit(1)
     if there and not dry_run:

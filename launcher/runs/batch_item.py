@@ -188,7 +188,7 @@ def give_up_machine(run: str, view: View) -> None:
 
     if (tenant := take(found)) is not None:
         try:
-            tenant.give_up(view, RunError(f"{run} never began on its machine"))
+            tenant.give_up(view)
         finally:
             tenant.release()
 
@@ -240,7 +240,7 @@ def follow_item(
 
             end_rent(tenant, mirror, state.state, view)
     except BaseException:
-        if tenant is not None and tenant.rental.is_open:
+        if tenant is not None and not tenant.is_released and tenant.rental.is_open:
             keeper = tenant.hand_over(mirror)
             view.note(f"process {keeper.pid} brings its files home, then ends the rent   {keeper.log}")
         raise

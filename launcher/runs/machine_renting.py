@@ -85,10 +85,10 @@ class _Renting:
                 instance = self._boot(held.rental, candidate, stage)
             tenant.tenancy = self._tenancy(held.rental, instance)
             self._prepare(tenant, held.rental.since + boot_limit_s(candidate.priced.offer.cards))
-        except BaseException as error:
+        except BaseException:
             if tenant is not None:
                 try:
-                    tenant.give_up(self._view, error)
+                    tenant.give_up(self._view)
                 finally:
                     tenant.release()
             raise

@@ -25,12 +25,12 @@ def hand_over(tenant: Tenant, mirror: Mirror, view: View) -> None:
     )
 
 
-def leave(tenant: Tenant, view: View, failure: BaseException) -> None:
+def leave(tenant: Tenant, view: View) -> None:
     """End the rent of a launch that failed, unless its run may have begun: then it is looked after."""
     mirror = tenancies.mirror_of(tenant.tenancy)
     if mirror is None:
         try:
-            tenant.give_up(view, failure)
+            tenant.give_up(view)
         finally:
             tenant.release()
         return

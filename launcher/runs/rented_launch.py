@@ -41,7 +41,7 @@ def on_rented_machine(
         profile = agreement.choice.profile_of(tenant.rental.intent.type)
         machine = resolved._replace(host=tenant.host, profiles=(profile,))
         started = start(machine, order.run, agreement.plan)
-    except BaseException as error:
-        leave(tenant, view, error)
+    except BaseException:
+        leave(tenant, view)
         raise
     return started._replace(tenant=tenant)

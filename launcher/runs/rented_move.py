@@ -43,8 +43,8 @@ def move_to_rented(mirror: Mirror, target: Host, request: MoveRequest, view: Vie
         heir, request = Heir(tenant.tenancy.run, shown), request._replace(is_sure=True)
     try:
         recovery = move_to(mirror, tenant.host, request, heir, view)
-    except BaseException as error:
-        leave(tenant, view, error)
+    except BaseException:
+        leave(tenant, view)
         raise
     hand_over(tenant, Mirror(recovery.run, runs_folder()), view)
     return recovery

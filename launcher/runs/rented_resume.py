@@ -73,8 +73,8 @@ def resume_on_rented(parent: Mirror, target: Host, request: ResumeRequest, view:
     try:
         heir = Heir(tenant.tenancy.run, shown, plan)
         started = _begin(parent, tenant, source, asked._replace(is_sure=True), heir, view)
-    except BaseException as error:
-        leave(tenant, view, error)
+    except BaseException:
+        leave(tenant, view)
         raise
     return started._replace(tenant=tenant)
 

@@ -163,22 +163,20 @@ class Tenant:
         mend = f"from a checkpoint that is here   launch recover {short} --host {self.host.name}"
         return ServiceError(self.host.name, reason, f"{words}\n  {mend}")
 
-    def is_left_alone_until(
-        self, condition: Callable[[], bool], wait: Callable[[float], None] = look_again_after
-    ) -> bool:
+    def is_left_alone_until(self, condition: Callable[[], bool]) -> bool:
         """Wait for a condition; return False as soon as the rent is over, or another command asks for the machine."""
         asked = self._asked
         while not condition():
             if not self.rental.is_open or asked.exists():
                 return False
-            wait(LOOK_S)
+            look_again_after(LOOK_S)
         return True
 
     def is_left_alone_for(self, seconds: float) -> bool:
         """Do the same for so long."""
         clock = self.renter.clock
         until = clock.now() + seconds
-        return self.is_left_alone_until(lambda: clock.now() >= until, clock.sleep)
+        return self.is_left_alone_until(lambda: clock.now() >= until)
 
     @property
     def _asked(self) -> Path:
@@ -206,15 +204,15 @@ class Tenant:
             minutes = (ended.ended or self.renter.clock.now()) - ended.since
             stage.text = f"the machine is gone: {minutes / 60:.0f} minutes, at most {self.cost}"
 
-    def give_up(self, view: View, failure: BaseException) -> None:
-        """End the rent after a failure, and say what was paid.
+    def give_up(self, view: View) -> None:
+        """End the rent after the failure that is being handled, and say what was paid.
 
         If that fails too it is only said, since the first failure is raised. Raises ServiceError if the first one was an
         interrupt, or another one comes: who interrupts is not to believe that nothing is left.
         """
         if not self.rental.is_open:
             return
-        words = self.still_rented  # if it is interrupted
+        words, failure = self.still_rented, sys.exception()  # if it is interrupted
         try:
             self.end("the launch failed", view)
             words = ""
