@@ -82,7 +82,7 @@ def left_by(one, left):
         process.communicate()
         killer.end()
     else:
-        one.until_home(1)
+        one.until_home(1, process)
         kill(process.pid)
         process.communicate()
 

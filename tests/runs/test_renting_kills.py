@@ -85,7 +85,7 @@ def test_killed_while_files_come_home(each_round, record_property):
     tally = Tally(WHOLE_ROUNDS)
     for one in each_round:
         process = one.launch()
-        one.until_home(one.dice.randrange(1, FILES // 2))
+        one.until_home(one.dice.randrange(1, FILES // 2), process)
         kill(process.pid)
         process.communicate()
         assert process.returncode == -9

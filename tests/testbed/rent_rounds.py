@@ -80,9 +80,16 @@ class Round:
         self.witness.check_over(self.cloud.rentals())
         assert self.lost() == []
 
-    def until_home(self, count: int) -> None:
-        """Wait until so many of its files are here."""
-        until(lambda: self.files_home() >= count, "files that come home", every=0.01)
+    def until_home(self, count: int, bringer: subprocess.Popen[str] | None = None) -> None:
+        """Wait until so many of its files are here; fail with the last words of who brings them if that ends before."""
+
+        def came() -> bool:
+            if self.files_home() >= count:
+                return True
+            assert bringer is None or bringer.poll() is None, "".join(bringer.communicate())
+            return False
+
+        until(came, "files that come home", timeout=120, every=0.01)
 
     def files_home(self) -> int:
         """Return how many of its files are here."""
