@@ -269,7 +269,8 @@ _LONGEST_FIRST = (
 def _group(nodeid: str) -> str:
     """Return what a test is run together with: its file, or `bridge`."""
     path = nodeid.partition("::")[0].removeprefix("tests/")
-    return "bridge" if path in _ON_THE_BRIDGE or "[ssh_docker" in nodeid else path
+    is_bridged = path in _ON_THE_BRIDGE or "[ssh_docker" in nodeid or "[lambda_container" in nodeid
+    return "bridge" if is_bridged else path
 
 
 @pytest.hookimpl(optionalhook=True)

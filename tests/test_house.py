@@ -428,7 +428,7 @@ def test_only_these_modules_of_the_agent_open_files_by_themselves():
 def test_only_the_desk_and_its_channel_name_what_an_agent_is_asked():
     """A line passes on what desks ask. Everything else calls a typed method."""
     calls = [ids(path) for path in SOURCES if re.search(r"\b_?(agent|channel)\.call\(", path.read_text())]
-    assert set(calls) <= {"hosts/agent_desk.py", "hosts/channel.py", "hosts/joined_reads.py", "hosts/line.py"}
+    assert set(calls) <= {"hosts/agent_desk.py", "hosts/channel.py", "hosts/line.py", "hosts/run_reading.py"}
 
 
 def test_the_groups_of_tests_are_of_files_that_exist():

@@ -55,16 +55,16 @@ def attach(
 
 def _follow(place: Host, mirror: Mirror, view: View, tenant: Tenant | None) -> None:
     """Go on with the run if it does not, and follow it to its end."""
-    from launcher.cli.follow import follow_to_end
-    from launcher.errors import UnreachableError
+    from launcher.cli.follow import follow_to_end, show_end
+    from launcher.errors import MachineGoneError, UnreachableError
     from launcher.runs import departures
+    from launcher.runs.lost_machines import reach
     from launcher.runs.recovering import Outcome, recover_to_follow
-    from launcher.runs.run_desk import open_desk
 
     desk = None
     elsewhere = departures.elsewhere(mirror)
     try:
-        desk = open_desk(place, mirror)
+        desk = reach(place, mirror)
         if elsewhere is not None:
             view.note(elsewhere)
         elif tenant is not None and tenant.is_past:
@@ -76,6 +76,8 @@ def _follow(place: Host, mirror: Mirror, view: View, tenant: Tenant | None) -> N
                 else " was interrupted or waiting; its leftover processes have been ended, and it continues"
             )
             view.note(f"{mirror.run}{what}")
+    except MachineGoneError as error:
+        show_end(mirror, view, str(error))
     except UnreachableError as error:
         if elsewhere is not None:
             raise UnreachableError(error.host, f"{error}\n  {elsewhere}") from error

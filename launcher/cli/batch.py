@@ -172,6 +172,7 @@ def begin(
 
 
 def _batch(file: Path | None, grid: list[str], changes: dict[str, Any], only_grid: dict[str, Any]) -> Batch:
+    from launcher.cli.screens import make_stage
     from launcher.runs.batch_file import grid_batch, read_batch
 
     if (file is None) == (not grid):
@@ -180,12 +181,14 @@ def _batch(file: Path | None, grid: list[str], changes: dict[str, Any], only_gri
             "  a grid        launch batch --grid settings.learning_rate=1e-4,3e-4 --host HOST"
         )
     if file is None:
-        return grid_batch(grid, {**changes, **only_grid})
+        with make_stage("items") as stage:
+            return grid_batch(grid, {**changes, **only_grid}, stage.progress)
     if only_grid:
         raise UsageError(
             f"{file}: the job, its command, settings and secrets stand in the file\n  or give no file, and --grid"
         )
-    return read_batch(file, changes)
+    with make_stage("items") as stage:
+        return read_batch(file, changes, stage.progress)
 
 
 def _agree(batch: Batch) -> None:

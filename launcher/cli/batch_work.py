@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.live import Live
 from rich.text import Text
@@ -82,14 +82,7 @@ class _TableView(_LinesView):
             return
         self._drawn = time.monotonic()
         console = self._live.console
-        room = max(FEWEST_LINES, console.height - 4)
-        shown = [item for item in items if item.number in live][:room]
-        shown += (
-            [item for item in items if item.number not in live][-(room - len(shown)) or len(items) :]
-            if len(items) > room
-            else [item for item in items if item.number not in live]
-        )
-        rows = rows_of(sorted(shown, key=lambda item: item.number), live)
+        rows = rows_of(_shown(items, live, max(FEWEST_LINES, console.height - 4)), live)
         lines = [*table(rows, console.width).lines, f"{self._name}: {totals(items)}"]
         self._live.update(
             Text("\n".join(map(printable, lines)), no_wrap=True, overflow="ellipsis"), refresh=True
@@ -101,6 +94,15 @@ class _TableView(_LinesView):
     def note(self, text: str) -> None:
         """Print it above the table."""
         self._live.console.print(Text(printable(f"  · {text}")))
+
+
+def _shown(items: Sequence[Item], live: Mapping[int, ItemView], room: int) -> list[Item]:
+    """Return the items that fit: what goes on, then what is next, then what has ended last; in their order."""
+    going = [item for item in items if item.number in live]
+    queued = [item for item in items if item.number not in live and item.state == ItemState.QUEUED]
+    rest = [item for item in items if item.number not in live and item.state != ItemState.QUEUED]
+    chosen = [*going, *queued, *sorted(rest, key=lambda item: item.changed, reverse=True)][:room]
+    return sorted(chosen, key=lambda item: item.number)
 
 
 def work(queue: BatchQueue, *, as_json: bool) -> int:
@@ -128,7 +130,11 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
         _tell_results(queue)
     for line in who_works(queue, items):
         complain(line)
-    return Terminated.exit_code if batching.left_by == signal.SIGTERM else exit_code(items, outcome)
+    return (
+        Terminated.exit_code
+        if batching.left_by in (signal.SIGTERM, signal.SIGHUP)
+        else exit_code(items, outcome)
+    )
 
 
 def _tell_results(queue: BatchQueue) -> None:

@@ -100,7 +100,7 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
     if name == "failed" and result.adapted is not None:
         yield Line(f"  adapt    {result.adapted}")
     if evidence.of_rent(state.evidence):
-        yield Line(f"  next     launch recover {short} --host HOST --abandon     {_RECOVER['rent']}")
+        yield Line(f"  next     launch recover {short} --host HOST     {_RECOVER['rent']}")
     elif name in ("interrupted", "waiting"):
         what = _RECOVER.get(str(state.reason) if name == "waiting" else name, "goes on, if it can")
         yield Line(f"  next     launch recover {short}     {what}")

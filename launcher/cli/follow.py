@@ -12,7 +12,7 @@ import typer
 
 from launcher.cli.keeping import handing_over
 from launcher.cli.signals import Terminated
-from launcher.errors import RunError, ServiceError
+from launcher.errors import MachineGoneError, RunError, ServiceError
 from launcher.hosts import Desk
 from launcher.runs.evidence import doubt
 from launcher.runs.following import Watch, finish, no_watch
@@ -80,6 +80,8 @@ def follow_to_end(
                 hand_over(tenant, mirror, view)
             view.note(_detached(mirror))
             raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 0) from None
+        except MachineGoneError as error:  # another process here has ended the rent, once all was home
+            state = _known_end(mirror, str(error))
         except BrokenPipeError:  # the reader has closed the pipe, as `launch … | head` does
             if tenant is not None:
                 tenant.hand_over(mirror)
@@ -94,13 +96,18 @@ def show_end(mirror: Mirror, view: View, why_gone: str) -> None:
 
     Raises RunError if its end is not here: it had not ended when the machine went.
     """
-    state = mirror.state()
-    if state is None or not is_terminal(state.state):
-        raise RunError(why_gone)
+    state = _known_end(mirror, why_gone)
     with contextlib.closing(view):
         finish(mirror, state, view)
     _leave(state)
     raise typer.Exit(0)
+
+
+def _known_end(mirror: Mirror, why_gone: str) -> RunState:
+    state = mirror.state()
+    if state is None or not is_terminal(state.state):
+        raise RunError(why_gone)
+    return state
 
 
 def _leave(state: RunState) -> None:

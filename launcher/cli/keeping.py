@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from launcher.runs.tenant import Tenant
     from launcher.runs.view import View
 
-PAUSE_S = 300.0
-"""How long the process in the background waits after a failure."""
-DENIED = 5
+FIRST_PAUSE_S, LAST_PAUSE_S = 60.0, 300.0
+"""How long the process in the background waits after a first failure, and at most if it stays the same."""
+DENIED = 8
 """How often in a row it may be denied: a key that is revoked does not come back."""
 
 
@@ -41,13 +41,14 @@ def handing_over(tenant: Tenant | None, mirror: Mirror, view: View) -> Iterator[
 
 
 def keep(follow: Callable[[], None], tenant: Tenant, mirror: Mirror, view: View) -> None:
-    """Follow a run until its rent has ended; try again after each failure, until the time is up.
+    """Follow a run until its rent has ended; try again after each failure. Once the time is up, end the rent all the same.
 
-    Raises LaunchError or OSError once the rent is over without the run's end, or the key is accepted no more.
+    It returns too if another command asks for the machine. Raises LaunchError or OSError if the rent ended without the run's
+    end, or the key is accepted no more.
     """
     from launcher.runs.rent_ending import end_at_limit
 
-    denied = 0
+    denied, said, pause_s = 0, "", FIRST_PAUSE_S
     while True:
         try:
             follow()
@@ -56,10 +57,14 @@ def keep(follow: Callable[[], None], tenant: Tenant, mirror: Mirror, view: View)
             denied = denied + 1 if isinstance(error, ServiceAuthError) else 0
             if not tenant.rental.is_open or denied == DENIED:
                 raise
-            view.note(f"{str(error).splitlines()[0]}; {tenant.cost} so far, {tenant.price}")
+            words = str(error).splitlines()[0]
+            pause_s = min(2 * pause_s, LAST_PAUSE_S) if words == said else FIRST_PAUSE_S
+            with contextlib.suppress(OSError):  # its log may be on a full disk
+                if words != said:
+                    view.note(f"{words}; {tenant.cost} so far, {tenant.price}")
+            said = words
         if tenant.is_overdue:
             with contextlib.suppress(LaunchError):  # it says so, and is tried again
                 end_at_limit(tenant, mirror, view)
-        again = tenant.renter.clock.now() + PAUSE_S
-        if not tenant.is_left_alone_until(lambda again=again: tenant.renter.clock.now() >= again):  # type: ignore[misc]
+        if not tenant.is_left_alone_for(pause_s):
             return

@@ -63,6 +63,8 @@ def _shape(offer: Offer, profile: Profile | None) -> OfferRow:
 
 def _show(found: list[tuple[Offer, Profile | None]]) -> None:
     from launcher.cli.columns import Column, print_columns
+    from launcher.cli.wrapping import say_wrapped
+    from launcher.planning.offers import FOR_ARM, is_arm
 
     columns = (
         Column("TYPE", 12),
@@ -75,7 +77,7 @@ def _show(found: list[tuple[Offer, Profile | None]]) -> None:
     rows = [
         (
             offer.type,
-            f"{offer.cards} x {offer.card}" if offer.cards else "-",
+            (f"{offer.cards} x {offer.card}" if offer.cards else "-") + (", Arm" if is_arm(offer) else ""),
             f"{offer.memory_gb:g} GB" if offer.memory_gb is not None else "-",
             offer.price.removesuffix("/h"),
             profile.name if profile is not None else "-",
@@ -84,3 +86,10 @@ def _show(found: list[tuple[Offer, Profile | None]]) -> None:
         for offer, profile in found
     ]
     print_columns(columns, rows)
+    if unnamed := dict.fromkeys(offer.card for offer, profile in found if profile is None and offer.card):
+        say_wrapped(
+            f"no profile names {', '.join(unnamed)}: that takes one of yours, profiles/NAME.toml; an example   launch profile show l40s"
+        )
+    for offer, _ in found:
+        if is_arm(offer):
+            say_wrapped(f"{offer.type}: {FOR_ARM}")

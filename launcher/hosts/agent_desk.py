@@ -16,7 +16,7 @@ from launcher.errors import BadFileError, MalformedAnswerError
 from launcher.hosts.channel import HASHING_S, Calls, Incoming, Reply, Socket
 from launcher.hosts.company import ONLY_LISTENING, Keyboard, typing, until
 from launcher.hosts.desk import Heard, Making, Preparation, Printed, Runs, Upkeep
-from launcher.hosts.joined_reads import LoneReader, Reader
+from launcher.hosts.run_reading import LoneReader, Reader
 from launcher.values.answers import (
     CommandEnd,
     Freed,

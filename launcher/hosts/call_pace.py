@@ -19,7 +19,7 @@ from pathlib import Path
 
 from platformdirs.unix import Unix
 
-from launcher.values.clock import Clock
+from launcher.values.clock import Clock, look_again_after
 
 MOST_WAIT_S = 600.0
 """No mark makes a client wait longer: a clock that was set back would leave one far in the future."""
@@ -98,7 +98,7 @@ def _lock(descriptor: int) -> None:
             mark, since = now, time.monotonic()
         if time.monotonic() - since > STUCK_S:
             return
-        time.sleep(LOOK_S)
+        look_again_after(LOOK_S)
 
 
 class Turn:

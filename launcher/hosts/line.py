@@ -30,7 +30,7 @@ from launcher.hosts.channel import DEADLINE_S, HASHING_S, Channel, Incoming, Lin
 from launcher.hosts.channel_pool import ChannelPool
 from launcher.hosts.company import Company
 from launcher.hosts.desk import Desk
-from launcher.hosts.joined_reads import JoinedReader, LoneReader, Reader
+from launcher.hosts.run_reading import JoinedReader, LoneReader, Reader
 from launcher.values.host import Host
 
 HOLDING = ("create", "hold", "resume")

@@ -110,5 +110,5 @@ def _is_billed(judged: Judged) -> bool:
     if judged.verdict in (Verdict.UNSETTLED, Verdict.ELSEWHERE):
         return True
     return judged.instance is not None and (
-        judged.verdict is not Verdict.STRANGER or judged.rental is not None
+        judged.verdict is not Verdict.STRANGER or (judged.rental is not None and judged.rental.is_open)
     )

@@ -28,8 +28,13 @@ NONCE_LENGTH = 12
 FITTING = {
     RentalState.LAUNCHED: (RentalState.INTENT,),
     RentalState.READY: (RentalState.LAUNCHED,),
-    RentalState.ENDING: (RentalState.INTENT, RentalState.LAUNCHED, RentalState.READY),
-    RentalState.ENDED: OPEN,
+    RentalState.ENDING: (
+        RentalState.INTENT,
+        RentalState.LAUNCHED,
+        RentalState.READY,
+        RentalState.DISMISSED,
+    ),
+    RentalState.ENDED: (*OPEN, RentalState.DISMISSED),
     RentalState.REFUSED: (RentalState.INTENT,),
     RentalState.UNSEEN: (RentalState.INTENT,),
     RentalState.DISMISSED: OPEN,

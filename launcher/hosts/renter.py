@@ -70,14 +70,16 @@ class Renter:
             return self.ledger.rental(rental.nonce)
         return rental
 
-    def find(self, rental: Rental) -> Instance | None:
-        """Return a rental's instance as the provider has it now; None if there is none. Raises ServiceError.
+    def cost(self, rental: Rental) -> str:
+        """Return what all machines that were rented for a rental's run have cost until now, at most."""
+        others = [one for one in self.ledger.rentals() if one.nonce != rental.nonce]
+        return dollars(run_cents([rental, *others], rental.intent.run, self.clock.now()))
 
-        One that the list lacks is asked for by its id: who is not listed once is not gone.
-        """
+    def find(self, rental: Rental) -> Instance | None:
+        """Return a rental's instance; None if the account has it no more. Raises ServiceError."""
         found = first_of(rental, self.provider.instances())
         if found is None and rental.instance is not None:
-            found = self.provider.instance(rental.instance)
+            return self.provider.instance(rental.instance)  # a list may lack what is there
         return found
 
     def rent(self, offer: Offer, region: str, run: str, deadline: float, setup: Setup) -> Rented:
@@ -169,7 +171,7 @@ class Renter:
             del ids[one]  # the answer to the launch may have been wrong
         left = self.end_all([Ending(one, why, rental) for one in ids])
         ended = self.known(rental)
-        cost = dollars(ended.cents_at(self.clock.now()))
+        cost = self.cost(ended)
         if unmarked:
             raise ServiceError(
                 self.provider.name,
@@ -317,10 +319,11 @@ class Renter:
     def _note_gone_extras(self, run: str, listed: Iterable[Instance]) -> None:
         """Record what other instances of a run's launches have cost, once they are not listed any more."""
         billed, now = {one.id for one in listed if one.is_billed}, self.clock.now()
-        for rental in self.ledger.rentals():
-            for extra in rental.extras if rental.intent.run == run else ():
-                if extra.cents is None and extra.id not in billed:
-                    self.ledger.note_extra(rental.nonce, extra.id, rental.time_cents(now))
+        with contextlib.suppress(OSError, BadFileError):  # a later command finds out again
+            for rental in self.ledger.rentals():
+                for extra in rental.extras if rental.intent.run == run else ():
+                    if extra.cents is None and extra.id not in billed:
+                        self.ledger.note_extra(rental.nonce, extra.id, rental.time_cents(now))
 
     def _begin(self, ending: Ending) -> Ending:
         """Record that an instance is to be ended."""
@@ -357,7 +360,6 @@ class Renter:
 
     def _given_up(self, rental: Rental, reason: RentalReason, why: str) -> ServiceError:
         """End a rental that came to nothing; return the error that says so."""
-        self.end(rental, reason)
-        cost = dollars(run_cents(self.ledger.rentals(), rental.intent.run, self.clock.now()))
+        cost = self.cost(self.end(rental, reason))
         words = f"{self.provider.name}: {rental.intent.type} for {rental.intent.run}: {why}; it was ended, and cost at most {cost}"
         return ServiceError(self.provider.name, reason, words)

@@ -19,8 +19,8 @@ from launcher.hosts.channel import Calls, Incoming, Reply, Socket
 from launcher.hosts.company import Keyboard
 from launcher.hosts.desk import Heard, Printed
 from launcher.hosts.feeding import CATCH_UP_S, Feeder
-from launcher.hosts.joined_reads import Reader
 from launcher.hosts.local import LocalConnection
+from launcher.hosts.run_reading import Reader
 from launcher.hosts.segments import Segments
 from launcher.remote.record.rundir import TERMINAL
 from launcher.values.answers import CommandEnd, Freed, Inheritance, Outlook, Sweep

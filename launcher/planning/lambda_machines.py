@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from launcher.planning.offers import Priced
+from launcher.planning.offers import Priced, is_arm
 from launcher.values.facts import Engine, Facts, FileSystem, Gpu
 from launcher.values.host import Host
 from launcher.values.lambda_settings import USER
 from launcher.values.plan import Finding, Plan
 
 DATE = "2026-11-20"
-ARM_TYPES = ("gh200", "gb200")
-"""In the names of types whose processor is NVIDIA's Grace, an Arm."""
 
 
 class Image(NamedTuple):
@@ -54,14 +52,13 @@ def expected_facts(host: Host, found: Priced) -> Facts:
         for index in range(offer.cards)
     )
     home = "/root" if user == "root" else f"/home/{user}"
-    is_arm = any(word in offer.type for word in ARM_TYPES)
     return Facts(
         host_id=f"expected-{host.name}",
         boot_id="",
         hostname=offer.type,
         user=user,
         platform="linux",
-        machine="aarch64" if is_arm else "x86_64",
+        machine="aarch64" if is_arm(offer) else "x86_64",
         cpus=offer.vcpus,
         memory_gb=offer.ram_gb or None,
         free_gb=offer.disk_gb or None,

@@ -38,6 +38,13 @@ _FAMILIES = {
 """Card and memory in GB by the end of a type's name, for a description that does not tell: skypilot-catalog, 2026-08."""
 
 
+ARM_TYPES = ("gh200", "gb200")
+"""In the names of types whose processor is NVIDIA's Grace, an Arm."""
+FOR_ARM = (
+    "its processor is an Arm: what is built for x86 does not run there, and launcher was never tried on one"
+)
+
+
 class Limits(Written):
     """What a rental may take at most; one of them is needed."""
 
@@ -113,6 +120,11 @@ def card_memory(type_name: str, description: str) -> tuple[str, float | None]:
     family = _TYPE.fullmatch(type_name)
     known = _FAMILIES.get(family["family"]) if family else None
     return (description or known[0], float(known[1])) if known else (description, None)
+
+
+def is_arm(offer: Offer) -> bool:
+    """Whether the processor of a type is an Arm."""
+    return any(word in offer.type for word in ARM_TYPES)
 
 
 def profile_of(offer: Offer, profiles: Iterable[Profile]) -> Profile | None:
@@ -233,7 +245,7 @@ def _unfit(host: str, listed: Sequence[Offer], wish: Wish) -> RefusedError:
                 f"it has {counts} of them   --gpus {min(alike)}" if alike else "what it has   launch offers"
             )
         words = f"{shown} is not {asked}" if wish.types else f"no type has {asked}"
-        return RefusedError(f"{host}: {words}\n  {mend}")
+        return RefusedError(f"{host}: {words}\n  {mend}{_arm_words(listed, wish)}")
     if wish.types and wish.cards is not None:
         return RefusedError(
             f"{host}: {shown} has not {wish.cards} cards\n  leave out --gpus, or name another type"
@@ -242,10 +254,16 @@ def _unfit(host: str, listed: Sequence[Offer], wish: Wish) -> RefusedError:
         card = listed[0].card or listed[0].title
         return RefusedError(
             f"{host}: {shown} has a card that no profile names\n"
-            f'  write profiles/NAME.toml with probe_names = ["NVIDIA {card}"]; `launch profile show l40s` is an example'
+            f'  write profiles/NAME.toml with probe_names = ["NVIDIA {card}"]; `launch profile show l40s` is an example{_arm_words(listed, wish)}'
         )
     cards = "cards" if wish.cards is None else f"{wish.cards} cards"
     return RefusedError(f"{host}: no type has {cards} that a profile names\n  what it has   launch offers")
+
+
+def _arm_words(listed: Sequence[Offer], wish: Wish) -> str:
+    """Say that what was named has an Arm as its processor."""
+    arms = [offer.type for offer in listed if wish.types and is_arm(offer)]
+    return f"\n  {', '.join(arms)}: {FOR_ARM}" if arms else ""
 
 
 def _limit_s(offer: Offer, limits: Limits) -> float:

@@ -115,6 +115,11 @@ def owner_of(instance: Instance, rentals: Iterable[Rental]) -> Rental | None:
     return next((rental for rental in rentals if is_of(instance, rental)), None)
 
 
+def has_any_of(instances: Iterable[Instance], rental: Rental) -> bool:
+    """Whether an account has an instance of a rental, whichever of its keys it was rented with."""
+    return any(is_of(instance, rental) for instance in instances)
+
+
 def first_of(rental: Rental, instances: Iterable[Instance]) -> Instance | None:
     """Return the one instance of a rental that is kept; None if there is none.
 
@@ -168,14 +173,14 @@ def _ours(instance: Instance, rental: Rental, now: float, is_held: bool, is_want
         return Judged(Verdict.ORPHAN, "it came after its launch was given up", instance, rental)
     if now >= limit:
         return Judged(Verdict.DUE, "its time is up", instance, rental)
-    if rental.state is RentalState.DISMISSED:
-        return Judged(Verdict.STRANGER, "dismissed by you, until its time is up", instance, rental)
     if is_held:
         return Judged(Verdict.WANTED, "a process here looks after it", instance, rental)
     if rental.state is RentalState.ENDING:
         return Judged(Verdict.ORPHAN, "its end was begun", instance, rental)
     if is_wanted and rental.state is RentalState.READY:
         return Judged(Verdict.WANTED, f"run {rental.intent.run} needs it", instance, rental)
+    if rental.state is RentalState.DISMISSED:
+        return Judged(Verdict.STRANGER, "dismissed by you, until its time is up", instance, rental)
     return Judged(Verdict.ORPHAN, "no process here looks after it", instance, rental)
 
 

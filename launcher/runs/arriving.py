@@ -27,6 +27,7 @@ from launcher.runs import (
 )
 from launcher.runs.contact import Contact, pass_gate_when_free
 from launcher.runs.control import known_summary, summary_of
+from launcher.runs.key_stays import check_key_stays
 from launcher.runs.launching import Filling, Resolved, Started, begin, plan_with
 from launcher.runs.lost_machines import end_rental, look_for
 from launcher.runs.meter import Meter
@@ -222,7 +223,11 @@ def consented(
     refuse_verification(before, mirror)
     if not request.is_sure:
         check_consent(before.secrets, mirror, sender, view, f"recover --host {target.name}")
-    return secret_values.values(job_of(before), env_file.read_all(request.env_files))
+    job = job_of(before)
+    secrets = secret_values.values(job, env_file.read_all(request.env_files))
+    if target.lambda_cloud is not None:
+        check_key_stays(target.name, job, secrets)
+    return secrets
 
 
 def arrival(

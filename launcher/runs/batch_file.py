@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,12 @@ OWN_KEYS = ("host", "profile", "precision", "gpus")
 """The keys of a run that a matrix may vary beside those of `--set`."""
 SEEDS, EXCLUDE = "seeds", "exclude"
 _DEFAULT_NAME = "batch"
+TOLD_EVERY = 100
+Tell = Callable[[str], None]
+
+
+def _tell_nobody(_words: str) -> None:
+    pass
 
 
 class Draft(NamedTuple):
@@ -47,18 +53,21 @@ class Batch(NamedTuple):
     drafts: tuple[Draft, ...]
 
 
-def read_batch(path: Path, changes: Mapping[str, Any]) -> Batch:
-    """Read a batch's file; `changes` are keys that the command line sets instead. Raises BadFileError with every mistake."""
+def read_batch(path: Path, changes: Mapping[str, Any], tell: Tell = _tell_nobody) -> Batch:
+    """Read a batch's file; `changes` are keys that the command line sets instead, `tell` hears how many items are checked.
+
+    Raises BadFileError with every mistake.
+    """
     data, text = read_toml(path)
     written = build(BatchFile, {**data, **changes}, file=str(path), text=text)
-    return _batch(written, written.name or _name_of(path), str(path), text)
+    return _batch(written, written.name or _name_of(path), str(path), text, tell)
 
 
-def grid_batch(words: Sequence[str], values: Mapping[str, Any]) -> Batch:
+def grid_batch(words: Sequence[str], values: Mapping[str, Any], tell: Tell = _tell_nobody) -> Batch:
     """Return the batch of `--grid KEY=V1,V2` words; `values` are the other keys of a batch. Raises UsageError."""
     matrix = dict(map(_grid_values, words))
     written = build(BatchFile, {**values, "matrix": matrix}, file="--grid")
-    return _batch(written, written.name or _DEFAULT_NAME, "--grid", "")
+    return _batch(written, written.name or _DEFAULT_NAME, "--grid", "", tell)
 
 
 def _grid_values(word: str) -> tuple[str, list[Any]]:
@@ -80,7 +89,7 @@ def _name_of(path: Path) -> str:
     return re.sub(r"[^a-z0-9_.-]+", "-", path.stem.lower()).strip("-_.")[:48] or _DEFAULT_NAME
 
 
-def _batch(written: BatchFile, name: str, file: str, text: str) -> Batch:
+def _batch(written: BatchFile, name: str, file: str, text: str, tell: Tell) -> Batch:
     """Multiply the runs by the matrix, and check each. Raises BadFileError with every mistake."""
     mistakes = _Mistakes(file, text)
     points = _points(written.matrix, mistakes)
@@ -100,7 +109,7 @@ def _batch(written: BatchFile, name: str, file: str, text: str) -> Batch:
         drafts += found
     drafts = _with_names(drafts, mistakes)
     mistakes.tell()
-    _check(drafts, mistakes)
+    _check(drafts, mistakes, tell)
     mistakes.tell()
     rules = Rules(**{key: getattr(written, key) for key in Rules.model_fields})
     return Batch(name, rules, tuple(drafts))
@@ -265,9 +274,11 @@ def _job_name(request: Request) -> str:
     )
 
 
-def _check(drafts: Sequence[Draft], mistakes: _Mistakes) -> None:
+def _check(drafts: Sequence[Draft], mistakes: _Mistakes, tell: Tell) -> None:
     """Understand each item as a launch would, on each of its hosts; nothing is sent."""
-    for draft in drafts:
+    for number, draft in enumerate(drafts, start=1):
+        if number % TOLD_EVERY == 0:
+            tell(f"{number:,} of {len(drafts):,} are checked")
         for host in draft.hosts:
             try:
                 understand(draft.request._replace(host=host, name=draft.name))

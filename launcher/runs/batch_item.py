@@ -187,8 +187,10 @@ def give_up_machine(run: str, view: View) -> None:
     from launcher.runs.tenant import take
 
     if (tenant := take(found)) is not None:
-        tenant.give_up(view)
-        tenant.release()
+        try:
+            tenant.give_up(view)
+        finally:
+            tenant.release()
 
 
 def _put_back(queue: BatchQueue, item: Item, verdict: Verdict, words: str) -> Attempt:
@@ -238,7 +240,7 @@ def follow_item(
 
             end_rent(tenant, mirror, state.state, view)
     except BaseException:
-        if tenant is not None and tenant.rental.is_open:
+        if tenant is not None and not tenant.is_released and tenant.rental.is_open:
             keeper = tenant.hand_over(mirror)
             view.note(f"process {keeper.pid} brings its files home, then ends the rent   {keeper.log}")
         raise

@@ -173,6 +173,9 @@ class Batching:
                 self._note_waits()
                 self._view.show([*self._items.values()], self._live)
                 self._take_news()
+        except BaseException:  # the disk, or a terminal that is gone
+            self._let_go(held)
+            raise
         finally:
             held.release()
             for one in self._hosts.values():
@@ -259,14 +262,18 @@ class Batching:
         self._view.changed(item)
 
     def _leave(self, held: HeldInterrupts) -> Outcome:
-        """Let the followers go. A launch that is on its way, and a hand-over of a rented machine, is waited for, until a second signal."""
-        self._leaves.set()
+        """Let the followers go, by the signal that came."""
         self.left_by, held.first = held.first, None
         if count := len(self._beginning):
             self._view.note(f"waits for {count} launches that are on their way; Ctrl-C leaves them")
+        self._let_go(held)
+        return Outcome.LEFT
+
+    def _let_go(self, held: HeldInterrupts) -> None:
+        """Wait for the launches that are on their way, and until rented machines are handed over, or a signal comes."""
+        self._leaves.set()
         while held.first is None and (self._beginning or self._has_rented()):
             self._take_news()
-        return Outcome.LEFT
 
     def _has_rented(self) -> bool:
         return any(self._hosts[self._items[number].host or ""].is_rented for number in self._live)

@@ -10,7 +10,7 @@ from launcher.hosts.rental_account import open_account
 from launcher.planning.reconciling import loss
 from launcher.runs.run_desk import open_desk
 from launcher.runs.tenancies import RentedMachine, check_rented, rented_for
-from launcher.values.renting import Rental, dollars
+from launcher.values.renting import Rental
 
 if TYPE_CHECKING:
     from launcher.hosts import Desk
@@ -46,7 +46,7 @@ def end_rental(found: RentedMachine, why: str, view: View) -> Rental | None:
                 f"the rent of {found.tenancy.machine.name}'s machine for {found.rental.intent.run}"
             )
             ended = account.renter.end(found.rental, why)
-            cost = dollars(ended.cents_at(account.renter.clock.now()))
+            cost = account.renter.cost(ended)
             stage.text = f"the machine of {found.rental.intent.run} is gone; it cost at most {cost}"
             return ended
     except (HostError, BadFileError, OSError) as error:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from launcher.errors import AgentError, HostError, LaunchError, RunError, ServiceError, UnreachableError
 from launcher.hosts import Desk
@@ -21,8 +22,6 @@ from launcher.values.renting import RentalReason
 
 OLDER_BYTES = 20_000_000_000
 """So much of a script's older checkpoints comes home: it costs a few minutes of the rent."""
-AGAIN_S = 60.0
-"""How long a process in the background waits before it tries again to bring files home."""
 NO_LIMIT = sys.maxsize
 """Everything comes home whatever its size: nothing can be fetched from a machine that is gone."""
 
@@ -36,8 +35,7 @@ def bring_home(desk: Desk, mirror: Mirror, state: str, view: View) -> None:
     """Bring everything home that a run made on a machine that will be gone, and prove it by the host's own digests.
 
     Of a run that has not succeeded that includes its newest whole checkpoint, if it has one, and of any run the checkpoints
-    of a script that saves its own. Raises RunError if something
-    cannot be sent or does not fit here, and HostError.
+    of a script that saves its own. Raises RunError if something cannot be sent or does not fit here, and HostError.
     """
     refresh(desk, mirror)
     with view.stage("home") as stage:
@@ -90,17 +88,25 @@ def own_checkpoints(files: Iterable[Output]) -> tuple[list[str], list[str]]:
 def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
     """Bring a run that is over home, and end its rent; a machine that the user keeps has until its limit.
 
-    If its files do not come home, the machine is left, and that is said with what it costs: a process in the background
-    tries again until the limit, which ends it all the same.
+    If its files do not come home, that is said with what the machine costs, and a process in the background goes on trying.
+    In that process it raises RunError then.
     """
     if not is_over(state):
         return
     if tenant.tenancy.keeps and not tenant.is_past and not _keep(tenant, mirror, view):
         return
-    if _is_home(tenant, mirror, state, view):
-        tenant.end(RentalReason.LIMIT if tenant.is_past else f"the run has ended: {state}", view)
-    elif not tenant.is_keeper:
+    try:
+        _bring_home_over_lost_links(tenant, mirror, state, view)
+    except ServiceError:
+        raise  # the rent is over
+    except (HostError, RunError) as error:
+        words = f"{tenant.host.name}: its machine is not ended, since not all is here: {str(error).splitlines()[0]}"
+        if tenant.is_keeper:
+            raise RunError(words) from error  # it tries again
+        view.note(f"{words}   to lose the rest   launch reconcile --adopt {tenant.rental.instance}")
         view.note(look_after(tenant, mirror))
+        return
+    tenant.end(RentalReason.LIMIT if tenant.is_past else f"the run has ended: {state}", view)
 
 
 def _keep(tenant: Tenant, mirror: Mirror, view: View) -> bool:
@@ -115,31 +121,6 @@ def _keep(tenant: Tenant, mirror: Mirror, view: View) -> bool:
     return False
 
 
-def _is_home(tenant: Tenant, mirror: Mirror, state: str, view: View) -> bool:
-    """Bring a run home; return whether its machine may end, which a limit decides that is well past. Raises ServiceError."""
-    has_said = False
-    while True:
-        try:
-            _bring_home_over_lost_links(tenant, mirror, state, view)
-            return True
-        except ServiceError:
-            raise  # the rent is over
-        except (HostError, RunError) as error:
-            if not has_said:
-                view.note(_not_home(tenant, mirror, error))
-        if not tenant.is_keeper:
-            return False
-        has_said = True
-        if not tenant.is_left_alone_until(_is_time(tenant, tenant.renter.clock.now() + AGAIN_S)):
-            return False
-        if tenant.is_overdue:
-            return True
-
-
-def _is_time(tenant: Tenant, moment: float) -> Callable[[], bool]:
-    return lambda: tenant.is_overdue or tenant.renter.clock.now() >= moment
-
-
 def end_at_limit(tenant: Tenant, mirror: Mirror, view: View) -> None:
     """End a rent whose time is up though its run has not ended; before that, bring home what there is.
 
@@ -149,9 +130,10 @@ def end_at_limit(tenant: Tenant, mirror: Mirror, view: View) -> None:
         with open_desk(tenant.host, mirror) as desk:
             bring_home(desk, mirror, known_summary(desk, mirror.run).state, view)
     except (LaunchError, OSError) as error:
-        view.note(
-            f"{mirror.run}: not all came home before its machine is ended: {str(error).splitlines()[0]}"
-        )
+        with contextlib.suppress(OSError):  # as of a log on a full disk
+            view.note(
+                f"{mirror.run}: not all came home before its machine is ended: {str(error).splitlines()[0]}"
+            )
     tenant.end(RentalReason.LIMIT, view)
 
 
@@ -160,7 +142,7 @@ def look_after(tenant: Tenant, mirror: Mirror) -> str:
     cost, price, until = tenant.cost, tenant.price, tenant.until
     keeper = tenant.hand_over(mirror)
     return (
-        f"process {keeper.pid} goes on trying to bring its files home until {until}, then its machine is ended: "
+        f"process {keeper.pid} goes on trying to bring home what is missing, and to end its machine, at the latest after {until}: "
         f"{cost} so far, {price}   {keeper.log}"
     )
 
@@ -186,13 +168,4 @@ def _kept(tenant: Tenant) -> str:
     return (
         f"{tenant.host.name}: its machine is kept, as its table says: {tenant.cost} so far, {tenant.price}, until its limit at {tenant.until}"
         f"   end it   launch reconcile --adopt {tenant.rental.instance}"
-    )
-
-
-def _not_home(tenant: Tenant, mirror: Mirror, error: LaunchError) -> str:
-    """Return what is said when a machine is left because its files did not come home."""
-    words = str(error).splitlines()[0]
-    return (
-        f"{tenant.host.name}: its machine is not ended, since not all is here: {words}; {tenant.cost} so far, {tenant.price}"
-        f"   try again   launch attach {mirror.short}     or lose them   launch reconcile --adopt {tenant.rental.instance}"
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from launcher.errors import LaunchError, ServiceError, UnknownNameError, UnreachableError, UsageError
 from launcher.hosts.reconciler import Reconciled, reconcile, survey
 from launcher.hosts.rental_account import LambdaAccount, has_key, open_account
-from launcher.planning.reconciling import is_of
+from launcher.hosts.renter import Renter
+from launcher.planning.reconciling import has_any_of
 from launcher.runs import resolve, tenancies
 from launcher.runs.control import known_summary
 from launcher.runs.mirror import Mirror
@@ -21,7 +22,7 @@ from launcher.runs.tenant import Tenant, take
 from launcher.runs.view import View
 from launcher.values.clock import SystemClock
 from launcher.values.lambda_settings import LambdaSettings
-from launcher.values.renting import Instance, Rental, RentalReason, RentalState
+from launcher.values.renting import Rental, RentalReason, RentalState
 
 
 class Report(NamedTuple):
@@ -84,9 +85,7 @@ def dismiss(word: str) -> Rental:
 def _is_in_reach(rental: Rental, api: str) -> bool:
     with contextlib.closing(open_account(LambdaSettings(api=api))) as account:
         provider = account.renter.provider
-        if rental.intent.account == provider.account:
-            return True
-        return any(is_of(instance, rental) for instance in provider.instances())
+        return rental.intent.account == provider.account or has_any_of(provider.instances(), rental)
 
 
 def _accounts(adopted: Sequence[str]) -> list[LambdaSettings]:
@@ -104,24 +103,39 @@ def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: b
     is_early = named.after is not None and renter.clock.now() < named.after
     adopted = () if is_early else named.instances
     try:
-        listed = renter.provider.instances()
-        found = [one for one in tenancies.rented() if _is_at(one, account, listed)]
+        found = _at(account, [*tenancies.rented()])
         unsure = _unsure_of(account, view)
         if dry_run:
             wanted = {one.rental.intent.run for one in found if tenancies.mirror_of(one.tenancy) is not None}
             judged = survey(renter, wanted | unsure, adopted)
-            done = Reconciled((), judged, renter.ledger.unreadable())
-            return Report(renter.provider.account, done, _ids(listed))
+            return _report(renter, Reconciled((), judged, renter.ledger.unreadable()))
         wanted = {
             one.rental.intent.run
             for one in found
             if one.rental.instance not in adopted and _goes_on(one, view)
         }
-        done = reconcile(renter, wanted | unsure, adopted)
-        left = (one.instance for one in done.judged if one.instance is not None)
-        return Report(renter.provider.account, done, _ids(left))
+        return _report(renter, reconcile(renter, wanted | unsure, adopted))
     finally:
         account.close()
+
+
+def _report(renter: Renter, done: Reconciled) -> Report:
+    billed = (one.instance.id for one in done.judged if one.instance is not None)
+    return Report(renter.provider.account, done, frozenset(billed))
+
+
+def _at(account: LambdaAccount, found: Sequence[RentedMachine]) -> list[RentedMachine]:
+    """Return the machines of ours that are ready at an account, so that a run may be there.
+
+    Those that were rented with another key are, if the account lists them: a key may be replaced.
+    """
+    provider = account.renter.provider
+    ready = [one for one in found if one.rental.state is RentalState.READY]
+    own = [one for one in ready if one.rental.intent.account == provider.account]
+    if len(own) == len(ready):
+        return own
+    listed = provider.instances()
+    return [one for one in ready if one in own or has_any_of(listed, one.rental)]
 
 
 def _unsure_of(account: LambdaAccount, view: View) -> set[str]:
@@ -132,17 +146,6 @@ def _unsure_of(account: LambdaAccount, view: View) -> set[str]:
             view.note(f"{rental.intent.run}: {why}; its machine is left until its limit")
             runs.add(rental.intent.run)
     return runs
-
-
-def _ids(instances: Iterable[Instance]) -> frozenset[str]:
-    return frozenset(instance.id for instance in instances if instance.is_billed)
-
-
-def _is_at(found: RentedMachine, account: LambdaAccount, listed: Iterable[Instance]) -> bool:
-    """Whether a machine of ours is ready at an account, so that a run may be there. An account may have a new key."""
-    rental = found.rental
-    is_here = rental.intent.account == account.renter.provider.account
-    return rental.state is RentalState.READY and (is_here or any(is_of(one, rental) for one in listed))
 
 
 def _goes_on(found: RentedMachine, view: View) -> bool:

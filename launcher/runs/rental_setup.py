@@ -16,8 +16,21 @@ from launcher.runs.whole_file import write_whole
 FAILED = "setup-failed"
 SCRIPT = r"""
 set -e
-export DEBIAN_FRONTEND=noninteractive
-apt() { apt-get -q -y -o DPkg::Lock::Timeout=300 "$@"; }
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C
+apt() {
+    tries=0
+    while :; do
+        code=0
+        said=$(apt-get -q -y -o DPkg::Lock::Timeout=300 "$@" 2>&1) || code=$?
+        echo "$said"
+        tries=$((tries + 1))
+        case "$code $tries $said" in
+            "0 "* | *" 30 "*) return $code ;;
+            *"Could not get lock"*) sleep 10 ;;
+            *) return $code ;;
+        esac
+    done
+}
 changed=
 if ! command -v docker >/dev/null; then
     apt update
@@ -30,27 +43,35 @@ if command -v nvidia-smi >/dev/null && ! command -v nvidia-ctk >/dev/null; then
     changed="$changed nvidia-container-toolkit"
 fi
 settings=/etc/docker/daemon.json
-if command -v nvidia-ctk >/dev/null && ! { grep -q cgroupfs "$settings" && grep -q nvidia "$settings"; } 2>/dev/null; then
-    mkdir -p /etc/docker
-    python3 - "$settings" <<'END'
+if command -v nvidia-ctk >/dev/null; then
+    if ! { grep -q cgroupfs "$settings" && grep -q nvidia "$settings"; } 2>/dev/null; then
+        mkdir -p /etc/docker
+        python3 - "$settings" <<'END'
 import json, sys
 try:
     with open(sys.argv[1]) as file:
         settings = json.load(file)
 except FileNotFoundError:
     settings = {}
+except ValueError as error:
+    sys.exit("%s is not JSON: %s" % (sys.argv[1], error))
 others = [one for one in settings.get("exec-opts", []) if not one.startswith("native.cgroupdriver=")]
 settings["exec-opts"] = [*others, "native.cgroupdriver=cgroupfs"]
 with open(sys.argv[1], "w") as file:
     json.dump(settings, file, indent=4)
 END
-    nvidia-ctk runtime configure --runtime=docker
-    systemctl restart docker
-    changed="$changed daemon.json"
+        nvidia-ctk runtime configure --runtime=docker
+        systemctl restart docker
+        changed="$changed daemon.json"
+    elif ! docker info --format '{{json .Runtimes}} {{.CgroupDriver}}' | grep -q 'nvidia.*cgroupfs'; then
+        systemctl restart docker
+        changed="$changed restart"
+    fi
 fi
 docker version --format 'docker {{.Server.Version}}'
-echo "done: ${changed:-nothing to do}"
+echo "done:" ${changed:-nothing to do}
 """
+"""No option of apt's waits for the lock of its lists, which a fresh machine's own updates hold for a while."""
 
 
 def set_up(login: Login, log: Path, stage: Stage) -> None:

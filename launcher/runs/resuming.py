@@ -33,6 +33,7 @@ from launcher.runs.contact import Contact, pass_gate_when_free, settle
 from launcher.runs.control import known_summary, locate
 from launcher.runs.following import refresh
 from launcher.runs.job_check import on_end_findings, undeclared
+from launcher.runs.key_stays import check_key_stays
 from launcher.runs.launching import Filling, Started, begin
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import describe, probe
@@ -143,6 +144,8 @@ def _resume(
         if not request.is_sure:
             check_consent(plan.secrets, parent, host.name, view, "resume")
         secrets = secret_values.values(job_of(plan), given)
+        if kept is not None:
+            check_key_stays(host.name, job_of(plan), secrets)
         there = host.model_copy(update={"environment": plan.host_environment})
         with view.stage("probe") as stage:
             facts = probe(desk, there, job_of(plan), planned_machine(plan))

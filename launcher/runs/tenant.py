@@ -14,11 +14,12 @@ from launcher.errors import BadFileError, HostError, ServiceAuthError, ServiceEr
 from launcher.hosts.rental import is_passing
 from launcher.hosts.rental_account import LambdaAccount, open_account
 from launcher.hosts.renter import Rented, Renter
-from launcher.planning.reconciling import GRACE_S, is_of, loss
+from launcher.planning.reconciling import GRACE_S, has_any_of, loss
 from launcher.runs import tenancies
 from launcher.runs.mirror import Mirror
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.view import View
+from launcher.values.clock import look_again_after
 from launcher.values.host import Host
 from launcher.values.lambda_cloud import PAGES
 from launcher.values.renting import (
@@ -26,7 +27,6 @@ from launcher.values.renting import (
     Rental,
     RentalReason,
     dollars,
-    run_cents,
 )
 from launcher.values.tenancy import Tenancy
 
@@ -75,9 +75,8 @@ class Tenant:
 
     @property
     def cost(self) -> str:
-        """What all machines of the run have cost until now, at most."""
-        others = [one for one in self.renter.ledger.rentals() if one.nonce != self.nonce]
-        return dollars(run_cents([self.rental, *others], self.tenancy.run, self.renter.clock.now()))
+        """What all machines of the run that it was rented for have cost until now, at most."""
+        return self.renter.cost(self.rental)
 
     @property
     def price(self) -> str:
@@ -91,7 +90,7 @@ class Tenant:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether its time is up, and the time that it takes to bring files home: it is ended, whatever its run does."""
+        """Whether its time is up for so long that it is ended, whatever its run does and whether its files are home."""
         return self.renter.clock.now() >= self.rental.intent.deadline + GRACE_S
 
     @property
@@ -170,8 +169,14 @@ class Tenant:
         while not condition():
             if not self.rental.is_open or asked.exists():
                 return False
-            time.sleep(LOOK_S)
+            look_again_after(LOOK_S)
         return True
+
+    def is_left_alone_for(self, seconds: float) -> bool:
+        """Do the same for so long."""
+        clock = self.renter.clock
+        until = clock.now() + seconds
+        return self.is_left_alone_until(lambda: clock.now() >= until)
 
     @property
     def _asked(self) -> Path:
@@ -181,6 +186,12 @@ class Tenant:
 
     def end(self, why: str, view: View) -> None:
         """End the rent; return once the provider does not list the machine any more. Raises ServiceError if it still does."""
+        try:
+            self._end_as_stage(why, view)
+        except OSError:  # of a terminal that was closed, or a log on a full disk: it is ended all the same
+            self._end(why)
+
+    def _end_as_stage(self, why: str, view: View) -> None:
         with view.stage("end") as stage:
             stage.progress(f"the rent of {self.host.name}'s machine")
             try:
@@ -203,10 +214,7 @@ class Tenant:
             return
         words, failure = self.still_rented, sys.exception()  # if it is interrupted
         try:
-            try:
-                self.end("the launch failed", view)
-            except OSError:  # as of a terminal that was closed, or `| head`: it is ended all the same
-                self._end("the launch failed")
+            self.end("the launch failed", view)
             words = ""
         except (HostError, OSError) as error:
             words = str(error)
@@ -294,7 +302,7 @@ def take_idle(found: tenancies.RentedMachine) -> Tenant | None:
         asked.touch()
         until = time.monotonic() + YIELD_S
         while (tenant := take(found)) is None and time.monotonic() < until:
-            time.sleep(LOOK_S / 4)
+            look_again_after(LOOK_S / 4)
         return tenant
     finally:
         asked.unlink(missing_ok=True)
@@ -305,7 +313,7 @@ def _check_is_of(account: LambdaAccount, found: tenancies.RentedMachine) -> None
     provider, rental = account.renter.provider, found.rental
     if rental.intent.account == provider.account:
         return
-    if any(is_of(instance, rental) for instance in provider.instances()):
+    if has_any_of(provider.instances(), rental):
         return
     name, short = found.tenancy.machine.name, found.tenancy.run.rpartition("-")[2]
     raise ServiceAuthError(

@@ -16,6 +16,11 @@ class Clock(Protocol):
         """Return after so many seconds."""
 
 
+def look_again_after(seconds: float) -> None:
+    """Wait until another process here may have done something: that takes its time, whatever clock is handed in."""
+    time.sleep(seconds)
+
+
 class SystemClock:
     """This machine's clock."""
 

@@ -16,6 +16,7 @@ guard      the share of a training's step time that is spent inside the guard, o
 printed    100,000 lines printed at once: the CPU time of a client that follows and shows them, beside one with -q
 reader     the agent's log reader: its CPU time for 100,000 lines of a common format, of plain text, of a bar with a loss
 measured   a run of 100,000 lines with a loss: the CPU time of a client that follows it, in a pipe, with --json and with -q
+many       50 runs that talk at once, followed over one connection: how old what they wrote is when it is shown, and what that costs
 local ssh  from a metric written by the training to the client that has it in its mirror and shows it, here and over SSH
 """
 
@@ -43,6 +44,7 @@ from testbed.cards import Cards
 from testbed.client import LAUNCH, REPOSITORY, Client, until
 from testbed.engine import BASE, Engine, engine_in_a_machine
 from testbed.link import Link
+from testbed.many_runs import TALKS
 from testbed.sshd import ADDRESS, MissingPartError, SshHost
 from testbed.wheels import WheelServer
 
@@ -53,6 +55,7 @@ ROUNDS = 9
 FLOODS = 3
 ENVIRONMENTS = 5
 LINES = 200_000
+MANY, MANY_S = 50, 30
 TABLE = Path(__file__).with_name("FIGURES.md")
 
 LATENCY = """
@@ -493,6 +496,38 @@ def _flood(client: Client, *words: str) -> float:
     return count / (last - first)
 
 
+def many(client: Client, host: SshHost) -> Iterator[Figure]:
+    """Measure 50 runs that print ten lines and log a metric a second, launched and followed by threads over one line.
+
+    The kernel counts the connections to sshd, from the first launch to the last end.
+    """
+    client.script(TALKS)
+    program = Path(__file__).resolve().parents[1] / "testbed" / "many_runs.py"
+    words = [sys.executable, str(program), "A", str(MANY), str(MANY_S)]
+    env = {**client.env, "PYTHONPATH": str(REPOSITORY)}
+    connections = 0
+    said = client.home / "many.json"
+    with said.open("w") as file, subprocess.Popen(words, cwd=client.project, env=env, stdout=file) as process:
+        while process.poll() is None:
+            connections = max(connections, host.streams())
+            time.sleep(0.1)
+    assert process.returncode == 0
+    found = json.loads(said.read_text().splitlines()[-1])
+    assert found["states"] == ["succeeded"] * MANY, found["states"]
+    assert found["losses"] == 0
+    for what in ("metric", "line"):
+        ages = sorted(found[f"{what}s"])
+        for share in (50, 99):
+            age = ages[len(ages) * share // 100]
+            bar, is_met = ("≤ 2,000 ms", age <= 2.0) if what == "metric" else ("", None)
+            yield Figure(
+                f"{MANY} runs at once: {what} written to seen, p{share}", ms(age), "", "", bar, is_met
+            )
+    used = found["cpu_s"] / found["seconds"]
+    yield Figure("… CPU of the client", f"{used:.0%} of a core", f"{len(found['lines']):,} lines seen")
+    yield Figure("… connections to its host", str(connections), "", "", "≤ 1", connections <= 1)
+
+
 def printed(client: Client, _host: SshHost) -> Iterator[Figure]:
     """Measure what it costs to show what a training prints, in a pipe and in a terminal; -q shows nothing of it."""
     client.script(PRINTS)
@@ -584,6 +619,7 @@ MEASUREMENTS: dict[str, Measurement] = {
         printed,
         reader,
         measured,
+        many,
         local,
         ssh,
     )

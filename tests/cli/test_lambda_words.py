@@ -7,6 +7,7 @@ import time
 import pytest
 from testbed.lambda_client import RUN, offer
 from testbed.lambda_service import LambdaService as StandIn
+from testbed.lambda_state import Type
 from testbed.pty_run import in_terminal, without_style
 
 from launcher.hosts.rental_ledger import Ledger
@@ -62,7 +63,7 @@ def refusals(text):
 def test_the_offers_by_price_with_the_profile_that_each_means(person, service):
     """A type of a card that no profile names, and one that is rented out, are shown as such."""
     rows = [line.split() for line in person.ok("offers", "--host", "r").splitlines()]
-    by_type = {row[0]: row for row in rows[1:-1]}
+    by_type = {row[0]: row for row in rows if row[0].startswith("gpu_")}
     prices = [float(row[row.index("GB") + 1].strip("$")) for row in by_type.values()]
     assert prices == sorted(prices)
     assert by_type["gpu_1x_a100_sxm4"][1:] == [
@@ -79,6 +80,28 @@ def test_the_offers_by_price_with_the_profile_that_each_means(person, service):
     assert by_type["gpu_8x_a100_80gb_sxm4"][1:4] == ["8", "x", "A100"]
     assert by_type["gpu_1x_h100_pcie"][-2:] == ["h100", "-"]
     assert rows[-1][-3:] == ["--profile", "a100_40gb", "…"]
+    assert ["no", "profile", "names", "RTX", "6000,", "A10:"] in [row[:6] for row in rows]
+
+
+def test_a_type_with_an_arm_is_said_to_be_one(person, service):
+    """No profile of ours names its card; with the profile of another card it is not rented, and both say what it is."""
+    kind = Type("gpu_1x_gh200", "GH200 (96 GB)", 1, 229, {"us-east-1": 1})
+    service.state.kinds[kind.name] = kind
+    text = person.ok("offers", "--host", "r")
+    (row,) = [line for line in text.splitlines() if line.startswith("gpu_1x_gh200  ")]
+    assert "1 x GH200, Arm" in row
+    assert "gpu_1x_gh200: its processor is an Arm" in text
+    assert "no profile names RTX 6000, A10, GH200" in text
+    table(person, service, max_hours=8, type="gpu_1x_gh200")
+    for words, said in (
+        (("--profile", "h100"), "gpu_1x_gh200 (1x GH200 (96 GB)) is not H100 80 GB"),
+        ((), "has a card that no profile names"),
+    ):
+        done = dry(person, *words)
+        assert said in done.stdout + done.stderr
+        assert "its processor is an Arm" in done.stdout + done.stderr
+        launched = person.run("--host", "r", *words, "--", "python", "train.py")
+        assert (launched.returncode, said in launched.stderr) == (3, True), launched.stderr
 
 
 def test_the_offers_of_a_profile_are_of_its_cards_in_any_number(person, service):
@@ -250,21 +273,14 @@ def test_a_ladder_is_explained_for_what_would_be_rented(person, service):
     "words",
     [
         "probe",
-        "sweep",
         "gc",
         "image list",
         "image build --job sft",
-        "init",
-        "drill",
         "verify --job sft",
     ],
 )
 def test_there_is_no_machine_without_a_run(person, service, words):
     """Nothing is rented to look at it, and the message says what to type."""
-    if words == "init":
-        (person.project / "launch.toml").rename(person.home / "hosts.toml")
-        (person.home / ".config" / "launch").mkdir(parents=True)
-        (person.home / "hosts.toml").rename(person.home / ".config" / "launch" / "hosts.toml")
     done = person.run(*words.split(), "--host", "r")
     assert done.returncode == 2, done.stderr
     assert "launch offers --host r" in done.stderr

@@ -1,5 +1,23 @@
 """The places of places.py, as fixtures."""
 
-from contract.places import kaggle, lambda_native, local, ssh_docker, ssh_native, toy, toy_package
+from contract.places import (
+    kaggle,
+    lambda_container,
+    lambda_native,
+    local,
+    ssh_docker,
+    ssh_native,
+    toy,
+    toy_package,
+)
 
-__all__ = ["kaggle", "lambda_native", "local", "ssh_docker", "ssh_native", "toy", "toy_package"]
+__all__ = [
+    "kaggle",
+    "lambda_container",
+    "lambda_native",
+    "local",
+    "ssh_docker",
+    "ssh_native",
+    "toy",
+    "toy_package",
+]

@@ -14,12 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from testbed.client import REPOSITORY, Client, processes_of
+from testbed.cache import Say
+from testbed.client import REPOSITORY, Client, missing, processes_of
 from testbed.engine import BASE, Engine
 from testbed.kaggle_service import KaggleService
 from testbed.kaggle_state import Habits
-from testbed.lambda_cloud import LambdaCloud
-from testbed.sshd import SshHost
+from testbed.lambda_cloud import LambdaCloud, lambda_cloud_for
+from testbed.lambda_machines import Instances
+from testbed.machine import remove_bridge
+from testbed.sshd import MissingPartError, SshHost
 
 from launcher.hosts.kaggle import Account
 from launcher.values.kaggle_settings import KaggleSettings
@@ -33,6 +36,9 @@ PLACES = (
     pytest.param("toy"),
     pytest.param("kaggle", marks=TESTBED),
     pytest.param("lambda_native", marks=TESTBED),
+    pytest.param(
+        "lambda_container", marks=(TESTBED, pytest.mark.long)
+    ),  # CI has one launch: test_renting_containers.py
 )
 """The names of the fixtures below; `place` of test_contract.py takes each in turn."""
 
@@ -228,17 +234,15 @@ def kaggle(client: Client, tmp_path: Path) -> Iterator[Place]:
         )
 
 
-@pytest.fixture
-def lambda_native(lambda_cloud: LambdaCloud) -> Place:
-    """A machine rented from Lambda Cloud's stand-in for each launch, and kept, as a process under a keeper."""
-    lambda_cloud.table(keep=True, profile="a100_40gb")
-    machines = lambda_cloud.instances
+def _on_rented_machines(cloud: LambdaCloud, **more: object) -> Place:
+    """A machine rented for each launch, and kept; `more` are keys of the plain host that is named for it."""
+    machines = cloud.instances
 
     def on_host(*words: str, check: bool = True) -> str:
         return machines.newest.ssh(*words, check=check) if machines.machines else ""
 
     def there() -> str:
-        lambda_cloud.name_machine("there")
+        cloud.name_machine("there", **more)
         return "there"
 
     def alive(run: str) -> list[str]:
@@ -246,7 +250,7 @@ def lambda_native(lambda_cloud: LambdaCloud) -> Place:
         return [line for line in lines if run in line or "train.py" in line]
 
     return Place(
-        client=lambda_cloud.client,
+        client=cloud.client,
         host="rented",
         root="/home/ubuntu/.launch",
         on_host=on_host,
@@ -254,3 +258,33 @@ def lambda_native(lambda_cloud: LambdaCloud) -> Place:
         kept=_nothing,
         names_machine=there,
     )
+
+
+@pytest.fixture
+def lambda_native(lambda_cloud: LambdaCloud) -> Place:
+    """A machine rented from Lambda Cloud's stand-in for each launch, and kept, as a process under a keeper."""
+    lambda_cloud.table(keep=True, profile="a100_40gb")
+    return _on_rented_machines(lambda_cloud)
+
+
+@pytest.fixture
+def lambda_container(client: Client, tmp_path: Path, say: Say) -> Iterator[Place]:
+    """The same, in a container of the machine's Docker Engine, which is set up for it."""
+
+    def docker(*words: str) -> list[str]:
+        engine = cloud.instances.newest.engine
+        assert engine is not None
+        return engine.docker(*words).split()
+
+    try:
+        with lambda_cloud_for(client, tmp_path, lambda service: Instances(service, say=say)) as cloud:
+            cloud.table(keep=True, profile="a100_40gb", runtime="docker", build={"base": BASE})
+            place = _on_rented_machines(cloud, runtime="docker", sudo=True)
+            label = "label=launcher.run="
+            place.alive = lambda run: docker("ps", "-q", "--filter", label + run)
+            place.kept = lambda run: docker("ps", "-aq", "--filter", label + run)
+            yield place
+    except MissingPartError as error:
+        missing(str(error))
+    finally:
+        remove_bridge()

@@ -1,9 +1,10 @@
 """SIGKILL for a client that rents, at each request and each wait for the disk: after two reconciles at once nothing is left.
 
 The witness is the stand-in for Lambda Cloud: which instances live, whose end was asked for, what each has cost. No machine is
-booted behind an instance; with machines see tests/runs/test_renting_kills.py. `make rents` has each point twenty times.
+booted behind an instance; with machines see tests/runs/test_renting_kills.py. `make rents` has each point several times.
 """
 
+import contextlib
 import itertools
 import os
 import random
@@ -84,7 +85,7 @@ class Round(NamedTuple):
 
 @pytest.fixture
 def each_round(tmp_path, request):
-    """The rounds of a point."""
+    """The rounds of a point; what one that fails has started is ended."""
 
     def rounds():
         dice = random.Random(request.node.name)
@@ -97,7 +98,8 @@ def each_round(tmp_path, request):
                 strangers = [state.stranger(account, "research"), state.stranger(account, "x", tags)]
                 yield Round(stand_in, folder, strangers, dice, turn)
 
-    return rounds()
+    with contextlib.closing(rounds()) as made:
+        yield made
 
 
 def test_a_client_that_nobody_kills(each_round):
@@ -112,7 +114,7 @@ def test_a_client_that_nobody_kills(each_round):
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_a_wait_for_the_disk(each_round, record_property, when, number):
     """Whatever of the ledger was written, its instance is found and ended."""
-    tally = Tally()
+    tally = Tally(ROUNDS)
     for one in each_round:
         assert one.drive(f"kill={when}:{number}", "rent").wait() == -signal.SIGKILL
         tally.add(one.judge(), one.rentals(), killed=True)
@@ -148,7 +150,7 @@ def killed_at(one, call, number, how):
 @pytest.mark.parametrize(("call", "number", "how"), [*CASES, ("launch", 1, "accepted later")])
 def test_killed_at_a_request(each_round, record_property, call, number, how):
     """Before it is accepted, which it then is, is not, or is minutes later; or before the answer is read."""
-    tally = Tally()
+    tally = Tally(ROUNDS)
     for one in each_round:
         assert killed_at(one, call, number, how) == -signal.SIGKILL
         tally.add(one.judge(), one.rentals(), killed=True)
@@ -159,7 +161,7 @@ def test_killed_at_a_request(each_round, record_property, call, number, how):
 @pytest.mark.parametrize("number", [3, 4, 5, 6, 7])
 def test_killed_after_a_launch_that_went_wrong(each_round, record_property, fault, number):
     """Its answer was lost, or it made two instances."""
-    tally = Tally()
+    tally = Tally(ROUNDS)
     for one in each_round:
         if fault == "lost":
             one.stand_in.fail("launch", "lost")
@@ -172,7 +174,7 @@ def test_killed_after_a_launch_that_went_wrong(each_round, record_property, faul
 
 def test_killed_after_a_launch_that_was_made_again(each_round, record_property):
     """The first one's instance comes half a minute after it was given up: it is ended by the next look, whoever's that is."""
-    tally = Tally()
+    tally = Tally(ROUNDS)
     for one in each_round:
         one.stand_in.fail("launch", "late", wait_s=330)
         number = one.dice.randrange(4, 10)
@@ -185,7 +187,7 @@ def test_killed_after_a_launch_that_was_made_again(each_round, record_property):
 @pytest.mark.parametrize("number", range(1, SYNCS + 1))
 def test_two_clients_at_once_are_killed(each_round, record_property, number):
     """Both at the same wait for the disk, while they share a ledger and a pace."""
-    tally = Tally()
+    tally = Tally(ROUNDS)
     for one in each_round:
         when = "before" if one.turn % 2 else "after"
         both = [one.drive(f"kill={when}:{number}", f"rent={run}") for run in (lambda_client.RUN, RUN_B)]
@@ -199,7 +201,7 @@ def test_two_clients_at_once_are_killed(each_round, record_property, number):
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_reconcile_that_is_killed_is_made_again(each_round, record_property, when, number):
     """At each step that it records."""
-    tally = Tally()
+    tally = Tally(ROUNDS)
     for one in each_round:
         one.drive("kill=before:4", "rent").wait()
         assert len(one.stand_in.alive()) == 3

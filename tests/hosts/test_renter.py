@@ -10,7 +10,7 @@ from launcher.errors import ServiceError, UnsettledError
 from launcher.hosts.reconciler import reconcile, survey
 from launcher.planning.reconciling import Verdict
 from launcher.values.lambda_cloud import LambdaReason
-from launcher.values.renting import TAGS, RentalReason, RentalState, Setup
+from launcher.values.renting import TAGS, RentalReason, RentalState, Setup, run_cents
 
 HOURS = 3600.0
 
@@ -156,6 +156,24 @@ def test_of_two_instances_for_one_launch_one_is_ended(renter, lambda_service, is
         one for one in lambda_service.state.machines if one != rental.instance
     ]
     assert known.extras[0].cents > 0
+
+
+@pytest.mark.parametrize("fault", ["doubled", "late"])
+def test_what_a_second_instance_has_cost_is_settled_once_it_has_gone(renter, lambda_service, fault):
+    """While the first one boots: it does not grow with the hours that the run takes, and no reconcile is needed."""
+    lambda_service.state.is_doubled = fault == "doubled"
+    if fault == "late":
+        lambda_service.fail("launch", "late", wait_s=330)  # the launch is made again
+    rental, _ = rent(renter)
+    ready(renter, rental)
+    renter.clock.sleep(5 * HOURS)
+    renter.end(rental, "done")
+    known, now = renter.ledger.rentals(), renter.clock.now()
+    assert not [one for one in known if one.is_open]
+    (extra,) = [extra for one in known for extra in one.extras]
+    (other,) = [one for one in lambda_service.state.machines.values() if one.id == extra.id]
+    assert other.cents(now) <= extra.cents <= 129 * 10 / 60
+    assert run_cents(known, RUN, now) == renter.ledger.rental(rental.nonce).cents + extra.cents
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,8 @@ CASES = [
     (S.READY, WANTED, 3600, Verdict.DUE),
     (S.READY, HELD, 3600, Verdict.WANTED),
     (S.READY, HELD, 3600 + GRACE_S, Verdict.DUE),
+    (S.DISMISSED, {}, 60, Verdict.STRANGER),  # its key is back: the user wanted to hear of it no more
+    (S.DISMISSED, {}, 3600, Verdict.DUE),
     (S.ENDING, HELD, 60, Verdict.WANTED),
     (S.ENDING, WANTED, 60, Verdict.ORPHAN),
     (S.ENDED, {**HELD, **WANTED}, 60, Verdict.ORPHAN),

@@ -12,7 +12,7 @@ from testbed.client import channel_to
 from testbed.toy import recorded_run
 
 from launcher.errors import AgentError
-from launcher.hosts.joined_reads import answers
+from launcher.hosts.run_reading import answers
 from launcher.remote.serving.cursors import MAX_BYTES
 from launcher.runs.mirror import Mirror
 from launcher.values.host import Host

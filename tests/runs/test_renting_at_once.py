@@ -3,9 +3,11 @@
 Who lives through it keeps its machine, and brings its files home. The witness is as in test_renting_kills.py.
 """
 
+import contextlib
+
 import pytest
 from testbed.rent_rounds import CALLS, rounds
-from testbed.rents import HOWS, Killer, Tally, kill
+from testbed.rents import HOWS, WHOLE_ROUNDS, Killer, Tally, kill
 
 pytestmark = [
     pytest.mark.testbed,
@@ -16,8 +18,9 @@ IN_CI = {4, "run-3"}
 
 @pytest.fixture
 def each_round(tmp_path, request):
-    """The rounds of a point."""
-    return rounds(tmp_path, request.node.name)
+    """The rounds of a point; what one that fails has started is ended."""
+    with contextlib.closing(rounds(tmp_path, request.node.name)) as made:
+        yield made
 
 
 def how_of(one, number):
@@ -33,7 +36,7 @@ def how_of(one, number):
 )
 def test_one_of_two_launches_is_killed(each_round, record_property, number):
     """At a request of its own; two reconciles begin at that moment. The other one's run ends well, and its rent with it."""
-    tally = Tally()
+    tally = Tally(WHOLE_ROUNDS)
     for one in each_round:
         begun = []
 
@@ -79,7 +82,7 @@ def left_by(one, left):
         process.communicate()
         killer.end()
     else:
-        one.until_home(1)
+        one.until_home(1, process)
         kill(process.pid)
         process.communicate()
 
@@ -90,7 +93,7 @@ def left_by(one, left):
 )
 def test_one_of_two_reconciles_is_killed(each_round, record_property, left, number):
     """The other one, and two more, do it all the same."""
-    tally = Tally()
+    tally = Tally(WHOLE_ROUNDS)
     for one in each_round:
         left_by(one, left)
         how = how_of(one, number)
@@ -113,7 +116,7 @@ def test_one_of_two_reconciles_is_killed(each_round, record_property, left, numb
 @pytest.mark.long
 def test_a_reconcile_is_killed_while_files_come_home(each_round, record_property):
     """They come with the next one, and only then the machine goes."""
-    tally = Tally()
+    tally = Tally(WHOLE_ROUNDS)
     for one in each_round:
         left_by(one, "run")
         there = one.files_home()

@@ -95,3 +95,17 @@ def test_a_limit_ends_a_rent_although_files_are_not_home(project):
     assert project.rentals()[0].why == "limit"
     assert "not all is here" in log_of(project)
     until(lambda: not project.keepers(), "the keeper's end")
+
+
+def test_who_only_looks_on_sees_the_end(project):
+    """A second follower does not look after the machine; when that is gone, it shows how the run ended, and ends too."""
+    project.client.script(TRAIN + 'while not os.path.exists("/home/ubuntu/go"): pass\n')
+    done = project.client.run("--detach", *ON_RENTED, "--", "python3", "train.py")
+    assert done.returncode == 0, done.stderr
+    onlooker = project.client.start("attach", "last")
+    assert "another process here" in onlooker.stderr.readline()
+    project.instances.newest.enter("touch", "/home/ubuntu/go")
+    out, said = onlooker.communicate(timeout=90)
+    assert onlooker.returncode == 0, out + said
+    assert "✓ succeeded" in out + said
+    project.until_gone()

@@ -81,6 +81,7 @@ def test_what_was_rented_with_a_lost_key_is_dismissed_without_a_claim(project):
     project.client.variables["LAMBDA_API_KEY"] = old
     assert project.client.run("reconcile").returncode == 0
     assert project.ours() == []  # its time is up, and this key's list has it
+    assert project.rentals()[0].state == "ended"
 
 
 def test_a_new_key_of_the_same_account_is_no_other_account(project):

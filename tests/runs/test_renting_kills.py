@@ -1,13 +1,15 @@
 """SIGKILL for `launch` at each point of a rent, from the first request to the last: after two reconciles at once nothing is left.
 
 The witness is the stand-in's own account: which instances live, whose end was asked for, what each has cost. What a run has
-finished is home, by the sha256sum of the dead machines' disks. `make rents` has each point twenty times.
+finished is home, by the sha256sum of the dead machines' disks. `make rents` has each point several times.
 """
+
+import contextlib
 
 import pytest
 from testbed.client import is_gone, until
 from testbed.rent_rounds import CALLS, FILES, LAUNCH, rounds
-from testbed.rents import HOWS, MOST_LATER_S, Killer, Tally, kill
+from testbed.rents import HOWS, MOST_LATER_S, WHOLE_ROUNDS, Killer, Tally, kill
 from testbed.two_hosts import killed_after
 
 pytestmark = [
@@ -29,8 +31,9 @@ def how_of(one, number):
 
 @pytest.fixture
 def each_round(tmp_path, request):
-    """The rounds of a point."""
-    return rounds(tmp_path, request.node.name)
+    """The rounds of a point; what one that fails has started is ended."""
+    with contextlib.closing(rounds(tmp_path, request.node.name)) as made:
+        yield made
 
 
 def test_a_launch_that_nobody_kills(each_round):
@@ -50,7 +53,7 @@ def test_a_launch_that_nobody_kills(each_round):
 @pytest.mark.parametrize("number", points(REQUESTS, 4, 10))
 def test_killed_at_a_request(each_round, record_property, number):
     """Before it is accepted, which it then is not; before its answer is sent; or a little later."""
-    tally = Tally()
+    tally = Tally(WHOLE_ROUNDS)
     for one in each_round:
         how = how_of(one, number)
         killer = Killer(one.service, number, how, one.dice)
@@ -68,7 +71,7 @@ def test_killed_at_a_request(each_round, record_property, number):
 @pytest.mark.parametrize("stage", points(["login", "probe", "ship", "start"], "start"))
 def test_killed_after_a_stage(each_round, record_property, stage):
     """Up to 0.3 s after it."""
-    tally = Tally()
+    tally = Tally(WHOLE_ROUNDS)
     for one in each_round:
         process = one.launch()
         killed_after(process, stage, one.dice.uniform(0.0, MOST_LATER_S) if one.turn else 0.0)
@@ -79,10 +82,10 @@ def test_killed_after_a_stage(each_round, record_property, stage):
 
 def test_killed_while_files_come_home(each_round, record_property):
     """Once some of them are here."""
-    tally = Tally()
+    tally = Tally(WHOLE_ROUNDS)
     for one in each_round:
         process = one.launch()
-        one.until_home(one.dice.randrange(1, FILES // 2))
+        one.until_home(one.dice.randrange(1, FILES // 2), process)
         kill(process.pid)
         process.communicate()
         assert process.returncode == -9
@@ -97,7 +100,7 @@ KEEPER = ("instances", "terminate", "instances")
 @pytest.mark.parametrize("number", points(range(len(KEEPER) + 1), 2))
 def test_a_keeper_is_killed(each_round, record_property, number):
     """At a request of its end of the rent, or before that, while files come home: two reconciles do what is left."""
-    tally = Tally()
+    tally = Tally(WHOLE_ROUNDS)
     for one in each_round:
         one.client.ok("--detach", *LAUNCH, "wait")
         (pid,) = one.cloud.keepers()
@@ -119,7 +122,7 @@ def test_a_keeper_is_killed(each_round, record_property, number):
 @pytest.mark.parametrize("number", points([4, 5, 6, 8], 5))
 def test_killed_after_a_launch_that_made_two(each_round, record_property, number):
     """One of them is ended by the client, or by the reconciles; what both have cost is in the ledger."""
-    tally = Tally()
+    tally = Tally(WHOLE_ROUNDS)
     for one in each_round:
         one.service.state.is_doubled = True
         how = "accepted" if number == 4 else how_of(one, number)
@@ -137,7 +140,7 @@ def test_killed_after_a_launch_that_made_two(each_round, record_property, number
 @pytest.mark.parametrize("look", points([0, 1, 3], 0))
 def test_killed_at_a_launch_whose_instance_comes_late(each_round, record_property, look):
     """At the launch itself, or at a look for its instance, which comes 250 s later: the reconciles wait for it, and end it."""
-    tally = Tally()
+    tally = Tally(WHOLE_ROUNDS)
     for one in each_round:
         if look:
             one.service.fail("launch", "late", wait_s=250)

@@ -87,7 +87,7 @@ def test_a_kept_machine_takes_the_run_that_goes_on_with_its_own(project):
     (rental,) = project.rentals()
     assert project.ours() == [instance]
     assert int(steps(project)[-1][1]) == MORE
-    assert "its machine is kept" in done.stderr
+    assert "its machine is kept, as its table says: $0.17 so far" in done.stderr
     assert project.client.run("reconcile").returncode == 0
     assert project.ours() == [instance]
     child = steps(project)[-1][0]

@@ -37,15 +37,21 @@ class LambdaCloud:
         self.table()
 
     def table(self, **more: object) -> None:
-        """Write the table of the host `rented`, with more keys."""
+        """Write the table of the host `rented`, with more keys; those of a dict are a table in it."""
         keys = {"kind": "lambda-cloud", "api": self.service.base, "max_hours": 4, **more}
-        lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items() if value is not None]
-        self._tables[:1] = ["\n".join(["[hosts.rented]", *lines, ""])]
+        lines, given = ["[hosts.rented]"], [pair for pair in keys.items() if pair[1] is not None]
+        for key, value in sorted(given, key=lambda pair: isinstance(pair[1], dict)):
+            if isinstance(value, dict):
+                lines.append(f"[hosts.rented.{key}]")
+                lines += [f"{name} = {json.dumps(one)}" for name, one in value.items()]
+            else:
+                lines.append(f"{key} = {json.dumps(value)}")
+        self._tables[:1] = ["\n".join([*lines, ""])]
         self._write()
 
-    def name_machine(self, name: str) -> None:
+    def name_machine(self, name: str, **more: object) -> None:
         """Write a table of a plain host for the newest machine, for verbs that name a host."""
-        self._tables[1:] = [self.instances.newest.table(name)]
+        self._tables[1:] = [self.instances.newest.table(name, **more)]
         self._write()
 
     def _write(self) -> None:

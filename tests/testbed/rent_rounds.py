@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from testbed.client import Client, missing, until
 from testbed.lambda_cloud import LambdaCloud, lambda_cloud_for
-from testbed.rents import ROUNDS, Tally, Witness
+from testbed.rents import WHOLE_ROUNDS, Tally, Witness
 from testbed.sshd import MissingPartError
 
 LAUNCH = ("--host", "rented", "--profile", "a100_40gb", "--", "python3", "train.py")
@@ -70,16 +70,26 @@ class Round:
         held = {one.instance for one in self.cloud.rentals() if self.cloud.ledger.is_held(one.nonce)}
         assert {one.id for one in self.witness.alive} <= held
         self.cloud.until_gone()
-        until(lambda: not self.cloud.keepers(), "the end of what looked after a run")
+        book, rentals = self.cloud.ledger, self.cloud.rentals()
+        until(
+            lambda: not [one for one in rentals if book.is_held(one.nonce)], "the end of a keeper", every=0.2
+        )
         self.cloud.clock.sleep(300)  # what was on its way has come
         done = self.client.run("reconcile")
         assert done.returncode == 0, done.stderr
         self.witness.check_over(self.cloud.rentals())
         assert self.lost() == []
 
-    def until_home(self, count: int) -> None:
-        """Wait until so many of its files are here."""
-        until(lambda: self.files_home() >= count, "files that come home", every=0.01)
+    def until_home(self, count: int, bringer: subprocess.Popen[str] | None = None) -> None:
+        """Wait until so many of its files are here; fail with the last words of who brings them if that ends before."""
+
+        def came() -> bool:
+            if self.files_home() >= count:
+                return True
+            assert bringer is None or bringer.poll() is None, "".join(bringer.communicate())
+            return False
+
+        until(came, "files that come home", timeout=120, every=0.01)
 
     def files_home(self) -> int:
         """Return how many of its files are here."""
@@ -107,10 +117,10 @@ class Round:
         tally.add(self.witness, self.cloud.rentals(), killed=killed)
 
 
-def rounds(folder: Path, name: str) -> Iterator[Round]:
+def rounds(folder: Path, name: str) -> Generator[Round]:
     """Yield the rounds of a point."""
     dice = random.Random(name)
-    for turn in range(ROUNDS):
+    for turn in range(WHOLE_ROUNDS):
         client = Client(folder / str(turn))
         try:
             with lambda_cloud_for(client, folder / str(turn)) as made:

@@ -21,7 +21,8 @@ from testbed.lambda_state import Instance
 from launcher.values.renting import Rental
 
 ROUNDS = int(os.environ.get("LAUNCH_RENTS", "1"))
-"""How often a client is killed at each point; `make rents` asks for twenty."""
+WHOLE_ROUNDS = int(os.environ.get("LAUNCH_WHOLE_RENTS", "1"))
+"""How often a client is killed at each point, without machines and with them: `make rents` asks for more than once."""
 HOWS = ("unheard", "accepted", "answered")
 """Before a request is accepted, which it then is not; once it is, and before its answer is sent; up to 0.3 s after that."""
 MOST_LATER_S = 0.3
@@ -153,9 +154,9 @@ class Witness:
 
 @dataclass
 class Tally:
-    """What rounds at one point came to; each field but the first is a column of the table."""
+    """What rounds at one point came to."""
 
-    rounds: int = ROUNDS
+    rounds: int
     killed: int = 0
     started: int = 0
     ended: int = 0

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Iterator, List, NamedTuple, Optional
 
+from ..cards import lease
 from ..fate import run_state
 from ..host import garbage, leftovers
 from ..record.rundir import RUN_ID, Run
@@ -61,6 +62,8 @@ def remove(session: Session, request: Remove, payload: bytes) -> Reply:
             digests.save()
             words = "run %s: %s" % (run.id, error)
             raise RequestError("last-copies", words, error.copies.describe()) from None
+    with contextlib.suppress(OSError):  # a sweep gives it back: the lease of a removed run holds no card
+        lease.give_back(run)
     lines.finish()
     return Reply({"bytes": freed})
 
