@@ -194,7 +194,7 @@ def test_two_clients_at_once_are_killed(each_round, record_property, number):
         assert {child.wait() for child in both} <= {-signal.SIGKILL, 0}  # the first one makes the folders
         killed = [child for child in both if child.returncode]
         tally.add(one.judge(), one.rentals(), killed=bool(killed))
-    tally.record(record_property, f"two at once of {WHERE[2:]}", f"wait {number} for the disk: both")
+    tally.record(record_property, "two renters at once", f"wait {number} for the disk: both")
 
 
 @pytest.mark.parametrize("number", [1, 2])
