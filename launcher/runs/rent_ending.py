@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
+
+from rich.filesize import decimal
 
 from launcher.errors import AgentError, HostError, LaunchError, RunError, ServiceError, UnreachableError
 from launcher.hosts import Desk
 from launcher.runs.checkpoint_pulling import WHOLE, pull_checkpoint
-from launcher.runs.control import known_summary
-from launcher.runs.following import LOST_LINKS, pause, refresh
+from launcher.runs.following import LOST_LINKS, checkpoints_left, pause, refresh
 from launcher.runs.mirror import Mirror
-from launcher.runs.pulling import Choice, came, pull, shown_path
+from launcher.runs.pulling import Choice, by_number, came, checkpoint_of, pull, shown_path
 from launcher.runs.run_desk import open_desk
 from launcher.runs.tenant import Tenant
 from launcher.runs.view import View
+from launcher.values.output import Output
 from launcher.values.record import State, is_terminal
 from launcher.values.renting import RentalReason
 
 NO_LIMIT = sys.maxsize
 """Everything comes home whatever its size: nothing can be fetched from a machine that is gone."""
+
+MOST_NAMED = 8
 
 
 def is_over(state: str) -> bool:
@@ -27,27 +32,59 @@ def is_over(state: str) -> bool:
     return is_terminal(state) or state in (State.WAITING, State.INTERRUPTED)
 
 
-def bring_home(desk: Desk, mirror: Mirror, state: str, view: View) -> None:
+def bring_home(desk: Desk, mirror: Mirror, view: View) -> None:
     """Bring everything home that a run made on a machine that will be gone, and prove it by the host's own digests.
 
-    Of a run that has not succeeded that includes its newest whole checkpoint, if it has one. Raises RunError if something
-    cannot be sent or does not fit here, and HostError.
+    That includes its newest whole checkpoint, and the newest folder of each Trainer of its own. The older ones are named:
+    they are lost with the machine. Raises RunError if something cannot be sent or does not fit here, and HostError; what can
+    come has come then.
     """
     refresh(desk, mirror)
     with view.stage("home") as stage:
         pulled = pull(desk, mirror, Choice(NO_LIMIT), stage)
-        if pulled.left_out:
-            path, why = min(pulled.left_out.items())
-            more = f", and {len(pulled.left_out) - 1} more" if len(pulled.left_out) > 1 else ""
+        words, failed = [came(pulled)], {**pulled.left_out}
+        folders = _newest(pulled.checkpoints)
+        try:
+            home = pull_checkpoint(desk, mirror, WHOLE, stage)
+            words.append(home.words)
+            series = by_number(f"checkpoints/{home.checkpoint.name}")[0]
+            folders = [folder for folder in folders if by_number(folder)[0] != series]
+        except AgentError as error:
+            if error.code != "no-checkpoint":
+                raise
+        if folders:
+            saved = pull(desk, mirror, Choice(NO_LIMIT, paths=(*folders,)), stage)
+            words.append(f"{', '.join(folders)}: {came(saved)}")
+            failed |= saved.left_out
+        if failed:
+            path, why = min(failed.items())
+            more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
             raise RunError(f"{mirror.run}: {shown_path(path)} cannot be brought home: {why}{more}")
-        words = [came(pulled)]
-        if state != State.SUCCEEDED:
-            try:
-                words.append(pull_checkpoint(desk, mirror, WHOLE, stage).words)
-            except AgentError as error:
-                if error.code != "no-checkpoint":
-                    raise
         stage.text = "; ".join([*words, "each as its machine has it"])
+    if older := checkpoints_left(pulled, mirror):
+        names = sorted({checkpoint_of(file.path) for file in older}, key=by_number)
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        size = decimal(sum(file.size for file in older))
+        view.note(
+            f"older checkpoints are lost with the machine: {', '.join(names[-MOST_NAMED:])}{more} ({size})"
+        )
+
+
+def _newest(files: Sequence[Output]) -> list[str]:
+    """Return the folders of checkpoints to bring home: of those beside one another the newest one.
+
+    A Trainer that was ended while it saved has written no `trainer_state.json` there: then the newest one with it comes too.
+    """
+    beside: dict[str, set[str]] = {}
+    for file in files:
+        folder = checkpoint_of(file.path)
+        beside.setdefault(by_number(folder)[0], set()).add(folder)
+    finished = {checkpoint_of(file.path) for file in files if file.path.endswith("/trainer_state.json")}
+    found = set()
+    for folders in beside.values():
+        found.add(max(folders, key=by_number))
+        found |= {max(folders & finished, key=by_number)} if folders & finished else set()
+    return sorted(found)
 
 
 def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
@@ -61,7 +98,7 @@ def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
     if tenant.tenancy.keeps and not tenant.is_past and not _keep(tenant, mirror, view):
         return
     try:
-        _bring_home_over_lost_links(tenant, mirror, state, view)
+        _bring_home_over_lost_links(tenant, mirror, view)
     except ServiceError:
         raise  # the rent is over
     except (HostError, RunError) as error:
@@ -93,7 +130,7 @@ def end_at_limit(tenant: Tenant, mirror: Mirror, view: View) -> None:
     """
     try:
         with open_desk(tenant.host, mirror) as desk:
-            bring_home(desk, mirror, known_summary(desk, mirror.run).state, view)
+            bring_home(desk, mirror, view)
     except (LaunchError, OSError) as error:
         with contextlib.suppress(OSError):  # as of a log on a full disk
             view.note(
@@ -112,13 +149,13 @@ def look_after(tenant: Tenant, mirror: Mirror) -> str:
     )
 
 
-def _bring_home_over_lost_links(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
+def _bring_home_over_lost_links(tenant: Tenant, mirror: Mirror, view: View) -> None:
     """Bring a run home; a lost link is opened again a few times. Raises as `bring_home`, and as `Tenant.watch`."""
     losses = 0
     while True:
         try:
             with open_desk(tenant.host, mirror) as desk:
-                bring_home(desk, mirror, state, view)
+                bring_home(desk, mirror, view)
                 return
         except UnreachableError as error:
             losses += 1

@@ -173,7 +173,7 @@ def _deal_with(tenant: Tenant, mirror: Mirror, view: View) -> bool:
         with open_desk(tenant.host, mirror) as desk:
             state = known_summary(desk, mirror.run).state
             if tenant.is_past:
-                bring_home(desk, mirror, state, view)
+                bring_home(desk, mirror, view)
     except UnreachableError as error:
         tenant.watch(view, error)
         raise

@@ -101,13 +101,25 @@ def rented_for(run: str) -> RentedMachine | None:
     return next((one for one in reversed([*rented()]) if run in one.runs), None)
 
 
+def open_for(mirror: Mirror) -> RentedMachine | None:
+    """Return the machine that is rented for a run just now; None if there is none, or another run has taken it over."""
+    found = rented_for(mirror.run)
+    return found if found is not None and found.rental.is_open and found.tenancy.run == mirror.run else None
+
+
+def ends_with(mirror: Mirror) -> bool:
+    """Whether a run is on a rented machine that is given back once the run has ended: nothing stays there."""
+    found = open_for(mirror)
+    return found is not None and not found.tenancy.keeps
+
+
 def tenant_for(mirror: Mirror, view: View) -> Tenant | None:
     """Look after the rented machine of a run from now on; None if it has none, or another process looks after it.
 
     Raises BadFileError or ServiceAuthError without a key for its account.
     """
-    found = rented_for(mirror.run)
-    if found is None or not found.rental.is_open or found.tenancy.run != mirror.run:
+    found = open_for(mirror)
+    if found is None:
         return None
     from launcher.runs.tenant import take
 
@@ -124,8 +136,8 @@ def leave_to_keeper(mirror: Mirror) -> None:
 
     Raises BadFileError or ServiceAuthError without a key for its account.
     """
-    found = rented_for(mirror.run)
-    if found is None or not found.rental.is_open or found.tenancy.run != mirror.run:
+    found = open_for(mirror)
+    if found is None:
         return
     from launcher.runs.tenant import take
 
