@@ -105,7 +105,7 @@ def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
         words = f"{tenant.host.name}: its machine is not ended, since not all is here: {str(error).splitlines()[0]}"
         if tenant.is_keeper:
             raise RunError(words) from error  # it tries again
-        view.note(f"{words}   to lose the rest   launch reconcile --adopt {tenant.rental.instance}")
+        view.note(f"{words}   to lose the rest   launch reconcile --adopt {tenant.rental.instance} --force")
         view.note(look_after(tenant, mirror))
         return
     tenant.end(RentalReason.LIMIT if tenant.is_past else f"the run has ended: {state}", view)
@@ -118,8 +118,10 @@ def _keep(tenant: Tenant, mirror: Mirror, view: View) -> bool:
     """
     if tenant.is_keeper:
         return tenant.is_left_alone_until(lambda: tenant.is_past)
-    words, keeper = _kept(tenant), tenant.hand_over(mirror)
+    words, cron = _kept(tenant), cron_note(tenant)
+    keeper = tenant.hand_over(mirror)
     view.note(f"{words}; process {keeper.pid} does then   {keeper.log}")
+    view.note(cron)
     return False
 
 
@@ -163,6 +165,11 @@ def _bring_home_over_lost_links(tenant: Tenant, mirror: Mirror, view: View) -> N
                 raise
             tenant.watch(view, error)
             pause(view, error, losses)
+
+
+def cron_note(tenant: Tenant) -> str:
+    """Return what is said of the line for cron on another machine."""
+    return f"in case this machine goes down, a line for crontab -e on another one that has the API key; it goes once the machine has gone:   {tenant.cron_line}"
 
 
 def _kept(tenant: Tenant) -> str:

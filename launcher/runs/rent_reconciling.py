@@ -12,6 +12,7 @@ from launcher.hosts.rental_account import LambdaAccount, has_key, open_account
 from launcher.hosts.renter import Renter
 from launcher.planning.reconciling import has_any_of
 from launcher.runs import resolve, tenancies
+from launcher.runs.adopting import bring_home_first
 from launcher.runs.control import known_summary
 from launcher.runs.mirror import Mirror
 from launcher.runs.rent_ending import bring_home, end_rent, is_over
@@ -34,16 +35,20 @@ class Report(NamedTuple):
 
 
 class Named(NamedTuple):
-    """Instances that the user wants ended, whoever's they are, and from which time on; None for now."""
+    """Instances that the user wants ended, whoever's they are, and from which time on; None for now.
+
+    With `force` also if what their runs made is lost with them.
+    """
 
     instances: Sequence[str] = ()
     after: float | None = None
+    force: bool = False
 
 
 def reconcile_all(named: Named, view: View, *, dry_run: bool) -> list[Report]:
     """Reconcile every account that this user has rented at, or that a table here names.
 
-    With `dry_run` nothing is changed. One that fails keeps no other. Raises BadFileError or ServiceAuthError without a key,
+    With `dry_run` nothing is changed. Raises RunError if what a named machine has does not come home. One that fails keeps no other. Raises BadFileError or ServiceAuthError without a key,
     and ServiceError.
     """
     reports, failed = [], []
@@ -109,6 +114,9 @@ def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: b
             wanted = {one.rental.intent.run for one in found if tenancies.mirror_of(one.tenancy) is not None}
             judged = survey(renter, wanted | unsure, adopted)
             return _report(renter, Reconciled((), judged, renter.ledger.unreadable()))
+        for one in found:
+            if one.rental.instance in adopted and not named.force:
+                bring_home_first(one, view, is_due=named.after is not None)
         wanted = {
             one.rental.intent.run
             for one in found

@@ -151,7 +151,7 @@ class Tenant:
             short = self.tenancy.run.rpartition("-")[2]
             view.note(
                 f"{self.host.name}: the provider says that the machine is '{instance.word}'; {self.cost} so far, {self.price}"
-                f"   end it   launch reconcile --adopt {instance.id}"
+                f"   end it   launch reconcile --adopt {instance.id} --force"
                 f"   go on elsewhere   launch recover {short} --host {self.host.name} --abandon"
             )
 
@@ -241,7 +241,7 @@ class Tenant:
             why = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
             words = (
                 f"{self.still_rented}\n  no process could be left that ends it: {why}\n"
-                f"  to lose what its run made   launch reconcile --adopt {self.rental.instance}"
+                f"  to lose what its run made   launch reconcile --adopt {self.rental.instance} --force"
             )
             raise ServiceError(self.host.name, RentalReason.STILL_BILLED, words) from error
         finally:
