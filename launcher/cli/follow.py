@@ -6,13 +6,13 @@ import contextlib
 import functools
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 from launcher.cli.keeping import handing_over
 from launcher.cli.signals import Terminated
-from launcher.errors import RunError, ServiceError
+from launcher.errors import MachineGoneError, RunError, ServiceError
 from launcher.hosts import Desk
 from launcher.runs.evidence import doubt
 from launcher.runs.following import Watch, finish, no_watch
@@ -73,6 +73,11 @@ def follow_to_end(
 
             end_at_limit(tenant, mirror, view)
             raise tenant.over(RentalReason.LIMIT, "its time was up") from None
+        except MachineGoneError as error:
+            if tenant is not None:
+                raise
+            # The process that looked after it has brought the run home meanwhile.
+            show_end(Mirror(mirror.run, mirror.folder.parent), view, str(error))
         except (KeyboardInterrupt, Terminated) as error:
             if tenant is not None:
                 from launcher.runs.rent_handing import hand_over
@@ -89,7 +94,7 @@ def follow_to_end(
     _leave(state)
 
 
-def show_end(mirror: Mirror, view: View, why_gone: str) -> None:
+def show_end(mirror: Mirror, view: View, why_gone: str) -> NoReturn:
     """Show how a run ended whose machine is gone, from what is here, and exit with its code.
 
     Raises RunError if its end is not here: it had not ended when the machine went.

@@ -327,5 +327,6 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
         is_rehearsed,
         report.unsound if report else None,
         departures.successor_of(mirror),
+        tenancies.rents_at(mirror),
     )
     view.end(mirror.run, state, result)

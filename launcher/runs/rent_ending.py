@@ -15,6 +15,7 @@ from launcher.runs.following import LOST_LINKS, checkpoints_left, pause, refresh
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import Choice, by_number, came, checkpoint_of, pull, shown_path
 from launcher.runs.run_desk import open_desk
+from launcher.runs.tenancies import ENDED_WITH_RUN
 from launcher.runs.tenant import Tenant
 from launcher.runs.view import View
 from launcher.values.output import Output
@@ -108,7 +109,7 @@ def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
         view.note(f"{words}   to lose the rest   launch reconcile --adopt {tenant.rental.instance} --force")
         view.note(look_after(tenant, mirror))
         return
-    tenant.end(RentalReason.LIMIT if tenant.is_past else f"the run has ended: {state}", view)
+    tenant.end(RentalReason.LIMIT if tenant.is_past else f"{ENDED_WITH_RUN}{state}", view)
 
 
 def _keep(tenant: Tenant, mirror: Mirror, view: View) -> bool:

@@ -111,7 +111,7 @@ def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: b
         found = _at(account, [*tenancies.rented()])
         unsure = _unsure_of(account, view)
         if dry_run:
-            wanted = {one.rental.intent.run for one in found if tenancies.mirror_of(one.tenancy) is not None}
+            wanted = {one.rental.intent.run for one in found if _would_go_on(one, view)}
             judged = survey(renter, wanted | unsure, adopted)
             return _report(renter, Reconciled((), judged, renter.ledger.unreadable()))
         for one in found:
@@ -154,6 +154,28 @@ def _unsure_of(account: LambdaAccount, view: View) -> set[str]:
             view.note(f"{rental.intent.run}: {why}; its machine is left until its limit")
             runs.add(rental.intent.run)
     return runs
+
+
+def _would_go_on(found: RentedMachine, view: View) -> bool:
+    """Say what `_goes_on` would do, and return what it would; change nothing. A machine that does not answer would be left."""
+    mirror = tenancies.mirror_of(found.tenancy)
+    if mirror is None:
+        return False
+    if tenancies.ledger().is_held(found.rental.nonce):
+        return True
+    try:
+        with open_desk(found.tenancy.machine, mirror) as desk:
+            state = known_summary(desk, mirror.run).state
+    except LaunchError as error:
+        view.note(f"{mirror.run}: {str(error).splitlines()[0]}")
+        return True
+    if not is_over(state):
+        view.note(f"{mirror.run} goes on: a process here would look after it")
+        return True
+    if found.tenancy.keeps:
+        return True
+    view.note(f"{mirror.run} is {state}: its files would come home before the end of its machine")
+    return False
 
 
 def _goes_on(found: RentedMachine, view: View) -> bool:

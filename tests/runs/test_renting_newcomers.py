@@ -104,3 +104,85 @@ def test_an_id_to_adopt_that_no_account_has_is_an_error(project):
     done = project.client.run("reconcile", "--adopt", "foo")
     assert done.returncode == 1
     assert "foo is not in the list" in done.stderr
+
+
+def test_what_reconcile_would_do_is_what_it_does(project):
+    """A run that has ended without a process that looks after it comes home, and its machine ends."""
+    process = project.started("--", "python3", "train.py", "wait")
+    process.kill()
+    process.communicate()
+    done = project.client.run("reconcile", "--dry-run")
+    assert (done.returncode, "wanted" in done.stdout) == (0, True), done.stderr
+    (rental,) = project.rentals()
+    assert not project.ledger.is_held(rental.nonce)
+    project.go()
+    until(lambda: "late" in project.client.run("ls", "last").stdout, "the end of its script")
+    done = project.client.run("reconcile", "--dry-run")
+    assert done.returncode == 1
+    assert "orphan" in done.stdout
+    assert "would come home" in done.stderr
+    assert len(project.ours()) == 1
+    assert project.client.run("reconcile").returncode == 0
+    over(project)
+    assert place(project, "out/weights").exists()
+
+
+def test_an_attached_client_sees_the_end_of_a_run_that_a_keeper_brings_home(project):
+    """The machine goes away under it; it shows the end, and leaves with the run's code."""
+    project.client.run("--detach", *ON_RENTED, "--", "python3", "train.py", "wait", "fail")
+    attached = project.client.start("attach", "last")
+    assert "another process here brings its files home" in attached.stderr.readline()
+    (keeper,) = project.keepers()
+    assert keeper != attached.pid
+    project.go()
+    _, said = attached.communicate(timeout=90)
+    assert attached.returncode == 1, said
+    over(project)
+
+
+VERBS = {
+    "ps": (0, "failed"),
+    "logs last": (0, "begun"),
+    "ls last": (0, "out/weights"),
+    "pull last": (0, "what came home is in"),
+    "pull last out/weights": (1, "launch ls"),
+    "stop last --yes": (0, "has failed"),
+    "recover last": (4, "launch resume"),
+    "rm --here --yes last": (1, "launch rm --here --force"),
+    "rm --yes last": (0, "its rented machine is gone"),
+    "rm --here --force --yes last": (0, "record here removed"),
+}
+
+
+def test_verbs_of_a_run_whose_machine_was_given_back(project):
+    """None connects to its address, which is another customer's by now; each says what is here."""
+    done = project.client.run(*ON_RENTED, "--", "python3", "train.py", "fail")
+    assert done.returncode == 1
+    over(project)
+    found = {}
+    for words in VERBS:
+        seen = project.client.run(*words.split())
+        text = seen.stdout + seen.stderr
+        assert "sshd" not in text
+        assert "may still train" not in text
+        found[words] = (seen.returncode, VERBS[words][1] if VERBS[words][1] in text else text)
+    assert found == VERBS
+
+
+def test_a_run_whose_machine_died_is_gone(project):
+    """It is not unreachable: nobody waits for it, and its record can be removed."""
+    process = project.started("--", "python3", "train.py", "wait")
+    process.kill()
+    process.communicate()
+    (one,) = project.service.alive()
+    one.gone = project.clock.now()
+    project.instances.end(one)
+    project.client.run("attach", "last")
+    over(project)
+    row = project.client.ok("ps").splitlines()[1]
+    assert " gone " in row
+    assert "its rented machine is gone: the provider does not list it any more; it cost at most $" in row
+    assert project.client.run("rm", "--yes", "last").returncode == 0
+    assert " stopped " in project.client.ok("ps")
+    assert project.client.run("rm", "--yes", "--here", "--force", "last").returncode == 0
+    assert "no runs yet" in project.client.ok("ps")
