@@ -34,7 +34,7 @@ def stop(
     from launcher.runs.control import stop as ask
     from launcher.runs.evidence import words
     from launcher.runs.run_desk import open_desk
-    from launcher.runs.tenancies import gone, leave_to_keeper
+    from launcher.runs.tenancies import gone, leave_to_keeper, open_for
     from launcher.values.record import Reason, is_terminal
 
     place, mirror = locate_live(run, host, "stop")
@@ -75,6 +75,13 @@ def stop(
         answer(json_shapes.Stopped(run=mirror.run, **values, problem=row.problem))
         return
     say(f"{mirror.run} {ended.state}: {ended.reason}, step {ended.step or '-'}")
+    if (rented := open_for(mirror)) is not None:
+        if rented.tenancy.keeps:
+            say(f"  its machine is kept, at {rented.price}   launch hosts")
+        else:
+            say(
+                f"  a process here brings its files home, then ends the rent, at {rented.price}   launch hosts"
+            )
     for line in filter(None, (", ".join(words(ended.evidence)), row.problem)):
         say(f"  {line}")
     if ended.reason == Reason.ENGINE_SILENT:

@@ -134,7 +134,7 @@ class _Renting:
             dict.fromkeys(one.priced.offer.type for one in candidates or self._order.candidates)
         )
         why = str(busy).splitlines()[0] if busy is not None else f"{self._order.host.name}: none is free"
-        words = f"{why}\n  what is free   launch offers     or wait for one   --wait"
+        words = f"{why}\n  what is free   launch offers     or wait for one   --wait 30m"
         return CardBusyError(words, f"no capacity of {names}")
 
     def _try(self, candidate: Candidate, setup: Setup) -> Rented:

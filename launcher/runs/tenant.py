@@ -19,6 +19,7 @@ from launcher.runs import tenancies
 from launcher.runs.mirror import Mirror
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.view import View
+from launcher.values.checkpoint import MANIFEST
 from launcher.values.clock import look_again_after
 from launcher.values.host import Host
 from launcher.values.lambda_cloud import PAGES
@@ -27,6 +28,7 @@ from launcher.values.renting import (
     Rental,
     RentalReason,
     dollars,
+    minutes_text,
 )
 from launcher.values.tenancy import Tenancy
 
@@ -160,7 +162,13 @@ class Tenant:
         run = self.tenancy.run
         short = run.rpartition("-")[2]
         words = f"{self.host.name}: {run}: {why}; it cost at most {self.cost}"
-        mend = f"from a checkpoint that is here   launch recover {short} --host {self.host.name}"
+        mirror = tenancies.mirror_of(self.tenancy)
+        if mirror is not None and any(mirror.checkpoints.glob(f"*/{MANIFEST}")):
+            mend = f"from a checkpoint that is here   launch recover {short} --host {self.host.name}"
+        else:
+            mend = (
+                f"no checkpoint of it is here; from its start   launch rerun {short} --host {self.host.name}"
+            )
         return ServiceError(self.host.name, reason, f"{words}\n  {mend}")
 
     def is_left_alone_until(
@@ -204,7 +212,7 @@ class Tenant:
                 words = f"{error}\n  {self.still_rented}"
                 raise type(error)(error.host, error.reason, words, error.retry_s) from error
             minutes = (ended.ended or self.renter.clock.now()) - ended.since
-            stage.text = f"the machine is gone: {minutes / 60:.0f} minutes, at most {self.cost}"
+            stage.text = f"the machine is gone: {minutes_text(minutes / 60)}, at most {self.cost}"
 
     def give_up(self, view: View, failure: BaseException) -> None:
         """End the rent after a failure, and say what was paid.

@@ -199,7 +199,7 @@ def test_all_cards_of_a_type_are_planned_for(person, service):
         ({"max_hours": 8}, (), "this may cost $15.92, which is more than confirm_above = 10"),
         ({"max_cost": 3, "confirm_above": 2.5}, (), "this may cost $2."),
         ({"max_hours": 8}, ("--profile", "h100"), "none free of gpu_1x_h100_pcie"),
-        ({}, ("--profile", "a100_40gb"), "max_hours = 8      which is at most $15.92"),
+        ({}, ("--profile", "a100_40gb"), "max_hours = 4      which is at most $7.96"),
         ({"max_cost": 0.01}, ("--profile", "a100_40gb"), "nothing was rented"),
     ],
 )
@@ -215,7 +215,7 @@ def test_a_dry_run_says_what_a_launch_would_refuse(person, service, keys, words,
 @pytest.mark.parametrize(
     ("keys", "words", "code", "said"),
     [
-        ({}, (), 3, "max_hours = 8      which is at most $15.92"),
+        ({}, (), 3, "max_hours = 4      which is at most $7.96"),
         ({"max_cost": 0.01}, (), 3, "raise the limit"),
         ({"max_hours": 8, "type": "gpu_1x_a100x"}, (), 2, "did you mean 'gpu_1x_a100'"),
         ({"max_hours": 8}, ("--gpus", "GPU-5f2c"), 2, "--gpus 1"),

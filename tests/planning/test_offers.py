@@ -196,7 +196,7 @@ def test_the_largest_cost_is_never_above_the_limit(price, most):
 def test_without_a_limit_nothing_is_rented():
     """The message proposes one, with what it costs."""
     with pytest.raises(
-        RefusedError, match=r"max_hours = 8 .* at most \$15.12 with gpu_1x_a100_sxm4 at \$1.89/h"
+        RefusedError, match=r"max_hours = 4 .* at most \$7.56 with gpu_1x_a100_sxm4 at \$1.89/h"
     ):
         types(Limits(), "a100_40gb")
     with pytest.raises(RefusedError, match="max_hours = 5 "):
