@@ -64,7 +64,7 @@ class OpenRental(NamedTuple):
         if not self.is_held and self.is_kept:
             return f"is kept until its limit; to end it   {RECONCILE} --adopt {self.rental.instance}"
         if not self.is_held and not self.has_begun:
-            return f"no process here ends it, and no run of it began   {RECONCILE}"
+            return f"no process here ends it   {RECONCILE}"
         if not self.is_held:
             return (
                 f"no process here ends it   launch attach {self.run.rpartition('-')[2]}     or   {RECONCILE}"

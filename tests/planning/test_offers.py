@@ -248,3 +248,11 @@ def test_what_does_not_fit_is_named_with_what_does(asked, words):
 def test_a_type_that_is_not_offered_is_named_with_the_nearest():
     with pytest.raises(UnknownNameError, match="did you mean 'gpu_1x_a10'"):
         types(EIGHT, types=["gpu_1x_a101"])
+
+
+def test_a_region_that_cannot_be_one_is_said():
+    """Beside what is free, and how long to wait for one."""
+    with pytest.raises(CardBusyError) as caught:
+        candidates("lambda", priced("lambda", ALL, EIGHT, wish("a100_40gb")), ["us-west"])
+    assert "a region has a name as us-west-1, which us-west is not" in str(caught.value)
+    assert "--wait 30m" in str(caught.value)
