@@ -100,7 +100,13 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
     if name == "failed" and result.adapted is not None:
         yield Line(f"  adapt    {result.adapted}")
     if evidence.of_rent(state.evidence):
-        yield Line(f"  next     launch recover {short} --host HOST     {_RECOVER['rent']}")
+        host = result.rents_at or "HOST"
+        if count(state.checkpoint) is None:
+            yield Line(
+                f"  next     launch rerun {short} --host {host}     from its start: it has saved no checkpoint"
+            )
+        else:
+            yield Line(f"  next     launch recover {short} --host {host}     {_RECOVER['rent']}")
     elif name in ("interrupted", "waiting"):
         what = _RECOVER.get(str(state.reason) if name == "waiting" else name, "goes on, if it can")
         yield Line(f"  next     launch recover {short}     {what}")
@@ -111,7 +117,8 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
     if result.goes_on is not None:
         yield Line(f"  goes on  launch attach {result.goes_on.rpartition('-')[2]}")
     elif name in ("failed", "stopped") and count(state.checkpoint) is not None:
-        yield Line(f"  resume   launch resume {short}     from step {state.checkpoint}")
+        there = f" --host {result.rents_at}" if result.rents_at is not None else ""
+        yield Line(f"  resume   launch resume {short}{there}     from step {state.checkpoint}")
 
 
 def home_lines(run: str, files: Mapping[Path, int]) -> Iterator[str]:

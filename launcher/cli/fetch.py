@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.cli.say import complain
-from launcher.errors import AgentError, UnreachableError
+from launcher.errors import AgentError, MachineGoneError, UnreachableError
 from launcher.runs.control import locate
 from launcher.runs.following import refresh
 from launcher.runs.last_answer import last_answer
@@ -21,6 +21,8 @@ def fetch(run: str, host: str | None) -> Mirror:
     try:
         with open_desk(place, mirror) as desk:
             refresh(desk, mirror)
+    except MachineGoneError as error:
+        complain(f"{str(error).splitlines()[0]}\n  · showing what came home")
     except UnreachableError as error:
         complain_unreached(error, mirror)
     except AgentError as error:  # the host has removed the run

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -73,6 +73,11 @@ def follow_to_end(
 
             end_at_limit(tenant, mirror, view)
             raise tenant.over(RentalReason.LIMIT, "its time was up") from None
+        except MachineGoneError as error:
+            if tenant is not None:
+                raise
+            # The process that looked after it has brought the run home meanwhile.
+            show_end(Mirror(mirror.run, mirror.folder.parent), view, str(error))
         except (KeyboardInterrupt, Terminated) as error:
             if tenant is not None:
                 from launcher.runs.rent_handing import hand_over
@@ -80,8 +85,6 @@ def follow_to_end(
                 hand_over(tenant, mirror, view)
             view.note(_detached(mirror))
             raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 0) from None
-        except MachineGoneError as error:  # another process here has ended the rent, once all was home
-            state = _known_end(mirror, str(error))
         except BrokenPipeError:  # the reader has closed the pipe, as `launch … | head` does
             if tenant is not None:
                 tenant.hand_over(mirror)
@@ -91,7 +94,7 @@ def follow_to_end(
     _leave(state)
 
 
-def show_end(mirror: Mirror, view: View, why_gone: str) -> None:
+def show_end(mirror: Mirror, view: View, why_gone: str) -> NoReturn:
     """Show how a run ended whose machine is gone, from what is here, and exit with its code.
 
     Raises RunError if its end is not here: it had not ended when the machine went.

@@ -230,8 +230,11 @@ def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
         say(f"  secrets    {', '.join(plan.secrets)}   (their values are read at launch)")
     show_findings(findings)
     if not any(finding.level == "refuse" for finding in findings):
+        is_blind = any(finding.code == "not-reached" for finding in findings)
         say(
-            "the checks pass; nothing was sent"
+            "not all was checked; nothing was sent"
+            if is_blind
+            else "the checks pass; nothing was sent"
             if rental is None
             else "the checks pass; nothing was rented or sent"
         )

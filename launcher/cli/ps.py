@@ -214,6 +214,8 @@ def _is_of_now(remedy: dict[str, Any], attempt: int | None) -> bool:
 
 
 def _state(row: Row) -> str:
+    if row.is_gone:
+        return "gone"
     if row.problem:
         return "unreachable"
     trouble = row.summary.trouble

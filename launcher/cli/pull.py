@@ -54,7 +54,8 @@ def pull(
     from launcher.runs.control import locate
     from launcher.runs.fetching import pull_once, pull_one_checkpoint, pull_until_end
     from launcher.runs.following import what_failed, what_stayed
-    from launcher.runs.pulling import Choice
+    from launcher.runs.pulling import Choice, Pulled
+    from launcher.runs.tenancies import gone
 
     place, mirror = locate(run, host)
     if mirror.is_freed:
@@ -63,6 +64,15 @@ def pull(
             f"  look   launch ls {mirror.short}"
         )
     view = make_view(as_json)
+    if (words := gone(mirror)) is not None:
+        if paths or checkpoint is not None:
+            raise RunError(words)
+        view.note(f"{words.splitlines()[0]}; what came home is in {mirror.folder}")
+        if as_json:
+            from launcher.cli.answer import answer
+
+            answer(_shape(Pulled([], 0, [], [], {}, []), mirror))
+        return
     if checkpoint is not None:
         if paths or everything or follow:
             raise UsageError("pull: --checkpoint stands alone\n  next   launch pull RUN --checkpoint last")

@@ -25,9 +25,13 @@ def reconcile(
         typer.Option(
             "--adopt",
             metavar="INSTANCE",
-            help="End this instance of the account, whoever made it and whatever runs there.",
+            help="End this instance of the account, whoever made it. What a run of this machine made there comes home first.",
         ),
     ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="End what --adopt names though a run goes on there, or files are lost."),
+    ] = False,
     after: Annotated[
         str | None,
         typer.Option(
@@ -56,7 +60,7 @@ def reconcile(
     Examples:
         launch reconcile --dry-run
         launch reconcile
-        launch reconcile --adopt 0920582c7ff041399e34823a0be62549
+        launch reconcile --adopt 0920582c7ff041399e34823a0be62549 --force
         launch reconcile --dismiss w8q2
     """
     from launcher.cli.plain_view import PlainView
@@ -66,15 +70,17 @@ def reconcile(
     from launcher.runs.silent_view import SilentView
 
     if dismiss is not None:
-        if dry_run or adopt or after is not None or as_json:
+        if dry_run or adopt or after is not None or force or as_json:
             raise UsageError(
                 "reconcile: --dismiss goes with no other option\n  next   launch reconcile --dismiss RUN"
             )
         _dismiss(dismiss)
         return
-    named = Named(adopt or (), None if after is None else _moment(after))
+    named = Named(adopt or (), None if after is None else _moment(after), force)
     if named.after is not None and not named.instances:
         raise UsageError("reconcile: --after is for what --adopt names\n  next   launch reconcile")
+    if force and not named.instances:
+        raise UsageError("reconcile: --force is for what --adopt names\n  next   launch reconcile")
     view = SilentView() if as_json else PlainView()
     reports = reconcile_all(named, view, dry_run=dry_run)
     if as_json:
@@ -97,12 +103,14 @@ def reconcile(
     for path in _unreadable(reports):
         complain(f"{path} cannot be read: what it stands for may be paid for")
     there = [one for one in named.instances if any(one in report.listed for report in reports)]
+    is_missing = False
     for one in named.instances:
         if one not in there and not any(
             one == ending.instance for report in reports for ending in report.done.ended
         ):
-            complain(f"{one}: no account here has such an instance: it is gone, or another key's")
-    if any(report.done.is_anything_left for report in reports):
+            complain(f"{one} is not in the list of any account here: it has gone, or it is another key's")
+            is_missing = named.after is None
+    if is_missing or any(report.done.is_anything_left for report in reports):
         raise typer.Exit(1)
     if there and not dry_run:
         raise typer.Exit(5)

@@ -19,12 +19,12 @@ def show_rental(choice: RentalChoice) -> None:
     from launcher.values.renting import dollars
 
     for number, one in enumerate(choice.found):
-        free = ", ".join(choice.regions_of(one)) or "none free just now"
+        free = ", ".join(choice.regions_of(one))
         expected = (
             f"expected {dollars(one.expected)} ({one.why_expected}), " if one.expected is not None else ""
         )
         cost = f"{expected}at most {dollars(one.largest)} in {hours_text(one.limit_s)}"
-        words = f"{one.offer.type} at {one.offer.price} in {free}: {cost}"
+        words = f"{one.offer.type} at {one.offer.price}{f' in {free}' if free else ', none free just now'}: {cost}"
         say_wrapped(f"  {'rent' if number == 0 else 'or':<10} {words}", hang=13)
 
 

@@ -60,9 +60,13 @@ def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool, as_json: bo
     from launcher.cli.say import complain, say
     from launcher.runs.cleaning import remove_here
     from launcher.runs.local_copies import LocalCopies
+    from launcher.runs.tenancies import gone
 
     subject = f"{mirror.short} on {place.name}"
     freeing, silence = None, ""
+    is_gone = gone(mirror) is not None
+    if is_gone:
+        mirror.mark_freed()  # nothing of it can be there
     try:
         freeing = None if mirror.is_freed else _free(place, mirror, force=force)
     except (UnreachableError, OtherRootError) as error:
@@ -71,6 +75,8 @@ def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool, as_json: bo
         silence = str(error).splitlines()[0]
     if silence:
         what = f"nothing was removed there ({silence})"
+    elif is_gone:
+        what = "its rented machine is gone"
     elif freeing is None:
         what = "was freed before"
     elif freeing.bytes is None:

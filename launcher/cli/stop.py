@@ -34,12 +34,30 @@ def stop(
     from launcher.runs.control import stop as ask
     from launcher.runs.evidence import words
     from launcher.runs.run_desk import open_desk
-    from launcher.runs.tenancies import leave_to_keeper
-    from launcher.values.record import Reason
+    from launcher.runs.tenancies import gone, leave_to_keeper, open_for
+    from launcher.values.record import Reason, is_terminal
 
     place, mirror = locate_live(run, host, "stop")
     check_last(run, mirror, "stop", yes=yes)
     from launcher.cli.streams import console
+
+    if gone(mirror) is not None and (state := mirror.state()) is not None and is_terminal(state.state):
+        if as_json:
+            from launcher.cli import json_shapes
+            from launcher.cli.answer import answer
+
+            answer(
+                json_shapes.Stopped(
+                    run=mirror.run,
+                    state=state.state,
+                    reason=state.reason,
+                    rehearsed=state.rehearsed,
+                    problem=None,
+                )
+            )
+        else:
+            say(f"{mirror.run} has {state.state}, and its rented machine was given back")
+        return
 
     grace_s = mirror.plan().stop_grace_s
     with open_desk(place, mirror) as desk:
@@ -57,6 +75,13 @@ def stop(
         answer(json_shapes.Stopped(run=mirror.run, **values, problem=row.problem))
         return
     say(f"{mirror.run} {ended.state}: {ended.reason}, step {ended.step or '-'}")
+    if (rented := open_for(mirror)) is not None:
+        if rented.tenancy.keeps:
+            say(f"  its machine is kept, at {rented.price}   launch hosts")
+        else:
+            say(
+                f"  a process here brings its files home, then ends the rent, at {rented.price}   launch hosts"
+            )
     for line in filter(None, (", ".join(words(ended.evidence)), row.problem)):
         say(f"  {line}")
     if ended.reason == Reason.ENGINE_SILENT:

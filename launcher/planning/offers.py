@@ -18,9 +18,10 @@ from launcher.values.base import Written
 from launcher.values.lambda_settings import LONGEST_HOURS
 from launcher.values.parsing import unknown_name
 from launcher.values.profile import Profile
-from launcher.values.renting import Offer, cents, dollars
+from launcher.values.renting import Offer, cents, dollars, minutes_text
 
-PROPOSED_HOURS = 8
+_REGION = re.compile(r"[a-z]+(-[a-z]+)+-[0-9]+")
+PROPOSED_HOURS = 4
 _DESCRIPTION = re.compile(r"\s*(?P<card>[^()]*?)\s*\((?P<memory>\d+(?:\.\d+)?)\s*GB\b.*")
 _TYPE = re.compile(r"gpu_\d+x_(?P<family>\w+)")
 _FAMILIES = {
@@ -300,7 +301,7 @@ def _too_small(host: str, offer: Offer, limits: Limits) -> RefusedError:
     written = [] if limits.max_hours is None else [f"max_hours = {limits.max_hours:g}"]
     written += [] if limits.max_cents is None else [f"max_cost = {limits.max_cents / 100:g}"]
     return RefusedError(
-        f"{host}: {' and '.join(written)} allows {minutes:.0f} minutes of {offer.type} at {offer.price}, "
+        f"{host}: {' and '.join(written)} allows {minutes_text(minutes)} of {offer.type} at {offer.price}, "
         f"which may take {boots:.0f} to boot\n  nothing was rented; raise the limit, or name a cheaper type: launch offers"
     )
 
@@ -309,8 +310,10 @@ def _nothing_free(host: str, offers: Sequence[Offer], regions: Sequence[str]) ->
     names = ", ".join(offer.type for offer in offers)
     where = f" in {', '.join(regions)}" if regions else ""
     others = sorted({name for offer in offers for name in offer.regions})
+    if odd := [one for one in regions if not _REGION.fullmatch(one)]:
+        where += f", and a region has a name as us-west-1, which {odd[0]} is not"
     elsewhere = f"; free in {', '.join(others)}" if regions and others else ""
     return CardBusyError(
-        f"{host}: none free of {names}{where}{elsewhere}\n  what is free   launch offers     or wait for one   --wait",
+        f"{host}: none free of {names}{where}{elsewhere}\n  what is free   launch offers     or wait for one   --wait 30m",
         f"no capacity of {names}",
     )

@@ -23,6 +23,7 @@ from launcher.runs.meter import Meter
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import NO_JOB, probe
 from launcher.runs.pulling import shown_path
+from launcher.runs.tenancies import gone
 from launcher.runs.view import Stage
 from launcher.runtimes import Runtime, open_all, open_for_run
 from launcher.runtimes.runtime import Holding, Supply
@@ -150,7 +151,9 @@ def check_here(mirror: Mirror, *, force: bool) -> None:
     files = LocalCopies(mirror).files()
     if files and not force:
         short, size = mirror.short, decimal(sum(path.lstat().st_size for path in files))
-        keep = "" if mirror.is_freed else f"to keep them   launch rm {short}     or "
+        keep = (
+            "" if mirror.is_freed or gone(mirror) is not None else f"to keep them   launch rm {short}     or "
+        )
         raise LastCopyError(
             f"{short}: the last copies of {files_text(len(files))} ({size}) would be removed: {mirror.folder}\n"
             f"  {keep}lose them   launch rm --here --force {short}",

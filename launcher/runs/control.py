@@ -62,6 +62,7 @@ class Row(NamedTuple):
     reached: float | None = None
     kept_age_s: float | None = None
     is_unreachable: bool = False
+    is_gone: bool = False
     goes_on: Departure | None = None
     next: str | None = None
     beside: str | None = None
@@ -94,6 +95,10 @@ def _with_departures(row: Row) -> Row:
         return row
     mirror = Mirror(row.summary.run, runs_folder())
     departure = departures.departure_of(mirror)
+    if departure is not None and departure.is_open and tenancies.gone(mirror) is not None:
+        departure = departure.model_copy(
+            update={"settled": departure.abandoned}
+        )  # nobody is left to hear of it
     beside = departures.still_training(mirror, row.summary.parent)
     if departure is None:
         return row if beside is None else row._replace(beside=beside)
@@ -135,7 +140,9 @@ def _own_rows(own: Sequence[Mirror]) -> list[Row]:
         if state is not None and is_terminal(state.state):
             rows.append(Row(host.name, remembered(mirror)))
         elif mirror.run in gone:
-            rows.append(Row(host.name, remembered(mirror), gone[mirror.run]))
+            left = gone[mirror.run]
+            summary = remembered(mirror).model_copy(update={"ended": left.ended})
+            rows.append(Row(host.name, summary, left.words, is_gone=True))
         else:
             open_runs.setdefault(host.model_dump_json(), (host, []))[1].append(mirror)
     with ThreadPoolExecutor(MOST_HOSTS_AT_ONCE) as pool:

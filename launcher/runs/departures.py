@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from launcher.errors import RunError
+from launcher.runs import tenancies
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.run_id import RUN_ID
@@ -66,6 +67,8 @@ def still_training(mirror: Mirror, parent: Parent | None) -> str | None:
     before = Mirror(parent.run, mirror.folder.parent)
     departure = departure_of(before)
     if departure is None or not departure.is_open or departure.run != mirror.run:
+        return None
+    if tenancies.gone(before) is not None:
         return None
     return f"its parent {before.short} may still train on {before.host().name}, which has not answered since"
 

@@ -13,7 +13,7 @@ from rich.filesize import decimal
 
 from launcher.errors import HostError, MachineGoneError, RunError, ServiceError, UnreachableError
 from launcher.hosts import Desk
-from launcher.runs import departures
+from launcher.runs import departures, tenancies
 from launcher.runs.adapting import mending_command
 from launcher.runs.checkpoint_pulling import CheckpointKeeper
 from launcher.runs.host_figures import host_figures
@@ -25,7 +25,7 @@ from launcher.runs.not_sent import explained
 from launcher.runs.picture import draw
 from launcher.runs.picture_title import title_of
 from launcher.runs.precision_report import known_precision
-from launcher.runs.pulling import Choice, Pulled, came, pull, shown_path
+from launcher.runs.pulling import Choice, Pulled, by_number, came, checkpoint_of, pull, shown_path
 from launcher.runs.run_desk import Opening, open_desk
 from launcher.runs.tensorboard import TensorBoard
 from launcher.runs.view import Result, View
@@ -195,17 +195,26 @@ def _bring_home(
         view.note(f"not pulled: {str(error).splitlines()[0]}   {again}")
         return
     keeper.finish(view)  # what it still brings does not stay there alone
-    for text in (*what_stayed(pulled, desk.host, mirror), what_failed(pulled, desk.host, mirror)):
+    stays = not tenancies.ends_with(mirror)
+    for text in (
+        *what_stayed(pulled, desk.host, mirror, stays=stays),
+        what_failed(pulled, desk.host, mirror),
+    ):
         if text:
             view.note(text)
 
 
-def what_stayed(pulled: Pulled, host: str, mirror: Mirror) -> list[str]:
-    """Return a line for each kind of file that a pull did not bring, with the command that does; and what was renamed."""
+def what_stayed(pulled: Pulled, host: str, mirror: Mirror, *, stays: bool = True) -> list[str]:
+    """Return a line for each kind of file that a pull did not bring, with the command that does; and what was renamed.
+
+    On a rented machine that ends with its run nothing `stays`: the end of its rent brings the rest, and says what is lost.
+    """
     short = mirror.short
     lines = [
         f"{path.relative_to(mirror.folder)} is the file that you had changed here" for path in pulled.yours
     ]
+    if not stays:
+        return lines
     if pulled.over_limit:
         lines.append(
             f"over the limit of {decimal(mirror.plan().pull_limit)}, still on {host}: {_listed(pulled.over_limit)}"
@@ -239,21 +248,6 @@ def what_failed(pulled: Pulled, host: str, mirror: Mirror) -> str | None:
 def _listed(files: list[Output]) -> str:
     words = [f"{shown_path(file.path)} ({decimal(file.size)})" for file in files[:3]]
     return ", ".join(words) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
-
-
-def checkpoint_of(path: str) -> str:
-    """Return the checkpoint's folder that a file is in, as it is named to pull it."""
-    parts = path.split("/")
-    if parts[0] == "checkpoints":
-        return "/".join(parts[:2])
-    depth = next(index for index, part in enumerate(parts) if part.startswith("checkpoint-"))
-    return shown_path("/".join(parts[: depth + 1]))
-
-
-def by_number(folder: str) -> tuple[str, int]:
-    """Return the name and the number of a checkpoint's folder, which sort `checkpoint-9` before `checkpoint-12`."""
-    name = folder.rstrip("0123456789")
-    return name, int(folder[len(name) :] or 0)
 
 
 def refresh(desk: Desk, mirror: Mirror, most: float = math.inf) -> None:
@@ -334,5 +328,6 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
         is_rehearsed,
         report.unsound if report else None,
         departures.successor_of(mirror),
+        tenancies.rents_at(mirror),
     )
     view.end(mirror.run, state, result)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.errors import CardBusyError, HostError, HostKeyError, RefusedError, ServiceError
+from launcher.errors import CardBusyError, HostError, HostKeyError, RefusedError, ServiceError, UnsettledError
 from launcher.hosts.instance_keys import login_key, new_key, user_data
 from launcher.hosts.instance_login import Login, log_in
 from launcher.hosts.new_keys import NEW_KEYS
@@ -28,7 +28,7 @@ from launcher.runs.whole_file import write_durably
 from launcher.values.host import Host, MachineKeys
 from launcher.values.lambda_cloud import LambdaReason
 from launcher.values.lambda_settings import USER, LambdaSettings
-from launcher.values.renting import Instance, Rental, Setup, dollars
+from launcher.values.renting import Instance, Rental, RentalReason, Setup, dollars
 from launcher.values.tenancy import Tenancy
 
 WAIT_S = 30.0
@@ -134,7 +134,7 @@ class _Renting:
             dict.fromkeys(one.priced.offer.type for one in candidates or self._order.candidates)
         )
         why = str(busy).splitlines()[0] if busy is not None else f"{self._order.host.name}: none is free"
-        words = f"{why}\n  what is free   launch offers     or wait for one   --wait"
+        words = f"{why}\n  what is free   launch offers     or wait for one   --wait 30m"
         return CardBusyError(words, f"no capacity of {names}")
 
     def _try(self, candidate: Candidate, setup: Setup) -> Rented:
@@ -152,14 +152,19 @@ class _Renting:
             raise
 
     def _end_new_ones(self, before: set[str]) -> None:
-        """End what a launch that was interrupted may have made; what cannot be seen yet is left to `launch reconcile`."""
+        """End what a launch that was interrupted may have made; raise UnsettledError if it cannot be seen yet."""
         for rental in self._renter.ledger.rentals():
             if rental.nonce in before or rental.intent.run != self._order.run or not rental.is_open:
                 continue
             with contextlib.suppress(HostError, OSError):
                 self._renter.end(rental, "the launch was interrupted")
             if self._renter.known(rental).is_open:
-                self._view.note("an instance of the interrupted launch may still appear   launch reconcile")
+                name, cost = self._order.host.name, dollars(rental.intent.cents_per_hour)
+                raise UnsettledError(
+                    name,
+                    RentalReason.STILL_BILLED,
+                    f"{name}: the launch was interrupted, and an instance of it may still appear, at {cost}/h\n  end it   launch reconcile",
+                ) from None
 
     def _setup(self) -> Setup:
         """Return what an instance is made with; our login key is in the account from here on."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.hosts.rental_ledger import Ledger, usual_folder
-from launcher.runs.tenancies import rented
+from launcher.runs.tenancies import mirror_of, rented
 from launcher.values.renting import Rental, RentalState, dollars
 from launcher.values.tenancy import Tenancy
 
@@ -26,7 +26,7 @@ class OpenRental(NamedTuple):
     """A rental that may cost something, whether a process here looks after it, and its cost so far in cents, at most.
 
     If nobody knows whether its launch made an instance, that is what the instance would have cost. `is_kept`: its table says
-    that it is not ended with its run; `for_run` is whose machine it is now.
+    that it is not ended with its run; `for_run` is whose machine it is now, and `has_begun` whether a run may be there.
     """
 
     rental: Rental
@@ -35,6 +35,7 @@ class OpenRental(NamedTuple):
     is_past: bool
     is_kept: bool = False
     for_run: str | None = None
+    has_begun: bool = False
 
     @property
     def run(self) -> str:
@@ -62,6 +63,8 @@ class OpenRental(NamedTuple):
             return f"is past its limit, and may still be billed   {RECONCILE}"
         if not self.is_held and self.is_kept:
             return f"is kept until its limit; to end it   {RECONCILE} --adopt {self.rental.instance}"
+        if not self.is_held and not self.has_begun:
+            return f"no process here ends it   {RECONCILE}"
         if not self.is_held:
             return (
                 f"no process here ends it   launch attach {self.run.rpartition('-')[2]}     or   {RECONCILE}"
@@ -101,4 +104,8 @@ def _of(rental: Rental, tenancy: Tenancy | None, now: float, *, is_held: bool) -
     may_be_billed = rental.state is RentalState.INTENT
     cost = rental.time_cents(now) if may_be_billed else rental.cents_at(now)
     found = OpenRental(rental, is_held, cost, rental.is_past(now))
-    return found if tenancy is None else found._replace(is_kept=tenancy.keeps, for_run=tenancy.run)
+    if tenancy is None:
+        return found
+    return found._replace(
+        is_kept=tenancy.keeps, for_run=tenancy.run, has_begun=mirror_of(tenancy) is not None
+    )

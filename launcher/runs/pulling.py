@@ -172,6 +172,21 @@ def shown_path(path: str) -> str:
     return rest if top == "code" and rest.split("/")[0] not in TOPS else path
 
 
+def checkpoint_of(path: str) -> str:
+    """Return the checkpoint's folder that a file is in, as it is named to pull it."""
+    parts = path.split("/")
+    if parts[0] == "checkpoints":
+        return "/".join(parts[:2])
+    depth = next(index for index, part in enumerate(parts) if part.startswith("checkpoint-"))
+    return shown_path("/".join(parts[: depth + 1]))
+
+
+def by_number(folder: str) -> tuple[str, int]:
+    """Sort `checkpoint-9` before `checkpoint-12`."""
+    name = folder.rstrip("0123456789")
+    return name, int(folder[len(name) :] or 0)
+
+
 def within(files: Sequence[File], limit: int) -> list[File]:
     """Return the first files whose bytes together stay within a limit."""
     total, chosen = 0, []

@@ -6,14 +6,16 @@ import contextlib
 import sys
 from collections.abc import Iterable
 
+from rich.filesize import decimal
+
 from launcher.errors import AgentError, HostError, LaunchError, RunError, ServiceError, UnreachableError
 from launcher.hosts import Desk
 from launcher.runs.checkpoint_pulling import WHOLE, pull_checkpoint
-from launcher.runs.control import known_summary
-from launcher.runs.following import LOST_LINKS, by_number, checkpoint_of, pause, refresh
+from launcher.runs.following import LOST_LINKS, checkpoints_left, pause, refresh
 from launcher.runs.mirror import Mirror
-from launcher.runs.pulling import Choice, Pulled, came, pull, shown_path
+from launcher.runs.pulling import Choice, by_number, came, checkpoint_of, pull, shown_path
 from launcher.runs.run_desk import open_desk
+from launcher.runs.tenancies import ENDED_WITH_RUN
 from launcher.runs.tenant import Tenant
 from launcher.runs.view import View
 from launcher.values.output import Output
@@ -25,64 +27,74 @@ OLDER_BYTES = 20_000_000_000
 NO_LIMIT = sys.maxsize
 """Everything comes home whatever its size: nothing can be fetched from a machine that is gone."""
 
+MOST_NAMED = 8
+
 
 def is_over(state: str) -> bool:
     """Whether nothing more happens on the machine unless a client has it happen."""
     return is_terminal(state) or state in (State.WAITING, State.INTERRUPTED)
 
 
-def bring_home(desk: Desk, mirror: Mirror, state: str, view: View) -> None:
+def bring_home(desk: Desk, mirror: Mirror, view: View) -> None:
     """Bring everything home that a run made on a machine that will be gone, and prove it by the host's own digests.
 
-    Of a run that has not succeeded that includes its newest whole checkpoint, if it has one, and of any run the checkpoints
-    of a script that saves its own. Raises RunError if something cannot be sent or does not fit here, and HostError.
+    That includes its newest whole checkpoint, and those of a script that saves its own, the newest first, as long as they are not
+    too large. The others are named: they are lost with the machine. Raises RunError if something cannot be sent or does not
+    fit here, and HostError; what can come has come then.
     """
     refresh(desk, mirror)
     with view.stage("home") as stage:
         pulled = pull(desk, mirror, Choice(NO_LIMIT), stage)
-        _check_all_came(mirror, pulled)
-        words = [came(pulled)]
-        chosen, others = own_checkpoints(pulled.checkpoints)
-        if chosen:
-            own = pull(desk, mirror, Choice(NO_LIMIT, tuple(chosen)), stage)
-            _check_all_came(mirror, own)
-            words.append(f"{', '.join(chosen)}: {came(own)}")
-        if state != State.SUCCEEDED:
-            try:
-                words.append(pull_checkpoint(desk, mirror, WHOLE, stage).words)
-            except AgentError as error:
-                if error.code != "no-checkpoint":
-                    raise
+        words, failed = [came(pulled)], {**pulled.left_out}
+        folders = own_checkpoints(pulled.checkpoints)
+        try:
+            words.append(pull_checkpoint(desk, mirror, WHOLE, stage).words)
+        except AgentError as error:
+            if error.code != "no-checkpoint":
+                raise
+        if folders:
+            saved = pull(desk, mirror, Choice(NO_LIMIT, paths=(*folders,)), stage)
+            words.append(f"{', '.join(folders)}: {came(saved)}")
+            failed |= saved.left_out
+        if failed:
+            path, why = min(failed.items())
+            more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+            raise RunError(f"{mirror.run}: {shown_path(path)} cannot be brought home: {why}{more}")
         stage.text = "; ".join([*words, "each as its machine has it"])
-    if others:
-        view.note(f"older checkpoints are left behind, and go with the machine: {', '.join(others)}")
+    if older := checkpoints_left(pulled, mirror):
+        names = sorted({checkpoint_of(file.path) for file in older}, key=by_number)
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        size = decimal(sum(file.size for file in older))
+        view.note(
+            f"older checkpoints are lost with the machine: {', '.join(names[-MOST_NAMED:])}{more} ({size})"
+        )
 
 
-def _check_all_came(mirror: Mirror, pulled: Pulled) -> None:
-    if pulled.left_out:
-        path, why = min(pulled.left_out.items())
-        more = f", and {len(pulled.left_out) - 1} more" if len(pulled.left_out) > 1 else ""
-        raise RunError(f"{mirror.run}: {shown_path(path)} cannot be brought home: {why}{more}")
+def own_checkpoints(files: Iterable[Output]) -> list[str]:
+    """Return the checkpoints to bring home that a script saved by itself: they may be all that it has made.
 
-
-def own_checkpoints(files: Iterable[Output]) -> tuple[list[str], list[str]]:
-    """Return the checkpoints that a script saved by itself and that come home, and those that do not.
-
-    They may be all that it has made. The newest of each series comes, and older ones as long as they are not too large.
+    The newest of each series comes, and the newest finished one: a Trainer that was ended while it saved has written no
+    `trainer_state.json` there. Older ones come as long as they are not too large.
     """
     sizes: dict[str, int] = {}
+    finished: set[str] = set()
     for file in files:
-        if not file.path.startswith("checkpoints/"):  # of those that launcher has sealed one is enough
-            folder = checkpoint_of(file.path)
-            sizes[folder] = sizes.get(folder, 0) + file.size
-    newest = {by_number(folder)[0]: folder for folder in sorted(sizes, key=by_number)}
-    left, chosen = OLDER_BYTES, set(newest.values())
+        if file.path.startswith("checkpoints/"):  # of those that launcher has sealed one is enough
+            continue
+        folder = checkpoint_of(file.path)
+        sizes[folder] = sizes.get(folder, 0) + file.size
+        if file.path.endswith("/trainer_state.json"):
+            finished.add(folder)
+    in_order = sorted(sizes, key=by_number)
+    newest = {by_number(folder)[0]: folder for folder in in_order}
+    newest_finished = {by_number(folder)[0]: folder for folder in in_order if folder in finished}
+    left, chosen = OLDER_BYTES, {*newest.values(), *newest_finished.values()}
     for folder in sorted(sizes.keys() - chosen, key=lambda one: -by_number(one)[1]):
         left -= sizes[folder]
         if left < 0:
             break
         chosen.add(folder)
-    return sorted(chosen, key=by_number), sorted(sizes.keys() - chosen, key=by_number)
+    return sorted(chosen, key=by_number)
 
 
 def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
@@ -96,17 +108,17 @@ def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
     if tenant.tenancy.keeps and not tenant.is_past and not _keep(tenant, mirror, view):
         return
     try:
-        _bring_home_over_lost_links(tenant, mirror, state, view)
+        _bring_home_over_lost_links(tenant, mirror, view)
     except ServiceError:
         raise  # the rent is over
     except (HostError, RunError) as error:
         words = f"{tenant.host.name}: its machine is not ended, since not all is here: {str(error).splitlines()[0]}"
         if tenant.is_keeper:
             raise RunError(words) from error  # it tries again
-        view.note(f"{words}   to lose the rest   launch reconcile --adopt {tenant.rental.instance}")
+        view.note(f"{words}   to lose the rest   launch reconcile --adopt {tenant.rental.instance} --force")
         view.note(look_after(tenant, mirror))
         return
-    tenant.end(RentalReason.LIMIT if tenant.is_past else f"the run has ended: {state}", view)
+    tenant.end(RentalReason.LIMIT if tenant.is_past else f"{ENDED_WITH_RUN}{state}", view)
 
 
 def _keep(tenant: Tenant, mirror: Mirror, view: View) -> bool:
@@ -116,8 +128,10 @@ def _keep(tenant: Tenant, mirror: Mirror, view: View) -> bool:
     """
     if tenant.is_keeper:
         return tenant.is_left_alone_until(lambda: tenant.is_past)
-    words, keeper = _kept(tenant), tenant.hand_over(mirror)
+    words, cron = _kept(tenant), cron_note(tenant)
+    keeper = tenant.hand_over(mirror)
     view.note(f"{words}; process {keeper.pid} does then   {keeper.log}")
+    view.note(cron)
     return False
 
 
@@ -128,7 +142,7 @@ def end_at_limit(tenant: Tenant, mirror: Mirror, view: View) -> None:
     """
     try:
         with open_desk(tenant.host, mirror) as desk:
-            bring_home(desk, mirror, known_summary(desk, mirror.run).state, view)
+            bring_home(desk, mirror, view)
     except (LaunchError, OSError) as error:
         with contextlib.suppress(OSError):  # as of a log on a full disk
             view.note(
@@ -147,13 +161,13 @@ def look_after(tenant: Tenant, mirror: Mirror) -> str:
     )
 
 
-def _bring_home_over_lost_links(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
+def _bring_home_over_lost_links(tenant: Tenant, mirror: Mirror, view: View) -> None:
     """Bring a run home; a lost link is opened again a few times. Raises as `bring_home`, and as `Tenant.watch`."""
     losses = 0
     while True:
         try:
             with open_desk(tenant.host, mirror) as desk:
-                bring_home(desk, mirror, state, view)
+                bring_home(desk, mirror, view)
                 return
         except UnreachableError as error:
             losses += 1
@@ -161,6 +175,11 @@ def _bring_home_over_lost_links(tenant: Tenant, mirror: Mirror, state: str, view
                 raise
             tenant.watch(view, error)
             pause(view, error, losses)
+
+
+def cron_note(tenant: Tenant) -> str:
+    """Return what is said of the line for cron on another machine."""
+    return f"in case this machine goes down, a line for crontab -e on another one that has the API key; it goes once the machine has gone:   {tenant.cron_line}"
 
 
 def _kept(tenant: Tenant) -> str:

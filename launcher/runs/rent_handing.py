@@ -5,6 +5,7 @@ from __future__ import annotations
 from launcher.errors import HostError, LaunchError
 from launcher.runs import tenancies
 from launcher.runs.mirror import Mirror
+from launcher.runs.rent_ending import cron_note
 from launcher.runs.tenant import Tenant
 from launcher.runs.view import View
 
@@ -17,12 +18,10 @@ def hand_over(tenant: Tenant, mirror: Mirror, view: View) -> None:
         )
         tenant.release()
         return
-    cron, words = tenant.cron_line, f"{tenant.cost} so far, {tenant.price}, at most until {tenant.until}"
+    cron, words = cron_note(tenant), f"{tenant.cost} so far, {tenant.price}, at most until {tenant.until}"
     keeper = tenant.hand_over(mirror)
     view.note(f"process {keeper.pid} brings its files home, then ends the rent: {words}   {keeper.log}")
-    view.note(
-        f"in case this machine goes down, a line for crontab -e on another one that has the API key; it goes once the machine has gone:   {cron}"
-    )
+    view.note(cron)
 
 
 def leave(tenant: Tenant, view: View) -> None:

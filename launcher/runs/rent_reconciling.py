@@ -12,6 +12,7 @@ from launcher.hosts.rental_account import LambdaAccount, has_key, open_account
 from launcher.hosts.renter import Renter
 from launcher.planning.reconciling import has_any_of
 from launcher.runs import resolve, tenancies
+from launcher.runs.adopting import bring_home_first
 from launcher.runs.control import known_summary
 from launcher.runs.mirror import Mirror
 from launcher.runs.rent_ending import bring_home, end_rent, is_over
@@ -34,16 +35,20 @@ class Report(NamedTuple):
 
 
 class Named(NamedTuple):
-    """Instances that the user wants ended, whoever's they are, and from which time on; None for now."""
+    """Instances that the user wants ended, whoever's they are, and from which time on; None for now.
+
+    With `force` also if what their runs made is lost with them.
+    """
 
     instances: Sequence[str] = ()
     after: float | None = None
+    force: bool = False
 
 
 def reconcile_all(named: Named, view: View, *, dry_run: bool) -> list[Report]:
     """Reconcile every account that this user has rented at, or that a table here names.
 
-    With `dry_run` nothing is changed. One that fails keeps no other. Raises BadFileError or ServiceAuthError without a key,
+    With `dry_run` nothing is changed. Raises RunError if what a named machine has does not come home. One that fails keeps no other. Raises BadFileError or ServiceAuthError without a key,
     and ServiceError.
     """
     reports, failed = [], []
@@ -106,9 +111,12 @@ def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: b
         found = _at(account, [*tenancies.rented()])
         unsure = _unsure_of(account, view)
         if dry_run:
-            wanted = {one.rental.intent.run for one in found if tenancies.mirror_of(one.tenancy) is not None}
+            wanted = {one.rental.intent.run for one in found if _would_go_on(one, view)}
             judged = survey(renter, wanted | unsure, adopted)
             return _report(renter, Reconciled((), judged, renter.ledger.unreadable()))
+        for one in found:
+            if one.rental.instance in adopted and not named.force:
+                bring_home_first(one, view, is_due=named.after is not None)
         wanted = {
             one.rental.intent.run
             for one in found
@@ -148,6 +156,28 @@ def _unsure_of(account: LambdaAccount, view: View) -> set[str]:
     return runs
 
 
+def _would_go_on(found: RentedMachine, view: View) -> bool:
+    """Say what `_goes_on` would do, and return what it would; change nothing. A machine that does not answer would be left."""
+    mirror = tenancies.mirror_of(found.tenancy)
+    if mirror is None:
+        return False
+    if tenancies.ledger().is_held(found.rental.nonce):
+        return True
+    try:
+        with open_desk(found.tenancy.machine, mirror) as desk:
+            state = known_summary(desk, mirror.run).state
+    except LaunchError as error:
+        view.note(f"{mirror.run}: {str(error).splitlines()[0]}")
+        return True
+    if not is_over(state):
+        view.note(f"{mirror.run} goes on: a process here would look after it")
+        return True
+    if found.tenancy.keeps:
+        return True
+    view.note(f"{mirror.run} is {state}: its files would come home before the end of its machine")
+    return False
+
+
 def _goes_on(found: RentedMachine, view: View) -> bool:
     """Deal with the run of a machine that no process looks after; return whether the machine is still wanted."""
     mirror = tenancies.mirror_of(found.tenancy)
@@ -173,7 +203,7 @@ def _deal_with(tenant: Tenant, mirror: Mirror, view: View) -> bool:
         with open_desk(tenant.host, mirror) as desk:
             state = known_summary(desk, mirror.run).state
             if tenant.is_past:
-                bring_home(desk, mirror, state, view)
+                bring_home(desk, mirror, view)
     except UnreachableError as error:
         tenant.watch(view, error)
         raise

@@ -242,7 +242,7 @@ def confirm(choice: RentalChoice, view: View, *, is_sure: bool) -> None:
     if answer is None:
         raise RefusedError(f"nothing was rented: {asked.message}\n  {asked.mend}")
     if not answer:
-        raise RefusedError(f"nothing was rented, as you answered\n  {asked.mend}")
+        raise RefusedError("nothing was rented, as you answered\n  a lower max_hours or max_cost limits it")
 
 
 def earlier_run(job: str, profile: Profile) -> Expected | None:

@@ -148,9 +148,9 @@ class Kept:
         """Use it for what goes on with the run that it was for."""
         self._tenant, self._parent = tenant, parent
 
-    def bring_home(self, desk: Desk, state: str, view: View) -> None:
+    def bring_home(self, desk: Desk, view: View) -> None:
         """Bring home what the earlier run left: whoever ends the rent will look after the new one alone."""
-        bring_home(desk, self._parent, state, view)
+        bring_home(desk, self._parent, view)
 
     def new_run(self, job: str) -> str:
         """Return the id of the new run, whose machine it is from now on."""

@@ -135,7 +135,7 @@ def _resume(
         refuse_moved(desk, parent)
         refresh(desk, parent)
         if kept is not None:
-            kept.bring_home(desk, summary.state, view)
+            kept.bring_home(desk, view)
         before = parent.whole_plan()
         refuse_verification(before, parent)
         plan = changed_plan(before, request.settings, name, host)

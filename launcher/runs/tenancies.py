@@ -17,8 +17,8 @@ from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_durably
 from launcher.values.lambda_settings import API, LambdaSettings
-from launcher.values.record import is_terminal
-from launcher.values.renting import Rental, RentalState, dollars, run_cents
+from launcher.values.record import State, is_terminal
+from launcher.values.renting import Rental, RentalReason, RentalState, dollars, run_cents
 from launcher.values.tenancy import Tenancy
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ TENANCY = "tenancy.json"
 KNOWN_HOSTS = "known_hosts"
 SERVICES = "services"
 SETUP_LOG, KEEPER_LOG = "setup.log", "keeper.log"
+ENDED_WITH_RUN = "the run has ended: "
+"""So begins the reason of a rent that was ended because its run had."""
 ASKED = "asked"
 """The file by which a command asks a process that only keeps a machine to give it up."""
 
@@ -53,6 +55,13 @@ class RentedMachine(NamedTuple):
     def price(self) -> str:
         """What an hour costs."""
         return f"{dollars(self.rental.intent.cents_per_hour)}/h"
+
+
+class GoneMachine(NamedTuple):
+    """What became of a machine that is rented no more, in one line, and when that was."""
+
+    words: str
+    ended: float | None
 
 
 def ledger() -> Ledger:
@@ -101,13 +110,33 @@ def rented_for(run: str) -> RentedMachine | None:
     return next((one for one in reversed([*rented()]) if run in one.runs), None)
 
 
+def open_for(mirror: Mirror) -> RentedMachine | None:
+    """Return the machine that is rented for a run just now; None if there is none, or another run has taken it over."""
+    found = rented_for(mirror.run)
+    return found if found is not None and found.rental.is_open and found.tenancy.run == mirror.run else None
+
+
+def ends_with(mirror: Mirror) -> bool:
+    """Whether a run is on a rented machine that is given back once the run has ended: nothing stays there."""
+    found = open_for(mirror)
+    return found is not None and not found.tenancy.keeps
+
+
+def rents_at(mirror: Mirror) -> str | None:
+    """Return the account at which a run had a machine that is given back with its end; None if it had none, or keeps it."""
+    found = rented_for(mirror.run)
+    if found is None or (found.rental.is_open and found.tenancy.keeps):
+        return None
+    return found.tenancy.machine.name
+
+
 def tenant_for(mirror: Mirror, view: View) -> Tenant | None:
     """Look after the rented machine of a run from now on; None if it has none, or another process looks after it.
 
     Raises BadFileError or ServiceAuthError without a key for its account.
     """
-    found = rented_for(mirror.run)
-    if found is None or not found.rental.is_open or found.tenancy.run != mirror.run:
+    found = open_for(mirror)
+    if found is None:
         return None
     from launcher.runs.tenant import take
 
@@ -124,8 +153,8 @@ def leave_to_keeper(mirror: Mirror) -> None:
 
     Raises BadFileError or ServiceAuthError without a key for its account.
     """
-    found = rented_for(mirror.run)
-    if found is None or not found.rental.is_open or found.tenancy.run != mirror.run:
+    found = open_for(mirror)
+    if found is None:
         return
     from launcher.runs.tenant import take
 
@@ -140,7 +169,12 @@ def gone(mirror: Mirror) -> str | None:
         return None
     short, state, host = mirror.short, mirror.state(), found.tenancy.machine.name
     has_ended = state is not None and is_terminal(state.state)
-    mend = f"what is here   launch logs {short}     go on elsewhere   launch {'resume' if has_ended else 'recover'} {short} --host {host}"
+    verb, more = "resume" if has_ended else "recover", ""
+    if state is not None and state.state == State.SUCCEEDED:
+        more = " --set steps=…"
+    mend = (
+        f"what came home   launch ls {short}     go on elsewhere   launch {verb} {short} --host {host}{more}"
+    )
     return f"{mirror.run}: {_why_gone(found, ledger().rentals())}\n  {mend}"
 
 
@@ -150,18 +184,35 @@ def check_rented(mirror: Mirror) -> None:
         raise MachineGoneError(mirror.host().name, words)
 
 
-def gone_machines() -> dict[str, str]:
-    """Return what became of the machines that are rented no more, in one line each, by the run that they were for."""
+def gone_machines() -> dict[str, GoneMachine]:
+    """Return what became of the machines that are rented no more, by the run that they were for."""
     if not usual_folder().is_dir():
         return {}
     newest, rentals = {run: one for one in rented() for run in one.runs}, ledger().rentals()
-    return {run: _why_gone(one, rentals) for run, one in newest.items() if one.is_gone}
+    return {
+        run: GoneMachine(_why_gone(one, rentals), one.rental.ended)
+        for run, one in newest.items()
+        if one.is_gone
+    }
 
 
 def _why_gone(found: RentedMachine, rentals: Sequence[Rental]) -> str:
     rental = found.rental
     cost = dollars(run_cents(rentals, rental.intent.run, rental.ended or rental.since))
-    return f"its rented machine is gone: {rental.why or 'ended'}; it cost at most {cost}"
+    return f"{_fate(rental)}; it cost at most {cost}"
+
+
+def _fate(rental: Rental) -> str:
+    """Return what became of a machine that is rented no more."""
+    why = rental.why or ""
+    if why.startswith(ENDED_WITH_RUN):
+        return "its rented machine was given back after the run's end"
+    known: dict[str, str] = {
+        RentalReason.GONE: "the provider does not list it any more",
+        RentalReason.LIMIT: "it was ended at its limit",
+        RentalReason.PREEMPTED: "the provider has taken it away",
+    }
+    return f"its rented machine is gone: {known.get(why, why or 'it was ended')}"
 
 
 def mirror_of(tenancy: Tenancy) -> Mirror | None:

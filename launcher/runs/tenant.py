@@ -19,6 +19,7 @@ from launcher.runs import tenancies
 from launcher.runs.mirror import Mirror
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.view import View
+from launcher.values.checkpoint import MANIFEST
 from launcher.values.clock import look_again_after
 from launcher.values.host import Host
 from launcher.values.lambda_cloud import PAGES
@@ -27,6 +28,7 @@ from launcher.values.renting import (
     Rental,
     RentalReason,
     dollars,
+    minutes_text,
 )
 from launcher.values.tenancy import Tenancy
 
@@ -151,7 +153,7 @@ class Tenant:
             short = self.tenancy.run.rpartition("-")[2]
             view.note(
                 f"{self.host.name}: the provider says that the machine is '{instance.word}'; {self.cost} so far, {self.price}"
-                f"   end it   launch reconcile --adopt {instance.id}"
+                f"   end it   launch reconcile --adopt {instance.id} --force"
                 f"   go on elsewhere   launch recover {short} --host {self.host.name} --abandon"
             )
 
@@ -160,7 +162,13 @@ class Tenant:
         run = self.tenancy.run
         short = run.rpartition("-")[2]
         words = f"{self.host.name}: {run}: {why}; it cost at most {self.cost}"
-        mend = f"from a checkpoint that is here   launch recover {short} --host {self.host.name}"
+        mirror = tenancies.mirror_of(self.tenancy)
+        if mirror is not None and any(mirror.checkpoints.glob(f"*/{MANIFEST}")):
+            mend = f"from a checkpoint that is here   launch recover {short} --host {self.host.name}"
+        else:
+            mend = (
+                f"no checkpoint of it is here; from its start   launch rerun {short} --host {self.host.name}"
+            )
         return ServiceError(self.host.name, reason, f"{words}\n  {mend}")
 
     def is_left_alone_until(self, condition: Callable[[], bool]) -> bool:
@@ -202,7 +210,7 @@ class Tenant:
                 words = f"{error}\n  {self.still_rented}"
                 raise type(error)(error.host, error.reason, words, error.retry_s) from error
             minutes = (ended.ended or self.renter.clock.now()) - ended.since
-            stage.text = f"the machine is gone: {minutes / 60:.0f} minutes, at most {self.cost}"
+            stage.text = f"the machine is gone: {minutes_text(minutes / 60)}, at most {self.cost}"
 
     def give_up(self, view: View) -> None:
         """End the rent after the failure that is being handled, and say what was paid.
@@ -239,7 +247,7 @@ class Tenant:
             why = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
             words = (
                 f"{self.still_rented}\n  no process could be left that ends it: {why}\n"
-                f"  to lose what its run made   launch reconcile --adopt {self.rental.instance}"
+                f"  to lose what its run made   launch reconcile --adopt {self.rental.instance} --force"
             )
             raise ServiceError(self.host.name, RentalReason.STILL_BILLED, words) from error
         finally:

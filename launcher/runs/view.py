@@ -94,7 +94,7 @@ class Result(NamedTuple):
     `home` are the files that came home, with their sizes in bytes. `adapted` is the command that would have mended a
     failure of precision. `folder` is the run's own on the client. `is_rehearsed`: a card's plan was tried on a CPU, and the
     script took something of it or ran as if the card were there. `unsound`: why the precision that ran is not sound on the card.
-    `goes_on` is the run that goes on with this one elsewhere.
+    `goes_on` is the run that goes on with this one elsewhere. `rents_at` is the account whose machine it had, and has no more.
     """
 
     adapter: Path | None
@@ -108,3 +108,4 @@ class Result(NamedTuple):
     is_rehearsed: bool = False
     unsound: str | None = None
     goes_on: str | None = None
+    rents_at: str | None = None

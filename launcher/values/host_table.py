@@ -80,6 +80,11 @@ def read_host(name: str, written: Mapping[str, Any], *, is_here: bool, file: str
         if one.key in written:
             why = f'write kind = "{of_kind}", and its keys here'
             raise BadFileError(f"{file}: unknown key '{prefix}{one.key}': {why}")
+    if "api_key" in written:
+        raise BadFileError(
+            f"{file}: unknown key '{prefix}api_key': an API key never belongs into a file of a project\n"
+            "  set LAMBDA_API_KEY, or put it into ~/.config/launch/lambda_key (chmod 600)"
+        )
     kind = written.get("kind", "machine")
     account = _ACCOUNTS.get(kind) if isinstance(kind, str) else None
     _refuse_foreign(name, written, kind, account, file)

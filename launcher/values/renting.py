@@ -221,6 +221,12 @@ def dollars(amount: int) -> str:
     return f"${amount / 100:,.2f}"
 
 
+def minutes_text(minutes: float) -> str:
+    """Return a time in whole minutes, e.g. `4 minutes`."""
+    whole = round(minutes)
+    return "less than a minute" if whole < 1 else f"{whole} minute{'s' * (whole != 1)}"
+
+
 def nonce_in(name: str) -> str:
     """Return the nonce at the end of the name of an instance of ours; empty if it is not such a name."""
     return name.rpartition("-")[2] if name.startswith(NAME_START) else ""

@@ -1,6 +1,7 @@
 """What a person reads of Lambda Cloud before anything is rented, and of what is: offers, the dry run, the hosts."""
 
 import json
+import re
 import socket
 import time
 
@@ -222,7 +223,7 @@ def test_all_cards_of_a_type_are_planned_for(person, service):
         ({"max_hours": 8}, (), "this may cost $15.92, which is more than confirm_above = 10"),
         ({"max_cost": 3, "confirm_above": 2.5}, (), "this may cost $2."),
         ({"max_hours": 8}, ("--profile", "h100"), "none free of gpu_1x_h100_pcie"),
-        ({}, ("--profile", "a100_40gb"), "max_hours = 8      which is at most $15.92"),
+        ({}, ("--profile", "a100_40gb"), "max_hours = 4      which is at most $7.96"),
         ({"max_cost": 0.01}, ("--profile", "a100_40gb"), "nothing was rented"),
     ],
 )
@@ -238,7 +239,7 @@ def test_a_dry_run_says_what_a_launch_would_refuse(person, service, keys, words,
 @pytest.mark.parametrize(
     ("keys", "words", "code", "said"),
     [
-        ({}, (), 3, "max_hours = 8      which is at most $15.92"),
+        ({}, (), 3, "max_hours = 4      which is at most $7.96"),
         ({"max_cost": 0.01}, (), 3, "raise the limit"),
         ({"max_hours": 8, "type": "gpu_1x_a100x"}, (), 2, "did you mean 'gpu_1x_a100'"),
         ({"max_hours": 8}, ("--gpus", "GPU-5f2c"), 2, "--gpus 1"),
@@ -283,7 +284,7 @@ def test_there_is_no_machine_without_a_run(person, service, words):
     """Nothing is rented to look at it, and the message says what to type."""
     done = person.run(*words.split(), "--host", "r")
     assert done.returncode == 2, done.stderr
-    assert "launch offers --host r" in done.stderr
+    assert re.search("launch (offers|hosts|drill)", done.stderr)
     assert service.calls == []
 
 
@@ -363,7 +364,7 @@ def test_the_hosts_show_what_is_rented_and_what_nobody_ends(person):
     assert "past its limit" in past["problem"]
     assert unsettled["state"] == "unsettled"
     assert "launch reconcile" in unsettled["problem"]
-    assert "launch attach k3f9w2" in left["problem"]
+    assert left["problem"] == "no process here ends it   launch reconcile"  # no run of it can be attached to
     assert [name.rpartition("/")[2] for name in shown["unreadable"]] == ["eeeeeeeeeeee.jsonl"]
     text = person.ok("hosts")
     lines = [line for line in text.splitlines() if line.startswith(RUN)]

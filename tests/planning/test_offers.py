@@ -196,7 +196,7 @@ def test_the_largest_cost_is_never_above_the_limit(price, most):
 def test_without_a_limit_nothing_is_rented():
     """The message proposes one, with what it costs."""
     with pytest.raises(
-        RefusedError, match=r"max_hours = 8 .* at most \$15.12 with gpu_1x_a100_sxm4 at \$1.89/h"
+        RefusedError, match=r"max_hours = 4 .* at most \$7.56 with gpu_1x_a100_sxm4 at \$1.89/h"
     ):
         types(Limits(), "a100_40gb")
     with pytest.raises(RefusedError, match="max_hours = 5 "):
@@ -248,3 +248,11 @@ def test_what_does_not_fit_is_named_with_what_does(asked, words):
 def test_a_type_that_is_not_offered_is_named_with_the_nearest():
     with pytest.raises(UnknownNameError, match="did you mean 'gpu_1x_a10'"):
         types(EIGHT, types=["gpu_1x_a101"])
+
+
+def test_a_region_that_cannot_be_one_is_said():
+    """Beside what is free, and how long to wait for one."""
+    with pytest.raises(CardBusyError) as caught:
+        candidates("lambda", priced("lambda", ALL, EIGHT, wish("a100_40gb")), ["us-west"])
+    assert "a region has a name as us-west-1, which us-west is not" in str(caught.value)
+    assert "--wait 30m" in str(caught.value)

@@ -1,0 +1,188 @@
+"""What people who rent for the first time do: terminals that are closed, machines ended by name, looks at what is gone."""
+
+import os
+import pty
+import re
+import subprocess
+
+import pytest
+from testbed.client import LAUNCH, until
+
+ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")
+TRAIN = """
+import os, sys, time
+os.makedirs("out", exist_ok=True)
+open("out/weights", "w").write("w" * 1000)
+print("begun", flush=True)
+while "wait" in sys.argv and not os.path.exists("/home/ubuntu/go"): time.sleep(0.05)
+open("late", "w").write("late")
+sys.exit("fail" in sys.argv)
+"""
+
+
+@pytest.fixture
+def project(lambda_cloud):
+    """A project with a script."""
+    lambda_cloud.client.script(TRAIN)
+    return lambda_cloud
+
+
+def place(project, path):
+    return project.client.runs / project.rentals()[-1].intent.run / "outputs" / path
+
+
+def over(project):
+    """Wait until nothing is rented, and nobody looks after it."""
+    project.until_gone()
+    until(lambda: not project.keepers(), "the end of what looks after the rental", timeout=60)
+    assert not [rental for rental in project.rentals() if rental.is_open]
+
+
+@pytest.mark.parametrize("when", ["boot", "run"])
+def test_a_terminal_that_goes_away_leaves_no_machine_behind(project, when):
+    """In the boot the rent is ended; while the run goes on it is left to a process that brings it home."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        ["setsid", "--ctty", *LAUNCH, *ON_RENTED, "--", "python3", "train.py", "wait"],
+        cwd=project.client.project,
+        env={**project.client.env, "TERM": "xterm-256color"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = b""
+    while (b"boot" if when == "boot" else b"begun") not in shown:
+        shown += os.read(ours, 1 << 16)
+    os.close(ours)
+    process.wait(timeout=60)
+    if when == "run":
+        (rental,) = project.rentals()
+        assert project.ledger.is_held(rental.nonce)
+        assert process.pid not in project.keepers()
+        project.go()
+    over(project)
+    if when == "run":
+        assert place(project, "out/weights").read_text() == "w" * 1000
+
+
+def test_a_kept_machine_that_is_ended_by_name_comes_home(project):
+    """What was written there after the run came home, too. A line for cron was printed."""
+    project.table(keep=True)
+    said = project.client.seen(*ON_RENTED, "--", "python3", "train.py")
+    (instance,) = project.ours()
+    assert re.search(rf"\* \* \* \* launch reconcile --adopt {instance} --after ", said)
+    project.client.ok("exec", "last", "--", "sh", "-c", "echo x >more")
+    done = project.client.run("reconcile", "--adopt", instance)
+    assert done.returncode == 0, done.stderr
+    over(project)
+    assert place(project, "more").read_text() == "x\n"
+
+
+def test_a_machine_whose_run_goes_on_is_ended_by_force_alone(project):
+    """Otherwise it is said that the run goes on, how it is ended, and nothing is lost."""
+    project.client.run("--detach", *ON_RENTED, "--", "python3", "train.py", "wait")
+    (instance,) = project.ours()
+    done = project.client.run("reconcile", "--adopt", instance)
+    assert done.returncode == 1
+    assert f"launch reconcile --adopt {instance} --force" in done.stderr
+    assert "launch stop" in done.stderr
+    assert project.ours() == [instance]
+    project.end_keepers()
+    until(lambda: not project.keepers(), "the keeper's end")
+    done = project.client.run("reconcile", "--adopt", instance)
+    assert (done.returncode, "goes on" in done.stderr) == (1, True), done.stderr
+    assert project.ours() == [instance]
+    assert project.keepers()  # it is looked after again
+    done = project.client.run("reconcile", "--adopt", instance, "--force")
+    assert done.returncode == 0, done.stderr
+    over(project)
+
+
+def test_an_id_to_adopt_that_no_account_has_is_an_error(project):
+    """A person who mistypes it believes otherwise that nothing is paid any more."""
+    done = project.client.run("reconcile", "--adopt", "foo")
+    assert done.returncode == 1
+    assert "foo is not in the list" in done.stderr
+
+
+def test_what_reconcile_would_do_is_what_it_does(project):
+    """A run that has ended without a process that looks after it comes home, and its machine ends."""
+    process = project.started("--", "python3", "train.py", "wait")
+    process.kill()
+    process.communicate()
+    done = project.client.run("reconcile", "--dry-run")
+    assert (done.returncode, "wanted" in done.stdout) == (0, True), done.stderr
+    (rental,) = project.rentals()
+    assert not project.ledger.is_held(rental.nonce)
+    project.go()
+    until(lambda: "late" in project.client.run("ls", "last").stdout, "the end of its script")
+    done = project.client.run("reconcile", "--dry-run")
+    assert done.returncode == 1
+    assert "orphan" in done.stdout
+    assert "would come home" in done.stderr
+    assert len(project.ours()) == 1
+    assert project.client.run("reconcile").returncode == 0
+    over(project)
+    assert place(project, "out/weights").exists()
+
+
+def test_an_attached_client_sees_the_end_of_a_run_that_a_keeper_brings_home(project):
+    """The machine goes away under it; it shows the end, and leaves with the run's code."""
+    project.client.run("--detach", *ON_RENTED, "--", "python3", "train.py", "wait", "fail")
+    attached = project.client.start("attach", "last")
+    assert "another process here brings its files home" in attached.stderr.readline()
+    (keeper,) = project.keepers()
+    assert keeper != attached.pid
+    project.go()
+    _, said = attached.communicate(timeout=90)
+    assert attached.returncode == 1, said
+    over(project)
+
+
+VERBS = {
+    "ps": (0, "failed"),
+    "logs last": (0, "begun"),
+    "ls last": (0, "out/weights"),
+    "pull last": (0, "what came home is in"),
+    "pull last out/weights": (1, "launch ls"),
+    "stop last --yes": (0, "has failed"),
+    "recover last": (4, "launch resume"),
+    "rm --here --yes last": (1, "launch rm --here --force"),
+    "rm --yes last": (0, "its rented machine is gone"),
+    "rm --here --force --yes last": (0, "record here removed"),
+}
+
+
+def test_verbs_of_a_run_whose_machine_was_given_back(project):
+    """None connects to its address, which is another customer's by now; each says what is here."""
+    done = project.client.run(*ON_RENTED, "--", "python3", "train.py", "fail")
+    assert done.returncode == 1
+    over(project)
+    found = {}
+    for words in VERBS:
+        seen = project.client.run(*words.split())
+        text = seen.stdout + seen.stderr
+        assert "sshd" not in text
+        assert "may still train" not in text
+        found[words] = (seen.returncode, VERBS[words][1] if VERBS[words][1] in text else text)
+    assert found == VERBS
+
+
+def test_a_run_whose_machine_died_is_gone(project):
+    """It is not unreachable: nobody waits for it, and its record can be removed."""
+    process = project.started("--", "python3", "train.py", "wait")
+    process.kill()
+    process.communicate()
+    (one,) = project.service.alive()
+    one.gone = project.clock.now()
+    project.instances.end(one)
+    project.client.run("attach", "last")
+    over(project)
+    row = project.client.ok("ps").splitlines()[1]
+    assert " gone " in row
+    assert "its rented machine is gone: the provider does not list it any more; it cost at most $" in row
+    assert project.client.run("rm", "--yes", "last").returncode == 0
+    assert " stopped " in project.client.ok("ps")
+    assert project.client.run("rm", "--yes", "--here", "--force", "last").returncode == 0
+    assert "no runs yet" in project.client.ok("ps")
