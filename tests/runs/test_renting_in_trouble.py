@@ -124,11 +124,12 @@ def test_files_that_cannot_come_home_are_tried_again_until_the_limit(project):
     done = project.client.run(*ON_RENTED, "--", "python3", "train.py")
     assert "not all is here" in done.stderr, done.stderr
     assert "goes on trying" in done.stderr
+    project.clock.sleep(1500)
     project.until_gone()
+    until(lambda: not project.keepers(), "the keeper's end")
     (rental,) = project.rentals()
     assert rental.state == "ended"
     assert rental.ended >= rental.intent.deadline
-    until(lambda: not project.keepers(), "the keeper's end")
     assert weights(project, rental.intent.run).read_text() == "w"
 
 
