@@ -8,7 +8,7 @@ from testbed.lambda_service import LambdaService as StandIn
 
 from launcher.errors import CardBusyError, RefusedError, ServiceAuthError, ServiceUnreachableError, UsageError
 from launcher.planning.offers import Expected
-from launcher.runs.launching import understand
+from launcher.runs.launching import plan_of, understand
 from launcher.runs.rental_agreement import agree
 from launcher.runs.rental_choice import (
     choose,
@@ -227,7 +227,11 @@ def account(tmp_path, monkeypatch):
 
 def agreed(view, **values):
     request = Request("r", words=["python", "train.py"], **values)
-    return agree(understand(request), request, view).choice
+    resolved = understand(request)
+    agreement = agree(
+        resolved, lambda card, facts: plan_of(card, resolved, facts), view, is_sure=request.is_sure
+    )
+    return agreement.choice
 
 
 def test_the_plan_and_the_price_are_shown_before_the_question(account):
