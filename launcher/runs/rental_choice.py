@@ -249,7 +249,10 @@ def earlier_run(job: str, profile: Profile) -> Expected | None:
     """Return how long this client's last run of a job on a card took; None if none succeeded there."""
     for mirror in reversed(mirrors()):
         if (seconds := _seconds(mirror, job, profile)) is not None:
-            return Expected(seconds / 3600 + SETUP_HOURS, f"as run {mirror.short} took, and {SETUP_HOURS * 60:.0f} min around it")
+            return Expected(
+                seconds / 3600 + SETUP_HOURS,
+                f"as run {mirror.short} took, and {SETUP_HOURS * 60:.0f} min around it",
+            )
     return None
 
 

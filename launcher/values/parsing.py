@@ -59,7 +59,9 @@ def unknown_name(noun: str, word: str, known: Iterable[str], *, looked_in: str) 
 
 def _explain(error: Any, model: type[BaseModel], *, file: str, text: str, prefix: str) -> str:
     parts = [part for part in error["loc"] if part != "[key]"]
-    is_table = [isinstance(part, int) and part is not parts[-1] for part in parts]
+    is_table = [
+        isinstance(part, int) and part is not parts[-1] and f"[[{parts[0]}]]" in text for part in parts
+    ]
     where = [str(part + 1) if is_in else str(part) for part, is_in in zip(parts, is_table, strict=True)]
     if where[:1] == ["settings"] and len(where) > 2:  # pydantic adds the tags of a union to the location
         return f"{file}: settings.{where[1]}: expected text, a finite number, true or false"

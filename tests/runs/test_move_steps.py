@@ -81,7 +81,7 @@ def fill(tmp_path, old, new):
     home = HomeCheckpoint(
         sealed_checkpoint("step-3", manifest, digest(manifest), {}), Path("step-3"), [], 0, []
     )
-    moving._fill(old, new, mirror, home, Mirror(CHILD, tmp_path), SilentStage())
+    moving.fill_from_old(old, new, mirror, home, Mirror(CHILD, tmp_path), SilentStage())
     return mirror
 
 
@@ -149,7 +149,7 @@ def test_a_child_that_may_be_at_its_host_is_never_given_up(monkeypatch, tmp_path
     monkeypatch.setattr(arriving, "connect", dial)
     moved = MovedTo(run=CHILD, host="B", root="root-b")
     with pytest.raises(UsageError, match=f"was moved to B as {CHILD}"):
-        arriving.taken_up(SimpleNamespace(root_id="root-c"), Mirror(RUN, tmp_path), moved, None, view)
+        arriving.taken_up(SimpleNamespace(root_id="root-c"), Mirror(RUN, tmp_path), moved, None, None, view)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_an_old_host_leads_this_client_to_no_machine_and_no_path(
     view = SimpleNamespace(stage=lambda _name: contextlib.nullcontext(SilentStage()))
     moved = MovedTo(run=run, host=host, root="root-b")
     with pytest.raises(error, match=re.escape(told)):
-        arriving.taken_up(SimpleNamespace(root_id="root-c"), Mirror(RUN, tmp_path), moved, None, view)
+        arriving.taken_up(SimpleNamespace(root_id="root-c"), Mirror(RUN, tmp_path), moved, None, None, view)
 
 
 def test_an_address_that_this_client_named_itself_is_called(monkeypatch, tmp_path):
@@ -185,5 +185,5 @@ def test_an_address_that_this_client_named_itself_is_called(monkeypatch, tmp_pat
     mirror = Mirror(RUN, tmp_path)
     departures.intend(mirror, moved)
     with pytest.raises(UsageError, match="was moved to"):
-        arriving.taken_up(SimpleNamespace(root_id="root-c"), mirror, moved, None, view)
+        arriving.taken_up(SimpleNamespace(root_id="root-c"), mirror, moved, None, None, view)
     assert called == ["127.0.0.9"]

@@ -306,7 +306,7 @@ def test_past_the_deadline_the_run_saves_and_waits(project):
     assert "waiting" in done.stdout + done.stderr
     assert "its machine's time is up" in done.stdout + done.stderr
     row = project.client.ok("ps")
-    assert "its rented machine is gone" in row
+    assert "its rented machine was given back after the run's end" in row
     assert f"at most ${rental.cents / 100:.2f}" in row
 
 
@@ -334,7 +334,7 @@ def test_a_machine_that_is_taken_away(project, how):
         "terminating": "somebody else",
     }
     assert words[how] in said
-    assert f"launch recover {rental.intent.run[-6:]} --host rented" in said
+    assert f"launch rerun {rental.intent.run[-6:]} --host rented" in said  # it had no checkpoint
     assert f"at most ${rental.cents / 100:.2f}" in said
     assert f"at most ${rental.cents / 100:.2f}" in project.client.ok("ps")
     attached = project.client.run("attach", "last")

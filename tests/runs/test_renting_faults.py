@@ -163,6 +163,8 @@ def test_a_machine_that_dies_while_the_provider_calls_it_active(project):
     assert process.returncode == 4, said
     assert "its time was up" in said
     assert f"at most {paid(project)}" in said
-    assert f"launch recover {rental.intent.run.rpartition('-')[2]} --host rented" in said
+    assert (
+        f"launch rerun {rental.intent.run.rpartition('-')[2]} --host rented" in said
+    )  # it had no checkpoint
     check_over(project)
     assert f"at most {paid(project)}" in project.client.ok("ps")

@@ -483,7 +483,7 @@ def test_lambda_needs_a_table_because_it_costs_money(person):
     assert "~/.config/launch/hosts.toml" in said
     person("~/.config/launch/hosts.toml", table)
     host = resolve.host("lambda")
-    assert (host.kind, host.lambda_cloud.max_hours) == ("lambda-cloud", 8)
+    assert (host.kind, host.lambda_cloud.max_hours) == ("lambda-cloud", 4)
 
 
 def test_an_alias_or_a_table_that_is_called_lambda_stays_what_it_is(person):

@@ -79,7 +79,7 @@ def test_a_secret_that_the_host_does_not_say_it_lacks_needs_consent_too(tmp_path
 def test_a_run_that_has_not_ended_is_recovered_and_not_resumed(tmp_path):
     """It does not go on by itself: the command that has it go on is named."""
     with pytest.raises(InterruptedRunError, match="launch recover abcd"):
-        resuming._ended(AgentDesk(There()), Mirror(RUN, tmp_path), None)
+        resuming.check_ended(Summary(run=RUN, state="interrupted"), Mirror(RUN, tmp_path), None)
 
 
 @pytest.mark.parametrize("seen", ["preparing", "running", "interrupted"])

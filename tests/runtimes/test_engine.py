@@ -74,7 +74,9 @@ def engine(tmp_path):
         host = "lab"
 
         def open_socket(self, where):
-            return LocalLink.open_socket(LocalLink.__new__(LocalLink), where)
+            link = LocalLink.__new__(LocalLink)
+            link._name = self.host
+            return link.open_socket(where)
 
         def by_hand(self, command):
             return f"ssh lab {command}"
