@@ -132,7 +132,7 @@ def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
         else:
             is_there = _is_there(host, item, lane.opening, tries)
     except UnreachableError as error:
-        return Attempt(item, Verdict.UNSETTLED, _line(error))
+        return _failed(lane.queue, item, error)  # what was never bound to its host has not begun there
     except _PreparingError:
         return Attempt(item, Verdict.UNSETTLED, f"{host.name} clears away what a launch had prepared")
     if is_there:
