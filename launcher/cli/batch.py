@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from launcher.cli.execute import CommandVerb
 from launcher.cli.options import (
     WHERE,
     AcceptFlag,
@@ -35,11 +36,8 @@ class BatchGroup(QuickGroup):
     """A group that begins a batch when the first word is a file or an option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert the verb, and keep the words after `--` for it unchanged."""
+        """Insert the verb."""
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
-            if "--" in args:
-                ctx.obj = args[args.index("--") + 1 :]
-                args = args[: args.index("--")]
             args = [BEGIN, *args]
         return super().parse_args(ctx, args)
 
@@ -61,7 +59,7 @@ def _batches() -> None:
     pass
 
 
-@app.command(BEGIN, cls=QuickCommand)
+@app.command(BEGIN, cls=CommandVerb)
 def begin(
     ctx: typer.Context,
     file: Annotated[

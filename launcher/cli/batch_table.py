@@ -70,17 +70,23 @@ def shape(row: ItemRow) -> BatchItem:
     )
 
 
+def print_rows(rows: Sequence[ItemRow], *, as_json: bool = False) -> None:
+    """Print rows as a table, or an object a line."""
+    if not as_json:
+        print_columns(COLUMNS, [cells(row) for row in rows])
+        return
+    from launcher.cli.answer import answer
+
+    for row in rows:
+        answer(shape(row))
+
+
 def print_status(queue: BatchQueue, *, as_json: bool) -> None:
     """Print how far each item is, and who works the batch."""
     items = queue.items()
-    rows = rows_of(items)
+    print_rows(rows_of(items), as_json=as_json)
     if as_json:
-        from launcher.cli.answer import answer
-
-        for row in rows:
-            answer(shape(row))
         return
-    print_columns(COLUMNS, [cells(row) for row in rows])
     say(f"{queue.name}: {totals(items)}")
     for line in who_works(queue, items):
         say(line)
@@ -103,13 +109,8 @@ def print_stopped(queue: BatchQueue, stopped: Sequence[Stopped], *, as_json: boo
         row._replace(state=one.state, why=one.problem or row.why)
         for one, row in zip(stopped, rows_of([one.item for one in stopped]), strict=True)
     ]
-    if as_json:
-        from launcher.cli.answer import answer
-
-        for row in rows:
-            answer(shape(row))
-    elif rows:
-        print_columns(COLUMNS, [cells(row) for row in rows])
+    if rows or as_json:
+        print_rows(rows, as_json=as_json)
     else:
         say(f"{queue.name}: everything had ended")
     if lost := [one for one in stopped if one.problem]:

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from launcher.cli import streams
-from launcher.cli.batch_table import shape, table, who_works
+from launcher.cli.batch_table import print_rows, shape, table, who_works
 from launcher.cli.ending import shown_path
 from launcher.cli.say import complain, say
 from launcher.cli.signals import Terminated, cursor_back_on_stop
@@ -119,10 +119,7 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
         held.release()
     items = queue.items()
     if not as_json:
-        from launcher.cli.batch_table import COLUMNS, cells
-        from launcher.cli.columns import print_columns
-
-        print_columns(COLUMNS, [cells(row) for row in rows_of(items)])
+        print_rows(rows_of(items))
     complain(f"{queue.name}: {totals(items)}")
     if outcome == Outcome.LEFT:
         complain("what runs goes on, what is queued waits")
@@ -189,7 +186,7 @@ def follow(queue: BatchQueue, *, as_json: bool) -> int:
     complain(f"{queue.name}: {totals(items)}")
     for line in who_works(queue, items):
         complain(line)
-    return exit_code(items, Outcome.DONE)
+    return exit_code(items, Outcome.OVER)
 
 
 def work_detached(queue: BatchQueue) -> None:

@@ -184,13 +184,11 @@ def give_up_machine(run: str, view: View) -> None:
     found = tenancies.rented_for(run)
     if found is None or not found.rental.is_open:
         return
+    from launcher.runs.rent_handing import give_up  # few runs are on a rented machine
     from launcher.runs.tenant import take
 
     if (tenant := take(found)) is not None:
-        try:
-            tenant.give_up(view)
-        finally:
-            tenant.release()
+        give_up(tenant, view)
 
 
 def _put_back(queue: BatchQueue, item: Item, verdict: Verdict, words: str) -> Attempt:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Self
 from pydantic import ValidationError
 
 from launcher.errors import RunError, UnknownNameError, UsageError
-from launcher.runs import held_lock
+from launcher.hosts.client_locks import Lock, is_locked
 from launcher.runs.runs_folder import runs_folder
 from launcher.values.batch import FOLLOWING, NEVER_BEGAN, Item, ItemState, Rules
 from launcher.values.parsing import nearest
@@ -425,7 +425,7 @@ def open_queue(name: str | None) -> BatchQueue:
 class Work:
     """The right to work a batch: a lock that ends with this process."""
 
-    def __init__(self, lock: held_lock.HeldLock, folder: Path) -> None:
+    def __init__(self, lock: Lock, folder: Path) -> None:
         """Take over a held lock."""
         self._lock, self._folder = lock, folder
 
@@ -441,7 +441,7 @@ def take_work(queue: BatchQueue) -> Work | None:
     import platform
 
     try:
-        lock = held_lock.take(queue.folder / LOCK, 0.2)
+        lock = Lock.take(str(queue.folder / LOCK), 0.2)
         if lock is None:
             return None
         record = {"pid": os.getpid(), "machine": platform.node()}
@@ -454,7 +454,7 @@ def take_work(queue: BatchQueue) -> Work | None:
 def worker_of(queue: BatchQueue) -> Worker | None:
     """Return who works a batch; None if nobody does."""
     try:
-        if not held_lock.is_held(queue.folder / LOCK):
+        if not is_locked(str(queue.folder / LOCK)):
             return None
         record = json.loads((queue.folder / WORKER).read_bytes())
         return Worker(int(record["pid"]), str(record["machine"]))

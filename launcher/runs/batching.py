@@ -17,8 +17,9 @@ from platformdirs.unix import Unix
 
 from launcher.errors import BadFileError, LaunchError, UnreachableError
 from launcher.hosts import open_line
+from launcher.hosts.client_locks import Lock
 from launcher.planning.batch_placement import FAILURES, Decision, Place, decide
-from launcher.runs import held_lock, resolve
+from launcher.runs import resolve
 from launcher.runs.batch_budget import Budget
 from launcher.runs.batch_item import Attempt, Lane, Verdict, begin, follow_item, run_of, settle, why_ended
 from launcher.runs.batch_queue import BatchQueue
@@ -47,13 +48,11 @@ LOG = "batch.log"
 
 
 class Outcome(StrEnum):
-    """How the work on a batch ended."""
+    """How the work on a batch ended: nothing more can be done, a person left it, or what is left needs hosts that are silent."""
 
-    DONE = "done"
+    OVER = "over"
     LEFT = "left"
-    STOPPED = "stopped"
     SILENT = "silent"
-    WAITS = "waits"
 
 
 class BatchView(Protocol):
@@ -143,7 +142,6 @@ class Batching:
         self._log_lock = threading.Lock()
         self._budget = Budget(queue)
         self._recovered: dict[int, int] = {}
-        self._waits_for_person: set[int] = set()
         self._noted: dict[int, str | None] = {}
         self._noted_at = 0.0
         self.left_by: int | None = None
@@ -234,13 +232,13 @@ class Batching:
         if self._live or decision.begin:
             return None
         if self._queue.stop_wish is not None:
-            return Outcome.STOPPED
+            return Outcome.OVER
         queued = [item for item in self._items.values() if item.state == ItemState.QUEUED]
         if not queued:
-            return Outcome.WAITS if self._waits_for_person else Outcome.DONE
+            return Outcome.OVER
         hosts = {host for item in queued for host in item.hosts if host not in item.tried}
         if all(self._hosts[host].is_rested for host in hosts):
-            return Outcome.WAITS
+            return Outcome.OVER
         if all(self._hosts[host].is_rested or self._hosts[host].silent >= SILENT_TRIES for host in hosts):
             return Outcome.SILENT
         return None
@@ -386,7 +384,6 @@ class Batching:
     def _needs_person(self, item: Item, why: str) -> None:
         self._beginning.pop(item.number, None)
         self._live.pop(item.number, None)
-        self._waits_for_person.add(item.number)
         self._queue.note({item.number: why})
         self._changed(self._queue.item(item.number))
 
@@ -414,7 +411,7 @@ def _turn(host: str) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = None
     while lock is None:
-        lock = held_lock.take(folder / f"{host}.lock", 5.0)
+        lock = Lock.take(str(folder / f"{host}.lock"), 5.0)
     try:
         yield
     finally:

@@ -24,14 +24,19 @@ def hand_over(tenant: Tenant, mirror: Mirror, view: View) -> None:
     view.note(cron)
 
 
+def give_up(tenant: Tenant, view: View) -> None:
+    """End the rent of a machine on which no run began, and look after it no more. Raises ServiceError as the tenant does."""
+    try:
+        tenant.give_up(view)
+    finally:
+        tenant.release()
+
+
 def leave(tenant: Tenant, view: View) -> None:
     """End the rent of a launch that failed, unless its run may have begun: then it is looked after."""
     mirror = tenancies.mirror_of(tenant.tenancy)
     if mirror is None:
-        try:
-            tenant.give_up(view)
-        finally:
-            tenant.release()
+        give_up(tenant, view)
         return
     keeper = tenant.hand_over(mirror)
     view.note(
