@@ -54,8 +54,9 @@ def table(rows: Sequence[ItemRow], width: int | None) -> Layout:
 def shape(row: ItemRow) -> BatchItem:
     """Return a row as --json prints it."""
     from launcher.cli.json_shapes import BatchItem
+    from launcher.runs.curves import as_json
 
-    loss = row.loss if isinstance(row.loss, float) else None
+    loss = as_json(row.loss) if isinstance(row.loss, float) else row.loss
     return BatchItem(
         name=row.name,
         run=row.run,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from launcher.runs.curves import numbers
 from launcher.runs.silent_view import SilentView
 
 if TYPE_CHECKING:
@@ -104,6 +105,4 @@ class ItemView(SilentView):
         if event.kind != "metric":
             return
         self.step = event.step if event.step is not None else self.step
-        loss = event.values.get("loss")
-        if isinstance(loss, int | float):
-            self.loss = float(loss)
+        self.loss = numbers(event.values).get("loss", self.loss)
