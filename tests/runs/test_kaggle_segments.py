@@ -47,11 +47,16 @@ def _never_began(words):
     return "has no run" in words
 
 
+def _recorded(client):
+    """Return the runs whose records are there; a launch that is killed before may leave a folder without one."""
+    return [path.parent.name for path in client.runs.glob("[0-9]*/client.json")]
+
+
 def killed_at_random(account, kills, dice):
     """Launch and attach, and kill the client each time after a random while; return the run, and how often it was killed at work."""
     client, at_work = account.client, 0
     for number in range(kills + 1):
-        known = [path.name for path in client.runs.glob("[0-9]*")]
+        known = _recorded(client)
         words = ["attach", "last"] if known else account.words()
         process = client.start(*words)
         if number == kills:
@@ -59,7 +64,7 @@ def killed_at_random(account, kills, dice):
             assert process.returncode == 0, out + err
             return known[0], at_work
         if number >= EARLY and not known:  # a busy machine may take longer to begin than the longest while
-            until(lambda: [*client.runs.glob("[0-9]*")], "the run", every=0.1)
+            until(lambda: _recorded(client), "the run", every=0.1)
         try:
             process.wait(dice.uniform(0.2, LONGEST_S))
         except subprocess.TimeoutExpired:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -71,11 +72,8 @@ def adapted(tmp_path, model):
             [sys.executable, *(TORCHRUN if ranks > 1 else ()), "train.py", str(model)], cwd=tmp_path, env=environment, capture_output=True, text=True,
             check=False, timeout=240,
         )  # fmt: skip
-        lines = [
-            line.removeprefix("adapted: ")
-            for line in done.stderr.splitlines()
-            if line.startswith("adapted: ")
-        ]
+        # a progress bar of another rank may stand before it in the line
+        lines = re.findall(r"adapted: (.*)$", done.stderr, re.MULTILINE)
         ledger = tmp_path / "ledger"
         return done, json.loads(ledger.read_text()) if ledger.exists() else None, lines
 
@@ -197,7 +195,7 @@ def test_a_loop_with_accelerate_follows_the_plan(adapted):
 
 
 REPLICAS = """
-import os
+import gc, os
 from peft import LoraConfig, get_peft_model
 torch.distributed.init_process_group("nccl")
 rank = torch.distributed.get_rank()
@@ -217,6 +215,8 @@ weights = [None, None]
 torch.distributed.all_gather_object(weights, fingerprint(model))
 if rank == 0:
     end(losses=losses, weights=weights)
+del model, optimizer, loss
+gc.collect()  # gloo's threads must end before the interpreter does: pytorch/pytorch#179291
 torch.distributed.destroy_process_group()
 """
 
