@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
 import re
 import shlex
 import zipfile
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher import remote
+from launcher.remote.store.worker_folder import CONTENT
 
 MAGIC = b"LAUNCH-AGENT 1 "
 PYTHONS = (
@@ -27,7 +29,12 @@ PYTHONS = (
     "python",
 )
 
-_MAIN = "import sys\nfrom launch_agent.main import main\nsys.exit(main(sys.argv[1:]))\n"
+_MAIN = """import sys
+from launch_agent import compiled_code
+compiled_code.use(sys.argv[0])
+from launch_agent.main import main
+sys.exit(main(sys.argv[1:]))
+"""
 
 # It refuses a root whose owner, mode or parents let another user change what runs there, by the rules of OpenSSH's safe_path:
 # with Debian's exception for a user's own group, and one for sticky folders such as /tmp, where nobody else can rename our entry.
@@ -117,7 +124,7 @@ os.umask(umask)
 os.execv(sys.executable, [sys.executable, "-I", path, "serve", root])
 """
 # One line, for a csh takes no line break between quotes.
-_BOOT_LINE = f'import base64; exec(base64.b64decode("{base64.b64encode(_BOOT.encode()).decode()}"))'
+_BOOT_LINE = f'import binascii; exec(binascii.a2b_base64("{base64.b64encode(_BOOT.encode()).decode()}"))'
 
 
 class AgentFile(NamedTuple):
@@ -136,11 +143,9 @@ def agent_file() -> AgentFile:
         for path in folder.rglob("*.py")
     }
     members["__main__.py"] = _MAIN.encode()
-    worker = _worker_folder(folder)
-    members |= {
-        f"launcher_worker/{path.relative_to(worker).as_posix()}": path.read_bytes()
-        for path in worker.rglob("*.py")
-    }
+    worker = _worker_members(folder)
+    members |= worker
+    members[CONTENT] = _content_of(worker)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(members):
@@ -181,6 +186,23 @@ def shell_command(python: str | None, root: str) -> str:
 def shell_word(text: str) -> str:
     """Quote a line as one word of any shell: a csh sees its history's `!` between quotes, a fish its backslash."""
     return "'" + re.sub(r"(['!\\])", r"'\\\1'", text) + "'"
+
+
+def _worker_members(folder: Path) -> dict[str, bytes]:
+    """Return the files of the worker's package, by name."""
+    worker = _worker_folder(folder)
+    paths = {f"launcher_worker/{path.relative_to(worker).as_posix()}": path for path in worker.rglob("*.py")}
+    return {name: paths[name].read_bytes() for name in sorted(paths)}
+
+
+def _content_of(members: dict[str, bytes]) -> bytes:
+    """Say what the worker's folder is called, which is named by its content, and which files it has."""
+    digest = hashlib.sha256()
+    for name, data in members.items():
+        digest.update(b"%s %d\n" % (name.encode(), len(data)))
+        digest.update(data)
+    sizes = {name: len(data) for name, data in members.items()}
+    return json.dumps({"folder": f"worker-{digest.hexdigest()[:16]}", "sizes": sizes}).encode()
 
 
 def _worker_folder(folder: Path) -> Path:

@@ -25,6 +25,6 @@ def main(argv: list[str]) -> int:
         sys.stderr.write("usage: agent (%s) ARGUMENT\n" % " | ".join(_MODULES))
         return 2
     importlib.import_module(".system.core_limit", __package__).turn_off()
-    # Load only what the verb needs: a module in a zip file is compiled at each start, which takes longer than running it.
+    # Load only what the verb needs.
     module = importlib.import_module("." + _MODULES[argv[0]], __package__)
     return int(module.main(argv[1:]))

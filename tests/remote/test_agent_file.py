@@ -4,6 +4,7 @@ import contextlib
 import glob
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -65,6 +66,8 @@ def test_it_holds_the_agent_and_the_worker_as_they_are_and_nothing_else():
         found = {name: archive.read(name) for name in archive.namelist()}
         assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
     assert b"launch_agent.main" in found.pop("__main__.py")
+    sizes = {name: len(data) for name, data in found.items() if name.startswith("launcher_worker/")}
+    assert json.loads(found.pop("launcher_worker.json"))["sizes"] == sizes
     assert found == wanted
 
 
@@ -88,8 +91,9 @@ def test_a_host_has_the_file_after_the_first_contact(installed):
     assert path.read_bytes() == agent_file().data
     assert path.parent.name == agent_file().digest[:16]
     assert path.parent.stat().st_mode & 0o077 == 0
-    agent, worker = sorted(path.parent.iterdir())
+    agent, code, worker = sorted(path.parent.iterdir())
     assert agent.name == "agent.pyz"
+    assert re.fullmatch(r"code-[a-z0-9-]+-[0-9a-f]{8}", code.name)
     assert re.fullmatch(r"worker-[0-9a-f]{16}", worker.name)
     assert [inner.name for inner in worker.iterdir()] == ["launcher_worker"]
 
@@ -125,7 +129,7 @@ def test_a_worker_that_is_not_whole_is_replaced_at_the_next_contact(installed):
     with channel_to(installed) as agent:
         agent.call("ping")
     assert module.read_bytes() == whole
-    assert len(list(place_of(installed.root).parent.iterdir())) == 2
+    assert len(list(place_of(installed.root).parent.iterdir())) == 3
 
 
 def test_a_file_that_is_whole_is_not_sent_again(installed):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.hosts import agent_file as packing
 from launcher.hosts.agent_file import agent_file
 from launcher.remote.store import worker_folder
 
@@ -55,12 +56,15 @@ def test_it_is_unpacked_whole_and_can_be_imported(agent, tmp_path):
     assert printed == "fp32\n"
 
 
-def test_another_worker_gets_another_folder(agent):
-    """The name is that of the content."""
+def test_another_worker_gets_another_folder(agent, monkeypatch):
+    """The name is that of the content, byte by byte."""
     before = worker_folder.path_of(str(agent))
-    with zipfile.ZipFile(agent, "a") as archive:
-        archive.writestr("launcher_worker/more.py", "")
-    assert worker_folder.path_of(str(agent)) != before
+    members = packed()
+    for name in ("launcher_worker/__init__.py", max(members)):
+        monkeypatch.setattr(packing, "_worker_members", lambda _folder, name=name: {**members, name: b"#"})
+        other = agent.with_name(f"{len(name)}.pyz")
+        other.write_bytes(agent_file.__wrapped__().data)
+        assert worker_folder.path_of(str(other)) not in (before, "")
 
 
 def test_a_complete_one_is_left_alone(agent):

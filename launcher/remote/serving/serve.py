@@ -46,8 +46,7 @@ MODULES = {
 }
 """The verbs by the module that answers them, in its `VERBS`.
 
-A module is loaded when one of its verbs is first asked for: from a zip file each module is compiled anew, which takes
-longer than to run it.
+A module is loaded when one of its verbs is first asked for: most contacts need few.
 """
 _NEW_OBJECTS = 50_000
 """Objects after which Python looks for cycles. After every 700, as it does by default, costs a fifth of a manifest's time."""

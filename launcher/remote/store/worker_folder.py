@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
+import json
 import os
 import shutil
 import stat
-import tempfile
 import time
-import zipfile
+import zipimport
+from typing import Dict, NamedTuple
 
 from ..record.files import paths_in, sync_folder
 
-PACKAGE = "launcher_worker/"
+CONTENT = "launcher_worker.json"
+"""The file in the agent's that says what the folder is called, and which files of which size are in it."""
 HOOK = "launcher_worker/startup"
 TEMPORARY = ".worker-"
 ATTEMPTS = 5  # more than two are needed only if other agents unpack at the same time
@@ -33,7 +34,7 @@ LEFTOVER_S = 3600.0  # a temporary folder this old belongs to an agent that was 
 
 def path_of(agent: str) -> str:
     """Return the folder for PYTHONPATH that belongs to an agent's file, unpacked or not."""
-    return _path(agent, _members(agent))
+    return _content(agent).path
 
 
 def hook_of(agent: str) -> str:
@@ -43,8 +44,8 @@ def hook_of(agent: str) -> str:
 
 def ensure(agent: str) -> None:
     """Unpack the worker beside an agent's file, unless each file is there with its size. Raises OSError."""
-    members = _members(agent)
-    if not _looks_complete(_path(agent, members), members):
+    content = _content(agent)
+    if not _looks_complete(content.path, content.sizes):
         unpack(agent)
 
 
@@ -53,9 +54,11 @@ def unpack(agent: str) -> str:
 
     Raises OSError if the disk refuses.
     """
-    members = _members(agent)
-    path = _path(agent, members)
-    parent = os.path.dirname(path)
+    import tempfile  # a contact that finds the folder does not wait for it
+
+    content = _content(agent)
+    path, parent = content.path, os.path.dirname(content.path)
+    members = _members(agent, content)
     _sweep(parent)
     if _is_complete(path, members):
         return path
@@ -70,26 +73,30 @@ def unpack(agent: str) -> str:
     return path
 
 
-def _members(agent: str) -> dict[str, bytes]:
-    """Return the package's files by their names in the agent's file."""
-    with zipfile.ZipFile(agent) as archive:
-        return {name: archive.read(name) for name in sorted(archive.namelist()) if name.startswith(PACKAGE)}
+class _Content(NamedTuple):
+    """The folder's path, and the size of each file in it by its name there."""
+
+    path: str
+    sizes: Dict[str, int]
 
 
-def _path(agent: str, members: dict[str, bytes]) -> str:
-    digest = hashlib.sha256()
-    for name, data in members.items():
-        digest.update(b"%s %d\n" % (name.encode(), len(data)))
-        digest.update(data)
-    return os.path.join(os.path.dirname(os.path.abspath(agent)), "worker-" + digest.hexdigest()[:16])
+def _content(agent: str) -> _Content:
+    values = json.loads(zipimport.zipimporter(agent).get_data(os.path.join(agent, CONTENT)))
+    return _Content(os.path.join(os.path.dirname(os.path.abspath(agent)), values["folder"]), values["sizes"])
 
 
-def _looks_complete(path: str, members: dict[str, bytes]) -> bool:
+def _members(agent: str, content: _Content) -> dict[str, bytes]:
+    """Return the package's files by their names in the folder."""
+    archive = zipimport.zipimporter(agent)
+    return {name: archive.get_data(os.path.join(agent, *name.split("/"))) for name in content.sizes}
+
+
+def _looks_complete(path: str, sizes: dict[str, int]) -> bool:
     """Return whether every file of the package is a file of its size."""
     try:
-        for name, data in members.items():
+        for name, size in sizes.items():
             status = os.lstat(os.path.join(path, name))
-            if not stat.S_ISREG(status.st_mode) or status.st_size != len(data):
+            if not stat.S_ISREG(status.st_mode) or status.st_size != size:
                 return False
     except OSError:
         return False
@@ -98,7 +105,7 @@ def _looks_complete(path: str, members: dict[str, bytes]) -> bool:
 
 def _is_complete(path: str, members: dict[str, bytes]) -> bool:
     """Return whether every file of the package is there with its whole content."""
-    if not _looks_complete(path, members):
+    if not _looks_complete(path, {name: len(data) for name, data in members.items()}):
         return False
     try:
         for name, data in members.items():

@@ -1,0 +1,164 @@
+"""The agent's modules as this host's Python has compiled them, kept beside the agent's file.
+
+    agent/<digest16>/agent.pyz
+    agent/<digest16>/code-cpython-311-1f0c2a9b     a record for each module that was loaded once
+
+Python compiles a module in a zip file anew at each start, which takes longer than running it. The file only grows, by a whole
+record at a time, and each record has a checksum: what a crash or a full disk leaves half-written is not used, and the file is
+begun anew then. It is read only if nobody else can write to it, as is the agent's file. One that is replaced gets another.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import stat
+import struct
+import sys
+import zlib
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING
+from zipimport import zipimporter
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+else:
+    Loader = object  # to load it takes longer than all that follows
+
+PREFIX = "code-"
+_RECORD = struct.Struct(
+    "<III?"
+)  # the checksum of what follows, the sizes of the name and of the code, is it a package
+_PACKAGE = __name__.rpartition(".")[0] + "."
+
+
+def use(agent: str) -> None:
+    """Load the agent's modules from here from now on, as far as they have been compiled; record the others."""
+    sys.meta_path.insert(0, _Finder(agent))
+
+
+def path_of(agent: str) -> str:
+    """Return the file for this very build of Python and file of the agent. Raises OSError if that is gone."""
+    status = os.stat(agent)
+    made_by = "%s %d %d %d" % (sys.version, status.st_ino, status.st_size, status.st_mtime_ns)
+    name = "%s%s-%08x" % (PREFIX, sys.implementation.cache_tag, zlib.crc32(made_by.encode()))
+    return os.path.join(os.path.dirname(os.path.abspath(agent)), name)
+
+
+class _Finder(Loader):
+    """Finds the agent's modules, and loads them."""
+
+    def __init__(self, agent: str) -> None:
+        self._archive, self._zip, self._path = agent, zipimporter(agent), path_of(agent)
+        self._known, self._size = self._read()
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        """Return how a module of the agent is loaded; None for any other."""
+        if not name.startswith(_PACKAGE):
+            return None
+        known = self._known.get(name)
+        is_package = known[0] if known is not None else self._is_package(name)
+        if is_package is None:
+            return None
+        place = os.path.join(self._archive, *name.split("."))
+        origin = os.path.join(place, "__init__.py") if is_package else place + ".py"
+        spec = ModuleSpec(name, self, origin=origin, is_package=is_package)
+        spec.has_location = True
+        if is_package:
+            spec.submodule_search_locations = [place]
+        return spec
+
+    def create_module(self, _spec: ModuleSpec) -> None:
+        """Let Python make the module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run a module's code."""
+        exec(self._code(module), module.__dict__)  # noqa: S102 - what an import does
+
+    def get_data(self, path: str) -> bytes:
+        """Return a file of the archive, for `pkgutil`."""
+        return self._zip.get_data(path)
+
+    def _is_package(self, name: str) -> bool | None:
+        """Whether a module of the archive is a package; None if there is no such module."""
+        place = os.path.join(self._archive, *name.split("."))
+        for path, is_package in ((place + ".py", False), (os.path.join(place, "__init__.py"), True)):
+            try:
+                self.get_data(path)
+            except OSError:
+                continue
+            return is_package
+        return None
+
+    def _code(self, module: ModuleType) -> CodeType:
+        known = self._known.get(module.__name__)
+        if known is not None:
+            recorded: CodeType = marshal.loads(known[1])  # noqa: S302 - we wrote it, and nobody else could
+            return recorded
+        path = str(module.__file__)
+        code = compile(self.get_data(path), path, "exec", dont_inherit=True)
+        self._add(module.__name__, hasattr(module, "__path__"), marshal.dumps(code))
+        return code
+
+    def _read(self) -> tuple[dict[str, tuple[bool, memoryview]], int]:
+        """Return what is recorded, and the file's size; nothing from a file that others can write to."""
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return {}, 0
+        with open(descriptor, "rb") as file:
+            if not _is_ours(descriptor):
+                return {}, -1
+            data = memoryview(file.read())
+        known, end = _records(data)
+        if end == len(data):
+            return known, end
+        try:
+            os.unlink(self._path)
+        except OSError:
+            return known, -1
+        return known, 0
+
+    def _add(self, name: str, is_package: bool, code: bytes) -> None:
+        """Record a module, unless another process is about to, or the disk does not take it."""
+        if self._size < 0:
+            return
+        rest = struct.pack("<II?", len(name), len(code), is_package) + name.encode() + code
+        record = struct.pack("<I", zlib.crc32(rest)) + rest
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            descriptor = os.open(self._path, flags, 0o600)
+        except OSError:
+            self._size = -1
+            return
+        try:
+            is_alone = _is_ours(descriptor) and os.fstat(descriptor).st_size == self._size
+            if is_alone and os.write(descriptor, record) == len(record):
+                self._size += len(record)
+            else:
+                self._size = -1
+        except OSError:
+            self._size = -1
+        finally:
+            os.close(descriptor)
+
+
+def _is_ours(descriptor: int) -> bool:
+    status = os.fstat(descriptor)
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+
+
+def _records(data: memoryview) -> tuple[dict[str, tuple[bool, memoryview]], int]:
+    """Return the whole records by their module, and where the last of them ends."""
+    known: dict[str, tuple[bool, memoryview]] = {}
+    start = 0
+    while len(data) - start >= _RECORD.size:
+        checksum, of_name, of_code, is_package = _RECORD.unpack_from(data, start)
+        head = start + _RECORD.size
+        end = head + of_name + of_code
+        if end > len(data) or zlib.crc32(data[start + 4 : end]) != checksum:
+            break
+        known[str(data[head : head + of_name], "utf-8")] = (is_package, data[head + of_name : end])
+        start = end
+    return known, start

@@ -1,0 +1,128 @@
+"""What this Python has compiled of the agent: used at the next start, and never when it may be another's or half-written."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from launcher.hosts.agent_file import agent_file
+from launcher.remote import compiled_code
+
+PING = json.dumps({"id": 1, "verb": "ping", "args": {}}).encode() + b"\n"
+COUNTING = """
+import builtins, runpy, sys
+compiled, compile_it = [], compile
+BEFORE = ("__main__.py", "launch_agent/__init__.py", "launch_agent/compiled_code.py")
+def counting(source, name, *more, **words):
+    if "launch_agent" in str(name) and not str(name).endswith(BEFORE):
+        compiled.append(name)
+    return compile_it(source, name, *more, **words)
+builtins.compile = counting
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    print(len(compiled), file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def agent(tmp_path):
+    """An agent's file that has never run."""
+    path = tmp_path / "agent.pyz"
+    path.write_bytes(agent_file().data)
+    return path
+
+
+def ping(agent):
+    """Have the agent answer once; return how many of its modules were compiled for that."""
+    code = "import sys; sys.argv = sys.argv[1:]\n" + COUNTING
+    words = [sys.executable, "-I", "-c", code, str(agent), "serve", str(agent.parent / "root")]
+    done = subprocess.run(words, input=PING, capture_output=True, check=False, timeout=60)
+    assert done.stdout == b'{"ok":{},"id":1}\n', done.stderr.decode()
+    return int(done.stderr.split()[-1])
+
+
+def code_of(agent):
+    """The file with what was compiled."""
+    (path,) = agent.parent.glob(f"{compiled_code.PREFIX}*")
+    return path
+
+
+def test_a_module_is_compiled_once(agent):
+    """The second start finds all that the first one has loaded, and nobody else may read or change it."""
+    assert ping(agent) > 20
+    assert ping(agent) == 0
+    assert str(code_of(agent)) == compiled_code.path_of(str(agent))
+    assert code_of(agent).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
+@pytest.mark.parametrize("spoil", ["cut", "zeroed", "changed"])
+def test_what_is_half_written_is_not_used(agent, share, spoil):
+    """A crash or a full disk at any byte: the agent answers, and the file is whole again afterwards."""
+    ping(agent)
+    path = code_of(agent)
+    whole = path.read_bytes()
+    at = int(len(whole) * share)
+    rest = {"cut": b"", "zeroed": bytes(len(whole) - at), "changed": bytes([whole[at] ^ 1]) + whole[at + 1 :]}
+    path.write_bytes(whole[:at] + rest[spoil])
+    compiled = ping(agent)
+    assert compiled > 0 or at == 0 == len(path.read_bytes())
+    ping(agent)
+    assert ping(agent) == 0
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_what_others_can_write_to_is_neither_read_nor_written(agent, mode):
+    """As the agent's own file."""
+    ping(agent)
+    path = code_of(agent)
+    path.chmod(mode)
+    before = path.read_bytes()
+    assert ping(agent) > 20
+    assert path.read_bytes() == before
+
+
+def test_a_link_is_not_followed(agent, tmp_path):
+    """Nobody has the agent write into another file."""
+    other = tmp_path / "other"
+    other.write_bytes(b"")
+    os.symlink(other, compiled_code.path_of(str(agent)))
+    assert ping(agent) > 20
+    assert other.read_bytes() == b""
+
+
+def test_a_file_that_was_replaced_does_not_run_the_code_of_the_one_before(agent):
+    """What a damaged file was compiled to is never used for its successor."""
+    ping(agent)
+    new = agent.with_name("new")
+    new.write_bytes(agent_file().data)
+    new.replace(agent)
+    assert ping(agent) > 20
+    assert ping(agent) == 0
+
+
+def test_a_folder_that_takes_nothing_costs_only_time(agent):
+    """A read-only disk: each start compiles."""
+    os.symlink("/nowhere/at/all", compiled_code.path_of(str(agent)))
+    assert ping(agent) > 20
+    assert ping(agent) > 20
+
+
+def test_many_at_once_record_it_once(agent):
+    """The first ones to start do not each add their own copy."""
+    words = [sys.executable, "-I", str(agent), "serve", str(agent.parent / "root")]
+    serving = [
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(8)
+    ]
+    for process in serving:
+        assert process.communicate(PING, timeout=120)[0] == b'{"ok":{},"id":1}\n'
+    ping(agent)
+    size = code_of(agent).stat().st_size
+    assert ping(agent) == 0
+    code_of(agent).unlink()
+    ping(agent)
+    assert size <= 2 * code_of(agent).stat().st_size
