@@ -7,10 +7,8 @@ variables and was not handed over (process_lineage.py). Its start time is checke
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
 import os
-import platform
 import re
 import signal
 import subprocess
@@ -43,13 +41,13 @@ def host_id() -> str:
     if not IS_LINUX:
         listing = _output_of(["ioreg", "-rd1", "-c", "IOPlatformExpertDevice"])
         uuid = re.search(r'"IOPlatformUUID" = "([^"]+)"', listing)
-        return hashlib.sha256((uuid[1] if uuid else platform.node()).encode()).hexdigest()[:16]
+        return hashlib.sha256((uuid[1] if uuid else os.uname().nodename).encode()).hexdigest()[:16]
     machine = ""
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         if not machine and os.path.exists(path):
             with open(path, encoding="ascii", errors="replace") as file:
                 machine = file.read().strip()
-    return hashlib.sha256((machine + "\n" + platform.node()).encode()).hexdigest()[:16]
+    return hashlib.sha256((machine + "\n" + os.uname().nodename).encode()).hexdigest()[:16]
 
 
 def is_in_container() -> bool:
@@ -364,6 +362,8 @@ def adopter() -> Process | None:
 def become_subreaper() -> None:
     """Make this process adopt all orphans among its descendants. Does nothing except on Linux."""
     if IS_LINUX:
+        import ctypes  # few processes need it
+
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")

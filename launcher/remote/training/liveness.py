@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import deque
 from typing import Deque, Optional
@@ -42,7 +41,11 @@ class Liveness:
     @property
     def step_s(self) -> Optional[float]:
         """The median time of the last steps in seconds; None before two steps."""
-        return statistics.median(self._paces_s) if self._paces_s else None
+        if not self._paces_s:
+            return None
+        import statistics  # the first step need not wait for it
+
+        return statistics.median(self._paces_s)
 
     @property
     def limit_s(self) -> float:
