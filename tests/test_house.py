@@ -33,7 +33,7 @@ WINGS = [
     "segment",
 ]
 """The folders of `remote/`, the lowest first: each imports only from itself and from those before it."""
-HEAVY = {"fabric", "paramiko", "docker", "torch", "matplotlib", "tensorboardX"}
+HEAVY = {"fabric", "paramiko", "docker", "torch", "matplotlib"}
 VARIABLES = {
     "LAUNCH_ARTIFACTS",
     "LAUNCH_ATTEMPT",
@@ -255,7 +255,7 @@ def test_what_travels_is_python_3_8(path):
     "words", [["--help"], ["profile", "list"], ["--version"], ["ps", "--help"]], ids=" ".join
 )
 def test_quick_commands_load_no_heavy_library(words, tmp_path):
-    """Help and listings answer without fabric, paramiko, docker, torch, matplotlib or tensorboardX."""
+    """Help and listings answer without fabric, paramiko, docker, torch or matplotlib."""
     code = (
         "import atexit, json, sys\n"
         "atexit.register(lambda: print('\\n' + json.dumps([name for name in sys.modules if '.' not in name])))\n"
