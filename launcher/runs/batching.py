@@ -17,7 +17,7 @@ from platformdirs.unix import Unix
 
 from launcher.errors import BadFileError, LaunchError, UnreachableError
 from launcher.hosts import open_line
-from launcher.hosts.client_locks import Lock
+from launcher.client_locks import Lock
 from launcher.planning.batch_placement import FAILURES, Decision, Place, decide
 from launcher.runs import resolve
 from launcher.runs.batch_budget import Budget

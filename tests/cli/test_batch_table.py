@@ -1,10 +1,16 @@
-"""What a batch's table and its JSON say of a loss that is not finite: its name, as anywhere else."""
+"""A batch's table and its JSON: what they say of a loss that is not finite, and what it takes to print them."""
+
+import json
+import subprocess
+import sys
 
 import pytest
 
 from launcher.cli.batch_table import cells, shape
+from launcher.runs.batch_queue import Entry, make_queue
 from launcher.runs.batch_status import ItemRow
 from launcher.runs.item_view import ItemView
+from launcher.values.batch import Rules
 from launcher.values.record import Event
 
 
@@ -22,3 +28,39 @@ def test_a_followed_item_keeps_no_finite_loss_after_nan():
     for step, loss in enumerate((1.5, "nan"), start=1):
         view._take(Event(version=1, kind="metric", step=step, time=0.0, values={"loss": loss}))
     assert (view.step, str(view.loss)) == (2, "nan")
+
+
+STATUS = """
+import atexit, json, sqlite3, sys
+queries, connect = [], sqlite3.connect
+def traced(*words, **more):
+    made = connect(*words, **more)
+    made.set_trace_callback(queries.append)
+    return made
+sqlite3.connect = traced
+def tell():
+    loaded = sorted(name for name in sys.modules if name.startswith("launcher."))
+    print(json.dumps({"queries": queries, "loaded": loaded}), file=sys.stderr)
+atexit.register(tell)
+sys.argv = ["launch", "batch", "status"]
+from launcher.cli import main
+main()
+"""
+
+
+def test_two_thousand_queued_items_are_shown_by_one_query_and_without_what_reaches_hosts(
+    tmp_path, monkeypatch
+):
+    """So that it is quick: neither the desks of hosts nor the values of jobs and runs are loaded to print names."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LAUNCH_RUNS", raising=False)
+    entries = [Entry(f"train-{number:04}", "{}", ("A", "B"), {"seed": number}) for number in range(2000)]
+    make_queue("sweep", Rules(), entries).close()
+    done = subprocess.run([sys.executable, "-c", STATUS], capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 1 + 2000 + 2
+    found = json.loads(done.stderr)
+    assert len([query for query in found["queries"] if " FROM item" in query]) == 1
+    assert len(found["queries"]) <= 3, "the version, the items, and how careful SQLite is"
+    assert "launcher.cli.batch_table" in found["loaded"]
+    heavy = ("launcher.hosts", "launcher.planning", "launcher.runs.mirror", "launcher.values.record")
+    assert not [name for name in found["loaded"] if name.startswith(heavy)]
