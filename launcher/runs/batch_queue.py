@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from launcher.errors import RunError, UnknownNameError, UsageError
 from launcher.client_locks import Lock, is_locked
+from launcher.errors import RunError, UnknownNameError, UsageError
 from launcher.runs.runs_folder import runs_folder
 from launcher.values.batch_item import FOLLOWING, NEVER_BEGAN, Item, ItemState
 
