@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from launcher.client_locks import Lock, is_locked
 from launcher.errors import RunError, UnknownNameError, UsageError
 from launcher.runs.runs_folder import runs_folder
-from launcher.values.batch_item import FOLLOWING, NEVER_BEGAN, Item, ItemState
+from launcher.values.queued_item import FOLLOWING, NEVER_BEGAN, Item, ItemState
 
 if TYPE_CHECKING:
     from launcher.values.batch import Rules

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.runs.runs_folder import runs_folder
-from launcher.values.batch_item import Item, ItemState
+from launcher.values.queued_item import Item, ItemState
 
 if TYPE_CHECKING:
     from launcher.runs.item_view import ItemView
