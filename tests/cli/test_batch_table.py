@@ -1,4 +1,4 @@
-"""A batch's table and its JSON: what they say of a loss that is not finite, and what it takes to print them."""
+"""A batch's table and its JSON: what they say of a loss that is not finite, what it takes to print them, and its exit code."""
 
 import json
 import subprocess
@@ -7,10 +7,12 @@ import sys
 import pytest
 
 from launcher.cli.batch_table import cells, shape
+from launcher.cli.batch_work import exit_code
 from launcher.runs.batch_queue import Entry, make_queue
 from launcher.runs.batch_status import ItemRow
+from launcher.runs.batching import Outcome
 from launcher.runs.item_view import ItemView
-from launcher.values.batch import Rules
+from launcher.values.batch import Item, ItemState, Rules
 from launcher.values.record import Event
 
 
@@ -64,3 +66,30 @@ def test_two_thousand_queued_items_are_shown_by_one_query_and_without_what_reach
     assert "launcher.cli.batch_table" in found["loaded"]
     heavy = ("launcher.hosts", "launcher.planning", "launcher.runs.mirror", "launcher.values.record")
     assert not [name for name in found["loaded"] if name.startswith(heavy)]
+
+
+def _item(number, state, outcome=None):
+    return Item(number, f"i{number}", "{}", ("A",), {}, state, None, "A", outcome, None, (), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "how", "code"),
+    [
+        (["succeeded"], Outcome.OVER, 0),
+        (["refused"], Outcome.OVER, 3),
+        (["stopped"], Outcome.OVER, 1),
+        (["succeeded", "refused"], Outcome.OVER, 1),
+        (["succeeded", "dropped"], Outcome.OVER, 1),
+        ([None], Outcome.OVER, 5),
+        (["failed", None], Outcome.OVER, 5),
+        (["failed", None], Outcome.SILENT, 4),
+        (["failed", None], Outcome.LEFT, 0),
+    ],
+)
+def test_the_exit_code_says_how_the_batch_ended(outcomes, how, code):
+    """As docs/batches.md lists them. None is an item whose run is there and waits."""
+    items = [
+        _item(number, ItemState.ENDED if outcome else ItemState.CONFIRMED, outcome)
+        for number, outcome in enumerate(outcomes)
+    ]
+    assert exit_code(items, how) == code
