@@ -10,7 +10,7 @@ from launcher.cli.figures import age_text
 from launcher.cli.say import complain, say
 from launcher.runs.batch_queue import BatchQueue, worker_of
 from launcher.runs.batch_status import ItemRow, age_s, rows_of, totals
-from launcher.values.batch import Item, ItemState
+from launcher.values.queued_item import Item, ItemState
 
 if TYPE_CHECKING:
     from launcher.cli.json_shapes import BatchItem

@@ -221,7 +221,10 @@ def work_detached(queue: BatchQueue) -> None:
 
 
 def exit_code(items: list[Item], outcome: Outcome) -> int:
-    """Return 0 if all have succeeded, 1 if some have not, 5 if some wait for a person; for a batch of one, what `launch` returns."""
+    """Return 0 if all have succeeded, 1 if some have not, 4 if hosts are silent, 5 if some wait for a person.
+
+    For a batch of one it is what `launch` returns, but 5 also where that gives up on a run that may still go on.
+    """
     if outcome == Outcome.LEFT:
         return 0
     if outcome == Outcome.SILENT:

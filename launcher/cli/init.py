@@ -44,12 +44,13 @@ def init(
     """
     from launcher.cli.screens import make_view
     from launcher.runs import resolve
+    from launcher.runs.lookup import PROJECT_FILE
     from launcher.runs.probing import NO_JOB, describe, probe
     from launcher.runs.proposing import propose, write
     from launcher.runs.run_desk import connect
     from launcher.values.lacking import check_has
 
-    path = resolve.PROJECT_FILE
+    path = PROJECT_FILE
     if path.exists():
         raise UsageError(f"{path} is there already, and stays as it is\n  look   launch hosts")
     place = resolve.host(host or _asked())

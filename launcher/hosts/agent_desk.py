@@ -13,7 +13,7 @@ from typing import IO, Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from launcher.errors import BadFileError, MalformedAnswerError
-from launcher.hosts.channel import HASHING_S, Calls, Incoming, Reply, Socket
+from launcher.hosts.channel import HASHING_S, Calls, Incoming, Passing, Reply
 from launcher.hosts.company import ONLY_LISTENING, Keyboard, typing, until
 from launcher.hosts.desk import Heard, Making, Preparation, Printed, Runs, Upkeep
 from launcher.hosts.run_reading import LoneReader, Reader
@@ -77,11 +77,12 @@ _READ = TypeAdapter(Annotated[int, Field(ge=0)], config=ConfigDict(defer_build=T
 """A sign of life: how many bytes the agent has read."""
 
 
-class AgentDesk:
+class AgentDesk(Passing):
     """The desk of an agent at the other end of a channel."""
 
     def __init__(self, channel: Calls, reader: Reader | None = None) -> None:
         """Speak over this channel, and close it at the end. `reader` reads runs, by default over this channel too."""
+        super().__init__(channel)
         self._channel = channel
         self._reader = reader or LoneReader(channel)
         self.runs: Runs = _Runs(channel, self._reader)
@@ -95,11 +96,6 @@ class AgentDesk:
         return self._channel.host
 
     @property
-    def about(self) -> str:
-        """How the host is reached, in a few words."""
-        return self._channel.about
-
-    @property
     def root_id(self) -> str:
         """The random id of the host's root; empty if the host gives none."""
         return self._channel.root_id
@@ -111,14 +107,6 @@ class AgentDesk:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._channel.close()
-
-    def sever(self) -> None:
-        """Cut the connection without a farewell."""
-        self._channel.sever()
 
     def probe(
         self,
@@ -139,22 +127,6 @@ class AgentDesk:
             model_keys=list(model_keys),
         )
         return _typed(Facts, reply, self.host, f"{self.host}'s probe")
-
-    def by_hand(self, command: str) -> str:
-        """Return the line by which a person runs a shell's command on the host."""
-        return self._channel.by_hand(command)
-
-    def open_socket(self, path: str) -> Socket:
-        """Open a stream to a Unix socket on the host."""
-        return self._channel.open_socket(path)
-
-    def open_port(self, port: int) -> Socket:
-        """Open a stream to a TCP port of the host's loopback."""
-        return self._channel.open_port(port)
-
-    def open_program(self, words: Sequence[str]) -> Socket:
-        """Open a stream to the standard input and output of a program on the host."""
-        return self._channel.open_program(words)
 
 
 class _Part:

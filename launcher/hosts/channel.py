@@ -61,25 +61,74 @@ class Socket(Stream, Protocol):
         """End what is received (SHUT_RD) or sent (SHUT_WR), or both (SHUT_RDWR)."""
 
 
-class Link(Stream, Protocol):
-    """A stream to an agent, and the connection that it is on: `close` frees everything behind it."""
+class Opener(Protocol):
+    """A way to a host, by which streams to what runs there are opened beside what an agent is asked."""
 
-    about: str
+    @property
+    def about(self) -> str:
+        """How the host is reached, in a few words."""
 
     def by_hand(self, command: str) -> str:
-        """Return the line by which a person runs a shell's command over there."""
+        """Return the line by which a person runs a shell's command on the host."""
 
     def open_socket(self, path: str) -> Socket:
-        """Open a stream to a Unix socket over there. Raises RefusedStreamError, or HostError when the link is gone."""
+        """Open a stream to a Unix socket on the host. Raises RefusedStreamError, or HostError if the way is gone."""
 
     def open_port(self, port: int) -> Socket:
-        """Open a stream to a TCP port of its loopback. Raises RefusedStreamError, or HostError when the link is gone."""
+        """Open a stream to a TCP port of the host's loopback.
+
+        Raises NobodyListensError, RefusedStreamError if the host forbids it, or HostError if the way is gone.
+        """
 
     def open_program(self, words: Sequence[str]) -> Socket:
-        """Open a stream to the standard input and output of a program over there. Raises HostError."""
+        """Open a stream to the standard input and output of a program on the host. Raises HostError."""
 
     def sever(self) -> None:
-        """Cut the connection without a farewell, as a failing network does; whoever reads gets an error."""
+        """Cut the connection without a farewell, as a failing network does: whoever waits for it gets an error."""
+
+    def close(self) -> None:
+        """Hang up. Runs continue."""
+
+
+class Passing:
+    """An opener that passes what it is asked on to another one."""
+
+    def __init__(self, opener: Opener) -> None:
+        """Pass everything on to this one."""
+        self._opener = opener
+
+    @property
+    def about(self) -> str:
+        """How the host is reached, in a few words."""
+        return self._opener.about
+
+    def by_hand(self, command: str) -> str:
+        """Return the line by which a person runs a shell's command on the host."""
+        return self._opener.by_hand(command)
+
+    def open_socket(self, path: str) -> Socket:
+        """Open a stream to a Unix socket on the host."""
+        return self._opener.open_socket(path)
+
+    def open_port(self, port: int) -> Socket:
+        """Open a stream to a TCP port of the host's loopback."""
+        return self._opener.open_port(port)
+
+    def open_program(self, words: Sequence[str]) -> Socket:
+        """Open a stream to the standard input and output of a program on the host."""
+        return self._opener.open_program(words)
+
+    def sever(self) -> None:
+        """Cut the connection without a farewell."""
+        self._opener.sever()
+
+    def close(self) -> None:
+        """Hang up. Runs continue."""
+        self._opener.close()
+
+
+class Link(Stream, Opener, Protocol):
+    """A stream to an agent, and the connection that it is on: `close` frees everything behind it."""
 
 
 class _Patience:
@@ -122,16 +171,12 @@ class Reply:
         self.payload = payload
 
 
-class Calls(Protocol):
+class Calls(Opener, Protocol):
     """What a desk asks an agent through: a channel, or what chooses one of several."""
 
     @property
     def host(self) -> str:
         """The host's name."""
-
-    @property
-    def about(self) -> str:
-        """How the host is reached, in a few words."""
 
     @property
     def root_id(self) -> str:
@@ -160,24 +205,6 @@ class Calls(Protocol):
     ) -> Reply:
         """Ask for a verb that runs a program; `take` gets what it prints."""
 
-    def by_hand(self, command: str) -> str:
-        """Return the line by which a person runs a shell's command on the host."""
-
-    def open_socket(self, path: str) -> Socket:
-        """Open a stream to a Unix socket on the host."""
-
-    def open_port(self, port: int) -> Socket:
-        """Open a stream to a TCP port of the host's loopback."""
-
-    def open_program(self, words: Sequence[str]) -> Socket:
-        """Open a stream to the standard input and output of a program on the host."""
-
-    def sever(self) -> None:
-        """Cut the connection without a farewell."""
-
-    def close(self) -> None:
-        """Hang up."""
-
 
 def refusal(host: str, error: Mapping[str, Any]) -> AgentError:
     """Return the refusal of a host's agent as an error of ours."""
@@ -199,7 +226,7 @@ def _pass() -> None:
     pass
 
 
-class Channel:
+class Channel(Passing):
     """The channel to an agent on a host. One request at a time; an idle channel sends pings by itself."""
 
     def __init__(self, host: str, link: Link) -> None:
@@ -207,8 +234,8 @@ class Channel:
 
         Raises HostError when no agent answers.
         """
+        super().__init__(link)
         self.host = host
-        self.about = link.about
         self.root_id = ""
         """The random id of the host's root, by which a run's root is known again."""
         self._link = link
@@ -238,26 +265,6 @@ class Channel:
         """Hang up. The agent leaves, the runs go on."""
         self._is_closed.set()
         self._link.close()
-
-    def sever(self) -> None:
-        """Cut the connection without a farewell; the channel notices that as it notices a failing network."""
-        self._link.sever()
-
-    def by_hand(self, command: str) -> str:
-        """Return the line by which a person runs a shell's command on the host."""
-        return self._link.by_hand(command)
-
-    def open_socket(self, path: str) -> Socket:
-        """Open a stream to a Unix socket on the host. Raises RefusedStreamError, or HostError when the link is gone."""
-        return self._link.open_socket(path)
-
-    def open_port(self, port: int) -> Socket:
-        """Open a stream to a TCP port of the host's loopback. Raises RefusedStreamError, or HostError when the link is gone."""
-        return self._link.open_port(port)
-
-    def open_program(self, words: Sequence[str]) -> Socket:
-        """Open a stream to the standard input and output of a program on the host. Raises HostError."""
-        return self._link.open_program(words)
 
     def call(
         self,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
-from launcher.hosts.channel import Incoming, Reply, Socket
+from launcher.hosts.channel import Incoming, Opener, Reply
 from launcher.hosts.company import Keyboard
 from launcher.values.answers import (
     CommandEnd,
@@ -262,16 +262,12 @@ class Upkeep(Protocol):
         """Return the label of what belongs to this host's root: the host's id and the root's path."""
 
 
-class Desk(Protocol):
+class Desk(Opener, Protocol):
     """A host that answers. Use it in a `with`."""
 
     @property
     def host(self) -> str:
         """The host's name."""
-
-    @property
-    def about(self) -> str:
-        """How the host is reached, in a few words."""
 
     @property
     def root_id(self) -> str:
@@ -303,27 +299,6 @@ class Desk(Protocol):
         model_keys: Sequence[str] = (),
     ) -> Facts:
         """Return the host's facts. `packages` are looked for in the job's interpreter, `model_keys` in its model's config."""
-
-    def by_hand(self, command: str) -> str:
-        """Return the line by which a person runs a shell's command on the host."""
-
-    def open_socket(self, path: str) -> Socket:
-        """Open a stream to a Unix socket on the host. Raises RefusedStreamError, or HostError if the link is gone."""
-
-    def open_port(self, port: int) -> Socket:
-        """Open a stream to a TCP port of the host's loopback.
-
-        Raises NobodyListensError, RefusedStreamError if the host forbids it, or HostError if the link is gone.
-        """
-
-    def open_program(self, words: Sequence[str]) -> Socket:
-        """Open a stream to the standard input and output of a program on the host. Raises HostError."""
-
-    def close(self) -> None:
-        """Close the connection. Runs continue."""
-
-    def sever(self) -> None:
-        """Cut the connection without a farewell, as a failing network does. What is asked then fails with UnreachableError."""
 
     def __enter__(self) -> Self:
         """Return the desk itself."""

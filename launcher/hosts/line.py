@@ -26,7 +26,17 @@ from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
 from launcher.errors import AgentError, ConnectionLostError, HostError
-from launcher.hosts.channel import DEADLINE_S, HASHING_S, Channel, Incoming, Link, Reply, Socket
+from launcher.hosts.channel import (
+    DEADLINE_S,
+    HASHING_S,
+    Channel,
+    Incoming,
+    Link,
+    Opener,
+    Passing,
+    Reply,
+    Socket,
+)
 from launcher.hosts.channel_pool import ChannelPool
 from launcher.hosts.company import Company
 from launcher.hosts.desk import Desk
@@ -45,12 +55,8 @@ WAY = ("name", "kaggle", "address", "port", "user", "identity_file", "known_host
 """What of a host decides which place a connection leads to, and how."""
 
 
-class Connection(Protocol):
-    """A connection to a host, with an agent behind each link. Any thread may use it."""
-
-    @property
-    def about(self) -> str:
-        """How the host is reached, in a few words."""
+class Connection(Opener, Protocol):
+    """A connection to a host, with an agent behind each link: `close` closes them too. Any thread may use it."""
 
     @property
     def is_open(self) -> bool:
@@ -58,24 +64,6 @@ class Connection(Protocol):
 
     def open_link(self) -> Link:
         """Start one more agent, whose link ends alone. Raises RefusedStreamError if the host starts no more of them."""
-
-    def by_hand(self, command: str) -> str:
-        """Return the line by which a person runs a shell's command on the host."""
-
-    def open_socket(self, path: str) -> Socket:
-        """Open a stream to a Unix socket on the host."""
-
-    def open_port(self, port: int) -> Socket:
-        """Open a stream to a TCP port of the host's loopback."""
-
-    def open_program(self, words: Sequence[str]) -> Socket:
-        """Open a stream to the standard input and output of a program on the host."""
-
-    def sever(self) -> None:
-        """Cut it without a farewell."""
-
-    def close(self) -> None:
-        """Close it, and all links with it."""
 
 
 class Line:
@@ -205,11 +193,12 @@ class _Circuit:
         return channel
 
 
-class LineCalls:
+class LineCalls(Passing):
     """What one desk of a line asks through: a channel that it keeps, or those that all desks share."""
 
     def __init__(self, circuit: _Circuit) -> None:
         """Keep no channel yet."""
+        super().__init__(circuit.connection)
         self._circuit = circuit
         self._kept: Channel | None = None
         self._streams: list[Socket] = []
@@ -220,11 +209,6 @@ class LineCalls:
     def host(self) -> str:
         """The host's name."""
         return self._circuit.host
-
-    @property
-    def about(self) -> str:
-        """How the host is reached, in a few words."""
-        return self._circuit.connection.about
 
     @property
     def root_id(self) -> str:
@@ -262,25 +246,17 @@ class LineCalls:
         with self._channel_for(verb) as channel:
             return channel.execute(verb, payload, take, company, **args)
 
-    def by_hand(self, command: str) -> str:
-        """Return the line by which a person runs a shell's command on the host."""
-        return self._circuit.connection.by_hand(command)
-
     def open_socket(self, path: str) -> Socket:
         """Open a stream to a Unix socket on the host, which ends with the desk."""
-        return self._noted(self._circuit.connection.open_socket(path))
+        return self._noted(super().open_socket(path))
 
     def open_port(self, port: int) -> Socket:
         """Open a stream to a TCP port of the host's loopback, which ends with the desk."""
-        return self._noted(self._circuit.connection.open_port(port))
+        return self._noted(super().open_port(port))
 
     def open_program(self, words: Sequence[str]) -> Socket:
         """Open a stream to a program on the host, which ends with the desk."""
-        return self._noted(self._circuit.connection.open_program(words))
-
-    def sever(self) -> None:
-        """Cut the connection of all desks of the line."""
-        self._circuit.connection.sever()
+        return self._noted(super().open_program(words))
 
     def close(self) -> None:
         """Close what is this desk's: the channel that it keeps, and its streams."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from launcher.errors import BadFileError, RefusedError, UsageError
 from launcher.runs import resolve
 from launcher.runs.launching import understand
+from launcher.runs.lookup import Lookup
 from launcher.runs.request import Request
 from launcher.values.batch import MOST_ITEMS, BatchFile, BatchRun, Rules
 from launcher.values.parsing import build, line_of
@@ -97,19 +98,21 @@ def _batch(written: BatchFile, name: str, file: str, text: str, tell: Tell) -> B
     if len(runs) * len(points) > MOST_ITEMS:
         mistakes.add("matrix", f"{len(runs) * len(points):,} items: a batch has at most {MOST_ITEMS:,}")
         mistakes.tell()
-    own = resolve.project().host
+    lookup = Lookup()
     drafts: list[Draft] = []
     for number, run in enumerate(runs, start=1):
         place = f"run.{number}" if written.run else ""
         try:
-            found = [_draft(written, run, point, len(points) > 1, own, place) for point in points]
+            found = [
+                _draft(written, run, point, len(points) > 1, lookup.project.host, place) for point in points
+            ]
         except _PlaceholderError as error:
             mistakes.add(f"matrix.{error.key}", str(error))
             continue
         drafts += found
-    drafts = _with_names(drafts, mistakes)
+    drafts = _with_names(drafts, lookup.project.job, mistakes)
     mistakes.tell()
-    _check(drafts, mistakes, tell)
+    _check(drafts, lookup, mistakes, tell)
     mistakes.tell()
     rules = Rules(**{key: getattr(written, key) for key in Rules.model_fields})
     return Batch(name, rules, tuple(drafts))
@@ -240,9 +243,9 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else inline(value)
 
 
-def _with_names(drafts: Sequence[Draft], mistakes: _Mistakes) -> list[Draft]:
+def _with_names(drafts: Sequence[Draft], project_job: str | None, mistakes: _Mistakes) -> list[Draft]:
     """Give each item a name of its own: that of its run, else its job's, with a number where several would have it."""
-    bases = [draft.name or _job_name(draft.request) for draft in drafts]
+    bases = [draft.name or _job_name(draft.request, project_job) for draft in drafts]
     given = Counter(
         (draft.name, draft.place) for draft in {(one.name, one.place): one for one in drafts}.values()
     )
@@ -266,22 +269,20 @@ def _with_names(drafts: Sequence[Draft], mistakes: _Mistakes) -> list[Draft]:
     return named
 
 
-def _job_name(request: Request) -> str:
+def _job_name(request: Request, project_job: str | None) -> str:
     if request.words:
         return resolve.name_of(request.words)
-    return re.sub(
-        r"[^a-z0-9_.-]+", "-", Path(request.job or resolve.project().job or resolve.DEFAULT_JOB).stem.lower()
-    )
+    return re.sub(r"[^a-z0-9_.-]+", "-", Path(request.job or project_job or resolve.DEFAULT_JOB).stem.lower())
 
 
-def _check(drafts: Sequence[Draft], mistakes: _Mistakes, tell: Tell) -> None:
+def _check(drafts: Sequence[Draft], lookup: Lookup, mistakes: _Mistakes, tell: Tell) -> None:
     """Understand each item as a launch would, on each of its hosts; nothing is sent."""
     for number, draft in enumerate(drafts, start=1):
         if number % TOLD_EVERY == 0:
             tell(f"{number:,} of {len(drafts):,} are checked")
         for host in draft.hosts:
             try:
-                understand(draft.request._replace(host=host, name=draft.name))
+                understand(draft.request._replace(host=host, name=draft.name), lookup)
             except (UsageError, RefusedError) as error:
                 for words in re.split(r"\n(?!\s)", str(error)):
                     mistakes.add(_key_of(draft, words), words)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from launcher.errors import HostError, LaunchError
 from launcher.runs.batch_file import Batch, Draft
 from launcher.runs.launching import understand
+from launcher.runs.lookup import Lookup
 from launcher.runs.previewing import Preview, preview
 from launcher.runs.probing import probe
 from launcher.runs.request import Request
@@ -27,6 +28,7 @@ class ItemPreview(NamedTuple):
 
 def previews(batch: Batch) -> Iterator[ItemPreview]:
     """Yield each item on each of its hosts, host by host."""
+    lookup = Lookup()
     hosts = dict.fromkeys(host for draft in batch.drafts for host in draft.hosts)
     for host in hosts:
         known: dict[Any, Facts | None] = {}
@@ -39,7 +41,7 @@ def previews(batch: Batch) -> Iterator[ItemPreview]:
                 continue
             request = draft.request._replace(host=host, name=draft.name)
             try:
-                yield ItemPreview(draft, host, preview(request, _facts(request, known)))
+                yield ItemPreview(draft, host, preview(request, _facts(request, known, lookup), lookup))
             except HostError as error:
                 silent = error
                 yield ItemPreview(draft, host, None, str(error))
@@ -47,9 +49,9 @@ def previews(batch: Batch) -> Iterator[ItemPreview]:
                 yield ItemPreview(draft, host, None, str(error))
 
 
-def _facts(request: Request, known: dict[Any, Facts | None]) -> Facts | None:
+def _facts(request: Request, known: dict[Any, Facts | None], lookup: Lookup) -> Facts | None:
     """Return the facts of a machine for a job; None for an account, of which a preview knows what to expect."""
-    resolved = understand(request)
+    resolved = understand(request, lookup)
     host = resolved.host
     if host.kaggle is not None or host.lambda_cloud is not None:
         return None

@@ -18,15 +18,15 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from pydantic import ValidationError
-
+from launcher.client_locks import Lock, is_locked
 from launcher.errors import RunError, UnknownNameError, UsageError
-from launcher.hosts.client_locks import Lock, is_locked
 from launcher.runs.runs_folder import runs_folder
-from launcher.values.batch import FOLLOWING, NEVER_BEGAN, Item, ItemState, Rules
-from launcher.values.parsing import nearest
+from launcher.values.queued_item import FOLLOWING, NEVER_BEGAN, Item, ItemState
+
+if TYPE_CHECKING:
+    from launcher.values.batch import Rules
 
 FOLDER = "batches"
 FILE = "queue.sqlite"
@@ -106,6 +106,8 @@ class BatchQueue:
     @property
     def rules(self) -> Rules:
         """What holds for all of the batch."""
+        from launcher.values.batch import Rules  # to show a batch takes no pydantic
+
         with self._errors():
             return Rules.model_validate_json(self._value("rules"))
 
@@ -246,7 +248,7 @@ class BatchQueue:
             raise RunError(
                 f"{file}: {said}\n  nothing was begun that is not on record there; mend that, then   launch batch resume {self.name}"
             ) from error
-        except (sqlite3.DatabaseError, ValidationError, ValueError, TypeError) as error:
+        except (sqlite3.DatabaseError, ValueError, TypeError) as error:
             raise RunError(
                 f"{file}: is damaged: {str(error).splitlines()[0]}\n"
                 f"  its runs are listed by   launch ps     a copy of the file can replace it, then   launch batch resume {self.name}"
@@ -416,6 +418,8 @@ def open_queue(name: str | None) -> BatchQueue:
         )
     chosen = known[-1] if name is None else name
     if chosen not in known:
+        from launcher.values.parsing import nearest
+
         raise UnknownNameError(
             f"no batch '{chosen}' here{nearest(chosen, known)}\n  known: {', '.join(known[::-1][:20])}"
         )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher.runs.item_view import ItemView
-from launcher.runs.mirror import Mirror
 from launcher.runs.runs_folder import runs_folder
-from launcher.values.batch import Item, ItemState
+from launcher.values.queued_item import Item, ItemState
+
+if TYPE_CHECKING:
+    from launcher.runs.item_view import ItemView
 
 
 class ItemRow(NamedTuple):
@@ -49,6 +50,8 @@ def _row(item: Item, view: ItemView | None) -> ItemRow:
         return _as_row(item, state, view.step, view.steps, view.loss, view.seen, why)
     if item.run is None or item.state in (ItemState.RESERVED, ItemState.SUBMITTED):
         return _as_row(item, item.outcome or str(item.state))
+    from launcher.runs.mirror import Mirror  # what has no run yet is shown without
+
     mirror = Mirror(item.run, runs_folder())
     reached, last = mirror.last_step(), mirror.state()
     known = item.outcome or (str(last.state) if last is not None else str(item.state))

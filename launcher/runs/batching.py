@@ -15,9 +15,9 @@ from typing import Protocol
 
 from platformdirs.unix import Unix
 
+from launcher.client_locks import Lock
 from launcher.errors import BadFileError, LaunchError, UnreachableError
 from launcher.hosts import open_line
-from launcher.hosts.client_locks import Lock
 from launcher.planning.batch_placement import FAILURES, Decision, Place, decide
 from launcher.runs import resolve
 from launcher.runs.batch_budget import Budget

@@ -71,8 +71,9 @@ def follow(
     fetched = mirror.load()
     keeper = CheckpointKeeper(host, mirror, opening)
     with _board(mirror, view) as board:
-        board.add(fetched)
         view.begin(mirror.run, mirror.plan(), fetched)
+        board.add(fetched)
+        del fetched  # a run may go on for weeks
         _tell_parent(mirror, view)
         tries = lost_pulls = 0
 

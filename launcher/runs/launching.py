@@ -61,6 +61,7 @@ from launcher.runs.hook_note import hook_note
 from launcher.runs.kaggle_account import say_if_new
 from launcher.runs.key_stays import check_key_stays
 from launcher.runs.loading import Load, load
+from launcher.runs.lookup import Lookup
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import choose_profile, describe, probe
 from launcher.runs.request import Request, remember
@@ -116,15 +117,19 @@ class Resolved(NamedTuple):
         return self.task.job
 
 
-def understand(request: Request) -> Resolved:
-    """Turn names and files into values; nothing is sent. Raises UsageError and its kin."""
-    host = resolve.host(request.host)
+def understand(request: Request, lookup: Lookup | None = None) -> Resolved:
+    """Turn names and files into values; nothing is sent. Raises UsageError and its kin.
+
+    One `lookup` for many requests reads the files that they share once.
+    """
+    lookup = lookup or Lookup()
+    host = lookup.host(request.host)
     if request.runtime is not None:
         host = resolve.with_runtime(host, request.runtime)
-    name = request.profile or host.profile or resolve.project().profile or AUTO
-    profiles = () if name == AUTO else resolve.profiles_meant(name)
+    name = request.profile or host.profile or lookup.project.profile or AUTO
+    profiles = () if name == AUTO else lookup.profiles_meant(name)
     variables = job_variables.assigned(request.variables)
-    task = resolve.task(request.job, request.words, request.settings, request.name, variables)
+    task = resolve.task(request.job, request.words, request.settings, request.name, variables, lookup)
     given, named = env_file.read_all(request.env_files), {*variables, *request.secrets}
     job, values = secret_values.with_file(task.job, given, named)
     job = secret_values.with_names(_with_outputs(job, request.outputs), request.secrets)
@@ -137,9 +142,9 @@ def understand(request: Request) -> Resolved:
         raise UsageError(
             f"--rehearse needs no card, and nothing is rented for it\n  on this machine   launch --host local --rehearse --profile {name}"
         )
-    rehearsed_on = resolve.profile("cpu") if request.rehearses else None
+    rehearsed_on = lookup.profile("cpu") if request.rehearses else None
     requested_gpus(request.gpus, 1)
-    machine = _machine(host, profiles, request)
+    machine = _machine(host, profiles, request, lookup)
     profiles = machine.profiles if machine is not None else profiles
     model, teacher = models.read_here(task), models.read_teacher(task)
     return Resolved(
@@ -147,14 +152,14 @@ def understand(request: Request) -> Resolved:
     )
 
 
-def _machine(host: Host, named: Sequence[Profile], request: Request) -> MachineChoice | None:
+def _machine(host: Host, named: Sequence[Profile], request: Request, lookup: Lookup) -> MachineChoice | None:
     """Return what an account of Kaggle's is asked for; None for a machine, whose probe decides. Raises RefusedError."""
     if host.kaggle is not None:
         return choose_machine(
             host.name,
             host.kaggle,
             named,
-            resolve.profiles(),
+            lookup.profiles,
             allow_substitute=request.allows_substitute,
             rehearses=request.rehearses,
         )

@@ -109,6 +109,7 @@ class Mirror:
         self._unread: dict[str, bytes] = {}
         self._printed = PrintedLines(self.folder)
         self._seen_state: list[Any] | None = None
+        self._plan: PlanSummary | None = None
         self.told: RunState | None = None
         """What the host said last of the run: it may derive what no record says. None before it was asked."""
         self._noted_reached = -REACHED_S
@@ -457,8 +458,10 @@ class Mirror:
     # reading
 
     def plan(self) -> PlanSummary:
-        """Return the part of the plan that is shown; empty if the plan has not been fetched."""
-        return PlanSummary.lenient(read_json(self.folder / PLAN))
+        """Return the part of the plan that is shown; empty if the plan has not been fetched. Once it has been, it stays."""
+        if self._plan is None and (record := read_json(self.folder / PLAN)):
+            self._plan = PlanSummary.lenient(record)
+        return self._plan or PlanSummary()
 
     def whole_plan(self) -> Plan:
         """Return the whole plan. Raises BadFileError if this version does not understand it."""

@@ -12,6 +12,7 @@ from launcher.runs.adapting import suggestion
 from launcher.runs.kaggle_preview import SessionPreview, preview_session
 from launcher.runs.launching import AUTO, Resolved, known_of, plan_of, understand
 from launcher.runs.loading import load
+from launcher.runs.lookup import Lookup
 from launcher.runs.probing import choose_profile, probe
 from launcher.runs.rental_choice import RentalChoice, choose, offers, price_finding, question
 from launcher.runs.request import Request
@@ -34,13 +35,13 @@ class Preview(NamedTuple):
     rental: RentalChoice | None = None
 
 
-def preview(request: Request, facts: Facts | None = None) -> Preview:
+def preview(request: Request, facts: Facts | None = None, lookup: Lookup | None = None) -> Preview:
     """Return the plan and what the gate would say; nothing is refused, nothing is left on the host.
 
     With the facts of an earlier probe no connection is made. Raises HostError only where the plan itself hangs on the
     probe: no profile is named, or a name that means several.
     """
-    resolved = understand(request)
+    resolved = understand(request, lookup)
     host, profiles = resolved.host, resolved.profiles
     loaded = load(resolved.task, request.env_files)
     question = None if request.is_sure else ShippedBefore(resolved.task.code, host).question(loaded)

@@ -28,6 +28,7 @@ from launcher.hosts.rental_ledger import Ledger, usual_folder
 from launcher.planning import requested_gpus
 from launcher.planning.offers import Candidate, Expected, Limits, Priced, Wish, candidates, priced, regions_of
 from launcher.runs import resolve
+from launcher.runs.lookup import LAMBDA
 from launcher.runs.mirror import Mirror, mirrors
 from launcher.runs.view import View
 from launcher.values.clock import Clock, SystemClock
@@ -137,7 +138,7 @@ def offering_host(name: str | None) -> Host:
     Without any it is an account at Lambda Cloud itself, as it would be in a table without further keys. Raises UsageError
     for a host where nothing is rented.
     """
-    if name is not None and name != resolve.LAMBDA:
+    if name is not None and name != LAMBDA:
         host = resolve.host(name)
         settings_of(host)
         return host
@@ -146,7 +147,7 @@ def offering_host(name: str | None) -> Host:
     for host in [*first, *known.values()]:
         if host.lambda_cloud is not None:
             return host
-    return Host(name=resolve.LAMBDA, kind="lambda-cloud", lambda_cloud=LambdaSettings())
+    return Host(name=LAMBDA, kind="lambda-cloud", lambda_cloud=LambdaSettings())
 
 
 def choose(

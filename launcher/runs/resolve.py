@@ -3,49 +3,27 @@
 from __future__ import annotations
 
 import difflib
-import fnmatch
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.errors import BadFileError, UnknownNameError, UsageError
-from launcher.hosts.ssh_config import names_and_patterns
+from launcher.errors import BadFileError, UsageError
 from launcher.planning import Sources
-from launcher.planning.offers import PROPOSED_HOURS
 from launcher.runs import local_paths
 from launcher.runs.catalogue import file as catalogued
-from launcher.runs.catalogue import files, user_folder, user_folder_text
-from launcher.runtimes import names as runtime_names
-from launcher.values.host import KAGGLE, LOCAL, Host, runtime_objection
-from launcher.values.host_table import read_host
-from launcher.values.image import Build
+from launcher.runs.catalogue import user_folder_text
+from launcher.runs.lookup import Lookup, Project, check_runtime
+from launcher.values.host import Host, runtime_objection
 from launcher.values.job import Job
-from launcher.values.lambda_settings import CONFIRM_ABOVE
-from launcher.values.parsing import build, nearest, unknown_name
+from launcher.values.parsing import build, unknown_name
 from launcher.values.plan import Finding
 from launcher.values.profile import NAME, Profile
 from launcher.values.toml import parse_toml, read_text, read_toml
 from launcher.values.wheels import WheelTable
 
-PROJECT_FILE = Path("launch.toml")
 DEFAULT_JOB = "sft"
-LAMBDA = "lambda"
-"""The name that an account at Lambda Cloud would have; without a table it is no host, since money needs a limit."""
-_ADDRESS = re.compile(
-    r"(?=.*[@.:])(?:(?P<user>[\w.-]+)@)?(?P<address>\w[\w.-]*|\[[0-9a-fA-F:.]+\])(?::(?P<port>[0-9]{1,5}))?"
-)
-"""An address: it has a user, a dot or a port, by which it differs from a name."""
-
-
-class Project(NamedTuple):
-    """The defaults in `launch.toml` of the working directory; all are optional. `on_end` is as in a job."""
-
-    host: str | None
-    profile: str | None
-    job: str | None
-    on_end: str | list[str] | None
 
 
 class Task(NamedTuple):
@@ -81,85 +59,38 @@ class Task(NamedTuple):
 
 
 def project() -> Project:
-    """Read the defaults of `launch.toml`. Raises BadFileError for keys it may not hold."""
-    data, _ = _project_tables()
-    words = {key: data.get(key) for key in ("host", "profile", "job")}
-    for key, value in words.items():
-        if value is not None and not isinstance(value, str):
-            raise BadFileError(f"{PROJECT_FILE}: {key} = {value!r}: expected text")
-    return Project(**words, on_end=data.get("on_end"))
+    """Return the defaults of `launch.toml`. Raises BadFileError for keys it may not hold."""
+    return Lookup().project
 
 
 def hosts() -> dict[str, Host]:
     """Return every host of the files, and `local`; not `kaggle`, which is one without any file."""
-    found = {"local": LOCAL}
-    for path, (data, text) in (
-        (user_folder() / "hosts.toml", _tables(user_folder() / "hosts.toml", {"hosts"})),
-        (PROJECT_FILE, _project_tables()),
-    ):
-        tables = data.get("hosts", {})
-        if not isinstance(tables, dict):
-            raise BadFileError(f"{path}: hosts: expected tables [hosts.NAME]")
-        for name, written in tables.items():
-            if not isinstance(written, dict):
-                raise BadFileError(f"{path}: hosts.{name}: expected a table [hosts.{name}]")
-            one = read_host(name, written, is_here=name == "local", file=str(path), text=text)
-            if path == PROJECT_FILE:
-                _refuse_what_is_your_own(one)
-            check_runtime(one.runtime, f'{path}: hosts.{name}.runtime = "{one.runtime}"')
-            found[name] = one.model_copy(
-                update={"environment": _environment(one, path), "build": _build(one.build, path)}
-            )
-    return found
+    return Lookup().hosts
 
 
 def host(name: str | None) -> Host:
-    """Return the host of this name: from a file, an alias of ~/.ssh/config, `kaggle`, or an address like user@machine:port.
-
-    None means the project's default, else this machine. Raises UnknownNameError with the nearest name.
-    """
-    known = hosts()
-    wanted = name or project().host or "local"
-    if wanted in known:
-        return known[wanted]
-    names, patterns = names_and_patterns()
-    is_plain = not re.search(r"[*?!]", wanted)
-    if wanted in names or (is_plain and any(fnmatch.fnmatchcase(wanted, one) for one in patterns)):
-        return build(Host, {"name": wanted, "address": wanted}, file="--host")
-    if wanted == KAGGLE.name:
-        return KAGGLE
-    if wanted == LAMBDA:
-        raise UnknownNameError(_no_table())
-    if found := _ADDRESS.fullmatch(wanted):
-        table = {"name": wanted, "address": found["address"].strip("[]"), "user": found["user"]}
-        port = int(found["port"]) if found["port"] else None
-        return build(Host, {**table, "port": port}, file="--host")
-    raise unknown_name(
-        "host",
-        wanted,
-        [*known, *names, KAGGLE.name],
-        looked_in=f"launch.toml, {user_folder_text()}/hosts.toml, ~/.ssh/config",
-    )
+    """Return the host of this name, None for the default one. Raises UnknownNameError with the nearest name."""
+    return Lookup().host(name)
 
 
-def _no_table() -> str:
-    """Say what to write so that machines are rented: what that may cost has no default."""
-    return (
-        f"{LAMBDA} has no table here, and no alias of ~/.ssh/config is called so\n"
-        f"  to rent machines at Lambda Cloud, write into {user_folder_text()}/hosts.toml\n"
-        f"    [hosts.{LAMBDA}]\n"
-        '    kind = "lambda-cloud"\n'
-        f"    max_hours = {PROPOSED_HOURS}           # or max_cost = 20, in dollars: the most that one rental may take\n"
-        "  what an hour costs   launch offers     a machine of your own   address = …  instead of  kind"
-    )
+def aliases() -> list[str]:
+    """Return the plain names of ssh's configuration, each of which is a host."""
+    return Lookup().aliases
 
 
-def check_runtime(name: str, where: str) -> None:
-    """Raise BadFileError for an unknown runtime; `where` says where its name is written."""
-    known = ["auto", *runtime_names()]
-    if name not in known:
-        given = "" if name in where else f" {name}"
-        raise BadFileError(f"{where}{given}: expected {', '.join(known)}{nearest(name, known)}")
+def profiles() -> dict[str, Profile]:
+    """Return all profiles by name; the user's own replace ours."""
+    return Lookup().profiles
+
+
+def profiles_meant(name: str) -> tuple[Profile, ...]:
+    """Return the profile of this name, or all of its family. Raises UnknownNameError with the nearest name."""
+    return Lookup().profiles_meant(name)
+
+
+def profile(name: str) -> Profile:
+    """Return the one profile that a name means. Raises UnknownNameError with the nearest name, or with all it means."""
+    return Lookup().profile(name)
 
 
 def with_runtime(host: Host, name: str) -> Host:
@@ -168,45 +99,6 @@ def with_runtime(host: Host, name: str) -> Host:
     if objection := runtime_objection(host.kind, name):
         raise BadFileError(f"--runtime {name}: {objection}")
     return host.model_copy(update={"runtime": name})
-
-
-def aliases() -> list[str]:
-    """Return the plain names of ssh's configuration, each of which is a host."""
-    return names_and_patterns()[0]
-
-
-def profiles() -> dict[str, Profile]:
-    """Return all profiles by name; the user's own replace ours."""
-    found: dict[str, Profile] = {}
-    for name, path in files("profiles").items():
-        data, text = read_toml(path)
-        found[name] = build(Profile, data, file=str(path), text=text)
-        if found[name].name != name:
-            raise BadFileError(f"{path}: name = \"{found[name].name}\": the file's name says '{name}'")
-    return found
-
-
-def profiles_meant(name: str) -> tuple[Profile, ...]:
-    """Return the profile of this name, else all whose names begin with it and `_`: a100 is a100_40gb or a100_80gb.
-
-    Raises UnknownNameError with the nearest name.
-    """
-    known = profiles()
-    if name in known:
-        return (known[name],)
-    family = tuple(one for key, one in known.items() if key.startswith(f"{name}_"))
-    if family:
-        return family
-    raise unknown_name("profile", name, known, looked_in=f"profiles/, {user_folder_text()}/profiles/, ours")
-
-
-def profile(name: str) -> Profile:
-    """Return the one profile that a name means. Raises UnknownNameError with the nearest name, or with all it means."""
-    one, *others = profiles_meant(name)
-    if others:
-        names = " or ".join(other.name for other in (one, *others))
-        raise UnknownNameError(f"'{name}' means {names}: name one of them")
-    return one
 
 
 def template() -> tuple[str, Path]:
@@ -233,6 +125,7 @@ def task(
     settings: Iterable[str],
     run_name: str | None,
     variables: Mapping[str, str] | None = None,
+    lookup: Lookup | None = None,
 ) -> Task:
     """Return the job: `name` or a path, else the words after `--`, else the project's, else our `sft`.
 
@@ -241,10 +134,11 @@ def task(
     """
     if name and words:
         raise UsageError("--job and words after -- are two jobs: give one of them")
-    written = _of_words(words) if words else _of_file(name)
+    lookup = lookup or Lookup()
+    written = _of_words(words) if words else _of_file(name, lookup)
     data, settings_of_file = written.data, written.data.get("settings")
     declared = tuple(settings_of_file) if isinstance(settings_of_file, dict) else ()
-    if (on_end := project().on_end) is not None:
+    if (on_end := lookup.project.on_end) is not None:
         data.setdefault("on_end", on_end)
     changed = frozenset(change(data, setting) for setting in settings)
     if variables:
@@ -281,11 +175,11 @@ def _of_words(words: Sequence[str]) -> _WrittenJob:
     return _WrittenJob({"name": name_of(words), "command": list(words)}, "the words after --")
 
 
-def _of_file(name: str | None) -> _WrittenJob:
+def _of_file(name: str | None, lookup: Lookup) -> _WrittenJob:
     """Return the job of a name or a path, else the project's, else our default."""
-    chosen = name or project().job
-    path = _job_file(chosen or DEFAULT_JOB)
-    data, text = read_toml(path)
+    chosen = name or lookup.project.job
+    path = _job_file(chosen or DEFAULT_JOB, lookup.jobs)
+    data, text = lookup.tables(path)
     said = None if chosen else f"no job named: our {DEFAULT_JOB} with the demo data"
     return _WrittenJob(data, str(path), text, path, said)
 
@@ -297,50 +191,7 @@ def checked_name(name: str) -> str:
     return name
 
 
-def _refuse_what_is_your_own(host: Host) -> None:
-    """Refuse what a project's file may not say, which may come from someone else: where credentials go, and your money.
-
-    Raises BadFileError.
-    """
-    cloud = host.lambda_cloud
-    if host.kaggle is not None and not host.kaggle.is_kaggles_own:
-        key, why = "api", "your credentials for Kaggle would go there"
-    elif cloud is not None and not cloud.is_lambdas_own:
-        key, why = "api", "your key for Lambda Cloud would go there"
-    elif cloud is not None and cloud.confirm_above > CONFIRM_ABOVE:
-        key, why = "confirm_above", "how much is spent without asking you is yours to say"
-    else:
-        return
-    own = f"{user_folder_text()}/hosts.toml"
-    raise BadFileError(f"{PROJECT_FILE}: hosts.{host.name}.{key}: {why}: write this table into {own}")
-
-
-def _environment(host: Host, file: Path) -> str | None:
-    """Return a host's `environment`; on this machine a path is relative to its file, elsewhere it must be absolute."""
-    written = host.environment
-    if not written or written.startswith(("/", "~")):
-        return written
-    here = (file.parent / written).absolute()
-    if host.is_local and ("/" in written or here.is_dir()):
-        return str(here)
-    if "/" in written:
-        raise BadFileError(
-            f'{file}: hosts.{host.name}.environment = "{written}": expected an absolute path, ~/…, or a program\'s name'
-        )
-    return written
-
-
-def _build(written: Build, file: Path) -> Build:
-    """Return a build whose paths are absolute; in a file they are relative to it."""
-    paths = {"pip_conf": written.pip_conf, "ca_bundle": written.ca_bundle}
-    absolute = {
-        key: str((file.parent / os.path.expanduser(path)).absolute()) for key, path in paths.items() if path
-    }
-    return written.model_copy(update=absolute)
-
-
-def _job_file(name: str) -> Path:
-    known = files("jobs")
+def _job_file(name: str, known: Mapping[str, Path]) -> Path:
     if name.endswith(".toml") or "/" in name:
         if not os.path.lexists(name):
             there = [str(path.with_suffix("")) for path in Path(name).parent.glob("*.toml")]
@@ -395,19 +246,3 @@ def _change_table(data: dict[str, Any], name: str, values: Mapping[str, str]) ->
     table = data.get(name, {})
     if isinstance(table, dict):
         data[name] = {**table, **values}
-
-
-def _tables(path: Path, allowed: set[str]) -> tuple[dict[str, Any], str]:
-    if not path.is_file():
-        if os.path.lexists(path):
-            raise BadFileError(f"{path}: is not a regular file")
-        return {}, ""
-    data, text = read_toml(path)
-    for key in data:
-        if key not in allowed:
-            raise BadFileError(f"{path}: unknown key '{key}'\n  allowed: {', '.join(sorted(allowed))}")
-    return data, text
-
-
-def _project_tables() -> tuple[dict[str, Any], str]:
-    return _tables(PROJECT_FILE, {"hosts", "host", "profile", "job", "on_end"})

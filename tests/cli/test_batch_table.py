@@ -1,10 +1,18 @@
-"""What a batch's table and its JSON say of a loss that is not finite: its name, as anywhere else."""
+"""A batch's table and its JSON: what they say of a loss that is not finite, what it takes to print them, and its exit code."""
+
+import json
+import subprocess
+import sys
 
 import pytest
 
 from launcher.cli.batch_table import cells, shape
+from launcher.cli.batch_work import exit_code
+from launcher.runs.batch_queue import Entry, make_queue
 from launcher.runs.batch_status import ItemRow
+from launcher.runs.batching import Outcome
 from launcher.runs.item_view import ItemView
+from launcher.values.batch import Item, ItemState, Rules
 from launcher.values.record import Event
 
 
@@ -22,3 +30,66 @@ def test_a_followed_item_keeps_no_finite_loss_after_nan():
     for step, loss in enumerate((1.5, "nan"), start=1):
         view._take(Event(version=1, kind="metric", step=step, time=0.0, values={"loss": loss}))
     assert (view.step, str(view.loss)) == (2, "nan")
+
+
+STATUS = """
+import atexit, json, sqlite3, sys
+queries, connect = [], sqlite3.connect
+def traced(*words, **more):
+    made = connect(*words, **more)
+    made.set_trace_callback(queries.append)
+    return made
+sqlite3.connect = traced
+def tell():
+    loaded = sorted(name for name in sys.modules if name.startswith("launcher."))
+    print(json.dumps({"queries": queries, "loaded": loaded}), file=sys.stderr)
+atexit.register(tell)
+sys.argv = ["launch", "batch", "status"]
+from launcher.cli import main
+main()
+"""
+
+
+def test_two_thousand_queued_items_are_shown_by_one_query_and_without_what_reaches_hosts(
+    tmp_path, monkeypatch
+):
+    """So that it is quick: neither the desks of hosts nor the values of jobs and runs are loaded to print names."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LAUNCH_RUNS", raising=False)
+    entries = [Entry(f"train-{number:04}", "{}", ("A", "B"), {"seed": number}) for number in range(2000)]
+    make_queue("sweep", Rules(), entries).close()
+    done = subprocess.run([sys.executable, "-c", STATUS], capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 1 + 2000 + 2
+    found = json.loads(done.stderr)
+    assert len([query for query in found["queries"] if " FROM item" in query]) == 1
+    assert len(found["queries"]) <= 3, "the version, the items, and how careful SQLite is"
+    assert "launcher.cli.batch_table" in found["loaded"]
+    heavy = ("launcher.hosts", "launcher.planning", "launcher.runs.mirror", "launcher.values.record")
+    assert not [name for name in found["loaded"] if name.startswith(heavy)]
+
+
+def _item(number, state, outcome=None):
+    return Item(number, f"i{number}", "{}", ("A",), {}, state, None, "A", outcome, None, (), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "how", "code"),
+    [
+        (["succeeded"], Outcome.OVER, 0),
+        (["refused"], Outcome.OVER, 3),
+        (["stopped"], Outcome.OVER, 1),
+        (["succeeded", "refused"], Outcome.OVER, 1),
+        (["succeeded", "dropped"], Outcome.OVER, 1),
+        ([None], Outcome.OVER, 5),
+        (["failed", None], Outcome.OVER, 5),
+        (["failed", None], Outcome.SILENT, 4),
+        (["failed", None], Outcome.LEFT, 0),
+    ],
+)
+def test_the_exit_code_says_how_the_batch_ended(outcomes, how, code):
+    """As docs/batches.md lists them. None is an item whose run is there and waits."""
+    items = [
+        _item(number, ItemState.ENDED if outcome else ItemState.CONFIRMED, outcome)
+        for number, outcome in enumerate(outcomes)
+    ]
+    assert exit_code(items, how) == code

@@ -1,6 +1,8 @@
 """From a batch's file, or a grid, to its items; and every mistake of a file at once, each with its line."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -138,3 +140,43 @@ def test_the_command_line_goes_before_the_file():
     batch = read(HEAD.replace("local", "lab"), host=["local"], max_parallel=2)
     assert batch.drafts[0].hosts == ("local",)
     assert batch.rules.max_parallel == 2
+
+
+OPENED = """
+import collections, json, sys
+from pathlib import Path
+opened = collections.Counter()
+sys.addaudithook(lambda event, words: opened.update([str(words[0])]) if event == "open" else None)
+from launcher.runs.batch_file import read_batch
+batch = read_batch(Path("sweep.toml"), {})
+print(json.dumps({"items": len(batch.drafts), "opened": opened}))
+"""
+
+
+def test_what_three_hundred_items_share_is_read_once(folder):
+    """The profiles, the job, the project's file, the user's hosts and ssh's configuration: as Python itself counts opened files."""
+    (folder / "home" / ".ssh").mkdir(parents=True)
+    (folder / "home" / ".ssh" / "config").write_text("Host box\n  HostName 127.0.0.1\n")
+    (folder / "home" / ".config" / "launch").mkdir(parents=True)
+    (folder / "home" / ".config" / "launch" / "hosts.toml").write_text('[hosts.lab]\naddress = "127.0.0.1"\n')
+    (folder / "launch.toml").write_text('[hosts.A]\naddress = "127.0.0.1"\n')
+    (folder / "one.toml").write_text('name = "one"\ncommand = ["python", "train.py"]\n')
+    (folder / "sweep.toml").write_text(
+        'host = ["local", "A", "lab", "box"]\nprofile = "cpu"\njob = "one.toml"\n[matrix]\nseeds = 300\n'
+    )
+    done = subprocess.run([sys.executable, "-c", OPENED], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["items"] == 300
+    names = {
+        name: times for name, times in found["opened"].items() if name.endswith((".toml", "/.ssh/config"))
+    }
+    assert {Path(name).name for name in names} >= {
+        "cpu.toml",
+        "a100_80gb.toml",
+        "launch.toml",
+        "hosts.toml",
+        "one.toml",
+        "sweep.toml",
+        "config",
+    }
+    assert not {name: times for name, times in names.items() if times > 1}

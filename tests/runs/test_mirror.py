@@ -124,6 +124,16 @@ def test_a_plan_that_comes_in_pieces_does_not_end_the_client(mirror):
     assert set(mirror.request()["cursors"]) <= {"0001/log.txt"}
 
 
+def test_a_plan_that_has_come_is_read_once(mirror):
+    """It never changes, and each of a run's answers asks for it."""
+    assert mirror.plan().steps is None
+    content = b'{"steps":3}'
+    mirror.apply(answer(part("plan.json", 0, len(content)), data=content))
+    assert mirror.plan().steps == 3
+    (mirror.folder / "plan.json").unlink()
+    assert mirror.plan().steps == 3
+
+
 class Place:
     """A host's run folder, and clients that follow it in pieces of any size."""
 

@@ -1,7 +1,9 @@
 """TensorBoard's files: what the mirror holds, and of very many points enough."""
 
 import json
-import os
+import math
+import subprocess
+import sys
 
 import pytest
 from testbed.drawn import drawn
@@ -19,7 +21,7 @@ def mirror(tmp_path):
         folder.mkdir(exist_ok=True)
         with (folder / "events.jsonl").open("a") as file:
             file.writelines(lines)
-        return [parse_event(line.encode()) for line in lines]
+        return [event for line in lines if (event := parse_event(line.encode())) is not None]
 
     grow.tensorboard = tmp_path / "tensorboard"
     return grow
@@ -81,18 +83,54 @@ def test_the_host_s_figures_are_drawn_over_the_seconds_since_the_run_began(mirro
     ]
 
 
-def test_no_library_of_a_training_is_loaded_to_draw(mirror, tmp_path, monkeypatch):
-    """Torch would take a second and a half of the person's machine for each run that is followed."""
-    libraries = tmp_path / "libraries"
-    libraries.mkdir()
-    (libraries / "torch.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'w').close()\n")
-    others = filter(None, [os.environ.get("PYTHONPATH")])
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(libraries), *others]))
+def test_a_value_of_any_size_and_a_name_of_any_kind_is_drawn(mirror):
+    """A file's numbers have single precision, its names the letters that TensorBoard takes."""
+    values = {"a b": 1.0, "/x": 1e300, "y": -1e300, "z": "nan", "l" * 300: 0.5}
     board = tensorboard.TensorBoard(mirror.tensorboard)
-    board.add(mirror(1, metric(1, loss=1.0)))
+    board.add(mirror(1, metric(-3, **values), metric(2**53, loss=1.0)))
     board.close()
-    assert drawn(mirror.tensorboard) == [("loss", 1, 1.0)]
-    assert not (tmp_path / "loaded").exists()
+    found = {(name, step): value for name, step, value in drawn(mirror.tensorboard)}
+    assert math.isnan(found.pop(("z", -3)))
+    assert found == {
+        ("a_b", -3): 1.0,
+        ("x", -3): math.inf,
+        ("y", -3): -math.inf,
+        ("l" * 300, -3): 0.5,
+        ("loss", 2**53): 1.0,
+    }
+
+
+def test_fifty_runs_are_drawn_at_once_without_a_process_or_a_library(tmp_path):
+    """A process with a library for these files takes 44 MB, for each run of a batch."""
+    code = """
+import json, pathlib, resource, sys
+from launcher.runs.mirror import parse_event
+from launcher.runs.tensorboard import TensorBoard
+folders = [pathlib.Path(sys.argv[1], str(number), "tensorboard") for number in range(50)]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+boards = [TensorBoard(folder) for folder in folders]
+for step in range(20):
+    line = json.dumps({"version": 1, "kind": "metric", "step": step, "time": 7.5, "values": {"loss": 1.0}})
+    for board in boards:
+        board.add([parse_event(line.encode())])
+children = pathlib.Path("/proc/self/task").glob("*/children")
+print(json.dumps({
+    "children": "".join(path.read_text() for path in children),
+    "loaded": sorted({name.partition(".")[0] for name in sys.modules}),
+    "kb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before,
+}))
+for board in boards:
+    board.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)
+    assert found["children"] == ""
+    assert not {"torch", "tensorboardX", "google"} & set(found["loaded"])
+    assert found["kb"] < 50 * 100, "100 kB a run"
+    for number in range(50):
+        assert len(drawn(tmp_path / str(number) / "tensorboard")) == 20
 
 
 def test_of_very_many_points_some_are_drawn_and_the_last_and_every_rare_one(mirror):
@@ -112,24 +150,14 @@ def test_of_very_many_points_some_are_drawn_and_the_last_and_every_rare_one(mirr
     assert steps["loss"][-1] == 12_000
 
 
-def test_a_line_that_is_not_whole_is_drawn_when_it_is(mirror):
-    """The rest of it comes with the next answer, or at the end."""
-    line = metric(5, loss=5.0)
-    board = tensorboard.TensorBoard(mirror.tensorboard)
-    board.add([*mirror(1, metric(4, loss=4.0), line[:20])][:1])
-    mirror(1, line[20:])
-    board.close()
-    assert drawn(mirror.tensorboard) == [("loss", 4, 4.0), ("loss", 5, 5.0)]
-
-
 def test_what_the_disk_refuses_is_told_once(mirror):
-    """The writer leaves with the reason; the run is followed on."""
+    """With the reason; the run is followed on."""
     board = tensorboard.TensorBoard(mirror.tensorboard)
     mirror.tensorboard.write_text("a file, where the folder should be")
     events = mirror(1, metric(1, loss=1.0))
     while board.problem is None:
         board.add(events)
-    assert "directory" in board.problem
+    assert board.problem == f"{mirror.tensorboard}: File exists"
     board.problem = None
     board.add(events)
     assert board.problem is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tensorboardX.proto import event_pb2
+from tensorboardX.record_writer import masked_crc32c
 
 
 def drawn(folder: Path) -> list[tuple[str, int, float]]:
@@ -14,7 +15,13 @@ def drawn(folder: Path) -> list[tuple[str, int, float]]:
         data = path.read_bytes()
         while data:
             size = int.from_bytes(data[:8], "little")
+            assert data[8:12] == _sum(data[:8])
+            assert data[12 + size : 16 + size] == _sum(data[12 : 12 + size])
             event = event_pb2.Event.FromString(data[12 : 12 + size])
             found += [(one.tag, event.step, one.simple_value) for one in event.summary.value]
             data = data[16 + size :]
     return found
+
+
+def _sum(data: bytes) -> bytes:
+    return int(masked_crc32c(data)).to_bytes(4, "little")

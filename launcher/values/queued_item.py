@@ -1,0 +1,56 @@
+"""An item of a batch, and how far it is. Without pydantic, so that a long batch is shown quickly."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+
+class ItemState(StrEnum):
+    """How far an item of a batch is. Each is on disk before the act that it names.
+
+    QUEUED waits for a place. RESERVED has a run id and a host. SUBMITTED: the launch may have reached the host.
+    CONFIRMED: the run is there. ENDED: nothing more is done for it.
+    """
+
+    QUEUED = "queued"
+    RESERVED = "reserved"
+    SUBMITTED = "submitted"
+    CONFIRMED = "confirmed"
+    ENDED = "ended"
+
+
+FOLLOWING: dict[ItemState, tuple[ItemState, ...]] = {
+    ItemState.QUEUED: (ItemState.RESERVED, ItemState.ENDED),
+    ItemState.RESERVED: (ItemState.SUBMITTED, ItemState.QUEUED, ItemState.ENDED),
+    ItemState.SUBMITTED: (ItemState.CONFIRMED, ItemState.QUEUED, ItemState.ENDED),
+    ItemState.CONFIRMED: (ItemState.ENDED,),
+    ItemState.ENDED: (ItemState.QUEUED,),
+}
+"""The states that may follow each; one that ended is queued again only when a person asks for that."""
+
+
+REFUSED, DROPPED = "refused", "dropped"
+NEVER_BEGAN = (REFUSED, DROPPED)
+"""The outcomes of items that have no run: no host takes it, or a person stopped the batch before its turn."""
+
+
+class Item(NamedTuple):
+    """One item of a batch and how far it is. `request` is its launch as JSON.
+
+    `values` are those of the matrix. `run` is its run's id, from RESERVED on. `outcome` is the state that its run ended in, or
+    one of NEVER_BEGAN; `why` says what it waits for, or why it ended so. `tried` are the hosts that refused it.
+    """
+
+    number: int
+    name: str
+    request: str
+    hosts: tuple[str, ...]
+    values: dict[str, Any]
+    state: ItemState
+    run: str | None
+    host: str | None
+    outcome: str | None
+    why: str | None
+    tried: tuple[str, ...]
+    changed: float
