@@ -6,6 +6,7 @@ import copy
 import errno
 import os
 import sys
+from collections.abc import Container, Sequence
 from gc import set_threshold
 from typing import Annotated, Any
 
@@ -111,30 +112,6 @@ class RootGroup(QuickGroup):
         return [param for param in self.commands[DEFAULT].params if param.name != "stray"]
 
 
-app = typer.Typer(
-    cls=RootGroup,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST},
-    help=launch.HELP,
-)
-
-
-def _print_version(value: bool) -> None:
-    if value:
-        print(f"launch {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
-
-
 _TASKS: dict[str, dict[str, Any]] = {
     "Launch": {
         DEFAULT: launch.launch,
@@ -181,12 +158,56 @@ _CLASSES = {
     "forward": execute.CommandVerb,
     "verify": execute.CommandVerb,
 }
-for _task, _verbs in _TASKS.items():
-    for _name, _verb in _verbs.items():
-        if isinstance(_verb, typer.Typer):
-            app.add_typer(_verb, name=_name, rich_help_panel=_task)
-        else:
-            app.command(_name, cls=_CLASSES.get(_name, QuickCommand), rich_help_panel=_task)(_verb)
+_VERBS = frozenset(name for verbs in _TASKS.values() for name in verbs)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        print(f"launch {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _app_of(names: Container[str]) -> typer.Typer:
+    """Return the root command with some of the verbs."""
+    root = typer.Typer(
+        cls=RootGroup,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST},
+        help=launch.HELP,
+    )
+    root.callback()(_root)
+    for task, verbs in _TASKS.items():
+        for name, verb in verbs.items():
+            if name not in names:
+                continue
+            if isinstance(verb, typer.Typer):
+                root.add_typer(verb, name=name, rich_help_panel=task)
+            else:
+                root.command(name, cls=_CLASSES.get(name, QuickCommand), rich_help_panel=task)(verb)
+    return root
+
+
+app = _app_of(_VERBS)
+
+
+def app_for(words: Sequence[str]) -> typer.Typer:
+    """Return the root command that these words need: with the verb that they name, or with all for help and for a wrong verb.
+
+    typer takes longer to read the arguments of forty verbs than most commands need for their work.
+    """
+    first = words[0] if words else DEFAULT
+    if first.startswith("-") and first not in _OWN:
+        first = DEFAULT
+    return _app_of({first}) if first in _VERBS and "_LAUNCH_COMPLETE" not in os.environ else app
 
 
 _NEW_OBJECTS = 50_000
@@ -202,7 +223,7 @@ def main() -> None:
     set_threshold(_NEW_OBJECTS)
     try:
         try:
-            code = app(prog_name="launch", standalone_mode=False)
+            code = app_for(sys.argv[1:])(prog_name="launch", standalone_mode=False)
         finally:
             sys.stdout.flush()
             _tell_ended_runs()

@@ -9,11 +9,9 @@ from rich.text import Text
 
 from launcher.cli import streams
 from launcher.cli.figures import transfer_text
-from launcher.cli.json_view import JsonView
 from launcher.cli.plain_view import PlainView, Stage
 from launcher.cli.say import complain
 from launcher.cli.signals import spinner
-from launcher.cli.terminal_view import TerminalView
 from launcher.runs.view import View
 from launcher.values.text import printable
 
@@ -21,9 +19,15 @@ from launcher.values.text import printable
 def make_view(as_json_lines: bool, *, is_quiet: bool = False) -> View:
     """Return the JSON view if requested, the live view if standard error is a terminal, else the plain one."""
     if as_json_lines:
+        from launcher.cli.json_view import JsonView  # each view loads what only it needs
+
         return JsonView(is_quiet=is_quiet)
     console = streams.console(stderr=True)
-    return TerminalView(console, is_quiet=is_quiet) if console.is_terminal else PlainView(is_quiet=is_quiet)
+    if not console.is_terminal:
+        return PlainView(is_quiet=is_quiet)
+    from launcher.cli.terminal_view import TerminalView
+
+    return TerminalView(console, is_quiet=is_quiet)
 
 
 @contextmanager

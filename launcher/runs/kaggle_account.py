@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from launcher.errors import HostError, RunError
-from launcher.hosts.kaggle_hours import account_hours
 from launcher.runs.mirror import mirrors
 from launcher.runs.view import View
 from launcher.values.host import Host
@@ -20,6 +19,8 @@ def say_if_new(host: Host, view: View) -> None:
 
 def quota_or_why(settings: KaggleSettings) -> str:
     """Return an account's hours in one line, or why they cannot be had."""
+    from launcher.hosts.kaggle_hours import account_hours  # most launches are at machines
+
     try:
         return account_hours(settings).quota.title
     except HostError as error:

@@ -6,7 +6,6 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from launcher.errors import BadFileError, HostError, HostKeyError, MachineGoneError, UnreachableError
-from launcher.hosts.rental_account import open_account
 from launcher.planning.reconciling import loss
 from launcher.runs.run_desk import open_desk
 from launcher.runs.tenancies import RentedMachine, check_rented, rented_for
@@ -40,6 +39,8 @@ def end_rental(found: RentedMachine, why: str, view: View) -> Rental | None:
 
     The process that looks after it, if there is one, finds that out by itself.
     """
+    from launcher.hosts.rental_account import open_account  # most machines are not rented
+
     try:
         with view.stage("end") as stage, contextlib.closing(open_account(found.tenancy.settings)) as account:
             stage.progress(
@@ -61,6 +62,8 @@ def look_for(found: RentedMachine) -> RentedMachine:
     """
     if not found.rental.is_open:
         return found
+    from launcher.hosts.rental_account import open_account
+
     with (
         contextlib.suppress(HostError, BadFileError),
         contextlib.closing(open_account(found.tenancy.settings)) as account,

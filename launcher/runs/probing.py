@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import BadFileError, LaunchError, RunError
 from launcher.hosts import Desk
-from launcher.hosts.kaggle_hours import account_hours, has_credentials
 from launcher.planning import (
     MachineChoice,
     best_card,
@@ -100,6 +99,8 @@ def aliases_in_use(configured: Container[str]) -> dict[str, Host]:
 
 def kaggle_in_use(configured: Mapping[str, Host]) -> dict[str, Host]:
     """Return the account of Kaggle's that needs no table, if there are credentials and no other host has its name."""
+    from launcher.hosts.kaggle_hours import has_credentials
+
     is_free = KAGGLE.name not in configured and KAGGLE.name not in resolve.aliases()
     has_table = any(host.kaggle is not None for host in configured.values())
     return {KAGGLE.name: KAGGLE} if is_free and not has_table and has_credentials() else {}
@@ -168,6 +169,8 @@ def _probe_alone(host: Host, once: OffersOnce | None) -> Probed:
 
 def _probe_account(host: Host, settings: KaggleSettings) -> Probed:
     """Ask for an account's hours; its spool is not needed for that. Raises LaunchError."""
+    from launcher.hosts.kaggle_hours import account_hours  # few hosts are accounts
+
     choice = expected_choice(host, settings)
     user, quota = account_hours(settings)
     facts = expected_facts(f"kaggle-{user}", choice.machine, choice.profiles[0])

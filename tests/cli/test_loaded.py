@@ -1,0 +1,77 @@
+"""What a launch loads: nothing that only other launches need."""
+
+import json
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from launcher.cli import app as app_module
+
+LOADED = """
+import atexit, json, sys
+atexit.register(lambda: open("loaded.json", "w").write(json.dumps(sorted(sys.modules))))
+from launcher.cli import main
+main()
+"""
+OF_OTHERS = (
+    "cryptography",
+    "docker",
+    "fabric",
+    "launcher.cli.json_shapes",
+    "launcher.cli.terminal_view",
+    "launcher.hosts.kaggle_service",
+    "launcher.hosts.lambda_service",
+    "launcher.hosts.rental_account",
+    "launcher.hosts.ssh_wire",
+    "matplotlib",
+    "paramiko",
+    "requests",
+    "tensorboardX",
+)
+
+
+@pytest.mark.slow(reason="a launch")
+def test_a_launch_on_this_machine_loads_no_account_no_provider_no_ssh_and_no_other_view(client):
+    """From its words to its end, in a pipe: each of these takes 5 to 150 ms."""
+    client.is_forked = False
+    client.program = [sys.executable, "-c", LOADED]
+    client.ok("--", "true")
+    loaded = json.loads((client.project / "loaded.json").read_text())
+    assert "launcher.runs.following" in loaded
+    assert not [name for name in loaded if name.startswith(OF_OTHERS)]
+
+
+VERBS = sorted({name for verbs in app_module._TASKS.values() for name in verbs} - {app_module.DEFAULT})
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_alone_has_the_help_that_it_has_among_all(verb):
+    """Only the verb that is typed is built; nobody can tell."""
+    alone, words = app_module.app_for([verb, "--help"]), [verb, "--help"]
+    assert alone is not app_module.app
+    shown = [CliRunner().invoke(one, words, prog_name="launch") for one in (alone, app_module.app)]
+    assert [one.exit_code for one in shown] == [0, 0]
+    assert shown[0].output == shown[1].output
+    assert verb in shown[0].output
+
+
+@pytest.mark.parametrize(
+    ("words", "built"),
+    [
+        (["ps"], ["ps"]),
+        (["batch", "status"], ["batch"]),
+        (["--host", "local", "--", "ps"], ["run"]),
+        ([], ["run"]),
+        (["--"], ["run"]),
+        (["--help"], None),
+        (["--version"], None),
+        (["help", "ps"], None),
+        (["sp"], None),
+    ],
+)
+def test_only_the_verb_that_is_typed_is_built(words, built):
+    """All of them for help, and where a wrong word is to be told with the nearest right one."""
+    app = app_module.app_for(words)
+    names = [one.name for one in (*app.registered_commands, *app.registered_groups)]
+    assert sorted(names) == (built or sorted([*VERBS, "run"]))
