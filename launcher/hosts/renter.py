@@ -362,4 +362,5 @@ class Renter:
         """End a rental that came to nothing; return the error that says so."""
         cost = self.cost(self.end(rental, reason))
         words = f"{self.provider.name}: {rental.intent.type} for {rental.intent.run}: {why}; it was ended, and cost at most {cost}"
+        words += "\n  nothing is rented for it now: the same command tries again; another type or region   launch offers"
         return ServiceError(self.provider.name, reason, words)

@@ -255,7 +255,7 @@ def _unfit(host: str, listed: Sequence[Offer], wish: Wish) -> RefusedError:
         card = listed[0].card or listed[0].title
         return RefusedError(
             f"{host}: {shown} has a card that no profile names\n"
-            f'  write profiles/NAME.toml with probe_names = ["NVIDIA {card}"]; `launch profile show l40s` is an example{_arm_words(listed, wish)}'
+            f'  write profiles/NAME.toml with probe_names = ["NVIDIA {card}"], which begins as   launch profile show l40s --toml{_arm_words(listed, wish)}'
         )
     cards = "cards" if wish.cards is None else f"{wish.cards} cards"
     return RefusedError(f"{host}: no type has {cards} that a profile names\n  what it has   launch offers")

@@ -186,16 +186,9 @@ class _Renting:
     # boot
 
     def _boot(self, rental: Rental, candidate: Candidate, stage: Stage) -> Instance:
-        shown = None
-
         def report(rental: Rental, instance: Instance | None) -> None:
-            nonlocal shown
-            now = self._clock.now()
             word = "not listed yet" if instance is None else instance.word
-            cost = dollars(rental.cents_at(now))
-            if (word, cost) != shown:
-                stage.progress(f"{word}, {now - rental.since:.0f} s, {cost}")
-            shown = word, cost
+            stage.progress(f"{word}, {dollars(rental.cents_at(self._clock.now()))} so far")
 
         limit_s = boot_limit_s(candidate.priced.offer.cards)
         instance = self._renter.wait_until_ready(rental, limit_s, report)
