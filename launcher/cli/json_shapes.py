@@ -737,7 +737,10 @@ class Leftovers(Shape):
 
 
 class RentedThing(Part):
-    """An instance of an account or a rental of ours: what was done with it (`ended`), or what it is to us, and why."""
+    """An instance of an account or a rental of ours: what was done with it (`ended`), or what it is to us, and why.
+
+    `cents` is what it has cost at most, as far as the ledger here knows.
+    """
 
     account: str
     verdict: str
@@ -745,6 +748,7 @@ class RentedThing(Part):
     instance: str | None
     run: str | None
     type: str | None
+    cents: int | None
 
 
 class Reconciliation(Shape):

@@ -52,6 +52,14 @@ class Ending(NamedTuple):
     why: str
     rental: Rental | None
 
+    @property
+    def cents(self) -> int | None:
+        """What the instance has cost, as far as that is on record by now."""
+        if self.rental is None:
+            return None
+        extras = {extra.id: extra.cents for extra in self.rental.extras}
+        return self.rental.cents if self.instance == self.rental.instance else extras.get(self.instance)
+
 
 class Renter:
     """Rents at one provider."""
