@@ -18,6 +18,7 @@ from launcher.runs.key_stays import check_key_stays
 from launcher.runs.launching import Resolved
 from launcher.runs.rental_choice import RentalChoice, choose, confirm, offers, say_price, settings_of
 from launcher.runs.rental_names import name_findings
+from launcher.runs.tenancies import kept_idle, kept_words
 from launcher.runs.view import View
 from launcher.values.facts import Facts
 from launcher.values.plan import Plan
@@ -62,5 +63,7 @@ def agree(
     found = [*cards.findings(resolved.gpus, plan, facts), *check(plan, facts, host, resolve.wheels())]
     settle(found, view)
     say_price(choice, view)
+    for one in kept_idle(host.name):
+        view.note(kept_words(one))
     confirm(choice, view, is_sure=is_sure)
     return Agreement(choice, plan)

@@ -52,9 +52,9 @@ def checked(asked, one, place):
 
 CARDS = {
     "gpu_1x_a100": "1 x NVIDIA A100-PCIE-40GB",
-    "gpu_1x_a100_sxm4": "1 x NVIDIA A100-SXM4-40GB",
     "gpu_8x_a100_80gb_sxm4": "8 x NVIDIA A100-SXM4-80GB",
     "gpu_1x_h100_pcie": "1 x NVIDIA H100 PCIe",
+    "gpu_2x_h200": "2 x NVIDIA H200",
 }
 """The form of a card is that of its type."""
 

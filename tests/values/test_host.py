@@ -117,7 +117,7 @@ def test_a_kind_that_does_not_exist_is_named_with_those_that_do():
     """Also if its keys are there: they are not called wrong then."""
     for kind, likely in (("kagle", "kaggle"), ("lambda", "lambda-cloud")):
         said = complaint({"kind": kind, "max_hours": 4})
-        assert f'hosts.k.kind = "{kind}": unknown kind: did you mean \'{likely}\'?' in said
+        assert f"hosts.k.kind = \"{kind}\": unknown kind: did you mean '{likely}'?" in said
         assert "known: machine, kaggle, lambda-cloud" in said
         assert "max_hours" not in said
 
