@@ -24,8 +24,8 @@ def agrees(question: str) -> bool | None:
     try:
         return typer.confirm("go on?", default=False, err=True)
     except typer.Abort as error:
+        complain("")  # the question's line ends here
         if isinstance(error.__context__, KeyboardInterrupt):  # as if no question had been in its way
-            complain("")
             raise KeyboardInterrupt from None
         raise
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import socket
 import time
 
@@ -349,7 +350,7 @@ def known_to(service):
 @pytest.mark.parametrize(
     ("typed", "code", "said"),
     [
-        ("\x03", 130, "nothing was rented"),
+        (None, 130, "nothing was rented"),
         ("n\n", 3, "nothing was rented, as you answered"),
         ("\x04", 1, "nothing was rented"),
     ],
@@ -357,9 +358,13 @@ def known_to(service):
 )
 def test_who_does_not_agree_to_the_cost_reads_that_nothing_was_rented(person, service, typed, code, said):
     words = [*LAUNCH, "--host", "r", "--profile", "a100_40gb", "--", "python", "train.py"]
-    with Screen(words, {**person.env, "TERM": "xterm-256color"}, person.project, 120) as screen:
+    env = {**person.env, "TERM": "xterm-256color"}
+    with Screen(words, env, person.project, 120, echoes=True) as screen:
         screen.until(lambda lines: lines[-1].startswith("go on?"))
-        screen.type(typed)
+        if typed is None:
+            screen.process.send_signal(signal.SIGINT)
+        else:
+            screen.type(typed)
         lines = screen.to_the_end()
         assert screen.process.returncode == code
     assert any(said in line for line in lines), lines
