@@ -70,6 +70,7 @@ def stop(
             row = ask(desk, mirror.run, now=now, grace_s=grace_s)
     ended = row.summary
     leave_to_keeper(mirror)
+    rented = open_for(mirror)
     cost = rent_cost(mirror)
     if as_json:
         from launcher.cli import json_shapes
@@ -80,11 +81,12 @@ def stop(
         answer(json_shapes.Stopped(run=mirror.run, **values, problem=row.problem, rent_cents=cents))
         return
     say(f"{mirror.run} {ended.state}: {ended.reason}, step {ended.step or '-'}")
-    if cost is not None and (rented := open_for(mirror)) is not None:
-        if rented.tenancy.keeps:
-            say(f"  its machine is kept: {cost.words}   launch hosts")
-        else:
-            say(f"  a process here brings its files home, then ends the rent: {cost.words}   launch hosts")
+    if cost is not None and rented is None:
+        say(f"  its rented machine was given back: {cost.words}")
+    elif cost is not None and rented is not None and rented.tenancy.keeps:
+        say(f"  its machine is kept: {cost.words}   launch hosts")
+    elif cost is not None:
+        say(f"  a process here brings its files home, then ends the rent: {cost.words}   launch hosts")
     for line in filter(None, (", ".join(words(ended.evidence)), row.problem)):
         say(f"  {line}")
     if ended.reason == Reason.ENGINE_SILENT:
