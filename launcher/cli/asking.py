@@ -21,7 +21,13 @@ def agrees(question: str) -> bool | None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
     complain(question)
-    return typer.confirm("go on?", default=False, err=True)
+    try:
+        return typer.confirm("go on?", default=False, err=True)
+    except typer.Abort as error:
+        complain("")  # the question's line ends here
+        if isinstance(error.__context__, KeyboardInterrupt):  # as if no question had been in its way
+            raise KeyboardInterrupt from None
+        raise
 
 
 def check_last(word: str, mirror: Mirror, verb: str, *, yes: bool) -> None:

@@ -42,8 +42,9 @@ def cp(
     from launcher.cli.screens import make_stage
     from launcher.errors import RunError
     from launcher.runs.control import locate
-    from launcher.runs.copying import copy
+    from launcher.runs.copying import copy, copy_from_here
     from launcher.runs.run_desk import open_desk
+    from launcher.runs.tenancies import gone
     from launcher.values.text import files_text
 
     run, colon, path = source.partition(":")
@@ -58,8 +59,14 @@ def cp(
         verb = "exists" if len(existing) == 1 else "exist"
         return force or agrees(f"{files_text(len(existing))} {verb} and would be replaced:\n{names}") is True
 
-    with open_desk(place, mirror) as desk:
-        copied = copy(desk, mirror, path, destination, may_replace, lambda: make_stage("cp"))
+    if (words := gone(mirror)) is not None:
+        try:
+            copied = copy_from_here(mirror, path, destination, may_replace)
+        except RunError as error:
+            raise RunError(words) from error
+    else:
+        with open_desk(place, mirror) as desk:
+            copied = copy(desk, mirror, path, destination, may_replace, lambda: make_stage("cp"))
     if as_json:
         from launcher.cli import json_shapes
         from launcher.cli.answer import answer

@@ -82,6 +82,8 @@ def _at_home(run: str, result: Result) -> Iterator[Line]:
         if path is not None:
             yield Line(f"  {label:<8} {shown_path(path)}{note}")
     yield from map(Line, home_lines(run, result.home))
+    if result.rent is not None:
+        yield Line(f"  rent     {result.rent.words}")
     if result.metrics:
         board = "      tensorboard --logdir runs" if shutil.which("tensorboard") else ""
         yield Line(f"  metrics  launch metrics {run.rpartition('-')[2]}{board}")

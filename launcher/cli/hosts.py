@@ -119,7 +119,9 @@ def _show(rows: list[Probed]) -> None:
     from launcher.cli.wrapping import say_wrapped
     from launcher.runs import kaggle_account, rental_choice
 
-    untried = {"kaggle": kaggle_account.UNTRIED, "lambda-cloud": rental_choice.UNTRIED}
+    untried = {"kaggle": kaggle_account.UNTRIED}
+    if not rental_choice.has_rented():
+        untried["lambda-cloud"] = rental_choice.UNTRIED
     for kind, words in untried.items():
         if accounts := [row.host.name for row in rows if row.host.kind == kind]:
             say_wrapped(f"{', '.join(accounts)}: {words}")
@@ -133,7 +135,7 @@ def _cells(row: Probed) -> tuple[str, ...]:
     return (
         facts.cards_with_held or ("Apple GPU" if facts.has_apple_gpu else "-"),
         ", ".join(sizes) or "-",
-        (facts.gpus[0].driver if facts.gpus else None) or "-",
+        (facts.gpus[0].driver if facts.gpus and row.host.lambda_cloud is None else None) or "-",
         f"{facts.memory_gb:.0f} GB" if facts.memory_gb is not None else "-",
         f"{facts.room_gb:,.0f} GB" if facts.room_gb is not None else "-",
         row.problem or row.quota or facts.gpu_error or facts.holders_error or facts.file_system.error or "",

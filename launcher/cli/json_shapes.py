@@ -47,13 +47,14 @@ class Shape(Part):
 class RunRow(Summary):
     """A run; `problem` is why its host could not be asked, or what it said, and `reached` when it last answered then.
 
-    `goes_on` is where this client has had it go on.
+    `goes_on` is where this client has had it go on. `rent_cents` is what its rented machines have cost at most, in cents.
     """
 
     host: str
     problem: str | None
     reached: float | None
     goes_on: Departure | None
+    rent_cents: int | None
 
 
 class Runs(Shape):
@@ -630,7 +631,7 @@ class Forwarding(Shape):
 
 
 class Stopped(Shape):
-    """`launch stop`; `problem` is what is left, or what the host refused."""
+    """`launch stop`; `problem` is what is left, or what the host refused. `rent_cents` is as in `launch ps`."""
 
     kind: Literal["stopped"] = "stopped"
     run: str
@@ -638,6 +639,7 @@ class Stopped(Shape):
     reason: str | None
     rehearsed: bool
     problem: str | None
+    rent_cents: int | None
 
 
 class RecoveredRun(Part):
@@ -737,7 +739,10 @@ class Leftovers(Shape):
 
 
 class RentedThing(Part):
-    """An instance of an account or a rental of ours: what was done with it (`ended`), or what it is to us, and why."""
+    """An instance of an account or a rental of ours: what was done with it (`ended`), or what it is to us, and why.
+
+    `cents` is what it has cost at most, as far as the ledger here knows.
+    """
 
     account: str
     verdict: str
@@ -745,6 +750,7 @@ class RentedThing(Part):
     instance: str | None
     run: str | None
     type: str | None
+    cents: int | None
 
 
 class Reconciliation(Shape):
@@ -887,7 +893,7 @@ class HomeLine(Line):
 
 
 class EndLine(Line):
-    """The end of a run, and what it left here."""
+    """The end of a run, and what it left here. `rent_cents` is what its rented machines have cost at most, in cents."""
 
     kind: Literal["end"] = "end"
     run: str
@@ -898,6 +904,7 @@ class EndLine(Line):
     home: dict[str, int]
     adapter: str | None
     picture: str | None
+    rent_cents: int | None
 
 
 SHAPES: tuple[type[BaseModel], ...] = (

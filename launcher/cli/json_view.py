@@ -130,5 +130,6 @@ class JsonView(PlainView):
             evidence=state.evidence,
             metrics=metrics,
             home={str(path): size for path, size in result.home.items()},
+            rent_cents=result.rent.cents if result.rent is not None else None,
             **{name: str(path) if path else None for name, path in paths.items()},
         )

@@ -88,7 +88,7 @@ def _show(found: list[tuple[Offer, Profile | None]]) -> None:
     print_columns(columns, rows)
     if unnamed := dict.fromkeys(offer.card for offer, profile in found if profile is None and offer.card):
         say_wrapped(
-            f"no profile names {', '.join(unnamed)}: that takes one of yours, profiles/NAME.toml; an example   launch profile show l40s"
+            f"PROFILE -: no profile names {', '.join(unnamed)}: that takes one of yours, profiles/NAME.toml; to begin with   launch profile show l40s --toml"
         )
     for offer, _ in found:
         if is_arm(offer):

@@ -42,6 +42,9 @@ def list_profiles(
 @app.command("show", cls=QuickCommand)
 def show(
     name: Annotated[str, typer.Argument(metavar="PROFILE", help="A profile's name.")],
+    as_toml: Annotated[
+        bool, typer.Option("--toml", help="Print its file, to begin a profile of yours with.")
+    ] = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
     as_json: JsonFlag = False,
@@ -50,7 +53,11 @@ def show(
 
     Examples:
         launch profile show titan_rtx
+        launch profile show l40s --toml >profiles/mine.toml
     """
+    if as_toml:
+        _show_file(name, as_json=as_json)
+        return
     from launcher.planning import LadderInputs, ladder
     from launcher.runs.resolve import profile
 
@@ -82,3 +89,16 @@ def show(
         )
     for number, rung in enumerate(rungs, start=1):
         print(f"  rung {number}     {rung.title}   ({rung.why})")
+
+
+def _show_file(name: str, *, as_json: bool) -> None:
+    from launcher.errors import UsageError
+    from launcher.runs.catalogue import files
+    from launcher.runs.resolve import profile
+    from launcher.values.toml import read_text
+
+    if as_json:
+        raise UsageError("profile show: --toml and --json are two forms: give one of them")
+    known = files("profiles")  # not validated: the new file may be among them already, and empty
+    path = known[name] if name in known else known[profile(name).name]
+    print(read_text(path), end="")

@@ -51,7 +51,7 @@ def ps(
         return listing(host, tuple(state or ()), limit)
 
     if not watch:
-        _show(look(), is_chosen=bool(state), as_json=as_json)
+        _show(look(), host, is_chosen=bool(state), as_json=as_json)
         return
     from launcher.cli.watching import watch as watch_rows
 
@@ -60,13 +60,13 @@ def ps(
     )
 
 
-def _show(rows: list[Row], *, is_chosen: bool, as_json: bool) -> None:
+def _show(rows: list[Row], host: str | None, *, is_chosen: bool, as_json: bool) -> None:
     from launcher.cli.columns import print_columns
 
     if as_json:
         print(_json(rows))
     elif not rows:
-        say(*_nothing(is_chosen))
+        say(*(_nothing(is_chosen) if host is None or is_chosen else _nothing_at(host)))
     else:
         print_columns(_columns(), [_cells(row) for row in rows])
     if not as_json:
@@ -101,6 +101,7 @@ def _json(rows: list[Row]) -> str:
             problem=row.problem,
             reached=row.reached,
             goes_on=row.goes_on,
+            rent_cents=row.rent.cents if row.rent is not None else None,
         )
         for row in rows
     ]
@@ -115,6 +116,18 @@ def _table(rows: list[Row], *, is_chosen: bool, width: int | None) -> list[str]:
 
 def _nothing(is_chosen: bool) -> list[str]:
     return ["no such runs"] if is_chosen else ["no runs yet", "  next   launch"]
+
+
+def _nothing_at(name: str) -> list[str]:
+    """Return what is said of a host without runs: an account where machines are rented may have some of other computers."""
+    from launcher.runs import resolve
+
+    host = resolve.host(name)
+    if host.lambda_cloud is None:
+        return _nothing(is_chosen=False)
+    from launcher.runs.account_machines import account_words  # few hosts rent
+
+    return account_words(host, host.lambda_cloud)
 
 
 def _columns() -> tuple[Column, ...]:
@@ -148,7 +161,14 @@ def _cells(row: Row) -> tuple[str, ...]:
         _age(run.time),
         "; ".join(
             filter(
-                None, (_unreached(row) if row.problem else _why(row), _goes_on(row), row.beside, _kept(row))
+                None,
+                (
+                    _unreached(row) if row.problem else _why(row),
+                    _goes_on(row),
+                    row.beside,
+                    _kept(row),
+                    _rent(row),
+                ),
             )
         ),
     )
@@ -184,6 +204,11 @@ def _kept(row: Row) -> str:
         if row.kept_age_s == math.inf
         else f"checkpoint here {age_text(row.kept_age_s)} old"
     )
+
+
+def _rent(row: Row) -> str:
+    """Return what its rented machine has cost; of one that is gone that is said with how it went."""
+    return "" if row.rent is None or row.is_gone else f"rent {row.rent.words}"
 
 
 def _why(row: Row) -> str:

@@ -52,6 +52,7 @@ def pull(
     from launcher.cli.screens import make_view
     from launcher.errors import RunError, UsageError
     from launcher.runs.control import locate
+    from launcher.runs.copying import are_here
     from launcher.runs.fetching import pull_once, pull_one_checkpoint, pull_until_end
     from launcher.runs.following import what_failed, what_stayed
     from launcher.runs.pulling import Choice, Pulled
@@ -65,7 +66,7 @@ def pull(
         )
     view = make_view(as_json)
     if (words := gone(mirror)) is not None:
-        if paths or checkpoint is not None:
+        if checkpoint is not None or not are_here(mirror, paths or ()):
             raise RunError(words)
         view.note(f"{words.splitlines()[0]}; what came home is in {mirror.folder}")
         if as_json:

@@ -63,8 +63,8 @@ def reconcile(
         launch reconcile --adopt 0920582c7ff041399e34823a0be62549 --force
         launch reconcile --dismiss w8q2
     """
-    from launcher.cli.plain_view import PlainView
     from launcher.cli.say import complain
+    from launcher.cli.screens import make_view
     from launcher.errors import UsageError
     from launcher.runs.rent_reconciling import Named, reconcile_all
     from launcher.runs.silent_view import SilentView
@@ -81,7 +81,7 @@ def reconcile(
         raise UsageError("reconcile: --after is for what --adopt names\n  next   launch reconcile")
     if force and not named.instances:
         raise UsageError("reconcile: --force is for what --adopt names\n  next   launch reconcile")
-    view = SilentView() if as_json else PlainView()
+    view = SilentView() if as_json else make_view(as_json_lines=False)
     reports = reconcile_all(named, view, dry_run=dry_run)
     if as_json:
         from launcher.cli import json_shapes
@@ -148,8 +148,9 @@ def _unreadable(reports: list[Report]) -> list[str]:
 def _things(reports: list[Report]) -> list[RentedThing]:
     """Return what was ended, then what is there, as rows."""
     from launcher.cli.json_shapes import RentedThing
+    from launcher.values.clock import SystemClock
 
-    rows = []
+    rows, now = [], SystemClock().now()
     for report in reports:
         for ending in report.done.ended:
             rental = ending.rental
@@ -161,6 +162,7 @@ def _things(reports: list[Report]) -> list[RentedThing]:
                     instance=ending.instance,
                     run=rental.intent.run if rental else None,
                     type=rental.intent.type if rental else None,
+                    cents=ending.cents,
                 )
             )
         for judged in report.done.judged:
@@ -173,6 +175,7 @@ def _things(reports: list[Report]) -> list[RentedThing]:
                     instance=instance.id if instance else rental.instance if rental else None,
                     run=rental.intent.run if rental else None,
                     type=(instance.type or None) if instance else rental.intent.type if rental else None,
+                    cents=rental.cents_at(now) if rental else None,
                 )
             )
     return rows
@@ -181,6 +184,7 @@ def _things(reports: list[Report]) -> list[RentedThing]:
 def _show(reports: list[Report], *, dry_run: bool) -> None:
     from launcher.cli.columns import Column, print_columns
     from launcher.cli.say import say
+    from launcher.values.renting import dollars
 
     rows = _things(reports)
     if not rows:
@@ -190,11 +194,19 @@ def _show(reports: list[Report], *, dry_run: bool) -> None:
         Column("INSTANCE", 12),
         Column("TYPE", drop=1),
         Column("RUN"),
+        Column("COST", is_figure=True),
         Column("WOULD BE" if dry_run else ""),
         Column("WHY", 20, wraps=True),
     )
     lines = [
-        (row.instance or "-", row.type or "-", (row.run or "-").rpartition("-")[2], row.verdict, row.why)
+        (
+            row.instance or "-",
+            row.type or "-",
+            (row.run or "-").rpartition("-")[2],
+            "-" if row.cents is None else dollars(row.cents),
+            row.verdict,
+            row.why,
+        )
         for row in rows
     ]
     print_columns(columns, lines)

@@ -81,7 +81,7 @@ def show_rentals(rented: OpenRentals) -> None:
             one.rental.intent.type,
             one.rental.intent.region,
             _clock(one.rental.since),
-            dollars(one.cents),
+            one.cost,
             dollars(one.rental.intent.cents_per_hour),
             _clock(one.rental.intent.deadline),
             "alive" if one.is_held else "none",

@@ -34,7 +34,7 @@ def stop(
     from launcher.runs.control import stop as ask
     from launcher.runs.evidence import words
     from launcher.runs.run_desk import open_desk
-    from launcher.runs.tenancies import gone, leave_to_keeper, open_for
+    from launcher.runs.tenancies import gone, leave_to_keeper, open_for, rent_cost
     from launcher.values.record import Reason, is_terminal
 
     place, mirror = locate_live(run, host, "stop")
@@ -42,6 +42,7 @@ def stop(
     from launcher.cli.streams import console
 
     if gone(mirror) is not None and (state := mirror.state()) is not None and is_terminal(state.state):
+        cost = rent_cost(mirror)
         if as_json:
             from launcher.cli import json_shapes
             from launcher.cli.answer import answer
@@ -53,10 +54,12 @@ def stop(
                     reason=state.reason,
                     rehearsed=state.rehearsed,
                     problem=None,
+                    rent_cents=cost.cents if cost is not None else None,
                 )
             )
         else:
-            say(f"{mirror.run} has {state.state}, and its rented machine was given back")
+            paid = "" if cost is None else f"; rent {cost.words}"
+            say(f"{mirror.run} has {state.state}, and its rented machine was given back{paid}")
         return
 
     grace_s = mirror.plan().stop_grace_s
@@ -67,21 +70,23 @@ def stop(
             row = ask(desk, mirror.run, now=now, grace_s=grace_s)
     ended = row.summary
     leave_to_keeper(mirror)
+    rented = open_for(mirror)
+    cost = rent_cost(mirror)
     if as_json:
         from launcher.cli import json_shapes
         from launcher.cli.answer import answer
 
         values = {"state": ended.state, "reason": ended.reason, "rehearsed": ended.rehearsed}
-        answer(json_shapes.Stopped(run=mirror.run, **values, problem=row.problem))
+        cents = cost.cents if cost is not None else None
+        answer(json_shapes.Stopped(run=mirror.run, **values, problem=row.problem, rent_cents=cents))
         return
     say(f"{mirror.run} {ended.state}: {ended.reason}, step {ended.step or '-'}")
-    if (rented := open_for(mirror)) is not None:
-        if rented.tenancy.keeps:
-            say(f"  its machine is kept, at {rented.price}   launch hosts")
-        else:
-            say(
-                f"  a process here brings its files home, then ends the rent, at {rented.price}   launch hosts"
-            )
+    if cost is not None and rented is None:
+        say(f"  its rented machine was given back: {cost.words}")
+    elif cost is not None and rented is not None and rented.tenancy.keeps:
+        say(f"  its machine is kept: {cost.words}   launch hosts")
+    elif cost is not None:
+        say(f"  a process here brings its files home, then ends the rent: {cost.words}   launch hosts")
     for line in filter(None, (", ".join(words(ended.evidence)), row.problem)):
         say(f"  {line}")
     if ended.reason == Reason.ENGINE_SILENT:

@@ -26,6 +26,7 @@ from launcher.values.base import Record
 from launcher.values.lambda_cloud import (
     CodeMeaning,
     FileSystem,
+    Firewall,
     Image,
     LambdaInstance,
     Launched,
@@ -171,6 +172,11 @@ class LambdaService:
     def images(self) -> list[Image]:
         """Return the images, each in one region."""
         return self._list(Image, "images", "listing the images")
+
+    def firewalls(self) -> list[str]:
+        """Return the ids of the account's rulesets."""
+        found = self._list(Firewall, "firewall-rulesets", "listing the firewall rulesets")
+        return [one.id for one in found]
 
     def close(self) -> None:
         """Close its connections."""

@@ -6,13 +6,17 @@ end an instance twice is to end it, and each step of the ledger is made once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from launcher.hosts.renter import POLL_S, Ending, Renter
-from launcher.planning.reconciling import ENDED, Judged, Verdict, judge
+from launcher.planning.reconciling import ENDED, SETTLE_S, Judged, Verdict, judge
 from launcher.values.renting import Instance, Rental, RentalState
+
+
+def _silent(_words: str) -> None:
+    """Say nothing."""
 
 
 class Reconciled(NamedTuple):
@@ -63,9 +67,14 @@ def _unlisted(renter: Renter, rentals: Iterable[Rental], instances: Iterable[Ins
 
 
 def reconcile(
-    renter: Renter, wanted: Collection[str] = (), adopted: Collection[str] = (), *, waits: bool = True
+    renter: Renter,
+    wanted: Collection[str] = (),
+    adopted: Collection[str] = (),
+    *,
+    waits: bool = True,
+    report: Callable[[str], None] = _silent,
 ) -> Reconciled:
-    """End what is due or an orphan, and settle launches that nobody looks after.
+    """End what is due or an orphan, and settle launches that nobody looks after; `report` hears what it waits for.
 
     With `waits` it looks for their instances for as long as one may take to appear, which is minutes; without, a later call
     goes on. Raises ServiceError.
@@ -78,12 +87,20 @@ def reconcile(
             for one in judged
             if one.verdict in ENDED and one.instance is not None
         ]
+        if endings:
+            names = ", ".join(one.instance for one in endings)
+            report(f"ending {names}, until {renter.provider.name} does not list it any more")
         renter.end_all(endings)
-        ended += endings
+        ended += [
+            one if one.rental is None else one._replace(rental=renter.known(one.rental)) for one in endings
+        ]
         for one in judged:
             _record(renter, one)
         if not waits or not any(one.verdict is Verdict.UNSETTLED for one in judged):
             break
+        report(
+            f"looking for the instance of a launch without an answer, which may take {SETTLE_S / 60:.0f} minutes to appear"
+        )
         renter.clock.sleep(POLL_S)
     return Reconciled(tuple(ended), survey(renter, wanted, adopted), renter.ledger.unreadable())
 

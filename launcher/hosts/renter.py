@@ -52,6 +52,14 @@ class Ending(NamedTuple):
     why: str
     rental: Rental | None
 
+    @property
+    def cents(self) -> int | None:
+        """What the instance has cost, as far as that is on record by now."""
+        if self.rental is None:
+            return None
+        extras = {extra.id: extra.cents for extra in self.rental.extras}
+        return self.rental.cents if self.instance == self.rental.instance else extras.get(self.instance)
+
 
 class Renter:
     """Rents at one provider."""
@@ -362,4 +370,5 @@ class Renter:
         """End a rental that came to nothing; return the error that says so."""
         cost = self.cost(self.end(rental, reason))
         words = f"{self.provider.name}: {rental.intent.type} for {rental.intent.run}: {why}; it was ended, and cost at most {cost}"
+        words += "\n  nothing is rented for it now: the same command tries again; another type or region   launch offers"
         return ServiceError(self.provider.name, reason, words)

@@ -6,6 +6,7 @@ machine is there it is probed like any other, and the plan is made again from wh
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from launcher.planning.offers import Priced, is_arm
@@ -13,6 +14,8 @@ from launcher.values.facts import Engine, Facts, FileSystem, Gpu
 from launcher.values.host import Host
 from launcher.values.lambda_settings import USER
 from launcher.values.plan import Finding, Plan
+from launcher.values.profile import Profile
+from launcher.values.renting import Offer
 
 DATE = "2026-11-20"
 
@@ -44,7 +47,7 @@ def expected_facts(host: Host, found: Priced) -> Facts:
         Gpu(
             index=index,
             uuid=f"expected-{index}",
-            name=profile.probe_names[0],
+            name=_probe_name(offer, profile),
             capability=profile.capability,
             memory_mib=profile.memory_gb * 1024 if profile.memory_gb is not None else None,
             driver=IMAGE.driver,
@@ -70,6 +73,12 @@ def expected_facts(host: Host, found: Priced) -> Facts:
             Engine(name="docker", program="docker", socket="/var/run/docker.sock", version=IMAGE.docker),
         ),
     )
+
+
+def _probe_name(offer: Offer, profile: Profile) -> str:
+    """Return the name of a profile's card that is most like an offer's: an A100 is one for SXM4 or for PCIe."""
+    offered = {*re.findall(r"[A-Z0-9]+", f"{offer.type} {offer.title}".upper().replace("_", " "))}
+    return max(profile.probe_names, key=lambda name: len(offered & {*re.findall(r"[A-Z0-9]+", name.upper())}))
 
 
 def lambda_findings(plan: Plan, facts: Facts | None) -> list[Finding]:

@@ -20,7 +20,6 @@ from launcher.values.parsing import unknown_name
 from launcher.values.profile import Profile
 from launcher.values.renting import Offer, cents, dollars, minutes_text
 
-_REGION = re.compile(r"[a-z]+(-[a-z]+)+-[0-9]+")
 PROPOSED_HOURS = 4
 _DESCRIPTION = re.compile(r"\s*(?P<card>[^()]*?)\s*\((?P<memory>\d+(?:\.\d+)?)\s*GB\b.*")
 _TYPE = re.compile(r"gpu_\d+x_(?P<family>\w+)")
@@ -255,7 +254,7 @@ def _unfit(host: str, listed: Sequence[Offer], wish: Wish) -> RefusedError:
         card = listed[0].card or listed[0].title
         return RefusedError(
             f"{host}: {shown} has a card that no profile names\n"
-            f'  write profiles/NAME.toml with probe_names = ["NVIDIA {card}"]; `launch profile show l40s` is an example{_arm_words(listed, wish)}'
+            f'  write profiles/NAME.toml with probe_names = ["NVIDIA {card}"], which begins as   launch profile show l40s --toml{_arm_words(listed, wish)}'
         )
     cards = "cards" if wish.cards is None else f"{wish.cards} cards"
     return RefusedError(f"{host}: no type has {cards} that a profile names\n  what it has   launch offers")
@@ -310,8 +309,6 @@ def _nothing_free(host: str, offers: Sequence[Offer], regions: Sequence[str]) ->
     names = ", ".join(offer.type for offer in offers)
     where = f" in {', '.join(regions)}" if regions else ""
     others = sorted({name for offer in offers for name in offer.regions})
-    if odd := [one for one in regions if not _REGION.fullmatch(one)]:
-        where += f", and a region has a name as us-west-1, which {odd[0]} is not"
     elsewhere = f"; free in {', '.join(others)}" if regions and others else ""
     return CardBusyError(
         f"{host}: none free of {names}{where}{elsewhere}\n  what is free   launch offers     or wait for one   --wait 30m",

@@ -243,7 +243,9 @@ def arrival(
     plan = _plan(before, target, facts, request.profile)
     if heir.shown is None or plan.digest != heir.shown.digest:
         view.head(plan)
-    contact = Contact(target, new, job_of(plan), facts, view, deadline=time.monotonic() + request.wait_s)
+    deadline = time.monotonic() + request.wait_s
+    is_rented = heir.shown is not None
+    contact = Contact(target, new, job_of(plan), facts, view, deadline=deadline, is_rented=is_rented)
     contact = pass_gate_when_free(contact, plan)
     new.preparation.check_sources(plan)
     return Arrival(mirror, contact, plan, secrets)

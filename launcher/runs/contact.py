@@ -24,7 +24,8 @@ LOOK_AGAIN_S = 30.0
 class Contact(NamedTuple):
     """A host that answers, its facts, and the job that is to run there.
 
-    `gpus` is the value of `--gpus`. `deadline` is when to stop waiting for cards, by the monotonic clock.
+    `gpus` is the value of `--gpus`. `deadline` is when to stop waiting for cards, by the monotonic clock. `is_rented`: the
+    machine was rented for this launch alone.
     """
 
     host: Host
@@ -34,6 +35,7 @@ class Contact(NamedTuple):
     view: View
     gpus: str | None = None
     deadline: float = 0.0
+    is_rented: bool = False
 
     def probed_again(self) -> Contact:
         """Return the contact with new facts."""
@@ -49,10 +51,22 @@ def pass_gate(contact: Contact, plan: Plan) -> None:
         *cards.findings(contact.gpus, plan, contact.facts),
         *check(plan, contact.facts, contact.host, resolve.wheels()),
     ]
+    if contact.is_rented:
+        findings = [_of_rented(finding, contact.host) for finding in findings]
     refusals = [finding for finding in findings if finding.level == "refuse"]
     if busy := cards.refusal(refusals, plan, contact.facts):
         raise busy
     settle(findings, contact.view)
+
+
+def _of_rented(finding: Finding, host: Host) -> Finding:
+    """Return a finding with what helps where each launch rents another machine: this one's cards are not to be had by it."""
+    if finding.code != "card-mismatch":
+        return finding
+    mend = f'name another type or card   launch offers --host {host.name}     in its table   type = "…"'
+    return finding.model_copy(
+        update={"message": f"{finding.message}, which its offer promised", "mend": mend}
+    )
 
 
 def settle(findings: Iterable[Finding], view: View) -> None:

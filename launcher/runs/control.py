@@ -53,7 +53,8 @@ class Row(NamedTuple):
     `reached` is when the host of a row with a problem last answered, in seconds since 1970. `kept_age_s` is set for a live run
     whose newest checkpoint a follower keeps here: how old that copy is, in seconds; infinity before the first. `goes_on` is
     where this client has had it go on, `next` the command that begins its successor if that has not begun, `beside` says that
-    its parent may still train. One that `is_foreign` is not on record here: a command finds it with `--host` alone.
+    its parent may still train. One that `is_foreign` is not on record here: a command finds it with `--host` alone. `rent` is
+    what its rented machines have cost.
     """
 
     host: str
@@ -67,6 +68,7 @@ class Row(NamedTuple):
     next: str | None = None
     beside: str | None = None
     is_foreign: bool = False
+    rent: tenancies.RentCost | None = None
 
 
 def listing(host_name: str | None, states: Sequence[str] = (), most: int | None = None) -> list[Row]:
@@ -148,7 +150,10 @@ def _own_rows(own: Sequence[Mirror]) -> list[Row]:
     with ThreadPoolExecutor(MOST_HOSTS_AT_ONCE) as pool:
         for answered in pool.map(lambda pair: _ask(*pair), open_runs.values()):
             rows += answered
-    return [row._replace(kept_age_s=_kept_age_s(row.summary)) for row in rows]
+    costs = tenancies.rent_costs()
+    return [
+        row._replace(kept_age_s=_kept_age_s(row.summary), rent=costs.get(row.summary.run)) for row in rows
+    ]
 
 
 def _kept_age_s(summary: Summary) -> float | None:

@@ -42,12 +42,7 @@ def copy(
     """
     listed = desk.runs.outputs(mirror.run, lambda _count: None, every_file=True)
     files = named_by(path, listed.files, mirror.short)
-    top, places = _places(files, path, destination)
-    existing = [place for place in places.values() if os.path.lexists(place)]
-    if existing and not may_replace(existing):
-        more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
-        again = f"launch cp --force {mirror.short}:{path} {destination}"
-        raise UsageError(f"{existing[0]}{more} exists\n  replace   {again}")
+    top, places = _free_places(files, mirror, path, destination, may_replace)
     with mirror.alone("pull"), mirror.disk_errors(top), open_stage() as stage:
         copies = LocalCopies(mirror)
         transfer = Transfer(desk, mirror, copies, stage)
@@ -57,6 +52,45 @@ def copy(
         )
         sync_folders(places.values(), top.parent)
     return Copied(len(files), sum(file.size for file in files), top)
+
+
+def copy_from_here(
+    mirror: Mirror, path: str, destination: str, may_replace: Callable[[Sequence[Path]], bool]
+) -> Copied:
+    """Copy what came home of a run whose host is asked no more. Raises as `copy`, RunError too if it is not here."""
+    files = named_by(path, LocalCopies(mirror).outputs(), mirror.short)
+    top, places = _free_places(files, mirror, path, destination, may_replace)
+    with mirror.disk_errors(top):
+        for file in files:
+            _copy_whole(mirror.place(file.path), places[file.path])
+        sync_folders(places.values(), top.parent)
+    return Copied(len(files), sum(file.size for file in files), top)
+
+
+def are_here(mirror: Mirror, paths: Sequence[str]) -> bool:
+    """Whether something of each of these came home."""
+    files = LocalCopies(mirror).outputs()
+    try:
+        return all(named_by(path, files, mirror.short) for path in paths)
+    except RunError:
+        return False
+
+
+def _free_places(
+    files: Sequence[Output],
+    mirror: Mirror,
+    path: str,
+    destination: str,
+    may_replace: Callable[[Sequence[Path]], bool],
+) -> tuple[Path, dict[str, Path]]:
+    """Return where files go, as `_places`. Raises UsageError if something is there, and may not be replaced."""
+    top, places = _places(files, path, destination)
+    existing = [place for place in places.values() if os.path.lexists(place)]
+    if existing and not may_replace(existing):
+        more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
+        again = f"launch cp --force {mirror.short}:{path} {destination}"
+        raise UsageError(f"{existing[0]}{more} exists\n  replace   {again}")
+    return top, places
 
 
 def _bring(

@@ -330,5 +330,6 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
         report.unsound if report else None,
         departures.successor_of(mirror),
         tenancies.rents_at(mirror),
+        tenancies.rent_cost(mirror),
     )
     view.end(mirror.run, state, result)

@@ -260,7 +260,7 @@ def _launch_on(
         settle(suggestion(plan), view)
         settle(script_check.without_effect(plan, resolved.asked, rehearses=request.rehearses), view)
         deadline = time.monotonic() + request.wait_s
-        contact = Contact(host, desk, resolved.job, facts, view, resolved.gpus, deadline)
+        contact = Contact(host, desk, resolved.job, facts, view, resolved.gpus, deadline, shown is not None)
         contact = pass_gate_when_free(contact, plan)
         say_if_new(host, view)
         build = build_settings.read(host, os.environ)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from launcher.runs.digests import Digests
 from launcher.runs.mirror import Mirror
-from launcher.values.output import CONTENT, Content, Output
+from launcher.values.output import CONTENT, Content, Kind, Output
 
 PIECE = 1 << 20
 YOURS = ".yours"
@@ -107,6 +107,24 @@ class LocalCopies:
         """Return every file here that the run may have written."""
         folders = (self._mirror.artifacts, self._mirror.outputs, self._mirror.checkpoints)
         return sorted(path for folder in folders for path in _below(folder))
+
+    def outputs(self) -> list[Output]:
+        """Return the same files as their host would list them."""
+        kinds: dict[Path, tuple[str, Kind]] = {
+            self._mirror.artifacts: ("artifacts", "artifact"),
+            self._mirror.outputs / "HOME": ("home", "output"),
+            self._mirror.outputs / "WORK": ("work", "output"),
+            self._mirror.outputs: ("code", "output"),
+            self._mirror.checkpoints: ("checkpoints", "checkpoint"),
+        }
+        found = []
+        for path in self.files():
+            folder = next(one for one in kinds if path.is_relative_to(one))
+            top, kind = kinds[folder]
+            about = path.stat()
+            name = f"{top}/{path.relative_to(folder).as_posix()}"
+            found.append(Output(name, kind, about.st_size, about.st_mtime_ns))
+        return found
 
     # putting a file into its place
 

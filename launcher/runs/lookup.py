@@ -109,6 +109,11 @@ class Lookup:
             looked_in=f"launch.toml, {user_folder_text()}/hosts.toml, ~/.ssh/config",
         )
 
+    def file_of(self, name: str) -> str:
+        """Return the file that has a host's table, as messages name it."""
+        tables = self._project_tables[0].get("hosts", {})
+        return str(PROJECT_FILE) if name in tables else f"{user_folder_text()}/hosts.toml"
+
     @functools.cached_property
     def aliases(self) -> list[str]:
         """The plain names of ssh's configuration, each of which is a host."""

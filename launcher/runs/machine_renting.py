@@ -108,7 +108,7 @@ class _Renting:
                     return self._try(candidate, setup), candidate
                 except ServiceError as error:
                     if error.reason != LambdaReason.NO_CAPACITY:
-                        raise
+                        raise self._refused(error) from error
                     busy = error
             if self._clock.now() >= until:
                 raise self._nothing_free(candidates, busy)
@@ -136,6 +136,14 @@ class _Renting:
         why = str(busy).splitlines()[0] if busy is not None else f"{self._order.host.name}: none is free"
         words = f"{why}\n  what is free   launch offers     or wait for one   --wait 30m"
         return CardBusyError(words, f"no capacity of {names}")
+
+    def _refused(self, error: ServiceError) -> ServiceError:
+        """Return the error of a launch that says too that nothing is rented, where that is known."""
+        own = (one for one in self._renter.ledger.rentals() if one.intent.run == self._order.run)
+        if isinstance(error, UnsettledError) or any(one.is_open for one in own):
+            return error
+        check = f"nothing was rented; what can be checked   launch --host {self._order.host.name} --dry-run"
+        return type(error)(error.host, error.reason, f"{error}\n  {check}", error.retry_s)
 
     def _try(self, candidate: Candidate, setup: Setup) -> Rented:
         """Launch one candidate. If this is interrupted, what it may have made is ended."""
@@ -186,16 +194,9 @@ class _Renting:
     # boot
 
     def _boot(self, rental: Rental, candidate: Candidate, stage: Stage) -> Instance:
-        shown = None
-
         def report(rental: Rental, instance: Instance | None) -> None:
-            nonlocal shown
-            now = self._clock.now()
             word = "not listed yet" if instance is None else instance.word
-            cost = dollars(rental.cents_at(now))
-            if (word, cost) != shown:
-                stage.progress(f"{word}, {now - rental.since:.0f} s, {cost}")
-            shown = word, cost
+            stage.progress(f"{word}, {dollars(rental.cents_at(self._clock.now()))} so far")
 
         limit_s = boot_limit_s(candidate.priced.offer.cards)
         instance = self._renter.wait_until_ready(rental, limit_s, report)

@@ -43,6 +43,11 @@ class OpenRental(NamedTuple):
         return self.for_run or self.rental.intent.run
 
     @property
+    def cost(self) -> str:
+        """What it has cost; of a launch without an answer, what it may have cost."""
+        return f"nothing or {dollars(self.cents)}" if self.is_unsettled else dollars(self.cents)
+
+    @property
     def is_unsettled(self) -> bool:
         """Whether nobody knows if its launch made an instance."""
         return self.rental.state is RentalState.INTENT and not self.is_held
@@ -81,7 +86,7 @@ class OpenRentals(NamedTuple):
     def warnings(self) -> list[str]:
         """Return a line for each thing that somebody should look at."""
         lines = [
-            f"{one.rental.intent.type} of {one.run}, {dollars(one.cents)} so far: {one.problem}"
+            f"{one.rental.intent.type} of {one.run}, {one.cost} so far: {one.problem}"
             for one in self.rentals
             if one.problem is not None
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from launcher.errors import CardBusyError, HostError, RefusedError
@@ -14,7 +15,8 @@ from launcher.runs.launching import AUTO, Resolved, known_of, plan_of, understan
 from launcher.runs.loading import load
 from launcher.runs.lookup import Lookup
 from launcher.runs.probing import choose_profile, probe
-from launcher.runs.rental_choice import RentalChoice, choose, offers, price_finding, question
+from launcher.runs.rental_choice import RentalChoice, choose, offers, price_finding, question, settings_of
+from launcher.runs.rental_names import name_findings
 from launcher.runs.request import Request
 from launcher.runs.run_desk import connect
 from launcher.runs.script_reading import plan_values_of
@@ -23,6 +25,7 @@ from launcher.values.cargo import Cargo
 from launcher.values.facts import Facts
 from launcher.values.job import Job
 from launcher.values.plan import Finding, Plan, PlanValue
+from launcher.values.renting import Offer
 
 
 class Preview(NamedTuple):
@@ -92,25 +95,26 @@ def _rental(resolved: Resolved, request: Request) -> tuple[RentalChoice | None, 
     Raises the error that says why if the profile hangs on it.
     """
     try:
-        choice = _choice(resolved)
+        offered = offers(resolved.host)
+        wrong = name_findings(resolved.host, settings_of(resolved.host), offered)
+        choice = _choice(resolved, offered)
     except (HostError, RefusedError) as error:
         if len(resolved.profiles) != 1:
             raise
         if isinstance(error, HostError):
             return None, (_not_reached(error),)
         return None, (Finding(level="refuse", code="not-rentable", message=str(error)),)
-    found = [price_finding(choice)]
+    found = [price_finding(choice), *wrong]
     try:
         choice.candidates()
     except CardBusyError as error:
-        found.append(Finding(level="refuse", code="no-capacity", message=str(error)))
+        found += [] if wrong else [Finding(level="refuse", code="no-capacity", message=str(error))]
     asked = None if request.is_sure else question(choice)
     return choice, (*found, *([asked] if asked is not None else []))
 
 
-def _choice(resolved: Resolved) -> RentalChoice:
-    host = resolved.host
-    return choose(host, resolved.profiles, resolved.gpus, resolved.job, offers(host))
+def _choice(resolved: Resolved, offered: Iterable[Offer]) -> RentalChoice:
+    return choose(resolved.host, resolved.profiles, resolved.gpus, resolved.job, offered)
 
 
 def _not_reached(error: HostError) -> Finding:
@@ -139,7 +143,7 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     if facts is None:
         facts = expected_of(resolved)
     if facts is None and len(resolved.profiles) != 1 and resolved.host.lambda_cloud is not None:
-        first = _choice(resolved).first
+        first = _choice(resolved, offers(resolved.host)).first
         facts, resolved = (
             expected_of_rental(resolved.host, first),
             resolved._replace(profiles=(first.profile,)),

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.errors import BadFileError, LaunchError, RunError
+from launcher.errors import BadFileError, LaunchError, RunError, ServiceAuthError
 from launcher.hosts import Desk
 from launcher.planning import (
     MachineChoice,
@@ -164,7 +164,10 @@ def _probe_alone(host: Host, once: OffersOnce | None) -> Probed:
             facts = probe(desk, host, NO_JOB)
         return Probed(host, facts, match_profile(facts, resolve.profiles().values()).name)
     except LaunchError as error:
-        return Probed(host, facts, problem=str(error).splitlines()[0])
+        words = str(error).splitlines()
+        if isinstance(error, ServiceAuthError):  # its mend is short, and the same for every verb
+            words = [f"{words[0]}: {' '.join(words[1:]).strip()}" if words[1:] else words[0]]
+        return Probed(host, facts, problem=words[0])
 
 
 def _probe_account(host: Host, settings: KaggleSettings) -> Probed:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from launcher.errors import LaunchError, ServiceError, UnknownNameError, UnreachableError, UsageError
 from launcher.hosts.reconciler import Reconciled, reconcile, survey
@@ -20,7 +21,7 @@ from launcher.runs.run_desk import open_desk
 from launcher.runs.run_id import find
 from launcher.runs.tenancies import RentedMachine
 from launcher.runs.tenant import Tenant, take
-from launcher.runs.view import View
+from launcher.runs.view import Stage, View
 from launcher.values.clock import SystemClock
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.renting import Rental, RentalReason, RentalState
@@ -108,11 +109,13 @@ def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: b
     is_early = named.after is not None and renter.clock.now() < named.after
     adopted = () if is_early else named.instances
     try:
-        found = _at(account, [*tenancies.rented()])
+        with _asking(view, settings):
+            found = _at(account, [*tenancies.rented()])
         unsure = _unsure_of(account, view)
         if dry_run:
             wanted = {one.rental.intent.run for one in found if _would_go_on(one, view)}
-            judged = survey(renter, wanted | unsure, adopted)
+            with _asking(view, settings):
+                judged = survey(renter, wanted | unsure, adopted)
             return _report(renter, Reconciled((), judged, renter.ledger.unreadable()))
         for one in found:
             if one.rental.instance in adopted and not named.force:
@@ -122,9 +125,18 @@ def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: b
             for one in found
             if one.rental.instance not in adopted and _goes_on(one, view)
         }
-        return _report(renter, reconcile(renter, wanted | unsure, adopted))
+        with _asking(view, settings) as stage:
+            return _report(renter, reconcile(renter, wanted | unsure, adopted, report=stage.progress))
     finally:
         account.close()
+
+
+@contextlib.contextmanager
+def _asking(view: View, settings: LambdaSettings) -> Iterator[Stage]:
+    """Show that an account is asked, for as long as that lasts."""
+    with view.stage(f"asking {urlsplit(settings.api).hostname}") as stage:
+        stage.text = None
+        yield stage
 
 
 def _report(renter: Renter, done: Reconciled) -> Report:

@@ -16,7 +16,9 @@ from launcher.runs import cards, resolve
 from launcher.runs.contact import settle
 from launcher.runs.key_stays import check_key_stays
 from launcher.runs.launching import Resolved
-from launcher.runs.rental_choice import RentalChoice, choose, confirm, offers, say_price
+from launcher.runs.rental_choice import RentalChoice, choose, confirm, offers, say_price, settings_of
+from launcher.runs.rental_names import name_findings
+from launcher.runs.tenancies import kept_idle, kept_words
 from launcher.runs.view import View
 from launcher.values.facts import Facts
 from launcher.values.plan import Plan
@@ -49,15 +51,19 @@ def agree(
     )
     with view.stage("offers") as stage:
         offered = offers(host)
+        wrong = name_findings(host, settings_of(host), offered)
         named = resolved.profiles or [one for one in like if any(fits(offer, one) for offer in offered)]
         choice = choose(host, named, resolved.gpus, resolved.job, offered)
         free = sum(bool(choice.regions_of(one)) for one in choice.found)
         stage.text = f"{len(offered)} types, {len(choice.found)} will do, {free or 'none'} of them free"
+    settle(wrong, view)
     facts = expected_facts(host, choice.first)
     plan = plan_for(choice.first.profile, facts)
     view.head(plan)
     found = [*cards.findings(resolved.gpus, plan, facts), *check(plan, facts, host, resolve.wheels())]
     settle(found, view)
     say_price(choice, view)
+    for one in kept_idle(host.name):
+        view.note(kept_words(one))
     confirm(choice, view, is_sure=is_sure)
     return Agreement(choice, plan)

@@ -196,7 +196,7 @@ def price_words(choice: RentalChoice) -> str:
 
 def offer_words(choice: RentalChoice, one: Priced) -> str:
     """Return in a few words what would be rented for any job, and what it costs at most."""
-    return f"{_where(choice, one)}, at most {dollars(one.largest)} in {hours_text(one.limit_s)}"
+    return f"expected of {_where(choice, one)}, at most {dollars(one.largest)} in {hours_text(one.limit_s)}"
 
 
 def _where(choice: RentalChoice, one: Priced) -> str:
@@ -224,9 +224,14 @@ def question(choice: RentalChoice) -> Finding | None:
     return Finding(level="refuse", code="costs-much", message=message, mend=mend)
 
 
+def has_rented() -> bool:
+    """Whether this client has rented before."""
+    return bool(Ledger(usual_folder()).rentals())
+
+
 def say_price(choice: RentalChoice, view: View) -> None:
     """Show the price, and at the first rent of this client that nothing was tried there."""
-    if not Ledger(usual_folder()).rentals():
+    if not has_rented():
         view.note(f"{choice.host}: {UNTRIED}")
     view.finding(price_finding(choice))
 
@@ -234,12 +239,16 @@ def say_price(choice: RentalChoice, view: View) -> None:
 def confirm(choice: RentalChoice, view: View, *, is_sure: bool) -> None:
     """Ask whether the largest cost is agreed to, if it is above the table's `confirm_above`.
 
-    Raises RefusedError for no, and without a terminal: nothing was rented.
+    Raises RefusedError for no, and without a terminal: nothing was rented. Of an interrupt that is said too.
     """
     asked = None if is_sure else question(choice)
     if asked is None:
         return
-    answer = view.agrees(asked.message)
+    try:
+        answer = view.agrees(asked.message)
+    except BaseException:  # an interrupt, or the end of the input
+        view.note("nothing was rented")
+        raise
     if answer is None:
         raise RefusedError(f"nothing was rented: {asked.message}\n  {asked.mend}")
     if not answer:
@@ -258,9 +267,12 @@ def earlier_run(job: str, profile: Profile) -> Expected | None:
 
 
 def hours_text(seconds: float) -> str:
-    """Return a length of time as a price is for it, e.g. `8 h` or `45 min`."""
+    """Return a length of time as a price is for it, e.g. `8 h`, `45 min` or `5 h 1 min`."""
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 and minutes % 60 else f"{minutes / 60:.3g} h"
+    if minutes < 120 and minutes % 60:
+        return f"{minutes} min"
+    hours, left = divmod(minutes, 60)
+    return f"{hours} h {left} min" if left else f"{hours} h"
 
 
 def _renewed(offer: Offer, offered: Mapping[str, Offer]) -> Offer:

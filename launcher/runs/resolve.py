@@ -73,6 +73,11 @@ def host(name: str | None) -> Host:
     return Lookup().host(name)
 
 
+def file_of(name: str) -> str:
+    """Return the file that has a host's table, as messages name it."""
+    return Lookup().file_of(name)
+
+
 def aliases() -> list[str]:
     """Return the plain names of ssh's configuration, each of which is a host."""
     return Lookup().aliases

@@ -16,6 +16,7 @@ from launcher.hosts.rental_ledger import Ledger, usual_folder
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_durably
+from launcher.values.clock import SystemClock
 from launcher.values.lambda_settings import API, LambdaSettings
 from launcher.values.record import State, is_terminal
 from launcher.values.renting import Rental, RentalReason, RentalState, dollars, run_cents
@@ -55,6 +56,20 @@ class RentedMachine(NamedTuple):
     def price(self) -> str:
         """What an hour costs."""
         return f"{dollars(self.rental.intent.cents_per_hour)}/h"
+
+
+class RentCost(NamedTuple):
+    """What the machines of a run have cost until now, at most, in cents; `price` is what an hour costs while one is rented."""
+
+    cents: int
+    price: str | None = None
+
+    @property
+    def words(self) -> str:
+        """Say it in a few words."""
+        return (
+            f"{dollars(self.cents)} so far, {self.price}" if self.price else f"{dollars(self.cents)} at most"
+        )
 
 
 class GoneMachine(NamedTuple):
@@ -162,6 +177,25 @@ def leave_to_keeper(mirror: Mirror) -> None:
         tenant.hand_over(mirror)
 
 
+def rent_costs() -> dict[str, RentCost]:
+    """Return what the machines of all runs that had a rented one have cost until now, by the run."""
+    if not usual_folder().is_dir():
+        return {}
+    rentals, now = ledger().rentals(), SystemClock().now()
+    return {run: _cost(one, rentals, now) for one in rented() for run in one.runs}
+
+
+def rent_cost(mirror: Mirror) -> RentCost | None:
+    """Return what the machines of a run have cost until now; None if it had no rented one."""
+    found = rented_for(mirror.run)
+    return None if found is None else _cost(found, ledger().rentals(), SystemClock().now())
+
+
+def _cost(found: RentedMachine, rentals: Sequence[Rental], now: float) -> RentCost:
+    cents = run_cents(rentals, found.rental.intent.run, now)
+    return RentCost(cents, found.price if found.rental.is_open else None)
+
+
 def gone(mirror: Mirror) -> str | None:
     """Return what became of a run's machine if that is rented no more, what it cost, and what can be done; else None."""
     found = rented_for(mirror.run)
@@ -213,6 +247,27 @@ def _fate(rental: Rental) -> str:
         RentalReason.PREEMPTED: "the provider has taken it away",
     }
     return f"its rented machine is gone: {known.get(why, why or 'it was ended')}"
+
+
+def kept_idle(host_name: str) -> list[RentedMachine]:
+    """Return the machines of a host that are kept though their runs have ended."""
+    found = []
+    for one in rented():
+        mirror = mirror_of(one.tenancy) if one.tenancy.keeps and one.rental.is_open else None
+        state = mirror.state() if mirror is not None else None
+        if one.tenancy.machine.name == host_name and state is not None and is_terminal(state.state):
+            found.append(one)
+    return found
+
+
+def kept_words(found: RentedMachine) -> str:
+    """Return what is said of a kept machine where another one is rented."""
+    run = found.tenancy.run
+    return (
+        f"{found.tenancy.machine.name}: the machine of {run} is kept, at {found.price}, and this rents another one"
+        f"   train on there   launch resume {run.rpartition('-')[2]} --set steps=…"
+        f"     end it   launch reconcile --adopt {found.rental.instance}"
+    )
 
 
 def mirror_of(tenancy: Tenancy) -> Mirror | None:

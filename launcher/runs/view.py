@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from launcher.errors import HostError
 from launcher.runs.meter import Moved
@@ -13,6 +13,9 @@ from launcher.runs.mirror import News
 from launcher.values.cargo import Cargo
 from launcher.values.plan import Finding, Plan
 from launcher.values.record import Event, Parent, PlanSummary, RunState
+
+if TYPE_CHECKING:
+    from launcher.runs.tenancies import RentCost
 
 
 class Stage(Protocol):
@@ -95,6 +98,7 @@ class Result(NamedTuple):
     failure of precision. `folder` is the run's own on the client. `is_rehearsed`: a card's plan was tried on a CPU, and the
     script took something of it or ran as if the card were there. `unsound`: why the precision that ran is not sound on the card.
     `goes_on` is the run that goes on with this one elsewhere. `rents_at` is the account whose machine it had, and has no more.
+    `rent` is what its rented machines have cost.
     """
 
     adapter: Path | None
@@ -109,3 +113,4 @@ class Result(NamedTuple):
     unsound: str | None = None
     goes_on: str | None = None
     rents_at: str | None = None
+    rent: RentCost | None = None

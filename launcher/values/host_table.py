@@ -9,7 +9,7 @@ from launcher.errors import BadFileError
 from launcher.values.host import Host, MachineKeys, runtime_objection
 from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.lambda_settings import LambdaSettings
-from launcher.values.parsing import build
+from launcher.values.parsing import build, line_of, nearest
 
 _NO_MACHINE = "there is no machine to log in to: Kaggle runs the job, and launcher asks its service"
 _ENVIRONMENT = "the job has the Python of Kaggle's image; what it lacks is installed from `requirements`"
@@ -87,6 +87,13 @@ def read_host(name: str, written: Mapping[str, Any], *, is_here: bool, file: str
         )
     kind = written.get("kind", "machine")
     account = _ACCOUNTS.get(kind) if isinstance(kind, str) else None
+    if isinstance(kind, str) and account is None and kind != "machine":
+        line = line_of(f"{prefix}kind", text)
+        place = f"   (line {line})" if line else ""
+        known = ["machine", *_ACCOUNTS]
+        raise BadFileError(
+            f'{file}: {prefix}kind = "{kind}": unknown kind{nearest(kind, known)}{place}\n  known: {", ".join(known)}'
+        )
     _refuse_foreign(name, written, kind, account, file)
     if account is None:
         alias = {} if is_here else {"address": name}

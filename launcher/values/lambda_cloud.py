@@ -271,6 +271,12 @@ class FileSystem(Record):
     bytes_used: int | None = None
 
 
+class Firewall(Record):
+    """A ruleset of the account's firewall."""
+
+    id: str
+
+
 class Image(Record):
     """An image in a region."""
 

@@ -2,14 +2,17 @@
 
 import json
 import re
+import signal
 import socket
 import time
 
 import pytest
+from testbed.client import LAUNCH
 from testbed.lambda_client import RUN, offer
 from testbed.lambda_service import LambdaService as StandIn
 from testbed.lambda_state import Type
 from testbed.pty_run import in_terminal, without_style
+from testbed.screen import Screen
 
 from launcher.hosts.rental_ledger import Ledger
 from launcher.values.clock import SystemClock
@@ -81,7 +84,7 @@ def test_the_offers_by_price_with_the_profile_that_each_means(person, service):
     assert by_type["gpu_8x_a100_80gb_sxm4"][1:4] == ["8", "x", "A100"]
     assert by_type["gpu_1x_h100_pcie"][-2:] == ["h100", "-"]
     assert rows[-1][-3:] == ["--profile", "a100_40gb", "…"]
-    assert ["no", "profile", "names", "RTX", "6000,", "A10:"] in [row[:6] for row in rows]
+    assert ["PROFILE", "-:", "no", "profile", "names", "RTX", "6000,", "A10:"] in [row[:8] for row in rows]
 
 
 def test_a_type_with_an_arm_is_said_to_be_one(person, service):
@@ -288,7 +291,129 @@ def test_there_is_no_machine_without_a_run(person, service, words):
     assert service.calls == []
 
 
+# names that only the account knows
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "said", "known"),
+    [
+        ("region", "us-west", "unknown region, as the account says: did you mean 'us-west-1'?", "us-west-1"),
+        ("image", "lambda-stack-22-04", "unknown image, as the account says", "lambda-stack-24-04"),
+        ("file_system", "dato", "unknown file system, as the account says: did you mean 'data'?", "data"),
+        ("file_system", "data", "it is in us-east-1, and no machine elsewhere", 'region = "us-east-1"'),
+        ("key", "hers", "unknown key, as the account says", "ours"),
+        ("firewall", "f-2", "unknown firewall, as the account says", "f-1"),
+    ],
+)
+def test_a_name_that_the_account_does_not_know_is_refused_before_a_rent(
+    person, service, key, name, said, known
+):
+    """The dry run says it too: which key, in which file, and which names would do."""
+    known_to(service)
+    table(person, service, max_hours=4, **{key: name})
+    done = dry(person, "--profile", "a100_40gb")
+    assert done.returncode == 0, done.stderr
+    assert f'launch.toml: hosts.r.{key} = "{name}": {said}' in done.stdout
+    assert len(refusals(done.stdout)) == 1
+    launched = person.run("--host", "r", "--profile", "a100_40gb", "--", "python", "train.py")
+    assert launched.returncode == 3, launched.stderr
+    message, mend = launched.stderr.splitlines()[-2:]
+    assert f'hosts.r.{key} = "{name}": {said}' in message
+    assert known in mend
+    assert "nothing was rented" in mend
+
+
+def test_names_that_the_account_knows_pass(person, service):
+    """Also if the service does not tell them just now: the launch finds out."""
+    known_to(service)
+    names = {"image": "lambda-stack-24-04", "file_system": "data", "key": "ours", "firewall": "f-1"}
+    table(person, service, max_hours=4, region="us-east-1", **names)
+    assert refusals(dry(person, "--profile", "a100_40gb").stdout) == []
+    table(person, service, max_hours=4, region="us-west-1", key="hers")
+    service.fail("keys", "status", status=503)
+    assert refusals(dry(person, "--profile", "a100_40gb").stdout) == []
+
+
+def known_to(service):
+    region = {"name": "us-east-1", "description": "Virginia, USA"}
+    (account,) = service.state.accounts
+    account.firewalls.append({"id": "f-1", "name": "office", "region": region})
+    account.file_systems.append({
+        "id": "fs-1", "name": "data", "mount_point": "/lambda/nfs/data", "is_in_use": False, "region": region,
+        "created": "2026-01-01T00:00:00+00:00", "created_by": {"id": "u", "email": "alice@example.org", "status": "active"},
+    })  # fmt: skip
+
+
+# the question
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "said"),
+    [
+        (None, 130, "nothing was rented"),
+        ("n\n", 3, "nothing was rented, as you answered"),
+        ("\x04", 1, "nothing was rented"),
+    ],
+    ids=["interrupt", "no", "end"],
+)
+def test_who_does_not_agree_to_the_cost_reads_that_nothing_was_rented(person, service, typed, code, said):
+    words = [*LAUNCH, "--host", "r", "--profile", "a100_40gb", "--", "python", "train.py"]
+    env = {**person.env, "TERM": "xterm-256color"}
+    with Screen(words, env, person.project, 120, echoes=True) as screen:
+        screen.until(lambda lines: lines[-1].startswith("go on?"))
+        if typed is None:
+            screen.process.send_signal(signal.SIGINT)
+        else:
+            screen.type(typed)
+        lines = screen.to_the_end()
+        assert screen.process.returncode == code
+    assert any(said in line for line in lines), lines
+    assert not any(line.startswith("go on?") and said in line for line in lines)
+
+
+# another computer
+
+
+def test_a_computer_without_runs_there_hears_what_the_account_has(person, service):
+    """Not `no runs yet` alone: what another computer has rented costs money too."""
+    assert "its account has no machine" in person.ok("ps", "--host", "r")
+    (account,) = service.state.accounts
+    one = service.state.stranger(
+        account, "launch-261122-sft-k3f9w2-abcdefgh2345", {"launch:nonce": "abcdefgh2345"}
+    )
+    text = person.ok("ps", "--host", "r")
+    assert "those of another one are seen there alone" in text
+    assert f"{one.id}, gpu_1x_a10, us-east-1, booting, of a launcher" in text
+    assert f"launch reconcile --adopt {one.id}" in text
+    assert json.loads(person.ok("ps", "--host", "r", "--json"))["runs"] == []
+    del person.variables["LAMBDA_API_KEY"]
+    text = person.ok("ps", "--host", "r")
+    assert "what the account has is not known" in text
+    assert "LAMBDA_API_KEY is not set" in text
+    assert "api-keys" in text
+
+
 # the hosts
+
+
+def test_an_account_without_a_key_says_what_to_type(person, service):
+    """What is expected of a machine that nobody has seen is not shown as if it had been measured."""
+    row = next(line for line in person.ok("hosts").splitlines() if line.startswith("r "))
+    assert "570.148.08" not in row
+    assert "expected of gpu_1x_a100" in row
+    del person.variables["LAMBDA_API_KEY"]
+    row = next(line for line in person.ok("hosts").splitlines() if line.startswith("r "))
+    assert "export LAMBDA_API_KEY=…" in row
+
+
+def test_a_profile_of_yours_begins_with_the_file_of_another(person):
+    """The new file may be there, and empty, as a shell makes it."""
+    (person.project / "profiles").mkdir()
+    made = person.project / "profiles" / "mine.toml"
+    made.touch()
+    made.write_text(person.ok("profile", "show", "l40s", "--toml").replace('"l40s"', '"mine"'))
+    assert person.ok("profile", "show", "mine").startswith("mine   L40S")
+    assert person.run("profile", "show", "l40", "--toml").returncode == 2
 
 
 def test_the_hosts_show_what_would_be_rented_and_its_price(person, service):
@@ -363,6 +488,7 @@ def test_the_hosts_show_what_is_rented_and_what_nobody_ends(person):
     assert (past["past"], past["held"]) == (True, False)
     assert "past its limit" in past["problem"]
     assert unsettled["state"] == "unsettled"
+    may_have_cost = f"nothing or ${unsettled['cents'] / 100:.2f}"
     assert "launch reconcile" in unsettled["problem"]
     assert left["problem"] == "no process here ends it   launch reconcile"  # no run of it can be attached to
     assert [name.rpartition("/")[2] for name in shown["unreadable"]] == ["eeeeeeeeeeee.jsonl"]
@@ -376,6 +502,9 @@ def test_the_hosts_show_what_is_rented_and_what_nobody_ends(person):
         f"${one['cents'] / 100:,.2f}" in line for one, line in zip(shown["rentals"], lines, strict=True)
     )
     assert len([line for line in text.splitlines() if line.startswith("! ")]) == 4
+    assert may_have_cost in lines[2]
+    assert f"{may_have_cost} so far: its launch has no answer" in text
+    assert UNTRIED not in text
     held.release()
 
 

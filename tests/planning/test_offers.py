@@ -250,9 +250,9 @@ def test_a_type_that_is_not_offered_is_named_with_the_nearest():
         types(EIGHT, types=["gpu_1x_a101"])
 
 
-def test_a_region_that_cannot_be_one_is_said():
-    """Beside what is free, and how long to wait for one."""
+def test_what_is_free_elsewhere_is_said():
+    """Beside how long to wait for one."""
     with pytest.raises(CardBusyError) as caught:
         candidates("lambda", priced("lambda", ALL, EIGHT, wish("a100_40gb")), ["us-west"])
-    assert "a region has a name as us-west-1, which us-west is not" in str(caught.value)
+    assert "in us-west; free in us-east-1" in str(caught.value)
     assert "--wait 30m" in str(caught.value)

@@ -116,7 +116,7 @@ def test_a_limit_of_the_jobs_time_is_what_is_expected_if_no_run_tells():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(900, "15 min"), (3600, "1 h"), (5400, "90 min"), (28_800, "8 h"), (18_060, "5.02 h")],
+    [(900, "15 min"), (3600, "1 h"), (5400, "90 min"), (28_800, "8 h"), (18_060, "5 h 1 min")],
 )
 def test_a_time_is_said_as_a_price_is_for_it(seconds, text):
     assert hours_text(seconds) == text

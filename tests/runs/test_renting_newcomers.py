@@ -1,5 +1,6 @@
 """What people who rent for the first time do: terminals that are closed, machines ended by name, looks at what is gone."""
 
+import json
 import os
 import pty
 import re
@@ -145,7 +146,11 @@ VERBS = {
     "logs last": (0, "begun"),
     "ls last": (0, "out/weights"),
     "pull last": (0, "what came home is in"),
-    "pull last out/weights": (1, "launch ls"),
+    "pull last out/weights": (0, "what came home is in"),
+    "pull last out/none": (1, "launch ls"),
+    "cp last:out/weights copy": (0, "1.0 kB   copy"),
+    "cp last:out folder": (0, "1.0 kB   folder"),
+    "cp last:none copy": (1, "its rented machine was given back"),
     "stop last --yes": (0, "has failed"),
     "recover last": (4, "launch resume"),
     "rm --here --yes last": (1, "launch rm --here --force"),
@@ -167,6 +172,8 @@ def test_verbs_of_a_run_whose_machine_was_given_back(project):
         assert "may still train" not in text
         found[words] = (seen.returncode, VERBS[words][1] if VERBS[words][1] in text else text)
     assert found == VERBS
+    assert (project.client.project / "copy").read_text() == "w" * 1000
+    assert (project.client.project / "folder" / "weights").read_text() == "w" * 1000
 
 
 def test_a_run_whose_machine_died_is_gone(project):
@@ -186,3 +193,53 @@ def test_a_run_whose_machine_died_is_gone(project):
     assert " stopped " in project.client.ok("ps")
     assert project.client.run("rm", "--yes", "--here", "--force", "last").returncode == 0
     assert "no runs yet" in project.client.ok("ps")
+
+
+def test_what_a_rent_cost_is_said_where_people_look(project):
+    """At the end of a launch, by ps and by stop, and as a number for programs; the ledger has the same."""
+    done = project.client.run(*ON_RENTED, "--", "python3", "train.py", "fail")
+    over(project)
+    (rental,) = project.rentals()
+    paid = f"rent ${rental.cents / 100:.2f} at most"
+    assert paid.replace("rent ", "rent     ") in done.stderr
+    assert paid in project.client.ok("ps")
+    assert project.client.summary(rental.intent.run)["rent_cents"] == rental.cents
+    assert paid in project.client.ok("stop", "--yes", "last")
+    shown = project.client.run("attach", "last", "--json").stdout.splitlines()[-1]
+    assert json.loads(shown)["rent_cents"] == rental.cents
+    run = project.client.detached(*ON_RENTED, "--", "python3", "train.py", "wait")
+    assert re.search(r"rent \$0\.\d\d so far, \$1\.99/h", project.client.ok("ps"))
+    said = project.client.ok("stop", "--yes", run)
+    assert re.search(r"(ends the rent|given back): \$0\.\d\d (so far, \$1\.99/h|at most)", said), said
+    over(project)
+    local = project.client.detached("--host", "local", "--", "python3", "train.py")
+    assert project.client.summary(local)["rent_cents"] is None
+
+
+def test_a_machine_that_is_kept_is_not_forgotten_when_another_is_rented(project):
+    """The note has both commands: to use it, and to end it."""
+    project.table(keep=True)
+    first = project.client.run(*ON_RENTED, "--", "python3", "train.py")
+    assert "is kept, at" not in first.stderr
+    (instance,) = project.ours()
+    run = project.rentals()[0].intent.run
+    second = project.client.run(*ON_RENTED, "--", "python3", "train.py").stderr
+    assert f"the machine of {run} is kept, at $1.99/h, and this rents another one" in second
+    assert f"launch resume {run[-6:]}" in second
+    for one in project.ours():
+        done = project.client.run("reconcile", "--adopt", one, "--force")
+        assert f"ending {one}, until" in done.stderr
+        assert re.search(rf"{one} +gpu_1x_a100\S* +\w{{6}} +\$\d\.\d\d +ended", done.stdout)
+    assert instance not in project.ours()
+    over(project)
+
+
+def test_a_machine_with_another_card_than_was_offered_is_given_back(project):
+    """To launch again would rent a new one, so what is said is how to choose another."""
+    project.service.state.kinds["gpu_1x_h100_pcie"].free["us-east-1"] = 1
+    done = project.client.run("--host", "rented", "--profile", "h100", "--yes", "--", "python3", "train.py")
+    assert done.returncode == 3
+    assert "not a H100 80 GB, which its offer promised" in done.stderr
+    assert "launch offers --host rented" in done.stderr
+    assert "takes the card that is there" not in done.stderr
+    over(project)

@@ -72,6 +72,7 @@ IMAGE = {
     "architecture": str,
     "region": REGION,
 }
+FIREWALL = {"id": str, "name": str, "region": REGION}
 OFFER = {"instance_type": TYPE, "regions_with_capacity_available": [REGION]}
 ERROR = {"error": {"code": str, "message": str, "suggestion?": str}}
 
@@ -105,6 +106,7 @@ ANSWERS = {
     "delete_key": {},
     "file_systems": [FILE_SYSTEM],
     "images": [IMAGE],
+    "firewalls": [FIREWALL],
 }
 
 

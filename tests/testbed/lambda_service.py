@@ -34,6 +34,7 @@ ROUTES = (
     ("DELETE", r"ssh-keys/([^/]+)", "delete_key"),
     ("GET", r"file-systems", "file_systems"),
     ("GET", r"images", "images"),
+    ("GET", r"firewall-rulesets", "firewalls"),
 )
 
 

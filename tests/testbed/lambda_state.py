@@ -161,6 +161,7 @@ class Account:
     launches: list[float] = field(default_factory=list)
     keys: dict[str, Body] = field(default_factory=dict)
     file_systems: list[Body] = field(default_factory=list)
+    firewalls: list[Body] = field(default_factory=list)
 
 
 class State:
@@ -302,6 +303,10 @@ class State:
         """Return the account's file systems."""
         return who.file_systems
 
+    def firewalls(self, who: Account, _body: Any, _item: str) -> list[Body]:
+        """Return the rulesets of the account's firewall; their fields are unverified but for the id."""
+        return who.firewalls
+
     def images(self, _who: Account, _body: Any, _item: str) -> list[Body]:
         """Return an image in each region."""
         about = {"created_time": "2026-08-01T00:00:00+00:00", "updated_time": "2026-08-01T00:00:00+00:00"}
@@ -341,6 +346,9 @@ class State:
             if system["region"]["name"] != place:
                 code = "instance-operations/launch/file-system-in-wrong-region"
                 raise RefusalError(400, code, f"{name} is in {system['region']['name']}")
+        for ruleset in body.get("firewall_rulesets", []):
+            if ruleset["id"] not in [one["id"] for one in who.firewalls]:
+                raise missing(f"the firewall ruleset {ruleset['id']}", 400)
         if len([one for one in self.list_of(who) if one.is_alive(self.clock.now())]) >= who.quota:
             raise RefusalError(400, "global/quota-exceeded", "the quota of instances is used up")
         if not kind.free.get(place):

@@ -114,9 +114,12 @@ def test_a_wrong_value_is_named_by_key_and_line(table, words):
 
 
 def test_a_kind_that_does_not_exist_is_named_with_those_that_do():
-    said = complaint({"kind": "kagle"})
-    assert "hosts.k.kind" in said
-    assert "'kaggle' or 'lambda-cloud'" in said
+    """Also if its keys are there: they are not called wrong then."""
+    for kind, likely in (("kagle", "kaggle"), ("lambda", "lambda-cloud")):
+        said = complaint({"kind": kind, "max_hours": 4})
+        assert f"hosts.k.kind = \"{kind}\": unknown kind: did you mean '{likely}'?" in said
+        assert "known: machine, kaggle, lambda-cloud" in said
+        assert "max_hours" not in said
 
 
 def test_the_allowed_keys_of_a_machine_are_those_of_its_table():

@@ -1,0 +1,94 @@
+"""Check the names in a host's table that only its account knows: a region, an image, a file system, an SSH key, a firewall.
+
+A wrong one is found before anything is rented. What the account does not tell just now is left for the launch to refuse.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from launcher.errors import ServiceError
+from launcher.hosts.rental_account import open_account
+from launcher.runs.resolve import file_of
+from launcher.values.lambda_cloud import FileSystem
+from launcher.values.parsing import nearest
+from launcher.values.plan import Finding
+from launcher.values.renting import Offer
+
+if TYPE_CHECKING:
+    from launcher.hosts.lambda_service import LambdaService
+    from launcher.values.host import Host
+    from launcher.values.lambda_settings import LambdaSettings
+
+
+def name_findings(host: Host, settings: LambdaSettings, offered: Iterable[Offer]) -> list[Finding]:
+    """Return what is wrong with the names in a host's table. The account is asked only for what the table names.
+
+    Raises BadFileError and ServiceAuthError.
+    """
+    free = {region for offer in offered for region in offer.regions}
+    odd_regions = [name for name in settings.region if name not in free]
+    if not (odd_regions or settings.image or settings.file_system or settings.key or settings.firewall):
+        return []
+    with contextlib.closing(open_account(settings)) as account:
+        return [*_findings(host, settings, free, account.service)]
+
+
+def _findings(
+    host: Host, settings: LambdaSettings, free: set[str], service: LambdaService
+) -> Iterator[Finding]:
+    odd_regions = [name for name in settings.region if name not in free]
+    with contextlib.suppress(ServiceError):
+        images = service.images() if odd_regions or settings.image else []
+        regions = free | {image.region.name for image in images if image.region is not None}
+        yield from (_unknown(host, "region", name, regions) for name in odd_regions if name not in regions)
+        families = {image.family for image in images if image.family}
+        if settings.image is not None and settings.image not in families:
+            yield _unknown(host, "image", settings.image, families)
+    with contextlib.suppress(ServiceError):
+        if settings.file_system is not None:
+            yield from _of_file_system(host, settings, settings.file_system, service.file_systems())
+    with contextlib.suppress(ServiceError):
+        if settings.key is not None and settings.key not in (
+            names := {one.name for one in service.ssh_keys()}
+        ):
+            yield _unknown(host, "key", settings.key, names)
+    with contextlib.suppress(ServiceError):
+        if settings.firewall is not None and settings.firewall not in (ids := {*service.firewalls()}):
+            yield _unknown(host, "firewall", settings.firewall, ids)
+
+
+def _of_file_system(
+    host: Host, settings: LambdaSettings, name: str, known: Iterable[FileSystem]
+) -> Iterator[Finding]:
+    found = {one.name: one for one in known}
+    if name not in found:
+        yield _unknown(host, "file_system", name, found)
+        return
+    region = found[name].region
+    if region is not None and {*settings.region} != {region.name}:
+        message = f"{_where(host, 'file_system', name)}: it is in {region.name}, and no machine elsewhere can mount it"
+        yield Finding(
+            level="refuse",
+            code="wrong-region",
+            message=message,
+            mend=f'in the same table   region = "{region.name}"     nothing was rented',
+        )
+
+
+def _unknown(host: Host, key: str, name: str, known: Iterable[str]) -> Finding:
+    names = sorted({*known})
+    noun = key.replace("_", " ")
+    has = f"its own are {', '.join(names)}" if names else f"it has no {noun} at all"
+    return Finding(
+        level="refuse",
+        code="unknown-name",
+        message=f"{_where(host, key, name)}: unknown {noun}, as the account says{nearest(name, names)}",
+        mend=f"{has}; nothing was rented",
+    )
+
+
+def _where(host: Host, key: str, name: str) -> str:
+    return f'{file_of(host.name)}: hosts.{host.name}.{key} = "{name}"'
