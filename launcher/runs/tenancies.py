@@ -24,6 +24,7 @@ from launcher.values.tenancy import Tenancy
 if TYPE_CHECKING:
     from launcher.runs.tenant import Tenant
     from launcher.runs.view import View
+    from launcher.values.host import Host
 
 TENANCY = "tenancy.json"
 KNOWN_HOSTS = "known_hosts"
@@ -108,6 +109,11 @@ def rented_for(run: str) -> RentedMachine | None:
     if not usual_folder().is_dir():
         return None
     return next((one for one in reversed([*rented()]) if run in one.runs), None)
+
+
+def is_rented(machine: Host) -> bool:
+    """Whether a machine was rented here."""
+    return usual_folder().is_dir() and any(one.tenancy.machine == machine for one in rented())
 
 
 def open_for(mirror: Mirror) -> RentedMachine | None:
