@@ -18,6 +18,7 @@ from launcher.runs.evidence import doubt
 from launcher.runs.following import Watch, finish, no_watch
 from launcher.runs.mirror import Mirror
 from launcher.runs.sessions import follow_sessions, has_sessions
+from launcher.runs.shown import show_more, show_rest
 from launcher.runs.view import View
 from launcher.values.host import Host
 from launcher.values.record import RunState, State, is_terminal
@@ -61,7 +62,8 @@ def follow_to_end(
     """
     with contextlib.closing(view), handing_over(tenant, mirror, view):
         try:
-            state = follow_sessions(host, mirror, view, desk, watch=_watch_of(tenant, view))
+            is_seen = tenant is None or not tenant.is_keeper
+            state = follow_sessions(host, mirror, view, desk, watch=_watch_of(tenant, view), is_seen=is_seen)
             if tenant is not None:
                 from launcher.runs.rent_ending import end_rent
 
@@ -77,7 +79,8 @@ def follow_to_end(
             if tenant is not None:
                 raise
             # The process that looked after it has brought the run home meanwhile.
-            show_end(Mirror(mirror.run, mirror.folder.parent), view, str(error))
+            state = _known_end(mirror, str(error))
+            show_more(mirror, state, view)
         except (KeyboardInterrupt, Terminated) as error:
             if tenant is not None:
                 from launcher.runs.rent_handing import hand_over
@@ -101,6 +104,7 @@ def show_end(mirror: Mirror, view: View, why_gone: str) -> NoReturn:
     """
     state = _known_end(mirror, why_gone)
     with contextlib.closing(view):
+        show_rest(mirror, state, view)
         finish(mirror, state, view)
     _leave(state)
     raise typer.Exit(0)

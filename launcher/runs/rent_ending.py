@@ -28,6 +28,8 @@ NO_LIMIT = sys.maxsize
 """Everything comes home whatever its size: nothing can be fetched from a machine that is gone."""
 
 MOST_NAMED = 8
+KEPT_LOOK_S = 300.0
+"""How often the provider is asked whether a machine that is kept is still there."""
 
 
 def is_over(state: str) -> bool:
@@ -127,7 +129,11 @@ def _keep(tenant: Tenant, mirror: Mirror, view: View) -> bool:
     False means that the machine is not ours to end: it is left to that process, is gone, or is for another run.
     """
     if tenant.is_keeper:
-        return tenant.is_left_alone_until(lambda: tenant.is_past)
+        while not tenant.is_past:
+            if not tenant.is_left_alone_for(KEPT_LOOK_S):
+                return False
+            tenant.look(view)
+        return True
     words, cron = _kept(tenant), cron_note(tenant)
     keeper = tenant.hand_over(mirror)
     view.note(f"{words}; process {keeper.pid} does then   {keeper.log}")

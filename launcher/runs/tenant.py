@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from launcher.hosts.rental import is_passing
 from launcher.hosts.rental_account import LambdaAccount, open_account
 from launcher.hosts.renter import Rented, Renter
 from launcher.planning.reconciling import GRACE_S, has_any_of, loss
-from launcher.runs import tenancies
+from launcher.runs import shown, tenancies
 from launcher.runs.mirror import Mirror
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.view import View
@@ -143,6 +144,20 @@ class Tenant:
             return  # the network here may be down
         self._judge(found, view)
 
+    def look(self, view: View) -> None:
+        """Ask the provider whether a machine that nobody uses is still there.
+
+        Raises ServiceError, with what was paid, if it is gone. A provider that does not answer changes nothing.
+        """
+        try:
+            found = self.renter.find(self.rental)
+        except ServiceError as unanswered:
+            if not is_passing(unanswered):
+                raise
+            return
+        if loss(found) is not None:
+            self._judge(found, view)
+
     def _judge(self, instance: Instance | None, view: View) -> None:
         """Deal with what the provider says of a machine that does not answer."""
         if (lost := loss(instance)) is not None:
@@ -258,6 +273,8 @@ class Tenant:
         log = self.renter.ledger.place(self.nonce) / tenancies.KEEPER_LOG
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = self._lock.fileno()
+        with contextlib.suppress(OSError):  # more is shown again
+            shown.begin(mirror)
         with log.open("ab") as out:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-c", "from launcher.cli import main; main()", "attach", mirror.run],
