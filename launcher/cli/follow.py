@@ -14,8 +14,9 @@ from launcher.cli.keeping import handing_over
 from launcher.cli.signals import Terminated
 from launcher.errors import MachineGoneError, RunError, ServiceError
 from launcher.hosts import Desk
+from launcher.runs import tenancies
 from launcher.runs.evidence import doubt
-from launcher.runs.following import Watch, finish, no_watch
+from launcher.runs.following import finish
 from launcher.runs.mirror import Mirror
 from launcher.runs.sessions import follow_sessions, has_sessions
 from launcher.runs.shown import show_more, show_rest
@@ -62,8 +63,7 @@ def follow_to_end(
     """
     with contextlib.closing(view), handing_over(tenant, mirror, view):
         try:
-            is_seen = tenant is None or not tenant.is_keeper
-            state = follow_sessions(host, mirror, view, desk, watch=_watch_of(tenant, view), is_seen=is_seen)
+            state = _follow(host, mirror, view, desk, tenant)
             if tenant is not None:
                 from launcher.runs.rent_ending import end_rent
 
@@ -105,6 +105,8 @@ def show_end(mirror: Mirror, view: View, why_gone: str) -> NoReturn:
     state = _known_end(mirror, why_gone)
     with contextlib.closing(view):
         show_rest(mirror, state, view)
+        if lost := tenancies.lost(mirror):
+            view.note(lost)
         finish(mirror, state, view)
     _leave(state)
     raise typer.Exit(0)
@@ -124,8 +126,14 @@ def _leave(state: RunState) -> None:
         raise typer.Exit(code)
 
 
-def _watch_of(tenant: Tenant | None, view: View) -> Watch:
-    return no_watch if tenant is None else functools.partial(tenant.watch, view)
+def _follow(host: Host, mirror: Mirror, view: View, desk: Desk | None, tenant: Tenant | None) -> RunState:
+    """Follow a run; if this process looks after its rented machine, no longer than that is rented."""
+    if tenant is None:
+        return follow_sessions(host, mirror, view, desk)
+    tenant.guard(desk)
+    watch = functools.partial(tenant.watch, view)
+    is_seen = not tenant.is_keeper
+    return follow_sessions(host, mirror, view, desk, watch=watch, opening=tenant.opening, is_seen=is_seen)
 
 
 def _detached(mirror: Mirror) -> str:

@@ -247,7 +247,7 @@ class _Renting:
                 own_key = login.replace_host_key()
             self._expect(place, tenant.host, own_key)
             with contextlib.closing(log_in_again(tenant.host, stage.progress)) as login:
-                login.note_end(tenant.rental.intent.deadline - self._clock.now())
+                login.note_end(tenant.due - self._clock.now())
                 stage.text = f"{login.about}, the host key that it was given just now"
         if self._order.needs_engine:
             with self._view.stage("setup") as stage, contextlib.closing(Login(tenant.host)) as login:

@@ -14,7 +14,7 @@ from launcher.runs.launching import AUTO, Resolved, known_of, plan_of, understan
 from launcher.runs.loading import load
 from launcher.runs.lookup import Lookup
 from launcher.runs.probing import choose_profile, probe
-from launcher.runs.rental_choice import RentalChoice, choose, offers, price_finding, question
+from launcher.runs.rental_choice import RentalChoice, choose, home_finding, offers, price_finding, question
 from launcher.runs.request import Request
 from launcher.runs.run_desk import connect
 from launcher.runs.script_reading import plan_values_of
@@ -99,7 +99,7 @@ def _rental(resolved: Resolved, request: Request) -> tuple[RentalChoice | None, 
         if isinstance(error, HostError):
             return None, (_not_reached(error),)
         return None, (Finding(level="refuse", code="not-rentable", message=str(error)),)
-    found = [price_finding(choice)]
+    found = [price_finding(choice), home_finding(choice)]
     try:
         choice.candidates()
     except CardBusyError as error:
