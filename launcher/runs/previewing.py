@@ -99,7 +99,7 @@ def _rental(resolved: Resolved, request: Request) -> tuple[RentalChoice | None, 
         if isinstance(error, HostError):
             return None, (_not_reached(error),)
         return None, (Finding(level="refuse", code="not-rentable", message=str(error)),)
-    found = [price_finding(choice), home_finding(choice)]
+    found = [home_finding(choice), price_finding(choice)]
     try:
         choice.candidates()
     except CardBusyError as error:

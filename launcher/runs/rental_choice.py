@@ -238,8 +238,8 @@ def say_price(choice: RentalChoice, view: View) -> None:
     """Show the price, and at the first rent of this client that nothing was tried there."""
     if not Ledger(usual_folder()).rentals():
         view.note(f"{choice.host}: {UNTRIED}")
-    view.finding(price_finding(choice))
     view.finding(home_finding(choice))
+    view.finding(price_finding(choice))
 
 
 def confirm(choice: RentalChoice, view: View, *, is_sure: bool) -> None:

@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher import hosts
-from launcher.errors import BadFileError, HostError, ServiceAuthError, ServiceError, UnreachableError
+from launcher.errors import (
+    BadFileError,
+    HostError,
+    RefusedError,
+    ServiceAuthError,
+    ServiceError,
+    UnreachableError,
+)
 from launcher.hosts import Desk
 from launcher.hosts.rental import is_passing
 from launcher.hosts.rental_account import LambdaAccount, open_account
@@ -165,10 +172,21 @@ class Tenant:
         return f"{minute} * * * * {ends} && crontab -l | grep -v {instance} | crontab -"
 
     def take_in(self, run: str) -> None:
-        """Have the machine be for another run from now on, which is not on it yet. Raises OSError."""
-        if run != self.tenancy.run:
-            self.tenancy = self.tenancy.model_copy(update={"run": run, "runs": str(runs_folder())})
-            tenancies.write(self.renter.ledger.place(self.nonce), self.tenancy)
+        """Have the machine be for another run from now on, which is not on it yet.
+
+        Raises RefusedError if that cannot be recorded; it is for the same run as before then.
+        """
+        if run == self.tenancy.run:
+            return
+        ledger = self.renter.ledger
+        tenancy = self.tenancy.model_copy(update={"run": run, "runs": str(runs_folder())})
+        try:
+            tenancies.write(ledger.place(self.nonce), tenancy)
+        except OSError as error:
+            raise RefusedError(
+                f"{ledger.words(error)}\n  no run was begun; make room, then try again"
+            ) from error
+        self.tenancy = tenancy
 
     # while its run goes on
 
