@@ -67,7 +67,7 @@ def _follow(place: Host, mirror: Mirror, view: View, tenant: Tenant | None) -> N
         desk = reach(place, mirror)
         if elsewhere is not None:
             view.note(elsewhere)
-        elif tenant is not None and tenant.is_past:
+        elif tenant is not None and tenant.is_due:
             pass  # its files are brought home; it would not go on
         elif recover_to_follow(desk, mirror, view) == Outcome.RECOVERED:
             what = (

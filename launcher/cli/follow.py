@@ -14,10 +14,12 @@ from launcher.cli.keeping import handing_over
 from launcher.cli.signals import Terminated
 from launcher.errors import MachineGoneError, RunError, ServiceError
 from launcher.hosts import Desk
+from launcher.runs import tenancies
 from launcher.runs.evidence import doubt
-from launcher.runs.following import Watch, finish, no_watch
+from launcher.runs.following import finish
 from launcher.runs.mirror import Mirror
 from launcher.runs.sessions import follow_sessions, has_sessions
+from launcher.runs.shown import show_more, show_rest
 from launcher.runs.view import View
 from launcher.values.host import Host
 from launcher.values.record import RunState, State, is_terminal
@@ -61,7 +63,7 @@ def follow_to_end(
     """
     with contextlib.closing(view), handing_over(tenant, mirror, view):
         try:
-            state = follow_sessions(host, mirror, view, desk, watch=_watch_of(tenant, view))
+            state = _follow(host, mirror, view, desk, tenant)
             if tenant is not None:
                 from launcher.runs.rent_ending import end_rent
 
@@ -77,7 +79,8 @@ def follow_to_end(
             if tenant is not None:
                 raise
             # The process that looked after it has brought the run home meanwhile.
-            show_end(Mirror(mirror.run, mirror.folder.parent), view, str(error))
+            state = _known_end(mirror, str(error))
+            show_more(mirror, state, view)
         except (KeyboardInterrupt, Terminated) as error:
             if tenant is not None:
                 from launcher.runs.rent_handing import hand_over
@@ -101,6 +104,9 @@ def show_end(mirror: Mirror, view: View, why_gone: str) -> NoReturn:
     """
     state = _known_end(mirror, why_gone)
     with contextlib.closing(view):
+        show_rest(mirror, state, view)
+        if lost := tenancies.lost(mirror):
+            view.note(lost)
         finish(mirror, state, view)
     _leave(state)
     raise typer.Exit(0)
@@ -120,8 +126,14 @@ def _leave(state: RunState) -> None:
         raise typer.Exit(code)
 
 
-def _watch_of(tenant: Tenant | None, view: View) -> Watch:
-    return no_watch if tenant is None else functools.partial(tenant.watch, view)
+def _follow(host: Host, mirror: Mirror, view: View, desk: Desk | None, tenant: Tenant | None) -> RunState:
+    """Follow a run; if this process looks after its rented machine, no longer than that is rented."""
+    if tenant is None:
+        return follow_sessions(host, mirror, view, desk)
+    tenant.guard(desk)
+    watch = functools.partial(tenant.watch, view)
+    is_seen = not tenant.is_keeper
+    return follow_sessions(host, mirror, view, desk, watch=watch, opening=tenant.opening, is_seen=is_seen)
 
 
 def _detached(mirror: Mirror) -> str:

@@ -63,8 +63,8 @@ def keep(follow: Callable[[], None], tenant: Tenant, mirror: Mirror, view: View)
                 if words != said:
                     view.note(f"{words}; {tenant.cost} so far, {tenant.price}")
             said = words
-        if tenant.is_overdue:
+        if tenant.is_past:
             with contextlib.suppress(LaunchError):  # it says so, and is tried again
                 end_at_limit(tenant, mirror, view)
-        if not tenant.is_left_alone_for(pause_s):
+        if not tenant.is_left_alone_for(min(pause_s, tenant.left_s) if tenant.left_s > 0 else pause_s):
             return

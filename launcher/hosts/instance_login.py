@@ -7,14 +7,16 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from launcher.errors import AuthRefusedError, HostError, ServiceError, UnreachableError
+from launcher.errors import AuthRefusedError, HostError, HostKeyError, ServiceError, UnreachableError
 from launcher.hosts.ssh import SshConnection, SshLink
 from launcher.remote.record.rundir import RENTED
-from launcher.values.clock import Clock
+from launcher.values.clock import Clock, look_again_after
 from launcher.values.host import Host
 from launcher.values.renting import RentalReason
 
 LOOK_S = 5.0
+RESTART_S, AGAIN_S = 60.0, 0.5
+"""How long sshd may take to start again, and how often that is looked for."""
 PIECE = 1 << 16
 MOST_OUTPUT = 1 << 20
 MOST_WAIT_S = 1800.0
@@ -122,6 +124,22 @@ def log_in(host: Host, clock: Clock, until: float, report: Callable[[str], None]
                 raise ServiceError(host.name, RentalReason.BOOT_TIMEOUT, why) from error
             report(words)
         clock.sleep(LOOK_S)
+
+
+def log_in_again(host: Host, report: Callable[[str], None]) -> Login:
+    """Log in to a machine whose sshd starts again with a new host key, which is the one that is expected now.
+
+    That takes a moment of this machine's time: it refuses meanwhile, or still shows the old key. Raises HostError if it stays so.
+    """
+    until = time.monotonic() + RESTART_S
+    while True:
+        try:
+            return Login(host)
+        except (UnreachableError, HostKeyError) as error:
+            if time.monotonic() >= until:
+                raise
+            report(str(error).splitlines()[0])
+        look_again_after(AGAIN_S)
 
 
 def printable_end(text: str, most: int = 300) -> str:

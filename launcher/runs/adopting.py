@@ -50,9 +50,9 @@ def bring_home_first(found: RentedMachine, view: View, *, is_due: bool) -> None:
 
 def _bring_home(tenant: Tenant, mirror: Mirror, view: View) -> None:
     try:
-        with open_desk(tenant.host, mirror) as desk:
+        with open_desk(tenant.host, mirror, tenant.opening) as desk:
             state = known_summary(desk, mirror.run).state
-            if not is_over(state) and not tenant.is_past:
+            if not is_over(state) and not tenant.is_due:
                 raise RunError(f"its run goes on: it is {state}   launch stop {mirror.short}")
             bring_home(desk, mirror, view)
     except UnreachableError as error:

@@ -38,7 +38,7 @@ from launcher.runs.run_desk import connect
 from launcher.runs.run_id import RUN_ID, new_run_id
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.secret_consent import check_consent
-from launcher.runs.tenancies import rented_for
+from launcher.runs.tenancies import is_rented, rented_for
 from launcher.runs.tree import SizedFile, write_files
 from launcher.runs.verifiable import refuse_verification
 from launcher.runtimes import open_for_plan
@@ -225,7 +225,7 @@ def consented(
         check_consent(before.secrets, mirror, sender, view, f"recover --host {target.name}")
     job = job_of(before)
     secrets = secret_values.values(job, env_file.read_all(request.env_files))
-    if target.lambda_cloud is not None:
+    if target.lambda_cloud is not None or is_rented(target):
         check_key_stays(target.name, job, secrets)
     return secrets
 

@@ -13,7 +13,7 @@ from rich.filesize import decimal
 
 from launcher.errors import HostError, MachineGoneError, RunError, ServiceError, UnreachableError
 from launcher.hosts import Desk
-from launcher.runs import departures, tenancies
+from launcher.runs import departures, shown, tenancies
 from launcher.runs.adapting import mending_command
 from launcher.runs.checkpoint_pulling import CheckpointKeeper
 from launcher.runs.host_figures import host_figures
@@ -60,17 +60,19 @@ def follow(
     pulls: bool = True,
     watch: Watch = no_watch,
     opening: Opening | None = None,
+    is_seen: bool = True,
 ) -> RunState:
     """Fetch and show a run until it ends, waits or is interrupted; return its state.
 
-    With `pulls`, what a run wrote is pulled over the same link once it has ended, successful or not.
+    With `pulls`, what a run wrote is pulled over the same link once it has ended, successful or not. Unless it `is_seen` by a
+    person, all that comes is shown again to the next one.
 
     `desk` is an open one, taken over. A lost link is opened again by `opening`, without limit: silence never ends a run.
     Raises HostError only if a person must act (a key, a login) or the host does not have the run.
     """
-    fetched = mirror.load()
+    fetched = mirror.load(shown.shown(mirror) if is_seen else None)
     keeper = CheckpointKeeper(host, mirror, opening)
-    with _board(mirror, view) as board:
+    with _board(mirror, view) as board, _noting_shown(mirror) if is_seen else contextlib.nullcontext():
         view.begin(mirror.run, mirror.plan(), fetched)
         board.add(fetched)
         del fetched  # a run may go on for weeks
@@ -117,6 +119,16 @@ def pause(view: View, error: UnreachableError, losses: int) -> None:
     wait_s = max(wait_s, min(asked_s or 0.0, MOST_ASKED_S))
     view.lost(error, losses, wait_s)
     time.sleep(wait_s)
+
+
+@contextlib.contextmanager
+def _noting_shown(mirror: Mirror) -> Iterator[None]:
+    """Note at the end how far a run was shown. What the disk refuses is shown again."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            shown.note(mirror)
 
 
 @contextlib.contextmanager

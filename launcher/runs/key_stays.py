@@ -13,7 +13,7 @@ from launcher.values.job import Job
 
 
 def check_key_stays(host: str, job: Job, secrets: Mapping[str, str]) -> None:
-    """Raise UsageError if a job, or one of its secrets, holds this person's key."""
+    """Raise UsageError if a job, or one of its secrets, holds this person's key, and `host` is where it would go."""
     key = find_key(os.environ, Path.home())
     if key is None:
         return

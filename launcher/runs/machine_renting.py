@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from launcher.errors import CardBusyError, HostError, HostKeyError, RefusedError, ServiceError, UnsettledError
 from launcher.hosts.instance_keys import login_key, new_key, user_data
-from launcher.hosts.instance_login import Login, log_in
+from launcher.hosts.instance_login import Login, log_in, log_in_again
 from launcher.hosts.new_keys import NEW_KEYS
 from launcher.hosts.rental import is_passing
 from launcher.hosts.rental_account import LambdaAccount, open_account, registered_key
@@ -243,14 +243,13 @@ class _Renting:
         place = self._renter.ledger.place(tenant.nonce)
         self._expect(place, tenant.host, self._host_key.public)
         tenancies.write(place, tenant.tenancy)
-        with (
-            self._view.stage("login") as stage,
-            contextlib.closing(self._log_in(tenant, until, stage)) as login,
-        ):
-            own_key = login.replace_host_key()
+        with self._view.stage("login") as stage:
+            with contextlib.closing(self._log_in(tenant, until, stage)) as login:
+                own_key = login.replace_host_key()
             self._expect(place, tenant.host, own_key)
-            login.note_end(tenant.rental.intent.deadline - self._clock.now())
-            stage.text = f"{login.about}, which has another host key now"
+            with contextlib.closing(log_in_again(tenant.host, stage.progress)) as login:
+                login.note_end(tenant.due - self._clock.now())
+                stage.text = f"{login.about}, the host key that it was given just now"
         if self._order.needs_engine:
             with self._view.stage("setup") as stage, contextlib.closing(Login(tenant.host)) as login:
                 rental_setup.set_up(login, place / tenancies.SETUP_LOG, stage)

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -293,8 +293,11 @@ class Mirror:
 
     # following
 
-    def load(self) -> list[Event]:
-        """Set the cursors from the files on the disk; return their events. Raises RunError if the disk refuses."""
+    def load(self, shown: Mapping[str, int] | None = None) -> list[Event]:
+        """Set the cursors from the files on the disk; return their events. Raises RunError if the disk refuses.
+
+        With `shown`, what is beyond so many bytes of events and logs counts as not read yet.
+        """
         self._cursors, self._unread, self._from = {}, {}, 0
         self._printed = PrintedLines(self.folder)
         events: list[Event] = []
@@ -303,19 +306,43 @@ class Mirror:
         for path in sorted([*self.folder.glob("[0-9]*/*"), *self.folder.glob("[0-9]*/*/*")]):
             name = path.relative_to(self.folder).as_posix()
             if _MIRRORED.fullmatch(name):
+                most = None if shown is None or path.suffix == ".json" else shown.get(name, 0)
                 with self.disk_errors(path):
-                    data = self._read_again(name)
+                    data = self._read_again(name, most)
                 if path.name == "events.jsonl":
                     events += self._complete(name, data)
                 elif path.name == "log.txt" and not has_ended:
                     self._printed.skip(name, data)
         return events
 
-    def _read_again(self, name: str) -> bytes:
-        """Set a file's cursor from the disk; return the bytes that are new to this client."""
+    def catch_up(self) -> tuple[list[Event], list[Printed]]:
+        """Read what another client has written here since; return the events, and all lines: nothing follows."""
+        events: list[Event] = []
+        log: list[Printed] = []
+        for name in self.sizes():
+            with self.disk_errors(self.folder / name):
+                data = self._read_again(name)
+            if name.endswith("events.jsonl"):
+                events += self._complete(name, data)
+            else:
+                log += self._printed.take(name, data)
+        return events, log + self._printed.finish()
+
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of each file of events and each log that is here."""
+        paths = [*self._of_all_nodes("events.jsonl"), *self._of_all_nodes("log.txt")]
+        return {path.relative_to(self.folder).as_posix(): path.stat().st_size for path in paths}
+
+    def read_sizes(self) -> dict[str, int]:
+        """Return how many bytes of each of them were read."""
+        return {name: cursor["offset"] for name, cursor in self._cursors.items() if "offset" in cursor}
+
+    def _read_again(self, name: str, most: int | None = None) -> bytes:
+        """Set a file's cursor from its first `most` bytes on the disk; return those that are new to this client."""
         previous, data = self._cursors.pop(name, None), self._read(name)
         if data is None:
             return b""
+        data = data[:most]
         self._cursors[name] = current = _cursor(name, data)
         if "offset" not in current:
             return b""

@@ -16,6 +16,7 @@ from launcher.planning import job_of
 from launcher.runs import build_settings, departures, env_file, following, resolve, secret_values, tenancies
 from launcher.runs.control import known_summary, listing, locate, summary_of
 from launcher.runs.evidence import diagnosis, words
+from launcher.runs.key_stays import check_key_stays
 from launcher.runs.lost_machines import reach
 from launcher.runs.mirror import Mirror
 from launcher.runs.runs_folder import runs_folder
@@ -148,7 +149,10 @@ def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReques
         job = job_of(plan())
         if not request.is_sure:  # to all that is sent, whatever the host says that it lacks
             check_consent(job.secrets, mirror, desk.host, view, "recover")
-        return secret_values.values(job, env_file.read_all(request.env_files))
+        values = secret_values.values(job, env_file.read_all(request.env_files))
+        if tenancies.rented_for(mirror.run) is not None:
+            check_key_stays(desk.host, job, values)
+        return values
 
     def build() -> BuildOptions:
         return build_settings.read(mirror.host(), os.environ)

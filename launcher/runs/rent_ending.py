@@ -12,6 +12,7 @@ from launcher.errors import AgentError, HostError, LaunchError, RunError, Servic
 from launcher.hosts import Desk
 from launcher.runs.checkpoint_pulling import WHOLE, pull_checkpoint
 from launcher.runs.following import LOST_LINKS, checkpoints_left, pause, refresh
+from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import Choice, by_number, came, checkpoint_of, pull, shown_path
 from launcher.runs.run_desk import open_desk
@@ -28,6 +29,10 @@ NO_LIMIT = sys.maxsize
 """Everything comes home whatever its size: nothing can be fetched from a machine that is gone."""
 
 MOST_NAMED = 8
+LIST_S = 30.0
+"""So long a machine is asked for what has not come home before it is ended."""
+KEPT_LOOK_S = 300.0
+"""How often the provider is asked whether a machine that is kept is still there."""
 
 
 def is_over(state: str) -> bool:
@@ -105,7 +110,7 @@ def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
     """
     if not is_over(state):
         return
-    if tenant.tenancy.keeps and not tenant.is_past and not _keep(tenant, mirror, view):
+    if tenant.tenancy.keeps and not tenant.is_due and not _keep(tenant, mirror, view):
         return
     try:
         _bring_home_over_lost_links(tenant, mirror, view)
@@ -118,7 +123,8 @@ def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
         view.note(f"{words}   to lose the rest   launch reconcile --adopt {tenant.rental.instance} --force")
         view.note(look_after(tenant, mirror))
         return
-    tenant.end(RentalReason.LIMIT if tenant.is_past else f"{ENDED_WITH_RUN}{state}", view)
+    is_cut_short = tenant.is_due and (tenant.tenancy.keeps or not is_terminal(state))
+    tenant.end(RentalReason.LIMIT if is_cut_short else f"{ENDED_WITH_RUN}{state}", view)
 
 
 def _keep(tenant: Tenant, mirror: Mirror, view: View) -> bool:
@@ -127,7 +133,11 @@ def _keep(tenant: Tenant, mirror: Mirror, view: View) -> bool:
     False means that the machine is not ours to end: it is left to that process, is gone, or is for another run.
     """
     if tenant.is_keeper:
-        return tenant.is_left_alone_until(lambda: tenant.is_past)
+        while not tenant.is_due:
+            if not tenant.is_left_alone_for(min(KEPT_LOOK_S, tenant.due_s)):
+                return False
+            tenant.look(view)
+        return True
     words, cron = _kept(tenant), cron_note(tenant)
     keeper = tenant.hand_over(mirror)
     view.note(f"{words}; process {keeper.pid} does then   {keeper.log}")
@@ -136,19 +146,38 @@ def _keep(tenant: Tenant, mirror: Mirror, view: View) -> bool:
 
 
 def end_at_limit(tenant: Tenant, mirror: Mirror, view: View) -> None:
-    """End a rent whose time is up though its run has not ended; before that, bring home what there is.
+    """End a rent whose time is up; before that, bring home what there is, for as long as there is time for that.
 
-    What cannot come is lost, which is said. Raises ServiceError if the machine is still billed.
+    What cannot come is lost, which is said and recorded. Raises ServiceError if the machine is still billed.
     """
     try:
-        with open_desk(tenant.host, mirror) as desk:
-            bring_home(desk, mirror, view)
+        _bring_home_over_lost_links(tenant, mirror, view, is_last=True)
     except (LaunchError, OSError) as error:
+        words = f"not all came home before its machine was ended: {_what_is_lost(tenant, mirror)}"
+        tenant.note_lost(words)
         with contextlib.suppress(OSError):  # as of a log on a full disk
-            view.note(
-                f"{mirror.run}: not all came home before its machine is ended: {str(error).splitlines()[0]}"
-            )
+            view.note(f"{mirror.run}: {words} ({str(error).splitlines()[0]})")
     tenant.end(RentalReason.LIMIT, view)
+
+
+def _what_is_lost(tenant: Tenant, mirror: Mirror) -> str:
+    """Ask a machine that is to be ended which of its files are not here, and return that in words."""
+    tenant.extend(LIST_S)
+    try:
+        with open_desk(tenant.host, mirror, tenant.opening) as desk:
+            listed = desk.runs.outputs(mirror.run, lambda _read: None, every_file=False)
+        copies = LocalCopies(mirror)
+        files = [file for file in listed.files if copies.status(file) != "yes"]
+    except (LaunchError, OSError):
+        return "its machine does not say what it had"
+    sizes: dict[str, int] = {}
+    for file in files:
+        name = checkpoint_of(file.path) if file.kind == "checkpoint" else shown_path(file.path)
+        sizes[name] = sizes.get(name, 0) + file.size
+    names = [f"{name} ({decimal(size)})" for name, size in sorted(sizes.items(), key=lambda one: -one[1])]
+    names += [f"{shown_path(path)} ({why})" for path, why in sorted(listed.left_out.items())]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(names[:MOST_NAMED])}{more}" if names else "nothing that is not here by now"
 
 
 def look_after(tenant: Tenant, mirror: Mirror) -> str:
@@ -161,19 +190,25 @@ def look_after(tenant: Tenant, mirror: Mirror) -> str:
     )
 
 
-def _bring_home_over_lost_links(tenant: Tenant, mirror: Mirror, view: View) -> None:
-    """Bring a run home; a lost link is opened again a few times. Raises as `bring_home`, and as `Tenant.watch`."""
+def _bring_home_over_lost_links(tenant: Tenant, mirror: Mirror, view: View, *, is_last: bool = False) -> None:
+    """Bring a run home; a lost link is opened again a few times. Raises as `bring_home`, and as `Tenant.watch`.
+
+    At the last try only a machine that is gone, and the end of the time for it, keep it from going on.
+    """
     losses = 0
     while True:
         try:
-            with open_desk(tenant.host, mirror) as desk:
+            with open_desk(tenant.host, mirror, tenant.opening) as desk:
                 bring_home(desk, mirror, view)
                 return
         except UnreachableError as error:
             losses += 1
             if losses == LOST_LINKS:
                 raise
-            tenant.watch(view, error)
+            if is_last:
+                tenant.look_after_loss(view)
+            else:
+                tenant.watch(view, error)
             pause(view, error, losses)
 
 

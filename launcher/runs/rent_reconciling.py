@@ -16,7 +16,7 @@ from launcher.runs import resolve, tenancies
 from launcher.runs.adopting import bring_home_first
 from launcher.runs.control import known_summary
 from launcher.runs.mirror import Mirror
-from launcher.runs.rent_ending import bring_home, end_rent, is_over
+from launcher.runs.rent_ending import end_at_limit, end_rent, is_over
 from launcher.runs.run_desk import open_desk
 from launcher.runs.run_id import find
 from launcher.runs.tenancies import RentedMachine
@@ -24,7 +24,7 @@ from launcher.runs.tenant import Tenant, take
 from launcher.runs.view import Stage, View
 from launcher.values.clock import SystemClock
 from launcher.values.lambda_settings import LambdaSettings
-from launcher.values.renting import Rental, RentalReason, RentalState
+from launcher.values.renting import Rental, RentalState
 
 
 class Report(NamedTuple):
@@ -211,17 +211,15 @@ def _goes_on(found: RentedMachine, view: View) -> bool:
 
 
 def _deal_with(tenant: Tenant, mirror: Mirror, view: View) -> bool:
+    if tenant.is_past:
+        end_at_limit(tenant, mirror, view)
+        return False
     try:
-        with open_desk(tenant.host, mirror) as desk:
+        with open_desk(tenant.host, mirror, tenant.opening) as desk:
             state = known_summary(desk, mirror.run).state
-            if tenant.is_past:
-                bring_home(desk, mirror, view)
     except UnreachableError as error:
         tenant.watch(view, error)
         raise
-    if tenant.is_past:
-        tenant.end(RentalReason.LIMIT, view)
-        return False
     if is_over(state):
         end_rent(tenant, mirror, state, view)
         return tenant.rental.is_open

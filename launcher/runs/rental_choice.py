@@ -37,7 +37,7 @@ from launcher.values.job import Job
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.plan import Finding
 from launcher.values.profile import Profile
-from launcher.values.renting import Offer, dollars
+from launcher.values.renting import Offer, dollars, home_s, minutes_text
 from launcher.values.states import State
 
 UNTRIED = (
@@ -210,6 +210,16 @@ def price_finding(choice: RentalChoice) -> Finding:
     return Finding(level="note", code="price", message=f"{choice.host}: {price_words(choice)}")
 
 
+def home_finding(choice: RentalChoice) -> Finding:
+    """Return as a note of the gate when a run on what is rented is ended at the latest, and why."""
+    minutes = minutes_text(home_s(choice.first.limit_s) / 60)
+    message = (
+        f"{choice.host}: of that time the last {minutes} are for bringing home what the run made: it is asked to save and stop before them;"
+        " what is not here at the limit is lost with the machine, and named"
+    )
+    return Finding(level="note", code="home", message=message)
+
+
 def question(choice: RentalChoice) -> Finding | None:
     """Return the finding that a launch may cost more than is agreed to without a question; None if it may not."""
     settings = choice.settings
@@ -233,6 +243,7 @@ def say_price(choice: RentalChoice, view: View) -> None:
     """Show the price, and at the first rent of this client that nothing was tried there."""
     if not has_rented():
         view.note(f"{choice.host}: {UNTRIED}")
+    view.finding(home_finding(choice))
     view.finding(price_finding(choice))
 
 

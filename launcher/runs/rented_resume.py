@@ -5,11 +5,12 @@ The checkpoint, the code and the data of the earlier run come from its host, or 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.errors import MachineGoneError, RunError, UsageError
+from launcher.errors import MachineGoneError, RefusedError, RunError, UsageError
 from launcher.runs import checkpoints_here, departures, job_variables, resolve
 from launcher.runs.abandoning import fill_from_here, newest_here, sent_from_here
 from launcher.runs.arriving import (
@@ -180,7 +181,8 @@ def resume_on_kept(found: RentedMachine, parent: Mirror, start: Callable[[Kept],
         if (mirror := mirror_of(tenant.tenancy)) is not None and mirror.run != former:
             tenant.hand_over(mirror)  # it may have begun
         else:
-            tenant.take_in(former)
+            with contextlib.suppress(RefusedError):  # what it had is here by now
+                tenant.take_in(former)
             _keep(tenant)
         raise
     return started._replace(tenant=tenant)

@@ -27,10 +27,11 @@ def follow_sessions(
     pulls: bool = True,
     watch: Watch = no_watch,
     opening: Opening | None = None,
+    is_seen: bool = True,
 ) -> RunState:
     """Follow a run as `follow` does, and go on with it each time that its session has ended at the place's limit."""
     while True:
-        state = follow(host, mirror, view, desk, pulls=pulls, watch=watch, opening=opening)
+        state = follow(host, mirror, view, desk, pulls=pulls, watch=watch, opening=opening, is_seen=is_seen)
         if not _has_a_next(mirror, state):
             return state
         desk = _with_next_session(host, mirror, view, opening)

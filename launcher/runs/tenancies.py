@@ -21,15 +21,19 @@ from launcher.values.lambda_settings import API, LambdaSettings
 from launcher.values.record import State, is_terminal
 from launcher.values.renting import Rental, RentalReason, RentalState, dollars, run_cents
 from launcher.values.tenancy import Tenancy
+from launcher.values.text import printable
 
 if TYPE_CHECKING:
     from launcher.runs.tenant import Tenant
     from launcher.runs.view import View
+    from launcher.values.host import Host
 
 TENANCY = "tenancy.json"
 KNOWN_HOSTS = "known_hosts"
 SERVICES = "services"
 SETUP_LOG, KEEPER_LOG = "setup.log", "keeper.log"
+LOST = "lost"
+"""The file that says what a machine had that did not come home before its end."""
 ENDED_WITH_RUN = "the run has ended: "
 """So begins the reason of a rent that was ended because its run had."""
 ASKED = "asked"
@@ -123,6 +127,11 @@ def rented_for(run: str) -> RentedMachine | None:
     if not usual_folder().is_dir():
         return None
     return next((one for one in reversed([*rented()]) if run in one.runs), None)
+
+
+def is_rented(machine: Host) -> bool:
+    """Whether a machine was rented here."""
+    return usual_folder().is_dir() and any(one.tenancy.machine == machine for one in rented())
 
 
 def open_for(mirror: Mirror) -> RentedMachine | None:
@@ -233,7 +242,21 @@ def gone_machines() -> dict[str, GoneMachine]:
 def _why_gone(found: RentedMachine, rentals: Sequence[Rental]) -> str:
     rental = found.rental
     cost = dollars(run_cents(rentals, rental.intent.run, rental.ended or rental.since))
-    return f"{_fate(rental)}; it cost at most {cost}"
+    lost = _lost(rental)
+    return f"{_fate(rental)}; it cost at most {cost}{f'; {lost}' if lost else ''}"
+
+
+def lost(mirror: Mirror) -> str:
+    """Return what a run had on its rented machine that did not come home before its end; empty if all did."""
+    found = rented_for(mirror.run)
+    return "" if found is None else _lost(found.rental)
+
+
+def _lost(rental: Rental) -> str:
+    try:
+        return printable((ledger().place(rental.nonce) / LOST).read_text().strip())
+    except (OSError, ValueError):
+        return ""
 
 
 def _fate(rental: Rental) -> str:

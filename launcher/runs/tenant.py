@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,15 +11,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.errors import BadFileError, HostError, ServiceAuthError, ServiceError, UnreachableError
+from launcher import hosts
+from launcher.errors import (
+    BadFileError,
+    HostError,
+    RefusedError,
+    ServiceAuthError,
+    ServiceError,
+    UnreachableError,
+)
+from launcher.hosts import Desk
 from launcher.hosts.rental import is_passing
 from launcher.hosts.rental_account import LambdaAccount, open_account
 from launcher.hosts.renter import Rented, Renter
 from launcher.planning.reconciling import GRACE_S, has_any_of, loss
-from launcher.runs import tenancies
+from launcher.runs import shown, tenancies
+from launcher.runs.home_time import HomeTime
 from launcher.runs.mirror import Mirror
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.view import View
+from launcher.runs.whole_file import write_durably
 from launcher.values.checkpoint import MANIFEST
 from launcher.values.clock import look_again_after
 from launcher.values.host import Host
@@ -33,6 +45,8 @@ from launcher.values.renting import (
 from launcher.values.tenancy import Tenancy
 
 LOOK_S = 1.0
+LAST_S = 60.0
+"""So long before its limit a machine is ended at the latest: its end takes a while, and so does asking for what is lost."""
 YIELD_S = 10.0
 """How long a process that only keeps a machine has to give it up."""
 OTHER_KEY = "other-key"
@@ -58,6 +72,11 @@ class Tenant:
         self._known = held.rental
         self._said: set[str] = set()
         self.is_released = False
+        home_s, deadline = held.rental.home_s, held.rental.intent.deadline
+        self.due = deadline - home_s
+        """When its run stops by itself, so that what it made is home at the limit."""
+        self._ends = deadline - min(LAST_S, home_s / 10)
+        self._bringing = HomeTime(self.due, self._ends, account.renter.clock)
 
     @property
     def host(self) -> Host:
@@ -86,14 +105,52 @@ class Tenant:
         return f"{dollars(self.rental.intent.cents_per_hour)}/h"
 
     @property
-    def is_past(self) -> bool:
-        """Whether its time is up."""
-        return self.rental.is_past(self.renter.clock.now())
+    def is_due(self) -> bool:
+        """Whether what is left of its time is for bringing home."""
+        return self._bringing.is_due
 
     @property
     def is_overdue(self) -> bool:
-        """Whether its time is up for so long that it is ended, whatever its run does and whether its files are home."""
-        return self.renter.clock.now() >= self.rental.intent.deadline + GRACE_S
+        """Whether half of that has passed: a run that has not stopped is left, and what it has made until now comes home."""
+        return self.renter.clock.now() >= (self.due + self._ends) / 2
+
+    @property
+    def is_past(self) -> bool:
+        """Whether its time is all but up: it is ended, whether or not its files are home."""
+        return self.left_s <= 0
+
+    @property
+    def left_s(self) -> float:
+        """How many seconds are left until then."""
+        return self._ends - self.renter.clock.now()
+
+    @property
+    def due_s(self) -> float:
+        """How many seconds its run may still go on; less than none once it `is_due`."""
+        return self.due - self.renter.clock.now()
+
+    def opening(self, host: Host) -> Desk:
+        """Connect to its machine; once there is no more time to bring anything home the connection is cut.
+
+        Raises HostError, and ServiceError `limit` after that.
+        """
+        if self._bringing.is_over:
+            raise self.over(RentalReason.LIMIT, "its time was up")
+        return self._bringing.guarded(hosts.connect(host))
+
+    def guard(self, desk: Desk | None) -> None:
+        """Cut an open connection to its machine then too."""
+        if desk is not None:
+            self._bringing.guarded(desk)
+
+    def extend(self, seconds: float) -> None:
+        """Have so much more time, as for asking what has not come home."""
+        self._bringing.extend(seconds)
+
+    def note_lost(self, words: str) -> None:
+        """Record what has not come home, for all who ask later. A disk that refuses changes nothing."""
+        with contextlib.suppress(OSError):
+            write_durably(self.renter.ledger.place(self.nonce) / tenancies.LOST, f"{words}\n".encode())
 
     @property
     def still_rented(self) -> str:
@@ -115,10 +172,21 @@ class Tenant:
         return f"{minute} * * * * {ends} && crontab -l | grep -v {instance} | crontab -"
 
     def take_in(self, run: str) -> None:
-        """Have the machine be for another run from now on, which is not on it yet. Raises OSError."""
-        if run != self.tenancy.run:
-            self.tenancy = self.tenancy.model_copy(update={"run": run, "runs": str(runs_folder())})
-            tenancies.write(self.renter.ledger.place(self.nonce), self.tenancy)
+        """Have the machine be for another run from now on, which is not on it yet.
+
+        Raises RefusedError if that cannot be recorded; it is for the same run as before then.
+        """
+        if run == self.tenancy.run:
+            return
+        ledger = self.renter.ledger
+        tenancy = self.tenancy.model_copy(update={"run": run, "runs": str(runs_folder())})
+        try:
+            tenancies.write(ledger.place(self.nonce), tenancy)
+        except OSError as error:
+            raise RefusedError(
+                f"{ledger.words(error)}\n  no run was begun; make room, then try again"
+            ) from error
+        self.tenancy = tenancy
 
     # while its run goes on
 
@@ -133,15 +201,32 @@ class Tenant:
             raise self.over(rental.why or RentalReason.GONE, "its rent was ended by another command")
         if self.is_overdue:
             raise self.over(RentalReason.LIMIT, "its time was up")
-        if error is None:
-            return
+        if error is not None:
+            self.look_after_loss(view)
+
+    def look_after_loss(self, view: View) -> None:
+        """Ask the provider about a machine whose link is lost. Raises ServiceError, with what was paid, if it is gone."""
         try:
-            found = self.renter.find(rental)
+            found = self.renter.find(self.rental)
         except ServiceError as unanswered:
             if not is_passing(unanswered):
                 raise
             return  # the network here may be down
         self._judge(found, view)
+
+    def look(self, view: View) -> None:
+        """Ask the provider whether a machine that nobody uses is still there.
+
+        Raises ServiceError, with what was paid, if it is gone. A provider that does not answer changes nothing.
+        """
+        try:
+            found = self.renter.find(self.rental)
+        except ServiceError as unanswered:
+            if not is_passing(unanswered):
+                raise
+            return
+        if loss(found) is not None:
+            self._judge(found, view)
 
     def _judge(self, instance: Instance | None, view: View) -> None:
         """Deal with what the provider says of a machine that does not answer."""
@@ -258,6 +343,8 @@ class Tenant:
         log = self.renter.ledger.place(self.nonce) / tenancies.KEEPER_LOG
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = self._lock.fileno()
+        with contextlib.suppress(OSError):  # more is shown again
+            shown.begin(mirror)
         with log.open("ab") as out:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-c", "from launcher.cli import main; main()", "attach", mirror.run],
@@ -275,6 +362,7 @@ class Tenant:
         """Look after it no more. Once is enough."""
         if not self.is_released:
             self.is_released = True
+            self._bringing.end()
             self._lock.release()
             self._account.close()
 

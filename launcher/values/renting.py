@@ -16,6 +16,8 @@ from pydantic import Field
 from launcher.values.base import Record, Written
 
 NAME_START = "launch-"
+HOME_S, HOME_PART = 600.0, 0.1
+"""The end of each rental is for bringing home what its run made: so long, and at most this part of it."""
 TAGS = ("launch:run", "launch:nonce", "launch:client", "launch:deadline")
 NAME_CHARACTERS, TAG_CHARACTERS = 64, 128
 Cents = Annotated[int, Field(ge=0)]
@@ -188,6 +190,11 @@ class Rental(Record):
         return self.is_open and now >= self.intent.deadline
 
     @property
+    def home_s(self) -> float:
+        """How long before its limit its run stops, so that what it made comes home in time."""
+        return home_s(self.intent.deadline - self.intent.time)
+
+    @property
     def since(self) -> float:
         """Since when it is counted: the launch. The provider counts from a little later, when the instance is healthy."""
         return self.intent.time if self.launched is None else self.launched
@@ -203,6 +210,11 @@ class Rental(Record):
         return own + sum(
             self.time_cents(now) if extra.cents is None else extra.cents for extra in self.extras
         )
+
+
+def home_s(limit_s: float) -> float:
+    """Return how long the end of a rental is that is for bringing home."""
+    return min(HOME_S, HOME_PART * max(0.0, limit_s))
 
 
 def run_cents(rentals: Iterable[Rental], run: str, now: float) -> int:

@@ -257,6 +257,14 @@ def test_a_wait_outlasts_an_outage(project):
     assert project.ours() == []
 
 
+def test_an_sshd_that_takes_its_time_to_start_again(project):
+    """With its new host key: the next connection is refused for a while."""
+    project.instances.sshd_pause_s = 3
+    done = project.client.run(*ON_RENTED, "--", "python3", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert project.ours() == []
+
+
 @pytest.mark.parametrize("how", ["secret", "env-file", "other name", "variable", "words"])
 def test_the_key_never_goes_to_a_machine(project, how):
     """Whoever hands it to the job, by whatever name, is refused before anything is rented."""

@@ -1,5 +1,7 @@
 """What a keeper does that cannot end a rent yet: a machine that is kept, and files that do not come home."""
 
+import signal
+
 import pytest
 from testbed.client import until
 
@@ -29,6 +31,11 @@ def is_held(project):
     return project.ledger.is_held(project.rentals()[0].nonce)
 
 
+def later(project, condition, what):
+    """Let five minutes pass again and again until something has happened: a keeper may be only about to wait."""
+    until(lambda: condition() or project.clock.sleep(301), what, every=2)
+
+
 def test_a_kept_machine_is_ended_at_its_limit(project):
     """A process here waits for it; `launch hosts` shows that it does, and no command has to be typed."""
     project.table(keep=True)
@@ -49,6 +56,50 @@ def test_a_kept_machine_is_ended_at_its_limit(project):
     until(lambda: not project.keepers(), "the keeper's end")
     (rental,) = project.rentals()
     assert (rental.state, rental.why) == ("ended", "limit")
+
+
+@pytest.mark.parametrize("how", ["preempted", "gone", "terminating"])
+def test_a_kept_machine_that_is_taken_away_is_noticed(project, how):
+    """Long before its limit, by a look at the list now and then; its end, the reason and the cost are on record."""
+    project.table(keep=True)
+    project.client.seen(*ON_RENTED, "--", "python3", "train.py")
+    looks = len(project.service.of("instances"))
+    (one,) = project.service.alive()
+    if how == "gone":
+        one.gone = project.clock.now()
+    elif how == "terminating":
+        one.asked_to_end, one.gone = project.clock.now(), project.clock.now() + 20
+    else:
+        one.status = how
+    assert is_held(project)
+    later(project, lambda: not project.keepers(), "the keeper's end")
+    (rental,) = project.rentals()
+    assert (rental.state, rental.why) == ("ended", "preempted" if how == "preempted" else "gone")
+    assert rental.ended < rental.intent.deadline
+    assert len(project.service.of("instances")) < looks + 16
+    cost = f"at most ${rental.cents / 100:.2f}"
+    assert cost in log_of(project)
+    assert "nothing is rented" in project.client.ok("reconcile")
+    run = rental.intent.run
+    assert run not in project.client.ok("hosts")
+    seen = project.client.run("resume", run)
+    assert cost in seen.stderr
+    assert project.service.state.violations == []
+
+
+def test_a_kept_machine_outlasts_an_outage_of_the_service(project):
+    """A list that does not come, or lacks the machine once, is no end; nor is an address that does not answer."""
+    project.table(keep=True)
+    project.client.seen(*ON_RENTED, "--", "python3", "train.py")
+    looks = len(project.service.of("instances"))
+    for fault in ({"kind": "status", "status": 503}, {"kind": "answer", "data": []}):
+        project.service.fail("instances", **fault)
+        later(project, lambda seen=looks: len(project.service.of("instances")) > seen, "a look")
+        looks = len(project.service.of("instances"))
+    project.instances.newest.kill()
+    later(project, lambda: len(project.service.of("instances")) > looks, "a look")
+    assert is_held(project)
+    assert project.rentals()[0].state == "ready"
 
 
 def test_a_kept_machine_whose_keeper_was_killed_is_kept_again(project):
@@ -109,3 +160,44 @@ def test_who_only_looks_on_sees_the_end(project):
     assert onlooker.returncode == 0, out + said
     assert "✓ succeeded" in out + said
     project.until_gone()
+
+
+def test_an_attach_shows_what_the_keeper_brought_before(project):
+    """All lines of a run that was detached from its first, and each line once, also once its machine is gone."""
+    project.client.script(
+        """
+import os, time
+def wait(name):
+    while not os.path.exists("/home/ubuntu/" + name): time.sleep(0.05)
+for step in range(5): print("early", step, flush=True)
+wait("first")
+for step in range(5): print("late", step, flush=True)
+wait("go")
+print("last", flush=True)
+"""
+    )
+    run = project.client.ok("--detach", *ON_RENTED, "--", "python3", "train.py").split()[-1]
+
+    def brought(words):
+        logs = [*(project.client.runs / run).glob("*/log.txt")]
+        return any(words in log.read_text() for log in logs)
+
+    until(lambda: brought("early 4"), "the first lines")
+    first = project.client.start("attach", run)
+    seen = [first.stdout.readline().strip() for _ in range(5)]
+    assert seen == [f"early {number}" for number in range(5)]
+    first.send_signal(signal.SIGINT)
+    out, said = first.communicate(timeout=60)
+    assert (first.returncode, out) == (0, ""), said
+    project.instances.newest.enter("touch", "/home/ubuntu/first")
+    until(lambda: brought("late 4"), "more lines")
+    project.go()
+    project.until_gone()
+    until(lambda: not project.keepers(), "the keeper's end")
+    out = project.client.ok("attach", run)
+    assert [line for line in out.splitlines() if line.startswith(("early", "late", "last"))] == [
+        *(f"late {number}" for number in range(5)),
+        "last",
+    ]
+    out = project.client.ok("attach", run)
+    assert "late" not in out

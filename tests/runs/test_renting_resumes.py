@@ -1,5 +1,7 @@
 """New runs that go on from ended ones at rented machines, and runs that are launched again there, by the stand-in's account."""
 
+import contextlib
+
 import pytest
 from testbed.client import until
 from testbed.rented_walk import ON_RENTED, STEPS, WAITS_AT, let_go, prepare, steps, waiting
@@ -108,3 +110,62 @@ def test_a_run_is_launched_again_at_a_rented_machine(project):
     (rental,) = project.rentals()
     assert [int(step) for by, step, _ in steps(project) if by == rental.intent.run] == [*range(1, STEPS + 1)]
     nothing_left(project)
+
+
+def fill(folder):
+    """Use up a disk."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    return filler
+
+
+@pytest.mark.parametrize("where", ["runs", "rentals", "there"])
+def test_a_full_disk_keeps_a_kept_machine_for_its_run(project, small_disk, where):
+    """What failed is said, the machine is kept as before, and once there is room the same command goes on there."""
+    project.table(keep=True)
+    if where == "runs":
+        project.client.runs.symlink_to(small_disk)
+    if where == "rentals":
+        rentals = project.ledger.place("x").parent
+        rentals.parent.mkdir(parents=True)
+        rentals.symlink_to(small_disk)
+    run = stopped(project, *ON_RENTED)
+    (instance,) = project.ours()
+    machine = project.instances.newest
+    let_go(project)
+    if where == "there":
+        machine.enter("sh", "-c", FULL_THERE)
+    else:
+        filler = fill(small_disk)
+    seen = project.client.run("resume", run, "--set", f"steps={MORE}")
+    assert "Traceback" not in seen.stderr
+    assert seen.returncode in (1, 3, 4), seen.stderr
+    assert "No space left on device" in seen.stderr
+    assert project.ours() == [instance]
+    (rental,) = project.rentals()
+    if where == "rentals":
+        assert f"{rentals}: what is rented is recorded here first, and that failed: No space" in seen.stderr
+    (row, *more) = [one for one in project.client.ok("hosts").splitlines() if run in one]
+    assert ("alive" in row, more) == (True, [])
+    until(lambda: project.ledger.is_held(rental.nonce), "a process that keeps it")
+    if where == "there":  # a machine with less than 1 GB is refused
+        return
+    filler.unlink()
+    done = project.client.run("resume", run, "--set", f"steps={MORE}")
+    assert done.returncode == 0, done.stderr
+    assert int(steps(project)[-1][1]) == MORE
+    assert project.ours() == [instance]
+
+
+FULL_THERE = """
+set -e
+cd /home/ubuntu
+cp -a .launch /tmp/launch-before-$$
+mount -t tmpfs -o size=40m,mode=755 tmpfs .launch
+cp -a /tmp/launch-before-$$/. .launch/
+chown --reference=/home/ubuntu .launch
+rm -rf /tmp/launch-before-$$
+dd if=/dev/zero of=.launch/filler bs=4096 2>/dev/null || true
+"""

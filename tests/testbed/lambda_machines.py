@@ -111,6 +111,18 @@ def read_user_data(text: str) -> dict[str, Any]:
     return config
 
 
+_SLOW_SSHD = """\
+set -e
+mkdir /run/real
+touch /run/real/sshd
+mount --bind /usr/sbin/sshd /run/real/sshd
+printf '#!/bin/sh\\ncase " $* " in *" -R "*) ;; *) sleep %s ;; esac\\nexec /run/real/sshd "$@"\\n' "$1" >/run/slow-sshd
+chmod 755 /run/slow-sshd
+mount --bind /run/slow-sshd /usr/sbin/sshd
+"""
+"""Lets sshd wait so many seconds, refusing all, each time that it starts again."""
+
+
 class Instances:
     """The machines of a stand-in's instances, each up from its launch to its end."""
 
@@ -121,6 +133,7 @@ class Instances:
             base_image(say)
         self._say = say
         self.breaks_engine = False
+        self.sshd_pause_s = 0.0
         self.service = service
         self.folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
         self.folder.chmod(0o755)
@@ -166,13 +179,19 @@ class Instances:
             machine.engine = Engine(machine)
             (machine.engine.folder / "cards").symlink_to(self._cards.folder)
             machine.engine.configure(runtimes={"nvidia": {"path": "runc"}})
-        self._thread.submit(machine.up).result()
+        self.boot(machine)
         if machine.engine is not None:
             machine.engine.wait()
             machine.engine.load_base()
+        if self.sshd_pause_s:
+            machine.enter("sh", "-c", _SLOW_SSHD, "slow", str(self.sshd_pause_s))
         for command in commands:
             machine.enter(*(command if isinstance(command, list) else ["sh", "-c", command]))
         return machine.address, 22
+
+    def boot(self, machine: InstanceMachine) -> None:
+        """Boot a machine that was killed once more."""
+        self._thread.submit(machine.up).result()
 
     def end(self, one: Instance) -> None:
         """Let the machine of an instance die, as a terminated one does."""

@@ -51,6 +51,10 @@ class Link:
         self._thread.join(10)
         self._loop.close()
 
+    def lead_to(self, address: str, port: int) -> None:
+        """Lead new connections to another target."""
+        self._target = address, port
+
     def cut(self) -> int:
         """Reset every open connection; return how many there were."""
         return self._call(self._cut())

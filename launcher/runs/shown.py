@@ -1,0 +1,57 @@
+"""How far a person has seen a run that a process in the background follows too: what that brings here is shown at the next attach."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING
+
+from launcher.runs.json_file import read_json
+from launcher.runs.mirror import News
+from launcher.runs.whole_file import write_whole
+
+if TYPE_CHECKING:
+    from launcher.runs.mirror import Mirror
+    from launcher.runs.view import View
+    from launcher.values.record import RunState
+
+SHOWN = ".shown.json"
+
+
+def shown(mirror: Mirror) -> dict[str, int] | None:
+    """Return how many bytes of each file a person has seen; None if nobody else follows the run, so that all here was shown."""
+    path = mirror.folder / SHOWN
+    if not path.exists():
+        return None
+    return {name: size for name, size in read_json(path).items() if isinstance(size, int) and size >= 0}
+
+
+def begin(mirror: Mirror) -> None:
+    """Note that what is here now was shown, before another process goes on. Raises OSError."""
+    if not (mirror.folder / SHOWN).exists():
+        _write(mirror, mirror.sizes())
+
+
+def note(mirror: Mirror) -> None:
+    """Note that what a mirror has read by now was shown, if another process follows the run too. Raises OSError."""
+    if (mirror.folder / SHOWN).exists():
+        _write(mirror, mirror.read_sizes())
+
+
+def show_rest(mirror: Mirror, state: RunState, view: View) -> None:
+    """Show what another process has brought of a run that is over, from where a person has seen it. Raises RunError."""
+    before = shown(mirror)
+    if before is not None:
+        view.begin(mirror.run, mirror.plan(), mirror.load(before))
+        show_more(mirror, state, view)
+
+
+def show_more(mirror: Mirror, state: RunState, view: View) -> None:
+    """Show what another process has brought of a run since it was read here; the run is over. Raises RunError."""
+    view.news(News(state, *mirror.catch_up(), is_all=True))
+    with contextlib.suppress(OSError):  # it is shown again
+        note(mirror)
+
+
+def _write(mirror: Mirror, sizes: dict[str, int]) -> None:
+    write_whole(mirror.folder / SHOWN, f"{json.dumps(sizes)}\n".encode())

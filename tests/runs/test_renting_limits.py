@@ -1,0 +1,105 @@
+"""The limit of a rental is a promise of money: whatever its link and its files are like, and nothing is lost in silence."""
+
+import re
+
+import pytest
+from testbed.client import until
+from testbed.link import Link
+
+ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")
+pytestmark = pytest.mark.slow(reason="each test brings files home over a slow link")
+TRAIN = """
+import os, time
+os.makedirs("out")
+open("out/weights", "wb").write(os.urandom(60_000_000))
+open("out/small", "w").write("s")
+print("begun", flush=True)
+while not os.path.exists("/home/ubuntu/go"): time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def link():
+    """A link to a machine, which a test makes slow."""
+    with Link("127.0.0.1", 9) as made:
+        yield made
+
+
+@pytest.fixture
+def project(lambda_cloud, link):
+    """A project whose machines are behind the link."""
+    start = lambda_cloud.service.state.on_start
+
+    def behind(one):
+        address, port = start(one)
+        link.lead_to(address, port)
+        return link.address, link.port
+
+    lambda_cloud.service.state.on_start = behind
+    lambda_cloud.table(port=link.port)
+    lambda_cloud.client.script(TRAIN)
+    return lambda_cloud
+
+
+def has_come(project, name):
+    """Whether a file of the newest run is here."""
+    return any(project.client.runs.glob(f"2*/outputs/out/{name}"))
+
+
+def pass_time(project):
+    """Let it be later and later until the rent has ended."""
+    until(lambda: not project.ours() or project.clock.sleep(60), "the end of the rent", timeout=120, every=1)
+
+
+@pytest.mark.parametrize("who", ["follower", "keeper"])
+def test_a_slow_link_does_not_decide_what_a_rent_costs(project, link, who):
+    """The machine ends at the limit though its largest file is still on its way; that is said, then and later."""
+    if who == "follower":
+        process = project.started("--", "python3", "train.py")
+    else:
+        project.client.ok("--detach", *ON_RENTED, "--", "python3", "train.py")
+    (rental,) = project.rentals()
+    run = rental.intent.run
+    link.loss = 1.0
+    project.go()
+    until(lambda: has_come(project, "small"), "the first file")
+    project.clock.sleep(rental.intent.deadline - 900 - project.clock.now())
+    pass_time(project)
+    until(lambda: not project.rentals()[0].is_open, "the record of its end")
+    (rental,) = project.rentals()
+    assert rental.why == "limit"
+    late = rental.ended - rental.intent.deadline
+    assert -120 < late < 600
+    assert not has_come(project, "weights")
+    lost = r"not all came home before its machine was ended: out/weights \(60.0 MB\)"
+    if who == "follower":
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 4
+    else:
+        until(lambda: not project.keepers(), "the keeper's end")
+        said = (project.ledger.place(rental.nonce) / "keeper.log").read_text()
+    assert re.search(lost, said), said
+    for words in (("attach", run), ("pull", run), ("resume", run)):
+        seen = project.client.run(*words)
+        assert re.search(lost, seen.stdout + seen.stderr), seen
+
+
+def test_a_run_stops_in_time_to_come_home_before_the_limit(project):
+    """Its machine is told when to ask it to save: ten minutes before the limit, of a short rental a tenth of it before."""
+    process = project.started("--", "python3", "train.py")
+    (rental,) = project.rentals()
+    (told,) = project.instances.newest.homes.rglob("rented.json")
+    seconds = float(re.search(r"[0-9.]+", told.read_text())[0]) - told.stat().st_mtime
+    assert abs(seconds - (rental.intent.deadline - 600 - rental.ready)) < 60
+    project.go()
+    process.communicate(timeout=90)
+    assert project.ours() == []
+
+
+def test_what_was_said_of_the_last_minutes(project):
+    """The plan says that they are for bringing home."""
+    said = project.client.run(*ON_RENTED, "--dry-run", "--", "python3", "train.py")
+    assert "the last 10 minutes are for bringing home" in said.stdout + said.stderr
+    project.table(max_hours=1)
+    said = project.client.run(*ON_RENTED, "--dry-run", "--", "python3", "train.py")
+    assert "the last 6 minutes are for bringing home" in said.stdout + said.stderr
