@@ -15,12 +15,16 @@ from launcher.runs.launching import AUTO, Resolved, known_of, plan_of, understan
 from launcher.runs.loading import load
 from launcher.runs.lookup import Lookup
 from launcher.runs.probing import choose_profile, probe
-<<<<<<< HEAD
-from launcher.runs.rental_choice import RentalChoice, choose, offers, price_finding, question, settings_of
+from launcher.runs.rental_choice import (
+    RentalChoice,
+    choose,
+    home_finding,
+    offers,
+    price_finding,
+    question,
+    settings_of,
+)
 from launcher.runs.rental_names import name_findings
-=======
-from launcher.runs.rental_choice import RentalChoice, choose, home_finding, offers, price_finding, question
->>>>>>> 3d666e18d87af1f49df3589046fbb1aaf3036679
 from launcher.runs.request import Request
 from launcher.runs.run_desk import connect
 from launcher.runs.script_reading import plan_values_of
@@ -108,11 +112,7 @@ def _rental(resolved: Resolved, request: Request) -> tuple[RentalChoice | None, 
         if isinstance(error, HostError):
             return None, (_not_reached(error),)
         return None, (Finding(level="refuse", code="not-rentable", message=str(error)),)
-<<<<<<< HEAD
-    found = [price_finding(choice), *wrong]
-=======
-    found = [home_finding(choice), price_finding(choice)]
->>>>>>> 3d666e18d87af1f49df3589046fbb1aaf3036679
+    found = [home_finding(choice), price_finding(choice), *wrong]
     try:
         choice.candidates()
     except CardBusyError as error:
