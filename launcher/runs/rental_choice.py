@@ -214,7 +214,7 @@ def home_finding(choice: RentalChoice) -> Finding:
     """Return as a note of the gate when a run on what is rented is ended at the latest, and why."""
     minutes = minutes_text(home_s(choice.first.limit_s) / 60)
     message = (
-        f"{choice.host}: of that time the last {minutes} are for bringing home what the run made: it is asked to save and stop before them;"
+        f"{choice.host}: the last {minutes} before the limit are for bringing files home: a run that still goes on is asked to save and stop then;"
         " what is not here at the limit is lost with the machine, and named"
     )
     return Finding(level="note", code="home", message=message)
