@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from launcher.values.batch import Item
+from launcher.values.queued_item import Item
 
 FAILURES = 5
 """So many items in a row that fail before their first step show that it is the host's fault."""

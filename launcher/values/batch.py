@@ -8,12 +8,6 @@ from pydantic import BeforeValidator, Field
 
 from launcher.values.base import Written
 from launcher.values.profile import Name
-from launcher.values.queued_item import DROPPED as DROPPED
-from launcher.values.queued_item import FOLLOWING as FOLLOWING
-from launcher.values.queued_item import NEVER_BEGAN as NEVER_BEGAN
-from launcher.values.queued_item import REFUSED as REFUSED
-from launcher.values.queued_item import Item as Item
-from launcher.values.queued_item import ItemState as ItemState
 
 MOST_ITEMS = 10_000
 Count = Annotated[int, Field(ge=1)]
