@@ -26,8 +26,8 @@ from launcher.runs.json_file import read_json
 from launcher.runs.launch_count import last_number, next_number
 from launcher.runs.printed_lines import Printed, PrintedLines
 from launcher.runs.run_id import RUN_ID
-from launcher.runs.runs_folder import runs_folder
-from launcher.runs.whole_file import write_whole
+from launcher.runs.runs_folder import make_runs_folder, runs_folder
+from launcher.runs.whole_file import sync, write_whole
 from launcher.values.base import Record
 from launcher.values.host import Host
 from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunState, State, is_terminal
@@ -159,6 +159,7 @@ class Mirror:
     def bind(self, host: Host, root_id: str, plan: Plan) -> None:
         """Make the folder and remember the run's host, root and plan: a later command needs no file, and believes no other plan.
 
+        It is on the disk when this returns: a run may begin only then, for without it nobody here knows where it would be.
         The run becomes the last that this client launched, unless it was bound before. Raises RunError if the disk refuses.
         """
         content = plan.to_file()
@@ -173,6 +174,7 @@ class Mirror:
         )
         with self.disk_errors(self.folder), self.alone("mirror"):
             self._write(PLAN, content)
+            self._sync_binding(PLAN)
 
     def bind_seen(self, host: Host, root_id: str, launched: float | None) -> None:
         """Like `bind`, for a run that another client may have launched: `launched` is when, by the host's record.
@@ -181,16 +183,20 @@ class Mirror:
         copy of a run of another root.
         """
         self._bind(host, root_id, lambda: {"launched": launched or time.time()}, keeps_host=True)
+        with self.disk_errors(self.folder):
+            self._sync_binding()
+
+    def _sync_binding(self, *more: str) -> None:
+        """Wait until the disk has what the run is bound to, whoever wrote it, and the folders' names of it."""
+        sync(*(self.folder / name for name in ("client.json", *more)), self.folder, self.folder.parent)
 
     def _bind(
         self, host: Host, root_id: str, first: Callable[[], dict[str, Any]], *, keeps_host: bool = False
     ) -> None:
         runs, path = self.folder.parent, self.folder / "client.json"
         with self.disk_errors(path):
-            is_new = not runs.exists()
+            make_runs_folder(runs)
             self.folder.mkdir(parents=True, exist_ok=True)
-            if is_new:
-                (runs / ".gitignore").write_text("*\n")  # mirrors must be neither committed nor shipped
             with self.alone("mirror"):
                 previous = read_json(path)
                 self.check_root(host.name, root_id)

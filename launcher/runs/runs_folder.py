@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from launcher.errors import UsageError
+from launcher.runs.whole_file import sync
 
 
 def runs_folder() -> Path:
@@ -21,3 +22,12 @@ def runs_folder() -> Path:
             "  name another folder   LAUNCH_RUNS=FOLDER"
         )
     return folder
+
+
+def make_runs_folder(folder: Path) -> None:
+    """Make a folder of mirrors, on the disk when this returns, unless it is there: it must be neither committed nor shipped. Raises OSError."""
+    if folder.exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".gitignore").write_text("*\n")
+    sync(folder, folder.parent)

@@ -20,8 +20,13 @@ def write_whole(path: Path, data: bytes) -> None:
 def write_durably(path: Path, data: bytes) -> None:
     """Do the same, and return once it is on the disk."""
     write_whole(path, data)
-    for written in (path, path.parent):
-        descriptor = os.open(written, os.O_RDONLY)
+    sync(path, path.parent)
+
+
+def sync(*paths: Path) -> None:
+    """Return once what was written to these files, and the names in these folders, are on the disk. Raises OSError."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
