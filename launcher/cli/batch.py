@@ -269,16 +269,21 @@ def resume(
         launch batch resume
         launch batch resume sweep --failed
     """
-    from launcher.runs.batch_queue import open_queue
+    from launcher.cli.batch_table import tell_mended
+    from launcher.runs.batch_queue import open_queue, take_work
     from launcher.runs.batch_stopping import queue_again
 
     with open_queue(name) as queue:
         queue.check_folder()
-        if not _is_worked(queue):
-            queue.wish_stop("")
-            if failed:
-                again = queue_again(queue)
-                complain(f"{again} {'item is' if again == 1 else 'items are'} queued again")
+        if (held := take_work(queue)) is not None:
+            try:
+                tell_mended(queue, held)
+                queue.wish_stop("")
+                if failed:
+                    again = queue_again(queue)
+                    complain(f"{again} {'item is' if again == 1 else 'items are'} queued again")
+            finally:
+                held.release()
         elif failed:
             raise UsageError(f"{queue.name}: it is being worked on\n  first   launch batch stop {queue.name}")
         _work(queue, detach=detach, as_json=as_json)

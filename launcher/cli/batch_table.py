@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.cli.columns import Column, Layout, lay_out, print_columns
 from launcher.cli.figures import age_text
 from launcher.cli.say import complain, say
-from launcher.runs.batch_queue import BatchQueue, worker_of
-from launcher.runs.batch_status import ItemRow, age_s, rows_of, totals
+from launcher.runs.batch_queue import FILE, BatchQueue, Work, worker_of
+from launcher.runs.batch_status import ItemRow, age_s, costs, rows_of, totals
 from launcher.values.queued_item import Item, ItemState
 
 if TYPE_CHECKING:
@@ -28,8 +28,35 @@ COLUMNS = (
 )
 
 
+COST = Column("COST", drop=4, is_figure=True)
+"""It is there only where something was rented."""
+
+
+def _with_costs(rows: Sequence[ItemRow]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
+    """Return the columns of rows, and their cells."""
+    if all(row.cents is None for row in rows):
+        return COLUMNS, [cells(row) for row in rows]
+    found = [(*cells(row)[:-1], _dollars(row), cells(row)[-1]) for row in rows]
+    return (*COLUMNS[:-1], COST, COLUMNS[-1]), found
+
+
+def _dollars(row: ItemRow) -> str:
+    from launcher.values.renting import dollars  # few batches rent
+
+    return "-" if row.cents is None else dollars(row.cents)
+
+
+def spent(queue: BatchQueue, cents: Mapping[int, int]) -> str:
+    """Say what a batch has cost of what it may; nothing for one that rents nothing."""
+    if (most := queue.max_cost) is None:
+        return ""
+    from launcher.values.renting import dollars
+
+    return f"; {dollars(sum(cents.values()))} of ${most:.2f}"
+
+
 def cells(row: ItemRow) -> tuple[str, ...]:
-    """Return the cells of a row."""
+    """Return the cells of a row, without its cost."""
     step = "-" if row.step is None else f"{row.step}/{row.steps}" if row.steps else str(row.step)
     loss = "-" if row.loss is None else f"{row.loss:.4g}" if isinstance(row.loss, float) else str(row.loss)
     age = age_s(row)
@@ -48,7 +75,7 @@ def cells(row: ItemRow) -> tuple[str, ...]:
 
 def table(rows: Sequence[ItemRow], width: int | None) -> Layout:
     """Return rows as lines in a width."""
-    return lay_out(COLUMNS, [cells(row) for row in rows], width)
+    return lay_out(*_with_costs(rows), width)
 
 
 def shape(row: ItemRow) -> BatchItem:
@@ -67,6 +94,7 @@ def shape(row: ItemRow) -> BatchItem:
         loss=loss,
         seen=row.seen,
         why=row.why,
+        cost=None if row.cents is None else row.cents / 100,
         values=dict(row.values),
     )
 
@@ -74,7 +102,7 @@ def shape(row: ItemRow) -> BatchItem:
 def print_rows(rows: Sequence[ItemRow], *, as_json: bool = False) -> None:
     """Print rows as a table, or an object a line."""
     if not as_json:
-        print_columns(COLUMNS, [cells(row) for row in rows])
+        print_columns(*_with_costs(rows))
         return
     from launcher.cli.answer import answer
 
@@ -84,13 +112,22 @@ def print_rows(rows: Sequence[ItemRow], *, as_json: bool = False) -> None:
 
 def print_status(queue: BatchQueue, *, as_json: bool) -> None:
     """Print how far each item is, and who works the batch."""
-    items = queue.items()
-    print_rows(rows_of(items), as_json=as_json)
+    items, cents = queue.items(), costs(queue)
+    print_rows(rows_of(items, cents=cents), as_json=as_json)
     if as_json:
         return
-    say(f"{queue.name}: {totals(items)}")
+    say(f"{queue.name}: {totals(items)}{spent(queue, cents)}")
     for line in who_works(queue, items):
         say(line)
+
+
+def tell_mended(queue: BatchQueue, work: Work) -> None:
+    """Say which launches a queue had lost, if there are any."""
+    if work.mended:
+        complain(
+            f"{queue.folder / FILE}: had lost the launches of {', '.join(work.mended)}: it was cut off, or is an older copy\n"
+            "  each is looked for where it was to run, and launched again only if it is not there"
+        )
 
 
 def who_works(queue: BatchQueue, items: Sequence[Item]) -> list[str]:

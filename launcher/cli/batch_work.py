@@ -14,13 +14,13 @@ from rich.live import Live
 from rich.text import Text
 
 from launcher.cli import streams
-from launcher.cli.batch_table import print_rows, shape, table, who_works
+from launcher.cli.batch_table import print_rows, shape, spent, table, tell_mended, who_works
 from launcher.cli.ending import shown_path
 from launcher.cli.say import complain, say
 from launcher.cli.signals import Terminated, cursor_back_on_stop
 from launcher.errors import RunError
 from launcher.runs.batch_queue import BatchQueue, take_work, worker_of
-from launcher.runs.batch_status import rows_of, totals
+from launcher.runs.batch_status import costs, rows_of, totals
 from launcher.runs.batching import Batching, Outcome
 from launcher.runs.item_view import ItemView
 from launcher.values.batch import REFUSED, Item, ItemState
@@ -71,9 +71,9 @@ class _JsonLinesView(_LinesView):
 class _TableView(_LinesView):
     """The table, drawn again in place."""
 
-    def __init__(self, live: Live, name: str) -> None:
+    def __init__(self, live: Live, queue: BatchQueue) -> None:
         super().__init__()
-        self._live, self._name = live, name
+        self._live, self._queue = live, queue
         self._drawn = 0.0
 
     def show(self, items: list[Item], live: Mapping[int, ItemView]) -> None:
@@ -82,8 +82,12 @@ class _TableView(_LinesView):
             return
         self._drawn = time.monotonic()
         console = self._live.console
-        rows = rows_of(_shown(items, live, max(FEWEST_LINES, console.height - 4)), live)
-        lines = [*table(rows, console.width).lines, f"{self._name}: {totals(items)}"]
+        cents = costs(self._queue)
+        rows = rows_of(_shown(items, live, max(FEWEST_LINES, console.height - 4)), live, cents)
+        lines = [
+            *table(rows, console.width).lines,
+            f"{self._queue.name}: {totals(items)}{spent(self._queue, cents)}",
+        ]
         self._live.update(
             Text("\n".join(map(printable, lines)), no_wrap=True, overflow="ellipsis"), refresh=True
         )
@@ -110,6 +114,7 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
     held = take_work(queue)
     if held is None:
         return follow(queue, as_json=as_json)
+    tell_mended(queue, held)
     try:
         with _view(queue, as_json=as_json) as view:
             batching = Batching(queue, view)
@@ -117,10 +122,10 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
     finally:
         queue.mark()
         held.release()
-    items = queue.items()
+    items, cents = queue.items(), costs(queue)
     if not as_json:
-        print_rows(rows_of(items))
-    complain(f"{queue.name}: {totals(items)}")
+        print_rows(rows_of(items, cents=cents))
+    complain(f"{queue.name}: {totals(items)}{spent(queue, cents)}")
     if outcome == Outcome.LEFT:
         complain("what runs goes on, what is queued waits")
     elif all(item.state == ItemState.ENDED for item in items):
@@ -159,7 +164,7 @@ def _view(queue: BatchQueue, *, as_json: bool) -> Iterator[_LinesView]:
         yield _JsonLinesView()
     elif console.is_terminal:
         with cursor_back_on_stop(console), Live(console=console, auto_refresh=False, transient=True) as live:
-            yield _TableView(live, queue.name)
+            yield _TableView(live, queue)
     else:
         yield _LinesView()
 

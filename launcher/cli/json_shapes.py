@@ -68,7 +68,7 @@ class BatchItem(Shape):
     """`launch batch`, a line for each change, and `launch batch status`, a line for each item.
 
     `state` is that of its run where it has one, else how far it is in the queue. `seen` is when its host was last heard.
-    `values` are its values of the matrix.
+    `cost` is in dollars, of what was rented for it. `values` are its values of the matrix.
     """
 
     kind: Literal["item"] = "item"
@@ -81,6 +81,7 @@ class BatchItem(Shape):
     loss: Number | None
     seen: float | None
     why: str | None
+    cost: float | None
     values: dict[str, Any]
 
 

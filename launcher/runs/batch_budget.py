@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -89,24 +88,15 @@ class Budget:
         raise RefusedError(words)
 
     def _committed(self) -> tuple[int, int, set[int]]:
-        """Return what the batch's rentals have cost, what those that are open may cost, in cents, and the items that have some."""
+        """Return what the batch's rentals have cost, what those that are open may cost, in cents, and the items of the latter."""
         runs = self._queue.runs()
         own = [rental for rental in ledger().rentals() if rental.intent.run in runs]
         spent = sum(rental.cents_at(rental.ended or rental.since) for rental in own if not rental.is_open)
         open_cents = sum(_most(rental) for rental in own if rental.is_open)
-        return spent, open_cents, {runs[rental.intent.run] for rental in own}
+        return spent, open_cents, {runs[rental.intent.run] for rental in own if rental.is_open}
 
 
 def _most(rental: Rental) -> int:
     """Return what an open rental may still have cost at its limit, also one of which nobody knows yet whether it began."""
     deadline = rental.intent.deadline
     return max(rental.cents_at(deadline), rental.time_cents(deadline))
-
-
-def costs(queue: BatchQueue) -> dict[int, int]:
-    """Return what was rented for each item has cost until now, or its end, in cents; nothing for one without a rental."""
-    runs, found, now = queue.runs(), dict[int, int](), time.time()
-    for rental in ledger().rentals():
-        if (number := runs.get(rental.intent.run)) is not None:
-            found[number] = found.get(number, 0) + rental.cents_at(rental.ended or now)
-    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,11 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.errors import BadFileError, RefusedError, UsageError
-from launcher.runs import resolve
+from launcher.runs import job_variables, resolve, secret_values
 from launcher.runs.launching import understand
 from launcher.runs.lookup import Lookup
 from launcher.runs.request import Request
 from launcher.values.batch import MOST_ITEMS, BatchFile, BatchRun, Rules
+from launcher.values.credential import credential_in
+from launcher.values.job import Job
 from launcher.values.parsing import build, line_of
 from launcher.values.toml import inline, parse_toml, read_toml
 
@@ -213,8 +216,9 @@ def _draft(
     """Return the item of a run at a point of the matrix. Its name is still that of the run."""
     words = run.command or (() if run.job else batch.command)
     holes = {key for key in point if any(f"{{{key}}}" in word for word in words)}
-    for key in holes:
-        words = tuple(word.replace(f"{{{key}}}", _shown(point[key])) for word in words)
+    if holes:  # in one pass: what a value holds is no hole
+        pattern = re.compile("|".join(re.escape(f"{{{key}}}") for key in holes))
+        words = tuple(pattern.sub(lambda hole: _shown(point[hole[0][1:-1]]), word) for word in words)
     own = {key: value for key, value in point.items() if key in OWN_KEYS and key not in holes}
     for key, value in own.items():
         if not isinstance(value, str):
@@ -282,11 +286,33 @@ def _check(drafts: Sequence[Draft], lookup: Lookup, mistakes: _Mistakes, tell: T
             tell(f"{number:,} of {len(drafts):,} are checked")
         for host in draft.hosts:
             try:
-                understand(draft.request._replace(host=host, name=draft.name), lookup)
+                job = understand(draft.request._replace(host=host, name=draft.name), lookup).job
+                _check_recorded(draft.request, job)
             except (UsageError, RefusedError) as error:
                 for words in re.split(r"\n(?!\s)", str(error)):
                     mistakes.add(_key_of(draft, words), words)
                 break
+
+
+def _check_recorded(request: Request, job: Job) -> None:
+    """Raise RefusedError or UsageError for what would be recorded, with the queue and the results, and is to be kept secret."""
+    named = [setting.partition("=")[::2] for setting in request.settings]
+    found = [(f"{key}: it holds", credential_in(written)) for key, written in named]
+    found += [("command: it holds", credential_in(word)) for word in request.words]
+    lines = [
+        f'{start} {kind}, and what a batch is made of is recorded\n  its name alone   secrets = ["NAME"]   and its value from your shell'
+        for start, kind in dict.fromkeys(found)
+        if kind is not None
+    ]
+    lines += [
+        f"{one.message}\n  {one.mend}"
+        for one in job_variables.findings(job.variables)
+        if one.level == "refuse"
+    ]
+    if lines:
+        raise RefusedError("\n".join(lines))
+    known = {name: os.environ[name] for name in job.secrets if os.environ.get(name)}
+    secret_values.check_recorded(job, known)
 
 
 def _key_of(draft: Draft, message: str) -> str:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Callable
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -17,6 +18,7 @@ from launcher.errors import (
     CardBusyError,
     HostError,
     LaunchError,
+    MachineGoneError,
     RefusedError,
     RunError,
     UnreachableError,
@@ -44,17 +46,21 @@ from launcher.values.batch import REFUSED, Item, ItemState
 from launcher.values.host import Host
 from launcher.values.record import RunState, State, is_terminal
 
+if TYPE_CHECKING:
+    from launcher.runs.tenant import Tenant
+
 RUN_EXISTS = "run-exists"
 PREPARING_LOOKS, PREPARING_LOOKS_THERE = 10, 1
 """So often a run may be found as one in preparation before it counts as there; at Kaggle, where a session may wait for long."""
 
 
 class Lane(NamedTuple):
-    """What work on an item needs: the queue, what is left to spend, and the way to its host's desks."""
+    """What work on an item needs: the queue, what is left to spend, the way to its host's desks, and who hears what a person must."""
 
     queue: BatchQueue
     budget: Budget
     opening: Opening | None
+    tell: Callable[[str], None]
 
 
 class Verdict(StrEnum):
@@ -116,7 +122,14 @@ def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
         return _failed(lane.queue, item, error)
     except (HostError, RunError) as error:
         return _failed(lane.queue, item, error)
-    return Attempt(lane.queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN, started=started)
+    try:
+        item = lane.queue.step(item, ItemState.CONFIRMED)
+    except BaseException:  # the disk is full: nobody follows it from here
+        started.desk.close()
+        if started.tenant is not None:
+            _hand_over(lane, item, started.tenant, started.mirror, view)
+        raise
+    return Attempt(item, Verdict.BEGAN, started=started)
 
 
 def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
@@ -126,11 +139,13 @@ def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
     there. Raises HostError if a person must act.
     """
     host = resolve.host(item.host)
+    mirror = Mirror(run_of(item), runs_folder())
     try:
         if host.lambda_cloud is not None:
             is_there = _is_rented(host, item, view)
         else:
-            is_there = _is_there(host, item, lane.opening, tries)
+            host = mirror.host() if _is_bound(mirror) else host  # its table may have changed since
+            is_there = _is_there(host, mirror, lane.opening, tries)
     except UnreachableError as error:
         return _failed(lane.queue, item, error)  # what was never bound to its host has not begun there
     except _PreparingError:
@@ -139,7 +154,6 @@ def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
         if item.state == ItemState.RESERVED:
             item = lane.queue.step(item, ItemState.SUBMITTED)
         return Attempt(lane.queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN)
-    mirror = Mirror(run_of(item), runs_folder())
     if mirror.folder.is_dir() and not [*mirror.folder.glob("[0-9]*")]:
         shutil.rmtree(mirror.folder)  # bound by a launch that never reached the host
     return submit(lane, item, view)
@@ -149,17 +163,26 @@ class _PreparingError(Exception):
     """Raised for a run that is prepared, and either about to begin or about to be removed."""
 
 
-def _is_there(host: Host, item: Item, opening: Opening | None, tries: int) -> bool:
-    """Whether a host has the run of an item; its mirror is bound to it then. Raises _PreparingError."""
+def _is_there(host: Host, mirror: Mirror, opening: Opening | None, tries: int) -> bool:
+    """Whether a host has a run; its mirror is bound to it then.
+
+    Raises _PreparingError, and OtherRootError where the host has another root than the one that the run was launched in.
+    """
     most = PREPARING_LOOKS if host.kaggle is None else PREPARING_LOOKS_THERE
     with connect(host, opening) as desk:
-        summaries = runs_of(desk, [run_of(item)])
+        mirror.check_root(host.name, desk.root_id)
+        summaries = runs_of(desk, [mirror.run])
         if not summaries:
             return False
         if summaries[0].state == State.PREPARING and tries < most:
             raise _PreparingError
-        Mirror(run_of(item), runs_folder()).bind_seen(host, desk.root_id, summaries[0].time)
+        mirror.bind_seen(host, desk.root_id, summaries[0].time)
     return True
+
+
+def _is_bound(mirror: Mirror) -> bool:
+    """Whether a run may have begun: its host is on record here before it does."""
+    return (mirror.folder / "client.json").is_file()
 
 
 def _is_rented(host: Host, item: Item, view: ItemView) -> bool:
@@ -167,8 +190,9 @@ def _is_rented(host: Host, item: Item, view: ItemView) -> bool:
     found = tenancies.rented_for(run_of(item))
     if found is None:
         return False
-    if (mirror := tenancies.mirror_of(found.tenancy)) is not None and mirror.began() is not None:
-        return True
+    mirror = tenancies.mirror_of(found.tenancy)
+    if mirror is not None and (mirror.began() is not None or not found.rental.is_open):
+        return True  # or it may have been, which nobody can tell any more
     if not found.rental.is_open:
         return False
     if mirror is not None:
@@ -205,7 +229,7 @@ def _put_back(queue: BatchQueue, item: Item, verdict: Verdict, words: str) -> At
 
 def _failed(queue: BatchQueue, item: Item, error: LaunchError) -> Attempt:
     """Deal with a launch that broke off: nothing began unless the run's host is bound, which comes before its start."""
-    if (Mirror(run_of(item), runs_folder()).folder / "client.json").is_file():
+    if _is_bound(Mirror(run_of(item), runs_folder())):
         return Attempt(item, Verdict.UNSETTLED, _line(error))
     return _put_back(queue, item, Verdict.SILENT, _line(error))
 
@@ -237,16 +261,31 @@ def follow_item(
             from launcher.runs.rent_ending import end_rent  # few runs are on a rented machine
 
             end_rent(tenant, mirror, state.state, view)
+    except MachineGoneError as error:
+        if tenant is not None:
+            raise
+        # The process that looked after it has brought the run home meanwhile.
+        return _state_of_gone(Mirror(mirror.run, runs_folder()), str(error))
     except BaseException:
         if tenant is not None and not tenant.is_released and tenant.rental.is_open:
-            keeper = tenant.hand_over(mirror)
-            view.note(f"process {keeper.pid} brings its files home, then ends the rent   {keeper.log}")
+            _hand_over(lane, item, tenant, mirror, view)
         raise
     finally:
         if tenant is not None:
             tenant.release()
     finish(mirror, state, view)
     return state
+
+
+def _hand_over(lane: Lane, item: Item, tenant: Tenant, mirror: Mirror, view: ItemView) -> None:
+    """Leave a rental to a process in the background; a person at the batch hears what a launch would say."""
+    from launcher.runs.rent_handing import hand_over  # few runs are on a rented machine
+
+    def tell(text: str) -> None:
+        view.note(text)
+        lane.tell(f"{item.name}: {text}")
+
+    hand_over(tenant, mirror, ItemView(tell))
 
 
 def _state_of_gone(mirror: Mirror, why_gone: str) -> RunState:

@@ -22,18 +22,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from launcher.client_locks import Lock, is_locked
 from launcher.errors import RunError, UnknownNameError, UsageError
-from launcher.runs.runs_folder import runs_folder
+from launcher.runs.runs_folder import make_runs_folder, runs_folder
+from launcher.runs.whole_file import sync
 from launcher.values.queued_item import FOLLOWING, NEVER_BEGAN, Item, ItemState
 
 if TYPE_CHECKING:
     from launcher.values.batch import Rules
 
 FOLDER = "batches"
+_WHOLE = "[!.]*"
+"""The names of batches: one that begins with a point was not made whole."""
 FILE = "queue.sqlite"
 LOCK = ".worker.lock"
 WORKER = "worker.json"
+SENT = "sent.jsonl"
+"""Beside the queue: each run and its host, a line before it is launched. What the queue has lost of that is put back from here."""
 OPEN = ".open"
 """A mark beside the queue of a batch that has not ended: a list of runs looks at no other."""
+MADE = ".made"
 VERSION = 1
 BUSY_S = 30.0
 _TABLES = """
@@ -73,6 +79,14 @@ class Worker(NamedTuple):
     machine: str
 
 
+class _Sent(NamedTuple):
+    """A run that was about to be launched for an item, and where."""
+
+    run: str
+    item: int
+    host: str
+
+
 class BatchQueue:
     """The queue of one batch. Use it in a `with`; its methods may be called from several threads.
 
@@ -110,6 +124,13 @@ class BatchQueue:
 
         with self._errors():
             return Rules.model_validate_json(self._value("rules"))
+
+    @property
+    def max_cost(self) -> float | None:
+        """What the batch may spend, in dollars; None if it rents nothing. It takes no pydantic to know."""
+        with self._errors():
+            most = json.loads(self._value("rules"))["max_cost"]
+            return None if most is None else float(most)
 
     def check_folder(self) -> None:
         """Raise UsageError unless this is the folder that the batch was made in: its runs take their files from there."""
@@ -181,6 +202,8 @@ class BatchQueue:
             "changed": time.time(),
         }
         changes = ", ".join(f"{key} = :{key}" for key in values)
+        if state == ItemState.SUBMITTED:
+            self._note_sent(_Sent(str(values["run"]), item.number, str(values["host"])))
         with self._errors(), self._transaction():
             done = self._data.execute(
                 f"UPDATE item SET {changes} WHERE number = :number AND state = :before",  # noqa: S608 - our own words
@@ -193,6 +216,53 @@ class BatchQueue:
                 f"{self.name}: {item.name} is not {item.state} any more: another process has changed it"
             )
         return self.item(item.number)
+
+    def mend(self) -> list[str]:
+        """Look through the whole file, and put back what it has lost of launches, of which there is a second record.
+
+        A file that was cut off, or replaced by an older copy, may have lost the last transitions without a sign. Returns the names
+        of the items that were launched under an id that it did not have: they are looked for there. Raises RunError for damage.
+        """
+        with self._errors():
+            (said,) = self._data.execute("PRAGMA quick_check(1)").fetchone()
+            if said != "ok":
+                raise sqlite3.DatabaseError(said)
+        known, last = self.runs(), {sent.item: sent for sent in self._sent()}
+        lost = [sent for sent in last.values() if sent.run not in known]
+        changes = "state = :state, run = :run, host = :host, outcome = NULL, why = NULL"
+        with self._errors(), self._transaction():
+            for sent in lost:
+                self._data.execute(
+                    f"UPDATE item SET {changes} WHERE number = :item",  # noqa: S608 - our own words
+                    {**sent._asdict(), "state": ItemState.SUBMITTED},
+                )
+                self._data.execute("INSERT INTO run VALUES (?, ?)", (sent.run, sent.item))
+        return [self.item(sent.item).name for sent in lost]
+
+    def _note_sent(self, sent: _Sent) -> None:
+        """Put on the disk what is about to be launched, beside the queue."""
+        path = self.folder / SENT
+        try:
+            with self._lock, path.open("ab") as file:
+                file.write(f"\n{json.dumps(sent._asdict())}".encode())  # what was cut off before ends there
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise RunError(
+                f"{path}: {error.strerror}\n  nothing was begun that is not on record there; mend that, then   launch batch resume {self.name}"
+            ) from error
+
+    def _sent(self) -> Iterator[_Sent]:
+        """Yield what was about to be launched. A line that is not whole was never acted on."""
+        try:
+            lines = (self.folder / SENT).read_bytes().splitlines()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise RunError(f"{self.folder / SENT}: {error.strerror}\n  nothing was begun") from error
+        for line in lines:
+            with contextlib.suppress(ValueError, TypeError):
+                yield _Sent(**json.loads(line))
 
     def mark(self) -> bool:
         """Mark whether the batch has ended, for lists of runs; return that. What the disk refuses costs them a look."""
@@ -288,15 +358,23 @@ def batches_folder() -> Path:
 def names() -> list[str]:
     """Return the names of this client's batches, the latest last."""
     folder = batches_folder()
-    found = [path.parent for path in folder.glob(f"*/{FILE}")] if folder.is_dir() else []
-    return [path.name for path in sorted(found, key=lambda path: (path.stat().st_mtime, path.name))]
+    found = [path.parent for path in folder.glob(f"{_WHOLE}/{FILE}")] if folder.is_dir() else []
+    return [path.name for path in sorted(found, key=lambda path: (_made(path), path.name))]
+
+
+def _made(folder: Path) -> float:
+    """Return when a batch was made: its queue changes whenever somebody looks at it."""
+    try:
+        return (folder / MADE).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def left_alone() -> dict[str, int]:
     """Return how many items are queued in each batch that no process works and that has not ended."""
     folder = batches_folder()
     found: dict[str, int] = {}
-    for path in sorted(folder.glob(f"*/{OPEN}")) if folder.is_dir() else ():
+    for path in sorted(folder.glob(f"{_WHOLE}/{OPEN}")) if folder.is_dir() else ():
         with contextlib.suppress(RunError), BatchQueue(path.parent.name, path.parent) as queue:
             if worker_of(queue) is None and not queue.mark():
                 found[queue.name] = sum(
@@ -318,13 +396,15 @@ def make_queue(name: str, rules: Rules, entries: Iterable[Entry]) -> BatchQueue:
         )
     part = folder.with_name(f".{name}.{os.getpid()}.part")
     try:
+        make_runs_folder(runs_folder())
         part.mkdir(parents=True)
         check_locks(part)
         _write(part / FILE, rules, entries)
-        (part / OPEN).touch()
-        _sync(part)
+        for one in (OPEN, MADE, SENT):
+            (part / one).touch()
+        sync(part)
         part.rename(folder)
-        _sync(folder.parent)
+        sync(folder.parent, folder.parent.parent)
     except (OSError, sqlite3.Error) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise RunError(f"{folder}: cannot be made: {why}\n  nothing was begun") from error
@@ -364,14 +444,6 @@ def _write(file: Path, rules: Rules, entries: Iterable[Entry]) -> None:
         data.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     finally:
         data.close()
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 _TRY = """
@@ -427,11 +499,14 @@ def open_queue(name: str | None) -> BatchQueue:
 
 
 class Work:
-    """The right to work a batch: a lock that ends with this process."""
+    """The right to work a batch: a lock that ends with this process.
 
-    def __init__(self, lock: Lock, folder: Path) -> None:
+    `mended` are the items whose launches the queue had lost.
+    """
+
+    def __init__(self, lock: Lock, folder: Path, mended: Sequence[str] = ()) -> None:
         """Take over a held lock."""
-        self._lock, self._folder = lock, folder
+        self._lock, self._folder, self.mended = lock, folder, mended
 
     def release(self) -> None:
         """Let another process work the batch."""
@@ -441,18 +516,26 @@ class Work:
 
 
 def take_work(queue: BatchQueue) -> Work | None:
-    """Become the one that works a batch; None if another process does. Raises RunError where the disk refuses."""
+    """Become the one that works a batch, and mend its queue; None if another process does.
+
+    Raises RunError where the disk refuses, or the queue cannot be mended.
+    """
     import platform
 
+    lock: Lock | None = None
     try:
         lock = Lock.take(str(queue.folder / LOCK), 0.2)
         if lock is None:
             return None
         record = {"pid": os.getpid(), "machine": platform.node()}
         (queue.folder / WORKER).write_text(json.dumps(record))
-    except OSError as error:
-        raise RunError(f"{queue.folder}: {error.strerror}\n  nothing was begun") from error
-    return Work(lock, queue.folder)
+        return Work(lock, queue.folder, queue.mend())
+    except BaseException as error:
+        if lock is not None:
+            lock.release()
+        if isinstance(error, OSError):
+            raise RunError(f"{queue.folder}: {error.strerror}\n  nothing was begun") from error
+        raise
 
 
 def worker_of(queue: BatchQueue) -> Worker | None:

@@ -6,14 +6,15 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.errors import HostError, RunError
-from launcher.runs.batch_budget import costs
 from launcher.runs.batch_item import request_of
 from launcher.runs.batch_queue import BatchQueue
+from launcher.runs.batch_status import costs
 from launcher.runs.comparing import ComparedRun, compare, draw
 from launcher.runs.metric_results import Goal, MetricResult
 from launcher.runs.mirror import Mirror
@@ -23,11 +24,13 @@ from launcher.runs.runs_folder import runs_folder
 from launcher.runs.view import SilentStage
 from launcher.runs.whole_file import write_whole
 from launcher.values.batch import Item
+from launcher.values.toml import parse_toml
 
 RESULTS, PICTURE = "results.csv", "curves.png"
 _FIRST = ("item", "run", "host", "card", "state", "reason", "attempts", "seconds", "cost")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A cell of text that begins like this would be a formula in a spreadsheet."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""A cell of text that begins like this would be a formula in a spreadsheet, unless it is a number."""
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class Best(NamedTuple):
@@ -127,7 +130,10 @@ def _first(item: Item, run: ComparedRun | None, cents: int | None) -> list[Any]:
 
 def _settings(item: Item) -> dict[str, Any]:
     """Return what an item was launched with: its values of the matrix, and its settings."""
-    given = dict(setting.split("=", 1) for setting in request_of(item).settings)
+    given = {}
+    for setting in request_of(item).settings:
+        key, _, written = setting.partition("=")
+        given[key] = parse_toml(f"value = {written}", key)["value"]
     return {**{key: value for key, value in given.items() if key not in item.values}, **item.values}
 
 
@@ -139,7 +145,9 @@ def _cell(value: Any) -> Any:
     """Return a value as a cell that is no formula."""
     if isinstance(value, dict | list):
         value = json.dumps(value)
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    if isinstance(value, str) and value.startswith(_FORMULA) and not _NUMBER.fullmatch(value):
+        return f"'{value}"
+    return value
 
 
 def _best(

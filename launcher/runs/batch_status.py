@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.runs_folder import runs_folder
 from launcher.values.queued_item import Item, ItemState
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 class ItemRow(NamedTuple):
     """An item as a table shows it. `state` is its run's where it has one, else the queue's word.
 
-    `seen` is when its host was last heard, in seconds since 1970. `why` says what it waits for, or why it ended.
+    `seen` is when its host was last heard, in seconds since 1970. `why` says what it waits for, or why it ended. `cents` are what
+    was rented for it has cost; None if nothing was.
     """
 
     name: str
@@ -30,6 +32,7 @@ class ItemRow(NamedTuple):
     seen: float | None
     why: str | None
     values: Mapping[str, Any]
+    cents: int | None = None
 
     @property
     def short(self) -> str:
@@ -37,10 +40,12 @@ class ItemRow(NamedTuple):
         return (self.run or "-").rpartition("-")[2]
 
 
-def rows_of(items: Iterable[Item], live: Mapping[int, ItemView] | None = None) -> list[ItemRow]:
-    """Return a row for each item. `live` is what a worker knows of those that it launches and follows."""
-    live = live or {}
-    return [_row(item, live.get(item.number)) for item in items]
+def rows_of(
+    items: Iterable[Item], live: Mapping[int, ItemView] | None = None, cents: Mapping[int, int] | None = None
+) -> list[ItemRow]:
+    """Return a row for each item. `live` is what a worker knows of those that it launches and follows, `cents` what they cost."""
+    live, cents = live or {}, cents or {}
+    return [_row(item, live.get(item.number))._replace(cents=cents.get(item.number)) for item in items]
 
 
 def _row(item: Item, view: ItemView | None) -> ItemRow:
@@ -99,3 +104,16 @@ def _word(state: ItemState) -> str:
 def age_s(row: ItemRow) -> float | None:
     """Return how long ago a row's host was last heard; None if it never was."""
     return None if row.seen is None else max(0.0, time.time() - row.seen)
+
+
+def costs(queue: BatchQueue) -> dict[int, int]:
+    """Return what was rented for each item has cost until now, or its end, in cents; nothing for one without a rental."""
+    if queue.max_cost is None:  # without it nothing is rented
+        return {}
+    from launcher.runs.tenancies import ledger
+
+    runs, found, now = queue.runs(), dict[int, int](), time.time()
+    for rental in ledger().rentals():
+        if (number := runs.get(rental.intent.run)) is not None:
+            found[number] = found.get(number, 0) + rental.cents_at(rental.ended or now)
+    return found

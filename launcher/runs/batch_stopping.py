@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from launcher.errors import LaunchError, UsageError
-from launcher.runs.batch_item import give_up_machine
+from launcher.errors import LaunchError, RunError, UnreachableError, UsageError
+from launcher.runs import resolve, tenancies
+from launcher.runs.batch_item import give_up_machine, why_ended
 from launcher.runs.batch_queue import BatchQueue, Work, take_work, worker_of
 from launcher.runs.control import runs_of
 from launcher.runs.control import stop as stop_run
+from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
-from launcher.runs.run_desk import open_desk
+from launcher.runs.run_desk import connect, open_desk
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.silent_view import SilentView
 from launcher.values.batch import DROPPED, REFUSED, Item, ItemState
-from launcher.values.record import is_terminal
+from launcher.values.record import State, is_terminal
 
 LOOK_S = 0.5
+ANSWERS_S = 30.0
+"""How long the process that works a batch may take to drop what is queued."""
+MOST_PLACES = 16
+STOPPED = "the batch was stopped"
 AGAIN = ("failed", REFUSED, DROPPED, "stop-incomplete")
 
 
@@ -34,13 +42,16 @@ class Stopped(NamedTuple):
 def stop_batch(queue: BatchQueue, *, now: bool, tell: Callable[[str], None]) -> list[Stopped]:
     """End what is queued, then the runs; return what became of each that had not ended.
 
-    A process that works the batch begins nothing more, and is waited for while it launches something; `tell` says so.
+    A process that works the batch begins nothing more, and is waited for while it launches something; `tell` says so. Raises
+    UsageError if that process does nothing any more.
     """
     queue.wish_stop("now" if now else "stop")
     before = [item for item in queue.items() if item.state != ItemState.ENDED]
     work = _after_launches(queue, tell)
     try:
-        return [_stop(queue, queue.item(item.number), now=now, is_ours=work is not None) for item in before]
+        return _stop_all(
+            queue, [queue.item(item.number) for item in before], now=now, is_ours=work is not None
+        )
     finally:
         if work is not None:
             queue.mark()
@@ -49,32 +60,77 @@ def stop_batch(queue: BatchQueue, *, now: bool, tell: Callable[[str], None]) -> 
 
 def _after_launches(queue: BatchQueue, tell: Callable[[str], None]) -> Work | None:
     """Return once nothing is being launched: with the right to work the batch, or None while another process follows its runs."""
+    deadline = time.monotonic() + ANSWERS_S
     while True:
         if (work := take_work(queue)) is not None:
             return work
-        beginning = queue.items(ItemState.RESERVED, ItemState.SUBMITTED)
-        if not beginning and not queue.items(ItemState.QUEUED):
+        beginning, queued = (
+            queue.items(ItemState.RESERVED, ItemState.SUBMITTED),
+            queue.items(ItemState.QUEUED),
+        )
+        if not beginning and not queued:
             return None
+        if not beginning and time.monotonic() > deadline:
+            raise UsageError(
+                f"{queue.name}: {worker_words(queue)} holds it and does nothing: it may be stopped, as by Ctrl-Z\n"
+                f"  let it go on   kill -CONT PID     or end it   kill -9 PID     then   launch batch stop {queue.name}"
+            )
         tell(
-            f"waits for {len(beginning)} launches that are on their way"
+            f"{worker_words(queue)} has {len(beginning)} launches on their way"
             if beginning
-            else "its worker ends what is queued"
+            else f"{worker_words(queue)} ends what is queued"
         )
         time.sleep(LOOK_S)
+
+
+def worker_words(queue: BatchQueue) -> str:
+    """Name the process that works a batch."""
+    worker = worker_of(queue)
+    return "its process" if worker is None else f"process {worker.pid} on {worker.machine}"
+
+
+def _stop_all(queue: BatchQueue, items: Sequence[Item], *, now: bool, is_ours: bool) -> list[Stopped]:
+    """Stop the runs of items, each place by itself: one that does not answer delays no other, and is asked once."""
+    places: dict[tuple[str | None, ...], list[Item]] = {}
+    for item in items:
+        places.setdefault(_place(item), []).append(item)
+    stop = functools.partial(_stop_at_a_place, queue, now=now, is_ours=is_ours)
+    with ThreadPoolExecutor(MOST_PLACES) as pool:
+        found = {one.item.number: one for stopped in pool.map(stop, places.values()) for one in stopped}
+    return [found[item.number] for item in items]
+
+
+def _place(item: Item) -> tuple[str | None, ...]:
+    """Return what runs that are at one place have in common: each rented machine is one."""
+    root = read_json(runs_folder() / item.run / "client.json").get("root") if item.run else None
+    return item.host, root
+
+
+def _stop_at_a_place(queue: BatchQueue, items: Sequence[Item], *, now: bool, is_ours: bool) -> list[Stopped]:
+    stopped: list[Stopped] = []
+    silent: str | None = None
+    for item in items:
+        if silent is not None and item.run is not None:
+            stopped.append(Stopped(item, str(item.state), silent))
+            continue
+        try:
+            stopped.append(_stop(queue, item, now=now, is_ours=is_ours))
+        except LaunchError as error:
+            problem = str(error).splitlines()[0]
+            silent = problem if isinstance(error, UnreachableError) else None
+            stopped.append(Stopped(item, str(item.state), problem))
+    return stopped
 
 
 def _stop(queue: BatchQueue, item: Item, *, now: bool, is_ours: bool) -> Stopped:
     """Stop the run of an item, and put its end on record if nobody else does."""
     if item.state == ItemState.ENDED:
         return Stopped(item, item.outcome or "ended")
-    try:
-        state, problem = _stop_run(item, now=now)
-    except LaunchError as error:
-        return Stopped(item, str(item.state), str(error).splitlines()[0])
+    state, why, problem = _stop_run(item, now=now)
     if is_ours and (state == DROPPED or is_terminal(state)):
         if item.state in (ItemState.RESERVED, ItemState.SUBMITTED) and state != DROPPED:
             item = queue.step(_submitted(queue, item), ItemState.CONFIRMED)
-        item = queue.step(item, ItemState.ENDED, outcome=state, why="the batch was stopped")
+        item = queue.step(item, ItemState.ENDED, outcome=state, why=why)
     return Stopped(item, state, problem)
 
 
@@ -82,23 +138,27 @@ def _submitted(queue: BatchQueue, item: Item) -> Item:
     return queue.step(item, ItemState.SUBMITTED) if item.state == ItemState.RESERVED else item
 
 
-def _stop_run(item: Item, *, now: bool) -> tuple[str, str | None]:
-    """Stop the run of an item; return its state then, DROPPED for one that never began, and what is left of it."""
+def _stop_run(item: Item, *, now: bool) -> tuple[str, str, str | None]:
+    """Stop the run of an item; return its state then, DROPPED for one that never began, why, and what is left of it."""
     if item.run is None:
-        return DROPPED, None
+        return DROPPED, STOPPED, None
     mirror = Mirror(item.run, runs_folder())
-    if not (mirror.folder / "client.json").is_file():
+    is_bound = (mirror.folder / "client.json").is_file()
+    if not is_bound and item.state != ItemState.CONFIRMED:
         give_up_machine(item.run, SilentView())
-        return DROPPED, None
+        return DROPPED, STOPPED, None
     known = mirror.state()
     if known is not None and is_terminal(known.state):
-        return str(known.state), None
-    with open_desk(mirror.host(), mirror) as desk:
+        return str(known.state), why_ended(known) or STOPPED, None
+    if (gone := tenancies.gone(mirror)) is not None:
+        return State.FAILED, gone.splitlines()[0], None
+    # Without its mirror, which somebody has removed, a run is still where it was begun.
+    with open_desk(mirror.host(), mirror) if is_bound else connect(resolve.host(item.host)) as desk:
         if not runs_of(desk, [item.run]):
             give_up_machine(item.run, SilentView())
-            return DROPPED, None
+            return DROPPED, STOPPED, None
         row = stop_run(desk, item.run, now=now, grace_s=mirror.plan().stop_grace_s)
-    return str(row.summary.state), row.problem
+    return str(row.summary.state), STOPPED, row.problem
 
 
 def queue_again(queue: BatchQueue) -> int:
@@ -112,15 +172,21 @@ def queue_again(queue: BatchQueue) -> int:
 
 def remove_batch(queue: BatchQueue) -> int:
     """Remove a batch whose items have ended; return how many runs of it stay. Raises UsageError for one that goes on."""
-    if (worker := worker_of(queue)) is not None:
+    work = take_work(queue)
+    if work is None:
         raise UsageError(
-            f"{queue.name}: process {worker.pid} on {worker.machine} works it\n  first   launch batch stop {queue.name}"
+            f"{queue.name}: {worker_words(queue)} works it\n  first   launch batch stop {queue.name}"
         )
-    items = queue.items()
-    if left := sum(item.state != ItemState.ENDED for item in items):
-        raise UsageError(
-            f"{queue.name}: {left} of its items have not ended\n  first   launch batch stop {queue.name}"
-        )
-    queue.close()
-    shutil.rmtree(queue.folder)
+    try:
+        items = queue.items()
+        if left := sum(item.state != ItemState.ENDED for item in items):
+            raise UsageError(
+                f"{queue.name}: {left} of its items have not ended\n  first   launch batch stop {queue.name}"
+            )
+        queue.close()
+        shutil.rmtree(queue.folder)
+    except OSError as error:
+        raise RunError(f"{error.filename or queue.folder}: {error.strerror}") from error
+    finally:
+        work.release()
     return sum(item.run is not None for item in items)

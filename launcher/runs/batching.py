@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Protocol
+from urllib.parse import quote
 
 from platformdirs.unix import Unix
 
@@ -100,6 +101,12 @@ class _Host:
     def open(self) -> None:
         """Something was begun, or ended there: it may be tried at once."""
         self.closed_until, self.times, self.silent, self.why = 0.0, 0, 0, None
+
+    def note_end(self, *, has_failed_early: bool) -> bool:
+        """Count a run that has ended there; return whether that has the host rested from now on."""
+        self.failures = self.failures + 1 if has_failed_early else 0
+        self.open()
+        return self.failures == FAILURES
 
     @property
     def is_rested(self) -> bool:
@@ -300,13 +307,39 @@ class Batching:
         self._news.put(lambda: what(*values))
 
     def _begin(self, item: Item, view: ItemView, host: str) -> None:
-        with contextlib.nullcontext() if self._hosts[host].is_rented else _turn(host):
+        with contextlib.nullcontext() if self._hosts[host].is_rented else self._turn(host, view):
             attempt = begin(self._lane(host), item, host, view)
         self._after(attempt, view, host)
 
+    @contextlib.contextmanager
+    def _turn(self, host: str, view: ItemView) -> Iterator[None]:
+        """Begin something on a host when no other batch of this user does; leave it to others for a moment then.
+
+        Raises _LeaveError if the batch is left, or stopped, before its turn comes.
+        """
+        lock = None
+        while lock is None:
+            try:
+                lock = _take_turn(host)
+            except OSError as error:  # a home that cannot be written: then nobody takes turns
+                view.note(f"takes no turns with other batches: {error.filename}: {error.strerror}")
+                yield
+                return
+            if lock is None:
+                view.doing = f"waits for another batch's launch on {host}"
+                if self._leaves.is_set() or self._queue.stop_wish is not None:
+                    raise _LeaveError
+        view.doing = None
+        try:
+            yield
+        finally:
+            lock.release()
+            time.sleep(TURN_S)
+
     def _lane(self, host: str | None) -> Lane:
         line = self._hosts[host or ""].line
-        return Lane(self._queue, self._budget, None if line is None else on_line(line))
+        opening = None if line is None else on_line(line)
+        return Lane(self._queue, self._budget, opening, lambda text: self._tell(self._view.note, text))
 
     def _settle(self, item: Item, view: ItemView) -> None:
         tries = 0
@@ -382,20 +415,21 @@ class Batching:
         self._live.pop(item.number, None)
 
     def _needs_person(self, item: Item, why: str) -> None:
-        self._beginning.pop(item.number, None)
+        host = self._beginning.pop(item.number, None)
         self._live.pop(item.number, None)
         self._queue.note({item.number: why})
         self._changed(self._queue.item(item.number))
+        if host is not None and self._items[item.number].state == ItemState.QUEUED:
+            self._hosts[host].close(why.splitlines()[0], is_silent=True)  # it is not tried again at once
 
     def _ended(self, item: Item, state: RunState) -> None:
         view = self._live.pop(item.number)
         host = self._hosts[item.host or ""]
         has_failed = state.state in (State.FAILED, State.STOP_INCOMPLETE)
-        host.failures = host.failures + 1 if has_failed and view.step is None else 0
-        host.open()
-        if host.is_rested:
+        if host.note_end(has_failed_early=has_failed and view.step is None):
             self._view.note(
                 f"{item.host}: {FAILURES} runs in a row failed before their first step; nothing more is begun there"
+                f"   try it again   launch batch resume {self._queue.name}"
             )
         self._changed(
             self._queue.step(
@@ -404,16 +438,8 @@ class Batching:
         )
 
 
-@contextlib.contextmanager
-def _turn(host: str) -> Iterator[None]:
-    """Begin something on a host when no other batch of this user does; leave it to others for a moment then."""
+def _take_turn(host: str) -> Lock | None:
+    """Take the lock under which batches of this user begin something on a host; None if another one holds it. Raises OSError."""
     folder = Unix("launch").user_data_path / "turns"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = None
-    while lock is None:
-        lock = Lock.take(str(folder / f"{host}.lock"), 5.0)
-    try:
-        yield
-    finally:
-        lock.release()
-        time.sleep(TURN_S)
+    return Lock.take(str(folder / f"{quote(host, safe='')}.lock"), LOOK_S)

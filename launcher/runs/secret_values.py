@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from launcher.errors import UsageError
 from launcher.runs.env_file import HiddenValues
@@ -96,10 +96,16 @@ def values(job: Job, given: HiddenValues = NO_VALUES) -> dict[str, str]:
     be hidden, or that the job itself contains.
     """
     found = {name: given.values[name] if name in given.values else _value(name) for name in job.secrets}
+    check_recorded(job, found, given)
+    return found
+
+
+def check_recorded(job: Job, known: Mapping[str, str], given: HiddenValues = NO_VALUES) -> None:
+    """Raise UsageError if what goes on record of a job contains one of these values of secrets, by their names."""
     recorded = {
         key: json.dumps(one) for key, one in job.model_dump(mode="json", include=set(_RECORDED)).items()
     }
-    for name, value in found.items():
+    for name, value in known.items():
         written = json.dumps(value.strip())[1:-1]
         key = next((key for key, text in recorded.items() if written in text), None)
         if key is not None and not _is_in_every_log(value):
@@ -108,7 +114,6 @@ def values(job: Job, given: HiddenValues = NO_VALUES) -> dict[str, str]:
                 f'  let the script read it   os.environ["{name}"]'
                 + (f"     if it is no secret   -e {name}=…" if name in given.values else "")
             )
-    return found
 
 
 def _value(name: str) -> str:
