@@ -107,12 +107,14 @@ TABLES = {
     "batches": Table(
         "batches",
         "Killed workers of batches",
-        ("tests/runs/test_batch_kills.py",),
+        ("tests/runs/test_batches_everywhere.py",),
         {"LAUNCH_BATCH_KILLS": "20"},
         "The process that works a batch is killed by SIGKILL after a random while, twenty times, and `launch batch resume` typed each time.\n"
-        "Its items may go to this machine, two roots over SSH, and a host that is down; a part of them goes to the stand-ins for Kaggle\n"
-        "and Lambda Cloud. *Once* are the items that began once and ended once by a ledger outside of their runs; pushes and rents are\n"
-        "counted by the stand-ins. The last item may only run on the host that is down, and is still queued.\n",
+        "Its items may go to this machine, two roots over SSH, an engine's containers, and a host that is down; a part of them goes to the\n"
+        "engine and to the stand-ins for Kaggle and Lambda Cloud alone. Before each start the services lose an answer of some calls, and\n"
+        "answer others with 429 and 503; the SSH connections are cut twice. *Once* are the items that began once and ended once by a\n"
+        "ledger outside of their runs; containers are counted by the docker CLI, pushes and rents by the stand-ins. The last item may\n"
+        "only run on the host that is down, and is still queued.\n",
         {"done": "batch", "kills": "kills", "hosts": "runs", "once": "once"},
     ),
     "rents": Table(

@@ -15,17 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from testbed.client import Client, processes_of
+from testbed.engine import BASE, Engine
+from testbed.kaggle_account import HOST, KaggleAccount
+from testbed.lambda_cloud import LambdaCloud
 from testbed.sshd import SshHost
 
 ITEM = """
 import os, sys, time
 item, steps, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 def note(word):
-    try:
-        with open({ledger!r}, "a") as file:
-            file.write("%s %s %s\\n" % (word, item, os.getcwd()))
-    except FileNotFoundError:
-        pass  # a machine with a disk of its own
+    for ledger in ({ledger!r}, {inner!r}):
+        try:
+            with open(ledger, "a") as file:
+                file.write("%s %s %s\\n" % (word, item, os.getcwd()))
+            return
+        except FileNotFoundError:
+            pass  # a container, or a machine with a disk of its own
 note("begin")
 if "fail" in sys.argv[4:]:
     sys.exit("it fails")
@@ -62,6 +67,11 @@ main()
 """A client that dies before, or after, a certain transition of its batch."""
 
 
+DOCKER_USER = "ada"
+INNER = f"/home/{DOCKER_USER}/.launch/cache/ledger"
+"""The ledger that items in containers write: of the host's folders they have the cache."""
+
+
 class Batches:
     """A client with the hosts `local`, `A` and `B` (over SSH, each a root of its own), and `gone`, which nobody reaches."""
 
@@ -80,7 +90,18 @@ class Batches:
             file.write("\n".join([*tables, gone]))
         self.ledger.touch()
         self.ledger.chmod(0o666)
-        client.script(ITEM.format(ledger=str(self.ledger)), "item.py")
+        client.script(ITEM.format(ledger=str(self.ledger), inner=INNER), "item.py")
+        self._ledgers = [self.ledger]
+
+    def add_docker(self, engine: Engine) -> None:
+        """Add the host `dock`, whose items run in containers of that engine. Its root is empty at first."""
+        home = engine.machine.homes / DOCKER_USER
+        self.roots["dock"] = home / ".launch"
+        engine.machine.ssh("rm", "-rf", ".launch/runs", ".launch/cache/ledger", user=DOCKER_USER)
+        self._ledgers.append(home / Path(INNER).relative_to(f"/home/{DOCKER_USER}"))
+        table = engine.machine.table("dock", user=DOCKER_USER, runtime="docker")
+        with (self.client.project / "launch.toml").open("a") as file:
+            file.write(f'\n{table}\n[hosts.dock.build]\nbase = "{BASE}"\n')
 
     def write(self, runs: list[dict[str, Any]], name: str = "sweep", **keys: Any) -> str:
         """Write a batch's file with these runs and keys; return its name."""
@@ -120,7 +141,8 @@ class Batches:
 
     def noted(self, word: str) -> collections.Counter[str]:
         """How often each item has begun, or ended, by its own word."""
-        lines = [line.split() for line in self.ledger.read_text().splitlines()]
+        texts = [ledger.read_text() for ledger in self._ledgers if ledger.exists()]
+        lines = [line.split() for text in texts for line in text.splitlines()]
         return collections.Counter(item for said, item, _ in lines if said == word)
 
     def runs_on(self, host: str) -> dict[str, str | None]:
@@ -130,6 +152,26 @@ class Batches:
             states = sorted((run / "record").glob("[0-9]*/state.json"))
             found[run.name] = json.loads(states[-1].read_text())["state"] if states else None
         return found
+
+    def judge_clouds(self, account: KaggleAccount, cloud: LambdaCloud) -> None:
+        """Each item of an account was pushed, or rented for, once; nothing that is paid for, or on the web, is left."""
+        rows = self.rows().values()
+        pushed = [f"alice/launch-{row['run']}-1/1" for row in rows if row["host"] == HOST]
+        assert sorted(account.pushes()) == sorted(pushed)
+        self.client.ok("reconcile")
+        cloud.until_gone()
+        rented = {row["run"] for row in rows if row["host"] == "rented"}
+        assert {rental.intent.run for rental in cloud.rentals()} == rented
+        assert all(row["cost"] is not None for row in rows if row["host"] == "rented")
+
+    def judge_docker(self, engine: Engine) -> None:
+        """Each item of the host `dock` has one container, by the engine, which was started once."""
+        names = engine.docker("ps", "-a", "--format", "{{.Names}}").split()
+        runs = [row["run"] for row in self.rows().values() if row["host"] == "dock"]
+        assert sorted(names) == sorted(f"launch-{run}" for run in runs)
+        assert all(
+            engine.docker("inspect", "--format", "{{.RestartCount}}", name).strip() == "0" for name in names
+        )
 
     def judge(self, items: list[str]) -> None:
         """Each item began once and ended once, in one run; no run is prepared and left; its file came home."""
