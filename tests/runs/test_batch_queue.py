@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import sqlite3
 import subprocess
 from pathlib import Path
@@ -166,3 +167,83 @@ def test_two_thousand_items_are_small_and_quickly_counted(folder):
         )
         assert size < 10_000
         assert made.counts() == {(Q, None): 2000}
+
+
+def sent(queue, cut):
+    """Have another process put an item's launch on record, die, and its log be cut off; return how long the log was."""
+    queue.close()
+    process = multiprocessing.get_context("fork").Process(target=_send, args=(queue.folder.name,))
+    process.start()
+    process.join()
+    log = queue.folder / "queue.sqlite-wal"
+    data = log.read_bytes()
+    log.write_bytes(data[: int(len(data) * cut)])
+    (queue.folder / "queue.sqlite-shm").unlink()
+    return len(data)
+
+
+def _send(name):
+    queue = open_queue(name)
+    item = queue.step(queue.items()[1], R, run="261125-i2-abcdef", host="A")
+    queue.step(queue.step(item, S), C)
+    os._exit(9)
+
+
+@pytest.mark.parametrize("cut", [step / 20 for step in range(21)])
+def test_a_log_that_was_cut_off_anywhere_has_lost_no_launch(queue, cut):
+    """SQLite takes what is left of it without a sign. What was launched is known by its id, and so looked for."""
+    assert sent(queue, cut) > 10_000
+    with open_queue("sweep") as again:
+        known = again.runs()
+        work = take_work(again)
+        item = again.items()[1]
+        assert (item.run, item.host) == ("261125-i2-abcdef", "A")
+        assert item.state in (R, S, C)
+        assert work.mended == ([] if "261125-i2-abcdef" in known else ["i2"])
+        assert [one.state for one in again.items() if one.number != 2] == [Q, Q]
+        work.release()
+        assert take_work(again).mended == []
+
+
+def test_what_cannot_be_put_on_record_is_not_launched(queue):
+    """The second record comes first: the item stays as it was."""
+    item = queue.step(queue.items()[0], R, run="261125-i1-abcdef", host="A")
+    (queue.folder / "sent.jsonl").unlink()
+    (queue.folder / "sent.jsonl").mkdir()
+    with pytest.raises(RunError, match="nothing was begun that is not on record there"):
+        queue.step(item, S)
+    assert queue.item(item.number).state == R
+
+
+def test_a_record_of_a_launch_that_was_cut_off_is_none(queue):
+    """The launch was never made; the next record is whole all the same."""
+    first, second, _ = (
+        queue.step(item, R, run=f"261125-{item.name}-abcdef", host="A") for item in queue.items()
+    )
+    queue.step(first, S)
+    path = queue.folder / "sent.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    queue.step(second, S)
+    assert [one.item for one in queue._sent()] == [second.number]
+
+
+def test_a_batch_that_was_not_made_whole_is_none(queue):
+    """As one whose command was killed: it is neither the latest nor left alone."""
+    shutil.copytree(queue.folder, queue.folder.with_name(".other.77.part"))
+    assert batch_queue.names() == ["sweep"]
+    assert batch_queue.left_alone() == {"sweep": 3}
+
+
+def test_the_latest_batch_is_the_one_that_was_made_last(queue):
+    """Whichever was changed since."""
+    with make_queue("later", Rules(), [Entry("i1", "{}", ("A",), {})]):
+        pass
+    queue.step(queue.items()[0], R, run="261125-i1-abcdef", host="A")
+    queue.close()
+    with open_queue(None) as latest:
+        assert latest.name == "later"
+
+
+def test_a_folder_of_runs_that_a_batch_makes_is_not_committed(queue):
+    """As one that a launch makes."""
+    assert (queue.folder.parents[1] / ".gitignore").read_text() == "*\n"

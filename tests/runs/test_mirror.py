@@ -702,3 +702,19 @@ def test_the_last_step_and_its_loss_outlive_a_record_that_has_none(mirror, ended
         (mirror.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (mirror.folder / name).write_text(text)
     assert (mirror.state().state, mirror.last_step()) == ("stopped", (43, 1 / 3))
+
+
+def test_what_a_run_is_bound_to_is_on_the_disk_before_it_begins(tmp_path, monkeypatch):
+    """With the folders that lead there, also if an earlier command wrote the same and died: after a power cut it is known where the run is."""
+    synced, sync = [], os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda one: synced.append(os.readlink(f"/proc/self/fd/{one}")) or sync(one)
+    )
+    mirror = Mirror(RUN, tmp_path / "runs")
+    mirror.bind(LOCAL, "a-root", PLAN)
+    once = {mirror.folder / "client.json", mirror.folder / "plan.json", mirror.folder, mirror.folder.parent}
+    assert {*map(str, once), str(tmp_path)} == {*synced}
+    assert synced.index(str(mirror.folder / "client.json")) < synced.index(str(mirror.folder))
+    synced.clear()
+    mirror.bind(LOCAL, "a-root", PLAN)
+    assert {*map(str, once)} == {*synced}
