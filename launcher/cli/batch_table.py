@@ -11,7 +11,6 @@ from launcher.cli.say import complain, say
 from launcher.runs.batch_queue import FILE, BatchQueue, Work, worker_of
 from launcher.runs.batch_status import ItemRow, age_s, costs, rows_of, totals
 from launcher.values.queued_item import Item, ItemState
-from launcher.values.renting import dollars
 
 if TYPE_CHECKING:
     from launcher.cli.json_shapes import BatchItem
@@ -42,13 +41,18 @@ def _with_costs(rows: Sequence[ItemRow]) -> tuple[tuple[Column, ...], list[tuple
 
 
 def _dollars(row: ItemRow) -> str:
+    from launcher.values.renting import dollars  # few batches rent
+
     return "-" if row.cents is None else dollars(row.cents)
 
 
 def spent(queue: BatchQueue, cents: Mapping[int, int]) -> str:
     """Say what a batch has cost of what it may; nothing for one that rents nothing."""
-    most = queue.max_cost
-    return "" if most is None else f"; {dollars(sum(cents.values()))} of ${most:.2f}"
+    if (most := queue.max_cost) is None:
+        return ""
+    from launcher.values.renting import dollars
+
+    return f"; {dollars(sum(cents.values()))} of ${most:.2f}"
 
 
 def cells(row: ItemRow) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.runs_folder import runs_folder
 from launcher.values.queued_item import Item, ItemState
 

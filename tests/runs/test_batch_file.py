@@ -180,3 +180,31 @@ def test_what_three_hundred_items_share_is_read_once(folder):
         "config",
     }
     assert not {name: times for name, times in names.items() if times > 1}
+
+
+def test_what_is_to_be_kept_secret_is_refused_before_it_is_on_record(monkeypatch):
+    """In a setting, a command or a variable, and the value of a secret in any of them; no message repeats it."""
+    token = "hf_" + "abcdefgh" * 4
+    monkeypatch.setenv("MY_TOKEN", "kept-from-all-92731")
+    said = mistakes(
+        'host = "local"\nprofile = "cpu"\n[[run]]\nname = "a"\ncommand = ["python3", "train.py"]\n'
+        f'settings = {{ "settings.token" = "{token}" }}\n'
+        f'[[run]]\nname = "b"\ncommand = ["python3", "train.py", "{token}"]\n'
+        f'[[run]]\nname = "c"\ncommand = ["python3", "train.py"]\nvariables = {{ TOKEN = "{token}" }}\n'
+        '[[run]]\nname = "d"\ncommand = ["python3", "train.py", "kept-from-all-92731"]\nsecrets = ["MY_TOKEN"]\n'
+    )
+    text = "\n".join(said)
+    assert "run.1.settings.settings.token: settings.token: it holds a token" in text
+    assert "run.2: command: it holds a token" in text
+    assert "run.3: variable TOKEN: it holds a token" in text
+    assert "run.4: secret MY_TOKEN: its value stands in the job's command" in text
+    assert token not in text
+    assert "kept-from-all" not in text
+
+
+def test_what_a_value_of_the_matrix_holds_is_no_hole():
+    """It stands in the command as it was written."""
+    batch = read(
+        'host = "local"\nprofile = "cpu"\ncommand = ["python3", "train.py", "{a}", "{b}"]\n[matrix]\na = ["{b}"]\nb = ["{a}"]\n'
+    )
+    assert batch.drafts[0].request.words[2:] == ["{b}", "{a}"]

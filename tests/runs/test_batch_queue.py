@@ -84,7 +84,7 @@ def test_one_process_works_a_batch(queue):
         there.recv()
         os._exit(9)
 
-    process = context.Process(target=hold)
+    process = context.Process(target=hold, daemon=True)  # if the test fails it ends all the same
     process.start()
     assert here.recv()
     assert take_work(queue) is None

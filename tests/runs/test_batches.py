@@ -37,7 +37,22 @@ def test_items_are_spread_over_hosts_and_each_ends_once(made):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("count", range(1, 8))
+def test_a_worker_that_is_killed_at_any_transition_of_an_item_begins_it_once(made, count, when):
+    """It goes to a host that does not answer, back into the queue, to one that does, and to its end: seven transitions."""
+    file = made.write(made.items(1), host=["gone", "A"])
+    made.dying(count, when)
+    process = made.client.start("batch", file)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    made.living()
+    done = made.client.run("batch", "resume")
+    assert done.returncode == 0, done.stderr + done.stdout
+    made.judge(names(1))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("count", [4])
 def test_a_worker_that_is_killed_at_a_transition_loses_nothing_and_begins_nothing_twice(made, count, when):
     """Of three items two are on their way; the next command takes over what is there."""
     file = made.write(made.items(3, steps=8, pause=0.1), host=["A", "local"])

@@ -1,11 +1,29 @@
 """A batch whose items are pushed to Kaggle's stand-in and to machines rented at Lambda Cloud's, beside this machine."""
 
 import collections
+import csv
+import signal
+import sys
 
 import pytest
 from testbed.batches import batches_for
+from testbed.client import until
 
 pytestmark = pytest.mark.slow(reason="each test starts several runs")
+FULL = """
+import errno
+from launcher.errors import RunError
+from launcher.runs import batch_queue
+step = batch_queue.BatchQueue.step
+def refusing(self, item, state, **more):
+    if state == "confirmed":
+        raise RunError("queue.sqlite: no space left")
+    return step(self, item, state, **more)
+batch_queue.BatchQueue.step = refusing
+from launcher.cli import main
+main()
+"""
+"""A client whose disk is full as soon as a run has begun."""
 
 
 @pytest.fixture
@@ -47,7 +65,7 @@ def test_items_run_at_every_kind_of_place(made, kaggle_account, lambda_cloud):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
 @pytest.mark.parametrize("host", ["k", "rented"])
 def test_a_worker_that_is_killed_pushes_and_rents_nothing_twice(
     made, kaggle_account, lambda_cloud, host, count, when
@@ -74,6 +92,108 @@ def test_a_worker_that_is_killed_pushes_and_rents_nothing_twice(
     begun = [rental for rental in lambda_cloud.rentals() if rental.state != "refused"]
     assert {rental.intent.run for rental in begun} == {run}
     assert len(lambda_cloud.service.of("launch")) == len(begun) == 1
+
+
+LOST, BUSY, BROKEN = {"kind": "lost"}, {"kind": "status", "status": 429}, {"kind": "status", "status": 503}
+
+
+@pytest.mark.parametrize(
+    ("call", "fault"),
+    [("SaveKernel", LOST), ("SaveKernel", BUSY), ("SaveKernel", BROKEN), ("GetKernelSessionStatus", BROKEN)],
+)
+def test_what_kaggle_fails_to_answer_is_pushed_once(made, kaggle_account, call, fault):
+    """The same command goes on by itself."""
+    kaggle_account.hurry()
+    kaggle_account.service.fail(call, **fault)
+    done = made.client.run("batch", made.write(made.items(1, host="k")), timeout=300)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert kaggle_account.service.faults[call] == []
+    assert results(made) == ["i1"]
+    assert made.noted("begin") == {"i1": 1}
+    (push,) = kaggle_account.pushes()
+    assert push.startswith(f"alice/launch-{made.rows()['i1']['run']}-")
+
+
+@pytest.mark.parametrize(
+    ("call", "fault"),
+    [("launch", LOST), ("launch", BUSY), ("launch", BROKEN), ("instances", BROKEN), ("terminate", LOST)],
+)
+def test_what_lambda_cloud_fails_to_answer_is_rented_once(made, lambda_cloud, call, fault):
+    """The same command goes on, or the next one does; nothing that is paid for is left."""
+    lambda_cloud.service.fail(call, **fault)
+    file = made.write(made.items(1, host="rented", profile="a100_40gb"), max_cost=40)
+    done = made.client.run("batch", file, "--yes", timeout=300)
+    if done.returncode != 0:
+        done = made.client.run("batch", "resume", timeout=300)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert results(made) == ["i1"]
+    assert made.noted("begin") == {"i1": 1}
+    made.client.ok("reconcile")
+    lambda_cloud.until_gone()
+
+
+def test_who_leaves_a_batch_hears_who_ends_its_rents(made, lambda_cloud):
+    """As who leaves a launch does, with the line for cron; what it has cost is in the list and the table."""
+    made.hold()
+    file = made.write(made.items(1, host="rented", profile="a100_40gb"), max_cost=40)
+    process = made.client.start("batch", file, "--yes")
+    until(lambda: made.noted("begin").total() == 1, "the item", timeout=90)
+    until(lambda: made.rows()["i1"]["state"] == "running", "the transition")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, out + err
+    assert "brings its files home, then ends the rent" in err
+    (rental,) = lambda_cloud.rentals()
+    assert f"launch reconcile --adopt {rental.instance}" in err
+    assert "crontab" in err
+    made.go_on()
+    lambda_cloud.until_gone()
+    done = made.client.run("batch", "resume", timeout=120)
+    assert done.returncode == 0, done.stderr + done.stdout
+    (rental,) = lambda_cloud.rentals()
+    assert made.rows()["i1"]["cost"] == rental.cents / 100 > 0
+    dollars = f"{rental.cents / 100:.2f}"
+    assert f"${dollars} of $40.00" in done.stderr
+    assert f"${dollars}" in made.client.ok("batch", "status").splitlines()[1]
+    with (made.client.runs / "batches" / "sweep" / "results.csv").open(newline="") as file:
+        assert [row["cost"] for row in csv.DictReader(file)] == [dollars]
+
+
+def test_a_disk_that_fills_up_as_a_rented_run_begins_leaves_no_rent(made, lambda_cloud):
+    """A process in the background brings its files home; the next command finds that it has ended."""
+    file = made.write(made.items(1, host="rented", profile="a100_40gb"), max_cost=40)
+    made.client.is_forked, made.client.program = False, [sys.executable, "-c", FULL]
+    done = made.client.run("batch", file, "--yes", timeout=120)
+    made.living()
+    assert done.returncode == 5, done.stderr + done.stdout
+    assert "brings its files home, then ends the rent" in done.stderr
+    lambda_cloud.until_gone()
+    assert made.client.run("batch", "resume", timeout=120).returncode == 0
+    assert made.noted("begin") == {"i1": 1}
+    assert results(made) == ["i1"]
+
+
+def test_a_run_whose_rented_machine_is_gone_can_be_stopped(made, lambda_cloud):
+    """It has failed then, with the reason, and may be run again."""
+    made.hold()
+    file = made.write(made.items(1, host="rented", profile="a100_40gb"), max_cost=40)
+    process = made.client.start("batch", file, "--yes")
+    until(lambda: made.noted("begin").total() == 1, "the item", timeout=90)
+    until(lambda: made.rows()["i1"]["state"] == "running", "the transition")
+    process.kill()
+    process.communicate()
+    (rental,) = lambda_cloud.rentals()
+    made.client.ok("reconcile", "--adopt", rental.instance, "--force")
+    lambda_cloud.until_gone()
+    done = made.client.run("batch", "resume")
+    assert done.returncode == 5
+    assert "its rented machine is gone" in done.stdout
+    assert made.client.run("batch", "stop").returncode == 0
+    row = made.rows()["i1"]
+    assert (row["state"], "its rented machine is gone" in row["why"]) == ("failed", True)
+    made.go_on()
+    assert made.client.run("batch", "resume", "--failed", timeout=120).returncode == 0
+    assert made.noted("end") == {"i1": 1}
 
 
 def test_what_is_rented_stays_within_the_limit_of_the_batch(made, lambda_cloud):
