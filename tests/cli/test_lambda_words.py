@@ -393,6 +393,20 @@ def test_a_computer_without_runs_there_hears_what_the_account_has(person, servic
     assert "api-keys" in text
 
 
+def test_reconcile_shows_what_it_waits_for_and_for_how_long(person, service):
+    """In a terminal the seconds move while a machine is still listed; what it cost is unknown here, since another made it."""
+    (account,) = service.state.accounts
+    one = service.state.stranger(account, "launch-261122-sft-k3f9w2-abcdefgh2345")
+    service.state.habits.end_s = 1
+    words = [*LAUNCH, "reconcile", "--adopt", one.id]
+    with Screen(words, {**person.env, "TERM": "xterm-256color"}, person.project, 120) as screen:
+        for second in ("0:03", "0:04"):
+            screen.until(lambda lines, shown=f"  {second}  ending {one.id}": shown in lines[-1])
+        lines = screen.to_the_end()
+        assert screen.process.returncode == 0
+    assert lines[-1].split() == [one.id, "-", "-", "ended", "named", "by", "you"]
+
+
 # the hosts
 
 
