@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.errors import RefusedError
 from launcher.hosts.renter import POLL_S, Ending, Renter
 from launcher.planning.reconciling import ENDED, SETTLE_S, Judged, Verdict, judge
 from launcher.values.renting import Instance, Rental, RentalState
@@ -20,11 +21,15 @@ def _silent(_words: str) -> None:
 
 
 class Reconciled(NamedTuple):
-    """What was ended, the verdicts after that, and the files of the ledger that cannot be read, which are left alone."""
+    """What was ended, the verdicts after that, and the files of the ledger that cannot be read, which are left alone.
+
+    `left` was to be ended, and is still listed.
+    """
 
     ended: tuple[Ending, ...]
     judged: tuple[Judged, ...]
     unreadable: tuple[Path, ...] = ()
+    left: tuple[Ending, ...] = ()
 
     @property
     def is_anything_billed(self) -> bool:
@@ -38,7 +43,12 @@ class Reconciled(NamedTuple):
         return bool(self.unreadable) or any(_is_billed(one) for one in unwanted)
 
 
-def survey(renter: Renter, wanted: Collection[str] = (), adopted: Collection[str] = ()) -> tuple[Judged, ...]:
+def survey(
+    renter: Renter,
+    wanted: Collection[str] = (),
+    adopted: Collection[str] = (),
+    bringing: Collection[str] = (),
+) -> tuple[Judged, ...]:
     """Return the verdict on each instance and rental, and change nothing. Raises ServiceError."""
     # In this order: a rental that is opened meanwhile is not known here, and its instance counts as a stranger's.
     rentals = renter.ledger.rentals()
@@ -52,6 +62,7 @@ def survey(renter: Renter, wanted: Collection[str] = (), adopted: Collection[str
         held=held,
         wanted=wanted,
         adopted=adopted,
+        bringing=bringing,
     )
 
 
@@ -70,6 +81,7 @@ def reconcile(
     renter: Renter,
     wanted: Collection[str] = (),
     adopted: Collection[str] = (),
+    bringing: Collection[str] = (),
     *,
     waits: bool = True,
     report: Callable[[str], None] = _silent,
@@ -77,11 +89,13 @@ def reconcile(
     """End what is due or an orphan, and settle launches that nobody looks after; `report` hears what it waits for.
 
     With `waits` it looks for their instances for as long as one may take to appear, which is minutes; without, a later call
-    goes on. Raises ServiceError.
+    goes on. Raises ServiceError, and RefusedError once all is ended
+    if the ledger cannot be written.
     """
     ended: list[Ending] = []
+    unwritten: OSError | None = None
     while True:
-        judged = survey(renter, wanted, adopted)
+        judged = survey(renter, wanted, adopted, bringing)
         endings = [
             Ending(one.instance.id, one.why, one.rental)
             for one in judged
@@ -90,19 +104,27 @@ def reconcile(
         if endings:
             names = ", ".join(one.instance for one in endings)
             report(f"ending {names}, until {renter.provider.name} does not list it any more")
-        renter.end_all(endings)
+        left = {ending.instance: ending for ending in renter.end_all(endings)}
         ended += [
-            one if one.rental is None else one._replace(rental=renter.known(one.rental)) for one in endings
+            one if one.rental is None else one._replace(rental=renter.known(one.rental))
+            for one in endings
+            if one.instance not in left
         ]
         for one in judged:
-            _record(renter, one)
+            try:
+                _record(renter, one)
+            except OSError as error:
+                unwritten = error
+        if unwritten is not None:
+            raise RefusedError(f"{renter.ledger.words(unwritten)}\n  then   launch reconcile") from unwritten
         if not waits or not any(one.verdict is Verdict.UNSETTLED for one in judged):
             break
         report(
             f"looking for the instance of a launch without an answer, which may take {SETTLE_S / 60:.0f} minutes to appear"
         )
         renter.clock.sleep(POLL_S)
-    return Reconciled(tuple(ended), survey(renter, wanted, adopted), renter.ledger.unreadable())
+    judged = survey(renter, wanted, adopted, bringing)
+    return Reconciled(tuple(ended), judged, renter.ledger.unreadable(), tuple(left.values()))
 
 
 def _record(renter: Renter, judged: Judged) -> None:

@@ -6,6 +6,7 @@ orphan, and is ended; one without such a nonce is a stranger's, and is left alon
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
@@ -64,10 +65,11 @@ def judge(
     held: Collection[str] = (),
     wanted: Collection[str] = (),
     adopted: Collection[str] = (),
+    bringing: Collection[str] = (),
 ) -> tuple[Judged, ...]:
     """Return the verdict on each instance, then on each rental that has none and is not over.
 
-    `held` are the nonces that living processes look after, `wanted` the runs that still need their machine, `adopted` the
+    `held` are the nonces that living processes look after, `bringing` those of them whose files are on their way, `wanted` the runs that still need their machine, `adopted` the
     ids of instances that the user named to be ended, ours or not.
     """
     by_nonce = {rental.nonce: rental for rental in rentals}
@@ -87,7 +89,9 @@ def judge(
         elif first[rental.nonce] != instance:
             found.append(Judged(Verdict.ORPHAN, "its launch made another instance too", instance, rental))
         else:
-            found.append(_ours(instance, rental, now, rental.nonce in held, rental.intent.run in wanted))
+            limit_s = math.inf if rental.nonce in bringing else GRACE_S if rental.nonce in held else 0.0
+            is_past = now >= rental.intent.deadline + limit_s
+            found.append(_ours(instance, rental, rental.nonce in held, rental.intent.run in wanted, is_past))
     missing = [
         rental
         for rental in rentals
@@ -166,12 +170,11 @@ def _stranger(instance: Instance) -> Judged:
     return Judged(Verdict.STRANGER, why, instance)
 
 
-def _ours(instance: Instance, rental: Rental, now: float, is_held: bool, is_wanted: bool) -> Judged:
+def _ours(instance: Instance, rental: Rental, is_held: bool, is_wanted: bool, is_past: bool) -> Judged:
     """Judge the instance that belongs to a rental."""
-    limit = rental.intent.deadline + (GRACE_S if is_held else 0.0)
     if is_late(instance, rental):
         return Judged(Verdict.ORPHAN, "it came after its launch was given up", instance, rental)
-    if now >= limit:
+    if is_past:
         return Judged(Verdict.DUE, "its time is up", instance, rental)
     if is_held:
         return Judged(Verdict.WANTED, "a process here looks after it", instance, rental)

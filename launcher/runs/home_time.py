@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from launcher.errors import LaunchError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from launcher.hosts import Desk
     from launcher.values.clock import Clock
 
@@ -24,10 +26,10 @@ LOOK_S = 1.0
 class HomeTime:
     """It is over at the limit. A process that comes too late for the last minutes before that has as many after it."""
 
-    def __init__(self, due: float, limit: float, clock: Clock) -> None:
-        """Begin at `due`."""
+    def __init__(self, due: float, limit: float, clock: Clock, note: Callable[[float], None]) -> None:
+        """Begin at `due`; `note` is called once with the time until which it lasts, and which is beyond the limit if it came late."""
         self._due, self._home_s, self._clock = due, limit - due, clock
-        self._until = limit
+        self._until, self._note = limit, note
         self._extended = 0.0
         self._is_due = False
         self._desks: weakref.WeakSet[Desk] = weakref.WeakSet()
@@ -43,6 +45,7 @@ class HomeTime:
             if not self._is_due and now >= self._due:
                 self._is_due = True
                 self._until = max(self._until, now + self._home_s)
+                self._note(self._until)
             return self._is_due
 
     @property

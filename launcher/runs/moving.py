@@ -20,7 +20,7 @@ from rich.filesize import decimal
 
 from launcher.errors import AgentError, RunError, UnreachableError
 from launcher.hosts import Desk
-from launcher.runs import departures, resolve
+from launcher.runs import departures, resolve, tenancies
 from launcher.runs.abandoning import check_without, go_on_without
 from launcher.runs.arriving import (
     Earlier,
@@ -93,7 +93,12 @@ def check_move(mirror: Mirror, target: Host, request: MoveRequest, view: View) -
 
 
 def move_to(mirror: Mirror, target: Host, request: MoveRequest, heir: Heir, view: View) -> Recovery:
-    """Do the same with a machine as the target. A rented one at which a run has gone on has its rent ended."""
+    """Do the same with a machine as the target. A rented one that the run has left has its rent ended then, and not before."""
+    with tenancies.moving(mirror):
+        return _move_to(mirror, target, request, heir, view)
+
+
+def _move_to(mirror: Mirror, target: Host, request: MoveRequest, heir: Heir, view: View) -> Recovery:
     try:
         desk = connected(view, functools.partial(reach, mirror.host(), mirror))
     except UnreachableError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -10,8 +11,8 @@ from urllib.parse import urlsplit
 from launcher.errors import LaunchError, ServiceError, UnknownNameError, UnreachableError, UsageError
 from launcher.hosts.reconciler import Reconciled, reconcile, survey
 from launcher.hosts.rental_account import LambdaAccount, has_key, open_account
-from launcher.hosts.renter import Renter
-from launcher.planning.reconciling import has_any_of
+from launcher.hosts.renter import Ending, Renter
+from launcher.planning.reconciling import GRACE_S, has_any_of
 from launcher.runs import resolve, tenancies
 from launcher.runs.adopting import bring_home_first
 from launcher.runs.control import known_summary
@@ -22,9 +23,13 @@ from launcher.runs.run_id import find
 from launcher.runs.tenancies import RentedMachine
 from launcher.runs.tenant import Tenant, take
 from launcher.runs.view import Stage, View
-from launcher.values.clock import SystemClock
+from launcher.values.clock import SystemClock, look_again_after
+from launcher.values.lambda_cloud import PAGES
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.renting import Rental, RentalState
+
+WAKE_S, LOOK_S = 20.0, 0.5
+"""How long a process that looks after a machine may take to notice that its limit has passed, and how often that is looked for."""
 
 
 class Report(NamedTuple):
@@ -125,8 +130,12 @@ def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: b
             for one in found
             if one.rental.instance not in adopted and _goes_on(one, view)
         }
+        bringing = _bringing(found, renter, view)
         with _asking(view, settings) as stage:
-            return _report(renter, reconcile(renter, wanted | unsure, adopted, report=stage.progress))
+            done = reconcile(renter, wanted | unsure, adopted, bringing, report=stage.progress)
+        for ending in done.left:
+            view.note(_still_listed(renter, ending))
+        return _report(renter, done)
     finally:
         account.close()
 
@@ -137,6 +146,34 @@ def _asking(view: View, settings: LambdaSettings) -> Iterator[Stage]:
     with view.stage(f"asking {urlsplit(settings.api).hostname}") as stage:
         stage.text = None
         yield stage
+
+
+def _bringing(found: Sequence[RentedMachine], renter: Renter, view: View) -> set[str]:
+    """Return the nonces of machines beyond their limit whose files come home now: the process that does it slept, as a laptop does.
+
+    One that does nothing about it for a while hangs, and what it has not brought is lost with the machine, which is said.
+    """
+    until, bringing = time.monotonic() + WAKE_S, set()
+    for rental in (one.rental for one in found):
+        nonce = rental.nonce
+        while renter.clock.now() >= rental.intent.deadline + GRACE_S and renter.ledger.is_held(nonce):
+            if tenancies.is_bringing(nonce, renter.clock.now()):
+                bringing.add(nonce)
+                break
+            if time.monotonic() >= until:
+                words = "what it had not brought home by then may be lost"
+                tenancies.note_lost(nonce, words)
+                view.note(
+                    f"{rental.intent.run}: the process here that looks after its machine does nothing, and its time is up; {words}"
+                )
+                break
+            look_again_after(LOOK_S)
+    return bringing
+
+
+def _still_listed(renter: Renter, ending: Ending) -> str:
+    whose = "" if ending.rental is None else f", {renter.cost(ending.rental)} so far"
+    return f"{ending.instance} was to be ended, and is still listed{whose}: try again   launch reconcile     or end it at   {PAGES}/instances"
 
 
 def _report(renter: Renter, done: Reconciled) -> Report:

@@ -5,6 +5,7 @@ The ledger says what is rented; beside it lies a rental's tenancy, which says ho
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 
 from launcher.errors import BadFileError, MachineGoneError
 from launcher.hosts.rental_ledger import Ledger, usual_folder
+from launcher.remote.record.locks import Lock, is_locked
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_durably
@@ -32,8 +34,14 @@ TENANCY = "tenancy.json"
 KNOWN_HOSTS = "known_hosts"
 SERVICES = "services"
 SETUP_LOG, KEEPER_LOG = "setup.log", "keeper.log"
+MOVING = "moving.lock"
+"""The lock that a command holds while it moves a run away from a machine."""
+BRINGING = "bringing"
+"""The file that says until when the process that looks after a machine brings its files home."""
 LOST = "lost"
 """The file that says what a machine had that did not come home before its end."""
+ENDING_S = 120.0
+"""So long after that time it may still be ending the machine."""
 ENDED_WITH_RUN = "the run has ended: "
 """So begins the reason of a rent that was ended because its run had."""
 ASKED = "asked"
@@ -244,6 +252,40 @@ def _why_gone(found: RentedMachine, rentals: Sequence[Rental]) -> str:
     cost = dollars(run_cents(rentals, rental.intent.run, rental.ended or rental.since))
     lost = _lost(rental)
     return f"{_fate(rental)}; it cost at most {cost}{f'; {lost}' if lost else ''}"
+
+
+@contextlib.contextmanager
+def moving(mirror: Mirror) -> Iterator[None]:
+    """Have the rented machine of a run stay for the block, though the run ends there: what goes on elsewhere comes from it."""
+    found = open_for(mirror)
+    lock = None
+    if found is not None:
+        with contextlib.suppress(OSError):  # then it may go, and what goes on is what is here
+            lock = Lock.take(str(ledger().place(found.rental.nonce) / MOVING))
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def is_moving(nonce: str) -> bool:
+    """Whether a run is just being moved away from a machine."""
+    return is_locked(str(ledger().place(nonce) / MOVING))
+
+
+def is_bringing(nonce: str, now: float) -> bool:
+    """Whether the process that looks after a machine is to bring its files home just now, by its own note."""
+    try:
+        return now < float((ledger().place(nonce) / BRINGING).read_text()) + ENDING_S
+    except (OSError, ValueError):
+        return False
+
+
+def note_lost(nonce: str, words: str) -> None:
+    """Record what has not come home from a machine, for all who ask later. A disk that refuses changes nothing."""
+    with contextlib.suppress(OSError):
+        write_durably(ledger().place(nonce) / LOST, f"{words}\n".encode())
 
 
 def lost(mirror: Mirror) -> str:

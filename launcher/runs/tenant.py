@@ -76,7 +76,7 @@ class Tenant:
         self.due = deadline - home_s
         """When its run stops by itself, so that what it made is home at the limit."""
         self._ends = deadline - min(LAST_S, home_s / 10)
-        self._bringing = HomeTime(self.due, self._ends, account.renter.clock)
+        self._bringing = HomeTime(self.due, self._ends, account.renter.clock, self._note_bringing)
 
     @property
     def host(self) -> Host:
@@ -112,7 +112,7 @@ class Tenant:
     @property
     def is_overdue(self) -> bool:
         """Whether half of that has passed: a run that has not stopped is left, and what it has made until now comes home."""
-        return self.renter.clock.now() >= (self.due + self._ends) / 2
+        return self.is_due and self.renter.clock.now() >= (self.due + self._ends) / 2
 
     @property
     def is_past(self) -> bool:
@@ -138,6 +138,11 @@ class Tenant:
             raise self.over(RentalReason.LIMIT, "its time was up")
         return self._bringing.guarded(hosts.connect(host))
 
+    def _note_bringing(self, until: float) -> None:
+        """Tell other commands until when files come home: with a note that cannot be written they may end the machine before."""
+        with contextlib.suppress(OSError):
+            write_durably(self.renter.ledger.place(self.nonce) / tenancies.BRINGING, f"{until}\n".encode())
+
     def guard(self, desk: Desk | None) -> None:
         """Cut an open connection to its machine then too."""
         if desk is not None:
@@ -146,11 +151,6 @@ class Tenant:
     def extend(self, seconds: float) -> None:
         """Have so much more time, as for asking what has not come home."""
         self._bringing.extend(seconds)
-
-    def note_lost(self, words: str) -> None:
-        """Record what has not come home, for all who ask later. A disk that refuses changes nothing."""
-        with contextlib.suppress(OSError):
-            write_durably(self.renter.ledger.place(self.nonce) / tenancies.LOST, f"{words}\n".encode())
 
     @property
     def still_rented(self) -> str:
@@ -370,11 +370,14 @@ class Tenant:
 def take(found: tenancies.RentedMachine) -> Tenant | None:
     """Look after a rental from now on; None if another process does.
 
-    Raises BadFileError, and ServiceAuthError without a key for its account: with another one it would seem to be gone.
+    Raises BadFileError, RefusedError if the ledger cannot be written, and ServiceAuthError without a key for its account: with another one it would seem to be gone.
     """
     ledger, nonce = tenancies.ledger(), found.rental.nonce
     inherited = ledger.inherited(nonce)
-    lock = inherited or ledger.take(nonce)
+    try:
+        lock = inherited or ledger.take(nonce)
+    except OSError as error:
+        raise RefusedError(f"{ledger.words(error)}\n  then the same command again") from error
     if lock is None:
         return None
     try:

@@ -1,12 +1,13 @@
 """The limit of a rental is a promise of money: whatever its link and its files are like, and nothing is lost in silence."""
 
+import os
 import re
 
 import pytest
 from testbed.client import until
 from testbed.link import Link
+from testbed.rented_walk import ON_RENTED, judge, let_go, moved_to, prepare, waiting
 
-ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")
 pytestmark = pytest.mark.slow(reason="each test brings files home over a slow link")
 TRAIN = """
 import os, time
@@ -103,3 +104,16 @@ def test_what_was_said_of_the_last_minutes(project):
     project.table(max_hours=1)
     said = project.client.run(*ON_RENTED, "--dry-run", "--", "python3", "train.py")
     assert "the last 6 minutes are for bringing home" in said.stdout + said.stderr
+
+
+def test_a_machine_is_not_ended_while_its_run_moves_away(project, link):
+    """The run has ended there, and its keeper brings all home; but its code is still on its way to the other host."""
+    prepare(project)
+    (project.client.project / "table.bin").write_bytes(os.urandom(6_000_000))
+    run = waiting(project, *ON_RENTED)
+    link.loss = 1.0
+    child = moved_to(project.client.run("recover", run, "--host", "local"), run)
+    link.loss = 0.0
+    let_go(project)
+    project.client.run("attach", child)
+    judge(project, run, child)

@@ -77,6 +77,10 @@ Subsystem sftp internal-sftp
 """
 
 
+_PASSING = ("*.lock", "*+", "*-", "passwd.*", "shadow.*", "group.*", "gshadow.*", "subuid.*", "subgid.*")
+"""Files of /etc that useradd makes for a moment, as another test on this machine may do just now."""
+
+
 class Machine:
     """A host of its own. Its users' homes lie in `homes`, which two machines may share."""
 
@@ -122,7 +126,7 @@ class Machine:
         check_parts()
         etc = self.folder / "etc"
         # Whole: a file that is bound over /etc/passwd comes off as soon as anybody adds a user to this machine.
-        shutil.copytree("/etc", etc, symlinks=True, ignore=shutil.ignore_patterns("*.lock", "*+", "*-"))
+        shutil.copytree("/etc", etc, symlinks=True, ignore=shutil.ignore_patterns(*_PASSING))
         (self.folder / "keys").mkdir()
         self.folder.chmod(0o755)
         self.homes.mkdir(exist_ok=True)
