@@ -113,7 +113,7 @@ def lambda_cloud_for(
         client.variables |= {
             "LAMBDA_API_KEY": KEY,
             "SIM_CLOCK": str(folder / "clock"),
-            "PYTHONPATH": f"{HERE / 'sim_python'}:{REPOSITORY / 'tests'}",
+            "PYTHONPATH": f"{HERE / 'sim_python'}:{REPOSITORY / 'tests'}:{REPOSITORY}",  # a copy's own, see mutants/
         }
         made = LambdaCloud(client, service, instances, clock)
         try:
