@@ -25,6 +25,7 @@ from launcher.values.renting import OPEN, Extra, Intent, Rental, RentalState
 
 NONCE_CHARACTERS = "abcdefghijklmnopqrstuvwxyz234567"
 NONCE_LENGTH = 12
+MOVING = "moving.lock"
 FITTING = {
     RentalState.LAUNCHED: (RentalState.INTENT,),
     RentalState.READY: (RentalState.LAUNCHED,),
@@ -98,6 +99,14 @@ class Ledger:
     def is_held(self, nonce: str) -> bool:
         """Whether a living process looks after a rental."""
         return is_locked(str(self._lock(nonce)))
+
+    def take_for_move(self, nonce: str) -> Lock | None:
+        """Have a machine stay while its run moves away from it; None if another process does. Raises OSError."""
+        return Lock.take(str(self.place(nonce) / MOVING))
+
+    def is_left_by_run(self, nonce: str) -> bool:
+        """Whether a run is just being moved away from a machine."""
+        return is_locked(str(self.place(nonce) / MOVING))
 
     def place(self, nonce: str) -> Path:
         """Return the folder for what a rental's own files are: known_hosts, logs, its tenancy."""

@@ -16,7 +16,7 @@ from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import Choice, by_number, came, checkpoint_of, pull, shown_path
 from launcher.runs.run_desk import open_desk
-from launcher.runs.tenancies import ENDED_WITH_RUN, is_moving, note_lost
+from launcher.runs.tenancies import ENDED_WITH_RUN, note_lost
 from launcher.runs.tenant import Tenant
 from launcher.runs.view import View
 from launcher.values.output import Output
@@ -123,7 +123,7 @@ def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
         view.note(f"{words}   to lose the rest   launch reconcile --adopt {tenant.rental.instance} --force")
         view.note(look_after(tenant, mirror))
         return
-    if not tenant.is_left_alone_until(lambda: tenant.is_due or not is_moving(tenant.nonce)):
+    if not tenant.is_left_alone_until(lambda: tenant.is_due or not tenant.is_left_by_run):
         return
     is_cut_short = tenant.is_due and (tenant.tenancy.keeps or not is_terminal(state))
     tenant.end(RentalReason.LIMIT if is_cut_short else f"{ENDED_WITH_RUN}{state}", view)

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from launcher.errors import BadFileError, MachineGoneError
 from launcher.hosts.rental_ledger import Ledger, usual_folder
-from launcher.remote.record.locks import Lock, is_locked
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_durably
@@ -34,8 +33,6 @@ TENANCY = "tenancy.json"
 KNOWN_HOSTS = "known_hosts"
 SERVICES = "services"
 SETUP_LOG, KEEPER_LOG = "setup.log", "keeper.log"
-MOVING = "moving.lock"
-"""The lock that a command holds while it moves a run away from a machine."""
 BRINGING = "bringing"
 """The file that says until when the process that looks after a machine brings its files home."""
 LOST = "lost"
@@ -261,17 +258,12 @@ def moving(mirror: Mirror) -> Iterator[None]:
     lock = None
     if found is not None:
         with contextlib.suppress(OSError):  # then it may go, and what goes on is what is here
-            lock = Lock.take(str(ledger().place(found.rental.nonce) / MOVING))
+            lock = ledger().take_for_move(found.rental.nonce)
     try:
         yield
     finally:
         if lock is not None:
             lock.release()
-
-
-def is_moving(nonce: str) -> bool:
-    """Whether a run is just being moved away from a machine."""
-    return is_locked(str(ledger().place(nonce) / MOVING))
 
 
 def is_bringing(nonce: str, now: float) -> bool:

@@ -272,6 +272,11 @@ class Tenant:
         return self.is_left_alone_until(lambda: clock.now() >= until)
 
     @property
+    def is_left_by_run(self) -> bool:
+        """Whether another command just moves its run to another host, and needs it for that."""
+        return self.renter.ledger.is_left_by_run(self.nonce)
+
+    @property
     def _asked(self) -> Path:
         return self.renter.ledger.place(self.nonce) / tenancies.ASKED
 
