@@ -104,8 +104,10 @@ class BatchQueue:
             )
             self._data.isolation_level = None
             self._data.execute("PRAGMA synchronous=FULL")
-            version = self._value("version")
-        if version != str(VERSION):
+            fixed = "SELECT key, value FROM batch WHERE key IN ('version', 'rules')"
+            known = dict(self._data.execute(fixed))
+        self._rules = str(known.get("rules", ""))
+        if known.get("version") != str(VERSION):
             raise RunError(f"{folder / FILE}: was written by another version of launch")
 
     def __enter__(self) -> Self:
@@ -124,13 +126,13 @@ class BatchQueue:
         from launcher.values.batch import Rules  # to show a batch takes no pydantic
 
         with self._errors():
-            return Rules.model_validate_json(self._value("rules"))
+            return Rules.model_validate_json(self._rules)
 
     @cached_property
     def max_cost(self) -> float | None:
         """The most that all that is rented for the batch may cost, in dollars; None where nothing is rented."""
         with self._errors():
-            most: float | None = json.loads(self._value("rules"))["max_cost"]
+            most: float | None = json.loads(self._rules)["max_cost"]
             return most
 
     def check_folder(self) -> None:

@@ -216,6 +216,9 @@ def test_two_batches_on_a_host_take_turns(made):
         holder.kill()
         holder.wait()
         held.close()
+        if sys.exc_info()[0] is not None:
+            for worker in workers:
+                worker.kill()
     until(lambda: made.noted("begin").total() == 6, "all items")
     begun = [line.split()[1].partition("-")[0] for line in made.ledger.read_text().splitlines()]
     assert begun in (["first", "second"] * 3, ["second", "first"] * 3)
