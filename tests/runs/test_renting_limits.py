@@ -100,7 +100,7 @@ def test_a_run_stops_in_time_to_come_home_before_the_limit(project):
 def test_what_was_said_of_the_last_minutes(project):
     """The plan says that they are for bringing home."""
     said = project.client.run(*ON_RENTED, "--dry-run", "--", "python3", "train.py")
-    assert "the last 10 minutes are for bringing home" in said.stdout + said.stderr
+    assert "the last 10 minutes before the limit are for bringing files home" in said.stdout + said.stderr
     project.table(max_hours=1)
     said = project.client.run(*ON_RENTED, "--dry-run", "--", "python3", "train.py")
     assert "the last 6 minutes are for bringing home" in said.stdout + said.stderr
