@@ -103,7 +103,7 @@ def test_what_was_said_of_the_last_minutes(project):
     assert "the last 10 minutes before the limit are for bringing files home" in said.stdout + said.stderr
     project.table(max_hours=1)
     said = project.client.run(*ON_RENTED, "--dry-run", "--", "python3", "train.py")
-    assert "the last 6 minutes are for bringing home" in said.stdout + said.stderr
+    assert "the last 6 minutes before the limit are for bringing files home" in said.stdout + said.stderr
 
 
 def test_a_machine_is_not_ended_while_its_run_moves_away(project, link):
