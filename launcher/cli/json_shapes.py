@@ -85,6 +85,24 @@ class BatchItem(Shape):
     values: dict[str, Any]
 
 
+class BatchRow(Shape):
+    """`launch batch list`, a line for each batch: how many items are in each state, and the process that works it, null for none."""
+
+    kind: Literal["batch"] = "batch"
+    name: str
+    items: dict[str, int]
+    worker: int | None
+
+
+class BatchRemoved(Shape):
+    """`launch batch rm`: how many runs of it stay, and the files that were kept of it."""
+
+    kind: Literal["batchremoved"] = "batchremoved"
+    name: str
+    runs: int
+    kept: list[str]
+
+
 class BatchPreviewed(Shape):
     """`launch batch --dry-run`, a line for each item and host: the digest of its plan, and what the gate says."""
 
@@ -912,6 +930,8 @@ SHAPES: tuple[type[BaseModel], ...] = (
     *(
         Runs,
         BatchItem,
+        BatchRow,
+        BatchRemoved,
         BatchPreviewed,
         Offers,
         Hosts,
