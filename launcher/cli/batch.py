@@ -237,7 +237,7 @@ def _work(queue: BatchQueue, *, detach: bool, as_json: bool) -> None:
     from launcher.cli.batch_work import follow, leaving, work, work_detached
 
     if detach:
-        work_detached(queue)
+        work_detached(queue, as_json=as_json)
         return
     with leaving(queue):
         code = work(queue, as_json=as_json) if not _is_worked(queue) else follow(queue, as_json=as_json)

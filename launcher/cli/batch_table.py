@@ -10,7 +10,7 @@ from launcher.cli.columns import Column, Layout, lay_out, print_columns
 from launcher.cli.figures import age_text
 from launcher.cli.say import complain, say
 from launcher.errors import RunError
-from launcher.runs.batch_queue import FILE, BatchQueue, Work, names, open_queue, worker_of
+from launcher.runs.batch_queue import FILE, BatchQueue, Work, Worker, names, open_queue, worker_of
 from launcher.runs.batch_status import ItemRow, age_s, costs, rows_of, state_of, totals, values_text
 from launcher.values.queued_item import REFUSED, Item, ItemState
 
@@ -176,6 +176,15 @@ def how_to_go_on(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
     return lines
 
 
+def print_batch(name: str, items: Sequence[Item], worker: Worker | None) -> None:
+    """Print a batch as an object."""
+    from launcher.cli.answer import answer
+    from launcher.cli.json_shapes import BatchRow
+
+    states = Counter(map(state_of, items))
+    answer(BatchRow(name=name, items=dict(states), worker=None if worker is None else worker.pid))
+
+
 def print_list(*, as_json: bool) -> None:
     """Print the batches of this client, the latest first: how far each is, and whether a process works it."""
     found = []
@@ -188,12 +197,8 @@ def print_list(*, as_json: bool) -> None:
             continue
         found.append((name, items, worker))
     if as_json:
-        from launcher.cli.answer import answer
-        from launcher.cli.json_shapes import BatchRow
-
         for name, items, worker in found:
-            states = Counter(state_of(item) for item in items)
-            answer(BatchRow(name=name, items=dict(states), worker=None if worker is None else worker.pid))
+            print_batch(name, items, worker)
         return
     if not found:
         say("no batches yet", "  next   launch batch FILE.toml")

@@ -17,6 +17,7 @@ from rich.text import Text
 from launcher.cli import streams
 from launcher.cli.batch_table import (
     how_to_go_on,
+    print_batch,
     print_rows,
     shape,
     spent,
@@ -155,7 +156,7 @@ def _tell_end(queue: BatchQueue, *, as_json: bool) -> list[Item]:
 
 @contextlib.contextmanager
 def leaving(queue: BatchQueue) -> Iterator[None]:
-    """Say what is left where Ctrl-C comes before a batch is worked, or after; it ends with 130 then."""
+    """Say what is left where Ctrl-C comes before a batch is worked, or after; it ends with 130 then, or 0 if another process works it."""
     try:
         yield
     except KeyboardInterrupt:
@@ -180,7 +181,7 @@ def _tell_results(queue: BatchQueue, items: Sequence[Item]) -> None:
     if results.best is not None:
         best = results.best
         values = values_text(next(item.values for item in items if item.name == best.item))
-        step = "" if best.step is None else f" at step {best.step}, the best of its steps"
+        step = "" if best.step is None else f" at its best step, {best.step}"
         settings = f" ({values})" if values else ""
         complain(f"  best     {best.item}{settings}, run {best.run}: {best.metric} {best.value:.6g}{step}")
     if results.table is not None:
@@ -239,7 +240,7 @@ def _show_to_end(queue: BatchQueue, view: _LinesView) -> None:
         time.sleep(LOOK_S)
 
 
-def work_detached(queue: BatchQueue) -> None:
+def work_detached(queue: BatchQueue, *, as_json: bool) -> None:
     """Have a process of its own on this machine work a batch. Raises RunError if it does not begin to."""
     log = queue.folder / WORKER_LOG
     with log.open("ab") as out:
@@ -266,6 +267,9 @@ def work_detached(queue: BatchQueue) -> None:
         raise RunError(
             f"{queue.name}: its process ended at once: {log}\n  again   launch batch resume {queue.name}"
         )
+    if as_json:
+        print_batch(queue.name, queue.items(), worker)
+        return
     say(f"process {process.pid} works {queue.name}   launch batch status {queue.name}")
     say(f"  what it says                          {log}")
     say(f"  if this machine sleeps or goes down   launch batch resume {queue.name}")

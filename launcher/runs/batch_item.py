@@ -56,9 +56,7 @@ PREPARING_LOOKS, PREPARING_LOOKS_THERE = 10, 1
 
 
 class Lane(NamedTuple):
-    """What work on an item needs: the queue, what is left to spend, the way to its host's desks, who hears what a person must,
-    and the code of the batch.
-    """
+    """What work on an item needs: the queue, what is left to spend, the way to its host's desks, who hears what a person must, the code."""
 
     queue: BatchQueue
     budget: Budget
