@@ -164,10 +164,10 @@ def leaving(queue: BatchQueue) -> Iterator[None]:
         complain(f"{queue.name}: {totals(map(state_of, items))}")
         for line in who_works(queue, items):
             complain(line)
+        if worker_of(queue) is not None:
+            raise typer.Exit(0) from None
         if not queue.runs():
-            complain(
-                f"  or remove it    launch batch rm {queue.name}   after   launch batch stop {queue.name}"
-            )
+            complain(f"  or remove it    launch batch stop {queue.name} && launch batch rm {queue.name}")
         raise typer.Exit(130) from None
 
 
