@@ -65,8 +65,6 @@ def compare(
         raise UsageError("compare: --diff is of two runs\n  next   launch compare RUN RUN --diff")
     if output is not None and output.suffix.lower() != ".png":
         raise UsageError(f"-o {output}: the picture is a PNG\n  example   -o {output.stem or 'curves'}.png")
-    if output is not None and not output.parent.is_dir():
-        raise UsageError(f"-o {output}: {output.parent} is no folder")
     picture = output if output is not None else comparing.picture_of(mirrors)
     check_free(picture)
     comparison = comparing.compare(mirrors)

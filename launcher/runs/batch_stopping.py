@@ -205,9 +205,8 @@ def remove_batch(queue: BatchQueue) -> Removed:
 
 def _keep(folder: Path) -> list[Path]:
     """Move the table and the picture of a batch out of its folder; return where they are. Raises OSError."""
-    kept = []
+    kept, when = [], time.strftime("%y%m%d-%H%M%S")
     for name in KEPT:
         if (file := folder / name).is_file():
-            when = time.strftime("%y%m%d-%H%M%S", time.gmtime(file.stat().st_mtime))
             kept.append(file.replace(folder.with_name(f"{folder.name}-{when}-{name}")))
     return kept

@@ -96,6 +96,7 @@ class FrozenCode:
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         self._tell(
             f"changed since {self._batch} began: {', '.join(names[:MOST_NAMED])}{more}; its items go on with the code of then"
+            f"   else leave it, then   launch batch resume {self._batch} --new-code"
         )
 
 
