@@ -205,8 +205,6 @@ def remove_batch(queue: BatchQueue) -> Removed:
 
 def _keep(folder: Path) -> list[Path]:
     """Move the table and the picture of a batch out of its folder; return where they are. Raises OSError."""
-    kept, when = [], time.strftime("%y%m%d-%H%M%S")
-    for name in KEPT:
-        if (file := folder / name).is_file():
-            kept.append(file.replace(folder.with_name(f"{folder.name}-{when}-{name}")))
-    return kept
+    when = time.strftime("%y%m%d-%H%M%S")
+    files = [folder / name for name in KEPT if (folder / name).is_file()]
+    return [file.replace(folder.with_name(f"{folder.name}-{when}-{file.name}")) for file in files]
