@@ -112,10 +112,11 @@ def shape(row: ItemRow) -> BatchItem:
     )
 
 
-def print_rows(rows: Sequence[ItemRow], *, as_json: bool = False) -> None:
-    """Print rows as a table, or an object a line."""
+def print_rows(rows: Sequence[ItemRow], batch: str, *, as_json: bool = False) -> None:
+    """Print rows as a table, with the columns named for which there is no room, or an object a line."""
     if not as_json:
-        print_columns(*_with_costs(rows))
+        if left_out := print_columns(*_with_costs(rows)):
+            complain(f"  not shown: {', '.join(left_out)}   launch batch status {batch} --json")
         return
     from launcher.cli.answer import answer
 
@@ -127,7 +128,7 @@ def print_status(queue: BatchQueue, *, as_json: bool) -> None:
     """Print how far each item is, and who works the batch."""
     items, cents = queue.items(), costs(queue)
     rows = rows_of(items, cents=cents, is_worked=worker_of(queue) is not None)
-    print_rows(rows, as_json=as_json)
+    print_rows(rows, queue.name, as_json=as_json)
     if as_json:
         return
     say(f"{queue.name}: {totals(row.state for row in rows)}{spent(queue, cents)}")
@@ -224,7 +225,7 @@ def print_stopped(queue: BatchQueue, stopped: Sequence[Stopped], *, as_json: boo
         for one, row in zip(stopped, rows_of([one.item for one in stopped]), strict=True)
     ]
     if rows or as_json:
-        print_rows(rows, as_json=as_json)
+        print_rows(rows, queue.name, as_json=as_json)
     else:
         say(f"{queue.name}: everything had ended")
     if rows and not as_json:

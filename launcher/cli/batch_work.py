@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import typer
@@ -134,7 +135,7 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
         held.release()
     items = _tell_end(queue, as_json=as_json)
     if outcome != Outcome.LEFT:
-        _tell_results(queue, items)
+        _tell_results(queue, items, as_json=as_json)
     return (
         Terminated.exit_code
         if batching.left_by in (signal.SIGTERM, signal.SIGHUP)
@@ -147,7 +148,7 @@ def _tell_end(queue: BatchQueue, *, as_json: bool) -> list[Item]:
     items, cents = queue.items(), costs(queue)
     rows = rows_of(items, cents=cents, is_worked=worker_of(queue) is not None)
     if not as_json:
-        print_rows(rows)
+        print_rows(rows, queue.name)
     complain(f"{queue.name}: {totals(row.state for row in rows)}{spent(queue, cents)}")
     for line in (*how_to_go_on(queue, items), *who_works(queue, items)):
         complain(line)
@@ -171,13 +172,27 @@ def leaving(queue: BatchQueue) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _tell_results(queue: BatchQueue, items: Sequence[Item]) -> None:
+def _tell_results(queue: BatchQueue, items: Sequence[Item], *, as_json: bool) -> None:
     """Write what the batch came to, and say where it is."""
     from launcher.cli.screens import make_stage
     from launcher.runs.batch_results import write_results
 
     with make_stage("results"):
         results = write_results(queue)
+    if as_json:
+        from launcher.cli.answer import answer
+        from launcher.cli.json_shapes import BatchEnd, BestRun
+
+        answer(
+            BatchEnd(
+                name=queue.name,
+                items=dict(Counter(map(state_of, items))),
+                best=None if results.best is None else BestRun(**results.best._asdict()),
+                table=None if results.table is None else str(results.table),
+                curves=None if results.picture is None else str(results.picture),
+                problems=list(results.problems),
+            )
+        )
     if results.best is not None:
         best = results.best
         values = values_text(next(item.values for item in items if item.name == best.item))

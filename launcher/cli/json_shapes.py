@@ -94,6 +94,28 @@ class BatchRow(Shape):
     worker: int | None
 
 
+class BestRun(Part):
+    """The best run of a batch, its value of the metric that decides, and the step where it had that."""
+
+    item: str
+    run: str
+    metric: str
+    value: float
+    step: int | None
+
+
+class BatchEnd(Shape):
+    """`launch batch`, the last line unless Ctrl-C left it: how many items are in each state, the best run, and the paths of what was written."""
+
+    kind: Literal["batchend"] = "batchend"
+    name: str
+    items: dict[str, int]
+    best: BestRun | None
+    table: str | None
+    curves: str | None
+    problems: list[str]
+
+
 class BatchRemoved(Shape):
     """`launch batch rm`: how many runs of it stay, and the files that were kept of it."""
 
@@ -931,6 +953,7 @@ SHAPES: tuple[type[BaseModel], ...] = (
         Runs,
         BatchItem,
         BatchRow,
+        BatchEnd,
         BatchRemoved,
         BatchPreviewed,
         Offers,

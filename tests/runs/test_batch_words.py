@@ -8,6 +8,7 @@ import sys
 import pytest
 from testbed.batches import batches_for
 from testbed.client import until
+from testbed.pty_run import in_terminal, without_style
 
 pytestmark = pytest.mark.slow(reason="each test runs several items")
 
@@ -197,6 +198,10 @@ def test_the_settings_are_in_the_table_and_the_best_line_and_its_step_is_named(m
     assert "n=22" in done.stdout
     assert "(n=1), run" in done.stderr
     assert "at its best step, 2" in done.stderr
+    last = json.loads(made.client.ok("batch", "grid.toml", "--name", "again", "--json").splitlines()[-1])
+    assert (last["kind"], last["items"]) == ("batchend", {"succeeded": 2})
+    assert (last["best"]["item"], last["best"]["step"]) == ("item-1", 2)
+    assert last["table"].endswith("batches/again/results.csv")
     done = made.client.run("batch", "grid.toml", "--name", "typo", "--best", "los:min")
     assert "no run has reported los: did you mean 'loss'" in done.stderr
 
@@ -210,3 +215,11 @@ def test_a_word_that_is_no_verb_is_told_with_the_nearest(made, word, said):
     done = made.client.run("batch", word)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def test_columns_without_room_are_named(made):
+    """With the command that has all."""
+    made.client.run("batch", made.write(made.items(1), host="local"))
+    shown = without_style(in_terminal(made.client, "batch", "status", columns=40))
+    assert "not shown: " in shown
+    assert "launch batch status sweep --json" in " ".join(shown.split())
