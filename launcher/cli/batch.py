@@ -38,8 +38,23 @@ class BatchGroup(QuickGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the verb."""
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            if args[0].isidentifier():
+                self._refuse_word(args[0])
             args = [BEGIN, *args]
         return super().parse_args(ctx, args)
+
+    def _refuse_word(self, word: str) -> None:
+        """Raise UsageError for a word that is neither a verb nor a file, as `stauts`, or a batch's name."""
+        if Path(word).exists():
+            return
+        from launcher.runs.batch_queue import names
+        from launcher.values.parsing import nearest
+
+        if word in names():
+            raise UsageError(f"batch {word}: which verb?\n  how far it is   launch batch status {word}")
+        raise UsageError(
+            f"batch {word}: neither a verb nor a file{nearest(word, [*self.commands])}\n  see   launch batch --help"
+        )
 
 
 app = typer.Typer(
@@ -51,6 +66,10 @@ app = typer.Typer(
 
 NameWord = Annotated[
     str | None, typer.Argument(metavar="NAME", help="The batch; by default the latest.", show_default=False)
+]
+
+LatestFlag = Annotated[
+    bool, typer.Option("--yes", "-y", help="Go on without asking which batch the latest is.")
 ]
 
 
@@ -215,14 +234,14 @@ def _preview(batch: Batch, *, as_json: bool) -> None:
 
 def _work(queue: BatchQueue, *, detach: bool, as_json: bool) -> None:
     """Work a batch, or leave that to a process in the background, or follow the one that does."""
-    from launcher.cli.batch_work import follow, work, work_detached
+    from launcher.cli.batch_work import follow, leaving, work, work_detached
 
     if detach:
-        work_detached(queue)
+        work_detached(queue, as_json=as_json)
         return
-    raise typer.Exit(
-        work(queue, as_json=as_json) if not _is_worked(queue) else follow(queue, as_json=as_json)
-    )
+    with leaving(queue):
+        code = work(queue, as_json=as_json) if not _is_worked(queue) else follow(queue, as_json=as_json)
+    raise typer.Exit(code)
 
 
 def _is_worked(queue: BatchQueue) -> bool:
@@ -255,7 +274,10 @@ def status(
 def resume(
     name: NameWord = None,
     failed: Annotated[
-        bool, typer.Option("--failed", help="Run again what failed, was refused or was dropped.")
+        bool, typer.Option("--failed", help="Run again what failed, was stopped, refused or dropped.")
+    ] = False,
+    new_code: Annotated[
+        bool, typer.Option("--new-code", help="Take the code as it is now, for all that begins from here on.")
     ] = False,
     detach: DetachFlag = False,
     _color: ColorOption = None,
@@ -272,6 +294,7 @@ def resume(
     from launcher.cli.batch_table import tell_mended
     from launcher.runs.batch_queue import open_queue, take_work
     from launcher.runs.batch_stopping import queue_again
+    from launcher.runs.frozen_code import forget
 
     with open_queue(name) as queue:
         queue.check_folder()
@@ -279,13 +302,21 @@ def resume(
             try:
                 tell_mended(queue, held)
                 queue.wish_stop("")
+                if new_code:
+                    forget(queue.folder)
                 if failed:
-                    again = queue_again(queue)
+                    again = len(queue_again(queue))
                     complain(f"{again} {'item is' if again == 1 else 'items are'} queued again")
             finally:
                 held.release()
+        elif new_code:
+            raise UsageError(
+                f"{queue.name}: it is being worked on, with the code that it began with\n"
+                "  first   Ctrl-C in that command, which leaves what runs"
+            )
         elif failed:
-            raise UsageError(f"{queue.name}: it is being worked on\n  first   launch batch stop {queue.name}")
+            queue.wish_again()
+            complain("what has failed is queued again by the process that works it")
         _work(queue, detach=detach, as_json=as_json)
 
 
@@ -293,6 +324,7 @@ def resume(
 def stop(
     name: NameWord = None,
     now: Annotated[bool, typer.Option("--now", help="End the runs without a checkpoint.")] = False,
+    yes: LatestFlag = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
@@ -309,6 +341,7 @@ def stop(
     from launcher.runs.batch_stopping import stop_batch
 
     with open_queue(name) as queue:
+        _check_latest(name, queue.name, "stop", yes=yes)
         with make_stage("stop") as stage:
             stopped = stop_batch(queue, now=now, tell=stage.progress)
         raise typer.Exit(print_stopped(queue, stopped, as_json=as_json))
@@ -317,17 +350,63 @@ def stop(
 @app.command("rm", cls=QuickCommand)
 def rm(
     name: NameWord = None,
+    yes: LatestFlag = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
-    """Remove a batch from the list. Its runs stay: launch rm removes them.
+    """Remove a batch from the list. Its runs, results.csv and curves.png stay; its queue, batch.log and copy of the code do not.
 
     Examples:
         launch batch rm sweep
     """
+    from launcher.cli.ending import shown_path
     from launcher.runs.batch_queue import open_queue
     from launcher.runs.batch_stopping import remove_batch
 
     with open_queue(name) as queue:
-        runs = remove_batch(queue)
-        say(f"{queue.name} is removed" + (f"; its {runs} runs stay   launch ps" if runs else ""))
+        _check_latest(name, queue.name, "rm", yes=yes)
+        removed = remove_batch(queue)
+    if as_json:
+        from launcher.cli.answer import answer
+        from launcher.cli.json_shapes import BatchRemoved
+
+        answer(BatchRemoved(name=queue.name, runs=removed.runs, kept=[str(path) for path in removed.kept]))
+        return
+    say(f"{queue.name} is removed")
+    if removed.runs:
+        say(f"  its {'run stays' if removed.runs == 1 else f'{removed.runs} runs stay'}   launch ps")
+    for path in removed.kept:
+        say(f"  kept   {shown_path(path)}")
+
+
+@app.command("list", cls=QuickCommand)
+def list_batches(
+    _color: ColorOption = None, _verbose: VerboseFlag = False, as_json: JsonFlag = False
+) -> None:
+    """List the batches, the latest first, and how far each is. No host is asked.
+
+    Examples:
+        launch batch list
+    """
+    from launcher.cli.batch_table import print_list
+
+    print_list(as_json=as_json)
+
+
+def _check_latest(name: str | None, latest: str, verb: str, *, yes: bool) -> None:
+    """Have the person confirm which batch the latest is, before something happens to it.
+
+    Raises UsageError without a terminal and without `yes`, and Exit with code 1 if the person declines.
+    """
+    if name is not None or yes:
+        return
+    from launcher.cli.asking import agrees
+
+    is_meant = agrees(f"the latest batch is {latest}: {verb} it?")
+    if is_meant is None:
+        raise UsageError(
+            f"the latest batch is {latest}: name it, or add --yes\n  next   launch batch {verb} {latest}"
+        )
+    if not is_meant:
+        raise typer.Exit(1)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.cli.columns import Column, Layout, lay_out, print_columns
 from launcher.cli.figures import age_text
 from launcher.cli.say import complain, say
-from launcher.runs.batch_queue import FILE, BatchQueue, Work, worker_of
-from launcher.runs.batch_status import ItemRow, age_s, costs, rows_of, totals
-from launcher.values.queued_item import Item, ItemState
+from launcher.errors import RunError
+from launcher.runs.batch_queue import FILE, BatchQueue, Work, Worker, names, open_queue, worker_of
+from launcher.runs.batch_status import ItemRow, age_s, costs, rows_of, state_of, totals, values_text
+from launcher.values.queued_item import REFUSED, Item, ItemState
 
 if TYPE_CHECKING:
     from launcher.cli.json_shapes import BatchItem
     from launcher.runs.batch_stopping import Stopped
 
+LF = "\n"
 COLUMNS = (
     Column("ITEM", 10),
     Column("RUN", drop=4),
@@ -24,7 +27,8 @@ COLUMNS = (
     Column("STEP", drop=1),
     Column("LOSS", drop=2),
     Column("SEEN", drop=6),
-    Column("", 16, drop=5),
+    Column("SETTINGS", 12, drop=7),
+    Column("WHY", 16, drop=5),
 )
 
 
@@ -35,9 +39,17 @@ COST = Column("COST", drop=4, is_figure=True)
 def _with_costs(rows: Sequence[ItemRow]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
     """Return the columns of rows, and their cells."""
     if all(row.cents is None for row in rows):
-        return COLUMNS, [cells(row) for row in rows]
+        return _without_empty(COLUMNS, [cells(row) for row in rows])
     found = [(*cells(row)[:-1], _dollars(row), cells(row)[-1]) for row in rows]
-    return (*COLUMNS[:-1], COST, COLUMNS[-1]), found
+    return _without_empty((*COLUMNS[:-1], COST, COLUMNS[-1]), found)
+
+
+def _without_empty(
+    columns: tuple[Column, ...], rows: list[tuple[str, ...]]
+) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
+    """Leave out columns without any text."""
+    kept = [number for number in range(len(columns)) if any(row[number] for row in rows)]
+    return tuple(columns[number] for number in kept), [tuple(row[number] for number in kept) for row in rows]
 
 
 def _dollars(row: ItemRow) -> str:
@@ -69,6 +81,7 @@ def cells(row: ItemRow) -> tuple[str, ...]:
         step,
         loss,
         "-" if age is None else age_text(age),
+        values_text(row.values),
         why[0] if why else "",
     )
 
@@ -99,10 +112,11 @@ def shape(row: ItemRow) -> BatchItem:
     )
 
 
-def print_rows(rows: Sequence[ItemRow], *, as_json: bool = False) -> None:
-    """Print rows as a table, or an object a line."""
+def print_rows(rows: Sequence[ItemRow], batch: str, *, as_json: bool = False) -> None:
+    """Print rows as a table, with the columns named for which there is no room, or an object a line."""
     if not as_json:
-        print_columns(*_with_costs(rows))
+        if left_out := print_columns(*_with_costs(rows)):
+            complain(f"  not shown: {', '.join(left_out)}   launch batch status {batch} --json")
         return
     from launcher.cli.answer import answer
 
@@ -113,10 +127,13 @@ def print_rows(rows: Sequence[ItemRow], *, as_json: bool = False) -> None:
 def print_status(queue: BatchQueue, *, as_json: bool) -> None:
     """Print how far each item is, and who works the batch."""
     items, cents = queue.items(), costs(queue)
-    print_rows(rows_of(items, cents=cents), as_json=as_json)
+    rows = rows_of(items, cents=cents, is_worked=worker_of(queue) is not None)
+    print_rows(rows, queue.name, as_json=as_json)
     if as_json:
         return
-    say(f"{queue.name}: {totals(items)}{spent(queue, cents)}")
+    say(f"{queue.name}: {totals(row.state for row in rows)}{spent(queue, cents)}")
+    for line in how_to_go_on(queue, items):
+        say(line)
     for line in who_works(queue, items):
         say(line)
 
@@ -137,8 +154,68 @@ def who_works(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
     if all(item.state == ItemState.ENDED for item in items):
         return []
     return [
-        f"no process works it: what runs goes on, what is queued waits   launch batch resume {queue.name}"
+        "no process works it: what runs goes on, what is queued waits",
+        f"  go on with it   launch batch resume {queue.name}",
     ]
+
+
+def how_to_go_on(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
+    """Say what to type about items that did not succeed, once all have ended; nothing if all have succeeded."""
+    if not items or any(item.state != ItemState.ENDED for item in items):
+        return []
+    lines = []
+    if failed := [item for item in items if item.run is not None and item.outcome == "failed"]:
+        run = (failed[0].run or "").rpartition("-")[2]
+        lines.append(f"  its log      launch logs {run}    ({failed[0].name})")
+    if refused := next((item for item in items if item.outcome == REFUSED and item.why), None):
+        lines += [f"  {refused.name} was refused: {(refused.why or '').replace(LF, LF + '  ')}"]
+        lines.append(
+            f"  the batch keeps its file as it was: after a change there   launch batch rm {queue.name}   and make it again"
+        )
+    if any(item.outcome != "succeeded" for item in items):
+        lines.append(f"  once more    launch batch resume {queue.name} --failed")
+    return lines
+
+
+def print_batch(name: str, items: Sequence[Item], worker: Worker | None) -> None:
+    """Print a batch as an object."""
+    from launcher.cli.answer import answer
+    from launcher.cli.json_shapes import BatchRow
+
+    states = Counter(map(state_of, items))
+    answer(BatchRow(name=name, items=dict(states), worker=None if worker is None else worker.pid))
+
+
+def print_list(*, as_json: bool) -> None:
+    """Print the batches of this client, the latest first: how far each is, and whether a process works it."""
+    found = []
+    for name in names()[::-1]:
+        try:
+            with open_queue(name) as queue:
+                items, worker = queue.items(), worker_of(queue)
+        except RunError as error:
+            complain(str(error))
+            continue
+        found.append((name, items, worker))
+    if as_json:
+        for name, items, worker in found:
+            print_batch(name, items, worker)
+        return
+    if not found:
+        say("no batches yet", "  next   launch batch FILE.toml")
+        return
+    columns = Column("BATCH"), Column("ITEMS", 20), Column("WORKED BY", 12, drop=1)
+    print_columns(
+        columns,
+        [
+            (
+                name,
+                totals(map(state_of, items)),
+                "-" if worker is None else f"process {worker.pid} on {worker.machine}",
+            )
+            for name, items, worker in found
+        ],
+    )
 
 
 def print_stopped(queue: BatchQueue, stopped: Sequence[Stopped], *, as_json: bool) -> int:
@@ -148,11 +225,14 @@ def print_stopped(queue: BatchQueue, stopped: Sequence[Stopped], *, as_json: boo
         for one, row in zip(stopped, rows_of([one.item for one in stopped]), strict=True)
     ]
     if rows or as_json:
-        print_rows(rows, as_json=as_json)
+        print_rows(rows, queue.name, as_json=as_json)
     else:
         say(f"{queue.name}: everything had ended")
+    if rows and not as_json:
+        items = queue.items()
+        say(f"{queue.name}: {totals(map(state_of, items))}")
+        say(f"  what was stopped or dropped can be run again   launch batch resume {queue.name} --failed")
     if lost := [one for one in stopped if one.problem]:
-        complain(
-            f"{len(lost)} runs could not be stopped   once their hosts answer: launch batch stop {queue.name}"
-        )
+        count = "1 run" if len(lost) == 1 else f"{len(lost)} runs"
+        complain(f"{count} could not be stopped   once their hosts answer: launch batch stop {queue.name}")
     return 4 if lost else 0

@@ -8,19 +8,30 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+import typer
 from rich.live import Live
 from rich.text import Text
 
 from launcher.cli import streams
-from launcher.cli.batch_table import print_rows, shape, spent, table, tell_mended, who_works
+from launcher.cli.batch_table import (
+    how_to_go_on,
+    print_batch,
+    print_rows,
+    shape,
+    spent,
+    table,
+    tell_mended,
+    who_works,
+)
 from launcher.cli.ending import shown_path
 from launcher.cli.say import complain, say
 from launcher.cli.signals import Terminated, cursor_back_on_stop
 from launcher.errors import RunError
-from launcher.runs.batch_queue import BatchQueue, take_work, worker_of
-from launcher.runs.batch_status import costs, rows_of, totals
+from launcher.runs.batch_queue import PICTURE, RESULTS, BatchQueue, take_work, worker_of
+from launcher.runs.batch_status import costs, rows_of, state_of, totals, values_text
 from launcher.runs.batching import Batching, Outcome
 from launcher.runs.item_view import ItemView
 from launcher.values.queued_item import REFUSED, Item, ItemState
@@ -86,7 +97,7 @@ class _TableView(_LinesView):
         rows = rows_of(_shown(items, live, max(FEWEST_LINES, console.height - 4)), live, cents)
         lines = [
             *table(rows, console.width).lines,
-            f"{self._queue.name}: {totals(items)}{spent(self._queue, cents)}",
+            f"{self._queue.name}: {totals(state_of(item, live.get(item.number)) for item in items)}{spent(self._queue, cents)}",
         ]
         self._live.update(
             Text("\n".join(map(printable, lines)), no_wrap=True, overflow="ellipsis"), refresh=True
@@ -122,16 +133,9 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
     finally:
         queue.mark()
         held.release()
-    items, cents = queue.items(), costs(queue)
-    if not as_json:
-        print_rows(rows_of(items, cents=cents))
-    complain(f"{queue.name}: {totals(items)}{spent(queue, cents)}")
-    if outcome == Outcome.LEFT:
-        complain("what runs goes on, what is queued waits")
-    elif all(item.state == ItemState.ENDED for item in items):
-        _tell_results(queue)
-    for line in who_works(queue, items):
-        complain(line)
+    items = _tell_end(queue, as_json=as_json)
+    if outcome != Outcome.LEFT:
+        _tell_results(queue, items, as_json=as_json)
     return (
         Terminated.exit_code
         if batching.left_by in (signal.SIGTERM, signal.SIGHUP)
@@ -139,16 +143,62 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
     )
 
 
-def _tell_results(queue: BatchQueue) -> None:
+def _tell_end(queue: BatchQueue, *, as_json: bool) -> list[Item]:
+    """Show how far a batch is that this command leaves, and how to go on; return its items."""
+    items, cents = queue.items(), costs(queue)
+    rows = rows_of(items, cents=cents, is_worked=worker_of(queue) is not None)
+    if not as_json:
+        print_rows(rows, queue.name)
+    complain(f"{queue.name}: {totals(row.state for row in rows)}{spent(queue, cents)}")
+    for line in (*how_to_go_on(queue, items), *who_works(queue, items)):
+        complain(line)
+    return items
+
+
+@contextlib.contextmanager
+def leaving(queue: BatchQueue) -> Iterator[None]:
+    """Say what is left where Ctrl-C comes before a batch is worked, or after; it ends with 130 then, or 0 if another process works it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        items = queue.items()
+        complain(f"{queue.name}: {totals(map(state_of, items))}")
+        for line in who_works(queue, items):
+            complain(line)
+        if worker_of(queue) is not None:
+            raise typer.Exit(0) from None
+        if not queue.runs():
+            complain(f"  or remove it    launch batch stop {queue.name} && launch batch rm {queue.name}")
+        raise typer.Exit(130) from None
+
+
+def _tell_results(queue: BatchQueue, items: Sequence[Item], *, as_json: bool) -> None:
     """Write what the batch came to, and say where it is."""
     from launcher.cli.screens import make_stage
     from launcher.runs.batch_results import write_results
 
     with make_stage("results"):
         results = write_results(queue)
+    if as_json:
+        from launcher.cli.answer import answer
+        from launcher.cli.json_shapes import BatchEnd, BestRun
+
+        answer(
+            BatchEnd(
+                name=queue.name,
+                items=dict(Counter(map(state_of, items))),
+                best=None if results.best is None else BestRun(**results.best._asdict()),
+                table=None if results.table is None else str(results.table),
+                curves=None if results.picture is None else str(results.picture),
+                problems=list(results.problems),
+            )
+        )
     if results.best is not None:
         best = results.best
-        complain(f"  best     {best.item}, run {best.run}: {best.metric} {best.value:.6g}")
+        values = values_text(next(item.values for item in items if item.name == best.item))
+        step = "" if best.step is None else f" at its best step, {best.step}"
+        settings = f" ({values})" if values else ""
+        complain(f"  best     {best.item}{settings}, run {best.run}: {best.metric} {best.value:.6g}{step}")
     if results.table is not None:
         complain(f"  table    {shown_path(results.table)}")
     if results.picture is not None:
@@ -174,27 +224,38 @@ def follow(queue: BatchQueue, *, as_json: bool) -> int:
     worker = worker_of(queue)
     if worker is not None:
         complain(f"process {worker.pid} on {worker.machine} works {queue.name}; this command only shows it")
-    known: dict[int, Item] = {}
-    with _view(queue, as_json=as_json) as view, contextlib.suppress(KeyboardInterrupt):
-        while True:
-            is_worked = worker_of(queue) is not None
-            items = queue.items()
-            for item in items:
-                if known and known[item.number].state != item.state:
-                    view.changed(item)
-            known = {item.number: item for item in items}
-            view.show(items, {})
-            if not is_worked:
-                break
-            time.sleep(LOOK_S)
-    items = queue.items()
-    complain(f"{queue.name}: {totals(items)}")
-    for line in who_works(queue, items):
-        complain(line)
+    try:
+        with _view(queue, as_json=as_json) as view:
+            _show_to_end(queue, view)
+    except KeyboardInterrupt:
+        _tell_end(queue, as_json=as_json)
+        return 0
+    if queue.wishes_again:  # it came too late for that process
+        return work(queue, as_json=as_json)
+    items = _tell_end(queue, as_json=as_json)
+    for word, name in (("table", RESULTS), ("curves", PICTURE)):
+        if (queue.folder / name).is_file():
+            complain(f"  {word:<8} {shown_path(queue.folder / name)}")
     return exit_code(items, Outcome.OVER)
 
 
-def work_detached(queue: BatchQueue) -> None:
+def _show_to_end(queue: BatchQueue, view: _LinesView) -> None:
+    """Show what changes until no process works the batch."""
+    known: dict[int, Item] = {}
+    while True:
+        is_worked = worker_of(queue) is not None
+        items = queue.items()
+        for item in items:
+            if known and known[item.number].state != item.state:
+                view.changed(item)
+        known = {item.number: item for item in items}
+        view.show(items, {})
+        if not is_worked:
+            return
+        time.sleep(LOOK_S)
+
+
+def work_detached(queue: BatchQueue, *, as_json: bool) -> None:
     """Have a process of its own on this machine work a batch. Raises RunError if it does not begin to."""
     log = queue.folder / WORKER_LOG
     with log.open("ab") as out:
@@ -221,8 +282,12 @@ def work_detached(queue: BatchQueue) -> None:
         raise RunError(
             f"{queue.name}: its process ended at once: {log}\n  again   launch batch resume {queue.name}"
         )
+    if as_json:
+        print_batch(queue.name, queue.items(), worker)
+        return
     say(f"process {process.pid} works {queue.name}   launch batch status {queue.name}")
-    say(f"what it says   {log}     if this machine sleeps or goes down   launch batch resume {queue.name}")
+    say(f"  what it says                          {log}")
+    say(f"  if this machine sleeps or goes down   launch batch resume {queue.name}")
 
 
 def exit_code(items: list[Item], outcome: Outcome) -> int:

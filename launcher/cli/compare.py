@@ -11,7 +11,7 @@ import typer
 
 from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
 from launcher.cli.say import complain, say, without_escapes
-from launcher.errors import RunError, UsageError
+from launcher.errors import RunError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from launcher.cli.json_shapes import ComparedRunShown, ComparisonShown
@@ -25,7 +25,9 @@ _MOST_NAMED = 3
 def compare(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN…", help="Runs: an id, the start of it or of its last part; or `last`."),
+        typer.Argument(
+            metavar="RUN…", help="Runs: an id, the start of it or of its last part; `last`; or a batch."
+        ),
     ],
     diff: Annotated[bool, typer.Option("--diff", help="Print a diff of the code, too; of two runs.")] = False,
     output: Annotated[
@@ -56,9 +58,9 @@ def compare(
     """
     from launcher.runs import comparing
     from launcher.runs.compared_curves import check_free
-    from launcher.runs.control import mirror_here
 
-    mirrors = _distinct([mirror_here(word) for word in runs], runs)
+    words = [word for given in runs for word in _runs_of(given)]
+    mirrors = _distinct(_mirrors(words), words)
     if diff and len(mirrors) != 2:
         raise UsageError("compare: --diff is of two runs\n  next   launch compare RUN RUN --diff")
     if output is not None and output.suffix.lower() != ".png":
@@ -76,6 +78,31 @@ def compare(
         _show_picture(_draw(comparison, picture))
     if code is not None and code.errors:
         raise code.errors[0]
+
+
+def _runs_of(word: str) -> list[str]:
+    """Return the runs of a batch, where a word is the name of one, else the word."""
+    from launcher.runs.batch_queue import names, open_queue
+
+    if word not in names():
+        return [word]
+    with open_queue(word) as queue:
+        return [item.run for item in queue.items() if item.run is not None] or [word]
+
+
+def _mirrors(words: Sequence[str]) -> list[Mirror]:
+    """Return the mirrors of runs. Raises UnknownNameError that says every word which no run has."""
+    from launcher.runs.control import mirror_here
+
+    mirrors, unknown = [], []
+    for word in words:
+        try:
+            mirrors.append(mirror_here(word))
+        except UnknownNameError as error:
+            unknown.append(str(error))
+    if unknown:
+        raise UnknownNameError("\n".join(unknown))
+    return mirrors
 
 
 def _distinct(mirrors: list[Mirror], words: Sequence[str]) -> list[Mirror]:
@@ -119,7 +146,8 @@ def _show(comparison: Comparison, code: CodeDiff | None) -> None:
         say("nothing in plan, code and data differs, as far as is known here")
     left_out = show_comparison(comparison, terminal_width())
     if left_out:
-        complain_wrapped(f"  · not shown: {', '.join(left_out)}   launch compare … --json has all")
+        named = " ".join(run.mirror.short for run in comparison.runs)
+        complain_wrapped(f"  · not shown: {', '.join(left_out)}   all of it: launch compare {named} --json")
     complain_wrapped(*(f"  · {note}" for note in _notes(comparison, has_diff=code is not None)))
     if code is not None:
         _show_diff(code)

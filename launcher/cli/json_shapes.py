@@ -85,6 +85,46 @@ class BatchItem(Shape):
     values: dict[str, Any]
 
 
+class BatchRow(Shape):
+    """`launch batch list`, a line for each batch: how many items are in each state, and the process that works it, null for none."""
+
+    kind: Literal["batch"] = "batch"
+    name: str
+    items: dict[str, int]
+    worker: int | None
+
+
+class BestRun(Part):
+    """The best run of a batch, its value of the metric that decides, and the step where it had that."""
+
+    item: str
+    run: str
+    metric: str
+    value: float
+    step: int | None
+
+
+class BatchEnd(Shape):
+    """`launch batch`, the last line unless Ctrl-C left it: how many items are in each state, the best run, and the paths of what was written."""
+
+    kind: Literal["batchend"] = "batchend"
+    name: str
+    items: dict[str, int]
+    best: BestRun | None
+    table: str | None
+    curves: str | None
+    problems: list[str]
+
+
+class BatchRemoved(Shape):
+    """`launch batch rm`: how many runs of it stay, and the files that were kept of it."""
+
+    kind: Literal["batchremoved"] = "batchremoved"
+    name: str
+    runs: int
+    kept: list[str]
+
+
 class BatchPreviewed(Shape):
     """`launch batch --dry-run`, a line for each item and host: the digest of its plan, and what the gate says."""
 
@@ -912,6 +952,9 @@ SHAPES: tuple[type[BaseModel], ...] = (
     *(
         Runs,
         BatchItem,
+        BatchRow,
+        BatchEnd,
+        BatchRemoved,
         BatchPreviewed,
         Offers,
         Hosts,

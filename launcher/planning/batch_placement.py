@@ -41,7 +41,8 @@ def decide(items: Iterable[Item], places: Mapping[str, Place], *, going: int, mo
     taken: set[str] = set()
     for item in items:
         if most is not None and going + len(begin) >= most:
-            waits[item.number] = f"waits for one of {most} runs to end (max_parallel)"
+            runs = "1 run" if most == 1 else f"{most} runs"
+            waits[item.number] = f"waits for one of {runs} to end (max_parallel)"
             continue
         hosts = [host for host in item.hosts if host not in item.tried]
         chosen = next((host for host in hosts if host not in taken and _is_open(places[host])), None)

@@ -31,6 +31,7 @@ from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.control import runs_of
 from launcher.runs.evidence import diagnosis
 from launcher.runs.following import Watch, finish
+from launcher.runs.frozen_code import FrozenCode
 from launcher.runs.held_interrupts import NoInterrupts
 from launcher.runs.item_view import ItemView
 from launcher.runs.launching import Started, launch
@@ -55,12 +56,13 @@ PREPARING_LOOKS, PREPARING_LOOKS_THERE = 10, 1
 
 
 class Lane(NamedTuple):
-    """What work on an item needs: the queue, what is left to spend, the way to its host's desks, and who hears what a person must."""
+    """What work on an item needs: the queue, what is left to spend, the way to its host's desks, who hears what a person must, the code."""
 
     queue: BatchQueue
     budget: Budget
     opening: Opening | None
     tell: Callable[[str], None]
+    code: FrozenCode
 
 
 class Verdict(StrEnum):
@@ -111,7 +113,7 @@ def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
     try:
         is_rented = resolve.host(item.host).lambda_cloud is not None
         with lane.budget.promise(item.number, request) if is_rented else contextlib.nullcontext():
-            started = launch(request, view, item.run, opening=lane.opening, hold=NoInterrupts)
+            started = launch(request, view, item.run, opening=lane.opening, hold=NoInterrupts, code=lane.code)
     except CardBusyError as error:
         return _put_back(lane.queue, item, Verdict.BUSY, _line(error))
     except (RefusedError, UsageError) as error:

@@ -41,6 +41,8 @@ SENT = "sent.jsonl"
 OPEN = ".open"
 """A mark beside the queue of a batch that has not ended: a list of runs looks at no other."""
 MADE = ".made"
+RESULTS, PICTURE = "results.csv", "curves.png"
+"""What the batch came to."""
 VERSION = 1
 BUSY_S = 30.0
 _TABLES = """
@@ -155,6 +157,25 @@ class BatchQueue:
         """Put on record that nothing more is begun, `stop`, or also that what runs is ended without a checkpoint, `now`; "" takes that back."""
         with self._errors():
             self._data.execute("INSERT OR REPLACE INTO batch VALUES ('stop', ?)", (how,))
+
+    def wish_again(self) -> None:
+        """Put on record that what has failed is to be queued again, for the process that works the batch."""
+        with self._errors():
+            self._data.execute("INSERT OR REPLACE INTO batch VALUES ('again', '1')")
+
+    def take_wish_again(self) -> bool:
+        """Return whether what has failed is to be queued again, and take the wish from the record."""
+        with self._errors():
+            return (
+                bool(self._value("again"))
+                and self._data.execute("DELETE FROM batch WHERE key = 'again'").rowcount > 0
+            )
+
+    @property
+    def wishes_again(self) -> bool:
+        """Whether what has failed is to be queued again, and nobody has done so yet."""
+        with self._errors():
+            return bool(self._value("again"))
 
     def items(self, *states: ItemState) -> list[Item]:
         """Return the items in their order, all of them or those in some states."""
@@ -394,8 +415,11 @@ def make_queue(name: str, rules: Rules, entries: Iterable[Entry]) -> BatchQueue:
     folder = batches_folder() / name
     if folder.exists():
         raise UsageError(
-            f"a batch '{name}' is here already\n"
-            f"  how far it is   launch batch status {name}     another name   --name NAME     remove it   launch batch rm {name}"
+            f"a batch '{name}' is here already; it has its file as that was then\n"
+            f"  how far it is      launch batch status {name}\n"
+            f"  go on with it      launch batch resume {name}\n"
+            f"  beside it          the same command with   --name NAME\n"
+            f"  in its place       launch batch rm {name}   then the same command; its runs stay"
         )
     part = folder.with_name(f".{name}.{os.getpid()}.part")
     try:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from launcher.errors import HostError, RunError
 from launcher.runs.batch_item import request_of
-from launcher.runs.batch_queue import BatchQueue
-from launcher.runs.batch_status import costs
+from launcher.runs.batch_queue import PICTURE, RESULTS, BatchQueue
+from launcher.runs.batch_status import costs, values_text
+from launcher.runs.code_differences import shortened
 from launcher.runs.comparing import ComparedRun, compare, draw
 from launcher.runs.metric_results import Goal, MetricResult
 from launcher.runs.mirror import Mirror
@@ -23,11 +24,11 @@ from launcher.runs.run_desk import open_desk
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.view import SilentStage
 from launcher.runs.whole_file import write_whole
+from launcher.values.parsing import nearest
 from launcher.values.queued_item import Item
 from launcher.values.toml import parse_toml
 
-RESULTS, PICTURE = "results.csv", "curves.png"
-_FIRST = ("item", "run", "host", "card", "state", "reason", "attempts", "seconds", "cost")
+_FIRST = ("item", "run", "host", "card", "state", "reason", "attempts", "seconds", "cost", "code")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """A cell of text that begins like this would be a formula in a spreadsheet, unless it is a number."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -40,6 +41,7 @@ class Best(NamedTuple):
     run: str
     metric: str
     value: float
+    step: int | None
 
 
 class Results(NamedTuple):
@@ -68,11 +70,14 @@ def write_results(queue: BatchQueue) -> Results:
         table = None
     picture = None
     try:
-        if comparison is not None and draw(comparison, queue.folder / PICTURE):
+        labels = {item.run: values_text(item.values) for item in with_runs if item.run and item.values}
+        if comparison is not None and draw(comparison, queue.folder / PICTURE, labels):
             picture = queue.folder / PICTURE
     except (OSError, RunError) as error:
         problems.append(f"{queue.folder / PICTURE}: {error}")
     best = _best(with_runs, compared, metric, goal)
+    if metric is not None and compared and (known := _reported(compared)) and metric not in known:
+        problems.append(f"best = {rules.best}: no run has reported {metric}{nearest(metric, known)}")
     if best is not None and rules.artifacts == "best":
         problems += _bring_home(best)
     return Results(table, picture, best, tuple(problems))
@@ -125,6 +130,7 @@ def _first(item: Item, run: ComparedRun | None, cents: int | None) -> list[Any]:
         run.attempts if run is not None else None,
         None if run is None or run.seconds is None else round(run.seconds, 1),
         None if cents is None else f"{cents / 100:.2f}",
+        shortened(run.code) if run is not None and run.code is not None else None,
     ]
 
 
@@ -135,6 +141,11 @@ def _settings(item: Item) -> dict[str, Any]:
         key, _, written = setting.partition("=")
         given[key] = parse_toml(f"value = {written}", key)["value"]
     return {**{key: value for key, value in given.items() if key not in item.values}, **item.values}
+
+
+def _reported(compared: Mapping[str, ComparedRun]) -> list[str]:
+    """Return the metrics that runs have reported."""
+    return [*dict.fromkeys(name for run in compared.values() for name in run.metrics)]
 
 
 def _pair(one: MetricResult | None) -> list[Any]:
@@ -160,7 +171,7 @@ def _best(
     for item in items:
         result = compared[item.run or ""].metrics.get(metric)
         if item.outcome == "succeeded" and result is not None and result.best is not None:
-            found.append(Best(item.name, item.run or "", metric, result.best))
+            found.append(Best(item.name, item.run or "", metric, result.best, result.best_step))
     finite = [one for one in found if math.isfinite(one.value)]
     return (min if goal == "min" else max)(finite, key=lambda one: one.value) if finite else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,26 @@ from launcher.values.queued_item import Item, ItemState
 if TYPE_CHECKING:
     from launcher.runs.batch_queue import BatchQueue
     from launcher.runs.item_view import ItemView
+
+
+WAITS = "waits for"
+UNWORKED = "no process works the batch"
+_WORDS = {
+    ItemState.CONFIRMED: "running",
+    ItemState.RESERVED: "launching",
+    ItemState.SUBMITTED: "launching",
+}
+_ORDER = (
+    "succeeded",
+    "failed",
+    "stopped",
+    "stop-incomplete",
+    "refused",
+    "dropped",
+    "running",
+    "launching",
+    "queued",
+)
 
 
 class ItemRow(NamedTuple):
@@ -38,29 +59,48 @@ class ItemRow(NamedTuple):
     @property
     def short(self) -> str:
         """The last part of its run's id."""
-        return (self.run or "-").rpartition("-")[2]
+        return "-" if self.run is None else self.run.rpartition("-")[2]
 
 
 def rows_of(
-    items: Iterable[Item], live: Mapping[int, ItemView] | None = None, cents: Mapping[int, int] | None = None
+    items: Iterable[Item],
+    live: Mapping[int, ItemView] | None = None,
+    cents: Mapping[int, int] | None = None,
+    *,
+    is_worked: bool = True,
 ) -> list[ItemRow]:
-    """Return a row for each item. `live` is what a worker knows of those that it launches and follows, `cents` what they cost."""
+    """Return a row for each item. `live` is what a worker knows of those that it launches and follows, `cents` what they cost.
+
+    Where nobody works the batch, that is what its queued items wait for.
+    """
     live, cents = live or {}, cents or {}
-    return [_row(item, live.get(item.number))._replace(cents=cents.get(item.number)) for item in items]
+    rows = []
+    for item in items:
+        row = _row(item, live.get(item.number))._replace(cents=cents.get(item.number))
+        waits = item.state == ItemState.QUEUED and (item.why is None or item.why.startswith(WAITS))
+        rows.append(row if is_worked or not waits else row._replace(why=UNWORKED))
+    return rows
+
+
+def state_of(item: Item, view: ItemView | None = None) -> str:
+    """Return how far an item is, in the words of `ps` where its run is there. Nothing is read."""
+    if view is not None and view.doing is None and view.state is not None:
+        return str(view.state.state)
+    return item.outcome or _WORDS.get(item.state, str(item.state))
 
 
 def _row(item: Item, view: ItemView | None) -> ItemRow:
     if view is not None:
-        state = view.doing or (view.state.state if view.state is not None else str(item.state))
+        state = view.doing or state_of(item, view)
         why = view.lost_for or (view.state and view.state.trouble and view.state.trouble.kind) or None
         return _as_row(item, state, view.step, view.steps, view.loss, view.seen, why)
     if item.run is None or item.state in (ItemState.RESERVED, ItemState.SUBMITTED):
-        return _as_row(item, item.outcome or str(item.state))
+        return _as_row(item, state_of(item))
     from launcher.runs.mirror import Mirror  # what was not begun has none
 
     mirror = Mirror(item.run, runs_folder())
     reached, last = mirror.last_step(), mirror.state()
-    known = item.outcome or (str(last.state) if last is not None else str(item.state))
+    known = item.outcome or (str(last.state) if last is not None else state_of(item))
     return _as_row(item, known, reached.step, mirror.plan().steps, reached.loss, mirror.reached())
 
 
@@ -78,28 +118,29 @@ def _as_row(
     )
 
 
-def totals(items: Iterable[Item]) -> str:
-    """Say how many items are how far, e.g. `40 items: 12 succeeded, 1 failed, 6 go on, 21 queued`."""
-    found = [*items]
-    counts = Counter(item.outcome or _word(item.state) for item in found)
-    order = [
-        "succeeded",
-        "failed",
-        "stopped",
-        "stop-incomplete",
-        "refused",
-        "dropped",
-        "go on",
-        "begin",
-        "queued",
-    ]
-    words = [f"{counts[word]} {word}" for word in order if counts[word]]
-    return f"{len(found)} {'item' if len(found) == 1 else 'items'}: {', '.join(words)}"
+def totals(states: Iterable[str]) -> str:
+    """Say how many items are in which state, e.g. `40 items: 12 succeeded, 1 failed, 6 running, 21 queued`."""
+    counts = Counter(states)
+    words = [f"{counts[state]} {state}" for state in sorted(counts, key=_place)]
+    count = counts.total()
+    return f"{count} {'item' if count == 1 else 'items'}: {', '.join(words)}"
 
 
-def _word(state: ItemState) -> str:
-    words = {ItemState.CONFIRMED: "go on", ItemState.RESERVED: "begin", ItemState.SUBMITTED: "begin"}
-    return words.get(state, str(state))
+def _place(state: str) -> tuple[int, str]:
+    return (_ORDER.index(state) if state in _ORDER else _ORDER.index("running"), state)
+
+
+def launches(count: int) -> str:
+    """Say how many launches there are."""
+    return "1 launch" if count == 1 else f"{count} launches"
+
+
+def values_text(values: Mapping[str, Any]) -> str:
+    """Write values of the matrix for people: lr=0.0001, seed=1."""
+    return ", ".join(
+        f"{key.rpartition('.')[2]}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in values.items()
+    )
 
 
 def age_s(row: ItemRow) -> float | None:

@@ -7,12 +7,14 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import LaunchError, RunError, UnreachableError, UsageError
 from launcher.runs import resolve, tenancies
 from launcher.runs.batch_item import give_up_machine, why_ended
-from launcher.runs.batch_queue import BatchQueue, Work, take_work, worker_of
+from launcher.runs.batch_queue import PICTURE, RESULTS, BatchQueue, Work, take_work, worker_of
+from launcher.runs.batch_status import launches
 from launcher.runs.control import runs_of
 from launcher.runs.control import stop as stop_run
 from launcher.runs.json_file import read_json
@@ -28,7 +30,9 @@ ANSWERS_S = 30.0
 """How long the process that works a batch may take to drop what is queued."""
 MOST_PLACES = 16
 STOPPED = "the batch was stopped"
-AGAIN = ("failed", REFUSED, DROPPED, "stop-incomplete")
+AGAIN = ("failed", REFUSED, DROPPED, "stopped", "stop-incomplete")
+KEPT = (RESULTS, PICTURE)
+"""What stays of a batch that is removed."""
 
 
 class Stopped(NamedTuple):
@@ -76,7 +80,7 @@ def _after_launches(queue: BatchQueue, tell: Callable[[str], None]) -> Work | No
                 f"  let it go on   kill -CONT PID     or end it   kill -9 PID     then   launch batch stop {queue.name}"
             )
         tell(
-            f"{worker_words(queue)} has {len(beginning)} launches on their way"
+            f"{worker_words(queue)} has {launches(len(beginning))} on the way"
             if beginning
             else f"{worker_words(queue)} ends what is queued"
         )
@@ -161,17 +165,23 @@ def _stop_run(item: Item, *, now: bool) -> tuple[str, str, str | None]:
     return str(row.summary.state), STOPPED, row.problem
 
 
-def queue_again(queue: BatchQueue) -> int:
-    """Queue again what failed, was refused or was dropped; return how many items that are."""
+def queue_again(queue: BatchQueue) -> list[Item]:
+    """Queue again what failed, was stopped, refused or dropped; return these items. The caller works the batch."""
     again = [item for item in queue.items(ItemState.ENDED) if item.outcome in AGAIN]
-    for item in again:
-        queue.step(item._replace(tried=()), ItemState.QUEUED)
+    found = [queue.step(item._replace(tried=()), ItemState.QUEUED) for item in again]
     queue.mark()
-    return len(again)
+    return found
 
 
-def remove_batch(queue: BatchQueue) -> int:
-    """Remove a batch whose items have ended; return how many runs of it stay. Raises UsageError for one that goes on."""
+class Removed(NamedTuple):
+    """What stays of a batch that was removed: its runs, their number, and its table and picture."""
+
+    runs: int
+    kept: list[Path]
+
+
+def remove_batch(queue: BatchQueue) -> Removed:
+    """Remove a batch whose items have ended; return what stays. Raises UsageError for one that goes on."""
     work = take_work(queue)
     if work is None:
         raise UsageError(
@@ -184,9 +194,17 @@ def remove_batch(queue: BatchQueue) -> int:
                 f"{queue.name}: {left} of its items have not ended\n  first   launch batch stop {queue.name}"
             )
         queue.close()
+        kept = _keep(queue.folder)
         shutil.rmtree(queue.folder)
     except OSError as error:
         raise RunError(f"{error.filename or queue.folder}: {error.strerror}") from error
     finally:
         work.release()
-    return sum(item.run is not None for item in items)
+    return Removed(sum(item.run is not None for item in items), kept)
+
+
+def _keep(folder: Path) -> list[Path]:
+    """Move the table and the picture of a batch out of its folder; return where they are. Raises OSError."""
+    when = time.strftime("%y%m%d-%H%M%S")
+    files = [folder / name for name in KEPT if (folder / name).is_file()]
+    return [file.replace(folder.with_name(f"{folder.name}-{when}-{file.name}")) for file in files]

@@ -24,6 +24,9 @@ from launcher.runs import resolve
 from launcher.runs.batch_budget import Budget
 from launcher.runs.batch_item import Attempt, Lane, Verdict, begin, follow_item, run_of, settle, why_ended
 from launcher.runs.batch_queue import BatchQueue
+from launcher.runs.batch_status import launches
+from launcher.runs.batch_stopping import queue_again
+from launcher.runs.frozen_code import FrozenCode
 from launcher.runs.held_interrupts import HeldInterrupts
 from launcher.runs.item_view import ItemView
 from launcher.runs.mirror import Mirror
@@ -45,6 +48,8 @@ SILENT_TRIES = 3
 TURN_S = 0.3
 """How long a place is left to other batches after a launch there."""
 RECOVERIES = 3
+MOST_NAMED = 3
+"""Items that a reason names."""
 LOG = "batch.log"
 
 
@@ -148,6 +153,7 @@ class Batching:
         self._log = queue.folder / LOG
         self._log_lock = threading.Lock()
         self._budget = Budget(queue)
+        self._code = FrozenCode(queue.folder, self._say_in_view)
         self._recovered: dict[int, int] = {}
         self._noted: dict[int, str | None] = {}
         self._noted_at = 0.0
@@ -169,8 +175,10 @@ class Batching:
                     return self._leave(held)
                 if self._queue.stop_wish is not None:
                     self._drop_queued("the batch was stopped")
+                self._queue_again()
                 decision = self._decide()
                 if (outcome := self._outcome(decision)) is not None:
+                    self._note_waits(is_last=True)
                     return outcome
                 for item, host in decision.begin:
                     self._beginning[item.number] = host
@@ -210,8 +218,8 @@ class Batching:
             for item in self._items.values()
             if item.state == ItemState.QUEUED and item.number not in self._live
         ]
-        if self._failures_are_too_many():
-            self._drop_queued("not begun: too many runs of the batch have failed")
+        if (failures := self._too_many_failures()) is not None:
+            self._drop_queued(failures)
             waiting = []
         begun_at = set(self._beginning.values())
         places = {
@@ -224,9 +232,18 @@ class Batching:
                 self._items[number] = self._items[number]._replace(why=why)
         return decision
 
-    def _note_waits(self) -> None:
-        """Put what items wait for on record now and then, for who looks from another command."""
-        if time.monotonic() - self._noted_at < NOTE_S:
+    def _queue_again(self) -> None:
+        """Queue again what has failed, if another command wished that."""
+        if not self._queue.take_wish_again():
+            return
+        for item in queue_again(self._queue):
+            for host in item.hosts:
+                self._hosts[host].failures = 0  # it is tried again
+            self._changed(item)
+
+    def _note_waits(self, *, is_last: bool = False) -> None:
+        """Put what items wait for on record now and then, and at the end, for who looks from another command."""
+        if not is_last and time.monotonic() - self._noted_at < NOTE_S:
             return
         self._noted_at = time.monotonic()
         waits = {n: item.why for n, item in self._items.items() if item.state == ItemState.QUEUED}
@@ -250,12 +267,18 @@ class Batching:
             return Outcome.SILENT
         return None
 
-    def _failures_are_too_many(self) -> bool:
+    def _too_many_failures(self) -> str | None:
+        """Return why nothing more is begun if as many runs have failed as may; None if not."""
         most = self._rules.max_failures
-        failed = sum(
-            item.outcome in ("failed", REFUSED, State.STOP_INCOMPLETE) for item in self._items.values()
-        )
-        return most is not None and failed >= most
+        failed = [
+            item.name
+            for item in self._items.values()
+            if item.outcome in ("failed", REFUSED, State.STOP_INCOMPLETE)
+        ]
+        if most is None or len(failed) < most:
+            return None
+        more = f" and {len(failed) - MOST_NAMED} more" if len(failed) > MOST_NAMED else ""
+        return f"not begun: {', '.join(failed[:MOST_NAMED])}{more} failed, and max_failures is {most}"
 
     def _drop_queued(self, why: str) -> None:
         for item in [*self._items.values()]:
@@ -270,7 +293,7 @@ class Batching:
         """Let the followers go, by the signal that came."""
         self.left_by, held.first = held.first, None
         if count := len(self._beginning):
-            self._view.note(f"waits for {count} launches that are on their way; Ctrl-C leaves them")
+            self._view.note(f"waits for {launches(count)} on the way; Ctrl-C again leaves them")
         self._let_go(held)
         return Outcome.LEFT
 
@@ -339,7 +362,11 @@ class Batching:
     def _lane(self, host: str | None) -> Lane:
         line = self._hosts[host or ""].line
         opening = None if line is None else on_line(line)
-        return Lane(self._queue, self._budget, opening, lambda text: self._tell(self._view.note, text))
+        return Lane(self._queue, self._budget, opening, self._say_in_view, self._code)
+
+    def _say_in_view(self, text: str) -> None:
+        """Have the main thread say something about the batch."""
+        self._tell(self._view.note, text)
 
     def _settle(self, item: Item, view: ItemView) -> None:
         tries = 0

@@ -30,6 +30,7 @@ from launcher.values.record import RunState, is_terminal
 from launcher.values.text import printable
 
 _PLANNED_TORCH = ("environment.torch", "image.torch")
+NO_LABELS: Mapping[str, str] = {}
 _MOST_IN_LEGEND = 2
 _MOST_IN_NAME = 4
 
@@ -160,23 +161,25 @@ def picture_of(mirrors: Sequence[Mirror]) -> Path:
     return mirrors[0].folder.parent / "compared" / f"{'-'.join(names)}.png"
 
 
-def draw(comparison: Comparison, path: Path) -> bool:
+def draw(comparison: Comparison, path: Path, labels: Mapping[str, str] = NO_LABELS) -> bool:
     """Write a picture with the curves of all runs; return False, with nothing written, if none has any.
+
+    `labels` say in the legend what a run is, by its id, instead of the settings in which it differs.
 
     Raises RunError if a file is there that was not drawn by this, and OSError if it cannot be written.
     """
-    lines = lines_to_draw(comparison)
+    lines = lines_to_draw(comparison, labels)
     if lines:
-        draw_curves(lines, _title(comparison), path)
+        draw_curves(lines, _title(comparison, len(lines)), path)
     return bool(lines)
 
 
-def lines_to_draw(comparison: Comparison) -> list[Line]:
+def lines_to_draw(comparison: Comparison, labels: Mapping[str, str] = NO_LABELS) -> list[Line]:
     """Return the curves of the runs that have some, all over the steps, or over the time if the log of one gives no steps."""
     drawn = [run for run in comparison.runs if run.curves.panels]
     if not all(run.curves.has_steps for run in drawn):
         drawn = [run._replace(curves=_over_time(run)) for run in drawn]
-    words = _legend_words(comparison)
+    words = {**_legend_words(comparison), **labels}
     return [Line(f"{run.mirror.short} {words[run.mirror.run]}".strip(), run.curves) for run in drawn]
 
 
@@ -200,9 +203,10 @@ def _legend_words(comparison: Comparison) -> dict[str, str]:
     }
 
 
-def _title(comparison: Comparison) -> str:
-    """Return what the runs have in common: 4 runs · sft · L40S 48 GB."""
+def _title(comparison: Comparison, drawn: int) -> str:
+    """Return what the runs have in common: 4 runs · sft · L40S 48 GB. Those without curves are not drawn."""
     runs = comparison.runs
     shared = [{run.job for run in runs}, {run.card for run in runs}, {run.precision for run in runs}]
     words = [next(iter(values)) for values in shared if len(values) == 1]
-    return printable(" · ".join(filter(None, (f"{len(runs)} runs", *words))))
+    count = f"{len(runs)} runs" if drawn == len(runs) else f"{drawn} of {len(runs)} runs"
+    return printable(" · ".join(filter(None, (count, *words))))

@@ -85,6 +85,7 @@ from launcher.values.precision import Platform
 from launcher.values.profile import Profile
 
 if TYPE_CHECKING:
+    from launcher.runs.frozen_code import FrozenCode
     from launcher.runs.tenant import Tenant
 
 AUTO: Literal["auto"] = "auto"
@@ -189,10 +190,11 @@ def launch(
     *,
     opening: Opening | None = None,
     hold: Callable[[], Interrupts] = HeldInterrupts,
+    code: FrozenCode | None = None,
 ) -> Started:
     """Start a run, under a new id unless one is given.
 
-    Its desk is opened by `opening`, and `hold` holds interrupts back: in a thread, NoInterrupts.
+    Its desk is opened by `opening`, and `hold` holds interrupts back: in a thread, NoInterrupts. `code` is that of its batch.
 
     Raises RefusedError from the gate, before anything was sent. If this raises, or is interrupted, nothing is left on
     the host: its agent removes what was prepared when the connection ends. The start itself is not interrupted: Ctrl-C
@@ -212,7 +214,7 @@ def launch(
     settle(resolved.machine.notes if resolved.machine is not None else (), view)
     settle([*session_check.findings(task, host)], view)
     runs_folder()  # raises if it cannot be made, before anything is asked of the host
-    loaded = _load(task, request.env_files, view)
+    loaded = _load(task, request.env_files, view, code)
     before = ShippedBefore(task.code, host)
     if not request.is_sure:
         _ask(before.question(loaded), view)
@@ -288,11 +290,13 @@ def _ship(
     return shipments[-1].words
 
 
-def _load(task: resolve.Task, env_files: Sequence[str], view: View) -> Load:
+def _load(task: resolve.Task, env_files: Sequence[str], view: View, code: FrozenCode | None = None) -> Load:
     """Collect what travels, and show what does not. Raises RefusedError for a folder or a script that is not sent."""
     with view.stage("files") as stage:
         stage.text = None  # its line is that of the stage `ship`
         loaded = load(task, env_files)
+        if code is not None and not loaded.cargo.findings:
+            loaded = code.of_batch(loaded, task.file)
     settle([*loaded.cargo.findings, *script_check.findings(task.job, loaded.cargo)], view)
     view.cargo(loaded.cargo)
     return loaded

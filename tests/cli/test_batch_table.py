@@ -60,7 +60,7 @@ def test_two_thousand_queued_items_are_shown_by_one_query_and_without_what_reach
     entries = [Entry(f"train-{number:04}", "{}", ("A", "B"), {"seed": number}) for number in range(2000)]
     make_queue("sweep", Rules(), entries).close()
     done = subprocess.run([sys.executable, "-c", STATUS], capture_output=True, text=True, check=True)
-    assert len(done.stdout.splitlines()) == 1 + 2000 + 2
+    assert len(done.stdout.splitlines()) == 1 + 2000 + 3
     found = json.loads(done.stderr)
     assert len([query for query in found["queries"] if " FROM item" in query]) == 1
     assert len(found["queries"]) <= 4, "the version, the items, what it may cost, and how careful SQLite is"

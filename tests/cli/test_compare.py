@@ -9,8 +9,11 @@ import pytest
 from rich.cells import cell_len
 from testbed.pty_run import in_terminal, without_style
 
+from launcher.runs.batch_queue import Entry, make_queue
 from launcher.runs.mirror import Mirror
+from launcher.values.batch import Rules
 from launcher.values.host import Host
+from launcher.values.queued_item import ItemState
 
 PLAN = {
     "version": 1, "job": "grid", "host": "lab", "steps": 40,
@@ -306,3 +309,32 @@ def test_the_code_of_another_client_s_run_comes_from_its_host(client, two_versio
     assert "-print(1)" in said
     assert "+print(2)" in said
     assert "gone.py" in said
+
+
+def test_every_run_that_is_missing_is_named(client, grid):
+    """Not only the first."""
+    done = client.run("compare", *grid(1), "zzzzz", "yyyyy")
+    assert done.returncode == 2
+    assert "zzzzz" in done.stderr
+    assert "yyyyy" in done.stderr
+
+
+def test_a_batch_stands_for_its_runs(client, grid, monkeypatch):
+    """Those that have begun."""
+    grid(2)
+    runs = sorted(path.name for path in client.runs.glob("[0-9]*"))
+    monkeypatch.chdir(client.project)
+    monkeypatch.delenv("LAUNCH_RUNS", raising=False)
+    entries = [Entry(f"i{number}", "{}", ("lab",), {}) for number in range(3)]
+    with make_queue("sweep", Rules(), entries) as queue:
+        for item, run in zip(queue.items(), runs, strict=False):
+            queue.step(item, ItemState.RESERVED, run=run, host="lab")
+    found = json.loads(client.ok("compare", "sweep", "--json"))
+    assert [run["run"] for run in found["runs"]] == runs
+
+
+def test_columns_without_room_are_in_a_command_that_can_be_pasted(client, grid):
+    """All of the runs are named in it."""
+    runs = grid(8)
+    shown = " ".join(without_style(in_terminal(client, "compare", *runs, columns=60)).split())
+    assert f"launch compare {' '.join(runs)} --json" in shown

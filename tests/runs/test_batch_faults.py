@@ -146,7 +146,7 @@ def test_a_folder_that_is_read_only_is_told_and_begins_nothing_twice(made, small
     mount("ro")
     assert "1 queued" in made.client.ok("batch", "status")
     for verb in ("resume", "stop"):
-        done = made.client.run("batch", verb)
+        done = made.client.run("batch", verb, "sweep")
         assert done.returncode == 1
         assert str(small_disk) in done.stderr
     made.go_on()
@@ -166,7 +166,7 @@ def test_a_stopped_worker_keeps_its_batch_and_goes_on(made):
     second = made.client.start("batch", "resume")
     assert f"process {process.pid} on " in second.stderr.readline()
     made.client.is_forked, made.client.program = False, [sys.executable, "-c", HASTY]
-    done = made.client.run("batch", "stop")
+    done = made.client.run("batch", "stop", "--yes")
     assert done.returncode == 2
     assert f"process {process.pid} on " in done.stderr
     assert "kill -CONT" in done.stderr
@@ -248,7 +248,7 @@ def test_a_host_on_which_five_runs_in_a_row_fail_early_is_rested(made):
     assert states == ["failed"] * failed + ["queued"] * (FAILURES + 2 - failed) + ["succeeded"]
     assert FAILURES <= failed <= FAILURES + 1  # one more was on its way
     (made.client.project / "broken").unlink()
-    done = made.client.run("batch", "resume")
+    done = made.client.run("batch", "resume", "--new-code")
     assert done.returncode == 1, done.stderr
     assert [row["state"] for row in made.rows().values()][failed:] == ["succeeded"] * (FAILURES + 3 - failed)
 
@@ -284,16 +284,16 @@ def test_a_batch_whose_runs_go_on_is_not_removed(made):
     process = made.client.start("batch", file)
     until(lambda: made.noted("begin").total() == 1, "the item")
     until(lambda: made.rows()["i1"]["state"] == "running", "the transition")
-    done = made.client.run("batch", "rm")
+    done = made.client.run("batch", "rm", "--yes")
     assert (done.returncode, f"process {process.pid} on " in done.stderr) == (2, True)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
-    done = made.client.run("batch", "rm")
+    done = made.client.run("batch", "rm", "--yes")
     assert (done.returncode, "1 of its items have not ended" in done.stderr) == (2, True)
     made.go_on()
     made.client.ok("batch", "resume")
     made.judge(names(1))
-    assert "its 1 runs stay" in made.client.ok("batch", "rm")
+    assert "its run stays" in made.client.ok("batch", "rm", "--yes")
     assert not queue_of(made).parent.exists()
 
 
@@ -309,11 +309,11 @@ def test_stop_ends_what_it_reaches_and_names_the_rest(made, ssh_host):
     process.kill()
     process.communicate()
     with ssh_host.away():
-        done = made.client.run("batch", "stop")
+        done = made.client.run("batch", "stop", "--yes")
         assert done.returncode == 4, done.stderr + done.stdout
-        assert "runs could not be stopped" in done.stderr
+        assert "1 run could not be stopped" in done.stderr
         assert made.rows()["i3"]["state"] == "stopped"
-    done = made.client.run("batch", "stop")
+    done = made.client.run("batch", "stop", "--yes")
     assert done.returncode == 0, done.stderr + done.stdout
     assert {row["state"] for row in made.rows().values()} <= {"stopped", "dropped"}
     assert {*made.runs_on("A").values(), *made.runs_on("local").values()} == {"stopped"}
@@ -328,7 +328,7 @@ def test_stop_ends_a_run_whose_copy_here_was_removed(made):
     process.kill()
     process.communicate()
     shutil.rmtree(made.client.runs / made.rows()["i1"]["run"])
-    done = made.client.run("batch", "stop")
+    done = made.client.run("batch", "stop", "--yes")
     assert done.returncode == 0, done.stderr + done.stdout
     assert [*made.runs_on("local").values()] == ["stopped"]
 

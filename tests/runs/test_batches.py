@@ -160,7 +160,7 @@ def test_stop_ends_what_is_queued_then_the_runs(made):
     made.hold()
     process = made.client.start("batch", file)
     until(lambda: made.noted("begin").total() == 1, "the first item")
-    done = made.client.run("batch", "stop")
+    done = made.client.run("batch", "stop", "--yes")
     assert done.returncode == 0, done.stderr + done.stdout
     process.communicate(timeout=60)
     assert made.noted("begin") == {"i1": 1}

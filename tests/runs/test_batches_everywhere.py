@@ -110,7 +110,7 @@ def test_a_batch_over_every_kind_of_place_ends_each_item_once(
 
 def assert_table_is_true(made, rows):
     """Stopped, the batch has ended, and its table has each item with its state, and what was rented for it."""
-    made.client.ok("batch", "stop")
+    made.client.ok("batch", "stop", "--yes")
     made.client.run("batch", "resume")
     with (made.client.runs / "batches" / "sweep" / "results.csv").open(newline="") as file:
         table = {row["item"]: row for row in csv.DictReader(file)}

@@ -188,7 +188,7 @@ def test_a_run_whose_rented_machine_is_gone_can_be_stopped(made, lambda_cloud):
     done = made.client.run("batch", "resume")
     assert done.returncode == 5
     assert "its rented machine is gone" in done.stdout
-    assert made.client.run("batch", "stop").returncode == 0
+    assert made.client.run("batch", "stop", "--yes").returncode == 0
     row = made.rows()["i1"]
     assert (row["state"], "its rented machine is gone" in row["why"]) == ("failed", True)
     made.go_on()

@@ -1,0 +1,154 @@
+"""The code of a batch: kept as it was for the first item, so that an edit meanwhile changes no item.
+
+Small files are copied beside the queue. A larger one is known by its SHA-256, and an item that would get another is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.errors import RefusedError, RunError
+from launcher.runs import tree
+from launcher.runs.folder_walk import Entry
+from launcher.runs.json_file import read_json
+from launcher.runs.loading import Load
+from launcher.runs.whole_file import sync, write_whole
+
+FOLDER = "code"
+INDEX = "index.json"
+MOST_COPIED = 10_000_000
+"""Bytes of a file that is copied."""
+MOST_NAMED = 3
+
+
+class _Kept(NamedTuple):
+    """An entry as it was, and the SHA-256 of a file."""
+
+    entry: Entry
+    sha256: str | None
+
+
+class FrozenCode:
+    """The code of a batch, below its folder. It may be used by several threads of one process."""
+
+    def __init__(self, batch: Path, tell: Callable[[str], None]) -> None:
+        """Keep the code of the batch in this folder; `tell` hears once which files have changed since."""
+        self._folder, self._batch, self._tell = batch / FOLDER, batch.name, tell
+        self._lock = threading.Lock()
+        self._told: set[str] = set()
+
+    def of_batch(self, load: Load, job_file: Path | None = None) -> Load:
+        """Return what an item sends: the code of the batch, and the data as it is now. The first one decides on the code.
+
+        Raises RefusedError if a large file, or the job's own, has changed, and RunError where the disk refuses.
+        """
+        code = load.cargo.folder
+        with self._lock:
+            folder = self._folder / hashlib.sha256(os.fsencode(code)).hexdigest()[:16]
+            try:
+                if not (folder / INDEX).is_file():
+                    _keep(load, folder)
+                kept = [*_read(folder)]
+            except OSError as error:
+                raise RunError(
+                    f"{error.filename or folder}: {error.strerror}\n  nothing was begun"
+                ) from error
+            return self._with(load, kept, folder, job_file)
+
+    def _with(self, load: Load, kept: list[_Kept], folder: Path, job_file: Path | None) -> Load:
+        now = tree.manifest(load.tree, load.digests, lambda _: None)
+        entries, changed = [], []
+        for entry, sha256 in kept:
+            is_copied = entry.is_file and entry.size <= MOST_COPIED
+            if entry.path not in now or not _is_same(now[entry.path], entry, sha256):
+                changed.append(entry)
+                if entry.is_file and not is_copied:
+                    raise RefusedError(
+                        f"{entry.source} is too large to be kept as it was, and {_changed(self._batch)}"
+                    )
+            entries.append(entry._replace(source=str(folder / entry.path)) if is_copied else entry)
+        if job_file is not None and any(entry.source == str(job_file.resolve()) for entry in changed):
+            raise RefusedError(f"{job_file}: {_changed(self._batch)}")
+        self._say({entry.name for entry in changed if not _is_our_output(entry.source)})
+        data = [entry for entry in load.tree.entries if not entry.path.startswith("code/")]
+        whole = tree.CodeTree(sorted([*entries, *data], key=lambda one: one.path), load.tree.left_out)
+        sizes = {entry.source: entry.size for entry in whole.entries if entry.is_file}
+        cargo = load.cargo._replace(
+            files=sum(entry.folder is None for entry in whole.entries),
+            bytes=sum(sizes.values()),
+            paths=frozenset(entry.name for entry in entries),
+        )
+        return load._replace(tree=whole, cargo=cargo)
+
+    def _say(self, changed: set[str]) -> None:
+        if not changed - self._told:
+            return
+        self._told |= changed
+        names = sorted(changed)
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        self._tell(
+            f"changed since {self._batch} began: {', '.join(names[:MOST_NAMED])}{more}; its items go on with the code of then"
+            f"   else leave it, then   launch batch resume {self._batch} --new-code"
+        )
+
+
+def _changed(batch: str) -> str:
+    return (
+        "has changed since the batch began\n"
+        f"  put it back, then   launch batch resume {batch} --failed\n"
+        f"  or take all code as it is now   launch batch resume {batch} --failed --new-code"
+    )
+
+
+def forget(batch: Path) -> None:
+    """Let the next item of a batch decide on its code. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(batch / FOLDER)
+
+
+def _keep(load: Load, folder: Path) -> None:
+    """Copy the code, and write down what it is; the index comes last. Raises OSError."""
+    shutil.rmtree(folder, ignore_errors=True)
+    known = tree.manifest(load.tree, load.digests, lambda _: None)
+    found = []
+    for entry in load.tree.entries:
+        if not entry.path.startswith("code/"):
+            continue
+        sha256, size = known[entry.path].get("sha256"), known[entry.path].get("size", 0)
+        if entry.is_file and size <= MOST_COPIED:
+            copy = folder / entry.path
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(entry.source, copy)  # with its mode
+            sha256, size = hashlib.sha256(copy.read_bytes()).hexdigest(), copy.stat().st_size
+        found.append([*entry._replace(size=size), sha256])
+    write_whole(folder / INDEX, json.dumps({"entries": found}).encode())
+    sync(folder / INDEX, folder)
+
+
+def _read(folder: Path) -> Iterator[_Kept]:
+    for *values, sha256 in read_json(folder / INDEX)["entries"]:
+        yield _Kept(Entry(*values), sha256)
+
+
+def _is_same(now: dict[str, object], entry: Entry, sha256: str | None) -> bool:
+    if entry.link is not None:
+        return now.get("link") == entry.link
+    if entry.folder is not None:
+        return now.get("folder") == entry.folder
+    return now.get("sha256") == sha256
+
+
+def _is_our_output(path: str) -> bool:
+    """Whether a file is where this command's own output goes, as with `launch batch FILE >out.txt`."""
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        return any(os.path.samestat(status, os.fstat(number)) for number in (1, 2))
+    return False

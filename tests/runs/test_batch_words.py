@@ -1,0 +1,225 @@
+"""What a batch says: why an item waits, what to type next, which batch is meant, and what stays of it."""
+
+import csv
+import json
+import signal
+import sys
+
+import pytest
+from testbed.batches import batches_for
+from testbed.client import until
+from testbed.pty_run import in_terminal, without_style
+
+pytestmark = pytest.mark.slow(reason="each test runs several items")
+
+
+@pytest.fixture
+def made(client, ssh_host):
+    """A client with several hosts."""
+    with batches_for(client, ssh_host) as batches:
+        yield batches
+
+
+def failing(item):
+    """Let an item fail before its first step."""
+    return {**item, "command": [*item["command"], "fail"]}
+
+
+def results(made, name="sweep"):
+    """The lines of results.csv."""
+    with (made.client.runs / "batches" / name / "results.csv").open(newline="") as table:
+        return {row["item"]: row for row in csv.DictReader(table)}
+
+
+def test_a_rested_host_is_why_an_item_waits(made):
+    """Also in the next command; the table of results has a line for each item."""
+    file = made.write([failing(item) for item in made.items(6)], host="local", max_parallel=1)
+    done = made.client.run("batch", file)
+    assert done.returncode == 5, done.stderr
+    assert "local is rested" in made.rows()["i6"]["why"]
+    assert {name: row["state"] for name, row in results(made).items()}["i6"] == "queued"
+    assert "launch batch resume sweep" in done.stderr
+
+
+def test_an_item_of_a_batch_that_nobody_works_waits_for_that(made):
+    """After Ctrl-C, and after a kill: not for runs to end. Totals and rows use the words of ps."""
+    file = made.write(made.items(3), host="local", max_parallel=1)
+    made.hold()
+    process = made.client.start("batch", file)
+    until(lambda: made.noted("begin").total() == 1, "the first item")
+    until(lambda: made.rows()["i1"]["step"], "its first step")
+    until(lambda: made.rows()["i2"]["why"] == "waits for one of 1 run to end (max_parallel)", "its reason")
+    process.kill()
+    process.communicate()
+    assert made.rows()["i2"]["why"] == "no process works the batch"
+    said = made.client.ok("batch", "status")
+    assert "3 items: 1 running, 2 queued" in said
+    (row,) = map(json.loads, made.client.ok("batch", "list", "--json").splitlines())
+    assert (row["name"], row["items"], row["worker"]) == ("sweep", {"running": 1, "queued": 2}, None)
+    made.go_on()
+    assert made.client.run("batch", "resume").returncode == 0
+    made.judge(["i1", "i2", "i3"])
+
+
+def test_ctrl_c_leaves_a_batch_that_another_process_works(made):
+    """With 0, as the docs say; that process goes on."""
+    file = made.write(made.items(2), host="local", max_parallel=1)
+    made.hold()
+    first = made.client.start("batch", file)
+    until(lambda: made.noted("begin").total() == 1, "the first item")
+    second = made.client.start("batch", "resume")
+    second.stderr.readline()
+    second.send_signal(signal.SIGINT)
+    out, err = second.communicate(timeout=30)
+    assert second.returncode == 0, out + err
+    assert f"process {first.pid} on" in err
+    made.go_on()
+    first.communicate(timeout=60)
+    assert first.returncode == 0
+    made.judge(["i1", "i2"])
+
+
+INTERRUPTED = """
+import os, signal
+from launcher.cli import batch_work
+work = batch_work.work
+def interrupted(*words, **more):
+    signal.raise_signal(signal.SIGINT)
+    return work(*words, **more)
+batch_work.work = interrupted
+from launcher.cli import main
+main()
+"""
+
+
+def test_ctrl_c_before_anything_is_begun_says_what_it_leaves(made):
+    """The batch is there: how to go on with it, or remove it."""
+    file = made.write(made.items(2), host="local")
+    program, made.client.program = made.client.program, [sys.executable, "-c", INTERRUPTED]
+    process = made.client.start("batch", file)
+    _, err = process.communicate(timeout=60)
+    made.client.program = program
+    assert process.returncode == 130, err
+    assert "sweep: 2 items: 2 queued" in err
+    assert "launch batch resume sweep" in err
+    assert "launch batch stop sweep && launch batch rm sweep" in err
+    assert made.noted("begin").total() == 0
+
+
+def test_after_a_failure_the_next_commands_are_named(made):
+    """Its log by the run's id, and how to run it again; --fail-fast names the run that failed."""
+    items = made.items(3)
+    items[0] = failing(items[0])
+    file = made.write(items, host="local", max_parallel=1)
+    done = made.client.run("batch", file, "--fail-fast")
+    run = made.rows()["i1"]["run"].rpartition("-")[2]
+    assert f"launch logs {run}" in done.stderr
+    assert "launch batch resume sweep --failed" in done.stderr
+    assert made.rows()["i2"]["why"] == "not begun: i1 failed, and max_failures is 1"
+    assert made.client.run("logs", run).returncode == 0
+
+
+def test_a_refusal_is_told_whole_with_how_the_file_is_mended(made):
+    """The script's name is wrong."""
+    file = made.write([{"name": "i1", "command": ["python3", "itme.py"]}], host="local")
+    done = made.client.run("batch", file)
+    assert done.returncode == 3
+    alone = made.client.run("--host", "local", "--profile", "cpu", "--", "python3", "itme.py").stderr
+    mend = next(line for line in alone.splitlines() if "item.py" in line)
+    assert mend.partition("sent: ")[2] in done.stderr
+    assert "launch batch rm sweep" in done.stderr
+    again = made.client.run("batch", file)
+    assert again.returncode == 2
+    assert "its file as that was then" in again.stderr
+
+
+def test_a_stopped_batch_is_completed_by_failed(made):
+    """`stop` says so."""
+    file = made.write(made.items(2), host="local", max_parallel=1)
+    made.hold()
+    process = made.client.start("batch", file)
+    until(lambda: made.noted("begin").total() == 1, "the first item")
+    said = made.client.ok("batch", "stop", "sweep")
+    process.communicate(timeout=60)
+    assert "launch batch resume sweep --failed" in said
+    made.go_on()
+    done = made.client.run("batch", "resume", "sweep", "--failed")
+    assert done.returncode == 0, done.stderr
+    assert made.noted("end") == {"i1": 1, "i2": 1}
+
+
+def test_failed_is_queued_again_by_the_process_that_works_the_batch(made):
+    """Nothing is dropped for it."""
+    items = made.items(3)
+    items[0] = failing(items[0])
+    file = made.write(items, host="local", max_parallel=1)
+    made.hold()
+    first = made.client.start("batch", file)
+    until(lambda: made.noted("begin") == {"i1": 1, "i2": 1}, "the second item")
+    second = made.client.start("batch", "resume", "sweep", "--failed")
+    until(lambda: made.noted("begin")["i1"] == 1 and made.rows()["i1"]["state"] == "queued", "its place")
+    made.go_on()
+    for process in (first, second):
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 1, out + err
+    assert made.noted("begin") == {"i1": 2, "i2": 1, "i3": 1}
+
+
+def test_the_latest_batch_is_the_one_made_last_and_is_named_before_it_is_removed(made):
+    """Whoever looked at the others meanwhile. Its table and curves stay, and the runs."""
+    made.client.run("batch", made.write(made.items(1), "old", host="gone"))
+    made.client.ok("batch", made.write(made.items(1), "new", host="local"))
+    made.client.run("batch", "resume", "old")
+    made.client.ok("ps")
+    for verb in ("stop", "rm"):
+        done = made.client.run("batch", verb)
+        assert done.returncode == 2
+        assert f"launch batch {verb} new" in done.stderr
+    table = (made.client.runs / "batches" / "new" / "results.csv").read_bytes()
+    said = made.client.ok("batch", "rm", "--yes")
+    assert "new is removed" in said
+    assert "its run stays" in said
+    (kept,) = (made.client.runs / "batches").glob("new-*-results.csv")
+    assert kept.read_bytes() == table
+    assert kept.name in said
+    assert len([*(made.client.runs / "batches").glob("new-*-curves.png")]) == 1
+    assert json.loads(made.client.ok("batch", "list", "--json"))["name"] == "old"
+
+
+def test_the_settings_are_in_the_table_and_the_best_line_and_its_step_is_named(made):
+    """A misspelt metric is told with the nearest."""
+    keys = {"host": "local", "best": "loss:min"}
+    path = made.client.project / "grid.toml"
+    command = ["python3", "item.py", "i{n}", "2", "0.05"]
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {**keys, "command": command}.items()]
+    path.write_text("\n".join([*lines, 'profile = "cpu"', "[matrix]", "n = [1, 22]", ""]))
+    done = made.client.run("batch", "grid.toml")
+    assert done.returncode == 0, done.stderr
+    assert "n=22" in done.stdout
+    assert "(n=1), run" in done.stderr
+    assert "at its best step, 2" in done.stderr
+    last = json.loads(made.client.ok("batch", "grid.toml", "--name", "again", "--json").splitlines()[-1])
+    assert (last["kind"], last["items"]) == ("batchend", {"succeeded": 2})
+    assert (last["best"]["item"], last["best"]["step"]) == ("item-1", 2)
+    assert last["table"].endswith("batches/again/results.csv")
+    done = made.client.run("batch", "grid.toml", "--name", "typo", "--best", "los:min")
+    assert "no run has reported los: did you mean 'loss'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("word", "said"), [("stauts", "did you mean 'status'"), ("sweep", "launch batch status sweep")]
+)
+def test_a_word_that_is_no_verb_is_told_with_the_nearest(made, word, said):
+    """And one that is a batch's name with the verb."""
+    made.client.run("batch", made.write(made.items(1), host="local"))
+    done = made.client.run("batch", word)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_columns_without_room_are_named(made):
+    """With the command that has all."""
+    made.client.run("batch", made.write(made.items(1), host="local"))
+    shown = without_style(in_terminal(made.client, "batch", "status", columns=40))
+    assert "not shown: " in shown
+    assert "launch batch status sweep --json" in " ".join(shown.split())

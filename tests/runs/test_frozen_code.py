@@ -1,0 +1,121 @@
+"""A batch has one code: that of its first item, whatever is edited meanwhile."""
+
+import csv
+import signal
+import subprocess
+
+import pytest
+from testbed.batches import batches_for
+from testbed.client import until
+
+pytestmark = pytest.mark.slow(reason="each test runs several items")
+
+
+@pytest.fixture
+def made(client, ssh_host):
+    """A client with several hosts."""
+    with batches_for(client, ssh_host) as batches:
+        yield batches
+
+
+def edit(made, old, new):
+    """Change the items' program, as a person does meanwhile."""
+    path = made.client.project / "item.py"
+    path.write_text(path.read_text().replace(old, new))
+
+
+def results(made):
+    """The lines of results.csv."""
+    with (made.client.runs / "batches" / "sweep" / "results.csv").open(newline="") as table:
+        return [*csv.DictReader(table)]
+
+
+def written(made):
+    """What each item's own program wrote as its result."""
+    return sorted(path.read_text() for path in made.client.runs.glob("[0-9]*/outputs/out/result"))
+
+
+def test_an_edit_meanwhile_changes_no_item(made):
+    """Neither in this process nor in the next, on no host; it is said which file has changed, and all have one digest."""
+    file = made.write(made.items(3), host=["local", "A"], max_parallel=1)
+    made.hold()
+    process = made.client.start("batch", file)
+    until(lambda: made.noted("begin").total() == 1, "the first item")
+    edit(made, ".write(item)", ".write('edited ' + item)")
+    (made.client.project / "new.txt").write_text("made meanwhile")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    made.go_on()
+    done = made.client.run("batch", "resume")
+    assert done.returncode == 0, done.stderr
+    assert written(made) == ["i1", "i2", "i3"]
+    assert "changed since sweep began: item.py; " in done.stderr
+    assert len({row["code"] for row in results(made)}) == 1
+    assert results(made)[0]["code"]
+
+
+def test_a_file_that_is_gone_meanwhile_travels_all_the_same(made):
+    """Also the script itself."""
+    file = made.write(made.items(2), host="local", max_parallel=1)
+    made.hold()
+    process = made.client.start("batch", file)
+    until(lambda: made.noted("begin").total() == 1, "the first item")
+    (made.client.project / "item.py").unlink()
+    made.go_on()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, out + err
+    assert written(made) == ["i1", "i2"]
+
+
+def test_new_code_is_taken_when_it_is_asked_for(made):
+    """What failed is run with the mended script then, and the table shows that its code is another."""
+    items = made.items(2)
+    items[1]["command"] = [*items[1]["command"], "fail"]
+    file = made.write(items, host="local")
+    assert made.client.run("batch", file).returncode == 1
+    edit(made, 'sys.exit("it fails")', "pass")
+    again = made.client.run("batch", "resume", "--failed")
+    assert again.returncode == 1, "it has the code of then"
+    assert "changed since sweep began: item.py" in again.stderr
+    done = made.client.run("batch", "resume", "--failed", "--new-code")
+    assert done.returncode == 0, done.stderr
+    first, second = results(made)
+    assert first["code"] != second["code"]
+
+
+def test_a_large_file_that_changes_is_refused_by_name(made):
+    """It is not copied; an item that would get another one is not begun."""
+    path = made.client.project / "large.bin"
+    path.write_bytes(b"a" * 10_000_001)
+    file = made.write(made.items(2), host="local", max_parallel=1)
+    made.hold()
+    process = made.client.start("batch", file)
+    until(lambda: made.noted("begin").total() == 1, "the first item")
+    path.write_bytes(b"b" * 10_000_001)
+    made.go_on()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, out + err
+    assert [row["state"] for row in made.rows().values()] == ["succeeded", "refused"]
+    assert "large.bin" in err
+    assert "launch batch resume sweep --failed --new-code" in err
+    assert not [*made.client.runs.glob("batches/sweep/code/*/code/large.bin")]
+
+
+def test_output_redirected_into_the_folder_is_no_change(made):
+    """It grows while the batch is worked."""
+    file = made.write(made.items(3), host="local", max_parallel=1)
+    with (made.client.project / "said.txt").open("w") as said:
+        done = subprocess.run(
+            [*made.client.program, "batch", file],
+            cwd=made.client.project,
+            env=made.client.env,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            timeout=120,
+            check=False,
+        )
+    words = (made.client.project / "said.txt").read_text()
+    assert done.returncode == 0, words
+    assert "changed since" not in words
+    assert len({row["code"] for row in results(made)}) == 1
