@@ -13,6 +13,7 @@ LaunchError                    exit 1
 │   │   ├── MachineGoneError            it was rented, and is rented no more
 │   │   └── ServiceUnreachableError     a cloud service, likewise
 │   ├── AuthRefusedError                it does not let us in
+│   │   ├── NoKeyError                  we have no key to offer
 │   │   └── ServiceAuthError            a cloud service, likewise
 │   ├── ServiceError                    a cloud service said no; the two above are such errors too
 │   │   └── UnsettledError              it may have done what was asked, or not: look before asking again
@@ -176,6 +177,10 @@ class MachineGoneError(UnreachableError):
 
 class AuthRefusedError(HostError):
     """Raised when a host refuses every key that we may offer."""
+
+
+class NoKeyError(AuthRefusedError):
+    """Raised when a host wants a key, and we have none to offer: to wait does not help."""
 
 
 class HostKeyError(HostError):

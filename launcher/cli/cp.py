@@ -40,7 +40,7 @@ def cp(
     from launcher.cli.figures import size_text
     from launcher.cli.say import say
     from launcher.cli.screens import make_stage
-    from launcher.errors import RunError
+    from launcher.errors import MachineGoneError, RunError
     from launcher.runs.control import locate
     from launcher.runs.copying import copy, copy_from_here
     from launcher.runs.run_desk import open_desk
@@ -63,7 +63,7 @@ def cp(
         try:
             copied = copy_from_here(mirror, path, destination, may_replace)
         except RunError as error:
-            raise RunError(words) from error
+            raise MachineGoneError(place.name, words) from error
     else:
         with open_desk(place, mirror) as desk:
             copied = copy(desk, mirror, path, destination, may_replace, lambda: make_stage("cp"))

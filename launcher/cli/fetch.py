@@ -21,8 +21,6 @@ def fetch(run: str, host: str | None) -> Mirror:
     try:
         with open_desk(place, mirror) as desk:
             refresh(desk, mirror)
-    except MachineGoneError as error:
-        complain(f"{str(error).splitlines()[0]}\n  · showing what came home")
     except UnreachableError as error:
         complain_unreached(error, mirror)
     except AgentError as error:  # the host has removed the run
@@ -31,5 +29,8 @@ def fetch(run: str, host: str | None) -> Mirror:
 
 
 def complain_unreached(error: UnreachableError, mirror: Mirror) -> None:
-    """Say on standard error that a host does not answer, and from when what is shown is."""
+    """Say on standard error that a host does not answer, or is gone, and from when what is shown is."""
+    if isinstance(error, MachineGoneError):
+        complain(f"{str(error).splitlines()[0]}\n  · showing what came home")
+        return
     complain(f"{error}\n  · {last_answer(mirror) or EARLIER}")

@@ -12,7 +12,7 @@ import typer
 
 from launcher.cli.keeping import handing_over
 from launcher.cli.signals import Terminated
-from launcher.errors import MachineGoneError, RunError, ServiceError
+from launcher.errors import MachineGoneError, ServiceError
 from launcher.hosts import Desk
 from launcher.runs import tenancies
 from launcher.runs.evidence import doubt
@@ -100,7 +100,7 @@ def follow_to_end(
 def show_end(mirror: Mirror, view: View, why_gone: str) -> NoReturn:
     """Show how a run ended whose machine is gone, from what is here, and exit with its code.
 
-    Raises RunError if its end is not here: it had not ended when the machine went.
+    Raises MachineGoneError if its end is not here: it had not ended when the machine went.
     """
     state = _known_end(mirror, why_gone)
     with contextlib.closing(view):
@@ -115,7 +115,7 @@ def show_end(mirror: Mirror, view: View, why_gone: str) -> NoReturn:
 def _known_end(mirror: Mirror, why_gone: str) -> RunState:
     state = mirror.state()
     if state is None or not is_terminal(state.state):
-        raise RunError(why_gone)
+        raise MachineGoneError(mirror.host().name, why_gone)
     return state
 
 

@@ -50,7 +50,7 @@ def pull(
         launch pull w8q2 --all
     """
     from launcher.cli.screens import make_view
-    from launcher.errors import RunError, UsageError
+    from launcher.errors import MachineGoneError, RunError, UsageError
     from launcher.runs.control import locate
     from launcher.runs.copying import are_here
     from launcher.runs.fetching import pull_once, pull_one_checkpoint, pull_until_end
@@ -67,7 +67,7 @@ def pull(
     view = make_view(as_json)
     if (words := gone(mirror)) is not None:
         if checkpoint is not None or not are_here(mirror, paths or ()):
-            raise RunError(words)
+            raise MachineGoneError(place.name, words)
         view.note(f"{words.splitlines()[0]}; what came home is in {mirror.folder}")
         if as_json:
             from launcher.cli.answer import answer

@@ -7,7 +7,14 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from launcher.errors import AuthRefusedError, HostError, HostKeyError, ServiceError, UnreachableError
+from launcher.errors import (
+    AuthRefusedError,
+    HostError,
+    HostKeyError,
+    NoKeyError,
+    ServiceError,
+    UnreachableError,
+)
 from launcher.hosts.ssh import SshConnection, SshLink
 from launcher.remote.record.rundir import RENTED
 from launcher.values.clock import Clock, look_again_after
@@ -15,6 +22,8 @@ from launcher.values.host import Host
 from launcher.values.renting import RentalReason
 
 LOOK_S = 5.0
+KEYS_S = 30.0
+"""So long a machine may refuse our keys after its sshd has answered: cloud-init may not have put them there yet."""
 RESTART_S, AGAIN_S = 60.0, 0.5
 """How long sshd may take to start again, and how often that is looked for."""
 PIECE = 1 << 16
@@ -112,16 +121,20 @@ class Login:
 def log_in(host: Host, clock: Clock, until: float, report: Callable[[str], None]) -> Login:
     """Log in to a machine that has just booted, as soon as it lets us in.
 
-    Raises HostKeyError at once, and ServiceError `boot-timeout` once the time is up.
+    Raises HostKeyError at once, and ServiceError `no-login`: at once if there is no key to offer, soon if ours are refused, and
+    for a machine that does not answer once the time is up.
     """
+    has_refused = False
     while True:
         try:
             return Login(host)
         except (UnreachableError, AuthRefusedError) as error:
-            words = str(error).splitlines()[0]
-            if clock.now() >= until:
-                why = f"{host.name}: it has booted, and does not let us in: {words}"
-                raise ServiceError(host.name, RentalReason.BOOT_TIMEOUT, why) from error
+            words, now = str(error).splitlines()[0], clock.now()
+            why = f"{host.name}: it has booted, and does not let us in: {words}"
+            if isinstance(error, AuthRefusedError):
+                until, has_refused = until if has_refused else min(until, now + KEYS_S), True
+            if isinstance(error, NoKeyError) or now >= until:
+                raise ServiceError(host.name, RentalReason.NO_LOGIN, why) from error
             report(words)
         clock.sleep(LOOK_S)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import paramiko
 
-from launcher.errors import AuthRefusedError
+from launcher.errors import AuthRefusedError, NoKeyError
 from launcher.hosts.ssh_certificates import Fields
 from launcher.hosts.ssh_certificates import read as read_certificate
 from launcher.hosts.ssh_config import Hop
@@ -72,9 +72,9 @@ class Login:
                 if more:
                     raise self._refusal(f"accepts the key, but requires {', '.join(more)} too")
                 return
-        raise self._refusal(
-            "refuses every key that we may offer" if tries else "requires a key, and there is none to offer"
-        )
+        if tries == 0:
+            raise NoKeyError(self._host, str(self._refusal("requires a key, and there is none to offer")))
+        raise self._refusal("refuses every key that we may offer")
 
     def _check_tries(self, tries: int) -> None:
         if tries >= MOST_TRIES:
@@ -173,6 +173,34 @@ class Login:
                     _unlocked[path] = _load(path, phrase)
                     return _unlocked[path]
             raise AuthRefusedError(self._host, f"{self._who}: that is not the passphrase of {path}\n  {mend}")
+
+
+def may_offer(hop: Hop, public: str) -> bool:
+    """Whether a login to a hop may offer the private half of a public key, as OpenSSH writes that.
+
+    Also True if nobody can know: for a public key that cannot be read, and a locked file that does not say which key it has.
+    """
+    try:
+        blob = base64.b64decode(public.split()[1], validate=True)
+    except (IndexError, ValueError):
+        return True
+    with contextlib.closing(_Agent(hop.agent)) as agent:
+        is_held = any(key.blob == blob for key in agent.get_keys())
+    named = {one for path in (*hop.identity_files, *hop.certificates) for one in _public(path)}
+    if is_held and (blob in named or not hop.identities_only):
+        return True
+    return any(_may_hold(path, blob) for path in hop.identity_files)
+
+
+def _may_hold(path: str, blob: bytes) -> bool:
+    """Whether a file is, or may be, the private half of a public key."""
+    try:
+        return _load(path, None).asbytes() == blob
+    except paramiko.PasswordRequiredException:
+        known = {*_public(path)}
+        return not known or blob in known
+    except (OSError, paramiko.SSHException, ValueError):
+        return False
 
 
 class _Agent(paramiko.agent.AgentSSH):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.filesize import decimal
 
-from launcher.errors import MachineGoneError, RunError, UnreachableError, UsageError
-from launcher.runs import checkpoints_here, departures, sent_record
+from launcher.errors import LaunchError, MachineGoneError, RunError, UnreachableError, UsageError
+from launcher.runs import checkpoints_here, departures, sent_record, tenancies
 from launcher.runs.arriving import (
     Arrival,
     Earlier,
@@ -34,7 +34,6 @@ from launcher.runs.farewell import root_of
 from launcher.runs.lost_machines import end_rental
 from launcher.runs.recovering import RecoverRequest, Recovery, recover_on
 from launcher.runs.run_desk import connect
-from launcher.runs.tenancies import rented_for
 from launcher.values.answers import MovedTo
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def _goes_without(request: MoveRequest, why: UnreachableError) -> bool:
 
 def _settle(mirror: Mirror, why: UnreachableError, view: View) -> None:
     """Say what may still train; a rented machine is not needed any more, and does not once it is gone."""
-    old, found = mirror.host().name, rented_for(mirror.run)
+    old, found = mirror.host().name, tenancies.rented_for(mirror.run)
     if isinstance(why, MachineGoneError):
         view.note(str(why).splitlines()[0])
         departures.note(mirror, settled=time.time())
@@ -157,29 +156,41 @@ def _refuse_ended(mirror: Mirror, target: Host) -> None:
 
 
 def newest_here(mirror: Mirror, target: Host) -> HomeCheckpoint:
-    """Return the newest whole checkpoint that is here. Raises RunError without one."""
+    """Return the newest whole checkpoint that is here. Raises RunError without one, MachineGoneError if its machine is gone too."""
     here = checkpoints_here.newest_whole(mirror)
     if here.newest is not None:
         sealed = here.newest.checkpoint.model_copy(update={"passed_over": tuple(here.passed_over)})
         return here.newest._replace(checkpoint=sealed)
     wrong = "".join(f"\n  {one.checkpoint}: {one.wrong}" for one in here.passed_over[:MOST_NAMED])
-    raise RunError(
-        f"no whole checkpoint of {mirror.run} is here{wrong}\n"
-        f"  once {mirror.host().name} answers   launch recover {mirror.short} --host {target.name}\n"
-        f"  begin anew there      launch rerun {mirror.short} --host {target.name}\n"
-        f'  next time             checkpoints = "pull" in the job keeps the newest one here'
+    raise _nothing_to_go_on_with(
+        mirror,
+        target,
+        f"no whole checkpoint of {mirror.run} is here{wrong}",
+        '\n  next time             checkpoints = "pull" in the job keeps the newest one here',
+    )
+
+
+def _nothing_to_go_on_with(mirror: Mirror, target: Host, why: str, more: str = "") -> LaunchError:
+    """Return the error of a run of which too little is here to go on; a rented machine that is gone never answers again."""
+    name, anew = mirror.host().name, f"launch rerun {mirror.short} --host {target.name}"
+    if (gone := tenancies.gone(mirror)) is not None:
+        return MachineGoneError(name, f"{gone.splitlines()[0]}\n  {why}\n  from its start        {anew}{more}")
+    return RunError(
+        f"{why}\n"
+        f"  once {name} answers   launch recover {mirror.short} --host {target.name}\n"
+        f"  begin anew there      {anew}{more}"
     )
 
 
 def sent_from_here(mirror: Mirror, target: Host) -> Sent:
-    """Return what was sent for a run. Raises RunError if that is not on record here."""
+    """Return what was sent for a run. Raises RunError or MachineGoneError if that is not on record here."""
     sent = sent_record.read(mirror)
     if sent is not None:
         return sent
-    raise RunError(
-        f"{mirror.run}: this client has no record of the code and data that were sent: another one launched it, or an older version\n"
-        f"  once {mirror.host().name} answers   launch recover {mirror.short} --host {target.name}\n"
-        f"  begin anew there      launch rerun {mirror.short} --host {target.name}"
+    raise _nothing_to_go_on_with(
+        mirror,
+        target,
+        f"{mirror.run}: this client has no record of the code and data that were sent: another one launched it, or an older version",
     )
 
 

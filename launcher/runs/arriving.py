@@ -159,6 +159,9 @@ def give_up_elsewhere(mirror: Mirror, moved: MovedTo, view: View) -> str:
         return moved.run
     short = moved.run.rpartition("-")[2]
     words = f"{mirror.run} was moved to {moved.host or 'another host'} as {moved.run}"
+    state = Mirror(moved.run, runs_folder()).state()
+    if state is not None and is_terminal(state.state):
+        raise UsageError(f"{words}, which has {state.state}\n  that run   launch attach {short}")
     raise UsageError(
         f"{words}\n  that run   launch recover {short} --host {shlex.quote(moved.host or 'HOST')}"
     )

@@ -11,7 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.errors import CardBusyError, HostError, HostKeyError, RefusedError, ServiceError, UnsettledError
+from launcher.errors import (
+    AuthRefusedError,
+    CardBusyError,
+    HostError,
+    HostKeyError,
+    RefusedError,
+    ServiceError,
+    UnsettledError,
+)
 from launcher.hosts.instance_keys import login_key, new_key, user_data
 from launcher.hosts.instance_login import Login, log_in, log_in_again
 from launcher.hosts.new_keys import NEW_KEYS
@@ -21,6 +29,7 @@ from launcher.hosts.rental_ledger import usual_folder
 from launcher.hosts.renter import Rented
 from launcher.planning.offers import Candidate, boot_limit_s
 from launcher.runs import rental_setup, tenancies
+from launcher.runs.resolve import file_of
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.tenant import Tenant
 from launcher.runs.view import Stage, View
@@ -85,14 +94,27 @@ class _Renting:
                 instance = self._boot(held.rental, candidate, stage)
             tenant.tenancy = self._tenancy(held.rental, instance)
             self._prepare(tenant, held.rental.since + boot_limit_s(candidate.priced.offer.cards))
-        except BaseException:
+        except BaseException as failure:
             if tenant is not None:
                 try:
                     tenant.give_up(self._view)
+                    if isinstance(failure, ServiceError) and failure.reason == RentalReason.NO_LOGIN:
+                        raise self._not_let_in(failure, tenant) from failure
                 finally:
                     tenant.release()
             raise
         return tenant
+
+    def _not_let_in(self, failure: ServiceError, tenant: Tenant) -> ServiceError:
+        """Return the error of a machine that does not let us in with what was paid, and what to do."""
+        if tenant.rental.is_open:
+            return failure  # what it costs, and what ends it, was said just now
+        host, key = self._order.host, self._order.settings.key
+        mend = f"again, on another machine   launch --host {host.name} …"
+        if isinstance(failure.__cause__, AuthRefusedError) and key is not None:
+            mend = f'in {file_of(host.name)}   identity_file = "…", the private half of key = "{key}"     or no key: launcher makes one'
+        words = f"{failure}; it was ended, and cost at most {tenant.cost}\n  {mend}"
+        return ServiceError(failure.host, failure.reason, words)
 
     # rent
 

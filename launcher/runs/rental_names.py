@@ -10,9 +10,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from launcher.errors import ServiceError
+from launcher.hosts.ssh_config import hops
+from launcher.hosts.ssh_keys import may_offer
 from launcher.hosts.rental_account import open_account
 from launcher.runs.resolve import file_of
-from launcher.values.lambda_cloud import FileSystem
+from launcher.values.lambda_cloud import FileSystem, SshKey
+from launcher.values.lambda_settings import USER
 from launcher.values.parsing import nearest
 from launcher.values.plan import Finding
 from launcher.values.renting import Offer
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from launcher.values.host import Host
     from launcher.values.lambda_settings import LambdaSettings
 
+ANY_ADDRESS = "192.0.2.1"
+"""Stands for a machine's address, which nobody knows before it is rented; it is in a range for documents."""
+
 
 def name_findings(host: Host, settings: LambdaSettings, offered: Iterable[Offer]) -> list[Finding]:
     """Return what is wrong with the names in a host's table. The account is asked only for what the table names.
@@ -30,6 +36,8 @@ def name_findings(host: Host, settings: LambdaSettings, offered: Iterable[Offer]
     """
     free = {region for offer in offered for region in offer.regions}
     odd_regions = [name for name in settings.region if name not in free]
+    if host.identity_file and not settings.key:
+        return [_key_of_nobody(host, host.identity_file)]
     if not (odd_regions or settings.image or settings.file_system or settings.key or settings.firewall):
         return []
     with contextlib.closing(open_account(settings)) as account:
@@ -51,10 +59,8 @@ def _findings(
         if settings.file_system is not None:
             yield from _of_file_system(host, settings, settings.file_system, service.file_systems())
     with contextlib.suppress(ServiceError):
-        if settings.key is not None and settings.key not in (
-            names := {one.name for one in service.ssh_keys()}
-        ):
-            yield _unknown(host, "key", settings.key, names)
+        if settings.key is not None:
+            yield from _of_key(host, settings.key, service.ssh_keys())
     with contextlib.suppress(ServiceError):
         if settings.firewall is not None and settings.firewall not in (ids := {*service.firewalls()}):
             yield _unknown(host, "firewall", settings.firewall, ids)
@@ -76,6 +82,33 @@ def _of_file_system(
             message=message,
             mend=f'in the same table   region = "{region.name}"     nothing was rented',
         )
+
+
+def _of_key(host: Host, name: str, known: Iterable[SshKey]) -> Iterator[Finding]:
+    """Yield what is wrong with the key of the account that a table names: nobody here could log in with it."""
+    found = {one.name: one.public_key for one in known}
+    if name not in found:
+        yield _unknown(host, "key", name, found)
+        return
+    machine = host.model_copy(update={"address": ANY_ADDRESS, "user": host.user or USER})
+    *_, last = hops(machine)
+    if not may_offer(last, found[name]):
+        looked = host.identity_file or "a usual file of ~/.ssh"
+        yield Finding(
+            level="refuse",
+            code="no-private-key",
+            message=f"{_where(host, 'key', name)}: its private half is neither in ssh-agent nor in {looked}: nobody here could log in",
+            mend='in the same table   identity_file = "…"     or no key: launcher makes one     nothing was rented',
+        )
+
+
+def _key_of_nobody(host: Host, file: str) -> Finding:
+    return Finding(
+        level="refuse",
+        code="no-private-key",
+        message=f"{_where(host, 'identity_file', file)}: without key the machine has a key that launcher makes, and refuses this one",
+        mend='in the same table   key = "…", its name in the account     or no identity_file     nothing was rented',
+    )
 
 
 def _unknown(host: Host, key: str, name: str, known: Iterable[str]) -> Finding:

@@ -17,6 +17,7 @@ from launcher.hosts.rental_ledger import Ledger, usual_folder
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_durably
+from launcher.values.checkpoint import MANIFEST
 from launcher.values.clock import SystemClock
 from launcher.values.lambda_settings import API, LambdaSettings
 from launcher.values.record import State, is_terminal
@@ -41,6 +42,7 @@ ENDING_S = 120.0
 """So long after that time it may still be ending the machine."""
 ENDED_WITH_RUN = "the run has ended: "
 """So begins the reason of a rent that was ended because its run had."""
+NO_CHECKPOINT = "no checkpoint that launcher can go on from is here; from its start"
 ASKED = "asked"
 """The file by which a command asks a process that only keeps a machine to give it up."""
 
@@ -215,15 +217,30 @@ def gone(mirror: Mirror) -> str | None:
     found = rented_for(mirror.run)
     if found is None or not found.is_gone:
         return None
-    short, state, host = mirror.short, mirror.state(), found.tenancy.machine.name
+    mend = _after_gone(mirror, found.tenancy.machine.name)
+    return f"{mirror.run}: {_why_gone(found, ledger().rentals())}\n  {mend}"
+
+
+def _after_gone(mirror: Mirror, host: str) -> str:
+    """Return what to type for a run whose machine at a host is gone: where it goes on, or how it can."""
+    from launcher.runs import departures  # which asks here whether a machine is gone
+
+    if (moved := departures.elsewhere(mirror)) is not None:
+        return moved
+    short, state = mirror.short, mirror.state()
+    look = f"what came home   launch ls {short}     "
+    if not has_checkpoint(mirror):
+        return f"{look}{NO_CHECKPOINT}   launch rerun {short} --host {host}"
     has_ended = state is not None and is_terminal(state.state)
     verb, more = "resume" if has_ended else "recover", ""
     if state is not None and state.state == State.SUCCEEDED:
         more = " --set steps=…"
-    mend = (
-        f"what came home   launch ls {short}     go on elsewhere   launch {verb} {short} --host {host}{more}"
-    )
-    return f"{mirror.run}: {_why_gone(found, ledger().rentals())}\n  {mend}"
+    return f"{look}go on elsewhere   launch {verb} {short} --host {host}{more}"
+
+
+def has_checkpoint(mirror: Mirror) -> bool:
+    """Whether a checkpoint of launcher's that a run saved is here: from one of a script's own no run can go on."""
+    return any(mirror.checkpoints.glob(f"*/{MANIFEST}"))
 
 
 def check_rented(mirror: Mirror) -> None:

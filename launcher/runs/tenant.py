@@ -31,7 +31,6 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.view import View
 from launcher.runs.whole_file import write_durably
-from launcher.values.checkpoint import MANIFEST
 from launcher.values.clock import look_again_after
 from launcher.values.host import Host
 from launcher.values.lambda_cloud import PAGES
@@ -248,12 +247,10 @@ class Tenant:
         short = run.rpartition("-")[2]
         words = f"{self.host.name}: {run}: {why}; it cost at most {self.cost}"
         mirror = tenancies.mirror_of(self.tenancy)
-        if mirror is not None and any(mirror.checkpoints.glob(f"*/{MANIFEST}")):
+        if mirror is not None and tenancies.has_checkpoint(mirror):
             mend = f"from a checkpoint that is here   launch recover {short} --host {self.host.name}"
         else:
-            mend = (
-                f"no checkpoint of it is here; from its start   launch rerun {short} --host {self.host.name}"
-            )
+            mend = f"{tenancies.NO_CHECKPOINT}   launch rerun {short} --host {self.host.name}"
         return ServiceError(self.host.name, reason, f"{words}\n  {mend}")
 
     def is_left_alone_until(self, condition: Callable[[], bool]) -> bool:

@@ -141,6 +141,7 @@ class RentalReason(StrEnum):
     """Why a rental came to nothing. It is the `reason` of a ServiceError."""
 
     BOOT_TIMEOUT = "boot-timeout"
+    NO_LOGIN = "no-login"
     PREEMPTED = "preempted"
     GONE = "gone"
     LIMIT = "limit"

@@ -1,13 +1,16 @@
 """What a person reads of Lambda Cloud before anything is rented, and of what is: offers, the dry run, the hosts."""
 
+import contextlib
 import json
+import os
 import re
 import signal
 import socket
+import subprocess
 import time
 
 import pytest
-from testbed.client import LAUNCH
+from testbed.client import LAUNCH, until
 from testbed.lambda_client import RUN, offer
 from testbed.lambda_service import LambdaService as StandIn
 from testbed.lambda_state import Type
@@ -327,11 +330,68 @@ def test_names_that_the_account_knows_pass(person, service):
     """Also if the service does not tell them just now: the launch finds out."""
     known_to(service)
     names = {"image": "lambda-stack-24-04", "file_system": "data", "key": "ours", "firewall": "f-1"}
+    names["identity_file"] = str(key_of_account(service, person.home / "key"))
     table(person, service, max_hours=4, region="us-east-1", **names)
     assert refusals(dry(person, "--profile", "a100_40gb").stdout) == []
     table(person, service, max_hours=4, region="us-west-1", key="hers")
     service.fail("keys", "status", status=503)
     assert refusals(dry(person, "--profile", "a100_40gb").stdout) == []
+
+
+def key_of_account(service, file, *, phrase=""):
+    """Make a key, whose public half the account has as `ours`; return its file."""
+    file.parent.mkdir(exist_ok=True, mode=0o700)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", phrase, "-f", file], check=True)
+    (account,) = service.state.accounts
+    account.keys["key0"]["public_key"] = file.with_name(f"{file.name}.pub").read_text()
+    return file
+
+
+NO_PRIVATE_HALF = {
+    "nowhere": {"key": "ours"},
+    "only its public half": {"key": "ours", "identity_file": "~/key"},
+    "another one": {"key": "ours", "identity_file": "~/other"},
+    "a key that no machine has": {"identity_file": "~/other"},
+}
+
+
+@pytest.mark.parametrize("where", NO_PRIVATE_HALF)
+def test_a_key_with_which_nobody_here_could_log_in_is_refused_before_a_rent(person, service, where):
+    """The dry run says it too, and what to write."""
+    key_of_account(service, person.home / "other")
+    key_of_account(service, person.home / "key").unlink()
+    table(person, service, max_hours=4, **NO_PRIVATE_HALF[where])
+    assert len(refusals(dry(person, "--profile", "a100_40gb").stdout)) == 1
+    launched = person.run("--host", "r", "--profile", "a100_40gb", "--", "python", "train.py")
+    assert launched.returncode == 3, launched.stderr
+    message, mend = launched.stderr.splitlines()[-2:]
+    assert "hosts.r." in message
+    assert "nothing was rented" in mend
+    assert service.of("launch") == []
+
+
+@pytest.mark.parametrize("where", ["identity_file", "a usual file", "locked", "in ssh-agent"])
+def test_a_key_that_can_be_used_here_passes(person, service, where):
+    """Nobody is asked for a passphrase by that."""
+    known_to(service)
+    usual = person.home / ".ssh" / "id_ed25519"
+    file = key_of_account(
+        service, usual if where == "a usual file" else person.home / "key", phrase="x" * 9 * (where == "locked")
+    )
+    named = {"identity_file": "~/key"} if where in ("identity_file", "locked") else {}
+    table(person, service, max_hours=4, key="ours", **named)
+    with contextlib.ExitStack() as stack:
+        if where == "in ssh-agent":
+            socket = str(person.home / "agent")
+            agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.DEVNULL)
+            stack.callback(agent.wait)
+            stack.callback(agent.terminate)
+            until(lambda: os.path.exists(socket), "ssh-agent")
+            person.variables["SSH_AUTH_SOCK"] = socket
+            env = {**os.environ, "SSH_AUTH_SOCK": socket}
+            subprocess.run(["ssh-add", "-q", file], check=True, env=env)
+            file.unlink()
+        assert refusals(dry(person, "--profile", "a100_40gb").stdout) == []
 
 
 def known_to(service):

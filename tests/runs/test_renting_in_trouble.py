@@ -4,6 +4,7 @@ import contextlib
 import re
 import shutil
 import signal
+import subprocess
 
 import pytest
 from testbed.client import until
@@ -431,3 +432,30 @@ def test_the_newest_of_each_series_of_checkpoints_comes_home(monkeypatch):
         "out/checkpoint-1000",
         "out/checkpoint-best",
     ]
+
+
+@pytest.mark.parametrize("why", ["refuses every key", "requires a key, and there is none to offer"])
+def test_a_machine_that_does_not_let_us_in_is_not_paid_for_long(project, why):
+    """It has another key than the account said, or we have none: it is ended soon, with what it cost and what to write."""
+    file = project.client.home / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file], check=True)
+    key = project.service.state.accounts[0].keys["key0"]
+    good = key["public_key"] = file.with_name("key.pub").read_text()
+    project.table(key="ours", identity_file=str(file))
+
+    def turn(line):
+        if line["call"] == "launch":
+            key["public_key"] = good.replace("AAAAI", "AAAAJ")
+            if "none" in why:
+                file.unlink()
+
+    project.service.before = turn
+    done = project.client.run(*ON_RENTED, "--", "python3", "train.py")
+    assert done.returncode == 4, done.stderr
+    message, mend = done.stderr.splitlines()[-2:]
+    (rental,) = project.rentals()
+    assert why in message
+    assert f"it was ended, and cost at most ${rental.cents / 100:.2f}" in message
+    assert 'identity_file = "…", the private half of key = "ours"' in mend
+    assert project.ours() == []
+    assert rental.ended - rental.ready < 120

@@ -76,8 +76,15 @@ def test_a_machine_that_was_taken_away(project, how, where):
     child = moved_to(seen, run)
     assert cost in seen.stderr
     assert len(project.rentals()) == (2 if where == "rented" else 1)
+    old = project.client.run("attach", run)
+    assert (old.returncode, cost in old.stderr) == (4, True), old.stderr
+    assert old.stderr.splitlines()[-1].endswith(f"launch attach {child[-6:]}")
+    assert "launch recover" not in old.stderr
     let_go(project)
     project.client.run("attach", child)
+    old = project.client.run("recover", run, "--host", "rented")
+    assert (old.returncode, f"launch attach {child[-6:]}" in old.stderr) == (2, True), old.stderr
+    assert "launch recover" not in old.stderr
     judge(project, run, child)
     listed = project.client.ok("ps")
     assert "may still train" not in listed

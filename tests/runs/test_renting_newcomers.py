@@ -147,12 +147,12 @@ VERBS = {
     "ls last": (0, "out/weights"),
     "pull last": (0, "what came home is in"),
     "pull last out/weights": (0, "what came home is in"),
-    "pull last out/none": (1, "launch ls"),
+    "pull last out/none": (4, "launch ls"),
     "cp last:out/weights copy": (0, "1.0 kB   copy"),
     "cp last:out folder": (0, "1.0 kB   folder"),
-    "cp last:none copy": (1, "its rented machine was given back"),
+    "cp last:none copy": (4, "its rented machine was given back"),
     "stop last --yes": (0, "has failed"),
-    "recover last": (4, "launch resume"),
+    "recover last": (4, "from its start   launch rerun"),
     "rm --here --yes last": (1, "launch rm --here --force"),
     "rm --yes last": (0, "its rented machine is gone"),
     "rm --here --force --yes last": (0, "record here removed"),
@@ -176,6 +176,26 @@ def test_verbs_of_a_run_whose_machine_was_given_back(project):
     assert (project.client.project / "folder" / "weights").read_text() == "w" * 1000
 
 
+GONE = ("attach", "recover", "recover --host rented", "stop --yes", "resume", "pull --checkpoint last")
+
+
+def check_what_is_named(project):
+    """Each verb says that the machine is gone, by one exit code; the next command is none that would be refused, or itself."""
+    run = project.rentals()[-1].intent.run
+    for words in GONE:
+        verb, *options = words.split()
+        seen = project.client.run(verb, run, *options)
+        assert seen.returncode == 4, (words, seen.stderr)
+        assert "its rented machine is gone: the provider does not list it any more" in seen.stderr, words
+        assert f"launch rerun {run[-6:]} --host rented" in seen.stderr, words
+        assert "answers" not in seen.stderr, words
+        assert re.findall(r"launch (?:recover|resume|attach) \w+", seen.stderr) == [], words
+    seen = project.client.run("ls", run)
+    assert "its rented machine is gone" in seen.stderr
+    assert "launch ls" not in seen.stderr
+    assert "answered" not in seen.stderr
+
+
 def test_a_run_whose_machine_died_is_gone(project):
     """It is not unreachable: nobody waits for it, and its record can be removed."""
     process = project.started("--", "python3", "train.py", "wait")
@@ -186,6 +206,7 @@ def test_a_run_whose_machine_died_is_gone(project):
     project.instances.end(one)
     project.client.run("attach", "last")
     over(project)
+    check_what_is_named(project)
     row = project.client.ok("ps").splitlines()[1]
     assert " gone " in row
     assert "its rented machine is gone: the provider does not list it any more; it cost at most $" in row
