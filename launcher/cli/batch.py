@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from launcher.cli import help_text
 from launcher.cli.execute import CommandVerb
 from launcher.cli.options import (
     WHERE,
@@ -34,6 +35,15 @@ BEGIN = "begin"
 
 class BatchGroup(QuickGroup):
     """A group that begins a batch when the first word is a file or an option."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line: those of a verb, or those that begin a batch."""
+        return ["VERB …", "|", *self.commands[BEGIN].collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the verbs, then the options that begin a batch."""
+        self.format_commands(ctx, formatter)
+        help_text.write_options(formatter, ctx, self.commands[BEGIN].get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the verb."""
@@ -172,8 +182,10 @@ def begin(
     batch = _batch(
         file, grid or [], changes, {key: value for key, value in only_grid.items() if value is not None}
     )
+    for note in batch.notes:
+        complain(f"note: {note}")
     if dry_run:
-        _preview(batch, as_json=as_json)
+        _preview(batch, is_sure=sure, as_json=as_json)
         return
     from launcher.runs.batch_queue import Entry, make_queue
 
@@ -192,7 +204,9 @@ def _batch(file: Path | None, grid: list[str], changes: dict[str, Any], only_gri
     from launcher.cli.screens import make_stage
     from launcher.runs.batch_file import grid_batch, read_batch
 
-    if (file is None) == (not grid):
+    if file is not None and grid:
+        raise UsageError(f"{file} and --grid: give one of them; a matrix stands in the file")
+    if file is None and not grid:
         raise UsageError(
             "name a file or a grid\n  from a file   launch batch FILE.toml\n"
             "  a grid        launch batch --grid settings.learning_rate=1e-4,3e-4 --host HOST"
@@ -209,27 +223,26 @@ def _batch(file: Path | None, grid: list[str], changes: dict[str, Any], only_gri
 
 
 def _agree(batch: Batch) -> None:
-    """Ask whether a batch may spend what it might. Raises RefusedError for no, and without a terminal."""
+    """Ask whether a batch may spend, and send, what it might. Raises RefusedError for no, and without a terminal."""
     from launcher.cli.asking import agrees
     from launcher.errors import RefusedError
     from launcher.runs.batch_budget import spending_question
 
-    question = spending_question(batch)
-    if question is None:
-        return
-    answer = agrees(question)
-    if answer is None:
-        raise RefusedError(
-            f"nothing was begun: {question}\n  launch batch --yes … agrees, as y does at a terminal"
-        )
-    if not answer:
-        raise RefusedError("nothing was begun, as you answered")
+    questions = [(one.finding.message, one.finding.mend) for one in batch.large]
+    if (spending := spending_question(batch)) is not None:
+        questions.insert(0, (spending, "launch batch --yes … agrees, as y does at a terminal"))
+    for question, mend in questions:
+        answer = agrees(question)
+        if answer is None:
+            raise RefusedError(f"nothing was begun: {question}\n  {mend}")
+        if not answer:
+            raise RefusedError("nothing was begun, as you answered")
 
 
-def _preview(batch: Batch, *, as_json: bool) -> None:
+def _preview(batch: Batch, *, is_sure: bool, as_json: bool) -> None:
     from launcher.cli.batch_preview import show_preview
 
-    show_preview(batch, as_json=as_json)
+    show_preview(batch, is_sure=is_sure, as_json=as_json)
 
 
 def _work(queue: BatchQueue, *, detach: bool, as_json: bool) -> None:

@@ -6,10 +6,12 @@ import typer
 
 from launcher.cli.batch_table import COLUMNS
 from launcher.cli.columns import Column, print_columns
+from launcher.cli.plan_text import show_findings
 from launcher.cli.say import say
 from launcher.cli.screens import make_stage
 from launcher.runs.batch_file import Batch
 from launcher.runs.batch_preview import ItemPreview, previews
+from launcher.values.plan import Plan
 
 _COLUMNS = (
     COLUMNS[0],
@@ -20,8 +22,16 @@ _COLUMNS = (
 )
 
 
-def show_preview(batch: Batch, *, as_json: bool) -> None:
-    """Print what each item would be. Exits with 3 if an item can run on none of its hosts."""
+_OWN = "its own"
+"""The precision of a script that decides it itself."""
+
+
+def show_preview(batch: Batch, *, is_sure: bool, as_json: bool) -> None:
+    """Print what each item would be.
+
+    Exits with 3 if an item can run on none of its hosts, or if much would travel and the user has not said `is_sure`.
+    """
+    large = () if is_sure else batch.large
     found = []
     with make_stage("plans") as stage:
         for number, one in enumerate(previews(batch), start=1):
@@ -38,9 +48,12 @@ def show_preview(batch: Batch, *, as_json: bool) -> None:
                     name=one.draft.name,
                     host=one.host,
                     card=plan.card_title if plan else None,
-                    precision=plan.ladder[0].mode if plan else None,
+                    precision=_precision(plan) if plan else None,
                     digest=plan.digest if plan else None,
-                    findings=list(one.preview.findings) if one.preview is not None else [],
+                    findings=[
+                        *(one.preview.findings if one.preview is not None else ()),
+                        *(more.finding for more in large if more.host == one.host),
+                    ],
                     problem=one.problem,
                     values=dict(one.draft.values),
                 )
@@ -49,13 +62,35 @@ def show_preview(batch: Batch, *, as_json: bool) -> None:
         for host in dict.fromkeys(one.host for one in found):
             say(f"on {host}")
             print_columns(_COLUMNS, [_cells(one) for one in found if one.host == host])
+        _show_notes(found)
+        show_findings(one.finding for one in large)
     fits = {one.draft.name for one in found if _fits(one)}
     if without := [draft.name for draft in batch.drafts if draft.name not in fits]:
         more = f" and {len(without) - 5} more" if len(without) > 5 else ""
         say(f"{', '.join(without[:5])}{more}: can run on none of the hosts; nothing was sent")
         raise typer.Exit(3)
+    if large:
+        raise typer.Exit(3)
     if not as_json:
-        say(f"{len(batch.drafts)} items; the checks pass; nothing was sent")
+        count = len(batch.drafts)
+        say(f"{count} item{'s' * (count != 1)}; the checks pass; nothing was sent")
+
+
+def _show_notes(found: list[ItemPreview]) -> None:
+    """Print each note of the gate once, however many items have it."""
+    notes = [
+        finding
+        for one in found
+        if one.preview is not None
+        for finding in one.preview.findings
+        if finding.level == "note"
+    ]
+    show_findings(dict.fromkeys(notes))
+
+
+def _precision(plan: Plan) -> str | None:
+    """Return the precision that a plan hands to its script; None if the script decides it."""
+    return plan.ladder[0].mode if plan.hands_out("precision") else None
 
 
 def _fits(one: ItemPreview) -> bool:
@@ -67,4 +102,5 @@ def _cells(one: ItemPreview) -> tuple[str, ...]:
         return one.draft.name, "-", "-", "-", (one.problem or "").splitlines()[0]
     plan, findings = one.preview.plan, one.preview.findings
     said = [finding.message.splitlines()[0] for finding in findings if finding.level == "refuse"]
-    return one.draft.name, plan.digest[:16], plan.card_title, plan.ladder[0].mode, "; ".join(said) or "passes"
+    passes = "; ".join(said) or "passes"
+    return one.draft.name, plan.digest[:16], plan.card_title, _precision(plan) or _OWN, passes

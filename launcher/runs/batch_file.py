@@ -2,263 +2,250 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import os
+import copy
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-from launcher.errors import BadFileError, RefusedError, UsageError
-from launcher.runs import job_variables, resolve, secret_values
-from launcher.runs.launching import understand
+from pydantic import ValidationError
+
+from launcher.errors import BadFileError
+from launcher.planning import PrecisionRequest
+from launcher.runs import resolve
+from launcher.runs.batch_check import Tell, check, tell_nobody
+from launcher.runs.batch_draft import Draft, Large
+from launcher.runs.batch_matrix import Matrix, Point, flat, grid_of, multiply
+from launcher.runs.batch_mistakes import Mistakes
 from launcher.runs.lookup import Lookup
 from launcher.runs.request import Request
 from launcher.values.batch import MOST_ITEMS, BatchFile, BatchRun, Rules
-from launcher.values.credential import credential_in
 from launcher.values.job import Job
-from launcher.values.parsing import build, line_of
-from launcher.values.toml import inline, parse_toml, read_toml
+from launcher.values.parsing import build, nearest
+from launcher.values.toml import inline, read_toml
 
 OWN_KEYS = ("host", "profile", "precision", "gpus")
 """The keys of a run that a matrix may vary beside those of `--set`."""
-SEEDS, EXCLUDE = "seeds", "exclude"
+_OF_JOBS = {field.serialization_alias or name for name, field in Job.model_fields.items()}
 _DEFAULT_NAME = "batch"
-TOLD_EVERY = 100
-Tell = Callable[[str], None]
-
-
-def _tell_nobody(_words: str) -> None:
-    pass
-
-
-class Draft(NamedTuple):
-    """An item before it is queued. `place` says where the file has it, for messages; `values` are those of the matrix."""
-
-    name: str
-    request: Request
-    hosts: tuple[str, ...]
-    values: Mapping[str, Any]
-    place: str
-
-    @property
-    def as_json(self) -> str:
-        """Its launch as it is queued."""
-        return json.dumps(self.request._asdict())
+_HOLE = re.compile(r"(?<!\$)(\{)?\{([A-Za-z_][\w.-]*)\}(?(1)\})")
+"""A word's `{KEY}`. `{{KEY}}` stands for `{KEY}` itself, and `${KEY}` is a shell's."""
 
 
 class Batch(NamedTuple):
-    """A batch as it was asked for."""
+    """A batch as it was asked for. `notes` are worth saying before it begins, `large` is to be agreed to."""
 
     name: str
     rules: Rules
     drafts: tuple[Draft, ...]
+    notes: tuple[str, ...] = ()
+    large: tuple[Large, ...] = ()
 
 
-def read_batch(path: Path, changes: Mapping[str, Any], tell: Tell = _tell_nobody) -> Batch:
+def read_batch(path: Path, changes: Mapping[str, Any], tell: Tell = tell_nobody) -> Batch:
     """Read a batch's file; `changes` are keys that the command line sets instead, `tell` hears how many items are checked.
 
-    Raises BadFileError with every mistake.
+    Raises BadFileError with every mistake, or RefusedError where `launch` would refuse.
     """
     data, text = read_toml(path)
-    written = build(BatchFile, {**data, **changes}, file=str(path), text=text)
-    return _batch(written, written.name or _name_of(path), str(path), text, tell)
+    if not data:
+        raise BadFileError(f'{path}: is empty: expected at least a job or a command, e.g. job = "sft"')
+    build(BatchFile, changes, file="launch batch")
+    mistakes = Mistakes(str(path), text, changes)
+    written = _build({**data, **changes}, str(path), text, mistakes)
+    return _batch(written, written.name or _name_of(path), mistakes, tell)
 
 
-def grid_batch(words: Sequence[str], values: Mapping[str, Any], tell: Tell = _tell_nobody) -> Batch:
-    """Return the batch of `--grid KEY=V1,V2` words; `values` are the other keys of a batch. Raises UsageError."""
-    matrix = dict(map(_grid_values, words))
-    written = build(BatchFile, {**values, "matrix": matrix}, file="--grid")
-    return _batch(written, written.name or _DEFAULT_NAME, "--grid", "", tell)
+def grid_batch(words: Sequence[str], values: Mapping[str, Any], tell: Tell = tell_nobody) -> Batch:
+    """Return the batch of `--grid KEY=V1,V2` words; `values` are the other keys of a batch. Raises UsageError, RefusedError."""
+    written = build(BatchFile, {**values, "matrix": grid_of(words)}, file="launch batch")
+    return _batch(written, written.name or _DEFAULT_NAME, Mistakes(None), tell)
 
 
-def _grid_values(word: str) -> tuple[str, list[Any]]:
-    """Split `KEY=V1,V2` into its key and its values, each in TOML's notation or a bare word."""
-    key, separator, written = word.partition("=")
-    if not separator or not key.strip() or not written:
-        raise UsageError(f"--grid {word}: expected KEY=V1,V2, e.g. --grid settings.learning_rate=1e-4,3e-4")
-    return key.strip(), [_value(one.strip()) for one in written.split(",")]
-
-
-def _value(written: str) -> Any:
+def _build(data: Mapping[str, Any], file: str, text: str, mistakes: Mistakes) -> BatchFile:
+    """Build a batch from a file's tables; without its wrong keys, so that the mistakes in what is left are found too."""
     try:
-        return parse_toml(f"value = {written}", "--grid")["value"]
+        return build(BatchFile, data, file=file, text=text)
+    except BadFileError as error:
+        mistakes.add_lines(str(error))
+        cause = error.__cause__
+        places = [mistake["loc"] for mistake in cause.errors()] if isinstance(cause, ValidationError) else []
+    if any(not place or place[0] in ("job", "command", "run", "matrix") for place in places):
+        mistakes.tell()  # without it the items would be others
+    rest = copy.deepcopy(dict(data))
+    for place in places:
+        table = rest
+        *tables, last = place if place[-1] != "[key]" else place[:-1]
+        for name in tables:
+            inner = table.get(str(name))
+            if not isinstance(inner, dict):
+                last = name
+                break
+            table = inner
+        table.pop(str(last), None)
+    try:
+        return build(BatchFile, rest, file=file, text=text)
     except BadFileError:
-        return written  # a bare word is text
+        mistakes.tell()
+        raise
 
 
 def _name_of(path: Path) -> str:
     return re.sub(r"[^a-z0-9_.-]+", "-", path.stem.lower()).strip("-_.")[:48] or _DEFAULT_NAME
 
 
-def _batch(written: BatchFile, name: str, file: str, text: str, tell: Tell) -> Batch:
+def _batch(written: BatchFile, name: str, mistakes: Mistakes, tell: Tell) -> Batch:
     """Multiply the runs by the matrix, and check each. Raises BadFileError with every mistake."""
-    mistakes = _Mistakes(file, text)
-    points = _points(written.matrix, mistakes)
     runs = written.run or (BatchRun(),)
-    if len(runs) * len(points) > MOST_ITEMS:
-        mistakes.add("matrix", f"{len(runs) * len(points):,} items: a batch has at most {MOST_ITEMS:,}")
+    places = [f"run.{number}" for number, _ in enumerate(written.run, start=1)] or [""]
+    for place, one in (("", written), *(zip(places, written.run, strict=True) if written.run else ())):
+        _check_keys(one, place, mistakes)
+    if "matrix" in written.model_fields_set and not written.matrix:
+        mistakes.add("matrix", "is empty: nothing would be multiplied")
+    matrix = multiply(written.matrix, mistakes)
+    if len(runs) * len(matrix.points) > MOST_ITEMS:
+        mistakes.add(
+            "matrix", f"{len(runs) * len(matrix.points):,} items: a batch has at most {MOST_ITEMS:,}"
+        )
         mistakes.tell()
     lookup = Lookup()
-    drafts: list[Draft] = []
-    for number, run in enumerate(runs, start=1):
-        place = f"run.{number}" if written.run else ""
-        try:
-            found = [
-                _draft(written, run, point, len(points) > 1, lookup.project.host, place) for point in points
-            ]
-        except _PlaceholderError as error:
-            mistakes.add(f"matrix.{error.key}", str(error))
-            continue
-        drafts += found
+    drafts = []
+    for place, run in zip(places, runs, strict=True):
+        maker = _Maker(written, run, place, matrix, mistakes)
+        drafts += [maker.draft(point, lookup.project.host) for point in matrix.points]
     drafts = _with_names(drafts, lookup.project.job, mistakes)
-    mistakes.tell()
-    _check(drafts, lookup, mistakes, tell)
+    large = check(drafts, lookup, mistakes, tell)
     mistakes.tell()
     rules = Rules(**{key: getattr(written, key) for key in Rules.model_fields})
-    return Batch(name, rules, tuple(drafts))
+    return Batch(name, rules, tuple(drafts), mistakes.notes, large)
 
 
-class _Mistakes:
-    """The mistakes of a file: told all at once."""
-
-    def __init__(self, file: str, text: str) -> None:
-        self._file, self._text = file, text
-        self._said: dict[str, None] = {}
-
-    def add(self, key: str, words: str) -> None:
-        """Add a mistake at a dotted key, which may be empty."""
-        line = line_of(key, self._text) if key else None
-        place = f"   (line {line})" if line else ""
-        first, *rest = f"{self._file}: {f'{key}: ' if key else ''}{words}".splitlines()
-        self._said["\n".join([f"{first}{place}", *rest])] = None
-
-    def tell(self) -> None:
-        """Raise BadFileError if there are any."""
-        if self._said:
-            raise BadFileError("\n".join(self._said))
+def _check_keys(run: BatchRun, place: str, mistakes: Mistakes) -> None:
+    """Add what is wrong with the keys of a run, or of the file, as they stand together."""
+    start, given = f"{place}." if place else "", run.model_fields_set
+    if run.job is not None and run.command:
+        mistakes.add(f"{start}command", "there is a job too: give one of them")
+    if "command" in given and not run.command:
+        mistakes.add(f"{start}command", "is empty: nothing would be run")
+    if "host" in given and not run.host:
+        mistakes.add(f"{start}host", "is empty: it would run nowhere")
 
 
-def _points(matrix: Mapping[str, Any], mistakes: _Mistakes) -> list[dict[str, Any]]:
-    """Return the points of a matrix: every combination of its values that is not excluded; one empty point without a matrix."""
-    axes: dict[str, list[Any]] = {}
-    for key, values in _flat(matrix):
-        if key == EXCLUDE:
-            continue
-        if key == SEEDS and isinstance(values, int) and not isinstance(values, bool) and values > 0:
-            axes["seed"] = [*range(values)]
-        elif not isinstance(values, list):
-            mistakes.add(f"matrix.{key}", f"{inline(values)}: expected a list of values")
-        elif not values:
-            mistakes.add(f"matrix.{key}", "is empty: nothing would be run")
-        else:
-            axes["seed" if key == SEEDS else key] = values
-    mistakes.tell()
-    count = 1
-    for values in axes.values():
-        count *= len(values)
-    if count > MOST_ITEMS * 10:  # before it is multiplied out
-        mistakes.add("matrix", f"{count:,} combinations: a batch has at most {MOST_ITEMS:,} items")
-        mistakes.tell()
-    excluded = _excluded(matrix.get(EXCLUDE, []), axes, mistakes)
-    points: list[dict[str, Any]] = []
-    for chosen in itertools.product(*axes.values()):
-        point = dict(zip(axes, chosen, strict=True))
-        if not any(all(point[key] == value for key, value in one.items()) for one in excluded):
-            points.append(point)
-    if not points:
-        mistakes.add(f"matrix.{EXCLUDE}", "leaves no combination: nothing would be run")
-        mistakes.tell()
-    return points
+def _is_known(key: str) -> bool:
+    """Whether a matrix may have a key that its command does not name."""
+    return key in OWN_KEYS or key.partition(".")[0] in _OF_JOBS
 
 
-def _flat(table: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys of a matrix and their values: `[matrix.settings]` holds keys that begin with `settings.`."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{start}{key}.")
-        else:
-            yield f"{start}{key}", value
+def _no_such_key(key: str, more: Iterable[str]) -> str:
+    """Say that a job has no such key; the nearest may be one of those, or of `more`."""
+    guess = nearest(key, [*more, *_OF_JOBS])
+    return f"a job has no key '{key}'{guess}\n  a setting of its script   settings.{key}"
 
 
-def _excluded(written: Any, axes: Mapping[str, Any], mistakes: _Mistakes) -> list[dict[str, Any]]:
-    """Return the combinations that are left out, each as the values that it has."""
-    if not isinstance(written, list) or not all(isinstance(one, dict) and one for one in written):
-        mistakes.add(
-            f"matrix.{EXCLUDE}", "expected a list of tables, e.g. exclude = [{ seed = 1, steps = 100 }]"
+def _objection_to(key: str, value: object) -> str | None:
+    """Return what is wrong with a value of the matrix for a key of a run, if anything is."""
+    if not isinstance(value, str):
+        return f"{inline(value)}: expected text"
+    if key == "precision" and value not in (known := get_args(PrecisionRequest)):
+        return f"{inline(value)}: expected {', '.join(known)}{nearest(value, known)}"
+    return None
+
+
+class _Maker:
+    """Makes the items of one run."""
+
+    def __init__(
+        self, batch: BatchFile, run: BatchRun, place: str, matrix: Matrix, mistakes: Mistakes
+    ) -> None:
+        """Look which keys of the matrix its command names, and add what fits nowhere to the mistakes."""
+        self._batch, self._run, self._place, self._matrix = batch, run, place, matrix
+        self._words = run.command or (() if run.job else batch.command)
+        found = {hole[2] for word in self._words for hole in _HOLE.finditer(word) if not hole[1]}
+        self._named = found & set(matrix.written_as)
+        for key in sorted(found - self._named):
+            known = [one for one in matrix.written_as if one not in found]
+            words = f"{{{key}}}: the matrix has no key '{key}'{nearest(key, known)}\n  the text itself   {{{{{key}}}}}"
+            mistakes.add(self._key("command"), words)
+        self._unknown = {key for key in matrix.written_as if key not in self._named and not _is_known(key)}
+        for key in self._unknown:
+            lacking = (
+                f"{f'{place}: ' if place else ''}the command has no {{{key}}}, and " if self._words else ""
+            )
+            guess = _no_such_key(key, [*(found - self._named), *OWN_KEYS])
+            mistakes.add(f"matrix.{matrix.written_as[key]}", f"{lacking}{guess}")
+        written = {
+            **{key: f"settings.{key}" for key, _ in flat(batch.settings)},
+            **{key: f"{place}.settings.{key}" for key, _ in flat(run.settings)},
+        }
+        for key, where in written.items():
+            if key.partition(".")[0] not in _OF_JOBS:
+                self._unknown.add(key)
+                mistakes.add(where, _no_such_key(key, ()))
+        for key in {*OWN_KEYS} - self._named:
+            for value in (point[key] for point in matrix.points if key in point):
+                if (objection := _objection_to(key, value)) is not None:
+                    mistakes.add(f"matrix.{matrix.written_as[key]}", objection)
+
+    def draft(self, point: Point, project_host: str | None) -> Draft:
+        """Return the item at a point of the matrix. Its name is still that of the run."""
+        batch, run = self._batch, self._run
+        own = {key: point[key] for key in OWN_KEYS if key in point and key not in self._named}
+        skipped = {*self._named, *own, *self._unknown}
+        own = {key: value for key, value in own.items() if _objection_to(key, value) is None}
+        unnamed = {key: value for key, value in point.items() if key not in skipped}
+        written = {**dict(flat(batch.settings)), **dict(flat(run.settings)), **unnamed}
+        settings = {key: value for key, value in written.items() if key not in self._unknown}
+        hosts = (own["host"],) if "host" in own else run.host or batch.host or (project_host or "local",)
+        words = [_HOLE.sub(lambda hole: _filled(hole, point), word) for word in self._words]
+        request = Request(
+            profile=own.get("profile") or run.profile or batch.profile,
+            job=run.job or (None if words else batch.job),
+            precision=own.get("precision") or run.precision or batch.precision or "auto",
+            settings=[f"{key}={inline(value)}" for key, value in settings.items()],
+            words=words,
+            secrets=[*dict.fromkeys((*batch.secrets, *run.secrets))],
+            packages=[*batch.packages, *run.packages],
+            variables=[f"{key}={value}" for key, value in {**batch.variables, **run.variables}.items()],
+            gpus=own.get("gpus") or run.gpus or batch.gpus,
+            is_sure=True,
         )
-        return []
-    excluded = [dict(_flat(one)) for one in written]
-    for key in dict.fromkeys(key for one in excluded for key in one if key not in axes):
-        mistakes.add(f"matrix.{EXCLUDE}", f"'{key}' is no key of the matrix: {', '.join(axes)}")
-    mistakes.tell()
-    return excluded
+        places = {key: self._key(key) for key in (*OWN_KEYS, "job", "command", "secrets")}
+        places |= {key: f"settings.{key}" for key, _ in flat(batch.settings)}
+        places |= {key: f"{self._place}.settings.{key}" for key, _ in flat(run.settings)}
+        places |= {key: f"matrix.{self._matrix.written_as[key]}" for key in (*own, *unnamed)}
+        names = tuple(unnamed)
+        return Draft(
+            run.name or "", request, tuple(dict.fromkeys(hosts)), dict(point), self._place, places, names
+        )
+
+    def _key(self, key: str) -> str:
+        """Return the key of the file that holds a key of this run: its own, or that of the whole file."""
+        return f"{self._place}.{key}" if self._place and key in self._run.model_fields_set else key
 
 
-class _PlaceholderError(Exception):
-    """Raised for a key of the matrix that can stand nowhere."""
-
-    def __init__(self, key: str, words: str) -> None:
-        super().__init__(words)
-        self.key = key
-
-
-def _draft(
-    batch: BatchFile,
-    run: BatchRun,
-    point: Mapping[str, Any],
-    is_one_of_several: bool,
-    project_host: str | None,
-    place: str,
-) -> Draft:
-    """Return the item of a run at a point of the matrix. Its name is still that of the run."""
-    words = run.command or (() if run.job else batch.command)
-    holes = {key for key in point if any(f"{{{key}}}" in word for word in words)}
-    if holes:  # in one pass: what a value holds is no hole
-        pattern = re.compile("|".join(re.escape(f"{{{key}}}") for key in holes))
-        words = tuple(pattern.sub(lambda hole: _shown(point[hole[0][1:-1]]), word) for word in words)
-    own = {key: value for key, value in point.items() if key in OWN_KEYS and key not in holes}
-    for key, value in own.items():
-        if not isinstance(value, str):
-            raise _PlaceholderError(key, f"{inline(value)}: expected text")
-    settings = {**dict(_flat(batch.settings)), **dict(_flat(run.settings))}
-    for key, value in point.items():
-        if key not in holes and key not in own:
-            settings.update(_flat({key: value}))
-    hosts = (own["host"],) if "host" in own else run.host or batch.host or (project_host or "local",)
-    request = Request(
-        profile=own.get("profile") or run.profile or batch.profile,
-        job=run.job or (None if words else batch.job),
-        precision=own.get("precision") or run.precision or batch.precision or "auto",
-        settings=[f"{key}={inline(value)}" for key, value in settings.items()],
-        words=list(words),
-        secrets=[*dict.fromkeys((*batch.secrets, *run.secrets))],
-        packages=[*batch.packages, *run.packages],
-        variables=[f"{key}={value}" for key, value in {**batch.variables, **run.variables}.items()],
-        gpus=own.get("gpus") or run.gpus or batch.gpus,
-        is_sure=True,
-    )
-    return Draft(run.name or "", request, tuple(dict.fromkeys(hosts)), dict(point), place)
+def _filled(hole: re.Match[str], point: Point) -> str:
+    """Return what stands in a word instead of a hole. In one pass: what a value holds is no hole."""
+    if hole[1]:
+        return hole[0][1:-1]
+    return _shown(point[hole[2]]) if hole[2] in point else hole[0]
 
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) else inline(value)
 
 
-def _with_names(drafts: Sequence[Draft], project_job: str | None, mistakes: _Mistakes) -> list[Draft]:
+def _with_names(drafts: Sequence[Draft], project_job: str | None, mistakes: Mistakes) -> list[Draft]:
     """Give each item a name of its own: that of its run, else its job's, with a number where several would have it."""
     bases = [draft.name or _job_name(draft.request, project_job) for draft in drafts]
     given = Counter(
-        (draft.name, draft.place) for draft in {(one.name, one.place): one for one in drafts}.values()
+        (draft.name, draft.run) for draft in {(one.name, one.run): one for one in drafts}.values()
     )
     names = Counter(name for name, _ in given if name)
     for name, times in names.items():
         if times > 1:
-            places = [draft.place for draft in drafts if draft.name == name]
+            places = [draft.run for draft in drafts if draft.name == name]
             mistakes.add(f"{places[-1]}.name", f'"{name}": two runs have this name')
-    mistakes.tell()
     counts, numbers, taken = Counter(bases), Counter[str](), {base for base in bases if base}
     named = []
     for draft, base in zip(drafts, bases, strict=True):
@@ -277,52 +264,3 @@ def _job_name(request: Request, project_job: str | None) -> str:
     if request.words:
         return resolve.name_of(request.words)
     return re.sub(r"[^a-z0-9_.-]+", "-", Path(request.job or project_job or resolve.DEFAULT_JOB).stem.lower())
-
-
-def _check(drafts: Sequence[Draft], lookup: Lookup, mistakes: _Mistakes, tell: Tell) -> None:
-    """Understand each item as a launch would, on each of its hosts; nothing is sent."""
-    for number, draft in enumerate(drafts, start=1):
-        if number % TOLD_EVERY == 0:
-            tell(f"{number:,} of {len(drafts):,} are checked")
-        for host in draft.hosts:
-            try:
-                job = understand(draft.request._replace(host=host, name=draft.name), lookup).job
-                _check_recorded(draft.request, job)
-            except (UsageError, RefusedError) as error:
-                for words in re.split(r"\n(?!\s)", str(error)):
-                    mistakes.add(_key_of(draft, words), words)
-                break
-
-
-def _check_recorded(request: Request, job: Job) -> None:
-    """Raise RefusedError or UsageError for what would be recorded, with the queue and the results, and is to be kept secret."""
-    named = [setting.partition("=")[::2] for setting in request.settings]
-    found = [(f"{key}: it holds", credential_in(written)) for key, written in named]
-    found += [("command: it holds", credential_in(word)) for word in request.words]
-    lines = [
-        f'{start} {kind}, and what a batch is made of is recorded\n  its name alone   secrets = ["NAME"]   and its value from your shell'
-        for start, kind in dict.fromkeys(found)
-        if kind is not None
-    ]
-    lines += [
-        f"{one.message}\n  {one.mend}"
-        for one in job_variables.findings(job.variables)
-        if one.level == "refuse"
-    ]
-    if lines:
-        raise RefusedError("\n".join(lines))
-    known = {name: os.environ[name] for name in job.secrets if os.environ.get(name)}
-    secret_values.check_recorded(job, known)
-
-
-def _key_of(draft: Draft, message: str) -> str:
-    """Return the key of the file that a message is about: one of the matrix or of the run's settings that it names, else the run."""
-    for key in draft.values:
-        if re.search(rf"(?<![\w.]){re.escape(key)}(?![\w])", message):
-            return f"matrix.{key}"
-    prefix = f"{draft.place}." if draft.place else ""
-    for setting in draft.request.settings:
-        key = setting.partition("=")[0]
-        if re.search(rf"(?<![\w.]){re.escape(key)}(?![\w])", message):
-            return f"{prefix}settings.{key}"
-    return draft.place

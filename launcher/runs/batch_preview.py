@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from launcher.errors import HostError, LaunchError
-from launcher.runs.batch_file import Batch, Draft
+from launcher.runs.batch_draft import Draft
+from launcher.runs.batch_file import Batch
 from launcher.runs.launching import understand
 from launcher.runs.lookup import Lookup
 from launcher.runs.previewing import Preview, preview

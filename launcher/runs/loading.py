@@ -12,6 +12,7 @@ from launcher.planning import source
 from launcher.runs import resolve
 from launcher.runs.digests import Digests
 from launcher.runs.local_paths import values_of
+from launcher.runs.lookup import Lookup
 from launcher.runs.refused_folders import refusal
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.tree import CodeTree, collect
@@ -30,7 +31,7 @@ class Load(NamedTuple):
     digests: Digests
 
 
-def load(task: resolve.Task, env_files: Iterable[str] = ()) -> Load:
+def load(task: resolve.Task, env_files: Iterable[str] = (), lookup: Lookup | None = None) -> Load:
     """Collect what a task sends. A folder that is refused is not read; the cargo says so. A path that does not exist is skipped.
 
     `env_files` are those of the command line: they stay here.
@@ -42,7 +43,11 @@ def load(task: resolve.Task, env_files: Iterable[str] = ()) -> Load:
     local = {key: path for key, path in paths.items() if path.is_dir() or path.is_file()}
     refusals = tuple(_refusals(task.code, local))
     digests = Digests(task.code)
-    tree = CodeTree([], []) if refusals else collect(task.code, local, _hidden(env_files), digests)
+    tree = (
+        CodeTree([], [])
+        if refusals
+        else collect(task.code, local, _hidden(env_files, lookup or Lookup()), digests)
+    )
     digests.save()
     return Load(tree, _cargo(task.code, tree, sources, refusals), digests)
 
@@ -53,12 +58,12 @@ def _refusals(code: Path, local: dict[str, Path]) -> Iterator[Finding]:
             yield finding
 
 
-def _hidden(env_files: Iterable[str]) -> dict[str, Why]:
+def _hidden(env_files: Iterable[str], lookup: Lookup) -> dict[str, Why]:
     """Return the paths that do not travel wherever they lie: our records, and files that hosts' tables or a command line name."""
     hidden = {str(runs_folder()): Why.RUNS}
     for file in env_files:
         hidden |= dict.fromkeys(_spellings(file), Why.ENV_FILE)
-    for host in resolve.hosts().values():
+    for host in lookup.hosts.values():
         for path in (host.build.pip_conf, host.build.ca_bundle, host.identity_file):
             if path is not None:
                 hidden |= dict.fromkeys(_spellings(path), Why.BUILD_FILE)

@@ -18,6 +18,7 @@ from launcher.values.plan import PlanValue
 MOST_FILES = 400
 MOST_BYTES = 1_000_000
 _WORD = re.compile(r"[\w./-]+")
+_WORKER = re.compile(r"\blauncher_worker\b|\bLAUNCH_ATTEMPT\b")
 _RESUMES = re.compile(r"\bresume_from\b")
 _SUFFIXES = (".py", ".sh", ".bash")
 
@@ -41,6 +42,11 @@ def seems_to_resume(job: Job, folder: Path) -> bool | None:
     if job.adapt or any(_RESUMES.search(source) for source in sources):
         return True
     return False if sources else None
+
+
+def uses_worker(job: Job, folder: Path) -> bool:
+    """Whether the scripts of a job name the worker, through which a run's seed and settings reach them."""
+    return any(_WORKER.search(source) for source in _Reading(folder).sources(job.command))
 
 
 class _Reading:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from launcher.values.base import Written
-from launcher.values.profile import Name
+from launcher.values.profile import NAME
 
 MOST_ITEMS = 10_000
 Count = Annotated[int, Field(ge=1)]
 Artifacts = Literal["all", "best", "none"]
-_BEST = r"^[^:\s]+:(min|max)$"
 
 
 def _as_list(value: object) -> object:
@@ -20,6 +20,19 @@ def _as_list(value: object) -> object:
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
+def _checked_name(name: str) -> str:
+    if not re.fullmatch(NAME, name):
+        raise ValueError("expected small letters, digits, and . _ - between, 48 at most")
+    return name
+
+
+def _checked_best(best: str) -> str:
+    if not re.fullmatch(r"[^:\s]+:(min|max)", best):
+        raise ValueError("expected METRIC:min or METRIC:max, e.g. eval_loss:min")
+    return best
+
+
+Name = Annotated[str, AfterValidator(_checked_name)]
 HostNames = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
@@ -53,7 +66,7 @@ class Rules(Written):
     max_parallel: Count | None = None
     max_failures: Count | None = None
     max_cost: Annotated[float, Field(gt=0)] | None = None
-    best: Annotated[str, Field(pattern=_BEST)] | None = None
+    best: Annotated[str, AfterValidator(_checked_best)] | None = None
     artifacts: Artifacts = "all"
 
 

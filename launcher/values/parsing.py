@@ -66,7 +66,7 @@ def _explain(error: Any, model: type[BaseModel], *, file: str, text: str, prefix
     if where[:1] == ["settings"] and len(where) > 2:  # pydantic adds the tags of a union to the location
         return f"{file}: settings.{where[1]}: expected text, a finite number, true or false"
     key = prefix + ".".join(where)
-    line = line_of(key, text)
+    line = line_near(key, text)
     place = f"   (line {line})" if line else ""
     if error["type"] == "extra_forbidden":
         allowed = [
@@ -114,6 +114,15 @@ def _allowed_keys(model: type[BaseModel], path: list[str]) -> list[str]:
             return []
         model = inner
     return [field.serialization_alias or name for name, field in model.model_fields.items()]
+
+
+def line_near(dotted: str, text: str) -> int | None:
+    """Find the line of a dotted key, else that of the nearest table above it: a table may be written on one line."""
+    while dotted:
+        if line := line_of(dotted, text):
+            return line
+        dotted = dotted.rpartition(".")[0]
+    return None
 
 
 def line_of(dotted: str, text: str) -> int | None:

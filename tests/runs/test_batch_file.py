@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import BadFileError, UsageError
+from launcher.errors import BadFileError, RefusedError, UsageError
 from launcher.runs.batch_file import grid_batch, read_batch
 
 HEAD = 'host = "local"\nprofile = "cpu"\njob = "sft"\n'
@@ -16,10 +16,12 @@ HEAD = 'host = "local"\nprofile = "cpu"\njob = "sft"\n'
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """An empty project, and an empty home."""
-    monkeypatch.chdir(tmp_path)
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (tmp_path / "train.py").touch()
-    return tmp_path
+    (project / "train.py").touch()
+    return project
 
 
 def read(text, **changes):
@@ -84,9 +86,7 @@ def test_all_mistakes_are_told_at_once_each_with_its_line():
         'job = "sft"\nprofile = "cpu"\n[matrix]\n"batch.globl" = [4]\n[[run]]\nname = "a"\nhost = "lab"\n'
         '[[run]]\nname = "b"\nhost = "local"\n[run.settings]\nsteps = "many"\n'
     )
-    text = "\n".join(found)
-    assert "sweep.toml: run.1: unknown host 'lab'" in text
-    assert any("run.1" in line and line.endswith("(line 5)") for line in found)
+    assert any("run.1.host: unknown host 'lab'" in line and line.endswith("(line 7)") for line in found)
     assert any(
         "unknown key 'batch.globl': did you mean 'global'" in line and "(line 4)" in line for line in found
     )
@@ -105,7 +105,19 @@ def test_all_mistakes_are_told_at_once_each_with_its_line():
         ("[matrix]\nseeds = 10001\n", "10,001 items: a batch has at most 10,000"),
         ("[matrix]\na = [1,2,3,4,5,6,7,8,9,10]\nseeds = 1000000\n", "combinations: a batch has at most 10,000 items"),
         ("max_parallel = 0\n", "max_parallel = 0: "),
-        ("best = 'loss'\n", "best = "),
+        ("best = 'loss'\n", 'best = "loss": expected METRIC:min or METRIC:max, e.g. eval_loss:min   (line 1)'),
+        ("name = 'A'\n", 'name = "A": expected small letters, digits, and . _ - between, 48 at most   (line 1)'),
+        ("", "is empty: expected at least a job or a command"),
+        ("host = []\n", "host: is empty: it would run nowhere   (line 1)"),
+        ("command = []\n", "command: is empty: nothing would be run   (line 1)"),
+        ("[matrix]\n", "matrix: is empty: nothing would be multiplied   (line 1)"),
+        ("job = 'sft'\n[[run]]\njob = 'sft'\ncommand = ['ls']\n", "run.1.command: there is a job too: give one of them   (line 4)"),
+        ("variables = { A = 1 }\n", "variables.A = 1: expected text, got a whole number   (line 1)"),
+        ("[matrix]\nseeds = 2\nseed = [7]\n", "matrix.seed: 'seed' is set by matrix.seeds too: give it once   (line 3)"),
+        ("[matrix]\nprecision = ['bf17']\n", "matrix.precision: \"bf17\": expected auto, bf16, fp16, fp16-native, fp32: did you mean 'bf16'?   (line 2)"),
+        ("job = 'sft'\n[settings]\nstepps = 4\n", "settings.stepps: a job has no key 'stepps': did you mean 'steps'?   (line 3)"),
+        ("[matrix]\nhost = [1]\n", "matrix.host: 1: expected text   (line 2)"),
+        ("[matrix]\nprofile = [['cpu']]\n", 'matrix.profile: ["cpu"]: expected text   (line 2)'),
         ("profile = 'nope'\n", "unknown profile 'nope'"),
         ("[matrix]\nprecision = [16]\n", "matrix.precision: 16: expected text   (line 2)"),
         ("[matrix]\nwhen = [1979-05-27]\n", "matrix.when: "),
@@ -128,10 +140,10 @@ def test_a_grid_is_a_matrix_on_the_command_line():
     ]
 
 
-@pytest.mark.parametrize("word", ["lr", "=1", "lr=", ""])
+@pytest.mark.parametrize("word", ["lr", "=1", "lr=", "", "lr=1,,2", "lr=1,", "seeds=1,2"])
 def test_a_grid_without_values_is_refused(word):
     """With an example."""
-    with pytest.raises(UsageError, match="KEY=V1,V2"):
+    with pytest.raises(UsageError, match=r"expected KEY=V1,V2|expected one number"):
         grid_batch([word], {})
 
 
@@ -140,6 +152,135 @@ def test_the_command_line_goes_before_the_file():
     batch = read(HEAD.replace("local", "lab"), host=["local"], max_parallel=2)
     assert batch.drafts[0].hosts == ("local",)
     assert batch.rules.max_parallel == 2
+
+
+COMMAND = 'profile = "cpu"\ncommand = ["python", "train.py", "--lr", "{lr}"]\n'
+"""A batch of a script that asks the worker for nothing."""
+
+
+def test_mistakes_of_all_kinds_are_told_at_once(monkeypatch):
+    """A wrong type, an unknown key, host and profile, an empty list, a script that is not there, a secret that is not set."""
+    monkeypatch.delenv("NOT_SET", raising=False)
+    text = "\n".join(
+        mistakes(
+            'host = ["local", "lokal"]\nprofile = "cpuu"\ncommand = ["python", "trian.py"]\nvariables = { A = 1 }\n'
+            'secrets = ["NOT_SET"]\n[settings]\nstepps = 4\nsteps = "x"\n[matrix]\nseed = []\n'
+        )
+    )
+    for words in (
+        "variables.A = 1: expected text, got a whole number   (line 4)",
+        "matrix.seed: is empty: nothing would be run   (line 10)",
+        "settings.stepps: a job has no key 'stepps': did you mean 'steps'?   (line 7)",
+        'settings.steps: steps = "x": expected a whole number, got text   (line 8)',
+        "host: unknown host 'lokal'",
+        "profile: unknown profile 'cpuu'",
+        "command: 'trian.py' does not exist in",
+        "secrets: secret NOT_SET: it is not set here   (line 5)",
+    ):
+        assert f"sweep.toml: {words}" in text, text
+    assert "--set" not in text.replace("--set code", "")
+
+
+def test_what_launch_refuses_is_refused_before_anything_is_queued():
+    """With its exit code, if nothing else is wrong."""
+    with pytest.raises(RefusedError, match=r"command: 'trian.py' does not exist .*: did you mean 'train.py'"):
+        read('profile = "cpu"\ncommand = ["python", "trian.py"]\n')
+    with pytest.raises(RefusedError, match=r"matrix.settings.lerning_rate: .* declares no such setting"):
+        read(f'{HEAD}[matrix]\n"settings.lerning_rate" = [1]\n')
+
+
+def test_a_host_that_refuses_an_item_is_a_mistake_only_if_no_other_takes_it():
+    """Kaggle has no such card, and this machine is asked later."""
+    text = 'profile = "l40s"\njob = "sft"\n'
+    with pytest.raises(RefusedError, match="kaggle has no L40S"):
+        read(f'host = "kaggle"\n{text}')
+    assert read(f'host = ["kaggle", "local"]\n{text}').drafts[0].hosts == ("kaggle", "local")
+
+
+def test_a_key_that_the_matrix_has_not_is_named_with_the_nearest():
+    """The one of the command, and the one of the matrix that is meant."""
+    text = "\n".join(mistakes(f"{COMMAND}[matrix]\nlrr = [1]\n"))
+    assert "command: {lr}: the matrix has no key 'lr': did you mean 'lrr'?   (line 2)" in text
+    assert (
+        "matrix.lrr: the command has no {lrr}, and a job has no key 'lrr': did you mean 'lr'?   (line 4)"
+        in text
+    )
+    assert "allowed" not in text
+    text = "\n".join(mistakes(COMMAND))
+    assert "{lr}: the matrix has no key 'lr'   (line 2)" in text
+
+
+def test_what_looks_like_a_key_and_is_none_is_left_alone():
+    """Doubled braces, a shell's variable, a count of a pattern."""
+    batch = read(
+        'profile = "cpu"\ncommand = ["python", "train.py", "{{lr}}", "${lr}", "\\\\d{3}", "{lr}"]\n[matrix]\nlr = [5]\n'
+    )
+    assert batch.drafts[0].request.words[2:] == ["{lr}", "${lr}", "\\d{3}", "5"]
+
+
+def test_a_table_sets_several_keys_also_those_of_the_command():
+    """Under any name; under that of a table of a job its keys are that table's."""
+    batch = read(
+        f"{COMMAND}settings = {{ steps = 3 }}\n[matrix]\npoint = [{{ lr = 1, seed = 5 }}, {{ lr = 2, seed = 6 }}]\n"
+        "batch = [{ global = 8, micro = 2 }]\nexclude = [{ lr = 2, seed = 6 }]\n"
+    )
+    (draft,) = batch.drafts
+    assert draft.request.words[-1] == "1"
+    assert draft.request.settings == ["steps=3", "seed=5", "batch.global=8", "batch.micro=2"]
+    assert draft.values == {"lr": 1, "seed": 5, "batch.global": 8, "batch.micro": 2}
+    assert "matrix.seed: 'seed' is set by matrix.lr too" in "\n".join(
+        mistakes(f"{COMMAND}[matrix]\nlr = [{{ lr = 1, seed = 5 }}]\nseed = [1]\n")
+    )
+
+
+def test_a_value_that_reaches_no_script_is_noted(folder):
+    """With the items whose commands are the same; not where the script asks the worker, and not where the command names it."""
+    text = f"{COMMAND}[matrix]\nlr = [1, 2]\nseed = [1, 2]\n"
+    (note,) = read(text).notes
+    assert note.startswith("sweep.toml: matrix.seed: the command has no {seed}")
+    assert note.endswith("train-1, train-2 run the same command   (line 5)")
+    assert read(text.replace('"{lr}"', '"{lr}", "{seed}"')).notes == ()
+    (folder / "train.py").write_text("import launcher_worker\n")
+    assert read(text).notes == ()
+
+
+def test_values_that_are_twice_and_exclusions_of_nothing_are_noted():
+    """Both are likely slips, and neither is wrong."""
+    notes = read(f"{COMMAND}[matrix]\nlr = [1e-4, 1E-4, 3]\nexclude = [{{ lr = 5 }}, {{ lr = 3 }}]\n").notes
+    assert notes == (
+        "sweep.toml: matrix.lr: 0.0001 stands there 2 times: the same is run 2 times   (line 4)",
+        "sweep.toml: matrix.exclude: no combination has lr = 5, so it leaves nothing out   (line 5)",
+    )
+
+
+def test_what_is_large_is_to_be_agreed_to_for_each_host(folder):
+    """Not again where it has been; the sizes of what is new are in the question."""
+    with (folder / "big").open("wb") as file:
+        file.truncate(230_000_000)
+    batch = read(f'host = ["local", "kaggle"]\n{COMMAND}[matrix]\nlr = [1, 2]\n')
+    assert [one.host for one in batch.large] == ["local", "kaggle"]
+    assert "230.0 MB, would travel to local for the first time" in batch.large[0].finding.message
+    assert batch.large[0].finding.mend.startswith("launch batch --yes")
+    (folder / ".launchignore").write_text("big\n")
+    assert read(f"{COMMAND}[matrix]\nlr = [1]\n").large == ()
+
+
+def test_a_grid_joins_the_values_of_a_key_that_is_given_again():
+    """And `seeds=3` is what it is in a file."""
+    grid = grid_batch(["seed=1", "seed=2,3"], {"profile": "cpu", "job": "sft"})
+    assert [draft.values["seed"] for draft in grid.drafts] == [1, 2, 3]
+    grid = grid_batch(["seeds=3"], {"profile": "cpu", "job": "sft"})
+    assert [draft.values["seed"] for draft in grid.drafts] == [0, 1, 2]
+
+
+def test_mistakes_of_a_command_line_speak_of_its_options():
+    """There is no file, and no line."""
+    with pytest.raises(UsageError) as caught:
+        grid_batch(["lrr=1"], {"profile": "cpuu", "command": ["python", "train.py", "{lr}"]})
+    text = str(caught.value)
+    assert text.startswith("the command after --: {lr}: the matrix has no key 'lr'")
+    assert "\n--grid lrr: the command has no {lrr}" in text
+    assert "\n--profile: unknown profile 'cpuu'" in text
 
 
 OPENED = """
@@ -155,10 +296,11 @@ print(json.dumps({"items": len(batch.drafts), "opened": opened}))
 
 def test_what_three_hundred_items_share_is_read_once(folder):
     """The profiles, the job, the project's file, the user's hosts and ssh's configuration: as Python itself counts opened files."""
-    (folder / "home" / ".ssh").mkdir(parents=True)
-    (folder / "home" / ".ssh" / "config").write_text("Host box\n  HostName 127.0.0.1\n")
-    (folder / "home" / ".config" / "launch").mkdir(parents=True)
-    (folder / "home" / ".config" / "launch" / "hosts.toml").write_text('[hosts.lab]\naddress = "127.0.0.1"\n')
+    home = folder.parent / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "config").write_text("Host box\n  HostName 127.0.0.1\n")
+    (home / ".config" / "launch").mkdir(parents=True)
+    (home / ".config" / "launch" / "hosts.toml").write_text('[hosts.lab]\naddress = "127.0.0.1"\n')
     (folder / "launch.toml").write_text('[hosts.A]\naddress = "127.0.0.1"\n')
     (folder / "one.toml").write_text('name = "one"\ncommand = ["python", "train.py"]\n')
     (folder / "sweep.toml").write_text(
@@ -179,7 +321,12 @@ def test_what_three_hundred_items_share_is_read_once(folder):
         "sweep.toml",
         "config",
     }
-    assert not {name: times for name, times in names.items() if times > 1}
+    travels = 1  # what is in the folder is read once more, for private keys, before it would travel
+    assert not {
+        name: times
+        for name, times in names.items()
+        if times > 1 + travels * (Path(name).parent in (folder, Path()))
+    }
 
 
 def test_what_is_to_be_kept_secret_is_refused_before_it_is_on_record(monkeypatch):
@@ -194,10 +341,10 @@ def test_what_is_to_be_kept_secret_is_refused_before_it_is_on_record(monkeypatch
         '[[run]]\nname = "d"\ncommand = ["python3", "train.py", "kept-from-all-92731"]\nsecrets = ["MY_TOKEN"]\n'
     )
     text = "\n".join(said)
-    assert "run.1.settings.settings.token: settings.token: it holds a token" in text
-    assert "run.2: command: it holds a token" in text
+    assert "run.1.settings.settings.token: it holds a token" in text
+    assert "run.2.command: it holds a token" in text
     assert "run.3: variable TOKEN: it holds a token" in text
-    assert "run.4: secret MY_TOKEN: its value stands in the job's command" in text
+    assert "run.4.secrets: secret MY_TOKEN: its value stands in the job's command" in text
     assert token not in text
     assert "kept-from-all" not in text
 

@@ -1,0 +1,77 @@
+"""What `launch batch` says before it begins anything: its help, its dry run, and what it asks."""
+
+import json
+
+import pytest
+
+SWEEP = 'profile = "cpu"\ncommand = ["python3", "train.py", "--lr", "{lr}"]\n[matrix]\nlr = [1, 2]\n'
+
+
+@pytest.fixture
+def sweep(client):
+    """A client with a sweep of two items, whose script ends at once."""
+    client.script("print('done')\n", "train.py")
+    (client.project / "sweep.toml").write_text(SWEEP)
+    return client
+
+
+def test_the_help_has_the_options_that_begin_a_batch(client):
+    """And the file; no verb has to be known for that."""
+    said = client.ok("batch", "--help")
+    assert "[FILE.toml]" in said.splitlines()[0]
+    for word in ("--grid KEY=V1,V2", "--max-parallel N", "--dry-run", "FILE.toml", "resume"):
+        assert word in said
+    assert said.count("--help") == 1
+
+
+def test_a_dry_run_says_that_a_plain_script_has_its_own_precision(sweep):
+    """Each note of the gate stands there once, however many items have it."""
+    path = sweep.project / "sweep.toml"
+    path.write_text(f'precision = "bf16"\n{SWEEP}')
+    said = sweep.ok("batch", "sweep.toml", "--dry-run")
+    assert said.count("its own    passes") == 2
+    assert "bf16 " not in said.partition("note:")[0]
+    assert said.count("note: --precision bf16: your script decides its own precision") == 1
+    rows = [json.loads(line) for line in sweep.ok("batch", "sweep.toml", "--dry-run", "--json").splitlines()]
+    assert [row["precision"] for row in rows] == [None, None]
+
+
+def test_a_dry_run_says_the_precision_that_a_script_takes(sweep):
+    """It asks the worker for it."""
+    sweep.script("import launcher_worker\nlauncher_worker.model_arguments()\n", "train.py")
+    said = sweep.ok("batch", "sweep.toml", "--dry-run")
+    assert said.count("fp32") == 2
+    assert "its own" not in said
+
+
+def test_much_is_not_sent_unasked(sweep):
+    """Without a terminal it is refused, before there is a batch; a dry run says so; --yes agrees."""
+    with (sweep.project / "big").open("wb") as file:
+        file.truncate(230_000_000)
+    done = sweep.run("batch", "sweep.toml")
+    assert done.returncode == 3
+    assert "230.0 MB, would travel to local for the first time" in done.stderr
+    assert "launch batch --yes" in done.stderr
+    assert not (sweep.runs / "batches" / "sweep").exists()
+    done = sweep.run("batch", "sweep.toml", "--dry-run")
+    assert done.returncode == 3
+    assert done.stdout.count("would refuse: ") == 1
+    done = sweep.run("batch", "sweep.toml", "--dry-run", "--json")
+    found = [one["code"] for line in done.stdout.splitlines() for one in json.loads(line)["findings"]]
+    assert (done.returncode, found.count("large-cargo")) == (3, 2)
+    assert "the checks pass" in sweep.ok("batch", "sweep.toml", "--dry-run", "--yes")
+
+
+def test_a_value_that_reaches_no_script_is_said_before_anything_begins(sweep):
+    """In the dry run, and of a grid."""
+    words = ["--grid", "seed=1,2", "--host", "local", "--profile", "cpu", "--dry-run"]
+    done = sweep.run("batch", *words, "--", "python3", "train.py")
+    assert done.returncode == 0
+    assert "note: --grid seed: the command has no {seed}" in done.stderr
+
+
+def test_a_file_and_a_grid_are_one_too_many(sweep):
+    """Each is named."""
+    done = sweep.run("batch", "sweep.toml", "--grid", "seed=1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "sweep.toml and --grid: give one of them" in done.stderr
