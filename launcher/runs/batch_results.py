@@ -32,6 +32,8 @@ _FIRST = ("item", "run", "host", "card", "state", "reason", "attempts", "seconds
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """A cell of text that begins like this would be a formula in a spreadsheet, unless it is a number."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_GIVEN = "given"
+"""Before a setting whose name another column has: `given host` is what the matrix says, `host` where the run went."""
 
 
 class Best(NamedTuple):
@@ -103,7 +105,8 @@ def _csv(items: Sequence[Item], compared: Mapping[str, ComparedRun], cents: Mapp
     out = io.StringIO()
     writer = csv.writer(out)
     measured = [f"{name} {which}" for name in metrics for which in ("final", "best")]
-    writer.writerow([*_FIRST, *map(_cell, keys), *map(_cell, measured)])
+    given = [f"{_GIVEN} {key}" if key in (*_FIRST, *measured) else key for key in keys]
+    writer.writerow([*_FIRST, *map(_cell, given), *map(_cell, measured)])
     for item in items:
         run = compared.get(item.run or "")
         values = [settings[item.number].get(key) for key in keys]
