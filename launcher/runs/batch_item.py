@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -222,11 +222,21 @@ def _put_back(queue: BatchQueue, item: Item, verdict: Verdict, words: str) -> At
     if verdict != Verdict.REFUSED:
         return Attempt(queue.step(item, ItemState.QUEUED, why=words), verdict, words)
     tried = (*item.tried, item.host or "")
+    refusals = queue.refusals[item.number]
+    refusals[item.host or ""] = words
     if all(host in tried for host in item.hosts):
+        words = _all_refusals(refusals)
         return Attempt(
             queue.step(item, ItemState.ENDED, outcome=REFUSED, why=words, tried=tried), verdict, words
         )
     return Attempt(queue.step(item, ItemState.QUEUED, why=words, tried=tried), verdict, words)
+
+
+def _all_refusals(refusals: Mapping[str, str]) -> str:
+    """Return why no host takes an item: the first lines of all reasons in one line, then what each says below it."""
+    parts = [(host, *words.partition("\n")[::2]) for host, words in refusals.items()]
+    firsts = [first if host in first or len(parts) == 1 else f"{host}: {first}" for host, first, _ in parts]
+    return "\n".join(["; ".join(dict.fromkeys(firsts)), *dict.fromkeys(rest for _, _, rest in parts if rest)])
 
 
 def _failed(queue: BatchQueue, item: Item, error: LaunchError) -> Attempt:

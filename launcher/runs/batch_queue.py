@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -100,6 +101,8 @@ class BatchQueue:
         """Open the queue of the batch in a folder; it must be there."""
         self.name, self.folder = name, folder
         self._lock = threading.RLock()
+        self.refusals: defaultdict[int, dict[str, str]] = defaultdict(dict)
+        """What each host has said to refuse an item, by the item's number, as far as this process has heard it."""
         with self._errors():
             self._data = sqlite3.connect(
                 f"file:{_quoted(folder / FILE)}?mode=rw", uri=True, timeout=BUSY_S, check_same_thread=False

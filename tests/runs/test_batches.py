@@ -139,6 +139,16 @@ def test_one_failure_stops_nothing(made):
     assert made.noted("begin") == {"i1": 1, "i2": 2, "i3": 1}
 
 
+def test_an_item_that_every_host_refuses_says_what_each_has_said(made):
+    """None of them has such a card; the line of a table has both reasons."""
+    file = made.write(made.items(1), host=["A", "local"], profile="l40s")
+    assert made.client.run("batch", file).returncode == 3
+    first = made.rows()["i1"]["why"].splitlines()[0]
+    assert "A has no GPU" in first
+    assert "local has no GPU" in first
+    assert not made.noted("begin")
+
+
 def test_fail_fast_begins_nothing_more(made):
     """What was queued is dropped, with the reason."""
     items = made.items(3)
