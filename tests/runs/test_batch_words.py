@@ -120,13 +120,13 @@ def test_after_a_failure_the_next_commands_are_named(made):
 
 
 def test_a_refusal_is_told_whole_with_how_the_file_is_mended(made):
-    """The script's name is wrong."""
-    file = made.write([{"name": "i1", "command": ["python3", "itme.py"]}], host="local")
+    """The host has no such card, and there is a mend."""
+    file = made.write(made.items(1), host="local", profile="l40s")
     done = made.client.run("batch", file)
     assert done.returncode == 3
-    alone = made.client.run("--host", "local", "--profile", "cpu", "--", "python3", "itme.py").stderr
-    mend = next(line for line in alone.splitlines() if "item.py" in line)
-    assert mend.partition("sent: ")[2] in done.stderr
+    alone = made.client.run("--host", "local", "--profile", "l40s", "--", "python3", "item.py").stderr
+    mend = next(line for line in alone.splitlines() if "--rehearse" in line)
+    assert mend.strip() in done.stderr
     assert "launch batch rm sweep" in done.stderr
     again = made.client.run("batch", file)
     assert again.returncode == 2
