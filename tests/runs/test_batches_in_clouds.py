@@ -2,6 +2,7 @@
 
 import collections
 import csv
+import random
 import signal
 import sys
 
@@ -112,6 +113,46 @@ def test_what_kaggle_fails_to_answer_is_pushed_once(made, kaggle_account, call, 
     assert made.noted("begin") == {"i1": 1}
     (push,) = kaggle_account.pushes()
     assert push.startswith(f"alice/launch-{made.rows()['i1']['run']}-")
+
+
+CUT, ACCEPTED = {"kind": "cut"}, {"kind": "accepted", "status": 503}
+FAILING = {
+    "SaveKernel": [CUT, BROKEN, LOST, BUSY, ACCEPTED],
+    "GetKernel": [LOST, BUSY, BROKEN],
+    "GetKernelSessionStatus": [LOST, BUSY, BROKEN],
+    "ListKernelSessionOutput": [LOST, BUSY, BROKEN],
+}
+"""No push gets a good answer: of each five, the third and the last are accepted all the same."""
+
+
+@pytest.mark.parametrize("seed", [5])
+def test_what_fails_again_and_again_and_kills_of_the_worker_push_no_item_twice(made, kaggle_account, seed):
+    """By the service's ledger and the items' own. A push that never arrived was made again under the next number."""
+    kaggle_account.hurry()
+    rng, service = random.Random(seed), kaggle_account.service
+    items = made.items(3, host="k")
+    words, killed = ["batch", made.write(items)], 0
+    for _ in range(2):
+        for call, faults in FAILING.items():
+            for fault in faults:
+                service.fail(call, **fault)
+        process, enough = made.client.start(*words), len(service.calls()) + rng.randint(4, 12)
+        until(lambda process=process, enough=enough: process.poll() or len(service.calls()) > enough, "calls")
+        killed += process.poll() is None
+        process.kill()
+        process.communicate()
+        words = ["batch", "resume"]
+    done = made.client.run(*words, timeout=120)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert killed == 2
+    names = [item["name"] for item in items]
+    assert made.noted("begin") == made.noted("end") == collections.Counter(names)
+    assert results(made) == names
+    pushes = [push.rpartition("-") for push in kaggle_account.pushes()]
+    runs = [f"alice/launch-{row['run']}" for row in made.rows().values()]
+    assert sorted(run for run, _, _ in pushes) == sorted(runs)
+    assert {number for _, _, number in pushes} > {"1/1"}
+    assert kaggle_account.kernels() == []
 
 
 @pytest.mark.parametrize(
