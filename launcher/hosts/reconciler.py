@@ -52,7 +52,8 @@ def survey(
     """Return the verdict on each instance and rental, and change nothing. Raises ServiceError."""
     # In this order: a rental that is opened meanwhile is not known here, and its instance counts as a stranger's.
     rentals = renter.ledger.rentals()
-    held = {rental.nonce for rental in rentals if renter.ledger.is_held(rental.nonce)}
+    ledger = renter.ledger
+    held = {one.nonce for one in rentals if ledger.is_held(one.nonce) and not ledger.is_refused(one.nonce)}
     instances = renter.provider.instances()
     return judge(
         rentals,

@@ -169,9 +169,9 @@ def tenant_for(mirror: Mirror, view: View) -> Tenant | None:
     found = open_for(mirror)
     if found is None:
         return None
-    from launcher.runs.tenant import take
+    from launcher.runs.tenant import take_over
 
-    tenant = take(found)
+    tenant = take_over(found)
     if tenant is None:
         log = ledger().place(found.rental.nonce) / KEEPER_LOG
         said = f"   {log}" if log.exists() else ""
