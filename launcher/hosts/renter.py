@@ -31,6 +31,8 @@ from launcher.values.renting import (
 
 LAUNCHES = 3
 """How many launches without an answer, and without an instance, are made for one rental."""
+NOT_SENT = "it was interrupted before it was sent"
+"""Why a launch made nothing."""
 POLL_S, BOOT_POLL_S = 5.0, 10.0
 FORBIDDEN = (LambdaReason.UNAUTHORIZED, LambdaReason.FORBIDDEN, LambdaReason.ACCOUNT_INACTIVE)
 """Reasons for which no end is worth another try."""
@@ -251,6 +253,11 @@ class Renter:
         except ServiceError as error:
             with contextlib.suppress(OSError):
                 self.ledger.step(intent.nonce, RentalState.REFUSED, self.clock.now(), why=error.reason)
+            raise
+        except BaseException:
+            if not self.provider.has_sent_launch:
+                with contextlib.suppress(OSError):
+                    self.ledger.step(intent.nonce, RentalState.REFUSED, self.clock.now(), why=NOT_SENT)
             raise
         now = self.clock.now()
         try:

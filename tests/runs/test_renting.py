@@ -1,5 +1,6 @@
 """A launch that rents its machine: what is rented, logged in to, brought home and ended, by the stand-in's own account."""
 
+import fcntl
 import re
 import secrets
 import signal
@@ -373,5 +374,43 @@ def test_ctrl_c_before_the_run_began(project, call):
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert "Traceback" not in said
+    assert re.search(r"\$0\.\d\d", said), said
     assert project.ours() == []
     assert not [rental for rental in project.rentals() if rental.is_open]
+
+
+def test_ctrl_c_while_the_launch_waits_for_its_turn(project):
+    """Nothing was sent, so nothing is rented, nothing has to be reconciled, and that is said."""
+    project.client.ok("offers")
+    (requests,) = project.client.home.rglob("pace/*.requests")
+    with requests.with_suffix(".launches").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # as another client that launches has it
+        process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
+        until(project.rentals, "the record of the launch to come")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, "nothing was rented" in said) == (130, True), said
+    assert "launch reconcile" not in said
+    assert project.service.of("launch") == []
+    (rental,) = project.rentals()
+    assert not rental.is_open
+    assert project.client.run("reconcile").returncode == 0
+
+
+def test_ctrl_c_while_the_machine_is_ended(project):
+    """Its files are here: that is said, and that a process ends the rent."""
+    pressed = []
+
+    def interrupt(line):
+        if line["call"] == "terminate" and not pressed:
+            pressed.append(process.send_signal(signal.SIGINT))
+
+    project.service.before = interrupt
+    process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
+    _, said = process.communicate(timeout=90)
+    assert pressed
+    assert process.returncode == 0, said
+    assert "not all of its files are here" not in said
+    assert re.search(r"all of its files are here; process \d+ ends the rent: \$0\.\d\d", said), said
+    assert "crontab" not in said
+    project.until_gone()
