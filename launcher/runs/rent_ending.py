@@ -11,6 +11,7 @@ from rich.filesize import decimal
 from launcher.errors import AgentError, HostError, LaunchError, RunError, ServiceError, UnreachableError
 from launcher.hosts import Desk
 from launcher.runs.checkpoint_pulling import WHOLE, pull_checkpoint
+from launcher.runs.evidence import of_rent
 from launcher.runs.following import LOST_LINKS, checkpoints_left, pause, refresh
 from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
@@ -126,7 +127,9 @@ def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
     tenant.is_home = True
     if not tenant.is_left_alone_until(lambda: tenant.is_due or not tenant.is_left_by_run):
         return
-    is_cut_short = tenant.is_due and (tenant.tenancy.keeps or not is_terminal(state))
+    known = mirror.state()
+    is_stopped_by_limit = known is not None and of_rent(known.evidence)
+    is_cut_short = is_stopped_by_limit or (tenant.is_due and (tenant.tenancy.keeps or not is_terminal(state)))
     tenant.end(RentalReason.LIMIT if is_cut_short else f"{ENDED_WITH_RUN}{state}", view)
 
 

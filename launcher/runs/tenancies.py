@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from launcher.errors import BadFileError, MachineGoneError
 from launcher.hosts.rental_ledger import Ledger, usual_folder
+from launcher.planning.reconciling import NAMED
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_durably
@@ -21,7 +22,7 @@ from launcher.values.checkpoint import MANIFEST
 from launcher.values.clock import SystemClock
 from launcher.values.lambda_settings import API, LambdaSettings
 from launcher.values.record import State, is_terminal
-from launcher.values.renting import Rental, RentalReason, RentalState, dollars, run_cents
+from launcher.values.renting import ELSEWHERE, Rental, RentalReason, RentalState, dollars, run_cents
 from launcher.values.tenancy import Tenancy
 from launcher.values.text import printable
 
@@ -316,7 +317,8 @@ def _fate(rental: Rental) -> str:
     if why.startswith(ENDED_WITH_RUN):
         return "its rented machine was given back after the run's end"
     known: dict[str, str] = {
-        RentalReason.GONE: "the provider does not list it any more",
+        RentalReason.GONE: ELSEWHERE,
+        NAMED: "it was ended by   launch reconcile --adopt",
         RentalReason.LIMIT: "it was ended at its limit",
         RentalReason.PREEMPTED: "the provider has taken it away",
     }

@@ -283,6 +283,9 @@ import os, signal, sys, time
 os.makedirs("out", exist_ok=True)
 def save(*_):
     open("out/weights", "w").write("w" * 1000)
+    for step in (80, 750, 9):
+        os.makedirs(f"out/checkpoint-{step}")
+        open(f"out/checkpoint-{step}/weights", "w").write("w")
     sys.exit(1)
 signal.signal(signal.SIGTERM, save)
 print("begun", flush=True)
@@ -293,7 +296,7 @@ time.sleep(300)
 def test_past_the_deadline_the_run_saves_and_waits(project):
     """The agent on the machine has the script save; that comes home, and the machine is gone before its limit and a grace."""
     project.table(max_hours=0.25)
-    project.service.state.habits.boot_s = 872
+    project.service.state.habits.boot_s = 792
     project.client.script(SAVES)
     (project.client.project / "job.toml").write_text(
         'name = "saves"\ncommand = ["python3", "train.py"]\nstop_grace_s = 2\n'
@@ -305,9 +308,12 @@ def test_past_the_deadline_the_run_saves_and_waits(project):
     assert project.ours() == []
     assert home_of(project, rental.intent.run)
     assert "waiting" in done.stdout + done.stderr
-    assert "its machine's time is up" in done.stdout + done.stderr
+    said = done.stdout + done.stderr
+    assert re.search(r"✗ waiting .* its machine's time was up", said), said
+    assert "signal" not in said.partition("✗ waiting")[2]
+    assert re.search(r"none of its checkpoints is launcher's\n  its own  \S*/out/checkpoint-750 ", said), said
     row = project.client.ok("ps")
-    assert "its rented machine was given back after the run's end" in row
+    assert "its rented machine is gone: it was ended at its limit" in row
     assert f"at most ${rental.cents / 100:.2f}" in row
 
 
@@ -331,8 +337,8 @@ def test_a_machine_that_is_taken_away(project, how):
     assert project.ours() == []
     words = {
         "preempted": "taken the machine away",
-        "gone": "does not list it any more",
-        "terminating": "somebody else",
+        "gone": "nobody here ended it",
+        "terminating": "nobody here ended it",
     }
     assert words[how] in said
     assert f"launch rerun {rental.intent.run[-6:]} --host rented" in said  # it had no checkpoint

@@ -209,7 +209,10 @@ def test_a_run_whose_machine_died_is_gone(project):
     check_what_is_named(project)
     row = project.client.ok("ps").splitlines()[1]
     assert " gone " in row
-    assert "its rented machine is gone: the provider does not list it any more; it cost at most $" in row
+    assert (
+        "its rented machine is gone: nobody here ended it: it was ended elsewhere, or taken away; it cost at most $"
+        in row
+    )
     assert project.client.run("rm", "--yes", "last").returncode == 0
     assert " stopped " in project.client.ok("ps")
     assert project.client.run("rm", "--yes", "--here", "--force", "last").returncode == 0
