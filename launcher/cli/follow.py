@@ -37,7 +37,7 @@ def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) 
     try:
         started = start()
     except (KeyboardInterrupt, Terminated) as error:
-        view.note("interrupted before the run began; nothing is left on the host")
+        view.note("interrupted before the run began; nothing is left of it")
         raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
     mirror, tenant = started.mirror, started.tenant
     signal_number = started.interrupts.release()
