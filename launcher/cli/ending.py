@@ -88,7 +88,7 @@ def _at_home(run: str, result: Result) -> Iterator[Line]:
             yield Line(f"  {label:<8} {shown_path(path)}{note}")
     yield from map(Line, home_lines(run, result.home))
     if result.rent is not None:
-        yield Line(f"  rent     {result.rent.words}")
+        yield Line(f"  rent     {result.rent.words}{'; a process here ends it' * result.rent.is_held}")
     if result.metrics:
         board = "      tensorboard --logdir runs" if shutil.which("tensorboard") else ""
         yield Line(f"  metrics  launch metrics {run.rpartition('-')[2]}{board}")

@@ -71,10 +71,14 @@ class RentedMachine(NamedTuple):
 
 
 class RentCost(NamedTuple):
-    """What the machines of a run have cost until now, at most, in cents; `price` is what an hour costs while one is rented."""
+    """What the machines of a run have cost until now, at most, in cents; `price` is what an hour costs while one is rented.
+
+    `is_held`: a process here looks after that one.
+    """
 
     cents: int
     price: str | None = None
+    is_held: bool = False
 
     @property
     def words(self) -> str:
@@ -210,7 +214,9 @@ def rent_cost(mirror: Mirror) -> RentCost | None:
 
 def _cost(found: RentedMachine, rentals: Sequence[Rental], now: float) -> RentCost:
     cents = run_cents(rentals, found.rental.intent.run, now)
-    return RentCost(cents, found.price if found.rental.is_open else None)
+    if not found.rental.is_open:
+        return RentCost(cents)
+    return RentCost(cents, found.price, ledger().is_held(found.rental.nonce))
 
 
 def gone(mirror: Mirror) -> str | None:
@@ -318,7 +324,7 @@ def _fate(rental: Rental) -> str:
         return "its rented machine was given back after the run's end"
     known: dict[str, str] = {
         RentalReason.GONE: ELSEWHERE,
-        NAMED: "it was ended by   launch reconcile --adopt",
+        NAMED: "it was ended by you, with launch reconcile --adopt",
         RentalReason.LIMIT: "it was ended at its limit",
         RentalReason.PREEMPTED: "the provider has taken it away",
     }

@@ -137,7 +137,7 @@ class RentalState(StrEnum):
     DISMISSED = "dismissed"
 
 
-ELSEWHERE = "nobody here ended it: it was ended elsewhere, or taken away"
+ELSEWHERE = "it was ended elsewhere, or taken away"
 """What is said of a machine that the provider ends, or lists no more, without us."""
 
 

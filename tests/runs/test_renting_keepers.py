@@ -1,5 +1,6 @@
 """What a keeper does that cannot end a rent yet: a machine that is kept, and files that do not come home."""
 
+import re
 import signal
 
 import pytest
@@ -160,6 +161,20 @@ def test_who_only_looks_on_sees_the_end(project):
     out, said = onlooker.communicate(timeout=90)
     assert onlooker.returncode == 0, out + said
     assert "✓ succeeded" in out + said
+    project.until_gone()
+
+
+def test_who_only_looks_on_hears_who_ends_the_rent(project):
+    """The machine is not gone yet: its cost so far is no reason to type a command."""
+    project.client.script(TRAIN + 'while not os.path.exists("/home/ubuntu/go"): pass\n')
+    project.client.ok("--detach", *ON_RENTED, "--", "python3", "train.py")
+    project.service.fail("terminate", "status", status=503, times=1000)
+    onlooker = project.client.start("attach", "last")
+    assert "another process here" in onlooker.stderr.readline()
+    project.go()
+    out, said = onlooker.communicate(timeout=90)
+    assert re.search(r"  rent     \$0\.\d\d so far, \$1\.99/h; a process here ends it", out + said), said
+    project.service._faults.clear()
     project.until_gone()
 
 
