@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,8 @@ LARGEST = 3
 """So many of the files at home are named."""
 LINE_CELLS = 200
 """What is shown of a line that a training printed."""
+OWN_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+"""The folder of a checkpoint that a script saves by itself."""
 _RECOVER = {
     "interrupted": "goes on from the last checkpoint",
     "card": "goes on once a card that it may have is free",
@@ -56,13 +59,15 @@ def ending(
         gone = (
             "no session runs it" if evidence.of_service(state.evidence) else "no process or container runs it"
         )
-        reason = state.reason or gone
+        is_cut_short = evidence.of_rent(state.evidence)
+        reason = "its machine's time was up" if is_cut_short else state.reason or gone
         where = ", ".join([reason, f"step {progress.where()}", *rehearsed])
         yield Line(f"  ✗ {state.state} {took}   {where}", "bold")
         yield from (
             Line(f"    {label:<6} {text}") for label, text in evidence.diagnosis(state.evidence).items()
         )
-        if words := evidence.words(state.evidence):
+        words = evidence.words(state.evidence)
+        if words and not is_cut_short:
             yield Line(f"    {', '.join(words)}")
         if state.state == "failed":
             yield from (Line(f"    | {line[:LINE_CELLS]}", "dim") for line in not_shown)
@@ -83,7 +88,7 @@ def _at_home(run: str, result: Result) -> Iterator[Line]:
             yield Line(f"  {label:<8} {shown_path(path)}{note}")
     yield from map(Line, home_lines(run, result.home))
     if result.rent is not None:
-        yield Line(f"  rent     {result.rent.words}")
+        yield Line(f"  rent     {result.rent.words}{'; a process here ends it' * result.rent.is_held}")
     if result.metrics:
         board = "      tensorboard --logdir runs" if shutil.which("tensorboard") else ""
         yield Line(f"  metrics  launch metrics {run.rpartition('-')[2]}{board}")
@@ -104,9 +109,7 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
     if evidence.of_rent(state.evidence):
         host = result.rents_at or "HOST"
         if count(state.checkpoint) is None:
-            yield Line(
-                f"  next     launch rerun {short} --host {host}     from its start: it has saved no checkpoint"
-            )
+            yield from _from_start(short, host, result)
         else:
             yield Line(f"  next     launch recover {short} --host {host}     {_RECOVER['rent']}")
     elif name in ("interrupted", "waiting"):
@@ -121,6 +124,20 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
     elif name in ("failed", "stopped") and count(state.checkpoint) is not None:
         there = f" --host {result.rents_at}" if result.rents_at is not None else ""
         yield Line(f"  resume   launch resume {short}{there}     from step {state.checkpoint}")
+
+
+def _from_start(short: str, host: str, result: Result) -> Iterator[Line]:
+    """Yield the command that begins anew, and where the newest checkpoint is that the script saved by itself."""
+    saved = {
+        folder: int(found[1])
+        for path in result.home
+        for folder in path.parents
+        if (found := OWN_CHECKPOINT.fullmatch(folder.name))
+    }
+    why = "none of its checkpoints is launcher's" if saved else "it has saved no checkpoint"
+    yield Line(f"  next     launch rerun {short} --host {host}     from its start: {why}")
+    if saved:
+        yield Line(f"  its own  {shown_path(max(saved, key=lambda folder: saved[folder]))}   the newest")
 
 
 def home_lines(run: str, files: Mapping[Path, int]) -> Iterator[str]:

@@ -37,7 +37,7 @@ def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) 
     try:
         started = start()
     except (KeyboardInterrupt, Terminated) as error:
-        view.note("interrupted before the run began; nothing is left on the host")
+        view.note("interrupted before the run began; nothing is left of it")
         raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
     mirror, tenant = started.mirror, started.tenant
     signal_number = started.interrupts.release()
@@ -86,7 +86,7 @@ def follow_to_end(
                 from launcher.runs.rent_handing import hand_over
 
                 hand_over(tenant, mirror, view)
-            view.note(_detached(mirror))
+            view.note(_detached(mirror, is_home=tenant is not None and tenant.is_home))
             raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 0) from None
         except BrokenPipeError:  # the reader has closed the pipe, as `launch … | head` does
             if tenant is not None:
@@ -136,9 +136,12 @@ def _follow(host: Host, mirror: Mirror, view: View, desk: Desk | None, tenant: T
     return follow_sessions(host, mirror, view, desk, watch=watch, opening=tenant.opening, is_seen=is_seen)
 
 
-def _detached(mirror: Mirror) -> str:
+def _detached(mirror: Mirror, *, is_home: bool = False) -> str:
     """Return what to say when a follower leaves: the run goes on, or it has ended and its files were on their way."""
     state = mirror.state()
+    if state is not None and is_home:
+        how = "has" if is_terminal(state.state) else "is"
+        return f"detached; the run {how} {state.state}, and all of its files are here.   launch ls {mirror.short}"
     if state is not None and is_terminal(state.state):
         return f"detached; the run has {state.state}, and not all of its files are here.   launch pull {mirror.short}"
     if has_sessions(mirror):

@@ -43,7 +43,7 @@ def handing_over(tenant: Tenant | None, mirror: Mirror, view: View) -> Iterator[
 def keep(follow: Callable[[], None], tenant: Tenant, mirror: Mirror, view: View) -> None:
     """Follow a run until its rent has ended; try again after each failure. Once the time is up, end the rent all the same.
 
-    It returns too if another command asks for the machine. Raises LaunchError or OSError if the rent ended without the run's
+    It returns too if another command asks for the machine, as one with another key does once ours is refused. Raises LaunchError or OSError if the rent ended without the run's
     end, or the key is accepted no more.
     """
     from launcher.runs.rent_ending import end_at_limit
@@ -60,6 +60,8 @@ def keep(follow: Callable[[], None], tenant: Tenant, mirror: Mirror, view: View)
             words = str(error).splitlines()[0]
             pause_s = min(2 * pause_s, LAST_PAUSE_S) if words == said else FIRST_PAUSE_S
             with contextlib.suppress(OSError):  # its log may be on a full disk
+                if denied:
+                    tenant.note_refused()
                 if words != said:
                     view.note(f"{words}; {tenant.cost} so far, {tenant.price}")
             said = words

@@ -10,6 +10,7 @@ from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
 
 if TYPE_CHECKING:
     from launcher.cli.json_shapes import RentedThing
+    from launcher.planning.reconciling import Judged
     from launcher.runs.rent_reconciling import Report
 
 
@@ -113,6 +114,11 @@ def reconcile(
     if is_missing or any(report.done.is_anything_left for report in reports):
         raise typer.Exit(1)
     if there and not dry_run:
+        if named.after is not None:
+            when = _utc(named.after)
+            complain(
+                f"{', '.join(there)}: not before {when}, as --after says; until it is gone the exit code is 5"
+            )
         raise typer.Exit(5)
 
 
@@ -141,6 +147,12 @@ def _moment(written: str) -> float:
         raise UsageError(f"--after {written}: expected a time such as 2026-11-26T02:10Z") from None
 
 
+def _utc(moment: float) -> str:
+    import time
+
+    return time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(moment))
+
+
 def _unreadable(reports: list[Report]) -> list[str]:
     return sorted({str(path) for report in reports for path in report.done.unreadable})
 
@@ -165,6 +177,18 @@ def _things(reports: list[Report]) -> list[RentedThing]:
                     cents=ending.cents,
                 )
             )
+        rows += [
+            RentedThing(
+                account=report.account,
+                verdict="gone",
+                why="its launch has made no instance: nothing was rented",
+                instance=None,
+                run=rental.intent.run,
+                type=rental.intent.type,
+                cents=0,
+            )
+            for rental in report.done.unmade
+        ]
         for judged in report.done.judged:
             rental, instance = judged.rental, judged.instance
             rows.append(
@@ -175,16 +199,30 @@ def _things(reports: list[Report]) -> list[RentedThing]:
                     instance=instance.id if instance else rental.instance if rental else None,
                     run=rental.intent.run if rental else None,
                     type=(instance.type or None) if instance else rental.intent.type if rental else None,
-                    cents=rental.cents_at(now) if rental else None,
+                    cents=_cents(judged, now),
                 )
             )
     return rows
 
 
+def _cents(judged: Judged, now: float) -> int | None:
+    """Return what a machine has cost; what it may have cost if nobody knows whether there is one."""
+    if judged.rental is None:
+        return None
+    return judged.rental.time_cents(now) if judged.verdict == "unsettled" else judged.rental.cents_at(now)
+
+
+def _cost(row: RentedThing) -> str:
+    from launcher.values.renting import dollars
+
+    if row.cents is None:
+        return "-"
+    return f"{'nothing or ' if row.verdict == 'unsettled' else ''}{dollars(row.cents)}"
+
+
 def _show(reports: list[Report], *, dry_run: bool) -> None:
     from launcher.cli.columns import Column, print_columns
     from launcher.cli.say import say
-    from launcher.values.renting import dollars
 
     rows = _things(reports)
     if not rows:
@@ -203,7 +241,7 @@ def _show(reports: list[Report], *, dry_run: bool) -> None:
             row.instance or "-",
             row.type or "-",
             (row.run or "-").rpartition("-")[2],
-            "-" if row.cents is None else dollars(row.cents),
+            _cost(row),
             row.verdict,
             row.why,
         )

@@ -84,7 +84,7 @@ def show_rentals(rented: OpenRentals) -> None:
             one.cost,
             dollars(one.rental.intent.cents_per_hour),
             _clock(one.rental.intent.deadline),
-            "alive" if one.is_held else "none",
+            _keeper(one),
             one.doing,
         )
         for one in rented.rentals
@@ -94,6 +94,12 @@ def show_rentals(rented: OpenRentals) -> None:
         print_columns(columns, rows)
     if warnings := rented.warnings():
         say_wrapped(*(f"! {words}" for words in warnings))
+
+
+def _keeper(one: OpenRental) -> str:
+    if not one.is_held:
+        return "none"
+    return "key refused" if one.is_refused else "alive"
 
 
 def _clock(moment: float) -> str:

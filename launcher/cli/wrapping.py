@@ -15,8 +15,10 @@ from launcher.values.text import printable
 
 LEAST = 20
 """Cells that a text has below itself, however far its first line is indented."""
-_COMMAND = re.compile(r"^(?P<words>.*?\S) {3,}(?P<command>launch \S.*?)(?: {3,}(?P<more>.*))?$")
-"""A text that suggests a command, as `what happened   launch verb RUN     what that does`."""
+_COMMAND = re.compile(
+    r"^(?P<words>.*?\S) {3,}(?P<command>(?:\d+ \* \* \* \* )?launch \S.*?)(?: {3,}(?P<more>.*))?$"
+)
+"""A text that suggests a command, as `what happened   launch verb RUN     what that does`, or such a line for cron."""
 
 
 def say_wrapped(*lines: str, hang: int | None = None) -> None:

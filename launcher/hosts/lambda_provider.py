@@ -34,6 +34,11 @@ class LambdaProvider:
         self._service = service
         self.account = f"{HOST}-{service.fingerprint}"
 
+    @property
+    def has_sent_launch(self) -> bool:
+        """Whether the last launch may have reached the service."""
+        return self._service.has_sent_launch
+
     def offers(self) -> tuple[Offer, ...]:
         """Return all types, with their prices and the regions that have one free."""
         return tuple(_offer(found) for found in self._service.instance_types())

@@ -89,6 +89,8 @@ class LambdaService:
         self._pace = pace
         self._draw = draw or random.Random()  # noqa: S311 — it only spreads calls
         self.fingerprint = key.fingerprint(base)
+        self.has_sent_launch = False
+        """Whether the last launch may have reached the service: one that was interrupted before its turn has not."""
 
     # instances
 
@@ -109,6 +111,7 @@ class LambdaService:
         `instances`. Other errors say that it was not.
         """
         what = f"launching {instance.type} in {instance.region}"
+        self.has_sent_launch = False
         try:
             reply = self._call("POST", "instance-operations/launch", instance.body, is_launch=True)
         except WireError as error:
@@ -209,9 +212,11 @@ class LambdaService:
         """Make a call in its turn, again if it is refused with 429. Raises WireError."""
         for refusals in range(1, TRIES + 1):
             with self._pace.turn(is_launch=is_launch) as turn:
+                self.has_sent_launch |= is_launch
                 reply = self._wire.ask(method, path, body, self._key.header())
                 if reply.status != 429:
                     return reply
+                self.has_sent_launch &= not is_launch
                 turn.hold_off(back_off_s(refusals, reply.retry_s, self._draw))
             if (reply.retry_s or 0.0) > MOST_WAIT_S:
                 break  # the caller says so, instead of a wait of hours

@@ -6,6 +6,7 @@ end an instance twice is to end it, and each step of the ledger is made once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -23,13 +24,14 @@ def _silent(_words: str) -> None:
 class Reconciled(NamedTuple):
     """What was ended, the verdicts after that, and the files of the ledger that cannot be read, which are left alone.
 
-    `left` was to be ended, and is still listed.
+    `left` was to be ended, and is still listed; the launches of `unmade` have turned out to have made nothing.
     """
 
     ended: tuple[Ending, ...]
     judged: tuple[Judged, ...]
     unreadable: tuple[Path, ...] = ()
     left: tuple[Ending, ...] = ()
+    unmade: tuple[Rental, ...] = ()
 
     @property
     def is_anything_billed(self) -> bool:
@@ -52,7 +54,8 @@ def survey(
     """Return the verdict on each instance and rental, and change nothing. Raises ServiceError."""
     # In this order: a rental that is opened meanwhile is not known here, and its instance counts as a stranger's.
     rentals = renter.ledger.rentals()
-    held = {rental.nonce for rental in rentals if renter.ledger.is_held(rental.nonce)}
+    ledger = renter.ledger
+    held = {one.nonce for one in rentals if ledger.is_held(one.nonce) and not ledger.is_refused(one.nonce)}
     instances = renter.provider.instances()
     return judge(
         rentals,
@@ -93,6 +96,8 @@ def reconcile(
     if the ledger cannot be written.
     """
     ended: list[Ending] = []
+    unmade: list[Rental] = []
+    began = renter.clock.now()
     unwritten: OSError | None = None
     while True:
         judged = survey(renter, wanted, adopted, bringing)
@@ -111,6 +116,9 @@ def reconcile(
             if one.instance not in left
         ]
         for one in judged:
+            rental = one.rental
+            if one.verdict is Verdict.GONE and rental is not None and rental.state is RentalState.INTENT:
+                unmade.append(rental)
             try:
                 _record(renter, one)
             except OSError as error:
@@ -119,12 +127,13 @@ def reconcile(
             raise RefusedError(f"{renter.ledger.words(unwritten)}\n  then   launch reconcile") from unwritten
         if not waits or not any(one.verdict is Verdict.UNSETTLED for one in judged):
             break
+        minutes = max(1, math.ceil((began + SETTLE_S - renter.clock.now()) / 60))
         report(
-            f"looking for the instance of a launch without an answer, which may take {SETTLE_S / 60:.0f} minutes to appear"
+            f"looking for the instance of a launch without an answer, for {minutes} more minute{'s' * (minutes > 1)} at most"
         )
         renter.clock.sleep(POLL_S)
     judged = survey(renter, wanted, adopted, bringing)
-    return Reconciled(tuple(ended), judged, renter.ledger.unreadable(), tuple(left.values()))
+    return Reconciled(tuple(ended), judged, renter.ledger.unreadable(), tuple(left.values()), tuple(unmade))
 
 
 def _record(renter: Renter, judged: Judged) -> None:

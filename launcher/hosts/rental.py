@@ -22,6 +22,10 @@ class Provider(Protocol):
     def account(self) -> str:
         """What stands for this account in the ledger."""
 
+    @property
+    def has_sent_launch(self) -> bool:
+        """Whether the last launch may have reached the provider: one that was interrupted early has not."""
+
     def offers(self) -> tuple[Offer, ...]:
         """Return all types, with their prices and the regions that have one free."""
 

@@ -26,6 +26,8 @@ from launcher.values.renting import OPEN, Extra, Intent, Rental, RentalState
 NONCE_CHARACTERS = "abcdefghijklmnopqrstuvwxyz234567"
 NONCE_LENGTH = 12
 MOVING = "moving.lock"
+REFUSED = "refused"
+"""The file that says that the account refuses the key of the process that looks after a rental."""
 FITTING = {
     RentalState.LAUNCHED: (RentalState.INTENT,),
     RentalState.READY: (RentalState.LAUNCHED,),
@@ -89,16 +91,30 @@ class Ledger:
 
     def take(self, nonce: str) -> Lock | None:
         """Look after a rental from now on; None if another process does."""
-        return Lock.take(str(self._lock(nonce)))
+        lock = Lock.take(str(self._lock(nonce)))
+        return lock if lock is None else self._anew(nonce, lock)
 
     def inherited(self, nonce: str) -> Lock | None:
         """Return the lock of a rental that this process was started with; None without one. It is returned once."""
         descriptor = _inherited(self._lock(nonce))
-        return None if descriptor is None else Lock(descriptor)
+        return None if descriptor is None else self._anew(nonce, Lock(descriptor))
+
+    def _anew(self, nonce: str, lock: Lock) -> Lock:
+        """Forget what was said of the key of an earlier process."""
+        (self.place(nonce) / REFUSED).unlink(missing_ok=True)
+        return lock
 
     def is_held(self, nonce: str) -> bool:
         """Whether a living process looks after a rental."""
         return is_locked(str(self._lock(nonce)))
+
+    def is_refused(self, nonce: str) -> bool:
+        """Whether the account refuses the key of the process that looks after a rental: that cannot end it."""
+        return (self.place(nonce) / REFUSED).exists()
+
+    def note_refused(self, nonce: str) -> None:
+        """Record that, for commands that have another key. Raises OSError."""
+        (self.place(nonce) / REFUSED).touch()
 
     def take_for_move(self, nonce: str) -> Lock | None:
         """Have a machine stay while its run moves away from it; None if another process does. Raises OSError."""

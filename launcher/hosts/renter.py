@@ -31,6 +31,8 @@ from launcher.values.renting import (
 
 LAUNCHES = 3
 """How many launches without an answer, and without an instance, are made for one rental."""
+NOT_SENT = "it was interrupted before it was sent"
+"""Why a launch made nothing."""
 POLL_S, BOOT_POLL_S = 5.0, 10.0
 FORBIDDEN = (LambdaReason.UNAUTHORIZED, LambdaReason.FORBIDDEN, LambdaReason.ACCOUNT_INACTIVE)
 """Reasons for which no end is worth another try."""
@@ -109,7 +111,12 @@ class Renter:
                 time=self.clock.now(),
                 deadline=deadline,
             )
-            lock = self.ledger.open(intent)
+            try:
+                lock = self.ledger.open(intent)
+            except BaseException as error:
+                if not isinstance(error, Exception):
+                    self._note_unsent(intent)
+                raise
             try:
                 rental = self._launch(intent, setup)
             except BaseException:
@@ -252,6 +259,10 @@ class Renter:
             with contextlib.suppress(OSError):
                 self.ledger.step(intent.nonce, RentalState.REFUSED, self.clock.now(), why=error.reason)
             raise
+        except BaseException:
+            if not self.provider.has_sent_launch:
+                self._note_unsent(intent)
+            raise
         now = self.clock.now()
         try:
             return self.ledger.step(intent.nonce, RentalState.LAUNCHED, now, instance=ids[0])
@@ -260,6 +271,11 @@ class Renter:
             self._unwritten[intent.nonce] = rental
             self.end(rental, "it could not be recorded")
             raise RefusedError(f"{self.ledger.words(error)}\n  what was rented is gone again") from error
+
+    def _note_unsent(self, intent: Intent) -> None:
+        """Record that a launch was interrupted before the provider was asked for it, if it is on record at all."""
+        with contextlib.suppress(OSError, BadFileError):
+            self.ledger.step(intent.nonce, RentalState.REFUSED, self.clock.now(), why=NOT_SENT)
 
     def _settle(self, intent: Intent, lost: UnsettledError) -> Rental | None:
         """Look for the instance of a launch without an answer; return None once it has had its time.

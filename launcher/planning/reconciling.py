@@ -11,7 +11,15 @@ from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from launcher.values.renting import OPEN, Instance, InstanceState, Rental, RentalReason, RentalState
+from launcher.values.renting import (
+    ELSEWHERE,
+    OPEN,
+    Instance,
+    InstanceState,
+    Rental,
+    RentalReason,
+    RentalState,
+)
 
 SETTLE_S = 300.0
 """How long an instance of a launch without an answer may take to appear in the list."""
@@ -43,6 +51,10 @@ class Verdict(StrEnum):
 
 UNMARKED = "the answer to a launch of ours named it, and it carries no mark of launcher's"
 """Why an instance is left alone though our ledger has its id."""
+NAMED = "named by you"
+"""Why an instance that the user names is ended."""
+LOST_THERE = f"{NAMED}; no run is on record here, so what is only there is lost"
+"""The same of one that was rented elsewhere."""
 ENDED = (Verdict.DUE, Verdict.ORPHAN, Verdict.ADOPTED)
 """The verdicts whose instances are to be ended."""
 
@@ -80,7 +92,11 @@ def judge(
         rental = owner_of(instance, rentals)
         named_by = next((one for one in rentals if one.is_open and one.instance == instance.id), None)
         if instance.id in adopted:
-            found.append(Judged(Verdict.ADOPTED, "named by you", instance, rental or named_by))
+            found.append(
+                Judged(
+                    Verdict.ADOPTED, NAMED if rental or named_by else LOST_THERE, instance, rental or named_by
+                )
+            )
         elif rental is None and named_by is not None:
             unmarked.add(named_by.nonce)
             found.append(Judged(Verdict.STRANGER, UNMARKED, instance, named_by))
@@ -147,11 +163,11 @@ class Loss(NamedTuple):
 def loss(instance: Instance | None) -> Loss | None:
     """Return why a machine that does not answer is lost, by what the provider lists; None if it may answer again."""
     if instance is None or not instance.is_billed:
-        return Loss(RentalReason.GONE, "the provider does not list it any more")
+        return Loss(RentalReason.GONE, ELSEWHERE)
     if instance.state is InstanceState.PREEMPTED:
         return Loss(RentalReason.PREEMPTED, "the provider has taken the machine away")
     if instance.state is InstanceState.ENDING:
-        return Loss(RentalReason.GONE, "somebody else has ended it")
+        return Loss(RentalReason.GONE, ELSEWHERE)
     return None
 
 

@@ -25,7 +25,10 @@ def bring_home_first(found: RentedMachine, view: View, *, is_due: bool) -> None:
     lose = (
         f"end it now, and lose what is only there   launch reconcile --adopt {found.rental.instance} --force"
     )
-    tenant = take_idle(found)
+    with view.stage("adopt") as stage:
+        stage.progress(f"asking for the machine of {mirror.short}, if a process here looks after it")
+        tenant = take_idle(found)
+        stage.text = None
     if tenant is None:
         if not is_due:
             raise RunError(

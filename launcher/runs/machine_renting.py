@@ -182,7 +182,7 @@ class _Renting:
             raise
 
     def _end_new_ones(self, before: set[str]) -> None:
-        """End what a launch that was interrupted may have made; raise UnsettledError if it cannot be seen yet."""
+        """End what a launch that was interrupted may have made, and say so; raise UnsettledError if it cannot be seen yet."""
         for rental in self._renter.ledger.rentals():
             if rental.nonce in before or rental.intent.run != self._order.run or not rental.is_open:
                 continue
@@ -195,6 +195,12 @@ class _Renting:
                     RentalReason.STILL_BILLED,
                     f"{name}: the launch was interrupted, and an instance of it may still appear, at {cost}/h\n  end it   launch reconcile",
                 ) from None
+            ended = self._renter.known(rental)
+            self._view.note(
+                f"{self._order.host.name}: instance {ended.instance} had been rented; it was ended, and cost at most {self._renter.cost(ended)}"
+            )
+            return
+        self._view.note(f"{self._order.host.name}: nothing was rented")
 
     def _setup(self) -> Setup:
         """Return what an instance is made with; our login key is in the account from here on."""

@@ -27,6 +27,7 @@ class OpenRental(NamedTuple):
 
     If nobody knows whether its launch made an instance, that is what the instance would have cost. `is_kept`: its table says
     that it is not ended with its run; `for_run` is whose machine it is now, and `has_begun` whether a run may be there.
+    `is_refused`: the account refuses the key of the process that looks after it.
     """
 
     rental: Rental
@@ -36,6 +37,7 @@ class OpenRental(NamedTuple):
     is_kept: bool = False
     for_run: str | None = None
     has_begun: bool = False
+    is_refused: bool = False
 
     @property
     def run(self) -> str:
@@ -66,6 +68,8 @@ class OpenRental(NamedTuple):
             return f"its launch has no answer, and may have made an instance   {RECONCILE}"
         if self.is_past:
             return f"is past its limit, and may still be billed   {RECONCILE}"
+        if self.is_held and self.is_refused:
+            return f"the process here that looks after it has a key that is refused; with a good one   {RECONCILE}"
         if not self.is_held and self.is_kept:
             return f"is kept until its limit; to end it   {RECONCILE} --adopt {self.rental.instance}"
         if not self.is_held and not self.has_begun:
@@ -99,7 +103,9 @@ def open_rentals(now: float) -> OpenRentals:
     open_ones = [rental for rental in book.rentals() if rental.is_open]
     tenancies = {one.rental.nonce: one.tenancy for one in rented()} if open_ones else {}
     found = [
-        _of(rental, tenancies.get(rental.nonce), now, is_held=book.is_held(rental.nonce))
+        _of(rental, tenancies.get(rental.nonce), now, is_held=book.is_held(rental.nonce))._replace(
+            is_refused=book.is_refused(rental.nonce)
+        )
         for rental in open_ones
     ]
     return OpenRentals(tuple(found), book.unreadable())

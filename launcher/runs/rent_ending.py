@@ -11,6 +11,7 @@ from rich.filesize import decimal
 from launcher.errors import AgentError, HostError, LaunchError, RunError, ServiceError, UnreachableError
 from launcher.hosts import Desk
 from launcher.runs.checkpoint_pulling import WHOLE, pull_checkpoint
+from launcher.runs.evidence import of_rent
 from launcher.runs.following import LOST_LINKS, checkpoints_left, pause, refresh
 from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
@@ -123,9 +124,12 @@ def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
         view.note(f"{words}   to lose the rest   launch reconcile --adopt {tenant.rental.instance} --force")
         view.note(look_after(tenant, mirror))
         return
+    tenant.is_home = True
     if not tenant.is_left_alone_until(lambda: tenant.is_due or not tenant.is_left_by_run):
         return
-    is_cut_short = tenant.is_due and (tenant.tenancy.keeps or not is_terminal(state))
+    known = mirror.state()
+    is_stopped_by_limit = known is not None and of_rent(known.evidence)
+    is_cut_short = is_stopped_by_limit or (tenant.is_due and (tenant.tenancy.keeps or not is_terminal(state)))
     tenant.end(RentalReason.LIMIT if is_cut_short else f"{ENDED_WITH_RUN}{state}", view)
 
 
@@ -155,15 +159,17 @@ def end_at_limit(tenant: Tenant, mirror: Mirror, view: View) -> None:
     try:
         _bring_home_over_lost_links(tenant, mirror, view, is_last=True)
     except (LaunchError, OSError) as error:
-        words = f"not all came home before its machine was ended: {_what_is_lost(tenant, mirror)}"
-        note_lost(tenant.nonce, words)
-        with contextlib.suppress(OSError):  # as of a log on a full disk
-            view.note(f"{mirror.run}: {words} ({str(error).splitlines()[0]})")
+        if lost := _what_is_lost(tenant, mirror):
+            words = f"not all came home by the end of its machine's time: {lost}"
+            why = "its time was up" if tenant.is_past else str(error).splitlines()[0]
+            note_lost(tenant.nonce, words)
+            with contextlib.suppress(OSError):  # as of a log on a full disk
+                view.note(f"{mirror.run}: {words} ({why})")
     tenant.end(RentalReason.LIMIT, view)
 
 
 def _what_is_lost(tenant: Tenant, mirror: Mirror) -> str:
-    """Ask a machine that is to be ended which of its files are not here, and return that in words."""
+    """Ask a machine that is to be ended which of its files are not here, and return that in words; empty if all are."""
     tenant.extend(LIST_S)
     try:
         with open_desk(tenant.host, mirror, tenant.opening) as desk:
@@ -179,7 +185,7 @@ def _what_is_lost(tenant: Tenant, mirror: Mirror) -> str:
     names = [f"{name} ({decimal(size)})" for name, size in sorted(sizes.items(), key=lambda one: -one[1])]
     names += [f"{shown_path(path)} ({why})" for path, why in sorted(listed.left_out.items())]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{', '.join(names[:MOST_NAMED])}{more}" if names else "nothing that is not here by now"
+    return f"{', '.join(names[:MOST_NAMED])}{more}"
 
 
 def look_after(tenant: Tenant, mirror: Mirror) -> str:

@@ -18,6 +18,11 @@ def hand_over(tenant: Tenant, mirror: Mirror, view: View) -> None:
         )
         tenant.release()
         return
+    if tenant.is_home:
+        words = f"{tenant.cost} so far, {tenant.price}"
+        keeper = tenant.hand_over(mirror)
+        view.note(f"all of its files are here; process {keeper.pid} ends the rent: {words}   {keeper.log}")
+        return
     cron, words = cron_note(tenant), f"{tenant.cost} so far, {tenant.price}, at most until {tenant.until}"
     keeper = tenant.hand_over(mirror)
     view.note(f"process {keeper.pid} brings its files home, then ends the rent: {words}   {keeper.log}")

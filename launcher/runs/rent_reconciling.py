@@ -21,7 +21,7 @@ from launcher.runs.rent_ending import end_at_limit, end_rent, is_over
 from launcher.runs.run_desk import open_desk
 from launcher.runs.run_id import find
 from launcher.runs.tenancies import RentedMachine
-from launcher.runs.tenant import Tenant, take
+from launcher.runs.tenant import Tenant, take_over
 from launcher.runs.view import Stage, View
 from launcher.values.clock import SystemClock, look_again_after
 from launcher.values.lambda_cloud import PAGES
@@ -210,7 +210,8 @@ def _would_go_on(found: RentedMachine, view: View) -> bool:
     mirror = tenancies.mirror_of(found.tenancy)
     if mirror is None:
         return False
-    if tenancies.ledger().is_held(found.rental.nonce):
+    ledger, nonce = tenancies.ledger(), found.rental.nonce
+    if ledger.is_held(nonce) and not ledger.is_refused(nonce):
         return True
     try:
         with open_desk(found.tenancy.machine, mirror) as desk:
@@ -228,11 +229,11 @@ def _would_go_on(found: RentedMachine, view: View) -> bool:
 
 
 def _goes_on(found: RentedMachine, view: View) -> bool:
-    """Deal with the run of a machine that no process looks after; return whether the machine is still wanted."""
+    """Deal with the run of a machine that no process can look after; return whether the machine is still wanted."""
     mirror = tenancies.mirror_of(found.tenancy)
     if mirror is None:
         return False  # its launch came to nothing
-    tenant = take(found)
+    tenant = take_over(found)
     if tenant is None:
         return True
     try:

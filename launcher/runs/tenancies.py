@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from launcher.errors import BadFileError, MachineGoneError
 from launcher.hosts.rental_ledger import Ledger, usual_folder
+from launcher.planning.reconciling import NAMED
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_durably
@@ -21,7 +22,7 @@ from launcher.values.checkpoint import MANIFEST
 from launcher.values.clock import SystemClock
 from launcher.values.lambda_settings import API, LambdaSettings
 from launcher.values.record import State, is_terminal
-from launcher.values.renting import Rental, RentalReason, RentalState, dollars, run_cents
+from launcher.values.renting import ELSEWHERE, Rental, RentalReason, RentalState, dollars, run_cents
 from launcher.values.tenancy import Tenancy
 from launcher.values.text import printable
 
@@ -70,10 +71,14 @@ class RentedMachine(NamedTuple):
 
 
 class RentCost(NamedTuple):
-    """What the machines of a run have cost until now, at most, in cents; `price` is what an hour costs while one is rented."""
+    """What the machines of a run have cost until now, at most, in cents; `price` is what an hour costs while one is rented.
+
+    `is_held`: a process here looks after that one.
+    """
 
     cents: int
     price: str | None = None
+    is_held: bool = False
 
     @property
     def words(self) -> str:
@@ -169,9 +174,9 @@ def tenant_for(mirror: Mirror, view: View) -> Tenant | None:
     found = open_for(mirror)
     if found is None:
         return None
-    from launcher.runs.tenant import take
+    from launcher.runs.tenant import take_over
 
-    tenant = take(found)
+    tenant = take_over(found)
     if tenant is None:
         log = ledger().place(found.rental.nonce) / KEEPER_LOG
         said = f"   {log}" if log.exists() else ""
@@ -209,7 +214,9 @@ def rent_cost(mirror: Mirror) -> RentCost | None:
 
 def _cost(found: RentedMachine, rentals: Sequence[Rental], now: float) -> RentCost:
     cents = run_cents(rentals, found.rental.intent.run, now)
-    return RentCost(cents, found.price if found.rental.is_open else None)
+    if not found.rental.is_open:
+        return RentCost(cents)
+    return RentCost(cents, found.price, ledger().is_held(found.rental.nonce))
 
 
 def gone(mirror: Mirror) -> str | None:
@@ -316,7 +323,8 @@ def _fate(rental: Rental) -> str:
     if why.startswith(ENDED_WITH_RUN):
         return "its rented machine was given back after the run's end"
     known: dict[str, str] = {
-        RentalReason.GONE: "the provider does not list it any more",
+        RentalReason.GONE: ELSEWHERE,
+        NAMED: "it was ended by you, with launch reconcile --adopt",
         RentalReason.LIMIT: "it was ended at its limit",
         RentalReason.PREEMPTED: "the provider has taken it away",
     }

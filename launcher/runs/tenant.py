@@ -71,6 +71,8 @@ class Tenant:
         self._known = held.rental
         self._said: set[str] = set()
         self.is_released = False
+        self.is_home = False
+        """Whether all that its run made is here, so that only the machine is left to end."""
         home_s, deadline = held.rental.home_s, held.rental.intent.deadline
         self.due = deadline - home_s
         """When its run stops by itself, so that what it made is home at the limit."""
@@ -268,6 +270,10 @@ class Tenant:
         until = clock.now() + seconds
         return self.is_left_alone_until(lambda: clock.now() >= until)
 
+    def note_refused(self) -> None:
+        """Let other commands know that the account refuses the key of this process. Raises OSError."""
+        self.renter.ledger.note_refused(self.nonce)
+
     @property
     def is_left_by_run(self) -> bool:
         """Whether another command just moves its run to another host, and needs it for that."""
@@ -393,6 +399,18 @@ def take(found: tenancies.RentedMachine) -> Tenant | None:
         lock.release()
         raise
     return Tenant(account, Rented(found.rental, lock), found.tenancy, is_keeper=inherited is not None)
+
+
+def take_over(found: tenancies.RentedMachine) -> Tenant | None:
+    """Do the same with a machine too whose process here has a key that its account refuses, while ours is accepted.
+
+    Raises what `take` raises, and ServiceError if our key is refused too.
+    """
+    if (tenant := take(found)) is not None or not tenancies.ledger().is_refused(found.rental.nonce):
+        return tenant
+    with contextlib.closing(open_account(found.tenancy.settings)) as account:
+        account.renter.provider.instances()
+    return take_idle(found)
 
 
 def take_idle(found: tenancies.RentedMachine) -> Tenant | None:

@@ -137,6 +137,10 @@ class RentalState(StrEnum):
     DISMISSED = "dismissed"
 
 
+ELSEWHERE = "it was ended elsewhere, or taken away"
+"""What is said of a machine that the provider ends, or lists no more, without us."""
+
+
 class RentalReason(StrEnum):
     """Why a rental came to nothing. It is the `reason` of a ServiceError."""
 

@@ -369,6 +369,9 @@ def test_a_suggested_command_stays_whole(width):
         assert " ".join(" ".join(lines).split()) == " ".join(f"· {note}".split())
     long = f"launch logs {'x' * 300}"
     assert f"    {long}" in [*wrapped_lines([f"  · {words}   {long}"], width)]
+    cron = f"15 * * * * launch reconcile --adopt {'x' * 32} && crontab -l | grep -v {'x' * 32} | crontab -"
+    lines = [*wrapped_lines([f"  · a line for crontab -e on another machine:   {cron}"], width)]
+    assert lines[-1].strip() == cron or width == 200
 
 
 # the log

@@ -1,5 +1,6 @@
 """A launch that rents its machine: what is rented, logged in to, brought home and ended, by the stand-in's own account."""
 
+import fcntl
 import re
 import secrets
 import signal
@@ -282,6 +283,9 @@ import os, signal, sys, time
 os.makedirs("out", exist_ok=True)
 def save(*_):
     open("out/weights", "w").write("w" * 1000)
+    for step in (80, 750, 9):
+        os.makedirs(f"out/checkpoint-{step}")
+        open(f"out/checkpoint-{step}/weights", "w").write("w")
     sys.exit(1)
 signal.signal(signal.SIGTERM, save)
 print("begun", flush=True)
@@ -292,7 +296,7 @@ time.sleep(300)
 def test_past_the_deadline_the_run_saves_and_waits(project):
     """The agent on the machine has the script save; that comes home, and the machine is gone before its limit and a grace."""
     project.table(max_hours=0.25)
-    project.service.state.habits.boot_s = 872
+    project.service.state.habits.boot_s = 792
     project.client.script(SAVES)
     (project.client.project / "job.toml").write_text(
         'name = "saves"\ncommand = ["python3", "train.py"]\nstop_grace_s = 2\n'
@@ -304,9 +308,12 @@ def test_past_the_deadline_the_run_saves_and_waits(project):
     assert project.ours() == []
     assert home_of(project, rental.intent.run)
     assert "waiting" in done.stdout + done.stderr
-    assert "its machine's time is up" in done.stdout + done.stderr
+    said = done.stdout + done.stderr
+    assert re.search(r"✗ waiting .* its machine's time was up", said), said
+    assert "signal" not in said.partition("✗ waiting")[2]
+    assert re.search(r"none of its checkpoints is launcher's\n  its own  \S*/out/checkpoint-750 ", said), said
     row = project.client.ok("ps")
-    assert "its rented machine was given back after the run's end" in row
+    assert "its rented machine is gone: it was ended at its limit" in row
     assert f"at most ${rental.cents / 100:.2f}" in row
 
 
@@ -330,15 +337,15 @@ def test_a_machine_that_is_taken_away(project, how):
     assert project.ours() == []
     words = {
         "preempted": "taken the machine away",
-        "gone": "does not list it any more",
-        "terminating": "somebody else",
+        "gone": "it was ended elsewhere",
+        "terminating": "it was ended elsewhere",
     }
     assert words[how] in said
     assert f"launch rerun {rental.intent.run[-6:]} --host rented" in said  # it had no checkpoint
     assert f"at most ${rental.cents / 100:.2f}" in said
     assert f"at most ${rental.cents / 100:.2f}" in project.client.ok("ps")
     attached = project.client.run("attach", "last")
-    assert attached.returncode == 1
+    assert attached.returncode == 4
     assert "its rented machine is gone" in attached.stderr
 
 
@@ -373,5 +380,43 @@ def test_ctrl_c_before_the_run_began(project, call):
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert "Traceback" not in said
+    assert re.search(r"\$0\.\d\d", said), said
     assert project.ours() == []
     assert not [rental for rental in project.rentals() if rental.is_open]
+
+
+def test_ctrl_c_while_the_launch_waits_for_its_turn(project):
+    """Nothing was sent, so nothing is rented, nothing has to be reconciled, and that is said."""
+    project.client.ok("offers")
+    (requests,) = project.client.home.rglob("pace/*.requests")
+    with requests.with_suffix(".launches").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # as another client that launches has it
+        process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
+        until(project.rentals, "the record of the launch to come")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, "nothing was rented" in said) == (130, True), said
+    assert "launch reconcile" not in said
+    assert project.service.of("launch") == []
+    (rental,) = project.rentals()
+    assert not rental.is_open
+    assert project.client.run("reconcile").returncode == 0
+
+
+def test_ctrl_c_while_the_machine_is_ended(project):
+    """Its files are here: that is said, and that a process ends the rent."""
+    pressed = []
+
+    def interrupt(line):
+        if line["call"] == "terminate" and not pressed:
+            pressed.append(process.send_signal(signal.SIGINT))
+
+    project.service.before = interrupt
+    process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
+    _, said = process.communicate(timeout=90)
+    assert pressed
+    assert process.returncode == 0, said
+    assert "not all of its files are here" not in said
+    assert re.search(r"all of its files are here; process \d+ ends the rent: \$0\.\d\d", said), said
+    assert "crontab" not in said
+    project.until_gone()

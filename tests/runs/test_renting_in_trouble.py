@@ -459,3 +459,24 @@ def test_a_machine_that_does_not_let_us_in_is_not_paid_for_long(project, why):
     assert 'identity_file = "…", the private half of key = "ours"' in mend
     assert project.ours() == []
     assert rental.ended - rental.ready < 120
+
+
+def test_a_launch_that_made_nothing_is_said_to_have_made_nothing(project):
+    """Its client was killed before the service took it: what it may have cost, how long is looked for it, and what it was."""
+
+    def kill(line):
+        if line["call"] == "launch":
+            process.kill()
+            return True
+        return None
+
+    project.service.before = kill
+    process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
+    process.communicate(timeout=60)
+    project.service.before = lambda _line: None
+    assert "nothing or $" in project.client.run("reconcile", "--dry-run").stdout
+    done = project.client.run("reconcile")
+    assert done.returncode == 0, done.stderr
+    assert "its launch has made no instance: nothing was rented" in done.stdout
+    waits = re.findall(r"for (\d) more minutes? at most", done.stderr)
+    assert waits == ["5", "4", "3", "2", "1"], done.stderr

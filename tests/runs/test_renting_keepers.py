@@ -1,11 +1,13 @@
 """What a keeper does that cannot end a rent yet: a machine that is kept, and files that do not come home."""
 
+import re
 import signal
 
 import pytest
 from testbed.client import until
 
 ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")
+NEW_KEY = "secret_alice_0000111122223333444"
 TRAIN = """
 import os, sys
 os.makedirs("out", exist_ok=True)
@@ -162,6 +164,18 @@ def test_who_only_looks_on_sees_the_end(project):
     project.until_gone()
 
 
+def test_who_only_looks_on_hears_who_ends_the_rent(project):
+    """The machine is not gone yet: its cost so far is no reason to type a command."""
+    project.client.script(TRAIN + 'while not os.path.exists("/home/ubuntu/go"): pass\n')
+    project.client.ok("--detach", *ON_RENTED, "--", "python3", "train.py")
+    project.service.fail("terminate", "status", status=503, times=1000)
+    onlooker = project.client.start("attach", "last")
+    assert "another process here" in onlooker.stderr.readline()
+    project.go()
+    out, said = onlooker.communicate(timeout=90)
+    assert re.search(r"  rent     \$0\.\d\d so far, \$1\.99/h; a process here ends it", out + said), said
+
+
 def test_an_attach_shows_what_the_keeper_brought_before(project):
     """All lines of a run that was detached from its first, and each line once, also once its machine is gone."""
     project.client.script(
@@ -201,3 +215,47 @@ print("last", flush=True)
     ]
     out = project.client.ok("attach", run)
     assert "late" not in out
+
+
+def refused_keeper(project):
+    """A kept machine whose keeper finds out at its limit that the account has another key by now."""
+    project.table(keep=True)
+    project.client.seen(*ON_RENTED, "--", "python3", "train.py")
+    project.service.state.accounts[0].key = NEW_KEY
+    project.clock.sleep(5 * 3600)
+    until(lambda: "401" in log_of(project) or "API key" in log_of(project), "the keeper's refusal")
+    until(lambda: "key refused" in project.client.ok("hosts"), "its record")
+    assert len(project.ours()) == 1
+
+
+@pytest.mark.parametrize("words", [("reconcile",), ("attach", "last")])
+def test_a_machine_whose_keeper_has_a_refused_key_is_ended_with_a_good_one(project, words):
+    """Past its limit; with the key that is refused the keeper stays, since nobody can do better."""
+    refused_keeper(project)
+    assert project.client.run("reconcile").returncode == 4
+    assert is_held(project)
+    project.client.variables["LAMBDA_API_KEY"] = NEW_KEY
+    done = project.client.run(*words)
+    assert project.ours() == [], done.stderr
+    assert words != ("reconcile",) or done.returncode == 0
+    assert project.rentals()[0].why == "limit"
+    until(lambda: not project.keepers(), "the keeper's end")
+
+
+def test_a_keeper_with_a_refused_key_is_replaced_before_the_limit(project):
+    """`launch reconcile` with the new key leaves the machine to another keeper, which ends it at its limit."""
+    project.table(keep=True)
+    project.client.seen(*ON_RENTED, "--", "python3", "train.py")
+    (former,) = project.keepers()
+    project.service.state.accounts[0].key = NEW_KEY
+    later(project, lambda: "key refused" in project.client.ok("hosts"), "its look at the list")
+    project.client.variables["LAMBDA_API_KEY"] = NEW_KEY
+    done = project.client.run("reconcile")
+    assert done.returncode == 0, done.stderr
+    until(lambda: project.keepers() and is_held(project), "another keeper")
+    (keeper,) = project.keepers()
+    assert keeper != former
+    assert "alive" in project.client.ok("hosts")
+    assert len(project.ours()) == 1
+    project.clock.sleep(5 * 3600)
+    project.until_gone()

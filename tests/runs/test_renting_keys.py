@@ -152,14 +152,16 @@ def test_the_line_for_cron_ends_the_rent_after_its_limit_and_removes_itself(proj
             text=True,
             timeout=60,
         )
-        return done.returncode, done.stderr
+        return done.returncode, done.stdout + done.stderr
 
     code, said = hour()
     assert code == 5, said
+    assert re.search(rf"{rental.instance}: not before {line.split('--after ')[1].split()[0]},", said), said
     assert project.ours() == [rental.instance]
     assert line in (other / "table").read_text()
     project.clock.sleep(5 * 3600)
     code, said = hour()
     assert code == 0, said
+    assert "what is only there is lost" in said
     assert project.ours() == []
     assert (other / "table").read_text() == "0 4 * * * backup\n"

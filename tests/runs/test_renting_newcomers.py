@@ -186,7 +186,7 @@ def check_what_is_named(project):
         verb, *options = words.split()
         seen = project.client.run(verb, run, *options)
         assert seen.returncode == 4, (words, seen.stderr)
-        assert "its rented machine is gone: the provider does not list it any more" in seen.stderr, words
+        assert "its rented machine is gone: it was ended elsewhere, or taken away" in seen.stderr, words
         assert f"launch rerun {run[-6:]} --host rented" in seen.stderr, words
         assert "answers" not in seen.stderr, words
         assert re.findall(r"launch (?:recover|resume|attach) \w+", seen.stderr) == [], words
@@ -209,7 +209,7 @@ def test_a_run_whose_machine_died_is_gone(project):
     check_what_is_named(project)
     row = project.client.ok("ps").splitlines()[1]
     assert " gone " in row
-    assert "its rented machine is gone: the provider does not list it any more; it cost at most $" in row
+    assert "its rented machine is gone: it was ended elsewhere, or taken away; it cost at most $" in row
     assert project.client.run("rm", "--yes", "last").returncode == 0
     assert " stopped " in project.client.ok("ps")
     assert project.client.run("rm", "--yes", "--here", "--force", "last").returncode == 0
