@@ -174,7 +174,9 @@ def _nothing_to_go_on_with(mirror: Mirror, target: Host, why: str, more: str = "
     """Return the error of a run of which too little is here to go on; a rented machine that is gone never answers again."""
     name, anew = mirror.host().name, f"launch rerun {mirror.short} --host {target.name}"
     if (gone := tenancies.gone(mirror)) is not None:
-        return MachineGoneError(name, f"{gone.splitlines()[0]}\n  {why}\n  from its start        {anew}{more}")
+        return MachineGoneError(
+            name, f"{gone.splitlines()[0]}\n  {why}\n  from its start        {anew}{more}"
+        )
     return RunError(
         f"{why}\n"
         f"  once {name} answers   launch recover {mirror.short} --host {target.name}\n"

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from launcher.errors import ServiceError
+from launcher.hosts.rental_account import open_account
 from launcher.hosts.ssh_config import hops
 from launcher.hosts.ssh_keys import may_offer
-from launcher.hosts.rental_account import open_account
 from launcher.runs.resolve import file_of
 from launcher.values.lambda_cloud import FileSystem, SshKey
 from launcher.values.lambda_settings import USER

@@ -376,7 +376,9 @@ def test_a_key_that_can_be_used_here_passes(person, service, where):
     known_to(service)
     usual = person.home / ".ssh" / "id_ed25519"
     file = key_of_account(
-        service, usual if where == "a usual file" else person.home / "key", phrase="x" * 9 * (where == "locked")
+        service,
+        usual if where == "a usual file" else person.home / "key",
+        phrase="x" * 9 * (where == "locked"),
     )
     named = {"identity_file": "~/key"} if where in ("identity_file", "locked") else {}
     table(person, service, max_hours=4, key="ours", **named)
