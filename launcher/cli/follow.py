@@ -12,7 +12,7 @@ import typer
 
 from launcher.cli.keeping import handing_over
 from launcher.cli.signals import Terminated
-from launcher.errors import MachineGoneError, ServiceError
+from launcher.errors import MachineGoneError, ServiceAuthError, ServiceError
 from launcher.hosts import Desk
 from launcher.runs import tenancies
 from launcher.runs.evidence import doubt
@@ -67,7 +67,12 @@ def follow_to_end(
             if tenant is not None:
                 from launcher.runs.rent_ending import end_rent
 
-                end_rent(tenant, mirror, state.state, view)
+                try:
+                    end_rent(tenant, mirror, state.state, view)
+                except ServiceAuthError:  # the rent goes on, and the run has ended
+                    if not tenant.is_keeper:
+                        finish(mirror, state, view)
+                    raise
         except ServiceError as error:
             if tenant is None or error.reason != RentalReason.LIMIT or not tenant.rental.is_open:
                 raise
@@ -94,6 +99,8 @@ def follow_to_end(
             view.note(_detached(mirror))
             raise
         finish(mirror, state, view)
+        if tenant is None and tenancies.is_looked_after(mirror):
+            view.note("another process here brings its files home and ends the rent   launch hosts")
     _leave(state)
 
 

@@ -31,7 +31,8 @@ def handing_over(tenant: Tenant | None, mirror: Mirror, view: View) -> Iterator[
         if tenant is None or tenant.is_keeper or tenant.is_released or not tenant.rental.is_open:
             raise
         if isinstance(error, ServiceAuthError):
-            view.note(tenant.still_rented)
+            if tenant.still_rented not in str(error):
+                view.note(tenant.still_rented)
             tenant.release()
         else:
             from launcher.runs.rent_ending import look_after

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from launcher.cli.asking import YesFlag, check_last, check_loss
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 from launcher.cli.say import say
 from launcher.cli.signals import spinner
+
+if TYPE_CHECKING:
+    from launcher.runs.mirror import Mirror
 
 
 def stop(
@@ -30,40 +33,29 @@ def stop(
         launch stop w8q2
         launch stop --now w8q2
     """
+    from launcher.errors import UnreachableError
     from launcher.runs.control import has_live_session, locate_live
     from launcher.runs.control import stop as ask
     from launcher.runs.evidence import words
     from launcher.runs.run_desk import open_desk
-    from launcher.runs.tenancies import gone, leave_to_keeper, open_for, rent_cost
-    from launcher.values.record import Reason, is_terminal
+    from launcher.runs.tenancies import leave_to_keeper, open_for, rent_cost
+    from launcher.values.record import Reason
 
     place, mirror = locate_live(run, host, "stop")
     check_last(run, mirror, "stop", yes=yes)
     from launcher.cli.streams import console
 
-    if gone(mirror) is not None and (state := mirror.state()) is not None and is_terminal(state.state):
-        cost = rent_cost(mirror)
-        if as_json:
-            from launcher.cli import json_shapes
-            from launcher.cli.answer import answer
-
-            answer(
-                json_shapes.Stopped(
-                    run=mirror.run,
-                    state=state.state,
-                    reason=state.reason,
-                    rehearsed=state.rehearsed,
-                    problem=None,
-                    rent_cents=cost.cents if cost is not None else None,
-                )
-            )
-        else:
-            paid = "" if cost is None else f"; rent {cost.words}"
-            say(f"{mirror.run} has {state.state}, and its rented machine was given back{paid}")
+    if _is_over(mirror, as_json=as_json):
         return
 
     grace_s = mirror.plan().stop_grace_s
-    with open_desk(place, mirror) as desk:
+    try:
+        opened = open_desk(place, mirror)
+    except UnreachableError:
+        if _is_over(mirror, as_json=as_json):  # it went back just now
+            return
+        raise
+    with opened as desk:
         if place.kaggle is not None and not now and has_live_session(desk, mirror.run):
             check_loss(mirror)
         with spinner(console(stderr=True), f"stopping {mirror.run} on {place.name}"):
@@ -91,3 +83,36 @@ def stop(
         say(f"  {line}")
     if ended.reason == Reason.ENGINE_SILENT:
         say(f"  its container is removed once the engine answers again   launch gc --host {place.name}")
+
+
+def _is_over(mirror: Mirror, *, as_json: bool) -> bool:
+    """Say what a run has come to that has ended, and whose rented machine is gone or just goes back; False if it is not so."""
+    from launcher.runs.tenancies import gone, is_ending, rent_cost
+    from launcher.values.record import is_terminal
+
+    state, cost = mirror.state(), rent_cost(mirror)
+    if (
+        state is None
+        or not is_terminal(state.state)
+        or (not (goes_back := is_ending(mirror)) and gone(mirror) is None)
+    ):
+        return False
+    if as_json:
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
+        answer(
+            json_shapes.Stopped(
+                run=mirror.run,
+                state=state.state,
+                reason=state.reason,
+                rehearsed=state.rehearsed,
+                problem=None,
+                rent_cents=cost.cents if cost is not None else None,
+            )
+        )
+        return True
+    paid = "" if cost is None else f"; rent {cost.words}"
+    became = "its rented machine is being given back" if goes_back else "its rented machine was given back"
+    say(f"{mirror.run} has {state.state}, and {became}{paid}")
+    return True

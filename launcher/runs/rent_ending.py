@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.filesize import decimal
 
@@ -60,7 +60,7 @@ def bring_home(desk: Desk, mirror: Mirror, view: View) -> None:
                 raise
         if folders:
             saved = pull(desk, mirror, Choice(NO_LIMIT, paths=(*folders,)), stage)
-            words.append(f"{', '.join(folders)}: {came(saved)}")
+            words.append(f"{_few(folders)}: {came(saved)}")
             failed |= saved.left_out
         if failed:
             path, why = min(failed.items())
@@ -69,11 +69,14 @@ def bring_home(desk: Desk, mirror: Mirror, view: View) -> None:
         stage.text = "; ".join([*words, "each as its machine has it"])
     if older := checkpoints_left(pulled, mirror):
         names = sorted({checkpoint_of(file.path) for file in older}, key=by_number)
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         size = decimal(sum(file.size for file in older))
-        view.note(
-            f"older checkpoints are lost with the machine: {', '.join(names[-MOST_NAMED:])}{more} ({size})"
-        )
+        view.note(f"older checkpoints are lost with the machine: {_few(names)} ({size})")
+
+
+def _few(folders: Sequence[str]) -> str:
+    """Return the names of the last of some folders, and how many more there are."""
+    more = f" and {len(folders) - MOST_NAMED} more" if len(folders) > MOST_NAMED else ""
+    return f"{', '.join(folders[-MOST_NAMED:])}{more}"
 
 
 def own_checkpoints(files: Iterable[Output]) -> list[str]:

@@ -35,7 +35,7 @@ from launcher.runs.rented_move import rented_like
 from launcher.runs.resuming import changed_plan, check_ended, check_settings, refuse_moved
 from launcher.runs.run_desk import connect, open_desk
 from launcher.runs.run_id import new_run_id
-from launcher.runs.tenancies import RentedMachine, mirror_of
+from launcher.runs.tenancies import RentedMachine, mirror_of, rent_cost
 from launcher.runs.tenant import Tenant, take_idle
 from launcher.values.record import is_terminal
 
@@ -171,6 +171,7 @@ def resume_on_kept(found: RentedMachine, parent: Mirror, start: Callable[[Kept],
             f"{parent.run}: its rented machine is not kept: it ends once all has come home\n"
             f"  have it end   launch attach {parent.short}     then   launch resume {parent.short} --host {found.tenancy.machine.name}"
         )
+    _refuse_without_checkpoint(found, parent)
     tenant = take_idle(found)
     if tenant is None:
         raise UsageError(f"{parent.run}: another process here looks after its rented machine\n  {again}")
@@ -186,6 +187,18 @@ def resume_on_kept(found: RentedMachine, parent: Mirror, start: Callable[[Kept],
             _keep(tenant)
         raise
     return started._replace(tenant=tenant)
+
+
+def _refuse_without_checkpoint(found: RentedMachine, parent: Mirror) -> None:
+    """Raise RunError for a run that has ended without a checkpoint of launcher's: its kept machine goes on costing."""
+    state, cost = parent.state(), rent_cost(parent)
+    if state is None or not is_terminal(state.state) or state.checkpoint is not None:
+        return
+    raise RunError(
+        f"{parent.run}: it has saved no checkpoint that launcher can go on from; its machine is kept: {cost.words if cost else ''}\n"
+        f"  by hand there   launch exec {parent.short} -- …     end it   launch reconcile --adopt {found.rental.instance}\n"
+        f"  from its start, on another machine   launch rerun {parent.short} --host {found.tenancy.machine.name}"
+    )
 
 
 def _keep(tenant: Tenant) -> None:

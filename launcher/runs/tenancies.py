@@ -152,10 +152,23 @@ def open_for(mirror: Mirror) -> RentedMachine | None:
     return found if found is not None and found.rental.is_open and found.tenancy.run == mirror.run else None
 
 
+def is_ending(mirror: Mirror) -> bool:
+    """Whether a run has ended, and its rented machine just goes back: it does not answer any more."""
+    found, state = rented_for(mirror.run), mirror.state()
+    is_over = state is not None and is_terminal(state.state)
+    return is_over and found is not None and found.rental.state is RentalState.ENDING
+
+
 def ends_with(mirror: Mirror) -> bool:
     """Whether a run is on a rented machine that is given back once the run has ended: nothing stays there."""
     found = open_for(mirror)
     return found is not None and not found.tenancy.keeps
+
+
+def is_looked_after(mirror: Mirror) -> bool:
+    """Whether a process on this machine looks after the rented machine of a run, to give it back with the run's end."""
+    found = open_for(mirror)
+    return found is not None and not found.tenancy.keeps and ledger().is_held(found.rental.nonce)
 
 
 def rents_at(mirror: Mirror) -> str | None:
@@ -344,11 +357,17 @@ def kept_idle(host_name: str) -> list[RentedMachine]:
 
 def kept_words(found: RentedMachine) -> str:
     """Return what is said of a kept machine where another one is rented."""
-    run = found.tenancy.run
+    run, mirror = found.tenancy.run, mirror_of(found.tenancy)
+    short, state = run.rpartition("-")[2], mirror.state() if mirror is not None else None
+    is_plain = state is not None and state.checkpoint is None
+    use = (
+        f"by hand there   launch exec {short} -- …"
+        if is_plain
+        else f"train on there   launch resume {short} --set steps=…"
+    )
     return (
         f"{found.tenancy.machine.name}: the machine of {run} is kept, at {found.price}, and this rents another one"
-        f"   train on there   launch resume {run.rpartition('-')[2]} --set steps=…"
-        f"     end it   launch reconcile --adopt {found.rental.instance}"
+        f"   {use}     end it   launch reconcile --adopt {found.rental.instance}"
     )
 
 

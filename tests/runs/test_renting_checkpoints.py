@@ -87,3 +87,22 @@ def test_the_folders_of_a_trainer_come_home(project, end):
     assert "stay on" not in done.stderr
     assert "launch pull" not in done.stderr
     assert "lost with the machine" not in done.stderr
+
+
+MANY = """
+import os
+for step in range(1, 13):
+    os.makedirs(f"out/checkpoint-{step}")
+    open(f"out/checkpoint-{step}/model.safetensors", "w").write("w")
+"""
+
+
+def test_the_home_line_names_a_few_of_many_checkpoints(project):
+    """All of them came; the newest are named, and how many more there are."""
+    project.client.script(MANY)
+    said = project.client.seen(*ON_RENTED, "--", "python3", "train.py")
+    until(lambda: not project.keepers(), "the end of what looks after the rental", timeout=60)
+    assert len([*project.client.runs.glob("*/outputs/out/checkpoint-*/model.safetensors")]) == 12
+    (line,) = [line for line in said.splitlines() if "✓ home" in line]
+    assert "out/checkpoint-12 and 4 more: 12 files" in line
+    assert [step for step in range(1, 13) if f"out/checkpoint-{step}," in line] == [*range(5, 12)]

@@ -108,7 +108,9 @@ def test_an_end_that_the_key_does_not_allow_says_what_goes_on_being_paid(project
     project.go()
     _, said = process.communicate(timeout=90)
     assert process.returncode == 4
-    assert re.search(r"still rented: \$0\.\d\d so far", said), said
+    assert len(re.findall(r"still rented: \$0\.\d\d so far", said)) == 1, said
+    assert "✓ succeeded" in said
+    assert "runs/" + project.rentals()[0].intent.run in said
     assert weights(project, project.rentals()[0].intent.run).exists()
     assert not project.keepers()
     assert len(project.ours()) == 1
@@ -480,3 +482,22 @@ def test_a_launch_that_made_nothing_is_said_to_have_made_nothing(project):
     assert "its launch has made no instance: nothing was rented" in done.stdout
     waits = re.findall(r"for (\d) more minutes? at most", done.stderr)
     assert waits == ["5", "4", "3", "2", "1"], done.stderr
+
+
+def test_a_second_stop_while_the_machine_goes_back_says_so(project):
+    """It does not answer any more, and its provider takes its time: what the run has come to, and what it costs."""
+    killed(project)
+    project.service.fail("terminate", "status", status=503, times=1000)
+    run = project.rentals()[0].intent.run
+    project.client.ok("stop", "--yes", run)
+    until(lambda: project.rentals()[0].state == "ending", "the keeper's call to end it")
+    project.instances.newest.kill()
+    done = project.client.run("stop", "--yes", run)
+    assert done.returncode == 0, done.stderr
+    assert re.search(
+        r"has stopped, and its rented machine is being given back; rent \$0\.\d\d so far", done.stdout
+    )
+    project.service._faults.clear()
+    project.clock.sleep(400)  # until the keeper tries again
+    project.until_gone()
+    until(lambda: not project.keepers(), "the keeper's end")

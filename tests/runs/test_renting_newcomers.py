@@ -135,9 +135,13 @@ def test_an_attached_client_sees_the_end_of_a_run_that_a_keeper_brings_home(proj
     assert "another process here brings its files home" in attached.stderr.readline()
     (keeper,) = project.keepers()
     assert keeper != attached.pid
+    project.service.fail("terminate", "status", status=503, times=1000)
     project.go()
     _, said = attached.communicate(timeout=90)
     assert attached.returncode == 1, said
+    assert "another process here brings its files home and ends the rent   launch hosts" in said
+    project.service._faults.clear()
+    project.clock.sleep(400)  # until the keeper tries again
     over(project)
 
 
@@ -246,7 +250,15 @@ def test_a_machine_that_is_kept_is_not_forgotten_when_another_is_rented(project)
     run = project.rentals()[0].intent.run
     second = project.client.run(*ON_RENTED, "--", "python3", "train.py").stderr
     assert f"the machine of {run} is kept, at $1.99/h, and this rents another one" in second
-    assert f"launch resume {run[-6:]}" in second
+    assert f"by hand there   launch exec {run[-6:]} -- …" in second
+    assert "launch resume" not in second
+    refused = project.client.run("resume", run, "--set", "steps=9")
+    assert refused.returncode == 1
+    assert "it has saved no checkpoint" in refused.stderr
+    assert re.search(r"its machine is kept: \$0\.\d\d so far, \$1\.99/h", refused.stderr)
+    assert f"launch exec {run[-6:]} -- …     end it   launch reconcile --adopt {instance}" in refused.stderr
+    assert "probe" not in refused.stderr
+    assert project.client.ok("exec", run, "--", "echo", "there") == "there\n"
     for one in project.ours():
         done = project.client.run("reconcile", "--adopt", one, "--force")
         assert f"ending {one}, until" in done.stderr
