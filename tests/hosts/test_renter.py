@@ -364,7 +364,7 @@ def test_a_quick_look_leaves_a_fresh_launch_unsettled_and_a_later_one_settles_it
     heard = []
     quick = reconcile(renter, report=heard.append)
     (ending,) = quick.ended
-    assert "a launch without an answer, which may take 5 minutes" in heard[0]
+    assert "a launch without an answer, for 5 more minutes at most" in heard[0]
     assert heard[-1].startswith(f"ending {ending.instance}, until")
     assert ending.cents == renter.ledger.rentals()[0].cents > 0
     assert not quick.is_anything_billed
