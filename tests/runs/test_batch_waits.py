@@ -20,6 +20,7 @@ def test_a_batch_of_one_waits_for_a_person_where_launch_gives_up(client, ssh_hos
         file = made.write(made.items(1), host="C")
         made.hold()
         process = client.start("batch", file)
+        until(lambda: client.run("batch", "status").returncode == 0, "the batch")
         until(lambda: made.rows()["i1"]["step"] == 1, "its first step")
         known.write_text(f"[127.0.0.1]:{ssh_host.port} {OTHER_KEY}\n")
         ssh_host.cut()

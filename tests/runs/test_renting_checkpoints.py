@@ -45,7 +45,7 @@ def check_words(said, *older):
     """What is lost is named, and nothing is said to stay, nor how to fetch it from a machine that is gone."""
     assert "stay on" not in said
     assert "launch pull" not in said
-    (line,) = [line for line in said.splitlines() if "lost with the machine" in line]
+    (line,) = [line for line in said.splitlines() if "older checkpoints are lost" in line]
     assert [name for name in older if name not in line] == []
 
 
@@ -86,7 +86,7 @@ def test_the_folders_of_a_trainer_come_home(project, end):
     assert found == {f"checkpoint-{number}": str(number) * 100 for number in (5, 10, 12)}
     assert "stay on" not in done.stderr
     assert "launch pull" not in done.stderr
-    assert "lost with the machine" not in done.stderr
+    assert "older checkpoints are lost" not in done.stderr
 
 
 MANY = """

@@ -367,7 +367,7 @@ def test_the_old_name_of_a_hosts_environment_is_still_read(person):
     assert resolve.host("lab").environment == "/opt/venv"
     person("launch.toml", '[hosts.lab]\nenv = "/opt/old"\nenvironment = "/opt/venv"\n')
     said = complaint(BadFileError, resolve.host, "lab")
-    assert said == "launch.toml: hosts.lab: `env` is the old name of `environment`: remove `env`"
+    assert said == "launch.toml: hosts.lab: `env` is the old name of `environment`: remove `env`   (line 1)"
 
 
 @pytest.mark.parametrize("environment", ["./venv", "venvs/torch", "../venv"])
