@@ -133,11 +133,15 @@ class _Finder(Loader):
             self._size = -1
             return
         try:
-            is_alone = _is_ours(descriptor) and os.fstat(descriptor).st_size == self._size
-            if is_alone and os.write(descriptor, record) == len(record):
-                self._size += len(record)
-            else:
-                self._size = -1
+            written = -1
+            if _is_ours(descriptor) and os.fstat(descriptor).st_size == self._size:
+                written = os.write(descriptor, record)
+            if written == len(record):
+                self._size += written
+                return
+            if written > 0 and os.fstat(descriptor).st_size == self._size + written:  # the disk is full
+                os.ftruncate(descriptor, self._size)
+            self._size = -1
         except OSError:
             self._size = -1
         finally:

@@ -1,7 +1,9 @@
 """What this Python has compiled of the agent: used at the next start, and never when it may be another's or half-written."""
 
+import functools
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -35,11 +37,11 @@ def agent(tmp_path):
     return path
 
 
-def ping(agent):
+def ping(agent, **more):
     """Have the agent answer once; return how many of its modules were compiled for that."""
     code = "import sys; sys.argv = sys.argv[1:]\n" + COUNTING
     words = [sys.executable, "-I", "-c", code, str(agent), "serve", str(agent.parent / "root")]
-    done = subprocess.run(words, input=PING, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(words, input=PING, capture_output=True, check=False, timeout=60, **more)
     assert done.stdout == b'{"ok":{},"id":1}\n', done.stderr.decode()
     return int(done.stderr.split()[-1])
 
@@ -126,3 +128,17 @@ def test_many_at_once_record_it_once(agent):
     code_of(agent).unlink()
     ping(agent)
     assert size <= 2 * code_of(agent).stat().st_size
+
+
+def test_a_disk_that_becomes_full_leaves_whole_records(agent):
+    """What does not fit is taken back: the file is not begun anew, which would make room as if there were some."""
+    most = 150_000
+    limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (most, most))
+    ping(agent, preexec_fn=limit)
+    path = code_of(agent)
+    before, known = path.stat(), path.read_bytes()
+    assert 0 < before.st_size < most
+    assert ping(agent) > 0
+    assert path.stat().st_ino == before.st_ino
+    assert path.read_bytes().startswith(known)
+    assert ping(agent) == 0
