@@ -37,11 +37,18 @@ def check_last(word: str, mirror: Mirror, verb: str, *, yes: bool) -> None:
     """
     if word != "last" or yes:
         return
-    is_meant = agrees(f"last is {mirror.run}, {mirror.plan().job or 'a run'}: {verb} it?")
+    found = f"last is {mirror.run}"
+    check_meant(f"{found}, {mirror.plan().job or 'a run'}", found, f"launch {verb} {mirror.short}", verb)
+
+
+def check_meant(asked: str, found: str, command: str, verb: str) -> None:
+    """Have the person confirm what a word that names the latest stands for: `asked` in the question, `found` in the refusal.
+
+    Raises UsageError with the command that names it if there is no terminal, and Exit with code 1 if the person declines.
+    """
+    is_meant = agrees(f"{asked}: {verb} it?")
     if is_meant is None:
-        raise UsageError(
-            f"last is {mirror.run}: name it, or add --yes\n  next   launch {verb} {mirror.short}"
-        )
+        raise UsageError(f"{found}: name it, or add --yes\n  next   {command}")
     if not is_meant:
         raise typer.Exit(1)
 

@@ -414,12 +414,7 @@ def _check_latest(name: str | None, latest: str, verb: str, *, yes: bool) -> Non
     """
     if name is not None or yes:
         return
-    from launcher.cli.asking import agrees
+    from launcher.cli.asking import check_meant
 
-    is_meant = agrees(f"the latest batch is {latest}: {verb} it?")
-    if is_meant is None:
-        raise UsageError(
-            f"the latest batch is {latest}: name it, or add --yes\n  next   launch batch {verb} {latest}"
-        )
-    if not is_meant:
-        raise typer.Exit(1)
+    found = f"the latest batch is {latest}"
+    check_meant(found, found, f"launch batch {verb} {latest}", verb)

@@ -84,7 +84,7 @@ class Opener(Protocol):
         """Open a stream to the standard input and output of a program on the host. Raises HostError."""
 
     def sever(self) -> None:
-        """Cut the connection without a farewell, as a failing network does: whoever waits for it gets an error."""
+        """Cut the connection as a failing network would: whoever is waiting for an answer gets an error."""
 
     def close(self) -> None:
         """Hang up. Runs continue."""

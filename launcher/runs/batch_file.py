@@ -225,7 +225,7 @@ class _Maker:
 
 
 def _filled(hole: re.Match[str], point: Point) -> str:
-    """Return what stands in a word instead of a hole. In one pass: what a value holds is no hole."""
+    """Fill the `{KEY}`s of a word. It takes one pass, so a value that looks like `{KEY}` stays as it is."""
     if hole[1]:
         return hole[0][1:-1]
     return _shown(point[hole[2]]) if hole[2] in point else hole[0]

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from testbed.batches import batches_for
+from testbed.batches import names
 from testbed.client import until
 
 from launcher.runs.batching import FAILURES
@@ -30,17 +30,6 @@ from launcher.cli import main
 main()
 """
 """A client that waits less for another process."""
-
-
-@pytest.fixture
-def made(client, ssh_host):
-    """A client with several hosts."""
-    with batches_for(client, ssh_host) as batches:
-        yield batches
-
-
-def names(count):
-    return [f"i{number}" for number in range(1, count + 1)]
 
 
 def queue_of(made, name="sweep"):

@@ -3,24 +3,15 @@
 Over all kinds of place, and more often, that is `test_batches_everywhere.py`; this needs no engine.
 """
 
-import collections
 import random
 import time
 
 import pytest
-from testbed.batches import batches_for
 
 pytestmark = pytest.mark.slow(reason="a batch over several hosts, begun again after each kill")
 
 KILLS, COUNT = 4, 8
 WITHIN_S = 4.0
-
-
-@pytest.fixture
-def made(client, ssh_host):
-    """A client with several hosts."""
-    with batches_for(client, ssh_host) as batches:
-        yield batches
 
 
 def test_a_worker_killed_again_and_again_begins_nothing_twice(made):
@@ -40,14 +31,4 @@ def test_a_worker_killed_again_and_again_begins_nothing_twice(made):
             words = ["batch", "resume"]
     done = made.client.run(*words, timeout=500)
     assert done.returncode == 4, done.stderr + done.stdout  # the host that is down
-    names = [item["name"] for item in items]
-    assert made.noted("begin") == collections.Counter(names)
-    assert made.noted("end") == collections.Counter(names)
-    rows = made.rows()
-    assert collections.Counter(row["state"] for row in rows.values()) == {"succeeded": COUNT, "queued": 1}
-    assert rows[stuck["name"]]["state"] == "queued"
-    results = [path.read_text() for path in made.client.runs.glob("[0-9]*/outputs/out/result")]
-    assert sorted(results) == sorted(names)
-    for host in made.roots:
-        assert set(made.runs_on(host)) == {row["run"] for row in rows.values() if row["host"] == host}
-        assert set(made.runs_on(host).values()) <= {"succeeded"}
+    made.judge_all_but(stuck["name"], [item["name"] for item in items])

@@ -6,18 +6,10 @@ import signal
 import sys
 
 import pytest
-from testbed.batches import batches_for
 from testbed.client import until
 from testbed.pty_run import in_terminal, without_style
 
 pytestmark = pytest.mark.slow(reason="each test runs several items")
-
-
-@pytest.fixture
-def made(client, ssh_host):
-    """A client with several hosts."""
-    with batches_for(client, ssh_host) as batches:
-        yield batches
 
 
 def failing(item):

@@ -4,21 +4,10 @@ import csv
 import signal
 
 import pytest
-from testbed.batches import batches_for
+from testbed.batches import names
 from testbed.client import until
 
 pytestmark = pytest.mark.slow(reason="each test starts several runs")
-
-
-@pytest.fixture
-def made(client, ssh_host):
-    """A client with several hosts."""
-    with batches_for(client, ssh_host) as batches:
-        yield batches
-
-
-def names(count):
-    return [f"i{number}" for number in range(1, count + 1)]
 
 
 def test_items_are_spread_over_hosts_and_each_ends_once(made):

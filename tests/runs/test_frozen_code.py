@@ -5,17 +5,9 @@ import signal
 import subprocess
 
 import pytest
-from testbed.batches import batches_for
 from testbed.client import until
 
 pytestmark = pytest.mark.slow(reason="each test runs several items")
-
-
-@pytest.fixture
-def made(client, ssh_host):
-    """A client with several hosts."""
-    with batches_for(client, ssh_host) as batches:
-        yield batches
 
 
 def edit(made, old, new):

@@ -182,6 +182,21 @@ class Batches:
         results = [path.read_text() for path in self.client.runs.glob("[0-9]*/outputs/out/result")]
         assert sorted(results) == sorted(items)
 
+    def judge_all_but(self, stuck: str, items: list[str]) -> dict[str, dict[str, Any]]:
+        """Each item began once and ended once, where the table says; the stuck one is still queued. Return the table's rows."""
+        assert self.noted("begin") == collections.Counter(items)
+        assert self.noted("end") == collections.Counter(items)
+        rows = self.rows()
+        states = collections.Counter(row["state"] for row in rows.values())
+        assert states == {"succeeded": len(items), "queued": 1}
+        assert rows[stuck]["state"] == "queued"
+        results = [path.read_text() for path in self.client.runs.glob("[0-9]*/outputs/out/result")]
+        assert sorted(results) == sorted(items)
+        for host in self.roots:
+            assert set(self.runs_on(host)) == {row["run"] for row in rows.values() if row["host"] == host}
+            assert set(self.runs_on(host).values()) <= {"succeeded"}
+        return rows
+
     def dying(self, count: int, when: str) -> None:
         """Let the client's next commands die at a transition."""
         self.client.is_forked = False
@@ -202,6 +217,11 @@ class Batches:
 
 def _toml(value: Any) -> str:
     return json.dumps(value)
+
+
+def names(count: int) -> list[str]:
+    """The names of so many items."""
+    return [f"i{number}" for number in range(1, count + 1)]
 
 
 @contextlib.contextmanager
