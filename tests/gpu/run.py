@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(1, str(Path(__file__).resolve().parents[2]))  # where this Python has no launcher
 
 from gpu import report
 from gpu.card import find_card

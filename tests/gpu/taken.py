@@ -172,6 +172,7 @@ def _leftovers(station: Station) -> Iterator[Row]:
     after = _used(station)
     living = [pid for pid in left if not is_gone(pid)]
     sweep = next((line for line in stages.splitlines() if " sweep " in line), "no sweep")
+    sweep = sweep.replace(sys.executable, Path(sys.executable).name)  # its folder is of no interest
     in_use = NOT_ON_A_CPU if station.is_rehearsed else f"{gb(after)} in use"
     yield {
         "what": "… and the next launch",
