@@ -17,6 +17,7 @@ from launcher.hosts.rental_ledger import Ledger, usual_folder
 from launcher.planning.reconciling import NAMED
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
+from launcher.runs.runs_folder import make_runs_folder
 from launcher.runs.whole_file import write_durably
 from launcher.values.checkpoint import MANIFEST
 from launcher.values.clock import SystemClock
@@ -101,7 +102,8 @@ def ledger() -> Ledger:
 
 
 def write(place: Path, tenancy: Tenancy) -> None:
-    """Put a tenancy on the disk. Raises OSError."""
+    """Put a tenancy on the disk, and the folder of its run: one that is not there later was moved away. Raises OSError."""
+    make_runs_folder(Path(tenancy.runs))
     write_durably(place / TENANCY, f"{tenancy.model_dump_json()}\n".encode())
 
 

@@ -68,7 +68,7 @@ def test_killed_at_a_request(each_round, record_property, number):
     tally.record(record_property, "`launch`", f"request {number}, {CALLS[number - 1]}")
 
 
-@pytest.mark.parametrize("stage", points(["login", "probe", "ship", "start"], "start"))
+@pytest.mark.parametrize("stage", points(["login", "probe", "ship", "start"], "login", "start"))
 def test_killed_after_a_stage(each_round, record_property, stage):
     """Up to 0.3 s after it."""
     tally = Tally(WHOLE_ROUNDS)
