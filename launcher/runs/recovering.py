@@ -26,6 +26,7 @@ from launcher.runtimes.runtime import Resumption
 from launcher.values.record import State, Summary, is_terminal
 
 if TYPE_CHECKING:
+    from launcher.runs.rental_choice import RentalChoice
     from launcher.runs.view import Stage, View
     from launcher.values.answers import ResumedRun
     from launcher.values.image import BuildOptions
@@ -43,23 +44,26 @@ class Outcome(StrEnum):
     NOTHING_TO_DO = "nothing-to-do"
     WAITING = "waiting"
     FAILED = "failed"
+    PLANNED = "planned"
 
 
 class Recovery(NamedTuple):
-    """What became of a run, its state now, and more in words."""
+    """What became of a run, its state now, and more in words; what would be rented for it, if it was only looked at."""
 
     run: str
     host: str
     outcome: Outcome
     state: str
     words: str = ""
+    rental: RentalChoice | None = None
 
 
 class RecoverRequest(NamedTuple):
-    """Files with secrets, and whether a plan that the host sent may name some."""
+    """Files with secrets, and whether a plan that the host sent may name some. `is_dry`: only say what would be done."""
 
     env_files: Sequence[str] = ()
     is_sure: bool = False
+    is_dry: bool = False
 
 
 def recover(word: str, host_name: str | None, request: RecoverRequest, view: View) -> Recovery:
@@ -120,8 +124,18 @@ def recover_on(desk: Desk, mirror: Mirror, request: RecoverRequest, view: View) 
         words = f"{run} has {summary.state}: only a run that has not ended can be recovered"
         raise UsageError(f"{words}\n  a new run from its last checkpoint   launch resume {short}")
     if summary.state not in TO_RECOVER:
+        _note_unread(run, request, view)
         return Recovery(run, host, Outcome.NOTHING_TO_DO, summary.state)
+    if request.is_dry:
+        words = f"goes on: it is {summary.state}{f' ({summary.reason})' if summary.reason else ''}; nothing was sent"
+        return Recovery(run, host, Outcome.PLANNED, summary.state, words)
     return _recover(desk, mirror, summary, request, view)
+
+
+def _note_unread(run: str, request: RecoverRequest, view: View) -> None:
+    """Say that the run goes on with the secrets that it had, where a file with others was given."""
+    if request.env_files:
+        view.note(f"{run}: --env-file was not read: its host has the run's secrets, and did not ask for them")
 
 
 def _recover(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverRequest, view: View) -> Recovery:
@@ -145,7 +159,11 @@ def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReques
         following.refresh(desk, mirror)
         return mirror.whole_plan()
 
+    is_asked = False
+
     def secrets(_missing: Sequence[str]) -> Mapping[str, str]:
+        nonlocal is_asked
+        is_asked = True
         job = job_of(plan())
         if not request.is_sure:  # to all that is sent, whatever the host says that it lacks
             check_consent(job.secrets, mirror, desk.host, view, "recover")
@@ -175,7 +193,10 @@ def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReques
             stage("wait").progress(step)
 
         needs = Resumption((summary.attempt or 1) + 1, plan, build, secrets, say, wait, _client())
-        return runtime.resume(mirror.run, needs)
+        resumed = runtime.resume(mirror.run, needs)
+    if not is_asked:
+        _note_unread(mirror.run, request, view)
+    return resumed
 
 
 def _client() -> str:

@@ -1,7 +1,10 @@
 """What a keeper does that cannot end a rent yet: a machine that is kept, and files that do not come home."""
 
+import os
 import re
 import signal
+import subprocess
+import sys
 
 import pytest
 from testbed.client import until
@@ -55,7 +58,7 @@ def test_a_kept_machine_is_ended_at_its_limit(project):
     assert len(project.ours()) == 1
     project.clock.sleep(3600)
     project.until_gone()
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
     (rental,) = project.rentals()
     assert (rental.state, rental.why) == ("ended", "limit")
 
@@ -117,6 +120,32 @@ def test_a_kept_machine_whose_keeper_was_killed_is_kept_again(project):
     project.until_gone()
 
 
+def test_a_command_that_was_killed_asks_for_no_machine(project):
+    """It asked the process that keeps the machine to give it up: that one stays, and ends the rent at its limit."""
+    project.table(keep=True)
+    project.client.seen(*ON_RENTED, "--", "python3", "train.py")
+    (keeper,) = project.keepers()
+    (rental,) = project.rentals()
+    asking = "import sys, time; from launcher.hosts.rental_ledger import Ledger; from pathlib import Path\n"
+    asking += "lock = Ledger(Path(sys.argv[1])).ask_for(sys.argv[2]); print(lock is not None, flush=True); time.sleep(60)"
+    folder = project.ledger.place(rental.nonce).parent
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-c", asking, folder, rental.nonce], stdout=subprocess.PIPE, text=True
+        ) as asker:
+            assert asker.stdout.readline() == "True\n"
+            asker.kill()
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+    looks = len(project.service.of("instances"))
+    project.later(lambda: len(project.service.of("instances")) > looks, "a look")
+    assert project.keepers() == [keeper]
+    project.clock.sleep(5 * 3600)
+    project.until_gone()
+    project.until_left()
+
+
 def in_the_way(project):
     """A detached run of whose files one cannot be read on its machine. Return once its keeper has said so."""
     done = project.client.run("--detach", *ON_RENTED, "--", "python3", "train.py", "locked")
@@ -132,11 +161,10 @@ def test_a_keeper_tries_again_to_bring_files_home(project):
     project.instances.newest.enter(
         "find", "/home/ubuntu/.launch", "-name", "weights", "-exec", "chmod", "644", "{}", ";"
     )
-    project.clock.sleep(61)
     project.until_gone()
     (rental,) = project.rentals()
     assert (project.client.runs / rental.intent.run / "outputs" / "out" / "weights").read_text() == "w" * 1000
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
     assert project.rentals()[0].why == "the run has ended: succeeded"
 
 
@@ -147,7 +175,44 @@ def test_a_limit_ends_a_rent_although_files_are_not_home(project):
     project.until_gone()
     assert project.rentals()[0].why == "limit"
     assert "not all is here" in log_of(project)
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
+
+
+BUG = """
+from testbed.sim_clock import wait_by_it
+from launcher.runs import rent_ending
+wait_by_it()
+bring_home = rent_ending.bring_home
+def fails(*words):
+    if os.path.exists(os.environ["BUG"]):
+        raise RuntimeError("a mistake of launcher's own")
+    return bring_home(*words)
+rent_ending.bring_home = fails
+"""
+
+
+@pytest.mark.parametrize("how", ["once it is mended", "at the limit"])
+def test_a_bug_ends_no_keeper(project, tmp_path, how):
+    """It says where the bug is, tries again, and ends the rent at the limit all the same: nobody pays for a mistake of ours."""
+    (tmp_path / "bug").mkdir()
+    (tmp_path / "bug" / "sitecustomize.py").write_text(f"import os{BUG}")
+    project.client.variables |= {
+        "PYTHONPATH": f"{tmp_path / 'bug'}:{project.client.variables['PYTHONPATH']}",
+        "BUG": str(tmp_path / "bug" / "is-there"),
+    }
+    (tmp_path / "bug" / "is-there").touch()
+    project.client.ok("--detach", *ON_RENTED, "--", "python3", "train.py")
+    until(lambda: "RuntimeError at " in log_of(project), "a failure")
+    assert is_held(project)
+    assert len(project.ours()) == 1
+    if how == "at the limit":
+        project.clock.sleep(5 * 3600)
+    else:
+        (tmp_path / "bug" / "is-there").unlink()
+    project.until_gone()
+    project.until_left()
+    (rental,) = project.rentals()
+    assert (rental.why == "limit") == (how == "at the limit")
 
 
 def test_who_only_looks_on_sees_the_end(project):
@@ -168,11 +233,11 @@ def test_who_only_looks_on_hears_who_ends_the_rent(project):
     """The machine is not gone yet: its cost so far is no reason to type a command."""
     project.client.script(TRAIN + 'while not os.path.exists("/home/ubuntu/go"): pass\n')
     project.client.ok("--detach", *ON_RENTED, "--", "python3", "train.py")
-    project.service.fail("terminate", "status", status=503, times=1000)
     onlooker = project.client.start("attach", "last")
     assert "another process here" in onlooker.stderr.readline()
-    project.go()
-    out, said = onlooker.communicate(timeout=90)
+    with project.service.holding("terminate"):
+        project.go()
+        out, said = onlooker.communicate(timeout=90)
     assert re.search(r"  rent     \$0\.\d\d so far, \$1\.99/h; a process here ends it", out + said), said
 
 
@@ -207,7 +272,7 @@ print("last", flush=True)
     until(lambda: brought("late 4"), "more lines")
     project.go()
     project.until_gone()
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
     out = project.client.ok("attach", run)
     assert [line for line in out.splitlines() if line.startswith(("early", "late", "last"))] == [
         *(f"late {number}" for number in range(5)),
@@ -239,7 +304,7 @@ def test_a_machine_whose_keeper_has_a_refused_key_is_ended_with_a_good_one(proje
     assert project.ours() == [], done.stderr
     assert words != ("reconcile",) or done.returncode == 0
     assert project.rentals()[0].why == "limit"
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
 
 
 def test_a_keeper_with_a_refused_key_is_replaced_before_the_limit(project):

@@ -92,8 +92,8 @@ class RentedMachine(InstanceMachine):
 
     def __init__(self, name: str, number: int, folder: Path) -> None:
         """Name it; `number` makes its address, which no other test process has."""
-        rest, second = divmod(os.getpid(), 200)
-        address = f"127.{20 + second}.{rest % 250}.{number}"
+        rest, pid = divmod(os.getpid(), 200)
+        address = f"127.{20 + pid}.{rest % 250}.{1 + number % 250}"
         super().__init__(name, 2, folder, sshd=f"ListenAddress {address}\n")
         self.address = address
 
