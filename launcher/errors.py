@@ -242,6 +242,10 @@ class RunError(LaunchError):
     """Raised when a run, or what it left behind, does not allow the command."""
 
 
+class NoRunError(RunError):
+    """Raised when a host that answers has no such run."""
+
+
 class LastCopyError(RunError):
     """Raised when a removal would lose files that exist nowhere else; `only_checkpoints` if they are all checkpoints."""
 

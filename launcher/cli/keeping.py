@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from launcher.errors import LaunchError, ServiceAuthError
+from launcher.errors import HostError, LaunchError, NoRunError, ServiceAuthError
 
 if TYPE_CHECKING:
     from launcher.runs.mirror import Mirror
@@ -52,7 +52,7 @@ def keep(follow: Callable[[], None], tenant: Tenant, mirror: Mirror, view: View)
     It returns too if another command asks for the machine, as one with another key does once ours is refused. Raises the
     failure if the rent ended without the run's end, or the key is accepted no more.
     """
-    from launcher.runs.rent_ending import end_at_limit
+    from launcher.runs.rent_ending import end_at_limit, end_without_run
 
     denied, said, pause_s = 0, "", FIRST_PAUSE_S
     while True:
@@ -62,6 +62,9 @@ def keep(follow: Callable[[], None], tenant: Tenant, mirror: Mirror, view: View)
         except typer.Exit:
             raise
         except Exception as error:  # a bug too: nobody may pay for the machine because of it
+            if isinstance(error, NoRunError):
+                with contextlib.suppress(HostError):
+                    end_without_run(tenant, mirror, view)
             denied = denied + 1 if isinstance(error, ServiceAuthError) else 0
             if not tenant.rental.is_open or denied == DENIED:
                 raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.errors import HostError, LaunchError, RunError, ServiceError, UnreachableError
+from launcher.errors import HostError, LaunchError, NoRunError, RunError, ServiceError, UnreachableError
 from launcher.runs import tenancies
 from launcher.runs.control import known_summary
 from launcher.runs.mirror import Mirror
@@ -40,6 +40,8 @@ def bring_home_first(found: RentedMachine, view: View, *, is_due: bool) -> None:
         _bring_home(tenant, mirror, view)
     except ServiceError as error:
         view.note(str(error))  # the machine is gone
+    except NoRunError:
+        return  # nothing can come home
     except (HostError, LaunchError) as error:
         words = f"{mirror.run}: {'not all is here' if is_due else 'its machine is not ended'}: {str(error).splitlines()[0]}"
         if is_due:

@@ -14,6 +14,7 @@ from launcher.errors import (
     EngineError,
     HostError,
     LaunchError,
+    NoRunError,
     RunError,
     ServiceError,
     SeveralRunsError,
@@ -185,10 +186,11 @@ def has_live_session(desk: Desk, run: str) -> bool:
 
 
 def known_summary(desk: Desk, run: str) -> Summary:
-    """Return the summary of a run. Raises RunError if its host has no such run."""
+    """Return the summary of a run. Raises NoRunError if its host has no such run."""
     summary = summary_of(desk, run)
     if summary is None:
-        raise RunError(f"{desk.host} has no run {run}: removed there?\n  look   launch ps --host {desk.host}")
+        words = f"{desk.host} has no run {run}: removed there?\n  look   launch ps --host {desk.host}"
+        raise NoRunError(words)
     return summary
 
 

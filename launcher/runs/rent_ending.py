@@ -29,6 +29,8 @@ OLDER_BYTES = 20_000_000_000
 NO_LIMIT = sys.maxsize
 """Everything comes home whatever its size: nothing can be fetched from a machine that is gone."""
 
+NEVER_BEGUN = "its run never began"
+REMOVED = "its run was removed there"
 MOST_NAMED = 8
 LIST_S = 30.0
 """So long a machine is asked for what has not come home before it is ended."""
@@ -193,6 +195,22 @@ def _what_is_lost(tenant: Tenant, mirror: Mirror) -> str:
     names += [f"{shown_path(path)} ({why})" for path, why in sorted(listed.left_out.items())]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return f"{', '.join(names[:MOST_NAMED])}{more}"
+
+
+def end_without_run(tenant: Tenant, mirror: Mirror, view: View) -> bool:
+    """End the rent of a machine that has no such run: its launch died before it began, or it was removed there.
+
+    First the machine is told never to begin it. Return False, with nothing ended, if it has begun meanwhile, and for a machine
+    that the user keeps after a run. Raises HostError.
+    """
+    has_begun = mirror.state() is not None
+    if has_begun and tenant.tenancy.keeps:
+        return False
+    with open_desk(tenant.host, mirror, tenant.opening) as desk:
+        if not desk.preparation.forgo(mirror.run):
+            return False
+    tenant.end(REMOVED if has_begun else NEVER_BEGUN, view)
+    return True
 
 
 def look_after(tenant: Tenant, mirror: Mirror) -> str:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from launcher.errors import (
     LaunchError,
+    NoRunError,
     RefusedError,
     ServiceError,
     UnknownNameError,
@@ -24,7 +25,7 @@ from launcher.runs import resolve, tenancies
 from launcher.runs.adopting import bring_home_first
 from launcher.runs.control import known_summary
 from launcher.runs.mirror import Mirror
-from launcher.runs.rent_ending import end_at_limit, end_rent, is_over
+from launcher.runs.rent_ending import end_at_limit, end_rent, end_without_run, is_over
 from launcher.runs.run_desk import open_desk
 from launcher.runs.run_id import find
 from launcher.runs.tenancies import RentedMachine
@@ -252,6 +253,9 @@ def _would_go_on(found: RentedMachine, view: View) -> bool:
     try:
         with open_desk(found.tenancy.machine, mirror) as desk:
             state = known_summary(desk, mirror.run).state
+    except NoRunError as error:
+        view.note(f"{mirror.run}: {str(error).splitlines()[0]}")
+        return found.tenancy.keeps and mirror.state() is not None
     except LaunchError as error:
         view.note(f"{mirror.run}: {str(error).splitlines()[0]}")
         return True
@@ -293,6 +297,10 @@ def _deal_with(tenant: Tenant, mirror: Mirror, view: View) -> bool:
             state = known_summary(desk, mirror.run).state
     except UnreachableError as error:
         tenant.watch(view, error)
+        raise
+    except NoRunError:
+        if end_without_run(tenant, mirror, view):
+            return False
         raise
     if is_over(state):
         end_rent(tenant, mirror, state, view)

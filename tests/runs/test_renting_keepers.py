@@ -324,3 +324,63 @@ def test_a_keeper_with_a_refused_key_is_replaced_before_the_limit(project):
     assert len(project.ours()) == 1
     project.clock.sleep(5 * 3600)
     project.until_gone()
+
+
+BEGINS_NOTHING = """
+import os, signal
+from launcher.errors import ConnectionLostError
+from launcher.runs import launching
+def dies(*_): os.kill(os.getpid(), signal.SIGKILL)
+def loses(*_): raise ConnectionLostError("rented", "the link is lost")
+launching._start = {}
+from launcher.cli.app import main
+main()
+"""
+"""A client to which something happens once its run is bound to the machine, and before the machine is told to begin it."""
+
+
+def without_a_run(project, what):
+    """Launch with such a client, and return its exit code."""
+    words = [sys.executable, "-c", BEGINS_NOTHING.format(what), *ON_RENTED, "--", "python3", "train.py"]
+    client = project.client
+    done = subprocess.run(words, cwd=client.project, env=client.env, capture_output=True, check=False)
+    (rental,) = project.rentals()
+    assert (client.runs / rental.intent.run / "client.json").exists()
+    return done.returncode
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_launch_that_dies_before_its_run_begins_leaves_no_rent(project, keep):
+    """The run is bound here, and its machine has none: the next reconcile ends the rent, also of a machine that is kept."""
+    project.table(keep=keep)
+    assert without_a_run(project, "dies") == -signal.SIGKILL
+    assert len(project.ours()) == 1
+    done = project.client.run("reconcile", "--dry-run")
+    assert "has no run" in done.stderr, done.stderr
+    assert len(project.ours()) == 1
+    done = project.client.run("reconcile")
+    assert (done.returncode, project.ours()) == (0, []), done.stderr
+    assert project.rentals()[0].why == "its run never began"
+
+
+def test_a_keeper_whose_run_never_began_ends_the_rent(project):
+    """The link was lost where the run may have begun: the process that was left looks, and finds none."""
+    assert without_a_run(project, "loses") != 0
+    project.until_gone()
+    project.until_left()
+    assert project.rentals()[0].why == "its run never began"
+
+
+def test_a_run_that_was_removed_on_its_kept_machine_leaves_the_machine(project):
+    """The user keeps it, and goes on by hand there; named, it is ended, since nothing of the run can come home."""
+    project.table(keep=True)
+    project.client.seen(*ON_RENTED, "--", "python3", "train.py")
+    (rental,) = project.rentals()
+    project.end_keepers()
+    machine = project.instances.newest
+    machine.enter("rm", "-rf", f"/home/ubuntu/.launch/runs/{rental.intent.run}")
+    done = project.client.run("reconcile")
+    assert (done.returncode, len(project.ours())) == (0, 1), done.stderr
+    project.end_keepers()
+    done = project.client.run("reconcile", "--adopt", rental.instance)
+    assert (done.returncode, project.ours()) == (0, []), done.stderr
