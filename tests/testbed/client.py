@@ -70,6 +70,18 @@ class Client:
         for path in (self.home, self.project):
             path.mkdir(parents=True, exist_ok=True)
 
+    def end_commands(self) -> None:
+        """End every process on this machine that this client has started, and whatever was started by those: all have its home.
+
+        A test that fails may leave some, such as a batch's worker, which would go on with the hosts that later tests share.
+        """
+        deadline = time.monotonic() + 10
+        while (pids := processes_of(self.home)) and time.monotonic() < deadline:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)  # until they have ended; one that another has just started is found then
+
     @property
     def runs(self) -> Path:
         """The folder of the mirrors."""
