@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.errors import HostError, RunError
-from launcher.runs.batch_item import request_of
+from launcher.runs.batch_item import request_of, run_of
 from launcher.runs.batch_queue import PICTURE, RESULTS, BatchQueue
-from launcher.runs.batch_status import costs, values_text
+from launcher.runs.batch_status import values_text
+from launcher.runs.batch_usage import HOUR_S, Usage, Used
 from launcher.runs.code_differences import shortened
-from launcher.runs.comparing import ComparedRun, compare, draw
+from launcher.runs.comparing import ComparedRun, Comparison, compare, draw
 from launcher.runs.metric_results import Goal, MetricResult
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import Choice, pull
@@ -24,11 +25,25 @@ from launcher.runs.run_desk import open_desk
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.view import SilentStage
 from launcher.runs.whole_file import write_whole
+from launcher.values.batch import Rules
 from launcher.values.parsing import nearest
 from launcher.values.queued_item import Item
 from launcher.values.toml import parse_toml
 
-_FIRST = ("item", "run", "host", "card", "state", "reason", "attempts", "seconds", "cost", "code")
+_FIRST = (
+    "item",
+    "run",
+    "host",
+    "card",
+    "state",
+    "reason",
+    "attempts",
+    "seconds",
+    "hours",
+    "gpu hours",
+    "cost",
+    "code",
+)
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """A cell of text that begins like this would be a formula in a spreadsheet, unless it is a number."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -60,13 +75,12 @@ def write_results(queue: BatchQueue) -> Results:
     items, rules = queue.items(), queue.rules
     metric, goal = _goal(rules.best)
     with_runs = [item for item in items if item.run is not None]
-    mirrors = [Mirror(item.run or "", runs_folder()) for item in with_runs]
-    comparison = compare(mirrors, {metric: goal} if metric and goal else {}) if mirrors else None
-    compared = {run.mirror.run: run for run in comparison.runs} if comparison is not None else {}
+    comparison = _comparison(with_runs, rules)
+    compared = _by_run(comparison)
     problems: list[str] = []
     table: Path | None = queue.folder / RESULTS
     try:
-        write_whole(queue.folder / RESULTS, _csv(items, compared, costs(queue)).encode())
+        write_whole(queue.folder / RESULTS, _csv(items, compared, Usage(queue).now()).encode())
     except OSError as error:
         problems.append(f"{table}: {error.strerror}")
         table = None
@@ -85,6 +99,29 @@ def write_results(queue: BatchQueue) -> Results:
     return Results(table, picture, best, tuple(problems))
 
 
+def written_results(queue: BatchQueue) -> Results:
+    """Return what another process has written, and the best run, without a pull."""
+    rules = queue.rules
+    table, picture = (
+        path if path.is_file() else None for path in (queue.folder / RESULTS, queue.folder / PICTURE)
+    )
+    with_runs = [item for item in queue.items() if item.run is not None]
+    best = (
+        _best(with_runs, _by_run(_comparison(with_runs, rules)), *_goal(rules.best)) if rules.best else None
+    )
+    return Results(table, picture, best, ())
+
+
+def _comparison(with_runs: Sequence[Item], rules: Rules) -> Comparison | None:
+    metric, goal = _goal(rules.best)
+    mirrors = [Mirror(run_of(item), runs_folder()) for item in with_runs]
+    return compare(mirrors, {metric: goal} if metric and goal else {}) if mirrors else None
+
+
+def _by_run(comparison: Comparison | None) -> dict[str, ComparedRun]:
+    return {run.mirror.run: run for run in comparison.runs} if comparison is not None else {}
+
+
 def _goal(best: str | None) -> tuple[str | None, Goal | None]:
     """Split `loss:min`."""
     if best is None:
@@ -93,7 +130,7 @@ def _goal(best: str | None) -> tuple[str | None, Goal | None]:
     return metric, "min" if goal == "min" else "max"
 
 
-def _csv(items: Sequence[Item], compared: Mapping[str, ComparedRun], cents: Mapping[int, int]) -> str:
+def _csv(items: Sequence[Item], compared: Mapping[str, ComparedRun], used: Used) -> str:
     """Return the table as text: what each item was, and the final and the best value of each metric that has a best."""
     settings = {item.number: _settings(item) for item in items}
     keys = [*dict.fromkeys(key for found in settings.values() for key in found)]
@@ -113,7 +150,7 @@ def _csv(items: Sequence[Item], compared: Mapping[str, ComparedRun], cents: Mapp
         found = [run.metrics.get(name) if run is not None else None for name in metrics]
         writer.writerow(
             [
-                *map(_cell, _first(item, run, cents.get(item.number))),
+                *map(_cell, _first(item, run, used)),
                 *map(_cell, values),
                 *(cell for one in found for cell in _pair(one)),
             ]
@@ -121,8 +158,9 @@ def _csv(items: Sequence[Item], compared: Mapping[str, ComparedRun], cents: Mapp
     return out.getvalue()
 
 
-def _first(item: Item, run: ComparedRun | None, cents: int | None) -> list[Any]:
+def _first(item: Item, run: ComparedRun | None, used: Used) -> list[Any]:
     reason = (item.why or "").splitlines()
+    took, cents = used.took.get(item.number), used.cents.get(item.number)
     return [
         item.name,
         item.run,
@@ -132,6 +170,7 @@ def _first(item: Item, run: ComparedRun | None, cents: int | None) -> list[Any]:
         reason[0] if reason else None,
         run.attempts if run is not None else None,
         None if run is None or run.seconds is None else round(run.seconds, 1),
+        *((None, None) if took is None else (f"{seconds / HOUR_S:.4f}" for seconds in took)),
         None if cents is None else f"{cents / 100:.2f}",
         shortened(run.code) if run is not None and run.code is not None else None,
     ]
