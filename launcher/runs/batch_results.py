@@ -7,7 +7,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,9 +44,11 @@ _FIRST = (
     "cost",
     "code",
 )
+MOST_NAMED = 3
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """A cell of text that begins like this would be a formula in a spreadsheet, unless it is a number."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_FINAL = " final"
 _GIVEN = "given"
 """Before a setting whose name another column has: `given host` is what the matrix says, `host` where the run went."""
 
@@ -79,8 +81,14 @@ def write_results(queue: BatchQueue) -> Results:
     compared = _by_run(comparison)
     problems: list[str] = []
     table: Path | None = queue.folder / RESULTS
+    removed = [item for item in with_runs if not (runs_folder() / run_of(item)).is_dir()]
+    earlier = _earlier(queue.folder / RESULTS, {run_of(item) for item in removed})
+    if removed:
+        problems.append(
+            f"the record of {_names(removed)} is not here: not compared; the table keeps what it had"
+        )
     try:
-        write_whole(queue.folder / RESULTS, _csv(items, compared, Usage(queue).now()).encode())
+        write_whole(queue.folder / RESULTS, _csv(items, compared, Usage(queue).now(), earlier).encode())
     except OSError as error:
         problems.append(f"{table}: {error.strerror}")
         table = None
@@ -130,30 +138,60 @@ def _goal(best: str | None) -> tuple[str | None, Goal | None]:
     return metric, "min" if goal == "min" else "max"
 
 
-def _csv(items: Sequence[Item], compared: Mapping[str, ComparedRun], used: Used) -> str:
-    """Return the table as text: what each item was, and the final and the best value of each metric that has a best."""
+def _names(items: Sequence[Item]) -> str:
+    more = f" and {len(items) - MOST_NAMED} more" if len(items) > MOST_NAMED else ""
+    return f"{', '.join(item.name for item in items[:MOST_NAMED])}{more}"
+
+
+def _earlier(path: Path, runs: Collection[str]) -> dict[str, dict[str, str]]:
+    """Return the rows that some runs have in a table that was written before. What cannot be read says nothing."""
+    try:
+        with path.open(newline="") as file:
+            return {row["run"]: row for row in csv.DictReader(file) if row.get("run") in runs}
+    except (OSError, ValueError, csv.Error):
+        return {}
+
+
+def _csv(
+    items: Sequence[Item],
+    compared: Mapping[str, ComparedRun],
+    used: Used,
+    earlier: Mapping[str, Mapping[str, str]],
+) -> str:
+    """Return the table as text: what each item was, and the final and the best value of each metric that has a best.
+
+    Of a run whose record was removed, what is not known any more is as in its row of an `earlier` table.
+    """
     settings = {item.number: _settings(item) for item in items}
     keys = [*dict.fromkeys(key for found in settings.values() for key in found)]
-    metrics = [
-        *dict.fromkeys(
-            name for run in compared.values() for name, one in run.metrics.items() if one.goal is not None
-        )
+    known = [
+        *(name for run in compared.values() for name, one in run.metrics.items() if one.goal is not None),
+        *(
+            key.removesuffix(_FINAL)
+            for row in earlier.values()
+            for key in row
+            if key and key.endswith(_FINAL)
+        ),
     ]
+    metrics = [*dict.fromkeys(known)]
     out = io.StringIO()
     writer = csv.writer(out)
     measured = [f"{name} {which}" for name in metrics for which in ("final", "best")]
     given = [f"{_GIVEN} {key}" if key in (*_FIRST, *measured) else key for key in keys]
-    writer.writerow([*_FIRST, *map(_cell, given), *map(_cell, measured)])
+    header = [*_FIRST, *map(_cell, given), *map(_cell, measured)]
+    writer.writerow(header)
     for item in items:
         run = compared.get(item.run or "")
         values = [settings[item.number].get(key) for key in keys]
         found = [run.metrics.get(name) if run is not None else None for name in metrics]
+        cells = [
+            *map(_cell, _first(item, run, used)),
+            *map(_cell, values),
+            *(cell for one in found for cell in _pair(one)),
+        ]
+        before = earlier.get(item.run or "", {})
         writer.writerow(
-            [
-                *map(_cell, _first(item, run, used)),
-                *map(_cell, values),
-                *(cell for one in found for cell in _pair(one)),
-            ]
+            before.get(name) if cell is None else cell for name, cell in zip(header, cells, strict=True)
         )
     return out.getvalue()
 

@@ -436,7 +436,7 @@ class Batching:
             if verdict != Verdict.REFUSED:
                 wait_s = host.close(attempt.words, is_silent=verdict == Verdict.SILENT)
                 if verdict == Verdict.SILENT and host.silent < SILENT_TRIES:
-                    self._view.note(f"{attempt.words}: {name} is asked again in {wait_s:.0f} s")
+                    self._view.note(f"{attempt.words}   {name} is asked again in {wait_s:.0f} s")
 
     def _note_cards(self, item: Item) -> None:
         """Where no cards are handed out, nothing but the batch itself keeps its runs from crowding a host."""

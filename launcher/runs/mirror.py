@@ -301,7 +301,7 @@ class Mirror:
         """Return how long the run took by its last state, or, of one that goes on, had taken when its host last answered; None if unknown."""
         if state is not None and is_terminal(state.state):
             began = self.began()
-            return state.time - began if state.time is not None and began is not None else None
+            return max(0.0, state.time - began) if state.time is not None and began is not None else None
         launched, reached = self.launched(), self.reached()
         return max(0.0, reached - launched) if launched and reached is not None else None
 
