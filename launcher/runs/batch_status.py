@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from launcher.runs.batch_usage import NOTHING, Took, Used
 from launcher.runs.runs_folder import runs_folder
 from launcher.values.queued_item import Item, ItemState
+from launcher.values.states import State
 
 if TYPE_CHECKING:
     from launcher.runs.item_view import ItemView
+    from launcher.runs.mirror import Mirror
 
 
 WAITS = "waits for"
@@ -102,7 +104,14 @@ def _row(item: Item, view: ItemView | None) -> ItemRow:
     mirror = Mirror(item.run, runs_folder())
     reached, last = mirror.last_step(), mirror.state()
     known = item.outcome or (str(last.state) if last is not None else state_of(item))
-    return _as_row(item, known, reached.step, mirror.plan().steps, reached.loss, mirror.reached())
+    why = _goes_on(mirror) if item.outcome != State.SUCCEEDED else None
+    return _as_row(item, known, reached.step, mirror.plan().steps, reached.loss, mirror.reached(), why)
+
+
+def _goes_on(mirror: Mirror) -> str | None:
+    from launcher.runs.departures import words_of
+
+    return words_of(mirror)
 
 
 def _as_row(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import LaunchError, RunError, UnreachableError, UsageError
-from launcher.runs import resolve, sent_record, tenancies
+from launcher.runs import departures, resolve, sent_record, tenancies
 from launcher.runs.batch_item import give_up_machine, why_ended
 from launcher.runs.batch_queue import PICTURE, RESULTS, BatchQueue, Work, take_work, worker_of
 from launcher.runs.batch_status import launches
@@ -167,11 +167,18 @@ def _stop_run(item: Item, *, now: bool) -> tuple[str, str, str | None]:
 
 
 def queue_again(queue: BatchQueue) -> list[Item]:
-    """Queue again what failed, was stopped, refused or dropped; return these items. The caller works the batch."""
-    again = [item for item in queue.items(ItemState.ENDED) if item.outcome in AGAIN]
+    """Queue again what failed, was stopped, refused or dropped; return these items. The caller works the batch.
+
+    An item whose run a person has had go on elsewhere is not: it would be trained twice.
+    """
+    again = [item for item in queue.items(ItemState.ENDED) if item.outcome in AGAIN and not _goes_on(item)]
     found = [queue.step(item._replace(tried=()), ItemState.QUEUED) for item in again]
     queue.mark()
     return found
+
+
+def _goes_on(item: Item) -> bool:
+    return item.run is not None and departures.departure_of(Mirror(item.run, runs_folder())) is not None
 
 
 class Removed(NamedTuple):

@@ -67,6 +67,7 @@ class Client:
         self.home = folder / "home"
         self.project = folder / "project"
         self.variables: dict[str, str] = {}  # added to the command's environment
+        self._started: list[subprocess.Popen[str]] = []
         for path in (self.home, self.project):
             path.mkdir(parents=True, exist_ok=True)
 
@@ -81,6 +82,11 @@ class Client:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)  # until they have ended; one that another has just started is found then
+        for process in self._started:
+            process.wait(timeout=10)
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
 
     @property
     def runs(self) -> Path:
@@ -95,7 +101,7 @@ class Client:
 
     def start(self, *words: str, **more: object) -> subprocess.Popen[str]:
         """Start `launch …` and return the process; it has no terminal unless `more` gives it one."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*self.program, *words],
             cwd=self.project,
             env=self.env,
@@ -106,6 +112,8 @@ class Client:
             start_new_session=True,
             **more,  # type: ignore[call-overload]
         )
+        self._started.append(process)
+        return process
 
     def run(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """Run `launch …` to its end. Fail if it shows a traceback."""
