@@ -41,9 +41,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    """A client with an empty home. Processes of its runs that are left on this machine are ended afterwards."""
+    """A client with an empty home. Its commands and its runs' processes that are left on this machine are ended afterwards."""
     person = Client(tmp_path)
     yield person
+    person.end_commands()
     for run in (person.home / ".launch" / "runs").glob("*"):
         kill_all_of(run)
 

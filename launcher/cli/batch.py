@@ -78,6 +78,15 @@ NameWord = Annotated[
     str | None, typer.Argument(metavar="NAME", help="The batch; by default the latest.", show_default=False)
 ]
 
+ParallelOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="At most this many runs at a time, on all hosts together."),
+]
+
+FailuresOption = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Begin nothing more after this many have failed.")
+]
+
 LatestFlag = Annotated[
     bool, typer.Option("--yes", "-y", help="Go on without asking which batch the latest is.")
 ]
@@ -114,16 +123,11 @@ def begin(
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="Name the batch; by default its file's name.")
     ] = None,
-    max_parallel: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="At most this many runs at a time, on all hosts together."),
-    ] = None,
+    max_parallel: ParallelOption = None,
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Begin nothing more after a run has failed.")
     ] = False,
-    max_failures: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Begin nothing more after this many have failed.")
-    ] = None,
+    max_failures: FailuresOption = None,
     max_cost: Annotated[
         float | None,
         typer.Option(metavar="DOLLARS", help="Rent machines for at most this much, for all items together."),
@@ -292,6 +296,8 @@ def resume(
     new_code: Annotated[
         bool, typer.Option("--new-code", help="Take the code as it is now, for all that begins from here on.")
     ] = False,
+    max_parallel: ParallelOption = None,
+    max_failures: FailuresOption = None,
     detach: DetachFlag = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
@@ -300,21 +306,28 @@ def resume(
 ) -> None:
     """Go on with a batch that no process works, or follow the one that does. What has ended is not run again.
 
+    --max-parallel and --max-failures replace the batch's own from here on.
+
     Examples:
         launch batch resume
         launch batch resume sweep --failed
+        launch batch resume sweep --failed --max-failures 5
     """
     from launcher.cli.batch_table import tell_mended
     from launcher.runs.batch_queue import open_queue, take_work
     from launcher.runs.batch_stopping import queue_again
     from launcher.runs.frozen_code import forget
 
+    limits = {"max_parallel": max_parallel, "max_failures": max_failures}
+    changes = {key: value for key, value in limits.items() if value is not None}
     with open_queue(name) as queue:
         queue.check_folder()
         if (held := take_work(queue)) is not None:
             try:
                 tell_mended(queue, held)
                 queue.wish_stop("")
+                if changes:
+                    queue.change_rules(changes)
                 if new_code:
                     forget(queue.folder)
                 if failed:
@@ -322,9 +335,10 @@ def resume(
                     complain(f"{again} {'item is' if again == 1 else 'items are'} queued again")
             finally:
                 held.release()
-        elif new_code:
+        elif new_code or changes:
+            what = " and ".join(["the code"] * new_code + ["the limits"] * bool(changes))
             raise UsageError(
-                f"{queue.name}: it is being worked on, with the code that it began with\n"
+                f"{queue.name}: it is being worked on, with {what} that it began with\n"
                 "  first   Ctrl-C in that command, which leaves what runs"
             )
         elif failed:
@@ -368,7 +382,9 @@ def rm(
     _verbose: VerboseFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Remove a batch from the list. Its runs, results.csv and curves.png stay; its queue, batch.log and copy of the code do not.
+    """Remove a batch from the list. Its runs, results.csv and curves.png stay; its queue and batch.log do not.
+
+    The batch's copy of the code goes too. A run that has not succeeded keeps its own, since it may go on elsewhere.
 
     Examples:
         launch batch rm sweep
@@ -384,11 +400,20 @@ def rm(
         from launcher.cli.answer import answer
         from launcher.cli.json_shapes import BatchRemoved
 
-        answer(BatchRemoved(name=queue.name, runs=removed.runs, kept=[str(path) for path in removed.kept]))
+        answer(
+            BatchRemoved(
+                name=queue.name,
+                runs=removed.runs,
+                with_code=removed.with_code,
+                kept=[str(path) for path in removed.kept],
+            )
+        )
         return
     say(f"{queue.name} is removed")
     if removed.runs:
         say(f"  its {'run stays' if removed.runs == 1 else f'{removed.runs} runs stay'}   launch ps")
+    if removed.with_code:
+        say(f"  {removed.with_code} of them did not succeed, and keep their code, to go on elsewhere")
     for path in removed.kept:
         say(f"  kept   {shown_path(path)}")
 

@@ -7,8 +7,9 @@ import typer
 from launcher.cli.batch_table import COLUMNS
 from launcher.cli.columns import Column, print_columns
 from launcher.cli.plan_text import show_findings
-from launcher.cli.say import say
+from launcher.cli.say import complain, say
 from launcher.cli.screens import make_stage
+from launcher.errors import HostError
 from launcher.runs.batch_file import Batch
 from launcher.runs.batch_preview import ItemPreview, previews
 from launcher.values.plan import Plan
@@ -29,7 +30,8 @@ _OWN = "its own"
 def show_preview(batch: Batch, *, is_sure: bool, as_json: bool) -> None:
     """Print what each item would be.
 
-    Exits with 3 if an item can run on none of its hosts, or if much would travel and the user has not said `is_sure`.
+    Exits with 3 if an item can run on none of its hosts, or if much would travel and the user has not said `is_sure`, and with 4
+    if what an item would be hangs on a host that does not answer.
     """
     large = () if is_sure else batch.large
     found = []
@@ -64,16 +66,30 @@ def show_preview(batch: Batch, *, is_sure: bool, as_json: bool) -> None:
             print_columns(_COLUMNS, [_cells(one) for one in found if one.host == host])
         _show_notes(found)
         show_findings(one.finding for one in large)
+    for problem in dict.fromkeys(one.problem for one in found if one.is_silent and one.problem):
+        complain(problem)
     fits = {one.draft.name for one in found if _fits(one)}
     if without := [draft.name for draft in batch.drafts if draft.name not in fits]:
         more = f" and {len(without) - 5} more" if len(without) > 5 else ""
-        say(f"{', '.join(without[:5])}{more}: can run on none of the hosts; nothing was sent")
-        raise typer.Exit(3)
+        unknown = {one.draft.name for one in found if one.is_silent}
+        are_refused = not unknown.issuperset(without)
+        why = (
+            "can run on none of the hosts" if are_refused else "cannot be checked without a host that answers"
+        )
+        say(f"{', '.join(without[:5])}{more}: {why}; nothing was sent")
+        raise typer.Exit(3 if are_refused else HostError.exit_code)
     if large:
         raise typer.Exit(3)
     if not as_json:
         count = len(batch.drafts)
-        say(f"{count} item{'s' * (count != 1)}; the checks pass; nothing was sent")
+        checks = "not all was checked" if _is_unseen(found) else "the checks pass"
+        say(f"{count} item{'s' * (count != 1)}; {checks}; nothing was sent")
+
+
+def _is_unseen(found: list[ItemPreview]) -> bool:
+    """Whether the gate saw no host for one of the items that pass."""
+    seen = [one.preview.findings for one in found if one.preview is not None]
+    return any(finding.code == "not-reached" for findings in seen for finding in findings)
 
 
 def _show_notes(found: list[ItemPreview]) -> None:
@@ -102,5 +118,5 @@ def _cells(one: ItemPreview) -> tuple[str, ...]:
         return one.draft.name, "-", "-", "-", (one.problem or "").splitlines()[0]
     plan, findings = one.preview.plan, one.preview.findings
     said = [finding.message.splitlines()[0] for finding in findings if finding.level == "refuse"]
-    passes = "; ".join(said) or "passes"
+    passes = "; ".join(said) or ("not checked: no answer" if _is_unseen([one]) else "passes")
     return one.draft.name, plan.digest[:16], plan.card_title, _precision(plan) or _OWN, passes

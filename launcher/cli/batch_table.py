@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from launcher.cli.columns import Column, Layout, lay_out, print_columns
-from launcher.cli.figures import age_text
+from launcher.cli.figures import age_text, duration_text
 from launcher.cli.say import complain, say
 from launcher.errors import RunError
 from launcher.runs.batch_queue import FILE, BatchQueue, Work, Worker, names, open_queue, worker_of
-from launcher.runs.batch_status import ItemRow, age_s, costs, rows_of, state_of, totals, values_text
-from launcher.values.queued_item import REFUSED, Item, ItemState
+from launcher.runs.batch_status import ItemRow, age_s, rows_of, state_of, totals, values_text
+from launcher.runs.batch_usage import HOUR_S, Usage, Used
+from launcher.values.queued_item import DROPPED, REFUSED, Item, ItemState
 
 if TYPE_CHECKING:
     from launcher.cli.json_shapes import BatchItem
@@ -58,13 +59,18 @@ def _dollars(row: ItemRow) -> str:
     return "-" if row.cents is None else dollars(row.cents)
 
 
-def spent(queue: BatchQueue, cents: Mapping[int, int]) -> str:
-    """Say what a batch has cost of what it may; nothing for one that rents nothing."""
+def spent(queue: BatchQueue, used: Used) -> str:
+    """Say how long the runs of a batch have taken, and what it has cost of what it may; nothing of what it has not."""
+    total, words = used.total, ""
+    if total.run_s:
+        words = f"; {duration_text(total.run_s)} of runs"
+    if total.gpu_s:
+        words += f", {total.gpu_s / HOUR_S:.2f} GPU hours"
     if (most := queue.max_cost) is None:
-        return ""
+        return words
     from launcher.values.renting import dollars
 
-    return f"; {dollars(sum(cents.values()))} of ${most:.2f}"
+    return f"{words}; {dollars(sum(used.cents.values()))} of ${most:.2f}"
 
 
 def cells(row: ItemRow) -> tuple[str, ...]:
@@ -107,6 +113,8 @@ def shape(row: ItemRow) -> BatchItem:
         loss=loss,
         seen=row.seen,
         why=row.why,
+        hours=None if row.took is None else row.took.run_s / HOUR_S,
+        gpu_hours=None if row.took is None else row.took.gpu_s / HOUR_S,
         cost=None if row.cents is None else row.cents / 100,
         values=dict(row.values),
     )
@@ -126,12 +134,12 @@ def print_rows(rows: Sequence[ItemRow], batch: str, *, as_json: bool = False) ->
 
 def print_status(queue: BatchQueue, *, as_json: bool) -> None:
     """Print how far each item is, and who works the batch."""
-    items, cents = queue.items(), costs(queue)
-    rows = rows_of(items, cents=cents, is_worked=worker_of(queue) is not None)
+    items, used = queue.items(), Usage(queue).now()
+    rows = rows_of(items, used=used, is_worked=worker_of(queue) is not None)
     print_rows(rows, queue.name, as_json=as_json)
     if as_json:
         return
-    say(f"{queue.name}: {totals(row.state for row in rows)}{spent(queue, cents)}")
+    say(f"{queue.name}: {totals(row.state for row in rows)}{spent(queue, used)}")
     for line in how_to_go_on(queue, items):
         say(line)
     for line in who_works(queue, items):
@@ -174,6 +182,8 @@ def how_to_go_on(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
         )
     if any(item.outcome != "succeeded" for item in items):
         lines.append(f"  once more    launch batch resume {queue.name} --failed")
+    if any(item.outcome == DROPPED and "max_failures" in (item.why or "") for item in items):
+        lines.append(f"  with another limit   launch batch resume {queue.name} --failed --max-failures N")
     return lines
 
 

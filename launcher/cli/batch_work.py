@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import typer
 from rich.live import Live
@@ -30,12 +31,16 @@ from launcher.cli.ending import shown_path
 from launcher.cli.say import complain, say
 from launcher.cli.signals import Terminated, cursor_back_on_stop
 from launcher.errors import RunError
-from launcher.runs.batch_queue import PICTURE, RESULTS, BatchQueue, take_work, worker_of
-from launcher.runs.batch_status import costs, rows_of, state_of, totals, values_text
+from launcher.runs.batch_queue import BatchQueue, take_work, worker_of
+from launcher.runs.batch_status import rows_of, state_of, totals, values_text
+from launcher.runs.batch_usage import HOUR_S, Usage
 from launcher.runs.batching import Batching, Outcome
 from launcher.runs.item_view import ItemView
 from launcher.values.queued_item import REFUSED, Item, ItemState
 from launcher.values.text import printable
+
+if TYPE_CHECKING:
+    from launcher.runs.batch_results import Results
 
 LOOK_S = 1.0
 FEWEST_LINES = 3
@@ -72,11 +77,15 @@ class _LinesView:
 class _JsonLinesView(_LinesView):
     """An object for each change."""
 
+    def __init__(self, usage: Usage) -> None:
+        super().__init__()
+        self._usage = usage
+
     def changed(self, item: Item) -> None:
         """Print an item as it is now."""
         from launcher.cli.answer import answer
 
-        answer(shape(rows_of([item])[0]))
+        answer(shape(rows_of([item], used=self._usage.now())[0]))
 
 
 class _TableView(_LinesView):
@@ -84,7 +93,7 @@ class _TableView(_LinesView):
 
     def __init__(self, live: Live, queue: BatchQueue) -> None:
         super().__init__()
-        self._live, self._queue = live, queue
+        self._live, self._queue, self._usage = live, queue, Usage(queue)
         self._drawn = 0.0
 
     def show(self, items: list[Item], live: Mapping[int, ItemView]) -> None:
@@ -93,11 +102,11 @@ class _TableView(_LinesView):
             return
         self._drawn = time.monotonic()
         console = self._live.console
-        cents = costs(self._queue)
-        rows = rows_of(_shown(items, live, max(FEWEST_LINES, console.height - 4)), live, cents)
+        used = self._usage.now()
+        rows = rows_of(_shown(items, live, max(FEWEST_LINES, console.height - 4)), live, used)
         lines = [
             *table(rows, console.width).lines,
-            f"{self._queue.name}: {totals(state_of(item, live.get(item.number)) for item in items)}{spent(self._queue, cents)}",
+            f"{self._queue.name}: {totals(state_of(item, live.get(item.number)) for item in items)}{spent(self._queue, used)}",
         ]
         self._live.update(
             Text("\n".join(map(printable, lines)), no_wrap=True, overflow="ellipsis"), refresh=True
@@ -130,12 +139,13 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
         with _view(queue, as_json=as_json) as view:
             batching = Batching(queue, view)
             outcome = batching.run()
+        results = None if outcome == Outcome.LEFT else _write_results(queue)
     finally:
         queue.mark()
         held.release()
     items = _tell_end(queue, as_json=as_json)
-    if outcome != Outcome.LEFT:
-        _tell_results(queue, items, as_json=as_json)
+    if results is not None:
+        _tell_results(queue, items, results, as_json=as_json)
     return (
         Terminated.exit_code
         if batching.left_by in (signal.SIGTERM, signal.SIGHUP)
@@ -145,11 +155,11 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
 
 def _tell_end(queue: BatchQueue, *, as_json: bool) -> list[Item]:
     """Show how far a batch is that this command leaves, and how to go on; return its items."""
-    items, cents = queue.items(), costs(queue)
-    rows = rows_of(items, cents=cents, is_worked=worker_of(queue) is not None)
+    items, used = queue.items(), Usage(queue).now()
+    rows = rows_of(items, used=used, is_worked=worker_of(queue) is not None)
     if not as_json:
         print_rows(rows, queue.name)
-    complain(f"{queue.name}: {totals(row.state for row in rows)}{spent(queue, cents)}")
+    complain(f"{queue.name}: {totals(row.state for row in rows)}{spent(queue, used)}")
     for line in (*how_to_go_on(queue, items), *who_works(queue, items)):
         complain(line)
     return items
@@ -172,21 +182,29 @@ def leaving(queue: BatchQueue) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _tell_results(queue: BatchQueue, items: Sequence[Item], *, as_json: bool) -> None:
-    """Write what the batch came to, and say where it is."""
+def _write_results(queue: BatchQueue) -> Results:
+    """Write what the batch came to. Who follows this process waits for that."""
     from launcher.cli.screens import make_stage
     from launcher.runs.batch_results import write_results
 
     with make_stage("results"):
-        results = write_results(queue)
+        return write_results(queue)
+
+
+def _tell_results(queue: BatchQueue, items: Sequence[Item], results: Results, *, as_json: bool) -> None:
+    """Say what the batch came to, and where that is written."""
     if as_json:
         from launcher.cli.answer import answer
         from launcher.cli.json_shapes import BatchEnd, BestRun
 
+        used = Usage(queue).now()
         answer(
             BatchEnd(
                 name=queue.name,
                 items=dict(Counter(map(state_of, items))),
+                hours=used.total.run_s / HOUR_S,
+                gpu_hours=used.total.gpu_s / HOUR_S,
+                cost=None if queue.max_cost is None else sum(used.cents.values()) / 100,
                 best=None if results.best is None else BestRun(**results.best._asdict()),
                 table=None if results.table is None else str(results.table),
                 curves=None if results.picture is None else str(results.picture),
@@ -211,7 +229,7 @@ def _tell_results(queue: BatchQueue, items: Sequence[Item], *, as_json: bool) ->
 def _view(queue: BatchQueue, *, as_json: bool) -> Iterator[_LinesView]:
     console = streams.console(stderr=True)
     if as_json:
-        yield _JsonLinesView()
+        yield _JsonLinesView(Usage(queue))
     elif console.is_terminal:
         with cursor_back_on_stop(console), Live(console=console, auto_refresh=False, transient=True) as live:
             yield _TableView(live, queue)
@@ -232,10 +250,10 @@ def follow(queue: BatchQueue, *, as_json: bool) -> int:
         return 0
     if queue.wishes_again:  # it came too late for that process
         return work(queue, as_json=as_json)
+    from launcher.runs.batch_results import written_results
+
     items = _tell_end(queue, as_json=as_json)
-    for word, name in (("table", RESULTS), ("curves", PICTURE)):
-        if (queue.folder / name).is_file():
-            complain(f"  {word:<8} {shown_path(queue.folder / name)}")
+    _tell_results(queue, items, written_results(queue), as_json=as_json)
     return exit_code(items, Outcome.OVER)
 
 

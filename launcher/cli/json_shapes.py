@@ -47,7 +47,8 @@ class Shape(Part):
 class RunRow(Summary):
     """A run; `problem` is why its host could not be asked, or what it said, and `reached` when it last answered then.
 
-    `goes_on` is where this client has had it go on. `rent_cents` is what its rented machines have cost at most, in cents.
+    `goes_on` is where this client has had it go on. `rent_cents` is what its rented machines have cost at most, in cents. `batch` is the
+    batch that it is an item of.
     """
 
     host: str
@@ -55,6 +56,7 @@ class RunRow(Summary):
     reached: float | None
     goes_on: Departure | None
     rent_cents: int | None
+    batch: str | None
 
 
 class Runs(Shape):
@@ -68,7 +70,7 @@ class BatchItem(Shape):
     """`launch batch`, a line for each change, and `launch batch status`, a line for each item.
 
     `state` is that of its run where it has one, else how far it is in the queue. `seen` is when its host was last heard.
-    `cost` is in dollars, of what was rented for it. `values` are its values of the matrix.
+    `hours` and `gpu_hours` are of all its runs together, `cost` is in dollars, of what was rented for them. `values` are its values of the matrix.
     """
 
     kind: Literal["item"] = "item"
@@ -81,6 +83,8 @@ class BatchItem(Shape):
     loss: Number | None
     seen: float | None
     why: str | None
+    hours: float | None
+    gpu_hours: float | None
     cost: float | None
     values: dict[str, Any]
 
@@ -105,11 +109,17 @@ class BestRun(Part):
 
 
 class BatchEnd(Shape):
-    """`launch batch`, the last line unless Ctrl-C left it: how many items are in each state, the best run, and the paths of what was written."""
+    """`launch batch`, the last line unless Ctrl-C left it: how many items are in each state, what all took, the best run, and the paths of what was written.
+
+    `hours` and `gpu_hours` are of all runs together; `cost` is in dollars, null where nothing may be rented.
+    """
 
     kind: Literal["batchend"] = "batchend"
     name: str
     items: dict[str, int]
+    hours: float
+    gpu_hours: float
+    cost: float | None
     best: BestRun | None
     table: str | None
     curves: str | None
@@ -117,11 +127,12 @@ class BatchEnd(Shape):
 
 
 class BatchRemoved(Shape):
-    """`launch batch rm`: how many runs of it stay, and the files that were kept of it."""
+    """`launch batch rm`: how many runs of it stay, how many keep their code, and the files that were kept of it."""
 
     kind: Literal["batchremoved"] = "batchremoved"
     name: str
     runs: int
+    with_code: int
     kept: list[str]
 
 

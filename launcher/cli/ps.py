@@ -68,7 +68,7 @@ def _show(rows: list[Row], host: str | None, *, is_chosen: bool, as_json: bool) 
     elif not rows:
         say(*(_nothing(is_chosen) if host is None or is_chosen else _nothing_at(host)))
     else:
-        print_columns(_columns(), [_cells(row) for row in rows])
+        print_columns(*_cells_of(rows))
     if not as_json:
         _tell_batches()
 
@@ -102,6 +102,7 @@ def _json(rows: list[Row]) -> str:
             reached=row.reached,
             goes_on=row.goes_on,
             rent_cents=row.rent.cents if row.rent is not None else None,
+            batch=row.batch,
         )
         for row in rows
     ]
@@ -111,7 +112,7 @@ def _json(rows: list[Row]) -> str:
 def _table(rows: list[Row], *, is_chosen: bool, width: int | None) -> list[str]:
     from launcher.cli.columns import lay_out
 
-    return lay_out(_columns(), [_cells(row) for row in rows], width).lines if rows else _nothing(is_chosen)
+    return lay_out(*_cells_of(rows), width).lines if rows else _nothing(is_chosen)
 
 
 def _nothing(is_chosen: bool) -> list[str]:
@@ -128,6 +129,19 @@ def _nothing_at(name: str) -> list[str]:
     from launcher.runs.account_machines import account_words  # few hosts rent
 
     return account_words(host, host.lambda_cloud)
+
+
+def _cells_of(rows: list[Row]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
+    """Return the columns of rows, and their cells. The one with the batch is there only if a row has one."""
+    from launcher.cli.columns import Column
+
+    columns, cells = _columns(), [_cells(row) for row in rows]
+    if all(row.batch is None for row in rows):
+        return columns, cells
+    batch = Column("BATCH", 8, drop=3)
+    return (*columns[:2], batch, *columns[2:]), [
+        (*found[:2], row.batch or "-", *found[2:]) for row, found in zip(rows, cells, strict=True)
+    ]
 
 
 def _columns() -> tuple[Column, ...]:

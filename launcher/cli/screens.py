@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +16,25 @@ from launcher.cli.say import complain
 from launcher.cli.signals import spinner
 from launcher.runs.view import View
 from launcher.values.text import printable
+
+COUNTED_S = 3.0
+"""How often a pipe gets a line of progress that differs from the last one in its figures alone."""
+_FIGURES = re.compile(r"[\d.,]+")
+
+
+class _Lines:
+    """Progress for a pipe: a line for each new step, and now and then one for a step that only counts on."""
+
+    def __init__(self) -> None:
+        self._last, self._at = "", 0.0
+
+    def show(self, line: str) -> None:
+        now = time.monotonic()
+        counts_on = _FIGURES.sub("", line) == _FIGURES.sub("", self._last)
+        if line == self._last or (counts_on and now - self._at < COUNTED_S):
+            return
+        self._last, self._at = line, now
+        complain(f"  {line}")
 
 
 def make_view(as_json_lines: bool, *, is_quiet: bool = False) -> View:
@@ -33,7 +54,7 @@ def make_view(as_json_lines: bool, *, is_quiet: bool = False) -> View:
 @contextmanager
 def make_stage(name: str) -> Iterator[Stage]:
     """Yield a stage that is shown on standard error while it lasts, and not when it is done."""
-    console = streams.console(stderr=True)
+    console, lines = streams.console(stderr=True), _Lines()
     with spinner(console, name) as status:
 
         def show(text: str) -> None:
@@ -41,6 +62,6 @@ def make_stage(name: str) -> Iterator[Stage]:
             if console.is_terminal:
                 status.update(Text(printable(line), no_wrap=True, overflow="ellipsis"))
             else:
-                complain(f"  {line}")
+                lines.show(line)
 
         yield Stage(show, lambda moved: show(transfer_text(moved)), 0.0 if console.is_terminal else 3.0)

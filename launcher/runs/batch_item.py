@@ -187,6 +187,16 @@ def _is_bound(mirror: Mirror) -> bool:
     return (mirror.folder / "client.json").is_file()
 
 
+def _bind_again(lane: Lane, item: Item, mirror: Mirror) -> None:
+    """Write down again on which host a run is, where its record here was removed. Raises RunError if it is not there, HostError."""
+    host = resolve.host(item.host)
+    if host.lambda_cloud is None and not _is_there(host, mirror, lane.opening, PREPARING_LOOKS):
+        raise RunError(
+            f"{mirror.run} is neither here nor on {host.name}: it was removed\n"
+            f"  end its item   launch batch stop {lane.queue.name}     then again   launch batch resume {lane.queue.name} --failed"
+        )
+
+
 def _is_rented(host: Host, item: Item, view: ItemView) -> bool:
     """Whether the run of an item began on a machine that was rented for it; a machine without its run is given up."""
     found = tenancies.rented_for(run_of(item))
@@ -254,6 +264,8 @@ def follow_item(
     A run that was interrupted is recovered first. Raises HostError if a person must act, RunError.
     """
     mirror = started.mirror if started is not None else Mirror(run_of(item), runs_folder())
+    if not _is_bound(mirror):
+        _bind_again(lane, item, mirror)
     host = started.host if started is not None else mirror.host()
     desk: Desk | None = started.desk if started is not None else None
     if started is None and (words := tenancies.gone(mirror)) is not None:

@@ -19,12 +19,13 @@ from launcher.values.job import Job
 
 
 class ItemPreview(NamedTuple):
-    """An item on a host: its preview, or why there is none."""
+    """An item on a host: its preview, or why there is none. `is_silent`: the host does not answer, and the plan hangs on it."""
 
     draft: Draft
     host: str
     preview: Preview | None
     problem: str | None = None
+    is_silent: bool = False
 
 
 def previews(batch: Batch) -> Iterator[ItemPreview]:
@@ -33,21 +34,31 @@ def previews(batch: Batch) -> Iterator[ItemPreview]:
     hosts = dict.fromkeys(host for draft in batch.drafts for host in draft.hosts)
     for host in hosts:
         known: dict[Any, Facts | None] = {}
-        silent: LaunchError | None = None
+        silence: HostError | None = None
         for draft in batch.drafts:
             if host not in draft.hosts:
                 continue
-            if silent is not None:
-                yield ItemPreview(draft, host, None, str(silent))
-                continue
             request = draft.request._replace(host=host, name=draft.name)
+            facts: Facts | None = None
             try:
-                yield ItemPreview(draft, host, preview(request, _facts(request, known, lookup), lookup))
+                if silence is None:
+                    facts = _facts(request, known, lookup)
             except HostError as error:
-                silent = error
-                yield ItemPreview(draft, host, None, str(error))
+                silence = error
             except LaunchError as error:
                 yield ItemPreview(draft, host, None, str(error))
+                continue
+            yield _preview(draft, request, facts, lookup, silence)
+
+
+def _preview(
+    draft: Draft, request: Request, facts: Facts | None, lookup: Lookup, silence: HostError | None
+) -> ItemPreview:
+    host = request.host or ""
+    try:
+        return ItemPreview(draft, host, preview(request, facts, lookup, silence))
+    except LaunchError as error:
+        return ItemPreview(draft, host, None, str(error), is_silent=isinstance(error, HostError))
 
 
 def _facts(request: Request, known: dict[Any, Facts | None], lookup: Lookup) -> Facts | None:

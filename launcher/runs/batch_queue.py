@@ -18,7 +18,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -125,7 +124,7 @@ class BatchQueue:
         """Close the file."""
         self._data.close()
 
-    @cached_property
+    @property
     def rules(self) -> Rules:
         """What holds for all of the batch."""
         from launcher.values.batch import Rules  # to show a batch takes no pydantic
@@ -133,7 +132,14 @@ class BatchQueue:
         with self._errors():
             return Rules.model_validate_json(self._rules)
 
-    @cached_property
+    def change_rules(self, changes: Mapping[str, int]) -> None:
+        """Put other limits on record, by their keys, for the process that works the batch next."""
+        rules = self.rules.model_copy(update=changes).model_dump_json()
+        with self._errors():
+            self._data.execute("UPDATE batch SET value = ? WHERE key = 'rules'", (rules,))
+        self._rules = rules
+
+    @property
     def max_cost(self) -> float | None:
         """The most that all that is rented for the batch may cost, in dollars; None where nothing is rented."""
         with self._errors():
@@ -395,6 +401,15 @@ def _made(folder: Path) -> float:
         return (folder / MADE).stat().st_mtime
     except OSError:
         return 0.0
+
+
+def batches_of_runs() -> dict[str, str]:
+    """Return the batch of each run that was drawn for one of this client's, by the run's id. A queue that cannot be read says nothing."""
+    found: dict[str, str] = {}
+    for name in names():
+        with contextlib.suppress(RunError), BatchQueue(name, batches_folder() / name) as queue:
+            found.update(dict.fromkeys(queue.runs(), name))
+    return found
 
 
 def left_alone() -> dict[str, int]:

@@ -7,16 +7,17 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.errors import HostError, RunError
-from launcher.runs.batch_item import request_of
+from launcher.runs.batch_item import request_of, run_of
 from launcher.runs.batch_queue import PICTURE, RESULTS, BatchQueue
-from launcher.runs.batch_status import costs, values_text
+from launcher.runs.batch_status import values_text
+from launcher.runs.batch_usage import HOUR_S, Usage, Used
 from launcher.runs.code_differences import shortened
-from launcher.runs.comparing import ComparedRun, compare, draw
+from launcher.runs.comparing import ComparedRun, Comparison, compare, draw
 from launcher.runs.metric_results import Goal, MetricResult
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import Choice, pull
@@ -24,14 +25,30 @@ from launcher.runs.run_desk import open_desk
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.view import SilentStage
 from launcher.runs.whole_file import write_whole
+from launcher.values.batch import Rules
 from launcher.values.parsing import nearest
 from launcher.values.queued_item import Item
 from launcher.values.toml import parse_toml
 
-_FIRST = ("item", "run", "host", "card", "state", "reason", "attempts", "seconds", "cost", "code")
+_FIRST = (
+    "item",
+    "run",
+    "host",
+    "card",
+    "state",
+    "reason",
+    "attempts",
+    "seconds",
+    "hours",
+    "gpu hours",
+    "cost",
+    "code",
+)
+MOST_NAMED = 3
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """A cell of text that begins like this would be a formula in a spreadsheet, unless it is a number."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_FINAL = " final"
 _GIVEN = "given"
 """Before a setting whose name another column has: `given host` is what the matrix says, `host` where the run went."""
 
@@ -60,13 +77,18 @@ def write_results(queue: BatchQueue) -> Results:
     items, rules = queue.items(), queue.rules
     metric, goal = _goal(rules.best)
     with_runs = [item for item in items if item.run is not None]
-    mirrors = [Mirror(item.run or "", runs_folder()) for item in with_runs]
-    comparison = compare(mirrors, {metric: goal} if metric and goal else {}) if mirrors else None
-    compared = {run.mirror.run: run for run in comparison.runs} if comparison is not None else {}
+    comparison = _comparison(with_runs, rules)
+    compared = _by_run(comparison)
     problems: list[str] = []
     table: Path | None = queue.folder / RESULTS
+    removed = [item for item in with_runs if not (runs_folder() / run_of(item)).is_dir()]
+    earlier = _earlier(queue.folder / RESULTS, {run_of(item) for item in removed})
+    if removed:
+        problems.append(
+            f"the record of {_names(removed)} is not here: not compared; the table keeps what it had"
+        )
     try:
-        write_whole(queue.folder / RESULTS, _csv(items, compared, costs(queue)).encode())
+        write_whole(queue.folder / RESULTS, _csv(items, compared, Usage(queue).now(), earlier).encode())
     except OSError as error:
         problems.append(f"{table}: {error.strerror}")
         table = None
@@ -85,6 +107,29 @@ def write_results(queue: BatchQueue) -> Results:
     return Results(table, picture, best, tuple(problems))
 
 
+def written_results(queue: BatchQueue) -> Results:
+    """Return what another process has written, and the best run, without a pull."""
+    rules = queue.rules
+    table, picture = (
+        path if path.is_file() else None for path in (queue.folder / RESULTS, queue.folder / PICTURE)
+    )
+    with_runs = [item for item in queue.items() if item.run is not None]
+    best = (
+        _best(with_runs, _by_run(_comparison(with_runs, rules)), *_goal(rules.best)) if rules.best else None
+    )
+    return Results(table, picture, best, ())
+
+
+def _comparison(with_runs: Sequence[Item], rules: Rules) -> Comparison | None:
+    metric, goal = _goal(rules.best)
+    mirrors = [Mirror(run_of(item), runs_folder()) for item in with_runs]
+    return compare(mirrors, {metric: goal} if metric and goal else {}) if mirrors else None
+
+
+def _by_run(comparison: Comparison | None) -> dict[str, ComparedRun]:
+    return {run.mirror.run: run for run in comparison.runs} if comparison is not None else {}
+
+
 def _goal(best: str | None) -> tuple[str | None, Goal | None]:
     """Split `loss:min`."""
     if best is None:
@@ -93,36 +138,67 @@ def _goal(best: str | None) -> tuple[str | None, Goal | None]:
     return metric, "min" if goal == "min" else "max"
 
 
-def _csv(items: Sequence[Item], compared: Mapping[str, ComparedRun], cents: Mapping[int, int]) -> str:
-    """Return the table as text: what each item was, and the final and the best value of each metric that has a best."""
+def _names(items: Sequence[Item]) -> str:
+    more = f" and {len(items) - MOST_NAMED} more" if len(items) > MOST_NAMED else ""
+    return f"{', '.join(item.name for item in items[:MOST_NAMED])}{more}"
+
+
+def _earlier(path: Path, runs: Collection[str]) -> dict[str, dict[str, str]]:
+    """Return the rows that some runs have in a table that was written before. What cannot be read says nothing."""
+    try:
+        with path.open(newline="") as file:
+            return {row["run"]: row for row in csv.DictReader(file) if row.get("run") in runs}
+    except (OSError, ValueError, csv.Error):
+        return {}
+
+
+def _csv(
+    items: Sequence[Item],
+    compared: Mapping[str, ComparedRun],
+    used: Used,
+    earlier: Mapping[str, Mapping[str, str]],
+) -> str:
+    """Return the table as text: what each item was, and the final and the best value of each metric that has a best.
+
+    Of a run whose record was removed, what is not known any more is as in its row of an `earlier` table.
+    """
     settings = {item.number: _settings(item) for item in items}
     keys = [*dict.fromkeys(key for found in settings.values() for key in found)]
-    metrics = [
-        *dict.fromkeys(
-            name for run in compared.values() for name, one in run.metrics.items() if one.goal is not None
-        )
+    known = [
+        *(name for run in compared.values() for name, one in run.metrics.items() if one.goal is not None),
+        *(
+            key.removesuffix(_FINAL)
+            for row in earlier.values()
+            for key in row
+            if key and key.endswith(_FINAL)
+        ),
     ]
+    metrics = [*dict.fromkeys(known)]
     out = io.StringIO()
     writer = csv.writer(out)
     measured = [f"{name} {which}" for name in metrics for which in ("final", "best")]
     given = [f"{_GIVEN} {key}" if key in (*_FIRST, *measured) else key for key in keys]
-    writer.writerow([*_FIRST, *map(_cell, given), *map(_cell, measured)])
+    header = [*_FIRST, *map(_cell, given), *map(_cell, measured)]
+    writer.writerow(header)
     for item in items:
         run = compared.get(item.run or "")
         values = [settings[item.number].get(key) for key in keys]
         found = [run.metrics.get(name) if run is not None else None for name in metrics]
+        cells = [
+            *map(_cell, _first(item, run, used)),
+            *map(_cell, values),
+            *(cell for one in found for cell in _pair(one)),
+        ]
+        before = earlier.get(item.run or "", {})
         writer.writerow(
-            [
-                *map(_cell, _first(item, run, cents.get(item.number))),
-                *map(_cell, values),
-                *(cell for one in found for cell in _pair(one)),
-            ]
+            before.get(name) if cell is None else cell for name, cell in zip(header, cells, strict=True)
         )
     return out.getvalue()
 
 
-def _first(item: Item, run: ComparedRun | None, cents: int | None) -> list[Any]:
+def _first(item: Item, run: ComparedRun | None, used: Used) -> list[Any]:
     reason = (item.why or "").splitlines()
+    took, cents = used.took.get(item.number), used.cents.get(item.number)
     return [
         item.name,
         item.run,
@@ -132,6 +208,7 @@ def _first(item: Item, run: ComparedRun | None, cents: int | None) -> list[Any]:
         reason[0] if reason else None,
         run.attempts if run is not None else None,
         None if run is None or run.seconds is None else round(run.seconds, 1),
+        *((None, None) if took is None else (f"{seconds / HOUR_S:.4f}" for seconds in took)),
         None if cents is None else f"{cents / 100:.2f}",
         shortened(run.code) if run is not None and run.code is not None else None,
     ]

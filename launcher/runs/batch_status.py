@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher.runs.batch_queue import BatchQueue
+from launcher.runs.batch_usage import NOTHING, Took, Used
 from launcher.runs.runs_folder import runs_folder
 from launcher.values.queued_item import Item, ItemState
+from launcher.values.states import State
 
 if TYPE_CHECKING:
-    from launcher.runs.batch_queue import BatchQueue
     from launcher.runs.item_view import ItemView
+    from launcher.runs.mirror import Mirror
 
 
 WAITS = "waits for"
@@ -40,8 +41,8 @@ _ORDER = (
 class ItemRow(NamedTuple):
     """An item as a table shows it. `state` is its run's where it has one, else the queue's word.
 
-    `seen` is when its host was last heard, in seconds since 1970. `why` says what it waits for, or why it ended. `cents` are what
-    was rented for it has cost; None if nothing was.
+    `seen` is when its host was last heard, in seconds since 1970. `why` says what it waits for, or why it ended. `took` is how long
+    all of its runs took together, `cents` what was rented for it has cost; None if there was none.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ItemRow(NamedTuple):
     seen: float | None
     why: str | None
     values: Mapping[str, Any]
+    took: Took | None = None
     cents: int | None = None
 
     @property
@@ -65,18 +67,19 @@ class ItemRow(NamedTuple):
 def rows_of(
     items: Iterable[Item],
     live: Mapping[int, ItemView] | None = None,
-    cents: Mapping[int, int] | None = None,
+    used: Used = NOTHING,
     *,
     is_worked: bool = True,
 ) -> list[ItemRow]:
-    """Return a row for each item. `live` is what a worker knows of those that it launches and follows, `cents` what they cost.
+    """Return a row for each item. `live` is what a worker knows of those that it launches and follows, `used` what they have taken.
 
     Where nobody works the batch, that is what its queued items wait for.
     """
-    live, cents = live or {}, cents or {}
+    live = live or {}
     rows = []
     for item in items:
-        row = _row(item, live.get(item.number))._replace(cents=cents.get(item.number))
+        took, cents = used.took.get(item.number), used.cents.get(item.number)
+        row = _row(item, live.get(item.number))._replace(took=took, cents=cents)
         waits = item.state == ItemState.QUEUED and (item.why is None or item.why.startswith(WAITS))
         rows.append(row if is_worked or not waits else row._replace(why=UNWORKED))
     return rows
@@ -101,7 +104,14 @@ def _row(item: Item, view: ItemView | None) -> ItemRow:
     mirror = Mirror(item.run, runs_folder())
     reached, last = mirror.last_step(), mirror.state()
     known = item.outcome or (str(last.state) if last is not None else state_of(item))
-    return _as_row(item, known, reached.step, mirror.plan().steps, reached.loss, mirror.reached())
+    why = _goes_on(mirror) if item.outcome != State.SUCCEEDED else None
+    return _as_row(item, known, reached.step, mirror.plan().steps, reached.loss, mirror.reached(), why)
+
+
+def _goes_on(mirror: Mirror) -> str | None:
+    from launcher.runs.departures import words_of
+
+    return words_of(mirror)
 
 
 def _as_row(
@@ -146,16 +156,3 @@ def values_text(values: Mapping[str, Any]) -> str:
 def age_s(row: ItemRow) -> float | None:
     """Return how long ago a row's host was last heard; None if it never was."""
     return None if row.seen is None else max(0.0, time.time() - row.seen)
-
-
-def costs(queue: BatchQueue) -> dict[int, int]:
-    """Return what was rented for each item has cost until now, or its end, in cents; nothing for one without a rental."""
-    if queue.max_cost is None:  # without it nothing is rented
-        return {}
-    from launcher.runs.tenancies import ledger
-
-    runs, found, now = queue.runs(), dict[int, int](), time.time()
-    for rental in ledger().rentals():
-        if (number := runs.get(rental.intent.run)) is not None:
-            found[number] = found.get(number, 0) + rental.cents_at(rental.ended or now)
-    return found

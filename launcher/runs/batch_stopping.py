@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import LaunchError, RunError, UnreachableError, UsageError
-from launcher.runs import resolve, tenancies
+from launcher.runs import departures, resolve, sent_record, tenancies
 from launcher.runs.batch_item import give_up_machine, why_ended
 from launcher.runs.batch_queue import PICTURE, RESULTS, BatchQueue, Work, take_work, worker_of
 from launcher.runs.batch_status import launches
 from launcher.runs.control import runs_of
 from launcher.runs.control import stop as stop_run
+from launcher.runs.frozen_code import FOLDER as CODE
 from launcher.runs.json_file import read_json
-from launcher.runs.mirror import Mirror
+from launcher.runs.mirror import Mirror, mirrors
 from launcher.runs.run_desk import connect, open_desk
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.silent_view import SilentView
@@ -166,18 +167,29 @@ def _stop_run(item: Item, *, now: bool) -> tuple[str, str, str | None]:
 
 
 def queue_again(queue: BatchQueue) -> list[Item]:
-    """Queue again what failed, was stopped, refused or dropped; return these items. The caller works the batch."""
-    again = [item for item in queue.items(ItemState.ENDED) if item.outcome in AGAIN]
+    """Queue again what failed, was stopped, refused or dropped; return these items. The caller works the batch.
+
+    An item whose run a person has had go on elsewhere is not: it would be trained twice.
+    """
+    again = [item for item in queue.items(ItemState.ENDED) if item.outcome in AGAIN and not _goes_on(item)]
     found = [queue.step(item._replace(tried=()), ItemState.QUEUED) for item in again]
     queue.mark()
     return found
 
 
+def _goes_on(item: Item) -> bool:
+    return item.run is not None and departures.departure_of(Mirror(item.run, runs_folder())) is not None
+
+
 class Removed(NamedTuple):
-    """What stays of a batch that was removed: its runs, their number, and its table and picture."""
+    """What stays of a batch that was removed: its runs, their number, and its table and picture.
+
+    `with_code` are the runs that keep their code, since they may go on elsewhere.
+    """
 
     runs: int
     kept: list[Path]
+    with_code: int
 
 
 def remove_batch(queue: BatchQueue) -> Removed:
@@ -194,13 +206,26 @@ def remove_batch(queue: BatchQueue) -> Removed:
                 f"{queue.name}: {left} of its items have not ended\n  first   launch batch stop {queue.name}"
             )
         queue.close()
+        with_code = _keep_code(queue.folder)
         kept = _keep(queue.folder)
         shutil.rmtree(queue.folder)
     except OSError as error:
         raise RunError(f"{error.filename or queue.folder}: {error.strerror}") from error
     finally:
         work.release()
-    return Removed(sum(item.run is not None for item in items), kept)
+    return Removed(sum(item.run is not None for item in items), kept, with_code)
+
+
+def _keep_code(folder: Path) -> int:
+    """Let each run that has not succeeded keep the code that it was sent from this folder; return how many did. Raises OSError.
+
+    It may go on at another host while its own is silent, and then what is here is all there is. Also a run that has gone on
+    from one of the batch has its code from there.
+    """
+    unfinished = [
+        mirror for mirror in mirrors() if (state := mirror.state()) is None or state.state != State.SUCCEEDED
+    ]
+    return sum(sent_record.keep(mirror, folder / CODE) > 0 for mirror in unfinished)
 
 
 def _keep(folder: Path) -> list[Path]:

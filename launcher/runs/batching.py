@@ -96,12 +96,14 @@ class _Host:
         self.silent = 0
         self.most: int | None = None
 
-    def close(self, why: str, *, is_silent: bool) -> None:
-        """Leave it alone for a while: longer after each time in a row."""
-        self.closed_until = time.monotonic() + BACK_OFF_S[min(self.times, len(BACK_OFF_S) - 1)]
+    def close(self, why: str, *, is_silent: bool) -> float:
+        """Leave it alone for a while, longer after each time in a row; return for how many seconds."""
+        wait_s = BACK_OFF_S[min(self.times, len(BACK_OFF_S) - 1)]
+        self.closed_until = time.monotonic() + wait_s
         self.times += 1
         self.silent = self.silent + 1 if is_silent else 0
         self.why = why
+        return wait_s
 
     def open(self) -> None:
         """Something was begun, or ended there: it may be tried at once."""
@@ -179,6 +181,8 @@ class Batching:
                 decision = self._decide()
                 if (outcome := self._outcome(decision)) is not None:
                     self._note_waits(is_last=True)
+                    if outcome == Outcome.SILENT:
+                        self._tell_silent()
                     return outcome
                 for item, host in decision.begin:
                     self._beginning[item.number] = host
@@ -266,6 +270,11 @@ class Batching:
         if all(self._hosts[host].is_rested or self._hosts[host].silent >= SILENT_TRIES for host in hosts):
             return Outcome.SILENT
         return None
+
+    def _tell_silent(self) -> None:
+        """Say which hosts the work is given up for."""
+        names = [name for name, host in self._hosts.items() if host.silent >= SILENT_TRIES]
+        self._view.note(f"asked {SILENT_TRIES} times, and no answer: {', '.join(names)}")
 
     def _too_many_failures(self) -> str | None:
         """Return why nothing more is begun if as many runs have failed as may; None if not."""
@@ -425,7 +434,9 @@ class Batching:
         elif verdict != Verdict.UNSETTLED:
             del self._live[item.number]
             if verdict != Verdict.REFUSED:
-                host.close(attempt.words, is_silent=verdict == Verdict.SILENT)
+                wait_s = host.close(attempt.words, is_silent=verdict == Verdict.SILENT)
+                if verdict == Verdict.SILENT and host.silent < SILENT_TRIES:
+                    self._view.note(f"{attempt.words}   {name} is asked again in {wait_s:.0f} s")
 
     def _note_cards(self, item: Item) -> None:
         """Where no cards are handed out, nothing but the batch itself keeps its runs from crowding a host."""

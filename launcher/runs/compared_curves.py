@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_PANELS = 8
+NOT_FINITE = "becomes NaN or infinite"
 MOST_POINTS = 1000
 """Points of a line that are drawn at most: a picture has no more cells."""
 MADE_BY = "launch compare"
@@ -216,6 +217,8 @@ def _add_legend(figure: Figure, lines: Sequence[Line]) -> None:
         )
         for number, line in enumerate(lines)
     ]
+    if any(_lost_from(panel) for line in lines for panel in line.curves.panels):
+        handles.append(Line2D([], [], color="grey", marker="x", linestyle="", label=NOT_FINITE))
     figure.legend(
         handles=handles,
         loc="outside right upper",

@@ -120,7 +120,7 @@ def _compared(
         attempts=max(attempts) if attempts else state.attempt if state is not None else None,
         step=mirror.last_step().step,
         steps=summary.steps,
-        seconds=_seconds(mirror, state),
+        seconds=mirror.took_s(state),
         precision=report.words if report is not None else None,
         torch=torch or _planned_torch(plan or {}),
         code=tree_digests(manifest or {}).get(CODE),
@@ -142,14 +142,6 @@ def _planned_torch(plan: Mapping[str, Any]) -> str | None:
         if isinstance(made, dict) and isinstance(made.get("torch"), str):
             return str(made["torch"])
     return None
-
-
-def _seconds(mirror: Mirror, state: RunState | None) -> float | None:
-    if state is not None and is_terminal(state.state):
-        began = mirror.began()
-        return state.time - began if state.time is not None and began is not None else None
-    launched, reached = mirror.launched(), mirror.reached()
-    return max(0.0, reached - launched) if launched and reached is not None else None
 
 
 def picture_of(mirrors: Sequence[Mirror]) -> Path:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -55,7 +55,7 @@ class Row(NamedTuple):
     whose newest checkpoint a follower keeps here: how old that copy is, in seconds; infinity before the first. `goes_on` is
     where this client has had it go on, `next` the command that begins its successor if that has not begun, `beside` says that
     its parent may still train. One that `is_foreign` is not on record here: a command finds it with `--host` alone. `rent` is
-    what its rented machines have cost.
+    what its rented machines have cost, `batch` the batch of this client that it is an item of.
     """
 
     host: str
@@ -70,6 +70,7 @@ class Row(NamedTuple):
     beside: str | None = None
     is_foreign: bool = False
     rent: tenancies.RentCost | None = None
+    batch: str | None = None
 
 
 def listing(host_name: str | None, states: Sequence[str] = (), most: int | None = None) -> list[Row]:
@@ -90,7 +91,17 @@ def listing(host_name: str | None, states: Sequence[str] = (), most: int | None 
         rows = _rows_of(host, states, most)
     rows = [row for row in rows if not states or row.summary.state in states]
     rows.sort(key=lambda row: row.summary.time or 0, reverse=True)
-    return [_with_departures(row) for row in rows[:most]]
+    batches = _batches()
+    return [_with_departures(row)._replace(batch=batches.get(row.summary.run)) for row in rows[:most]]
+
+
+def _batches() -> Mapping[str, str]:
+    """Return the batch of each run of this client that belongs to one."""
+    if not (runs_folder() / "batches").is_dir():
+        return {}
+    from launcher.runs.batch_queue import batches_of_runs  # most clients have no batch
+
+    return batches_of_runs()
 
 
 def _with_departures(row: Row) -> Row:

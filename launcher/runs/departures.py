@@ -34,6 +34,12 @@ def departure_of(mirror: Mirror) -> Departure | None:
     return departure if is_decided else None
 
 
+def words_of(mirror: Mirror) -> str | None:
+    """Say as which run, and where, this client has had a run go on; None if it has not."""
+    departure = departure_of(mirror)
+    return None if departure is None else f"goes on as {departure.short} on {departure.host}"
+
+
 def intention_of(mirror: Mirror) -> Departure | None:
     """Return the same, also of a move that broke off: its run may have come to be, or not."""
     try:

@@ -24,6 +24,8 @@ from launcher.runs.whole_file import sync, write_whole
 
 FOLDER = "code"
 INDEX = "index.json"
+GENERATION = "generation.json"
+"""How often a person has asked for new code: earlier copies stay, since a run that had them may need them to go on elsewhere."""
 MOST_COPIED = 10_000_000
 """Bytes of a file that is copied."""
 MOST_NAMED = 3
@@ -52,7 +54,9 @@ class FrozenCode:
         """
         code = load.cargo.folder
         with self._lock:
-            folder = self._folder / hashlib.sha256(os.fsencode(code)).hexdigest()[:16]
+            name = hashlib.sha256(os.fsencode(code)).hexdigest()[:16]
+            generation = _generation(self._folder)
+            folder = self._folder / (f"{name}-{generation}" if generation else name)
             try:
                 if not (folder / INDEX).is_file():
                     _keep(load, folder)
@@ -110,8 +114,13 @@ def _changed(batch: str) -> str:
 
 def forget(batch: Path) -> None:
     """Let the next item of a batch decide on its code. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(batch / FOLDER)
+    folder = batch / FOLDER
+    if folder.is_dir():
+        write_whole(folder / GENERATION, json.dumps({"generation": _generation(folder) + 1}).encode())
+
+
+def _generation(folder: Path) -> int:
+    return int(read_json(folder / GENERATION).get("generation", 0))
 
 
 def _keep(load: Load, folder: Path) -> None:

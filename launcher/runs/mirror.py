@@ -297,6 +297,14 @@ class Mirror:
         """Return when the run was launched, by `bind` or else by the host's record; 0 if neither is known."""
         return self.place_in_order()[1]
 
+    def took_s(self, state: RunState | None) -> float | None:
+        """Return how long the run took by its last state, or, of one that goes on, had taken when its host last answered; None if unknown."""
+        if state is not None and is_terminal(state.state):
+            began = self.began()
+            return max(0.0, state.time - began) if state.time is not None and began is not None else None
+        launched, reached = self.launched(), self.reached()
+        return max(0.0, reached - launched) if launched and reached is not None else None
+
     # following
 
     def load(self, shown: Mapping[str, int] | None = None) -> list[Event]:

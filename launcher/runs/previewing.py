@@ -46,10 +46,15 @@ class Preview(NamedTuple):
     rental: RentalChoice | None = None
 
 
-def preview(request: Request, facts: Facts | None = None, lookup: Lookup | None = None) -> Preview:
+def preview(
+    request: Request,
+    facts: Facts | None = None,
+    lookup: Lookup | None = None,
+    silence: HostError | None = None,
+) -> Preview:
     """Return the plan and what the gate would say; nothing is refused, nothing is left on the host.
 
-    With the facts of an earlier probe no connection is made. Raises HostError only where the plan itself hangs on the
+    With the facts of an earlier probe, or the error of one, no connection is made. Raises HostError only where the plan itself hangs on the
     probe: no profile is named, or a name that means several.
     """
     resolved = understand(request, lookup)
@@ -64,6 +69,8 @@ def preview(request: Request, facts: Facts | None = None, lookup: Lookup | None 
             facts, profiles = expected_of_rental(host, rental.first), (rental.first.profile,)
     elif facts is None:
         try:
+            if silence is not None:
+                raise silence
             with connect(host) as desk:
                 facts = probe(desk, host, resolved.job, resolved.machine)
         except HostError as error:

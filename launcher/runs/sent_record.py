@@ -10,8 +10,10 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 import zlib
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -21,6 +23,8 @@ from launcher.runs.tree import CodeTree, SizedFile
 from launcher.runs.whole_file import write_whole
 
 NAME = "sent.json.gz"
+KEPT = ".sent"
+"""Beside the record: files that lie nowhere else here any more, by their SHA-256."""
 Manifest = dict[str, dict[str, str | int]]
 _PARTS = TypeAdapter(tuple[Manifest, dict[str, str]], config=ConfigDict(defer_build=True))
 
@@ -68,11 +72,43 @@ def read(mirror: Mirror) -> Sent | None:
         return None
 
 
+def keep(mirror: Mirror, folder: Path) -> int:
+    """Put what was sent for a run, and lies below a folder that is about to go, beside its mirror; return how many files. Raises OSError."""
+    record = read(mirror)
+    if record is None:
+        return 0
+    top = os.path.abspath(folder)
+    kept = {
+        sha256: path
+        for sha256, path in record.sources.items()
+        if Path(path).is_relative_to(top) and os.path.isfile(path)
+    }
+    place = mirror.folder / KEPT
+    if kept:
+        place.mkdir(exist_ok=True)
+    for sha256, path in kept.items():
+        _link(path, place / sha256)
+    if kept:
+        sources = {**record.sources, **{sha256: str(place / sha256) for sha256 in kept}}
+        write(mirror, Sent(record.manifest, sources))
+    return len(kept)
+
+
+def _link(path: str, place: Path) -> None:
+    place.unlink(missing_ok=True)
+    try:
+        os.link(path, place)
+    except OSError:  # a file system without links
+        shutil.copyfile(path, place)
+
+
 def copy(mirror: Mirror, child: Mirror) -> None:
     """Give a run the record of the one that it continues with the same code and data. Raises OSError."""
     path = mirror.folder / NAME
     if path.is_file():
         write_whole(child.folder / NAME, path.read_bytes())
+    if (mirror.folder / KEPT).is_dir():
+        keep(child, mirror.folder / KEPT)
 
 
 def find(record: Sent, wanted: Collection[str]) -> Found:

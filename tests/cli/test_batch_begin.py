@@ -44,6 +44,34 @@ def test_a_dry_run_says_the_precision_that_a_script_takes(sweep):
     assert "its own" not in said
 
 
+def test_a_dry_run_needs_a_host_that_answers_where_launch_does(sweep):
+    """The same exit code and the same words: 4 where the plan hangs on the host, 0 and a note where it does not."""
+    (sweep.project / "launch.toml").write_text('[hosts.gone]\naddress = "127.0.0.1"\nport = 1\n')
+    for lines, code in (('host = "gone"\n', 4), ('host = "gone"\nprofile = "cpu"\n', 0)):
+        words = ["--host", "gone", *(["--profile", "cpu"] if code == 0 else []), "--dry-run"]
+        alone = sweep.run(*words, "--", "python3", "train.py")
+        (sweep.project / "away.toml").write_text(f"{lines}{SWEEP.partition(chr(10))[2]}")
+        done = sweep.run("batch", "away.toml", "--dry-run")
+        assert (done.returncode, alone.returncode) == (code, code), done.stdout + done.stderr
+        said = done.stderr + done.stdout
+        assert "gone: 127.0.0.1:1 refuses the connection; is sshd running?" in said
+        assert said.count("try   ssh -p 1 127.0.0.1 true") == 1
+        assert ("not all was checked; nothing was sent" in said) == (code == 0)
+    (sweep.project / "either.toml").write_text(f'host = ["gone", "local"]\n{SWEEP.partition(chr(10))[2]}')
+    assert sweep.run("batch", "either.toml", "--dry-run").returncode == 0
+
+
+def test_progress_in_a_pipe_is_no_line_for_each_item(sweep):
+    """Two hundred plans are a few lines."""
+    values = ", ".join(map(str, range(200)))
+    (sweep.project / "sweep.toml").write_text(SWEEP.replace("lr = [1, 2]", f"lr = [{values}]"))
+    done = sweep.run("batch", "sweep.toml", "--dry-run")
+    assert "200 items; the checks pass" in done.stdout
+    lines = [line for line in done.stderr.splitlines() if "plans: " in line]
+    assert lines[0].strip() == "plans: 1 of 200"
+    assert len(lines) < 20
+
+
 def test_much_is_not_sent_unasked(sweep):
     """Without a terminal it is refused, before there is a batch; a dry run says so; --yes agrees."""
     with (sweep.project / "big").open("wb") as file:

@@ -14,9 +14,12 @@ from testbed.screen import Screen
 from launcher.cli import watching
 from launcher.cli.ps import _state, _why
 from launcher.errors import UnreachableError
+from launcher.runs.batch_queue import Entry, make_queue
 from launcher.runs.control import Row
 from launcher.runs.mirror import Mirror
+from launcher.values.batch import Rules
 from launcher.values.host import Host
+from launcher.values.queued_item import ItemState
 from launcher.values.record import Summary
 
 WHY = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 23.6 GiB, of which 1.2 GiB is free. Line 218 of train.py"
@@ -104,6 +107,25 @@ def test_a_pipe_gets_all_of_every_text(client, ended):
     assert "lambda-cloud-eu-west" in text
     assert "\x1b" not in text
     assert [row[0] for row in rows(text)[1:]] == [run[-6:] for run in reversed(ended)]
+
+
+def test_a_run_of_a_batch_says_of_which(client, ended, monkeypatch):
+    """In a column that is there only then, and in JSON; also of a run of which a queue is damaged."""
+    assert "BATCH" not in client.ok("ps")
+    monkeypatch.setenv("LAUNCH_RUNS", str(client.runs))
+    entries = [Entry("i1", "{}", ("lab",), {})]
+    with make_queue("night", Rules(), entries) as queue:
+        (item,) = queue.items()
+        queue.step(item, ItemState.RESERVED, run=ended[1], host="lab")
+    (client.runs / "batches" / "torn").mkdir()
+    (client.runs / "batches" / "torn" / "queue.sqlite").write_bytes(b"no database")
+    table = rows(client.ok("ps"))
+    place = table[0].index("BATCH")
+    assert {row[0]: row[place] for row in table[1:]} == {
+        run[-6:]: "night" if run == ended[1] else "-" for run in ended
+    }
+    found = {row["run"]: row["batch"] for row in json.loads(client.ok("ps", "--json"))["runs"]}
+    assert found == {run: "night" if run == ended[1] else None for run in ended}
 
 
 def test_no_color_is_heeded(client, ended):

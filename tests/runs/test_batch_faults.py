@@ -332,3 +332,58 @@ def test_files_that_change_meanwhile_change_nothing_of_what_was_begun(made):
     assert done.returncode == 0, done.stderr + done.stdout
     made.judge(names(1))
     assert len(made.runs_on("A")) == 1
+
+
+@pytest.mark.parametrize("host", ["A", "local"])
+def test_a_run_whose_copy_here_was_removed_is_followed_again(made, host):
+    """Its worker is dead; the queue knows its host, which has the run."""
+    file = made.write(made.items(1), host=host)
+    made.hold()
+    process = made.client.start("batch", file)
+    until(lambda: made.noted("begin").total() == 1, "the item")
+    until(lambda: made.rows()["i1"]["step"], "its first step")
+    process.kill()
+    process.communicate()
+    shutil.rmtree(made.client.runs / made.rows()["i1"]["run"])
+    made.go_on()
+    done = made.client.run("batch", "resume")
+    assert done.returncode == 0, done.stderr + done.stdout
+    made.judge(names(1))
+
+
+def test_a_run_that_is_nowhere_any_more_needs_a_person(made):
+    """It was removed here and there: what ends its item is named, and begins it anew."""
+    file = made.write(made.items(1), host="local")
+    made.hold()
+    process = made.client.start("batch", file)
+    until(lambda: made.noted("begin").total() == 1, "the item")
+    until(lambda: made.rows()["i1"]["step"], "its first step")
+    process.kill()
+    process.communicate()
+    run = made.rows()["i1"]["run"]
+    made.client.ok("stop", run)
+    made.client.ok("rm", "--here", "--force", run)
+    done = made.client.run("batch", "resume")
+    assert done.returncode == 5, done.stderr
+    assert f"{run} is neither here nor on local" in done.stdout
+    made.client.ok("batch", "stop", "sweep")
+    made.go_on()
+    again = made.client.run("batch", "resume", "--failed")
+    assert again.returncode == 0, again.stderr
+    assert made.noted("begin") == {"i1": 2}
+
+
+def test_the_table_keeps_what_it_had_of_a_run_that_was_removed(made):
+    """Another `resume` writes it anew; it is said that the run is not compared."""
+    file = made.write(made.items(2), host="local", best="loss:max")
+    assert made.client.run("batch", file).returncode == 0
+    table = made.client.runs / "batches" / "sweep" / "results.csv"
+    before = table.read_text()
+    made.client.ok("rm", "--here", "--force", made.rows()["i1"]["run"])
+    done = made.client.run("batch", "resume")
+    assert done.returncode == 0
+    assert "the record of i1 is not here: not compared" in done.stderr
+    assert table.read_text() == before
+    made.client.ok("rm", "--here", "--force", made.rows()["i2"]["run"])
+    assert made.client.run("batch", "resume").returncode == 0
+    assert table.read_text() == before

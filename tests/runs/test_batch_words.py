@@ -215,3 +215,65 @@ def test_columns_without_room_are_named(made):
     shown = without_style(in_terminal(made.client, "batch", "status", columns=40))
     assert "not shown: " in shown
     assert "launch batch status sweep --json" in " ".join(shown.split())
+
+
+def test_other_limits_hold_from_the_next_resume_on(made):
+    """What max_failures dropped is run then, and the command is named; a process that works it keeps its own."""
+    items = [failing(item) if item["name"] != "i3" else item for item in made.items(3)]
+    file = made.write(items, host="local", max_parallel=1)
+    done = made.client.run("batch", file, "--fail-fast")
+    assert done.returncode == 1
+    assert made.rows()["i3"]["state"] == "dropped"
+    assert "launch batch resume sweep --failed --max-failures N" in done.stderr
+    assert made.client.run("batch", "resume", "--failed", "--max-failures", "5").returncode == 1
+    assert {name: row["state"] for name, row in made.rows().items()} == {
+        "i1": "failed",
+        "i2": "failed",
+        "i3": "succeeded",
+    }
+    made.client.run("batch", "resume", "--failed")
+    assert made.noted("begin") == {"i1": 3, "i2": 2, "i3": 1}, "it is on record"
+
+
+def test_limits_are_not_changed_under_a_process_that_works_the_batch(made):
+    """It would not hear of them."""
+    file = made.write(made.items(1), host="local")
+    made.hold()
+    process = made.client.start("batch", file)
+    until(lambda: made.noted("begin").total() == 1, "the item")
+    done = made.client.run("batch", "resume", "--max-parallel", "3")
+    assert (done.returncode, "it is being worked on, with the limits" in done.stderr) == (2, True)
+    made.go_on()
+    process.communicate(timeout=60)
+
+
+def test_hosts_that_are_silent_are_asked_again_aloud(made):
+    """What is waited for is said in a pipe, before it gives up."""
+    file = made.write(made.items(2), host="gone")
+    done = made.client.run("batch", file)
+    assert done.returncode == 4
+    said = [line for line in done.stderr.splitlines() if line.startswith("  · ")]
+    assert [line.rpartition("   ")[2] for line in said[:2]] == [
+        "gone is asked again in 5 s",
+        "gone is asked again in 10 s",
+    ]
+    assert said[2:] == ["  · asked 3 times, and no answer: gone"]
+
+
+def test_a_follower_says_what_the_batch_came_to(made):
+    """As the process does that works it: hours, the best run, the table, the curves."""
+    file = made.write(made.items(2), host="local", max_parallel=2, best="loss:max")
+    made.hold()
+    first = made.client.start("batch", file)
+    until(lambda: made.noted("begin").total() == 2, "both items")
+    second = made.client.start("batch", "resume")
+    second.stderr.readline()
+    made.go_on()
+    ends = []
+    for process in (first, second):
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        ends.append(err[err.index("sweep: 2 items: ") :])
+    assert ends[0] == ends[1]
+    assert "of runs\n  best     i1" in ends[0]
+    assert ends[0].count("runs/batches/sweep/") == 2

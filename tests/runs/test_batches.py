@@ -26,33 +26,25 @@ def test_items_are_spread_over_hosts_and_each_ends_once(made):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("count", range(1, 8))
-def test_a_worker_that_is_killed_at_any_transition_of_an_item_begins_it_once(made, count, when):
-    """It goes to a host that does not answer, back into the queue, to one that does, and to its end: seven transitions."""
-    file = made.write(made.items(1), host=["gone", "A"])
-    made.dying(count, when)
+@pytest.mark.parametrize(
+    ("transition", "count", "hosts"), [*((n, 1, ["gone", "A"]) for n in range(1, 8)), (4, 3, ["A", "local"])]
+)
+def test_a_worker_that_is_killed_at_any_transition_begins_each_item_once(
+    made, transition, count, hosts, when
+):
+    """One item goes to a host that is silent, back into the queue, to one that answers, and to its end: seven transitions.
+
+    Of three items two are on their way; the next command takes over what is there.
+    """
+    file = made.write(made.items(count, steps=4, pause=0.1), host=hosts)
+    made.dying(transition, when)
     process = made.client.start("batch", file)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     made.living()
     done = made.client.run("batch", "resume")
     assert done.returncode == 0, done.stderr + done.stdout
-    made.judge(names(1))
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("count", [4])
-def test_a_worker_that_is_killed_at_a_transition_loses_nothing_and_begins_nothing_twice(made, count, when):
-    """Of three items two are on their way; the next command takes over what is there."""
-    file = made.write(made.items(3, steps=8, pause=0.1), host=["A", "local"])
-    made.dying(count, when)
-    process = made.client.start("batch", file)
-    process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL
-    made.living()
-    done = made.client.run("batch", "resume")
-    assert done.returncode == 0, done.stderr + done.stdout
-    made.judge(names(3))
+    made.judge(names(count))
 
 
 def test_a_second_worker_follows_the_first(made):

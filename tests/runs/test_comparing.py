@@ -301,6 +301,19 @@ def test_every_run_has_a_line_in_each_panel_and_a_name_in_the_legend():
     assert len({line.get_color() for line in lines_of(figure.axes[1])}) == 3
 
 
+def test_the_legend_says_what_a_cross_is():
+    """It is there only where a value becomes NaN or infinite."""
+    lost = [
+        Line("a", curves_of(series("loss", [2.0, float("nan")]))),
+        Line("b", curves_of(series("loss", [2.0, 1.0]))),
+    ]
+    (legend,) = figure_of(lost, "").legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "becomes NaN or infinite"]
+    assert legend.legend_handles[-1].get_marker() == "x"
+    (legend,) = figure_of(lost[1:], "").legends
+    assert [text.get_text() for text in legend.get_texts()] == ["b"]
+
+
 def test_fifty_runs_have_fifty_colours_and_names():
     """However many there are."""
     runs = [Line(f"r{number}", curves_of(series("loss", [2.0, 1.0 / (number + 1)]))) for number in range(50)]

@@ -3,9 +3,14 @@
 import csv
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from testbed.client import until
+from testbed.two_hosts import STEPS, TRAIN, two_hosts
+
+from launcher.runs import sent_record
+from launcher.runs.mirror import Mirror
 
 pytestmark = pytest.mark.slow(reason="each test runs several items")
 
@@ -73,6 +78,34 @@ def test_new_code_is_taken_when_it_is_asked_for(made):
     assert done.returncode == 0, done.stderr
     first, second = results(made)
     assert first["code"] != second["code"]
+    sent = sent_record.read(Mirror(first["run"], made.client.runs))
+    assert all(Path(path).is_file() for path in sent.sources.values()), "it may go on elsewhere"
+
+
+def test_a_run_goes_on_elsewhere_with_its_code_after_its_batch_is_removed(client, ssh_host):
+    """Its host is silent, the script was edited meanwhile: what is sent is what the batch had, as kept beside the run."""
+    with two_hosts(client, ssh_host) as two:
+        script = client.project / "train.py"
+        script.write_text(TRAIN.format(ledger=str(two.path), pause=0.2, later=60, steps=STEPS))
+        (client.project / "night.toml").write_text('host = "A"\njob = "job.toml"\n')
+        process = client.start("batch", "night.toml")
+        until(lambda: len(two.ledger()) >= 4, "four steps")
+        (run,) = two.runs_on("A")
+        client.ok("batch", "stop", "night")
+        process.communicate(timeout=60)
+        client.ok("pull", run, "--checkpoint", "last")
+        script.write_text("raise SystemExit('edited meanwhile')\n")
+        assert "1 of them did not succeed, and keep their code" in client.ok("batch", "rm", "night")
+        assert not (client.runs / "batches" / "night").exists()
+        with ssh_host.away():
+            seen = client.run("recover", run, "--host", "local", "--abandon")
+            assert seen.returncode == 0, seen.stderr
+            ((child, _),) = two.runs_on("local").items()
+            client.ok("attach", child)
+        client.ok("rm", "--here", "--force", run)
+        sent = sent_record.read(Mirror(child, client.runs))
+        assert all(Path(path).is_file() for path in sent.sources.values()), "the child keeps them too"
+        two.judge()
 
 
 def test_a_large_file_that_changes_is_refused_by_name(made):

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -154,10 +155,19 @@ class Batches:
         return found
 
     def judge_clouds(self, account: KaggleAccount, cloud: LambdaCloud) -> None:
-        """Each item of an account was pushed, or rented for, once; nothing that is paid for, or on the web, is left."""
+        """Each item of an account was pushed, or rented for, once; nothing that is paid for, or on the web, is left.
+
+        A session that ended early has a successor: the sessions of a run count on from 1, and each has one version.
+        """
         rows = self.rows().values()
-        pushed = [f"alice/launch-{row['run']}-1/1" for row in rows if row["host"] == HOST]
-        assert sorted(account.pushes()) == sorted(pushed)
+        sessions: dict[str, list[str]] = {}
+        for pushed in sorted(account.pushes()):
+            found = re.fullmatch(r"alice/launch-(.+)-([0-9]+)/1", pushed)
+            assert found is not None, f"{pushed}: pushed twice"
+            sessions.setdefault(found[1], []).append(found[2])
+        assert sessions.keys() == {row["run"] for row in rows if row["host"] == HOST}
+        for run, numbers in sessions.items():
+            assert sorted(map(int, numbers)) == [*range(1, len(numbers) + 1)], f"{run}: {numbers}"
         self.client.ok("reconcile")
         cloud.until_gone()
         rented = {row["run"] for row in rows if row["host"] == "rented"}
@@ -208,7 +218,8 @@ class Batches:
         self.client.program = type(self.client).program
 
     def clear_away(self) -> None:
-        """End what is left of all runs."""
+        """End what is left of its commands, then of all runs: a worker would begin others."""
+        self.client.end_commands()
         for run in (path for root in self.roots.values() for path in (root / "runs").glob("[0-9]*")):
             for pid in processes_of(run):
                 with contextlib.suppress(ProcessLookupError):
@@ -230,6 +241,8 @@ def batches_for(client: Client, ssh_host: SshHost) -> Iterator[Batches]:
     folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
     folder.chmod(0o755)
     made = Batches(client, ssh_host, folder)
-    yield made
-    made.clear_away()
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield made
+    finally:
+        made.clear_away()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -67,8 +67,26 @@ class Client:
         self.home = folder / "home"
         self.project = folder / "project"
         self.variables: dict[str, str] = {}  # added to the command's environment
+        self._started: list[subprocess.Popen[str]] = []
         for path in (self.home, self.project):
             path.mkdir(parents=True, exist_ok=True)
+
+    def end_commands(self) -> None:
+        """End every process on this machine that this client has started, and whatever was started by those: all have its home.
+
+        A test that fails may leave some, such as a batch's worker, which would go on with the hosts that later tests share.
+        """
+        deadline = time.monotonic() + 10
+        while (pids := processes_of(self.home)) and time.monotonic() < deadline:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)  # until they have ended; one that another has just started is found then
+        for process in self._started:
+            process.wait(timeout=10)
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
 
     @property
     def runs(self) -> Path:
@@ -83,7 +101,7 @@ class Client:
 
     def start(self, *words: str, **more: object) -> subprocess.Popen[str]:
         """Start `launch …` and return the process; it has no terminal unless `more` gives it one."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*self.program, *words],
             cwd=self.project,
             env=self.env,
@@ -94,6 +112,8 @@ class Client:
             start_new_session=True,
             **more,  # type: ignore[call-overload]
         )
+        self._started.append(process)
+        return process
 
     def run(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """Run `launch …` to its end. Fail if it shows a traceback."""
