@@ -33,7 +33,7 @@ def waiting(project):
 
 
 def checkpoints(project):
-    until(lambda: not project.keepers(), "the end of what looks after the rental", timeout=60)
+    project.until_left()
     (rental,) = project.rentals()
     assert (rental.state, project.ours()) == ("ended", [])
     return sorted(
@@ -101,7 +101,7 @@ def test_the_home_line_names_a_few_of_many_checkpoints(project):
     """All of them came; the newest are named, and how many more there are."""
     project.client.script(MANY)
     said = project.client.seen(*ON_RENTED, "--", "python3", "train.py")
-    until(lambda: not project.keepers(), "the end of what looks after the rental", timeout=60)
+    project.until_left()
     assert len([*project.client.runs.glob("*/outputs/out/checkpoint-*/model.safetensors")]) == 12
     (line,) = [line for line in said.splitlines() if "✓ home" in line]
     assert "out/checkpoint-12 and 4 more: 12 files" in line

@@ -145,7 +145,7 @@ def test_an_end_that_never_comes(project):
     project.service.after({"call": "launch"})
     project.clock.sleep(400)
     project.until_gone()
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
     check_over(project)
 
 

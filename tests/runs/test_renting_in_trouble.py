@@ -58,7 +58,7 @@ def test_a_key_that_was_replaced_costs_no_data(project):
     project.go()
     project.until_gone()
     assert weights(project, rental.intent.run).read_text() == "w" * 1000
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
 
 
 @pytest.mark.parametrize("what", ["runs", "tenancy"])
@@ -133,7 +133,7 @@ def test_files_that_cannot_come_home_are_tried_again_until_the_limit(project):
     assert len(project.ours()) == 1
     project.clock.sleep(1800)
     project.until_gone()
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
     (rental,) = project.rentals()
     assert rental.state == "ended"
     assert rental.ended >= rental.intent.deadline
@@ -296,7 +296,7 @@ def test_a_limit_of_any_size_can_be_said(project):
     assert said.returncode == 0, said.stderr
     assert "at most $17,432.40" in said.stderr
     project.until_gone()
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
 
 
 def test_a_price_that_rises_between_offer_and_launch(project):
@@ -324,7 +324,7 @@ def test_a_project_file_that_breaks_while_its_run_goes_on(project):
     project.until_gone()
     (rental,) = project.rentals()
     assert weights(project, rental.intent.run).exists()
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
 
 
 def test_a_disk_that_fills_up_while_a_run_is_followed(project, small_disk):
@@ -343,7 +343,7 @@ def test_a_disk_that_fills_up_while_a_run_is_followed(project, small_disk):
     filler.unlink()
     project.clock.sleep(400)
     project.until_gone()
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
     (rental,) = project.rentals()
     assert weights(project, rental.intent.run).read_text() == "w" * 1000
     assert rental.ended < rental.intent.deadline
@@ -358,7 +358,7 @@ def test_a_terminal_that_is_closed_leaves_a_keeper(project):
     assert project.ledger.is_held(rental.nonce)
     project.go()
     project.until_gone()
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
     assert weights(project, rental.intent.run).exists()
     done = []
 
@@ -487,17 +487,15 @@ def test_a_launch_that_made_nothing_is_said_to_have_made_nothing(project):
 def test_a_second_stop_while_the_machine_goes_back_says_so(project):
     """It does not answer any more, and its provider takes its time: what the run has come to, and what it costs."""
     killed(project)
-    project.service.fail("terminate", "status", status=503, times=1000)
     run = project.rentals()[0].intent.run
-    project.client.ok("stop", "--yes", run)
-    until(lambda: project.rentals()[0].state == "ending", "the keeper's call to end it")
-    project.instances.newest.kill()
-    done = project.client.run("stop", "--yes", run)
+    with project.service.holding("terminate"):
+        project.client.ok("stop", "--yes", run)
+        until(lambda: project.rentals()[0].state == "ending", "the keeper's call to end it")
+        project.instances.newest.kill()
+        done = project.client.run("stop", "--yes", run)
     assert done.returncode == 0, done.stderr
     assert re.search(
         r"has stopped, and its rented machine is being given back; rent \$0\.\d\d so far", done.stdout
     )
-    project.service._faults.clear()
-    project.clock.sleep(400)  # until the keeper tries again
     project.until_gone()
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()

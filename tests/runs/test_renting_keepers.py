@@ -55,7 +55,7 @@ def test_a_kept_machine_is_ended_at_its_limit(project):
     assert len(project.ours()) == 1
     project.clock.sleep(3600)
     project.until_gone()
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
     (rental,) = project.rentals()
     assert (rental.state, rental.why) == ("ended", "limit")
 
@@ -132,11 +132,10 @@ def test_a_keeper_tries_again_to_bring_files_home(project):
     project.instances.newest.enter(
         "find", "/home/ubuntu/.launch", "-name", "weights", "-exec", "chmod", "644", "{}", ";"
     )
-    project.clock.sleep(61)
     project.until_gone()
     (rental,) = project.rentals()
     assert (project.client.runs / rental.intent.run / "outputs" / "out" / "weights").read_text() == "w" * 1000
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
     assert project.rentals()[0].why == "the run has ended: succeeded"
 
 
@@ -147,7 +146,7 @@ def test_a_limit_ends_a_rent_although_files_are_not_home(project):
     project.until_gone()
     assert project.rentals()[0].why == "limit"
     assert "not all is here" in log_of(project)
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
 
 
 def test_who_only_looks_on_sees_the_end(project):
@@ -168,11 +167,11 @@ def test_who_only_looks_on_hears_who_ends_the_rent(project):
     """The machine is not gone yet: its cost so far is no reason to type a command."""
     project.client.script(TRAIN + 'while not os.path.exists("/home/ubuntu/go"): pass\n')
     project.client.ok("--detach", *ON_RENTED, "--", "python3", "train.py")
-    project.service.fail("terminate", "status", status=503, times=1000)
     onlooker = project.client.start("attach", "last")
     assert "another process here" in onlooker.stderr.readline()
-    project.go()
-    out, said = onlooker.communicate(timeout=90)
+    with project.service.holding("terminate"):
+        project.go()
+        out, said = onlooker.communicate(timeout=90)
     assert re.search(r"  rent     \$0\.\d\d so far, \$1\.99/h; a process here ends it", out + said), said
 
 
@@ -207,7 +206,7 @@ print("last", flush=True)
     until(lambda: brought("late 4"), "more lines")
     project.go()
     project.until_gone()
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
     out = project.client.ok("attach", run)
     assert [line for line in out.splitlines() if line.startswith(("early", "late", "last"))] == [
         *(f"late {number}" for number in range(5)),
@@ -239,7 +238,7 @@ def test_a_machine_whose_keeper_has_a_refused_key_is_ended_with_a_good_one(proje
     assert project.ours() == [], done.stderr
     assert words != ("reconcile",) or done.returncode == 0
     assert project.rentals()[0].why == "limit"
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
 
 
 def test_a_keeper_with_a_refused_key_is_replaced_before_the_limit(project):

@@ -6,7 +6,7 @@ import signal
 import subprocess
 
 import pytest
-from testbed.client import REPOSITORY, until
+from testbed.client import REPOSITORY
 
 ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")
 TRAIN = """
@@ -97,7 +97,7 @@ def test_a_new_key_of_the_same_account_is_no_other_account(project):
     project.go()
     project.until_gone()
     assert (project.client.runs / run / "outputs" / "weights").read_text() == "w" * 1000
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
 
 
 CRONTAB = """#!/bin/sh

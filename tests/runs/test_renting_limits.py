@@ -77,7 +77,7 @@ def test_a_slow_link_does_not_decide_what_a_rent_costs(project, link, who):
         _, said = process.communicate(timeout=60)
         assert process.returncode == 4
     else:
-        until(lambda: not project.keepers(), "the keeper's end")
+        project.until_left()
         said = (project.ledger.place(rental.nonce) / "keeper.log").read_text()
     assert re.search(lost, said), said
     for words in (("attach", run), ("pull", run), ("resume", run)):

@@ -35,7 +35,7 @@ def place(project, path):
 def over(project):
     """Wait until nothing is rented, and nobody looks after it."""
     project.until_gone()
-    until(lambda: not project.keepers(), "the end of what looks after the rental", timeout=60)
+    project.until_left()
     assert not [rental for rental in project.rentals() if rental.is_open]
 
 
@@ -90,7 +90,6 @@ def test_a_machine_whose_run_goes_on_is_ended_by_force_alone(project):
     assert "launch stop" in done.stderr
     assert project.ours() == [instance]
     project.end_keepers()
-    until(lambda: not project.keepers(), "the keeper's end")
     done = project.client.run("reconcile", "--adopt", instance)
     assert (done.returncode, "goes on" in done.stderr) == (1, True), done.stderr
     assert project.ours() == [instance]
@@ -135,13 +134,11 @@ def test_an_attached_client_sees_the_end_of_a_run_that_a_keeper_brings_home(proj
     assert "another process here brings its files home" in attached.stderr.readline()
     (keeper,) = project.keepers()
     assert keeper != attached.pid
-    project.service.fail("terminate", "status", status=503, times=1000)
-    project.go()
-    _, said = attached.communicate(timeout=90)
+    with project.service.holding("terminate"):
+        project.go()
+        _, said = attached.communicate(timeout=90)
     assert attached.returncode == 1, said
     assert "another process here brings its files home and ends the rent   launch hosts" in said
-    project.service._faults.clear()
-    project.clock.sleep(400)  # until the keeper tries again
     over(project)
 
 

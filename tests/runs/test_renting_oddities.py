@@ -6,7 +6,6 @@ import signal
 import subprocess
 
 import pytest
-from testbed.client import until
 
 pytestmark = pytest.mark.slow(reason="each test rents a machine")
 ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")
@@ -45,7 +44,7 @@ def test_a_keeper_that_slept_beyond_the_limit_brings_all_home(project):
     out, said = reconcile.communicate(timeout=120)
     assert reconcile.returncode == 0, out + said
     project.until_gone()
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
     assert weights(project).read_text() == "w" * 1000
     assert project.rentals()[0].state == "ended"
     assert project.rentals()[0].nonce == rental.nonce
@@ -63,7 +62,7 @@ def test_a_keeper_that_hangs_costs_no_more_after_a_reconcile(project):
     assert seen.returncode == 0, seen.stderr
     assert f"{rental.intent.run}: the process here that looks after its machine does nothing" in seen.stderr
     os.kill(keeper, signal.SIGCONT)
-    until(lambda: not project.keepers(), "the keeper's end")
+    project.until_left()
     assert "may be lost" in project.client.run("pull", rental.intent.run).stderr
 
 

@@ -28,7 +28,7 @@ def stopped(project, *words):
 def nothing_left(project):
     """No machine is rented, and no process looks after one."""
     project.until_gone()
-    until(lambda: not project.keepers(), "the end of what looks after rentals")
+    project.until_left()
     assert not [rental for rental in project.rentals() if rental.is_open]
     assert project.service.state.violations == []
 

@@ -25,6 +25,8 @@ from launcher.values.renting import Rental
 
 HERE = Path(__file__).resolve().parent
 KEY = "secret_alice_9f8e7d6c5b4a39281706"
+PASSES_S = 15.0
+"""So much time passes by the simulated clock between two looks: a keeper that waits for its next try moves no clock."""
 
 
 class LambdaCloud:
@@ -81,25 +83,42 @@ class LambdaCloud:
         folder = str(self.client.home / ".local" / "share" / "launch" / "rentals")
         found = set()
         for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-                if pid != os.getpid() and any(link.startswith(folder) for link in links):
-                    found.add(pid)
+            if pid != os.getpid() and any(link.startswith(folder) for link in _open_files(pid)):
+                found.add(pid)
         return sorted(found)
 
     def end_keepers(self) -> None:
-        """End them all."""
+        """End them all; return once they have ended."""
         for pid in self.keepers():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        until(lambda: not self.keepers(), "the keepers' end")
 
     def until_gone(self) -> None:
         """Wait until no instance lives that a client of ours launched, by the stand-in's own account."""
-        until(lambda: not self.ours(), "the end of the rent", timeout=60)
+        self.later(lambda: not self.ours(), "the end of the rent")
+
+    def until_left(self) -> None:
+        """Wait until no process looks after a rental."""
+        self.later(lambda: not self.keepers(), "the end of what looks after rentals")
+
+    def later(self, condition: Callable[[], object], what: str) -> None:
+        """Wait until a condition holds; time passes meanwhile, by the simulated clock too."""
+        until(lambda: condition() or self.clock.sleep(PASSES_S), what, timeout=60, every=0.25)
 
     def ours(self) -> list[str]:
         """Return the ids of instances that live and carry a nonce."""
         return [one.id for one in self.service.alive() if one.tag("launch:nonce")]
+
+
+def _open_files(pid: int) -> list[str]:
+    """Return what a process has open; nothing of one that has ended."""
+    found = []
+    with contextlib.suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # it was closed meanwhile, and others are open
+                found.append(os.readlink(link))
+    return found
 
 
 @contextmanager

@@ -12,7 +12,8 @@ import json
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -70,6 +71,7 @@ class LambdaService:
         self.after: Callable[[dict[str, Any]], None] = lambda _line: None
         self.is_going = threading.Event()
         self._faults: dict[str, list[Fault]] = {}
+        self._held: dict[str, threading.Event] = {}
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.service = self
@@ -90,6 +92,21 @@ class LambdaService:
     def fail(self, call: str, kind: str, **values: Any) -> None:
         """Let the next calls of a kind go wrong, see Fault."""
         self._faults.setdefault(call, []).append(Fault(kind, **values))
+
+    @contextmanager
+    def holding(self, call: str) -> Iterator[None]:
+        """Take no call of a kind for the block, and answer none; those that came are taken after it."""
+        held = self._held[call] = threading.Event()
+        try:
+            yield
+        finally:
+            del self._held[call]
+            held.set()
+
+    def wait_for(self, call: str) -> None:
+        """Wait until a call of a kind is to be taken."""
+        if (held := self._held.get(call)) is not None:
+            held.wait()
 
     def of(self, call: str) -> list[dict[str, Any]]:
         """Return the lines of one kind of call."""
@@ -183,6 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         service.record(line)
         try:
             who = self._who()
+            service.wait_for(call)
             is_early = service.state.count(who, call)  # as it arrives: what `before` does may move the clock
             if service.before(line) is True:
                 self.close_connection = True

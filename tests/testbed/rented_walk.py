@@ -101,7 +101,7 @@ def judge(project: LambdaCloud, run: str, child: str) -> None:
     assert {int(step): text for _, step, text in trained}[STEPS] == repr(weight)
     assert (project.client.runs / child / "artifacts" / "weights").read_text() == repr(weight)
     project.until_gone()
-    until(lambda: not project.keepers(), "the end of what looks after rentals")
+    project.until_left()
     assert not [rental for rental in project.rentals() if rental.is_open]
     assert project.service.state.violations == []
 
