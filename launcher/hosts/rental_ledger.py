@@ -26,6 +26,8 @@ from launcher.values.renting import OPEN, Extra, Intent, Rental, RentalState
 NONCE_CHARACTERS = "abcdefghijklmnopqrstuvwxyz234567"
 NONCE_LENGTH = 12
 MOVING = "moving.lock"
+ASKED = "asked.lock"
+"""The lock of a command that asks for a machine: one that is killed asks no more."""
 REFUSED = "refused"
 """The file that says that the account refuses the key of the process that looks after a rental."""
 FITTING = {
@@ -123,6 +125,14 @@ class Ledger:
     def is_left_by_run(self, nonce: str) -> bool:
         """Whether a run is just being moved away from a machine."""
         return is_locked(str(self.place(nonce) / MOVING))
+
+    def ask_for(self, nonce: str) -> Lock | None:
+        """Have the process that only keeps a machine give it up; None if another command asks already. Raises OSError."""
+        return Lock.take(str(self.place(nonce) / ASKED))
+
+    def is_asked_for(self, nonce: str) -> bool:
+        """Whether a living command asks for a machine."""
+        return is_locked(str(self.place(nonce) / ASKED))
 
     def place(self, nonce: str) -> Path:
         """Return the folder for what a rental's own files are: known_hosts, logs, its tenancy."""

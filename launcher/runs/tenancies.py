@@ -45,8 +45,6 @@ ENDING_S = 120.0
 ENDED_WITH_RUN = "the run has ended: "
 """So begins the reason of a rent that was ended because its run had."""
 NO_CHECKPOINT = "no checkpoint that launcher can go on from is here; from its start"
-ASKED = "asked"
-"""The file by which a command asks a process that only keeps a machine to give it up."""
 
 
 class RentedMachine(NamedTuple):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from launcher import hosts
@@ -257,9 +256,8 @@ class Tenant:
 
     def is_left_alone_until(self, condition: Callable[[], bool]) -> bool:
         """Wait for a condition; return False as soon as the rent is over, or another command asks for the machine."""
-        asked = self._asked
         while not condition():
-            if not self.rental.is_open or asked.exists():
+            if not self.rental.is_open or self.renter.ledger.is_asked_for(self.nonce):
                 return False
             look_again_after(LOOK_S)
         return True
@@ -278,10 +276,6 @@ class Tenant:
     def is_left_by_run(self) -> bool:
         """Whether another command just moves its run to another host, and needs it for that."""
         return self.renter.ledger.is_left_by_run(self.nonce)
-
-    @property
-    def _asked(self) -> Path:
-        return self.renter.ledger.place(self.nonce) / tenancies.ASKED
 
     # its end
 
@@ -415,16 +409,15 @@ def take_over(found: tenancies.RentedMachine) -> Tenant | None:
 
 def take_idle(found: tenancies.RentedMachine) -> Tenant | None:
     """Do the same with a machine that a process in the background only keeps until its limit: that gives it up when asked."""
-    place = tenancies.ledger().place(found.rental.nonce)
-    asked = place / tenancies.ASKED
+    asking = tenancies.ledger().ask_for(found.rental.nonce)
     try:
-        asked.touch()
         until = time.monotonic() + YIELD_S
         while (tenant := take(found)) is None and time.monotonic() < until:
             look_again_after(LOOK_S / 4)
         return tenant
     finally:
-        asked.unlink(missing_ok=True)
+        if asking is not None:
+            asking.release()
 
 
 def _check_is_of(account: LambdaAccount, found: tenancies.RentedMachine) -> None:

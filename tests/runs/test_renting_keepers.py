@@ -1,7 +1,10 @@
 """What a keeper does that cannot end a rent yet: a machine that is kept, and files that do not come home."""
 
+import os
 import re
 import signal
+import subprocess
+import sys
 
 import pytest
 from testbed.client import until
@@ -115,6 +118,32 @@ def test_a_kept_machine_whose_keeper_was_killed_is_kept_again(project):
     assert is_held(project)
     project.clock.sleep(5 * 3600)
     project.until_gone()
+
+
+def test_a_command_that_was_killed_asks_for_no_machine(project):
+    """It asked the process that keeps the machine to give it up: that one stays, and ends the rent at its limit."""
+    project.table(keep=True)
+    project.client.seen(*ON_RENTED, "--", "python3", "train.py")
+    (keeper,) = project.keepers()
+    (rental,) = project.rentals()
+    asking = "import sys, time; from launcher.hosts.rental_ledger import Ledger; from pathlib import Path\n"
+    asking += "lock = Ledger(Path(sys.argv[1])).ask_for(sys.argv[2]); print(lock is not None, flush=True); time.sleep(60)"
+    folder = project.ledger.place(rental.nonce).parent
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-c", asking, folder, rental.nonce], stdout=subprocess.PIPE, text=True
+        ) as asker:
+            assert asker.stdout.readline() == "True\n"
+            asker.kill()
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+    looks = len(project.service.of("instances"))
+    project.later(lambda: len(project.service.of("instances")) > looks, "a look")
+    assert project.keepers() == [keeper]
+    project.clock.sleep(5 * 3600)
+    project.until_gone()
+    project.until_left()
 
 
 def in_the_way(project):
