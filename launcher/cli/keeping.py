@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
+
+import typer
 
 from launcher.errors import LaunchError, ServiceAuthError
 
@@ -42,10 +45,10 @@ def handing_over(tenant: Tenant | None, mirror: Mirror, view: View) -> Iterator[
 
 
 def keep(follow: Callable[[], None], tenant: Tenant, mirror: Mirror, view: View) -> None:
-    """Follow a run until its rent has ended; try again after each failure. Once the time is up, end the rent all the same.
+    """Follow a run until its rent has ended; try again after each failure, also of launcher itself. Once the time is up, end the rent all the same.
 
-    It returns too if another command asks for the machine, as one with another key does once ours is refused. Raises LaunchError or OSError if the rent ended without the run's
-    end, or the key is accepted no more.
+    It returns too if another command asks for the machine, as one with another key does once ours is refused. Raises the
+    failure if the rent ended without the run's end, or the key is accepted no more.
     """
     from launcher.runs.rent_ending import end_at_limit
 
@@ -54,20 +57,32 @@ def keep(follow: Callable[[], None], tenant: Tenant, mirror: Mirror, view: View)
         try:
             follow()
             return
-        except (LaunchError, OSError) as error:
+        except typer.Exit:
+            raise
+        except Exception as error:  # a bug too: nobody may pay for the machine because of it
             denied = denied + 1 if isinstance(error, ServiceAuthError) else 0
             if not tenant.rental.is_open or denied == DENIED:
                 raise
-            words = str(error).splitlines()[0]
+            words = _words(error)
             pause_s = min(2 * pause_s, LAST_PAUSE_S) if words == said else FIRST_PAUSE_S
             with contextlib.suppress(OSError):  # its log may be on a full disk
                 if denied:
                     tenant.note_refused()
                 if words != said:
-                    view.note(f"{words}; {tenant.cost} so far, {tenant.price}")
+                    cost = f"{tenant.cost} so far"
+                    view.note(words if cost in words else f"{words}; {cost}, {tenant.price}")
             said = words
         if tenant.is_past:
             with contextlib.suppress(LaunchError):  # it says so, and is tried again
                 end_at_limit(tenant, mirror, view)
         if not tenant.is_left_alone_for(min(pause_s, tenant.left_s) if tenant.left_s > 0 else pause_s):
             return
+
+
+def _words(error: Exception) -> str:
+    """Return the first line of a failure; of one that is a bug, where it is too, for who reports it."""
+    first = (str(error).splitlines() or [""])[0]
+    if isinstance(error, (LaunchError, OSError)):
+        return first
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {place.filename}:{place.lineno}: {first}"

@@ -120,8 +120,15 @@ def recover_on(desk: Desk, mirror: Mirror, request: RecoverRequest, view: View) 
         words = f"{run} has {summary.state}: only a run that has not ended can be recovered"
         raise UsageError(f"{words}\n  a new run from its last checkpoint   launch resume {short}")
     if summary.state not in TO_RECOVER:
+        _note_unread(run, request, view)
         return Recovery(run, host, Outcome.NOTHING_TO_DO, summary.state)
     return _recover(desk, mirror, summary, request, view)
+
+
+def _note_unread(run: str, request: RecoverRequest, view: View) -> None:
+    """Say that the run goes on with the secrets that it had, where a file with others was given."""
+    if request.env_files:
+        view.note(f"{run}: --env-file was not read: its host has the run's secrets, and did not ask for them")
 
 
 def _recover(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverRequest, view: View) -> Recovery:
@@ -145,7 +152,11 @@ def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReques
         following.refresh(desk, mirror)
         return mirror.whole_plan()
 
+    is_asked = False
+
     def secrets(_missing: Sequence[str]) -> Mapping[str, str]:
+        nonlocal is_asked
+        is_asked = True
         job = job_of(plan())
         if not request.is_sure:  # to all that is sent, whatever the host says that it lacks
             check_consent(job.secrets, mirror, desk.host, view, "recover")
@@ -175,7 +186,10 @@ def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReques
             stage("wait").progress(step)
 
         needs = Resumption((summary.attempt or 1) + 1, plan, build, secrets, say, wait, _client())
-        return runtime.resume(mirror.run, needs)
+        resumed = runtime.resume(mirror.run, needs)
+    if not is_asked:
+        _note_unread(mirror.run, request, view)
+    return resumed
 
 
 def _client() -> str:

@@ -161,10 +161,14 @@ def end_at_limit(tenant: Tenant, mirror: Mirror, view: View) -> None:
     """
     try:
         _bring_home_over_lost_links(tenant, mirror, view, is_last=True)
-    except (LaunchError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - a bug too: the rent ends now
         if lost := _what_is_lost(tenant, mirror):
             words = f"not all came home by the end of its machine's time: {lost}"
-            why = "its time was up" if tenant.is_past else str(error).splitlines()[0]
+            why = (
+                "its time was up"
+                if tenant.is_past
+                else (str(error).splitlines() or [type(error).__name__])[0]
+            )
             note_lost(tenant.nonce, words)
             with contextlib.suppress(OSError):  # as of a log on a full disk
                 view.note(f"{mirror.run}: {words} ({why})")

@@ -178,6 +178,43 @@ def test_a_limit_ends_a_rent_although_files_are_not_home(project):
     project.until_left()
 
 
+BUG = """
+from testbed.sim_clock import wait_by_it
+from launcher.runs import rent_ending
+wait_by_it()
+bring_home = rent_ending.bring_home
+def fails(*words):
+    if os.path.exists(os.environ["BUG"]):
+        raise RuntimeError("a mistake of launcher's own")
+    return bring_home(*words)
+rent_ending.bring_home = fails
+"""
+
+
+@pytest.mark.parametrize("how", ["once it is mended", "at the limit"])
+def test_a_bug_ends_no_keeper(project, tmp_path, how):
+    """It says where the bug is, tries again, and ends the rent at the limit all the same: nobody pays for a mistake of ours."""
+    (tmp_path / "bug").mkdir()
+    (tmp_path / "bug" / "sitecustomize.py").write_text(f"import os{BUG}")
+    project.client.variables |= {
+        "PYTHONPATH": f"{tmp_path / 'bug'}:{project.client.variables['PYTHONPATH']}",
+        "BUG": str(tmp_path / "bug" / "is-there"),
+    }
+    (tmp_path / "bug" / "is-there").touch()
+    project.client.ok("--detach", *ON_RENTED, "--", "python3", "train.py")
+    until(lambda: "RuntimeError at " in log_of(project), "a failure")
+    assert is_held(project)
+    assert len(project.ours()) == 1
+    if how == "at the limit":
+        project.clock.sleep(5 * 3600)
+    else:
+        (tmp_path / "bug" / "is-there").unlink()
+    project.until_gone()
+    project.until_left()
+    (rental,) = project.rentals()
+    assert (rental.why == "limit") == (how == "at the limit")
+
+
 def test_who_only_looks_on_sees_the_end(project):
     """A second follower does not look after the machine; when that is gone, it shows how the run ended, and ends too."""
     project.client.script(TRAIN + 'while not os.path.exists("/home/ubuntu/go"): pass\n')

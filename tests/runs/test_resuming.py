@@ -76,6 +76,24 @@ def test_a_secret_that_the_host_does_not_say_it_lacks_needs_consent_too(tmp_path
         recovering.recover_on(AgentDesk(There()), mirror, recovering.RecoverRequest(), PlainView())
 
 
+@pytest.mark.parametrize(("state", "outcome"), [("interrupted", "recovered"), ("running", "nothing-to-do")])
+def test_a_file_with_secrets_that_is_not_read_is_named(tmp_path, monkeypatch, capsys, state, outcome):
+    """The run goes on with the secrets that its host has: whoever gave others would believe that it has those."""
+
+    class Here(There):
+        def receive_stream(self, _verb, take, *_payload, **_args):
+            take(Stream(json.dumps({"run": RUN, "state": state}).encode() + b"\n"))
+            return Reply({}, b"")
+
+    native = SimpleNamespace(resume=lambda _run, _needs: ResumedRun(state="resuming"))
+    monkeypatch.setattr(recovering, "open_for_run", lambda *_: contextlib.nullcontext(native))
+    mirror = Mirror(RUN, tmp_path)
+    mirror.bind_seen(Host(name="there"), "", None)
+    request = recovering.RecoverRequest(["my.env"])
+    assert recovering.recover_on(AgentDesk(Here()), mirror, request, PlainView()).outcome == outcome
+    assert f"{RUN}: --env-file was not read" in capsys.readouterr().err
+
+
 def test_a_run_that_has_not_ended_is_recovered_and_not_resumed(tmp_path):
     """It does not go on by itself: the command that has it go on is named."""
     with pytest.raises(InterruptedRunError, match="launch recover abcd"):
