@@ -13,7 +13,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -26,8 +26,14 @@ MOST_WAIT_S = 600.0
 STUCK_S = MOST_WAIT_S + 300.0
 """A holder of a lock may wait as long as that, and then make its call."""
 LOOK_S = 0.01
+Waits = Callable[[float], None]
+"""Called with the seconds for which a call has to wait at least; with 0 once it waits no more."""
 FIRST_BACK_OFF_S, MOST_BACK_OFF_S = 10.0, 120.0
 """What SkyPilot waits after a first 429, and our largest wait."""
+
+
+def say_nothing(_wait_s: float) -> None:
+    """Wait without a word."""
 
 
 def usual_pace(base: str, clock: Clock) -> Pace:
@@ -50,15 +56,18 @@ class Pace:
         self._request_s, self._launch_s = request_s, launch_s
 
     @contextmanager
-    def turn(self, *, is_launch: bool = False) -> Iterator[Turn]:
-        """Wait for this call's turn; the call is made inside."""
+    def turn(self, *, is_launch: bool = False, waits: Waits = say_nothing) -> Iterator[Turn]:
+        """Wait for this call's turn; the call is made inside. `waits` is called if a launch has to, and before its call."""
         with ExitStack() as stack:
             if is_launch:
-                stack.enter_context(self._gate("launches", self._launch_s))
-            yield stack.enter_context(self._gate("requests", self._request_s))
+                stack.enter_context(self._gate("launches", self._launch_s, waits))
+            turn = stack.enter_context(self._gate("requests", self._request_s))
+            if is_launch:
+                waits(0.0)
+            yield turn
 
     @contextmanager
-    def _gate(self, what: str, spacing_s: float) -> Iterator[Turn]:
+    def _gate(self, what: str, spacing_s: float, waits: Waits = say_nothing) -> Iterator[Turn]:
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             descriptor = os.open(self._folder / f"{self._name}.{what}", os.O_RDWR | os.O_CREAT, 0o600)
@@ -67,9 +76,10 @@ class Pace:
             yield Turn()
             return
         try:
-            _lock(descriptor)
+            _lock(descriptor, lambda: waits(spacing_s))
             until = _Mark.read(descriptor).free_at(self._clock.now(), spacing_s)
             while (wait_s := until - self._clock.now()) > 0:
+                waits(wait_s)
                 self._clock.sleep(wait_s)
             _Mark(self._clock.now(), 0.0, is_under_way=True).write(descriptor)
             turn = Turn()
@@ -82,18 +92,22 @@ class Pace:
             os.close(descriptor)
 
 
-def _lock(descriptor: int) -> None:
+def _lock(descriptor: int, is_taken: Callable[[], None]) -> None:
     """Wait for the lock of a gate, but no longer than STUCK_S while nobody makes a call: its holder may have been stopped.
+
+    `is_taken` is called if another holds it.
 
     A call without the lock may come too early, which is refused and made again; one that is never made may cost money.
     """
-    mark, since = b"", time.monotonic()
+    mark, since, is_first = b"", time.monotonic(), True
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            pass
+            if is_first:
+                is_taken()
+            is_first = False
         if (now := os.pread(descriptor, 4096, 0)) != mark:
             mark, since = now, time.monotonic()
         if time.monotonic() - since > STUCK_S:

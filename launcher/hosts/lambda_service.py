@@ -19,7 +19,7 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from launcher.errors import ServiceAuthError, ServiceError, ServiceUnreachableError, UnsettledError
-from launcher.hosts.call_pace import MOST_WAIT_S, Pace, back_off_s
+from launcher.hosts.call_pace import MOST_WAIT_S, Pace, Waits, back_off_s, say_nothing
 from launcher.hosts.lambda_credentials import KEYS_PAGE, VARIABLE, LambdaKey, find_key, key_files
 from launcher.hosts.service_wire import Failure, Reply, ServiceWire, WireError
 from launcher.values.base import Record
@@ -91,6 +91,7 @@ class LambdaService:
         self.fingerprint = key.fingerprint(base)
         self.has_sent_launch = False
         """Whether the last launch may have reached the service: one that was interrupted before its turn has not."""
+        self.waits: Waits = say_nothing
 
     # instances
 
@@ -211,7 +212,7 @@ class LambdaService:
     ) -> Reply:
         """Make a call in its turn, again if it is refused with 429. Raises WireError."""
         for refusals in range(1, TRIES + 1):
-            with self._pace.turn(is_launch=is_launch) as turn:
+            with self._pace.turn(is_launch=is_launch, waits=self.waits) as turn:
                 self.has_sent_launch |= is_launch
                 reply = self._wire.ask(method, path, body, self._key.header())
                 if reply.status != 429:

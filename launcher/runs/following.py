@@ -310,7 +310,9 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
     picture: Path | None = mirror.picture
     report = known_precision(mirror)
     try:
-        draw(mirror.run, measured, host_figures(mirror), mirror.picture, title_of(mirror, report))
+        with view.stage("curve") as stage:  # to load what draws takes seconds
+            stage.text = None
+            draw(mirror.run, measured, host_figures(mirror), mirror.picture, title_of(mirror, report))
     except RunError:
         picture = None  # a run without a loss has no picture, which is not an error here
     except OSError as error:

@@ -7,6 +7,7 @@ begins ends the rent at once, and says what was paid.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -125,7 +126,9 @@ class _Renting:
         candidates, busy = self._order.candidates, None
         while True:
             for candidate in candidates:
-                stage.progress(f"{candidate.priced.offer.type} in {candidate.region}")
+                words = f"{candidate.priced.offer.type} in {candidate.region}"
+                stage.progress(words)
+                self._account.service.waits = functools.partial(_show_wait, stage, words)
                 try:
                     return self._try(candidate, setup), candidate
                 except ServiceError as error:
@@ -303,3 +306,10 @@ class _Renting:
         name = machine.address if machine.port in (None, 22) else f"[{machine.address}]:{machine.port}"
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_durably(place / tenancies.KNOWN_HOSTS, f"{name} {key}\n".encode())
+
+
+def _show_wait(stage: Stage, words: str, wait_s: float) -> None:
+    """Say that a launch waits for the pace that the service asks for, and then that it waits no more."""
+    if wait_s > 0:
+        words += f": waits for its turn, {wait_s:.0f} s at least: all commands here share the service's pace of a launch in 12 s"
+    stage.progress(words)

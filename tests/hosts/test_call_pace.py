@@ -47,6 +47,32 @@ def test_fifty_launches_at_once_break_no_rate(lambda_service, key, tmp_path, sim
     assert times[-1] - times[0] < 49 * 12 + 100  # nobody waits for more than the pace
 
 
+def test_a_launch_says_that_it_waits(lambda_service, key, tmp_path, sim_clock):
+    """For the rest of the twelve seconds, and as soon as another client has the turn; then that it waits no more."""
+    apis = [lambda_client.service(lambda_service.base, key, tmp_path, sim_clock) for _ in range(2)]
+    said = []
+    for api in apis:
+        api.waits = said.append
+    lambda_client.launch_many(apis[0], 1)
+    assert said == [0.0]
+    lambda_client.launch_many(apis[0], 1)
+    assert said[1:] == [12.0, 0.0]
+    del said[:]
+    apis[0].waits = lambda _wait_s: None
+    with lambda_service.holding("launch"):
+        first = threading.Thread(target=lambda_client.launch_many, args=(apis[0], 1))
+        first.start()
+        until(lambda: len(lambda_service.of("launch")) == 3, "the first launch")
+        second = threading.Thread(target=lambda_client.launch_many, args=(apis[1], 1))
+        second.start()
+        until(lambda: said, "a word")
+    first.join()
+    second.join()
+    assert (said[0], said[-1]) == (12.0, 0.0)
+    for api in apis:
+        api.close()
+
+
 def test_clients_that_do_not_share_a_pace_are_counted(lambda_service, key, tmp_path, sim_clock):
     """The witness sees violations of both rates."""
     apis = [lambda_client.service(lambda_service.base, key, tmp_path / name, sim_clock) for name in "ab"]

@@ -344,6 +344,7 @@ def test_json_is_one_object_a_line_with_metric_lines(aware):
     lines = [json.loads(line) for line in aware.ok("--job", "steps.toml", "--json").splitlines()]
     assert all([*line][:2] == ["version", "kind"] and "rehearsed" in line for line in lines)
     assert {line["kind"] for line in lines} >= {"plan", "stage", "metric", "end"}
+    assert "curve" in {line.get("name") for line in lines if line["kind"] == "stage"}
     metric = next(line for line in lines if line.get("name") == "loss")
     assert set(metric) == METRIC
     assert (lines[-1]["kind"], lines[-1]["state"]) == ("end", "succeeded")
