@@ -684,13 +684,17 @@ class Stopped(Shape):
 
 
 class RecoveredRun(Part):
-    """One run of `launch recover`. `outcome` is recovered, by-another, nothing-to-do, waiting or failed; `words` say more."""
+    """One run of `launch recover`. `outcome` is recovered, by-another, nothing-to-do, waiting or failed; `words` say more.
+
+    With --dry-run it is `planned` where something would be done; `rental` is what would be rented for that, else null.
+    """
 
     run: str
     host: str
     outcome: str
     state: str
     words: str | None
+    rental: RentalShown | None
 
 
 class Recovered(Shape):

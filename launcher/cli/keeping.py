@@ -24,13 +24,15 @@ DENIED = 8
 
 @contextlib.contextmanager
 def handing_over(tenant: Tenant | None, mirror: Mirror, view: View) -> Iterator[None]:
-    """Leave the rental to a process in the background if the block fails, as on a full disk; it tries again.
+    """Leave the rental to a process in the background if the block fails, as on a full disk or by a bug; it tries again.
 
     Without a key that would help nobody, and only the cost is said.
     """
     try:
         yield
-    except (LaunchError, OSError) as error:
+    except typer.Exit:
+        raise
+    except Exception as error:  # a bug too
         if tenant is None or tenant.is_keeper or tenant.is_released or not tenant.rental.is_open:
             raise
         if isinstance(error, ServiceAuthError):
@@ -45,7 +47,7 @@ def handing_over(tenant: Tenant | None, mirror: Mirror, view: View) -> Iterator[
 
 
 def keep(follow: Callable[[], None], tenant: Tenant, mirror: Mirror, view: View) -> None:
-    """Follow a run until its rent has ended; try again after each failure, also of launcher itself. Once the time is up, end the rent all the same.
+    """Follow a run until its rent has ended; try again after each failure, also by a bug. Once the time is up, end the rent all the same.
 
     It returns too if another command asks for the machine, as one with another key does once ours is refused. Raises the
     failure if the rent ended without the run's end, or the key is accepted no more.

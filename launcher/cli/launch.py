@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -30,11 +30,8 @@ from launcher.cli.options import (
     seconds,
 )
 from launcher.cli.quick import QuickCommand
-from launcher.cli.say import complain, say
+from launcher.cli.say import complain
 from launcher.errors import UsageError
-
-if TYPE_CHECKING:
-    from launcher.runs.request import Request
 
 HELP = """Take a fine-tune to a GPU that you can reach, and bring the adapter home.
 
@@ -186,7 +183,11 @@ def launch(
         allows_substitute=allow_substitute,
     )
     if dry_run:
-        _preview(request, probe, as_json)
+        from launcher.cli.preview_view import show_preview
+        from launcher.runs.previewing import preview
+        from launcher.runs.probing import saved_probe
+
+        show_preview(preview(request, saved_probe(probe) if probe else None), as_json=as_json)
         return
     from launcher.cli.follow import start_and_follow
     from launcher.cli.screens import make_view
@@ -194,47 +195,3 @@ def launch(
 
     view = make_view(as_json, is_quiet=quiet)
     start_and_follow(lambda: start(request, view), view, detach=detach)
-
-
-def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
-    from launcher.cli.rental_text import rental_shape, show_rental
-    from launcher.cli.session_text import session_shape, show_session
-    from launcher.runs.previewing import preview
-    from launcher.runs.probing import saved_probe
-
-    plan, findings, cargo, session, rental = preview(request, saved_probe(probe) if probe else None)
-    if as_json:
-        import json
-
-        from launcher.cli.answer import plain
-        from launcher.cli.json_shapes import CargoWithPaths, Preview
-
-        shown = CargoWithPaths(**cargo.to_json(), paths=sorted(cargo.paths))
-        places = {"session": session_shape(session), "rental": rental_shape(rental)}
-        found = {"findings": list(findings), "cargo": shown}
-        values = plain(Preview(plan=plan, digest=plan.digest, **found, **places))
-        ordered = json.loads(json.dumps(values, sort_keys=True))  # the same plan gives the same bytes
-        first = {name: ordered.pop(name) for name in ("version", "kind")}
-        print(json.dumps({**first, **ordered}, separators=(",", ":")))
-        return
-    from launcher.cli.cargo_view import show_cargo
-    from launcher.cli.plan_text import show_findings, show_plan
-
-    show_plan(plan, findings)
-    show_cargo(cargo)
-    if session is not None:
-        show_session(session)
-    if rental is not None:
-        show_rental(rental)
-    if plan.secrets:
-        say(f"  secrets    {', '.join(plan.secrets)}   (their values are read at launch)")
-    show_findings(findings)
-    if not any(finding.level == "refuse" for finding in findings):
-        is_blind = any(finding.code == "not-reached" for finding in findings)
-        say(
-            "not all was checked; nothing was sent"
-            if is_blind
-            else "the checks pass; nothing was sent"
-            if rental is None
-            else "the checks pass; nothing was rented or sent"
-        )

@@ -26,7 +26,7 @@ def reconcile(
         typer.Option(
             "--adopt",
             metavar="INSTANCE",
-            help="End this instance of the account, whoever made it. What a run of this machine made there comes home first.",
+            help="End this instance of the account, whoever made it. What a run of this machine made there comes home first; for another computer's you are asked.",
         ),
     ] = None,
     force: Annotated[
@@ -41,6 +41,14 @@ def reconcile(
             help="End what --adopt names from this time on, e.g. 2026-11-26T02:10Z. Until it is gone the exit code is 5.",
         ),
     ] = None,
+    sure: Annotated[
+        bool,
+        typer.Option(
+            "--yes",
+            "-y",
+            help="End what --adopt names though it was rented on another computer, without asking.",
+        ),
+    ] = False,
     dismiss: Annotated[
         str | None,
         typer.Option(
@@ -54,7 +62,8 @@ def reconcile(
     """End rented machines that no run needs, after their runs' files have come home.
 
     It compares the list of rentals on this machine with what the account has. A machine whose run goes on is looked after again. Only instances that carry a mark of this
-    machine's rentals are ended, and those that --adopt names. The exit code is 1 if something of ours is still paid for and not needed.
+    machine's rentals are ended, and those that --adopt names. The exit code is 1 if something of ours is still paid for and not needed,
+    and 3 if --adopt names an instance of another computer, and there is no terminal to ask at and no --yes.
 
     A rental that was made with another API key, whose account this one's is not, can neither be seen nor ended. If that key is lost, look at the account's own page, then --dismiss it.
 
@@ -71,17 +80,18 @@ def reconcile(
     from launcher.runs.silent_view import SilentView
 
     if dismiss is not None:
-        if dry_run or adopt or after is not None or force or as_json:
+        if dry_run or adopt or after is not None or force or sure or as_json:
             raise UsageError(
                 "reconcile: --dismiss goes with no other option\n  next   launch reconcile --dismiss RUN"
             )
         _dismiss(dismiss)
         return
-    named = Named(adopt or (), None if after is None else _moment(after), force)
+    named = Named(adopt or (), None if after is None else _moment(after), force, sure)
     if named.after is not None and not named.instances:
         raise UsageError("reconcile: --after is for what --adopt names\n  next   launch reconcile")
-    if force and not named.instances:
-        raise UsageError("reconcile: --force is for what --adopt names\n  next   launch reconcile")
+    for flag, is_given in (("--force", force), ("--yes", sure)):
+        if is_given and not named.instances:
+            raise UsageError(f"reconcile: {flag} is for what --adopt names\n  next   launch reconcile")
     view = SilentView() if as_json else make_view(as_json_lines=False)
     reports = reconcile_all(named, view, dry_run=dry_run)
     if as_json:

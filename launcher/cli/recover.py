@@ -23,8 +23,10 @@ from launcher.cli.options import (
 from launcher.cli.say import say
 
 if TYPE_CHECKING:
+    from launcher.runs.arriving import MoveRequest
     from launcher.runs.mirror import Mirror
     from launcher.runs.recovering import Recovery
+    from launcher.runs.view import View
 
 
 def recover(
@@ -42,6 +44,12 @@ def recover(
         typer.Option(
             "--abandon",
             help="With --host: even if the run's own host does not answer. It may train on until it is reached.",
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Say what would be done, and what that costs; stop, rent and send nothing."
         ),
     ] = False,
     sure: SendSecretsFlag = False,
@@ -72,6 +80,7 @@ def recover(
         launch recover w8q2 --host lab
         launch recover w8q2 --host lab --abandon
         launch recover w8q2 --host lambda --profile a100_40gb
+        launch recover w8q2 --host lambda --dry-run
     """
     from launcher.cli.screens import make_view
     from launcher.errors import UsageError
@@ -86,15 +95,14 @@ def recover(
         more = " --abandon" if abandon else ""
         raise UsageError(f"{words}\n  next   launch recover {run or 'RUN'} --host {host or 'HOST'}{more}")
     view = make_view(as_json, is_quiet=quiet)
-    request = recovering.RecoverRequest(env_files or (), sure)
+    request = recovering.RecoverRequest(env_files or (), sure, dry_run)
     if every:
         found = recovering.recover_all(host, request, view)
     elif host is not None and known is not None:
         from launcher.runs.arriving import MoveRequest
-        from launcher.runs.moving import move
 
         request_there = MoveRequest(host, profile, env_files or (), sure, seconds(wait), abandon)
-        found = [move(known, request_there, view)]
+        found = [_moved(known, request_there, view, dry_run=dry_run)]
     else:
         found = [recovering.recover(run, host, request, view)]
     if as_json:
@@ -105,6 +113,17 @@ def recover(
         raise typer.Exit(1)
     if any(one.outcome == recovering.Outcome.WAITING for one in found):
         raise typer.Exit(5)
+
+
+def _moved(run: Mirror, request: MoveRequest, view: View, *, dry_run: bool) -> Recovery:
+    """Have a run go on at another host, or only find out what that would be."""
+    if dry_run:
+        from launcher.runs.move_preview import preview_move
+
+        return preview_move(run, request, view)
+    from launcher.runs.moving import move
+
+    return move(run, request, view)
 
 
 def _known(run: str) -> Mirror | None:
@@ -121,10 +140,16 @@ def _known(run: str) -> Mirror | None:
 def _answer(found: list[Recovery]) -> None:
     from launcher.cli import json_shapes
     from launcher.cli.answer import answer
+    from launcher.cli.rental_text import rental_shape
 
     rows = [
         json_shapes.RecoveredRun(
-            run=one.run, host=one.host, outcome=one.outcome, state=one.state, words=one.words or None
+            run=one.run,
+            host=one.host,
+            outcome=one.outcome,
+            state=one.state,
+            words=one.words or None,
+            rental=rental_shape(one.rental),
         )
         for one in found
     ]
@@ -132,6 +157,7 @@ def _answer(found: list[Recovery]) -> None:
 
 
 def _show(found: list[Recovery]) -> None:
+    from launcher.cli.rental_text import show_rental
     from launcher.runs.recovering import Outcome
 
     if not found:
@@ -142,6 +168,10 @@ def _show(found: list[Recovery]) -> None:
         if one.outcome == Outcome.RECOVERED:
             where = f" {first}" if first else ""
             say(f"{one.run} on {one.host} goes on{where}   launch attach {short}")
+        elif one.outcome == Outcome.PLANNED:
+            if one.rental is not None:
+                show_rental(one.rental)
+            say(f"{one.run}: without --dry-run it {first}")
         elif one.outcome in (Outcome.BY_ANOTHER, Outcome.NOTHING_TO_DO):
             by = f", recovered {first}" if first else ""
             say(f"{one.run} on {one.host} is {one.state}{by}: nothing to do   launch attach {short}")

@@ -35,6 +35,9 @@ def rerun(
     name: NameOption = None,
     wait: WaitOption = None,
     detach: DetachFlag = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and the findings of its checks; send nothing.")
+    ] = False,
     sure: SureFlag = False,
     quiet: QuietFlag = False,
     _color: ColorOption = None,
@@ -51,14 +54,21 @@ def rerun(
         launch rerun last
         launch rerun w8q2 --set seed=2
         launch rerun w8q2 --host lab
+        launch rerun w8q2 --host lambda --dry-run
     """
-    from launcher.cli.follow import start_and_follow
-    from launcher.cli.screens import make_view
     from launcher.runs.control import locate
-    from launcher.runs.rerunning import Changes
+    from launcher.runs.rerunning import Changes, preview_rerun
     from launcher.runs.rerunning import rerun as start
 
-    view = make_view(as_json, is_quiet=quiet)
     _, parent = locate(run, None)
     changes = Changes(host, profile, tuple(settings or ()), name, tuple(env_files or ()), seconds(wait), sure)
+    if dry_run:
+        from launcher.cli.preview_view import show_preview
+
+        show_preview(preview_rerun(parent, changes), as_json=as_json)
+        return
+    from launcher.cli.follow import start_and_follow
+    from launcher.cli.screens import make_view
+
+    view = make_view(as_json, is_quiet=quiet)
     start_and_follow(lambda: start(parent, changes, view), view, detach=detach)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import ConfigDict, TypeAdapter
 from rich.filesize import decimal
 
-from launcher.errors import AgentError, RunError, UnreachableError
+from launcher.errors import AgentError, RunError, UnreachableError, UsageError
 from launcher.hosts import Desk
 from launcher.runs import departures, resolve, tenancies
 from launcher.runs.abandoning import check_without, go_on_without
@@ -72,8 +72,13 @@ def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
     return move_to_rented(mirror, target, request, view)
 
 
-def check_move(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> str:
-    """Return the host whose word a run's plan is; raise what a move is refused for, as far as the old host knows."""
+def check_move(
+    mirror: Mirror, target: Host, request: MoveRequest, view: View, *, gives_up: bool = True
+) -> str:
+    """Return the host whose word a run's plan is; raise what a move is refused for, as far as the old host knows.
+
+    A successor that another client has begun is given up if it never began to train, unless that is not wanted.
+    """
     try:
         desk = connected(view, functools.partial(reach, mirror.host(), mirror))
     except UnreachableError as error:
@@ -85,6 +90,8 @@ def check_move(mirror: Mirror, target: Host, request: MoveRequest, view: View) -
         outlook = old.runs.outlook(mirror.run)
         departure = departures.departure_of(mirror)
         moved = outlook.moved or (departure.to if departure is not None else None)
+        if moved is not None and not gives_up:
+            raise UsageError(departures.moved_words(mirror, moved))
         if moved is not None:
             give_up_elsewhere(mirror, moved, view)
         refuse_unresumable(resumes=outlook.resumes, mirror=mirror, host=target.name)

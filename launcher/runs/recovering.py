@@ -26,6 +26,7 @@ from launcher.runtimes.runtime import Resumption
 from launcher.values.record import State, Summary, is_terminal
 
 if TYPE_CHECKING:
+    from launcher.runs.rental_choice import RentalChoice
     from launcher.runs.view import Stage, View
     from launcher.values.answers import ResumedRun
     from launcher.values.image import BuildOptions
@@ -43,23 +44,26 @@ class Outcome(StrEnum):
     NOTHING_TO_DO = "nothing-to-do"
     WAITING = "waiting"
     FAILED = "failed"
+    PLANNED = "planned"
 
 
 class Recovery(NamedTuple):
-    """What became of a run, its state now, and more in words."""
+    """What became of a run, its state now, and more in words; what would be rented for it, if it was only looked at."""
 
     run: str
     host: str
     outcome: Outcome
     state: str
     words: str = ""
+    rental: RentalChoice | None = None
 
 
 class RecoverRequest(NamedTuple):
-    """Files with secrets, and whether a plan that the host sent may name some."""
+    """Files with secrets, and whether a plan that the host sent may name some. `is_dry`: only say what would be done."""
 
     env_files: Sequence[str] = ()
     is_sure: bool = False
+    is_dry: bool = False
 
 
 def recover(word: str, host_name: str | None, request: RecoverRequest, view: View) -> Recovery:
@@ -122,6 +126,9 @@ def recover_on(desk: Desk, mirror: Mirror, request: RecoverRequest, view: View) 
     if summary.state not in TO_RECOVER:
         _note_unread(run, request, view)
         return Recovery(run, host, Outcome.NOTHING_TO_DO, summary.state)
+    if request.is_dry:
+        words = f"goes on: it is {summary.state}{f' ({summary.reason})' if summary.reason else ''}; nothing was sent"
+        return Recovery(run, host, Outcome.PLANNED, summary.state, words)
     return _recover(desk, mirror, summary, request, view)
 
 

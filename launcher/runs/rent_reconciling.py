@@ -8,11 +8,18 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from launcher.errors import LaunchError, ServiceError, UnknownNameError, UnreachableError, UsageError
+from launcher.errors import (
+    LaunchError,
+    RefusedError,
+    ServiceError,
+    UnknownNameError,
+    UnreachableError,
+    UsageError,
+)
 from launcher.hosts.reconciler import Reconciled, reconcile, survey
 from launcher.hosts.rental_account import LambdaAccount, has_key, open_account
 from launcher.hosts.renter import Ending, Renter
-from launcher.planning.reconciling import GRACE_S, has_any_of
+from launcher.planning.reconciling import GRACE_S, has_any_of, owner_of
 from launcher.runs import resolve, tenancies
 from launcher.runs.adopting import bring_home_first
 from launcher.runs.control import known_summary
@@ -43,19 +50,21 @@ class Report(NamedTuple):
 class Named(NamedTuple):
     """Instances that the user wants ended, whoever's they are, and from which time on; None for now.
 
-    With `force` also if what their runs made is lost with them.
+    With `force` also if what their runs made is lost with them. `is_sure`: nobody is asked about those of other computers.
     """
 
     instances: Sequence[str] = ()
     after: float | None = None
     force: bool = False
+    is_sure: bool = False
 
 
 def reconcile_all(named: Named, view: View, *, dry_run: bool) -> list[Report]:
     """Reconcile every account that this user has rented at, or that a table here names.
 
-    With `dry_run` nothing is changed. Raises RunError if what a named machine has does not come home. One that fails keeps no other. Raises BadFileError or ServiceAuthError without a key,
-    and ServiceError.
+    With `dry_run` nothing is changed. Raises RunError if what a named machine has does not come home, RefusedError if the end of
+    one that was not rented here is not agreed to. One that fails keeps no other. Raises BadFileError or ServiceAuthError
+    without a key, and ServiceError.
     """
     reports, failed = [], []
     for settings in _accounts(named.instances):
@@ -116,6 +125,8 @@ def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: b
     try:
         with _asking(view, settings):
             found = _at(account, [*tenancies.rented()])
+        if not dry_run and named.after is None and not named.is_sure:
+            _agree_to_end(renter, adopted, view)
         unsure = _unsure_of(account, view)
         if dry_run:
             wanted = {one.rental.intent.run for one in found if _would_go_on(one, view)}
@@ -138,6 +149,31 @@ def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: b
         return _report(renter, done)
     finally:
         account.close()
+
+
+def _agree_to_end(renter: Renter, adopted: Sequence[str], view: View) -> None:
+    """Ask whether named instances that were not rented here are to be ended: nothing of theirs can come home.
+
+    Raises RefusedError for no, and without a terminal.
+    """
+    rentals = renter.ledger.rentals()
+    known = {rental.instance for rental in rentals}
+    if known.issuperset(adopted):
+        return
+    found = [one for one in renter.provider.instances() if one.id in adopted and one.id not in known]
+    others = [one for one in found if owner_of(one, rentals) is None]
+    if not others:
+        return
+    lines = [
+        f"{one.id}: {', '.join(filter(None, (one.type, one.region, one.word, one.name)))}" for one in others
+    ]
+    words = "\n".join([*lines, "not rented on this machine: what is only there is lost with it"])
+    answer = view.agrees(words)
+    if answer is None:
+        ids = " ".join(f"--adopt {one.id}" for one in others)
+        raise RefusedError(f"nothing was ended: {words}\n  if that is meant   launch reconcile {ids} --yes")
+    if not answer:
+        raise RefusedError("nothing was ended, as you answered\n  what there is   launch reconcile --dry-run")
 
 
 @contextlib.contextmanager

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 from launcher.runs.launching import Started, launch
 from launcher.runs.mirror import Mirror
 from launcher.runs.plan_differences import flat
-from launcher.runs.request import recall
+from launcher.runs.previewing import Preview, preview
+from launcher.runs.request import Request, recall
 from launcher.runs.verifiable import refuse_verification
 from launcher.runs.view import View
-from launcher.values.plan import Plan
+from launcher.values.plan import Finding, Plan
 
 MOST_DIFFERENCES = 8
 MOST_CELLS = 40
@@ -32,24 +33,37 @@ class Changes(NamedTuple):
 
 def rerun(parent: Mirror, changes: Changes, view: View) -> Started:
     """Launch what a run was launched with, with some changes, and show in what its plan differs. Raises what `launch` raises."""
-    request = recall(parent)
-    before = parent.whole_plan()
-    refuse_verification(before, parent)
-    started = launch(
-        request._replace(
-            host=changes.host or request.host,
-            profile=changes.profile or request.profile,
-            settings=[*request.settings, *changes.settings],
-            name=changes.name or request.name,
-            env_files=[*request.env_files, *changes.env_files],
-            wait_s=changes.wait_s,
-            is_sure=changes.is_sure,
-        ),
-        view,
-    )
-    if found := differences(before, started.mirror.whole_plan()):
+    request = _changed(parent, changes)
+    started = launch(request, view)
+    if found := differences(parent.whole_plan(), started.mirror.whole_plan()):
         view.note(f"differs from {parent.short}: {', '.join(found)}")
     return started
+
+
+def preview_rerun(parent: Mirror, changes: Changes) -> Preview:
+    """Return what that launch would be, with what its plan has otherwise as a note. Raises what `preview` raises."""
+    found = preview(_changed(parent, changes))
+    changed = differences(parent.whole_plan(), found.plan)
+    if not changed:
+        return found
+    words = f"differs from {parent.short}: {', '.join(changed)}"
+    note = Finding(level="note", code="differs", message=words)
+    return found._replace(findings=(*found.findings, note))
+
+
+def _changed(parent: Mirror, changes: Changes) -> Request:
+    """Return the request that a run came from, with some changes. Raises UsageError, BadFileError."""
+    request = recall(parent)
+    refuse_verification(parent.whole_plan(), parent)
+    return request._replace(
+        host=changes.host or request.host,
+        profile=changes.profile or request.profile,
+        settings=[*request.settings, *changes.settings],
+        name=changes.name or request.name,
+        env_files=[*request.env_files, *changes.env_files],
+        wait_s=changes.wait_s,
+        is_sure=changes.is_sure,
+    )
 
 
 def differences(before: Plan, now: Plan) -> list[str]:

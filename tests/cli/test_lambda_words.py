@@ -460,7 +460,7 @@ def test_reconcile_shows_what_it_waits_for_and_for_how_long(person, service):
     (account,) = service.state.accounts
     one = service.state.stranger(account, "launch-261122-sft-k3f9w2-abcdefgh2345")
     service.state.habits.end_s = 1
-    words = [*LAUNCH, "reconcile", "--adopt", one.id]
+    words = [*LAUNCH, "reconcile", "--adopt", one.id, "--yes"]
     with Screen(words, {**person.env, "TERM": "xterm-256color"}, person.project, 120) as screen:
         for second in ("0:03", "0:04"):
             screen.until(lambda lines, shown=f"  {second}  ending {one.id}": shown in lines[-1])
@@ -468,6 +468,32 @@ def test_reconcile_shows_what_it_waits_for_and_for_how_long(person, service):
         assert screen.process.returncode == 0
     (row,) = [line.split() for line in lines if line.startswith(one.id) and "ended" in line]
     assert row[1:5] == ["-", "-", "ended", "named"]
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_a_machine_of_another_computer_is_not_ended_unasked(person, service, answer):
+    """An id is soon mistaken: what it is, is said first. The line for cron asks nobody, nor does a dry run."""
+    (account,) = service.state.accounts
+    one = service.state.stranger(account, "their-training")
+    words = ("reconcile", "--adopt", one.id)
+    assert "adopted" in person.run(*words, "--dry-run").stdout
+    for more in ((), ("--force",), ("--json",)):
+        seen = person.run(*words, *more)
+        assert (seen.returncode, seen.stdout) == (3, ""), seen.stderr
+        assert f"{one.id}: gpu_1x_a10, us-east-1, booting, their-training" in seen.stderr
+        assert f"launch reconcile --adopt {one.id} --yes" in seen.stderr
+    assert person.run(*words, "--after", "2099-01-01T00:00Z").returncode == 5
+    assert service.alive() == [one]
+    with Screen([*LAUNCH, *words], {**person.env, "TERM": "xterm-256color"}, person.project, 120) as screen:
+        lines = screen.until(lambda lines: lines[-1].startswith("go on?"))
+        assert any("not rented on this machine: what is only there is lost" in line for line in lines)
+        screen.type(f"{answer}\n")
+        screen.to_the_end()
+        assert screen.process.returncode == (0 if answer == "y" else 3)
+    assert service.alive() == ([] if answer == "y" else [one])
+    if answer == "n":
+        assert person.run(*words, "--after", "2020-01-01T00:00Z").returncode == 0
+        assert service.alive() == []
 
 
 # the hosts

@@ -66,6 +66,9 @@ def test_a_move_goes_to_an_ssh_host_too_and_twice_is_once(two):
     """The second one says that there is nothing to do, or that it has ended; another host is refused by name."""
     client = two.client
     run = two.started("local", later=2.0)
+    looked = client.ok("recover", run, "--host", "A", "--dry-run")
+    assert f"{run}: without --dry-run it goes on from its last checkpoint" in looked
+    assert client.summary(run)["state"] == "running"
     client.ok("recover", run, "--host", "A")
     ((child, _),) = two.runs_on("A").items()
     seen = client.run("recover", run, "--host", "A")
@@ -82,6 +85,7 @@ def test_the_same_host_is_no_move(two):
     """The run is recovered there, or needs nothing."""
     run = two.started("local", pause=0.2, later=1.0)
     assert "nothing to do" in two.client.ok("recover", run, "--host", "local")
+    assert "nothing to do" in two.client.ok("recover", run, "--host", "local", "--dry-run")
     two.client.ok("attach", run)
     two.judge()
 
@@ -112,8 +116,9 @@ def test_what_is_refused_leaves_the_run_as_it_is(two, ssh_host, body, words, mor
     log = two.roots["A"] / "runs" / run / "record" / "0002" / "log.txt"
     until(lambda: log.exists() and b"up" in log.read_bytes(), "the training")
     del client.variables["HF_TOKEN"]
-    seen = client.run("recover", run, "--host", "local", *more)
-    assert (seen.returncode, named in seen.stderr) == (code, True), seen.stderr
+    for dry in ((), ("--dry-run",)):
+        seen = client.run("recover", run, "--host", "local", *more, *dry)
+        assert (seen.returncode, named in seen.stderr) == (code, True), seen.stderr
     assert two.runs_on("A") == {run: "running"}
     assert two.runs_on("local") == {}
     client.ok("stop", "--now", run)

@@ -1,5 +1,7 @@
 """Runs that go on at a rented machine, and runs of a rented machine that go on elsewhere, by the stand-in's own account."""
 
+import json
+import re
 import signal
 import subprocess
 
@@ -170,3 +172,37 @@ def test_a_successor_whose_machine_dies_before_a_checkpoint_is_here(project):
     project.client.run("attach", child)
     until(lambda: not project.ours(), "the end of the rent")
     assert (project.client.runs / child / "artifacts" / "weights").is_file()
+
+
+def test_a_move_is_looked_at_before_it_is_made(project):
+    """`--dry-run` shows the plan and the price, for people and for programs; the run goes on, and nothing is rented."""
+    run = waiting(project, "--host", "local")
+    looked = ("recover", run, *ON_RENTED, "--dry-run")
+    seen = project.client.run(*looked)
+    assert seen.returncode == 0, seen.stderr
+    assert re.search(r"  rent +gpu_1x_a100 at \$1\.99/h in .*: at most \$7\.96 in 4 h", seen.stdout), (
+        seen.stdout
+    )
+    assert "A100 40 GB" in seen.stderr
+    assert f"{run}: without --dry-run it goes on from its last checkpoint" in seen.stdout
+    (row,) = json.loads(project.client.ok(*looked, "--json").splitlines()[-1])["runs"]
+    assert (row["outcome"], row["rental"]["largest_cents"]) == ("planned", 796)
+    project.table(confirm_above=0.01)
+    assert "more than confirm_above" in project.client.seen(*looked)
+    assert (project.service.of("launch"), project.rentals()) == ([], ())
+    assert project.client.summary(run)["state"] == "running"
+    project.client.ok("stop", "--yes", run)
+
+
+def test_what_is_launched_again_is_looked_at_before(project):
+    """`launch rerun --dry-run` shows what a launch would, with its price, and what its plan has otherwise."""
+    run = waiting(project, "--host", "local")
+    looked = ("rerun", run, *ON_RENTED, "--dry-run")
+    seen = project.client.ok(*looked)
+    assert "the checks pass; nothing was rented or sent" in seen
+    assert "at most $7.96 in 4 h" in seen
+    assert re.search(rf"differs from {run[-6:]}: .*host local → rented", seen), seen
+    found = json.loads(project.client.ok(*looked, "--json"))
+    assert (found["kind"], found["rental"]["largest_cents"]) == ("preview", 796)
+    assert (project.service.of("launch"), len([*project.client.runs.glob("2*")])) == ([], 1)
+    project.client.ok("stop", "--yes", run)

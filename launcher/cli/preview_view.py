@@ -1,0 +1,54 @@
+"""What a launch would be, for people and as JSON: its plan, what speaks against it, what travels, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from launcher.cli.answer import plain
+from launcher.cli.cargo_view import show_cargo
+from launcher.cli.plan_text import show_findings, show_plan
+from launcher.cli.rental_text import rental_shape, show_rental
+from launcher.cli.say import say
+from launcher.cli.session_text import session_shape, show_session
+
+if TYPE_CHECKING:
+    from launcher.runs.previewing import Preview
+
+
+def show_preview(found: Preview, *, as_json: bool) -> None:
+    """Print it. The same plan gives the same bytes of JSON."""
+    if as_json:
+        _print_json(found)
+        return
+    plan, findings, cargo, session, rental = found
+    show_plan(plan, findings)
+    show_cargo(cargo)
+    if session is not None:
+        show_session(session)
+    if rental is not None:
+        show_rental(rental)
+    if plan.secrets:
+        say(f"  secrets    {', '.join(plan.secrets)}   (their values are read at launch)")
+    show_findings(findings)
+    if not any(finding.level == "refuse" for finding in findings):
+        is_blind = any(finding.code == "not-reached" for finding in findings)
+        say(
+            "not all was checked; nothing was sent"
+            if is_blind
+            else "the checks pass; nothing was sent"
+            if rental is None
+            else "the checks pass; nothing was rented or sent"
+        )
+
+
+def _print_json(found: Preview) -> None:
+    from launcher.cli.json_shapes import CargoWithPaths, Preview
+
+    plan, findings, cargo, session, rental = found
+    shown = CargoWithPaths(**cargo.to_json(), paths=sorted(cargo.paths))
+    places = {"session": session_shape(session), "rental": rental_shape(rental)}
+    values = plain(Preview(plan=plan, digest=plan.digest, findings=list(findings), cargo=shown, **places))
+    ordered = json.loads(json.dumps(values, sort_keys=True))
+    first = {name: ordered.pop(name) for name in ("version", "kind")}
+    print(json.dumps({**first, **ordered}, separators=(",", ":")))

@@ -1,0 +1,68 @@
+"""What a move would be, without making it: what can be refused, the plan there, and what it costs."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from launcher.errors import UsageError
+from launcher.runs import departures, resolve
+from launcher.runs.arriving import Heir, MoveRequest, arrival, connected, consented, resolved_there
+from launcher.runs.farewell import root_of
+from launcher.runs.launching import plan_with
+from launcher.runs.moving import check_move
+from launcher.runs.recovering import Outcome, RecoverRequest, Recovery, recover_on
+from launcher.runs.rental_agreement import agree
+from launcher.runs.rental_choice import question
+from launcher.runs.run_desk import connect
+
+if TYPE_CHECKING:
+    from launcher.runs.mirror import Mirror
+    from launcher.runs.view import View
+    from launcher.values.host import Host
+
+
+def preview_move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
+    """Return what a move of a run would be; its plan is shown. Nothing is stopped, rented or sent.
+
+    Raises what the move itself would, before it stops the run or rents: UsageError, RefusedError, RunError and HostError.
+    """
+    target, request = resolve.host(request.host), request._replace(is_sure=True, wait_s=0.0)
+    departures.check_readable(mirror)
+    if (earlier := departures.intention_of(mirror)) is not None:
+        if (elsewhere := departures.elsewhere(mirror)) is not None:
+            raise UsageError(elsewhere)
+        return _planned(
+            mirror, target, f"takes up its move to {earlier.host} as {earlier.run}, which broke off"
+        )
+    if target.lambda_cloud is not None:
+        return _rented(mirror, target, request, view)
+    with connected(view, functools.partial(connect, target)) as new:
+        if new.root_id == root_of(mirror):
+            return recover_on(new, mirror, RecoverRequest(is_dry=True), view)
+        sender = check_move(mirror, target, request, view, gives_up=False)
+        arrival(new, mirror, target, sender, request, Heir(), view)
+    return _planned(mirror, target, "goes on from its last checkpoint; the checks pass, and nothing was sent")
+
+
+def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> Recovery:
+    sender = check_move(mirror, target, request, view, gives_up=False)
+    before = mirror.whole_plan()
+    consented(mirror, before, target, sender, request, view)
+    resolved = resolved_there(before, target, request.profile or target.profile)
+    agreement = agree(
+        resolved,
+        lambda profile, facts: plan_with(profile, resolved, facts, before.takes),
+        view,
+        like=(before.profile,),
+        is_sure=True,
+    )
+    if (asked := question(agreement.choice)) is not None:
+        view.finding(asked)
+    words = "goes on from its last checkpoint; the checks pass, and nothing was rented or sent"
+    return _planned(mirror, target, words)._replace(rental=agreement.choice)
+
+
+def _planned(mirror: Mirror, target: Host, words: str) -> Recovery:
+    state = mirror.state()
+    return Recovery(mirror.run, target.name, Outcome.PLANNED, state.state if state is not None else "", words)
