@@ -197,7 +197,7 @@ def test_a_folder_of_rentals_that_is_removed_is_said(project):
     assert process.returncode == 4
     assert re.search(r"still rented: \$0\.\d\d so far", said), said
     assert f"launch reconcile --adopt {rental.instance}" in said
-    assert project.client.run("reconcile", "--adopt", rental.instance).returncode == 0
+    assert project.client.run("reconcile", "--adopt", rental.instance, "--yes").returncode == 0
     assert project.ours() == []
 
 
