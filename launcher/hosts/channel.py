@@ -229,10 +229,10 @@ def _pass() -> None:
 class Channel(Passing):
     """The channel to an agent on a host. One request at a time; an idle channel sends pings by itself."""
 
-    def __init__(self, host: str, link: Link) -> None:
+    def __init__(self, host: str, link: Link, *, pings: bool = True) -> None:
         """Take over a fresh link: pass over what a noisy login prints, hand the agent's file over if asked.
 
-        Raises HostError when no agent answers.
+        Without `pings` an idle channel is left to its caller. Raises HostError when no agent answers.
         """
         super().__init__(link)
         self.host = host
@@ -251,7 +251,8 @@ class Channel(Passing):
         except BaseException:
             link.close()
             raise
-        threading.Thread(target=self._keep_alive, name=f"ping {host}", daemon=True).start()
+        if pings:
+            threading.Thread(target=self._keep_alive, name=f"ping {host}", daemon=True).start()
 
     def __enter__(self) -> Self:
         return self

@@ -14,6 +14,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -313,9 +314,13 @@ def _by_paramiko(name: str, user: str | None, port: int | None, jumps: tuple[str
 @contextlib.contextmanager
 def _config_errors(where: str, command: str) -> Iterator[None]:
     """Turn errors in ssh's configuration into BadFileError: paramiko raises many types."""
-    from paramiko import SSHException
-
     try:
         yield
-    except (ValueError, LookupError, RecursionError, SSHException, OSError) as error:
+    except (ValueError, LookupError, RecursionError, OSError, *_errors_of_paramiko()) as error:
         raise BadFileError(f"{where}: {error}\n  look it up   {command}") from error
+
+
+def _errors_of_paramiko() -> tuple[type[Exception], ...]:
+    """Return its own type of errors, if it was loaded: `ssh -G` works without it."""
+    paramiko = sys.modules.get("paramiko")
+    return () if paramiko is None else (paramiko.SSHException,)

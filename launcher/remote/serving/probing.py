@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import Any, List, NamedTuple, Optional
 
 from ..host import probe_host
@@ -30,8 +32,11 @@ def probe(session: Session, request: Probe, _payload: bytes) -> Reply:
 
 
 def root(session: Session, _request: NoArguments, _payload: bytes) -> Reply:
-    """Return what marks a container or an image as belonging to this root."""
-    return Reply({"root": session.label})
+    """Return what marks a container or an image as belonging to this root, and the root's id, None once it is gone."""
+    root_id = None
+    with contextlib.suppress(OSError):
+        root_id = os.readlink(os.path.join(session.root, "root-id"))
+    return Reply({"root": session.label, "id": root_id})
 
 
 def holds(session: Session, _request: NoArguments, _payload: bytes) -> Reply:
