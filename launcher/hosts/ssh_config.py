@@ -316,11 +316,12 @@ def _config_errors(where: str, command: str) -> Iterator[None]:
     """Turn errors in ssh's configuration into BadFileError: paramiko raises many types."""
     try:
         yield
-    except (ValueError, LookupError, RecursionError, OSError, *_errors_of_paramiko()) as error:
+    except _errors_in_config() as error:
         raise BadFileError(f"{where}: {error}\n  look it up   {command}") from error
 
 
-def _errors_of_paramiko() -> tuple[type[Exception], ...]:
-    """Return its own type of errors, if it was loaded: `ssh -G` works without it."""
+def _errors_in_config() -> tuple[type[Exception], ...]:
+    """Return what may be raised while a configuration is read; paramiko has a type of its own, where it was needed for that."""
     paramiko = sys.modules.get("paramiko")
-    return () if paramiko is None else (paramiko.SSHException,)
+    own = () if paramiko is None else (paramiko.SSHException,)
+    return (ValueError, LookupError, RecursionError, OSError, *own)

@@ -233,7 +233,7 @@ class _Agent(paramiko.agent.AgentSSH):
     def _send_message(self, message: paramiko.Message) -> tuple[int, paramiko.Message]:
         began = time.monotonic()
         try:
-            return super()._send_message(message)  # type: ignore[misc]
+            return super()._send_message(message)  # type: ignore[misc, no-any-return]
         finally:
             self.slowest_s = max(self.slowest_s, time.monotonic() - began)
 
