@@ -289,6 +289,10 @@ class Channel(Passing):
         _LOG.debug("%s: %s took %.3f s", self.host, verb, time.monotonic() - began)
         return reply
 
+    def has_same_root(self, deadline_s: float) -> bool:
+        """Whether the host's root is still the one that the agent has greeted with. Raises HostError if it does not answer in time."""
+        return (self.call("root", deadline_s=deadline_s).values.get("id") or "") == self.root_id
+
     def hasten(self) -> None:
         """Have the agent answer at once what it waits with; for another thread than the one that has asked.
 

@@ -23,7 +23,7 @@ from launcher import core_dumps
 from launcher.errors import HostError, LaunchError
 from launcher.hosts import held_socket
 from launcher.hosts.agent_file import MAGIC
-from launcher.hosts.channel import PING_S, Channel, Link, Socket
+from launcher.hosts.channel import DEADLINE_S, PING_S, Channel, Link, Socket
 from launcher.hosts.held import KINDS
 from launcher.hosts.ssh import SshConnection
 from launcher.hosts.ssh_config import hops
@@ -230,11 +230,11 @@ class _Spare:
         self.link: Link = connection.open_link()
         self._channel = Channel(host, self.link, pings=False)
         self.root_id = self._channel.root_id
-        self._channel.call("root")
+        self.answers(DEADLINE_S)
 
     def answers(self, deadline_s: float) -> bool:
         """Whether its root is still the one that it has greeted with. Raises HostError if it does not answer in time."""
-        return (self._channel.call("root", deadline_s=deadline_s).values.get("id") or "") == self.root_id
+        return self._channel.has_same_root(deadline_s)
 
     def close(self) -> None:
         """Let it leave."""
