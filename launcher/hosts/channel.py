@@ -293,6 +293,10 @@ class Channel(Passing):
         """Whether the host's root is still the one that the agent has greeted with. Raises HostError if it does not answer in time."""
         return (self.call("root", deadline_s=deadline_s).values.get("id") or "") == self.root_id
 
+    def load(self) -> None:
+        """Have the agent load what answers its verbs now, not when the first of them is asked. Raises HostError."""
+        self.call("load")
+
     def hasten(self) -> None:
         """Have the agent answer at once what it waits with; for another thread than the one that has asked.
 

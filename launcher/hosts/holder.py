@@ -23,7 +23,7 @@ from launcher import core_dumps
 from launcher.errors import HostError, LaunchError
 from launcher.hosts import held_socket
 from launcher.hosts.agent_file import MAGIC
-from launcher.hosts.channel import DEADLINE_S, PING_S, Channel, Link, Socket
+from launcher.hosts.channel import PING_S, Channel, Link, Socket
 from launcher.hosts.held import KINDS
 from launcher.hosts.ssh import SshConnection
 from launcher.hosts.ssh_config import hops
@@ -36,6 +36,8 @@ ASKED_S = 10.0
 """How long a client may take to say what it wants."""
 MOST_AGE_S = 3600.0
 """A connection takes no new commands after this time: a host's key is looked at again now and then."""
+NEXT_S = 2.0
+"""How long after a command has begun the next agent is started, if the command is not over before."""
 PIECE = 1 << 18
 
 
@@ -79,10 +81,12 @@ class _Holder:
         self._connection = connection
         self._began = began
         self._lock = threading.Lock()
+        self._left = threading.Condition(self._lock)
+        """Told when a client leaves."""
         self._users = 0
         self._idle_since = time.monotonic()
         self._is_over = False
-        self._spare: _Spare | None = _Spare(host.name, connection)
+        self._spare: _Spare | None = self._loaded()
 
     def serve(self, listener: socket.socket, path: Path) -> None:
         """Serve clients until the time is up, the connection is lost, or the socket is no longer ours."""
@@ -110,11 +114,11 @@ class _Holder:
         while self._connection.is_open and self._users:
             time.sleep(LOOK_S / 10)
 
-    def _left_s(self) -> float:
-        """Return for how long the connection is held, if nobody comes meanwhile."""
+    def _left_s(self, besides: int = 0) -> float:
+        """Return for how long the connection is held, if nobody comes meanwhile; so many clients do not count."""
         now = time.monotonic()
         with self._lock:
-            since = now if self._users else self._idle_since
+            since = now if self._users > besides else self._idle_since
         return min(since + self._host.hold, self._began + MOST_AGE_S) - now
 
     def _attend(self, client: socket.socket) -> None:
@@ -136,14 +140,15 @@ class _Holder:
                     kind = type(error).__name__
                     held_socket.say(client, error=kind if kind in KINDS else "HostError", message=str(error))
         finally:
-            with self._lock:
+            with self._left:
                 self._users -= 1
                 if is_user:
                     self._idle_since = time.monotonic()
+                self._left.notify_all()
 
     def _tell(self, client: socket.socket, *, is_last: bool) -> None:
         """Say what is held, and end if this `is_last`."""
-        left_s = max(0.0, self._left_s())
+        left_s = max(0.0, self._left_s(besides=1))
         with self._lock:
             users = self._users - 1
         if is_last:
@@ -203,13 +208,20 @@ class _Holder:
 
     def _make_ready(self) -> None:
         """Start the agent for the next command. One that sshd refuses is started when it is asked for."""
+        with self._left:  # its start would slow down a short command that has just begun
+            self._left.wait_for(lambda: not self._users or self._is_over, NEXT_S)
         with contextlib.suppress(HostError):
-            spare = _Spare(self._host.name, self._connection)
+            spare = self._loaded()
             with self._lock:
                 if self._spare is None and not self._is_over:
                     self._spare = spare
                     return
             spare.close()
+
+    def _loaded(self) -> _Spare:
+        spare = _Spare(self._host.name, self._connection)
+        spare.load()
+        return spare
 
     def _keep_ready(self) -> None:
         """Tell the agent that is ready now and then that we are there."""
@@ -226,11 +238,14 @@ class _Spare:
     """An agent that has greeted, and waits for a client."""
 
     def __init__(self, host: str, connection: SshConnection) -> None:
-        """Start it, and let it answer once. Raises HostError."""
+        """Start it. Raises HostError."""
         self.link: Link = connection.open_link()
         self._channel = Channel(host, self.link, pings=False)
         self.root_id = self._channel.root_id
-        self.answers(DEADLINE_S)
+
+    def load(self) -> None:
+        """Have it load what answers a command, which would wait for that otherwise. Raises HostError."""
+        self._channel.load()
 
     def answers(self, deadline_s: float) -> bool:
         """Whether its root is still the one that it has greeted with. Raises HostError if it does not answer in time."""
