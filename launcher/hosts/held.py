@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -176,13 +176,24 @@ class HeldConnection:
             first, self._first = self._first, None
         return first or self._open(open="agent")
 
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Say that the connection broke, around what uses one of its streams. Why, only the holder knew."""
+        try:
+            yield
+        except TimeoutError:
+            raise
+        except OSError as error:
+            words = f"{self._host}: the connection broke: it was closed"
+            raise ConnectionLostError(self._host, words) from error
+
     def _open(self, **question: Any) -> socket.socket:
         try:
-            return self._ask(OPEN_S, **question)[0]
-        except OSError as error:
-            raise ConnectionLostError(
-                self._host, f"{self._host}: the connection broke: {error.strerror or error}"
-            ) from error
+            with self.errors():
+                return self._ask(OPEN_S, **question)[0]
+        except TimeoutError as error:
+            words = f"{self._host}: no answer within the deadline"
+            raise ConnectionLostError(self._host, words) from error
 
     def _ask(self, timeout_s: float, **question: Any) -> tuple[socket.socket, dict[str, Any]]:
         """Ask for a stream; return it, and what was said with it. Raises OSError or HostError."""
@@ -213,14 +224,22 @@ class HeldLink:
         self._stream = stream
         self._is_alone = is_alone
         self.settimeout = stream.settimeout
-        self.recv = stream.recv
-        self.sendall = stream.sendall
         self.about = connection.about
         self.by_hand = connection.by_hand
         self.open_socket = connection.open_socket
         self.open_port = connection.open_port
         self.open_program = connection.open_program
         self.sever = connection.sever
+
+    def recv(self, size: int, /) -> bytes:
+        """Return some bytes; b"" at the end of the stream."""
+        with self._connection.errors():
+            return self._stream.recv(size)
+
+    def sendall(self, data: bytes, /) -> None:
+        """Send all bytes."""
+        with self._connection.errors():
+            self._stream.sendall(data)
 
     def close(self) -> None:
         """Hang up: the agent leaves."""
