@@ -91,6 +91,7 @@ class _Holder:
     def serve(self, listener: socket.socket, path: Path) -> None:
         """Serve clients until the time is up, the connection is lost, or the socket is no longer ours."""
         own = path.stat().st_ino
+        self._idle_since = time.monotonic()
         listener.settimeout(LOOK_S)
         threading.Thread(target=self._keep_ready, daemon=True).start()
         while not self._is_over and self._connection.is_open and self._left_s() > 0:

@@ -410,11 +410,13 @@ def test_a_secret_that_went_through_a_holder_is_not_in_its_memory(place):
 
 
 def test_nothing_is_held_longer_than_the_table_says(place):
-    """A second after the last command, here: the socket, the process and the connection are gone."""
-    holder = place.leave(place.host(hold=1))
-    with connect(place.host(hold=1)):
-        time.sleep(2)  # it is in use for longer than that
+    """Three seconds after the last command, here: the socket, the process and the connection are gone."""
+    host = place.host(hold=3)
+    holder = place.leave(host)
+    with connect(host):
+        time.sleep(4)  # it is in use for longer than that
         assert place.holders() == [holder]
+        assert not is_gone(holder)
     until(lambda: is_gone(holder), "the end of the holder")
     assert place.held() == []
     until(lambda: place.sshd.streams() == 0, "the end of the connection")
