@@ -77,7 +77,7 @@ def leave() -> None:
     """Let a connection be held for the next command, if this one has spoken to a single host. This waits for nothing."""
     hosts = [*_spoken.values()]
     _spoken.clear()
-    if len(hosts) != 1 or hosts[0] is None:
+    if len(hosts) != 1 or hosts[0] is None or not held_socket.KNOWS_PEERS:
         return
     kept = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
     with contextlib.suppress(OSError):

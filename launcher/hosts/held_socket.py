@@ -27,6 +27,8 @@ WAY = ("name", "address", "port", "user", "identity_file", "known_hosts", "root"
 MOST_SAID = 64 * 1024
 MOST_PATH = 100
 """Bytes of a socket's path; systems allow 104 to 108."""
+KNOWS_PEERS = hasattr(socket, "SO_PEERCRED")
+"""Whether the system says whose process is at the other end: Linux does."""
 _SIZE = struct.Struct(">I")
 _PEER = struct.Struct("3i")
 
@@ -84,10 +86,9 @@ def connect(path: Path, timeout_s: float) -> socket.socket:
 
 def check_peer(stream: socket.socket) -> None:
     """Check that the process at the other end is this user's, as the kernel says. Raises UnsafeSocketError."""
-    option = getattr(socket, "SO_PEERCRED", None)  # Linux
-    if option is None:
+    if not KNOWS_PEERS:
         raise UnsafeSocketError("this system does not say whose process is at the other end")
-    _, user, _ = _PEER.unpack(stream.getsockopt(socket.SOL_SOCKET, option, _PEER.size))
+    _, user, _ = _PEER.unpack(stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if user != os.getuid():
         raise UnsafeSocketError(f"a process of another user (uid {user}) is at the other end")
 

@@ -21,8 +21,9 @@ from testbed.link import Link
 from testbed.sshd import ADDRESS
 
 from launcher.errors import ConnectionLostError, NobodyListensError, RefusedStreamError
-from launcher.hosts import connect, held, held_socket, open_line
+from launcher.hosts import connect, held, held_socket, open_line, ssh_keys
 from launcher.hosts.held import HeldConnection
+from launcher.hosts.ssh import SshConnection
 
 pytestmark = pytest.mark.testbed
 
@@ -437,6 +438,19 @@ def test_nothing_is_held_where_somebody_was_asked(place):
     held.note(place.host(), needs_person=True)
     held.leave()
     assert place.holders() == []
+
+
+def test_a_login_knows_whether_it_needed_somebody(place, monkeypatch):
+    """A key with a passphrase does, even when it was unlocked before; a plain one does not."""
+    locked = place.client.home / "locked"
+    shutil.copy(place.sshd.folder / "client_key", locked)
+    words = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "a phrase", "-f", str(locked)]
+    subprocess.run(words, check=True, capture_output=True)
+    unlocked = ssh_keys._load(str(locked), "a phrase")
+    monkeypatch.setitem(ssh_keys._unlocked, str(locked), unlocked)
+    for key, needs_person in ((locked, True), (place.sshd.folder / "client_key", False)):
+        with contextlib.closing(SshConnection(place.host(identity_file=str(key)))) as connection:
+            assert connection.needs_person == needs_person
 
 
 def test_hosts_shows_what_is_held_and_closes_it(place):
