@@ -228,6 +228,7 @@ def main() -> None:
             sys.stdout.flush()
             _tell_ended_runs()
             _tell_past_limit()
+            _leave_connection()
         sys.exit(code if isinstance(code, int) else 0)
     except WrongWordsError as error:
         tell_wrong_words(error)
@@ -269,6 +270,13 @@ def _tell_past_limit() -> None:
     """Say what is rented beyond its limit. A shell that completes a word is not interrupted."""
     if "_LAUNCH_COMPLETE" not in os.environ and (words := past_limit()):
         complain(words)
+
+
+def _leave_connection() -> None:
+    """Let the connection to a host be held for the next command; few commands have one."""
+    held = sys.modules.get("launcher.hosts.held")
+    if held is not None:
+        held.leave()
 
 
 _CANNOT_WRITE = (errno.ENOSPC, errno.EIO, errno.EBADF)

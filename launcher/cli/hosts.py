@@ -24,6 +24,9 @@ def hosts(
     every: Annotated[
         bool, typer.Option("--all", help="Name the other aliases of ~/.ssh/config too; they are not probed.")
     ] = False,
+    close: Annotated[
+        bool, typer.Option("--close", help="Close the connections that are held for the next command.")
+    ] = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
@@ -34,13 +37,20 @@ def hosts(
     These are this machine, the hosts of launch.toml and ~/.config/launch/hosts.toml, and the aliases of ~/.ssh/config that
     a run of this client is on. All are probed at once. An account of Kaggle's shows the machine that is expected there, and
     its hours; `kaggle` is one if there are credentials for it here. An account at Lambda Cloud shows what would be rented, and
-    its price. What is rented follows: since when, and what it has cost.
+    its price. What is rented follows: since when, and what it has cost. So do the connections that are held for the next
+    command; --close closes them, and does nothing else.
 
     Examples:
         launch hosts
         launch hosts --all --json
+        launch hosts --close
     """
+    if close:
+        _close_held(as_json=as_json)
+        return
+    from launcher.cli.held_text import held_row, show_held
     from launcher.cli.wrapping import say_wrapped
+    from launcher.hosts import held
     from launcher.runs import resolve
     from launcher.runs.open_rentals import open_rentals
     from launcher.runs.probing import aliases_in_use, kaggle_in_use, probe_all
@@ -55,12 +65,14 @@ def hosts(
         rows.extend(probe_all(list(configured.values())))
     rows.sort(key=lambda row: list(configured).index(row.host.name))
     rented = open_rentals(SystemClock().now())
+    connections = held.states()
     if as_json:
         from launcher.cli import json_shapes
         from launcher.cli.answer import answer
         from launcher.cli.rental_text import rental_row
 
         found = {
+            "connections": [held_row(one) for one in connections],
             "rentals": [rental_row(one) for one in rented.rentals],
             "unreadable": [*map(str, rented.unreadable)],
         }
@@ -71,8 +83,26 @@ def hosts(
         from launcher.cli.rental_text import show_rentals
 
         show_rentals(rented)
+    if connections:
+        show_held(connections)
     if aliases:
         say_wrapped(f"aliases of ~/.ssh/config, not probed: {', '.join(aliases)}")
+
+
+def _close_held(*, as_json: bool) -> None:
+    """Close the connections that are held for the next command."""
+    from launcher.cli.held_text import held_row, show_closed
+    from launcher.hosts import held
+
+    connections = held.close_all()
+    if not as_json:
+        show_closed(connections)
+        return
+    from launcher.cli import json_shapes
+    from launcher.cli.answer import answer
+
+    rows = [held_row(one) for one in connections]
+    answer(json_shapes.Hosts(hosts=[], aliases=[], connections=rows, rentals=[], unreadable=[]))
 
 
 @contextlib.contextmanager

@@ -207,15 +207,26 @@ class RentalRow(Part):
     problem: str | None
 
 
+class HeldRow(Part):
+    """A connection that process `pid` holds for the next command: for `left_s` seconds more, if `users` do not use it just now."""
+
+    host: str
+    about: str
+    left_s: float
+    users: int
+    pid: int
+
+
 class Hosts(Shape):
     """`launch hosts`; `aliases` are names of ~/.ssh/config that were not asked.
 
-    `rentals` may cost something just now; `unreadable` are files of the ledger that cannot be read, which may hold others.
+    `connections` are held for the next command; with `--close` they were, and nothing else is looked at. `rentals` may cost something just now; `unreadable` are files of the ledger that cannot be read, which may hold others.
     """
 
     kind: Literal["hosts"] = "hosts"
     hosts: list[HostRow]
     aliases: list[str]
+    connections: list[HeldRow]
     rentals: list[RentalRow]
     unreadable: list[str]
 

@@ -229,10 +229,10 @@ def _pass() -> None:
 class Channel(Passing):
     """The channel to an agent on a host. One request at a time; an idle channel sends pings by itself."""
 
-    def __init__(self, host: str, link: Link) -> None:
+    def __init__(self, host: str, link: Link, *, pings: bool = True) -> None:
         """Take over a fresh link: pass over what a noisy login prints, hand the agent's file over if asked.
 
-        Raises HostError when no agent answers.
+        Without `pings` an idle channel is left to its caller. Raises HostError when no agent answers.
         """
         super().__init__(link)
         self.host = host
@@ -251,7 +251,8 @@ class Channel(Passing):
         except BaseException:
             link.close()
             raise
-        threading.Thread(target=self._keep_alive, name=f"ping {host}", daemon=True).start()
+        if pings:
+            threading.Thread(target=self._keep_alive, name=f"ping {host}", daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -287,6 +288,14 @@ class Channel(Passing):
             reply = self._answer()
         _LOG.debug("%s: %s took %.3f s", self.host, verb, time.monotonic() - began)
         return reply
+
+    def has_same_root(self, deadline_s: float) -> bool:
+        """Whether the host's root is still the one that the agent has greeted with. Raises HostError if it does not answer in time."""
+        return (self.call("root", deadline_s=deadline_s).values.get("id") or "") == self.root_id
+
+    def load(self) -> None:
+        """Have the agent load what answers its verbs now, not when the first of them is asked. Raises HostError."""
+        self.call("load")
 
     def hasten(self) -> None:
         """Have the agent answer at once what it waits with; for another thread than the one that has asked.

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING
 
 from launcher.errors import UsageError
+from launcher.hosts import held
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Channel, Link
 from launcher.hosts.desk import Desk
+from launcher.hosts.held import HeldConnection
 from launcher.hosts.line import Connection, Line
+from launcher.hosts.ssh_config import hops
 from launcher.values.host import Host
+
+if TYPE_CHECKING:
+    from launcher.hosts.ssh import SshConnection
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,9 +68,12 @@ def _link(host: Host) -> Link:
         from launcher.hosts.local import LocalLink
 
         return LocalLink(host)
-    from launcher.hosts.ssh import SshConnection, SshLink  # fabric and paramiko take 0.15 s to import
+    connection = _over_ssh(host)
+    if isinstance(connection, HeldConnection):
+        return connection.only_link()
+    from launcher.hosts.ssh import SshLink
 
-    return SshLink(SshConnection(host))
+    return SshLink(connection)
 
 
 def _connection(host: Host) -> Connection:
@@ -71,6 +81,16 @@ def _connection(host: Host) -> Connection:
         from launcher.hosts.local import LocalConnection
 
         return LocalConnection(host)
-    from launcher.hosts.ssh import SshConnection
+    return _over_ssh(host)
 
-    return SshConnection(host)
+
+def _over_ssh(host: Host) -> HeldConnection | SshConnection:
+    """Return the connection that is held for a host, or a new one."""
+    route = hops(host) if host.hold and held.is_any() else None
+    if route is not None and (connection := held.find(host, route)) is not None:
+        return connection
+    from launcher.hosts.ssh import SshConnection  # fabric and paramiko take 0.15 s to import
+
+    made = SshConnection(host, route)
+    held.note(host, needs_person=made.needs_person)
+    return made

@@ -49,8 +49,8 @@ class SshConnection:
     Any thread may use it.
     """
 
-    def __init__(self, host: Host) -> None:
-        """Connect, and check every hop's key.
+    def __init__(self, host: Host, route: Sequence[Hop] | None = None) -> None:
+        """Connect, and check every hop's key. `route` are its hops, if they were looked up already.
 
         Raises BadFileError, UnreachableError, AuthRefusedError or HostKeyError.
         """
@@ -60,7 +60,9 @@ class SshConnection:
         self._is_closed = threading.Event()
         self._opening = threading.Lock()
         """paramiko keeps one refusal of a channel, whoever has asked for it: channels are opened one at a time."""
-        route = hops(host)
+        self.needs_person = False
+        """Whether somebody was asked for a passphrase, a touch or a confirmation."""
+        route = hops(host) if route is None else route
         try:
             for number, hop in enumerate(route):
                 transport = self._open(hop, route[number - 1] if number else None, is_last=hop is route[-1])
@@ -176,6 +178,7 @@ class SshConnection:
             wire = open_wire(hop, self._clients[-1].get_transport() if self._clients else None)
         self._wires.append(wire)
         trust = Trust(who, host.name, hop, before, wire.peer)
+        login = Login(who, host.name, hop, _ssh_command(host, hop, is_last=is_last))
         connection = fabric.Connection(
             hop.address,
             user=hop.user,
@@ -184,7 +187,7 @@ class SshConnection:
             connect_timeout=CONNECT_S,
             connect_kwargs={
                 "sock": wire,
-                "auth_strategy": Login(who, host.name, hop, _ssh_command(host, hop, is_last=is_last)),
+                "auth_strategy": login,
                 "transport_factory": partial(OrderedTransport, trust.algorithms()),
                 "channel_timeout": CONNECT_S,
                 "banner_timeout": CONNECT_S,
@@ -196,6 +199,7 @@ class SshConnection:
         connection.client.set_missing_host_key_policy(trust)  # it knows no key itself
         with _errors(host, hop, who):
             connection.open()
+        self.needs_person |= login.needs_person
         transport: paramiko.Transport = connection.transport
         return transport
 

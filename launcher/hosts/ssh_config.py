@@ -14,6 +14,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -313,9 +314,14 @@ def _by_paramiko(name: str, user: str | None, port: int | None, jumps: tuple[str
 @contextlib.contextmanager
 def _config_errors(where: str, command: str) -> Iterator[None]:
     """Turn errors in ssh's configuration into BadFileError: paramiko raises many types."""
-    from paramiko import SSHException
-
     try:
         yield
-    except (ValueError, LookupError, RecursionError, SSHException, OSError) as error:
+    except _errors_in_config() as error:
         raise BadFileError(f"{where}: {error}\n  look it up   {command}") from error
+
+
+def _errors_in_config() -> tuple[type[Exception], ...]:
+    """Return what may be raised while a configuration is read; paramiko has a type of its own, where it was needed for that."""
+    paramiko = sys.modules.get("paramiko")
+    own = () if paramiko is None else (paramiko.SSHException,)
+    return (ValueError, LookupError, RecursionError, OSError, *own)

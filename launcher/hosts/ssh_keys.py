@@ -23,6 +23,8 @@ from launcher.hosts.ssh_config import Hop
 
 AUTH_S = 10
 TOUCH_S = 60  # somebody has to touch a hardware key
+PERSON_S = 0.3
+"""An ssh-agent that takes longer than this to answer has asked somebody, as after `ssh-add -c`."""
 ASKED_TIMES = 3
 MOST_TRIES = 5  # sshd's MaxAuthTries is six
 
@@ -48,6 +50,8 @@ class Login:
         self._hop = hop
         self._ssh_command = ssh_command
         self._unusable: list[str] = []
+        self.needs_person = False
+        """Whether somebody had to unlock a key, touch it, or allow its use."""
 
     def authenticate(self, transport: paramiko.Transport) -> None:
         """Offer one key after another until one is accepted. Raises AuthRefusedError or TimeoutError."""
@@ -71,6 +75,7 @@ class Login:
                     continue  # the server rejects this key, or it cannot sign
                 if more:
                     raise self._refusal(f"accepts the key, but requires {', '.join(more)} too")
+                self.needs_person |= limit_s == TOUCH_S or agent.slowest_s > PERSON_S
                 return
         if tries == 0:
             raise NoKeyError(self._host, str(self._refusal("requires a key, and there is none to offer")))
@@ -102,6 +107,7 @@ class Login:
                 continue
             try:
                 key = _unlocked.get(path) or _load(path, None)
+                self.needs_person |= path in _unlocked
             except paramiko.PasswordRequiredException:
                 locked.append(path)
             except (OSError, paramiko.SSHException, ValueError) as error:
@@ -154,6 +160,7 @@ class Login:
         """Ask for a key's passphrase on the terminal, once per process. Raises AuthRefusedError."""
         mend = f"unlock it once   ssh-add {path}"
         with _asking:
+            self.needs_person = True
             if path in _unlocked:
                 return _unlocked[path]
             try:
@@ -208,6 +215,7 @@ class _Agent(paramiko.agent.AgentSSH):
 
     def __init__(self, path: str | None) -> None:
         super().__init__()
+        self.slowest_s = 0.0
         if path is None:
             return
         connection = socket.socket(socket.AF_UNIX)
@@ -221,6 +229,13 @@ class _Agent(paramiko.agent.AgentSSH):
         for key in self.get_keys():
             if "-cert-" in key.name:  # paramiko would offer the bare key under the certificate's name
                 key.public_blob = paramiko.pkey.PublicBlob(key.name, key.blob, key.comment)  # type: ignore[assignment]
+
+    def _send_message(self, message: paramiko.Message) -> tuple[int, paramiko.Message]:
+        began = time.monotonic()
+        try:
+            return super()._send_message(message)  # type: ignore[misc, no-any-return]
+        finally:
+            self.slowest_s = max(self.slowest_s, time.monotonic() - began)
 
     def close(self) -> None:
         """Close the connection to the agent."""

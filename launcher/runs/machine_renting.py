@@ -252,6 +252,7 @@ class _Renting:
                 "address": "0.0.0.0" if instance is None else instance.ip,  # noqa: S104 - until it has booted
                 "user": host.user or USER,
                 "known_hosts": str(place / tenancies.KNOWN_HOSTS),
+                "hold": 0,
                 "sudo": host.sudo or self._order.needs_engine,
             }
         )

@@ -25,6 +25,8 @@ from launcher.values.lambda_settings import LambdaSettings
 Kind = Literal["machine", "kaggle", "lambda-cloud"]
 KAGGLE_RUNTIMES = ("auto", "kaggle")
 """The runtimes of a host of kind `kaggle`; no machine has the second."""
+HOLD_S, MOST_HOLD_S = 60, 3600
+"""How long a connection is kept for the next command, in seconds, by default and at most."""
 
 # OpenSSH's rules, ssh_valid_hostname and ssh_valid_ruser in its readconf.c: a ProxyCommand's shell reads both.
 _NO_ADDRESS = re.compile(r"""^-|^\Z|['`"$\\;&<>|(){},\s\x00-\x1f\x7f]""")
@@ -90,7 +92,8 @@ class Host(MachineKeys):
 
     For an account where machines are rented the keys of a machine are those of what is rented, whose address is known once
     it is. `address` None means this machine, if it is one. An alias of ~/.ssh/config is a host whose address is the alias.
-    `variables`: which of this process's variables a run on this machine gets.
+    `variables`: which of this process's variables a run on this machine gets. `hold`: how many seconds a connection over SSH
+    is kept for the next command, 0 for not at all.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -100,6 +103,7 @@ class Host(MachineKeys):
     address: Annotated[str, AfterValidator(_address)] | None = None
     known_hosts: str | None = None
     variables: Literal["listed", "inherit"] = "listed"
+    hold: Annotated[int, Field(ge=0, le=MOST_HOLD_S)] = HOLD_S
 
     @field_validator("variables")
     @classmethod
@@ -133,6 +137,8 @@ class Host(MachineKeys):
                 del values[key]
         if self.kind == "machine":
             del values["kind"]
+        if self.hold == HOLD_S:
+            del values["hold"]
         return values
 
     @property

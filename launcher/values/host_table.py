@@ -27,11 +27,13 @@ _NOT_OF_KAGGLE = {
     "sudo": "a kernel is Kaggle's own container, and starts no other",
     "build": "the image is Kaggle's own; what a job lacks is installed from its `requirements`",
     "variables": "a kernel inherits no variables from here; use -e NAME=VALUE",
+    "hold": _NO_MACHINE,
 }
 _NOT_OF_LAMBDA = {
     "address": "each machine that is rented has its own, which the service tells",
     "known_hosts": "launcher makes the host key of each machine that it rents, and keeps it with the rental",
     "variables": "a run on a rented machine inherits no variables from here; use -e NAME=VALUE",
+    "hold": "no connection to a machine is kept that may be given back at any moment",
 }
 """The keys of machines that a kind of account does not have, and why."""
 

@@ -4,6 +4,7 @@
 
 start      `launch --help` and `profile list` beside importing typer and rich alone
 launch     a job that only exits, here and on an SSH host on loopback, beside `ssh HOST true`, and its stages
+held       commands through a connection that is held, beside `true` through a live master of ssh, and a launch beside `ssh HOST true`
 unchanged  the ship of 10,000 unchanged files beside an `rsync -a` that finds nothing to do
 far        the first ship of 500 small files at a round trip of 40 ms, beside `tar | ssh`
 image      a job's image built cold, after another requirement, and when it is there, and its size, beside a plain Dockerfile
@@ -162,6 +163,58 @@ def launch(client: Client, host: SshHost) -> Iterator[Figure]:
         yield Figure(
             f"… of it the stage {name}", ms(statistics.median(one[name]["seconds"] for one in found))
         )
+
+
+def wish_s(client: Client, host: SshHost) -> float:
+    """Return how long a stop takes until the wish is on the host's disk, in seconds."""
+    run = client.detached("--host", "A", "--", "sleep", "600")
+    wish = host.root / "runs" / run / "control" / "wish"
+    began = time.perf_counter()
+    stop = client.start("stop", "--now", "--yes", run)
+    until(lambda: "cancel" in wish.read_text(), "the wish on the disk", every=0.001)
+    took_s = time.perf_counter() - began
+    stop.communicate()
+    return took_s
+
+
+def held(client: Client, host: SshHost) -> Iterator[Figure]:
+    """Measure commands through a connection that is held, each in turn with what stands beside it."""
+    table, control = client.project / "launch.toml", client.home / "control"
+    known = table.read_text()
+    table.write_text(host.table(hold=600))
+    more = {"cwd": client.project, "env": client.env}
+    ssh, login = host.ssh_command(), f"{host.user}@{ADDRESS}"
+    own = ["sh", "-c", f"{ssh} {login} true"]
+    through = ["sh", "-c", f"{ssh} -o ControlPath={control} -o ControlMaster=no {login} true"]
+    master = subprocess.Popen(
+        ["sh", "-c", f"exec {ssh} -o ControlPath={control} -o ControlMaster=yes -N {login}"],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(control.exists, "ssh's master")
+        client.ok("--host", "A", "--", "true")
+        until(
+            lambda: json.loads(client.ok("hosts", "--json"))["connections"],
+            "a connection that is held",
+            every=1,
+        )
+        whole = {
+            words: lambda words=words: seconds([*LAUNCH, *words.split()], **more)
+            for words in ("ps --host A", "logs", "--host A -- true")
+        }
+        for words, ours in {**whole, "stop": lambda: wish_s(client, host)}.items():
+            floor, name, most = through, "`true` through ssh's master", 1.5
+            if words.endswith("true"):
+                floor, name, most = own, "`ssh HOST true`", 2.0
+            pairs = [(ours(), seconds(floor)) for _ in range(ROUNDS)]
+            took_s, floor_s = (statistics.median(times) for times in zip(*pairs, strict=True))
+            yield beside(f"`launch {words}`, held", took_s, name, floor_s, most=most)
+    finally:
+        master.terminate()
+        master.wait()
+        client.run("hosts", "--close")
+        table.write_text(known)
 
 
 def container(client: Client, _host: SshHost) -> Iterator[Figure]:
@@ -607,6 +660,7 @@ MEASUREMENTS: dict[str, Measurement] = {
     for one in (
         start,
         launch,
+        held,
         image,
         environment,
         container,

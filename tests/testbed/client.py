@@ -97,7 +97,11 @@ class Client:
     def env(self) -> dict[str, str]:
         """The variables of the command."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("LAUNCH_", "COV_"))}
-        return {**kept, "HOME": str(self.home), "NO_COLOR": "1", "COLUMNS": "200", **self.variables}
+        own = {
+            "HOME": str(self.home),
+            "XDG_RUNTIME_DIR": str(self.home),
+        }  # no connection of another client is held there
+        return {**kept, **own, "NO_COLOR": "1", "COLUMNS": "200", **self.variables}
 
     def start(self, *words: str, **more: object) -> subprocess.Popen[str]:
         """Start `launch …` and return the process; it has no terminal unless `more` gives it one."""

@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `make testbed-up`
 
-from testbed.sshd import MissingPartError
+from testbed.sshd import HOLD_S, MissingPartError
 
 NETWORK = "10.213.77"
 HIDDEN_NETWORK = "10.213.78"
@@ -322,6 +322,7 @@ class Machine:
             "user": user or self.user,
             "identity_file": str(self.folder / "client_key"),
             "known_hosts": str(self.known_hosts),
+            "hold": HOLD_S,
             **more,
         }
         lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]

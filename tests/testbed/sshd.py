@@ -22,6 +22,8 @@ from pathlib import Path
 from launcher.values.host import Host
 
 ADDRESS = "127.0.0.2"
+HOLD_S = int(os.environ.get("TESTBED_HOLD_S", "0"))
+"""For how long commands leave a connection to a host behind: tests of other things than that leave none."""
 USER = f"launch-testbed-{os.getpid()}"  # another test run beside this one has its own
 
 _CONFIG = """\
@@ -237,6 +239,7 @@ class SshHost:
             "user": self.user,
             "identity_file": str(self.folder / "client_key"),
             "known_hosts": str(self.known_hosts),
+            "hold": HOLD_S,
         }
 
     def table(self, name: str = "A", **more: object) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import os
 from typing import Any, List, NamedTuple, Optional
 
 from ..host import probe_host
@@ -24,14 +27,26 @@ def ping(_session: Session, _request: NoArguments, _payload: bytes) -> Reply:
     return Reply({})
 
 
+def load(_session: Session, _request: NoArguments, _payload: bytes) -> Reply:
+    """Load the modules of all verbs, so that the first to be asked does not wait for its own."""
+    from .serve import MODULES
+
+    for name in MODULES:
+        importlib.import_module("." + name, __package__)
+    return Reply({})
+
+
 def probe(session: Session, request: Probe, _payload: bytes) -> Reply:
     """Return the host's facts."""
     return Reply(probe_host.probe(session.root, *request))
 
 
 def root(session: Session, _request: NoArguments, _payload: bytes) -> Reply:
-    """Return what marks a container or an image as belonging to this root."""
-    return Reply({"root": session.label})
+    """Return what marks a container or an image as belonging to this root, and the root's id, None once it is gone."""
+    root_id = None
+    with contextlib.suppress(OSError):
+        root_id = os.readlink(os.path.join(session.root, "root-id"))
+    return Reply({"root": session.label, "id": root_id})
 
 
 def holds(session: Session, _request: NoArguments, _payload: bytes) -> Reply:
@@ -41,6 +56,7 @@ def holds(session: Session, _request: NoArguments, _payload: bytes) -> Reply:
 
 VERBS = {
     "ping": Verb(NoArguments, ping),
+    "load": Verb(NoArguments, load),
     "probe": Verb(Probe, probe),
     "root": Verb(NoArguments, root),
     "holds": Verb(NoArguments, holds),

@@ -1,0 +1,45 @@
+"""The connections that are held for the next command, as `launch hosts` shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from launcher.cli.say import say
+
+if TYPE_CHECKING:
+    from launcher.cli.json_shapes import HeldRow
+    from launcher.hosts.held import HeldState
+
+
+def show_held(connections: Sequence[HeldState]) -> None:
+    """Print which connections are held, and for how long."""
+    from launcher.cli.columns import Column, print_columns
+
+    columns = (Column("CONNECTION", 6), Column("TO", 12, wraps=True), Column("HELD FOR"), Column("PROCESS"))
+    say("")
+    print_columns(columns, [(one.host, one.about, _left(one), str(one.pid)) for one in connections])
+    say("  close them   launch hosts --close")
+
+
+def show_closed(connections: Sequence[HeldState]) -> None:
+    """Print which connections were closed."""
+    if not connections:
+        say("no connection is held")
+    for one in connections:
+        say(f"{one.host}: its connection {_fate(one)}")
+
+
+def held_row(one: HeldState) -> HeldRow:
+    """Return a connection as JSON shows it."""
+    from launcher.cli.json_shapes import HeldRow
+
+    return HeldRow(**one._asdict())
+
+
+def _left(one: HeldState) -> str:
+    return f"{one.left_s:.0f} s" if one.users == 0 else "in use"
+
+
+def _fate(one: HeldState) -> str:
+    return "is closed" if one.users == 0 else "is closed once the commands that use it have ended"

@@ -1,0 +1,289 @@
+"""The connections that are held between commands: this one's use of them, and what it leaves for the next.
+
+At the end of a command that has connected to one host, a process in the background (`holder.py`) connects to it again, with the
+keys that need nobody, and keeps that connection for the next command. A second handshake of its own, rather than ours handed on,
+so that the first one is as it always was: prompts and errors belong to the command, and nothing of it outlives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher import errors
+from launcher.errors import ConnectionLostError, HostError
+from launcher.hosts import held_socket
+from launcher.hosts.ssh_config import Hop
+from launcher.values.host import Host
+from launcher.values.text import printable
+
+READY_S = 5.0
+"""How long a held connection may take to show that it works; then a new one is made."""
+OPEN_S = 90.0
+"""How long it may take to open one more stream, once it is in use: an agent has to start."""
+LOCAL_S = 2.0
+"""How long a holder may take to say something of itself."""
+KINDS = ("ConnectionLostError", "RefusedStreamError", "NobodyListensError", "UnreachableError", "HostError")
+"""The errors that a holder passes on."""
+_LOG = logging.getLogger(__name__)
+_PROGRAM = "from launcher.hosts.holder import main; main()"
+_VARIABLES = re.compile(
+    "HOME|USER|LOGNAME|SHELL|PATH|TMPDIR|TZ|LANG|LANGUAGE|LC_.*|XDG_.*|SSH_AUTH_SOCK|PYTHON.*|VIRTUAL_ENV"
+)
+"""The variables that a holder gets: a secret may be in any other."""
+_WIPING = {"PYTHONMALLOC": "malloc", "MALLOC_PERTURB_": "85"}
+"""With these, glibc overwrites what a holder frees: what it has passed on is not in its memory any more."""
+_spoken: dict[str, Host | None] = {}
+"""The hosts over SSH that this process has spoken to; None where nothing is to be left behind."""
+
+
+def find(host: Host, route: Sequence[Hop]) -> HeldConnection | None:
+    """Return the connection that is held for a host, if there is one and it works."""
+    if not host.hold:
+        return None
+    path = held_socket.socket_of(host, route)
+    if path is None or not path.exists():
+        return None
+    try:
+        connection = HeldConnection(host.name, path)
+    except (OSError, HostError) as error:
+        _LOG.debug("%s: the held connection is not used: %s", host.name, error)
+        return None
+    _LOG.debug("%s: by the connection that is held", host.name)
+    _spoken[host.name] = None
+    return connection
+
+
+def is_any() -> bool:
+    """Whether any connection is held, so that looking for one may be worth it."""
+    return bool(held_socket.sockets())
+
+
+def note(host: Host, *, needs_person: bool) -> None:
+    """Note that this process has connected to a host by itself, and whether somebody had to do something for that."""
+    _spoken[host.name] = host if host.hold and not needs_person else None
+
+
+def leave() -> None:
+    """Let a connection be held for the next command, if this one has spoken to a single host. This waits for nothing."""
+    hosts = [*_spoken.values()]
+    _spoken.clear()
+    if len(hosts) != 1 or hosts[0] is None or not held_socket.KNOWS_PEERS:
+        return
+    kept = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
+    with contextlib.suppress(OSError):
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _PROGRAM, hosts[0].name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**kept, **_WIPING},
+            start_new_session=True,
+        )
+        process.returncode = 0  # nobody waits for it
+        assert process.stdin is not None  # noqa: S101 - it is a pipe
+        with process.stdin:
+            process.stdin.write(hosts[0].model_dump_json().encode())
+
+
+class HeldConnection:
+    """A connection that another process holds, with streams of our own on it. Any thread may use it."""
+
+    def __init__(self, host: str, path: Path) -> None:
+        """Start an agent on it, by which it shows that it works. Raises OSError or HostError."""
+        self._host = host
+        self._path = path
+        self._lock = threading.Lock()
+        self._streams: list[socket.socket] = []
+        self._is_closed = False
+        self._first: socket.socket | None
+        self._first, said = self._ask(READY_S, open="agent")
+        self.about = printable(str(said.get("about")))
+        self._by_hand = printable(str(said.get("by_hand")))
+        try:
+            self._watch, _ = self._ask(READY_S, open="watch")
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is neither closed nor lost."""
+        if self._is_closed:
+            return False
+        try:
+            self._watch.setblocking(False)
+            return bool(self._watch.recv(1))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def open_link(self) -> HeldLink:
+        """Start one more agent, whose link ends alone. Raises RefusedStreamError or ConnectionLostError."""
+        return HeldLink(self, self._agent(), is_alone=False)
+
+    def only_link(self) -> HeldLink:
+        """Return the link to an agent with which the connection ends, as far as it is ours."""
+        return HeldLink(self, self._agent(), is_alone=True)
+
+    def by_hand(self, command: str) -> str:
+        """Return the shell command that runs a command there with ssh itself."""
+        return f"{self._by_hand}{command}"
+
+    def open_socket(self, path: str) -> socket.socket:
+        """Open a stream to a Unix socket on the host. Raises RefusedStreamError or ConnectionLostError."""
+        return self._open(open="socket", path=path)
+
+    def open_port(self, port: int) -> socket.socket:
+        """Open a stream to a TCP port of the host's loopback. Raises NobodyListensError, RefusedStreamError or ConnectionLostError."""
+        return self._open(open="port", port=port)
+
+    def open_program(self, words: Sequence[str]) -> socket.socket:
+        """Open a stream to the standard input and output of a program. Raises ConnectionLostError."""
+        return self._open(open="program", words=list(words))
+
+    def sever(self) -> None:
+        """Cut all our streams."""
+        with self._lock:
+            self._is_closed = True
+            streams, self._streams = self._streams, []
+        for stream in streams:
+            with contextlib.suppress(OSError):  # it has ended
+                stream.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close all our streams. The connection itself is held for the next command."""
+        with self._lock:
+            self._is_closed = True
+            streams, self._streams = self._streams, []
+        for stream in streams:
+            with contextlib.suppress(OSError):
+                stream.shutdown(socket.SHUT_RDWR)
+            stream.close()
+
+    def _agent(self) -> socket.socket:
+        with self._lock:
+            first, self._first = self._first, None
+        return first or self._open(open="agent")
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Say that the connection broke, around what uses one of its streams. Why, only the holder knew."""
+        try:
+            yield
+        except TimeoutError:
+            raise
+        except OSError as error:
+            words = f"{self._host}: the connection broke: it was closed"
+            raise ConnectionLostError(self._host, words) from error
+
+    def _open(self, **question: Any) -> socket.socket:
+        try:
+            with self.errors():
+                return self._ask(OPEN_S, **question)[0]
+        except TimeoutError as error:
+            words = f"{self._host}: no answer within the deadline"
+            raise ConnectionLostError(self._host, words) from error
+
+    def _ask(self, timeout_s: float, **question: Any) -> tuple[socket.socket, dict[str, Any]]:
+        """Ask for a stream; return it, and what was said with it. Raises OSError or HostError."""
+        stream = held_socket.connect(self._path, timeout_s)
+        try:
+            held_socket.say(stream, **question)
+            said = held_socket.hear(stream)
+            if "error" in said:
+                raise _error(self._host, said)
+        except BaseException:
+            stream.close()
+            raise
+        with self._lock:
+            if not self._is_closed:
+                self._streams = [one for one in self._streams if one.fileno() >= 0]
+                self._streams.append(stream)
+                return stream, said
+        stream.close()
+        raise ConnectionLostError(self._host, f"{self._host}: the connection was closed")
+
+
+class HeldLink:
+    """An agent's stream on a held connection."""
+
+    def __init__(self, connection: HeldConnection, stream: socket.socket, *, is_alone: bool) -> None:
+        """Take over the stream. If it `is_alone`, the connection is closed with it."""
+        self._connection = connection
+        self._stream = stream
+        self._is_alone = is_alone
+        self.settimeout = stream.settimeout
+        self.about = connection.about
+        self.by_hand = connection.by_hand
+        self.open_socket = connection.open_socket
+        self.open_port = connection.open_port
+        self.open_program = connection.open_program
+        self.sever = connection.sever
+
+    def recv(self, size: int, /) -> bytes:
+        """Return some bytes; b"" at the end of the stream."""
+        with self._connection.errors():
+            return self._stream.recv(size)
+
+    def sendall(self, data: bytes, /) -> None:
+        """Send all bytes."""
+        with self._connection.errors():
+            self._stream.sendall(data)
+
+    def close(self) -> None:
+        """Hang up: the agent leaves."""
+        with contextlib.suppress(OSError):  # another thread may be reading from it
+            self._stream.shutdown(socket.SHUT_RDWR)
+        self._stream.close()
+        if self._is_alone:
+            self._connection.close()
+
+
+class HeldState(NamedTuple):
+    """A connection that is held: to which host, until when, in seconds from now, and for how many commands that use it."""
+
+    host: str
+    about: str
+    left_s: float
+    users: int
+    pid: int
+
+
+def states() -> list[HeldState]:
+    """Return the connections that are held for this user, by host."""
+    return sorted(filter(None, (_told(path, ask="state") for path in held_socket.sockets())))
+
+
+def close_all() -> list[HeldState]:
+    """Let no connection be held any longer; return those that were. One that is in use ends with its commands."""
+    return sorted(filter(None, (_told(path, ask="close") for path in held_socket.sockets())))
+
+
+def _told(path: Path, **question: Any) -> HeldState | None:
+    """Ask a holder about itself; None if there is none behind the socket."""
+    try:
+        with held_socket.connect(path, LOCAL_S) as stream:
+            held_socket.say(stream, **question)
+            said = held_socket.hear(stream)
+        host, about = printable(str(said["host"])), printable(str(said["about"]))
+        return HeldState(host, about, float(said["left_s"]), int(said["users"]), int(said["pid"]))
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _error(host: str, said: dict[str, Any]) -> HostError:
+    """Return an error that a holder passes on."""
+    kind = said["error"] if said["error"] in KINDS else "HostError"
+    error: HostError = getattr(errors, kind)(host, str(said.get("message")))
+    return error

@@ -1,0 +1,158 @@
+"""The sockets of held connections: where they are, who may use them, and what is said over them first.
+
+Each is named by a digest of all that decides where its connection leads and whether it may be made: the host's table, what
+ssh's configuration says of each hop, the known_hosts files, the keys, this version and its agent. Whatever of that changes,
+the next command looks for another name, and connects anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import stat
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher import __version__
+from launcher.hosts.agent_file import agent_stamp
+from launcher.hosts.ssh_config import Hop
+from launcher.values.host import Host
+
+WAY = ("name", "address", "port", "user", "identity_file", "known_hosts", "root", "python", "hold")
+"""What of a host's table decides where its connection leads, and how long it is held."""
+MOST_SAID = 64 * 1024
+MOST_PATH = 100
+"""Bytes of a socket's path; systems allow 104 to 108."""
+KNOWS_PEERS = hasattr(socket, "SO_PEERCRED")
+"""Whether the system says whose process is at the other end: Linux does."""
+_SIZE = struct.Struct(">I")
+_PEER = struct.Struct("3i")
+
+
+class UnsafeSocketError(OSError):
+    """Raised when a socket, or its folder, may be another user's."""
+
+
+def socket_folder() -> Path:
+    """Return the folder of this user's sockets, which may not be there yet."""
+    own = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    if os.path.isabs(own) and os.path.isdir(own):
+        return Path(own) / "launch"
+    return Path(f"/tmp/launch-{os.getuid()}")  # noqa: S108 - it is checked at each use
+
+
+def sockets() -> list[Path]:
+    """Return the sockets in the folder, checked. An unsafe folder has none."""
+    folder = socket_folder()
+    try:
+        check_folder(folder)
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def check_folder(folder: Path) -> None:
+    """Check that a folder is this user's alone, and that nobody else can exchange it. Raises OSError, as for one that is missing."""
+    state = folder.lstat()
+    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o077:
+        raise UnsafeSocketError(f"{folder}: is not a folder of this user alone (mode 700)")
+    for parent in folder.parents:
+        above = parent.stat()
+        is_open = above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX
+        if above.st_uid not in (0, os.getuid()) or is_open:
+            raise UnsafeSocketError(f"{parent}: another user can change it")
+
+
+def connect(path: Path, timeout_s: float) -> socket.socket:
+    """Connect to a socket whose other end is a process of this user. Raises OSError."""
+    check_folder(path.parent)
+    state = path.lstat()
+    if not stat.S_ISSOCK(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o077:
+        raise UnsafeSocketError(f"{path}: is not a socket of this user alone")
+    stream = socket.socket(socket.AF_UNIX)
+    try:
+        stream.settimeout(timeout_s)
+        stream.connect(str(path))
+        check_peer(stream)
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+def check_peer(stream: socket.socket) -> None:
+    """Check that the process at the other end is this user's, as the kernel says. Raises UnsafeSocketError."""
+    if not KNOWS_PEERS:
+        raise UnsafeSocketError("this system does not say whose process is at the other end")
+    _, user, _ = _PEER.unpack(stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    if user != os.getuid():
+        raise UnsafeSocketError(f"a process of another user (uid {user}) is at the other end")
+
+
+def say(stream: socket.socket, **values: Any) -> None:
+    """Say something before the raw bytes begin. Raises OSError."""
+    data = json.dumps(values).encode()
+    stream.sendall(_SIZE.pack(len(data)) + data)
+
+
+def hear(stream: socket.socket) -> dict[str, Any]:
+    """Return what the other end says. Raises OSError, also for what is no message."""
+    (size,) = _SIZE.unpack(_exactly(stream, _SIZE.size))
+    if size > MOST_SAID:
+        raise ConnectionAbortedError("a message is too long")
+    try:
+        values = json.loads(_exactly(stream, size))
+    except ValueError as error:
+        raise ConnectionAbortedError("a message is malformed") from error
+    if not isinstance(values, dict):
+        raise ConnectionAbortedError("a message is malformed")
+    return values
+
+
+def _exactly(stream: socket.socket, size: int) -> bytes:
+    """Read so many bytes, and none of what follows."""
+    data = b""
+    while len(data) < size:
+        piece = stream.recv(size - len(data))
+        if not piece:
+            raise ConnectionResetError("the process that holds the connection has gone")
+        data += piece
+    return data
+
+
+def socket_of(host: Host, route: Sequence[Hop]) -> Path | None:
+    """Return the path of the socket for a host by this route; None if nothing may be held for it.
+
+    Nothing is if a program says which keys are known: it may say something else next time.
+    """
+    if any(hop.known_hosts_command for hop in route):
+        return None
+    digest = hashlib.sha256()
+    said = [__version__, agent_stamp(), str(Path.home()), *(repr(getattr(host, key)) for key in WAY)]
+    for hop in route:
+        said.append(repr(hop))
+        said += [_content(file) for file in (*hop.known_hosts, *hop.revoked_hosts)]
+        for file in (*hop.identity_files, *hop.certificates):
+            said += [_stamp(name) for name in (file, f"{file}.pub", f"{file}-cert.pub")]
+    digest.update(json.dumps(said).encode())
+    path = socket_folder() / digest.hexdigest()[:32]
+    return path if len(os.fsencode(path)) <= MOST_PATH else None
+
+
+def _content(file: str) -> str:
+    try:
+        return hashlib.sha256(Path(os.path.expanduser(file)).read_bytes()).hexdigest()
+    except OSError as error:
+        return str(error.errno)
+
+
+def _stamp(file: str) -> str:
+    try:
+        state = os.stat(file)
+    except OSError as error:
+        return str(error.errno)
+    return repr((state.st_ino, state.st_size, state.st_mtime_ns))
