@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -140,7 +141,7 @@ def _printed_s(command: list[str]) -> float:
 
 
 def _until_bar(client: Client, run: str) -> float:
-    """Return the seconds from the start of an `attach` in a terminal until its bar is drawn: until a step is shown."""
+    """Return the seconds from the start of an `attach` in a terminal until its bar shows a step beyond the history's."""
     ours, theirs = pty.openpty()
     env = {**client.env, "TERM": "xterm-256color", "LINES": "40"}
     began = time.perf_counter()
@@ -150,7 +151,7 @@ def _until_bar(client: Client, run: str) -> float:
     ) as process:
         os.close(theirs)
         seen = b""
-        while b"loss" not in seen:
+        while not any(int(step) > POINTS for step in re.findall(rb"(\d+)  loss", seen)):
             seen = seen[-100:] + os.read(ours, 1 << 16)
         took = time.perf_counter() - began
         process.kill()
