@@ -109,7 +109,7 @@ Measurement = Callable[[Client, SshHost], Iterator[Figure]]
 
 def stages(client: Client, *words: str) -> dict[str, dict[str, Any]]:
     """Return what each stage of a launch told that only exits, its `seconds` and `text` among it."""
-    lines = map(json.loads, client.ok("--json", *words, "--", "true", timeout=600).splitlines())
+    lines = map(json.loads, client.ok("--json", "--yes", *words, "--", "true", timeout=600).splitlines())
     return {line["name"]: line for line in lines if line.get("kind") == "stage"}
 
 
