@@ -118,8 +118,19 @@ def as_json(value: float) -> float | str:
 
 def record(run: str, point: Point, *, rehearsed: bool = False) -> dict[str, Any]:
     """Return a point as one metric line: {version, kind, run, attempt, rank, step, time, name, value, rehearsed}."""
-    line = {"version": 1, "kind": "metric", "run": run, **point._asdict(), "value": as_json(point.value)}
-    return {**line, "rehearsed": rehearsed}
+    attempt, rank, step, time, name, value = point
+    return {
+        "version": 1,
+        "kind": "metric",
+        "run": run,
+        "attempt": attempt,
+        "rank": rank,
+        "step": step,
+        "time": time,
+        "name": name,
+        "value": as_json(value),
+        "rehearsed": rehearsed,
+    }
 
 
 def write_table(found: Iterable[Measured], file: TextIO) -> None:

@@ -483,14 +483,15 @@ def stream(client: Client, where: str, *words: str) -> Iterator[Figure]:
     delays.sort()
     for share in (50, 99):
         delay = delays[len(delays) * share // 100]
-        yield Figure(f"metric written to seen {where}, p{share}", ms(delay), "", "", "≤ 50 ms", delay <= 0.05)
+        yield at_most(f"metric written to seen {where}, p{share}", [delay], 0.02)
     client.script(FLOOD)
-    rate = statistics.median(_flood(client, *words) for _ in range(FLOODS))
+    rates = [_flood(client, *words) for _ in range(FLOODS)]
+    rate = statistics.median(rates)
     yield Figure(
         f"metrics written to seen {where}",
-        f"{rate:,.0f} lines/s",
-        bar="≥ 50,000 lines/s",
-        is_met=rate >= 50_000,
+        f"{rate:,.0f} lines/s ({min(rates):,.0f} to {max(rates):,.0f})",
+        bar="≥ 100,000 lines/s",
+        is_met=rate >= 100_000,
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from launcher.runs.curves import in_order, points
 from launcher.runs.metric_points import metric_points
-from launcher.runs.mirror import Mirror
+from launcher.runs.mirror import Mirror, parse_event, parse_events
 
 RUN = "261126-toy-aaaaaa"
 USUAL = {
@@ -75,6 +75,15 @@ def test_lines_read_at_once_give_the_points_of_their_events(name, torn, tmp_path
     mirror = read(tmp_path, b"".join([*lines, torn, *lines, torn.strip()]))
     one_by_one = [point for event in mirror.events() for point in points(event)]
     assert told(metric_points(mirror)) == told(one_by_one)
+
+
+@pytest.mark.parametrize("torn", [b"", *TORN])
+def test_events_made_at_once_are_those_made_one_after_the_other(torn):
+    """Of all forms together, with one that nobody can read among them."""
+    lines = [json.dumps(line).encode() for name in LINES for line in LINES[name]]
+    for some in ([*lines, torn, *lines], [torn], [line for line in lines if parse_event(line)], []):
+        expected = [event for event in map(parse_event, some) if event is not None]
+        assert list(map(repr, parse_events(some))) == list(map(repr, expected))
 
 
 def test_a_usual_line_is_read_at_all(tmp_path):
