@@ -74,6 +74,7 @@ FLOODS = 3
 FOLLOWED = 5
 ENVIRONMENTS = 3
 BULKS = 3
+STAGES = 5
 BULK_BYTES = 1_000_000_000
 LINES = 200_000
 MANY, MANY_S = 50, 30
@@ -161,7 +162,7 @@ def container(client: Client, _host: SshHost) -> Iterator[Figure]:
 
 def _stages_of(client: Client, host: str) -> Iterator[Figure]:
     """Yield what each stage of a launch takes of a job that only exits."""
-    found = [stages(client, "--host", host) for _ in range(ROUNDS)]
+    found = [stages(client, "--host", host) for _ in range(STAGES)]
     for name in found[0]:
         yield Figure(f"… of it the stage {name}", spread_ms([each[name]["seconds"] for each in found]))
 
@@ -347,7 +348,7 @@ def far(client: Client, host: SshHost) -> Iterator[Figure]:
         table.write_text(host.table("far", address=link.address, port=link.port, known_hosts=known_hosts))
         ssh = f"{host.ssh_command(link.address, link.port)} {host.user}@{link.address}"
         ours, theirs = [], []
-        for number in range(ROUNDS):
+        for number in range(STAGES):
             for name in range(500):
                 (tree / f"f{name}.py").write_text(f"# {number} {name}\n" * 50)
             theirs.append(

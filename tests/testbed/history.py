@@ -79,4 +79,5 @@ def repeat_mirror(template: Path, count: int) -> list[str]:
         (template.with_name(run) / "client.json").write_text(
             encode({**record, "run": run, "launched": launched, "order": count - number + 1})
         )
+        os.utime(template.with_name(run), (launched,) * 2)
     return ids
