@@ -59,7 +59,7 @@ def _follow(place: Host, mirror: Mirror, view: View, tenant: Tenant | None) -> N
     from launcher.errors import MachineGoneError, UnreachableError
     from launcher.runs import departures
     from launcher.runs.lost_machines import reach
-    from launcher.runs.recovering import Outcome, recover_to_follow
+    from launcher.runs.recovering import Outcome, show_and_recover
 
     desk = None
     elsewhere = departures.elsewhere(mirror)
@@ -69,7 +69,7 @@ def _follow(place: Host, mirror: Mirror, view: View, tenant: Tenant | None) -> N
             view.note(elsewhere)
         elif tenant is not None and tenant.is_due:
             pass  # its files are brought home; it would not go on
-        elif recover_to_follow(desk, mirror, view) == Outcome.RECOVERED:
+        elif show_and_recover(desk, mirror, view) == Outcome.RECOVERED:
             what = (
                 ": its last session is over, and the next one is on its way"
                 if place.kaggle is not None

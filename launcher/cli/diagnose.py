@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,14 +54,17 @@ def diagnose(
 
 def _of(source: str, host: str | None) -> Diagnosis:
     """Diagnose a log or a run. Raises UsageError for an unreadable file, UnknownNameError for neither file nor run."""
-    from launcher.hosts.log_diagnosis import diagnose_log as read
+    from launcher.hosts.log_diagnosis import LogFile, diagnose_log
 
     if source == "-":
-        return read(sys.stdin.buffer.read())
+        with tempfile.TemporaryFile() as spool:
+            shutil.copyfileobj(sys.stdin.buffer, spool)
+            return diagnose_log(LogFile(spool))
     path = Path(source)
     if path.exists() and host is None:
         try:
-            return read(path.read_bytes())
+            with path.open("rb") as file:
+                return diagnose_log(LogFile(file))
         except OSError as error:
             raise UsageError(f"{source}: {error.strerror}\n  example   launch diagnose FILE") from error
     return _of_run(source, host)

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,7 @@ from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
 from launcher.cli.say import say
 
 if TYPE_CHECKING:
+    from launcher.cli.columns import Column
     from launcher.cli.json_shapes import HostRow
     from launcher.runs.probing import Probed
 
@@ -60,10 +62,11 @@ def hosts(
     configured |= aliases_in_use(configured)
     configured |= kaggle_in_use(configured)
     aliases = [name for name in resolve.aliases() if name not in configured] if every else []
+    names = list(configured)
     rows: list[Probed] = []
-    with _report_slow_hosts(rows, list(configured)):
+    with _growing(rows, names) if not as_json and sys.stdout.isatty() else _report_slow_hosts(rows, names):
         rows.extend(probe_all(list(configured.values())))
-    rows.sort(key=lambda row: list(configured).index(row.host.name))
+    rows.sort(key=lambda row: names.index(row.host.name))
     rented = open_rentals(SystemClock().now())
     connections = held.states()
     if as_json:
@@ -105,6 +108,29 @@ def _close_held(*, as_json: bool) -> None:
     answer(json_shapes.Hosts(hosts=[], aliases=[], connections=rows, rentals=[], unreadable=[]))
 
 
+def _growing(rows: list[Probed], names: list[str]) -> AbstractContextManager[None]:
+    """Draw the rows as they come, in their order, and below them which hosts have not answered yet."""
+    from launcher.cli.columns import lay_out
+    from launcher.cli.watching import growing
+
+    places = {name: place for place, name in enumerate(names)}
+
+    def lines(width: int) -> list[str]:
+        come = sorted(rows, key=lambda row: places[row.host.name])
+        table = lay_out(_columns(), [(row.host.name, *_cells(row)) for row in come], width).lines
+        missing = _waiting(rows, names)
+        return [*(table if come else []), *([missing] if missing else [])]
+
+    return growing(lines)
+
+
+def _waiting(rows: list[Probed], names: list[str]) -> str:
+    """Say which hosts have not answered yet; nothing if all have."""
+    missing = sorted({*names} - {row.host.name for row in rows})
+    more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+    return f"waiting for {', '.join(missing[:5])}{more}" if missing else ""
+
+
 @contextlib.contextmanager
 def _report_slow_hosts(rows: list[Probed], names: list[str]) -> Iterator[None]:
     """Name the hosts still waited for on standard error, once the wait exceeds PATIENCE_S."""
@@ -112,9 +138,7 @@ def _report_slow_hosts(rows: list[Probed], names: list[str]) -> Iterator[None]:
 
     def report() -> None:
         if not is_over.wait(PATIENCE_S):
-            missing = sorted(set(names) - {row.host.name for row in rows})
-            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-            say(f"waiting for {', '.join(missing[:5])}{more}", file=sys.stderr)
+            say(_waiting(list(rows), names), file=sys.stderr)
 
     thread = threading.Thread(target=report, daemon=True)
     thread.start()
@@ -133,10 +157,10 @@ def _shape(row: Probed) -> HostRow:
     )
 
 
-def _show(rows: list[Probed]) -> None:
-    from launcher.cli.columns import Column, print_columns
+def _columns() -> tuple[Column, ...]:
+    from launcher.cli.columns import Column
 
-    columns = (
+    return (
         Column("HOST", 6),
         Column("CARDS", 12),
         Column("EACH", drop=2),
@@ -145,7 +169,12 @@ def _show(rows: list[Probed]) -> None:
         Column("FREE", drop=1),
         Column("", 30, wraps=True),
     )
-    print_columns(columns, [(row.host.name, *_cells(row)) for row in rows])
+
+
+def _show(rows: list[Probed]) -> None:
+    from launcher.cli.columns import print_columns
+
+    print_columns(_columns(), [(row.host.name, *_cells(row)) for row in rows])
     from launcher.cli.wrapping import say_wrapped
     from launcher.runs import kaggle_account, rental_choice
 

@@ -10,9 +10,10 @@ import typer
 
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 from launcher.cli.say import say
+from launcher.values.text import printable
 
 if TYPE_CHECKING:
-    from launcher.runs.curves import Measured
+    from launcher.runs.curves import Measured, Point
     from launcher.runs.host_figures import Summary
     from launcher.runs.mirror import Mirror
 
@@ -41,21 +42,21 @@ def metrics(
     from launcher.runs.host_figures import host_figures, summarize
     from launcher.runs.lineage import joined
     from launcher.values.record import is_terminal
-    from launcher.values.text import printable
 
     mirror = fetch(run, host)
     measured, figures = joined(mirror), host_figures(mirror)
-    everything = itertools.chain(measured, ((mirror.run, point) for point in figures))
     if as_json:
         import json
 
         rehearsed = mirror.plan().rehearsed
-        for run_id, point in everything:
+        for run_id, point in itertools.chain(measured, ((mirror.run, point) for point in figures)):
             print(json.dumps(curves.record(run_id, point, rehearsed=rehearsed)))
         return
     if as_csv:
-        names_as_text = ((run_id, point._replace(name=printable(point.name))) for run_id, point in everything)
-        sys.stdout.write(curves.table(names_as_text))
+        if not all(map(str.isprintable, {point.name for _, point in measured})):
+            measured = [(run_id, _with_printable_name(point)) for run_id, point in measured]
+        of_host = ((mirror.run, _with_printable_name(point)) for point in figures)
+        curves.write_table(itertools.chain(measured, of_host), sys.stdout)
         return
     if not measured:
         state = mirror.state()
@@ -64,6 +65,11 @@ def metrics(
     else:
         _show(mirror, measured)
     _show_host(summarize(figures))
+
+
+def _with_printable_name(point: Point) -> Point:
+    name = printable(point.name)
+    return point if name == point.name else point._replace(name=name)
 
 
 def _show(mirror: Mirror, measured: list[Measured]) -> None:

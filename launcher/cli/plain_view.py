@@ -25,14 +25,14 @@ from launcher.cli.silence import QUIET_S, Silence
 from launcher.errors import HostError
 from launcher.runs import evidence
 from launcher.runs.cargo_text import surprises
-from launcher.runs.curves import points
+from launcher.runs.curves import numbers, points
 from launcher.runs.meter import Moved
 from launcher.runs.mirror import News
 from launcher.runs.printed_lines import Printed
 from launcher.runs.view import Result
 from launcher.values.cargo import Cargo
 from launcher.values.plan import Finding, Plan
-from launcher.values.record import Event, Parent, PlanSummary, RunState, State, Trouble, is_terminal
+from launcher.values.record import Event, Parent, PlanSummary, RunState, State, Summary, Trouble, is_terminal
 from launcher.values.states import Reason
 
 LOG_TAIL = 15
@@ -144,9 +144,19 @@ class PlainView:
         """Print the run's id alone on standard output, for scripts."""
         say(run)
 
+    def ahead(self, summary: Summary, plan: PlanSummary) -> None:
+        """Remember where a run is now: its history is read next."""
+        self.plan = plan
+        self.progress = Progress(summary.run, plan.steps or summary.steps)
+        self.progress.hold(summary.step, numbers({"loss": summary.loss}))
+        self.progress.attempt = summary.attempt
+
     def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
         """Begin to show a run."""
-        self.progress = Progress(run, plan.steps)
+        known = self.progress if self.progress.is_held and self.progress.run == run else Progress(run, None)
+        self.progress = Progress(run, plan.steps or known.steps)
+        if known.is_held:
+            self.progress.hold(known.step, known.values)
         self.plan = plan
         for event in events:
             self.progress.take(event)
@@ -186,6 +196,8 @@ class PlainView:
                 self.event(item)
             else:
                 self._take_printed(item)
+        if not news.is_full:
+            self.progress.release()
         self.hear(news)
 
     def _show_session(self, state: RunState) -> None:

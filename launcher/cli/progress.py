@@ -39,6 +39,25 @@ class Progress:
         self._last_time = 0.0
         self._span: tuple[float, float] | None = None  # first and last event, by the host's clock
         self._heard_s = time.monotonic()
+        self._behind: tuple[int | None, dict[str, float]] | None = (
+            None  # while the history is read: where it is
+        )
+
+    def hold(self, step: int | None, values: dict[str, float]) -> None:
+        """Show where the run is now, whatever its history brings, until `release`."""
+        self.step, self.values, self._behind = step, values, (None, {})
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it shows where the run is now, while its history is read."""
+        return self._behind is not None
+
+    def release(self) -> None:
+        """Go on from where the history ends."""
+        if self._behind is not None:
+            (step, values), self._behind = self._behind, None
+            self.step = self.step if step is None else step
+            self.values.update(values)
 
     def take(self, event: Event) -> bool:
         """Take an event; return whether it was a metric of the training."""
@@ -60,8 +79,13 @@ class Progress:
         measured = numbers(event.values) if event.kind == "metric" and event.rank == 0 else {}
         if not measured:
             return False
-        self.step = self.step if event.step is None else event.step
-        self.values.update(measured)
+        if self._behind is not None:
+            step, values = self._behind
+            self._behind = (step if event.step is None else event.step, values)
+            values.update(measured)
+        else:
+            self.step = self.step if event.step is None else event.step
+            self.values.update(measured)
         if "loss" in event.values and event.step is not None:
             self.phase = None
             self._first = self._first or (event.time, event.step)

@@ -24,7 +24,7 @@ from launcher.errors import HostError
 from launcher.runs.mirror import News
 from launcher.runs.printed_lines import Printed
 from launcher.runs.view import Result
-from launcher.values.record import Event, PlanSummary, RunState
+from launcher.values.record import Event, PlanSummary, RunState, Summary
 from launcher.values.text import printable
 
 CLOCK_AFTER_S = 3.0
@@ -90,10 +90,18 @@ class TerminalView(PlainView):
         with spinner(self._console, work, ACCENT):
             yield work.show
 
+    def ahead(self, summary: Summary, plan: PlanSummary) -> None:
+        """Begin the live region with where a run is now."""
+        super().ahead(summary, plan)
+        self._draw()
+
     def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
         """Begin the live region."""
         super().begin(run, plan, events)
-        if self.is_quiet:
+        self._draw()
+
+    def _draw(self) -> None:
+        if self.is_quiet or self._is_drawn:
             return
         self._is_drawn = True
         bar = Live(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import typer
@@ -17,8 +18,28 @@ from launcher.errors import HostError
 from launcher.values.text import printable
 
 EVERY_S = 5.0
+REDRAWN = 8
+"""Times a second that lines which grow are drawn."""
 
 Row = TypeVar("Row")
+
+
+@contextmanager
+def growing(lines: Callable[[int], list[str]]) -> Iterator[None]:
+    """Show lines, for a terminal of a width, while they grow; they go away at the end. What is not a terminal gets none."""
+    console = streams.console()
+    if not console.is_terminal:
+        yield
+        return
+
+    def drawn() -> Text:
+        return Text("\n".join(map(printable, lines(console.width))), no_wrap=True, overflow="ellipsis")
+
+    with (
+        cursor_back_on_stop(console),
+        Live(get_renderable=drawn, console=console, refresh_per_second=REDRAWN, transient=True),
+    ):
+        yield
 
 
 def watch(

@@ -6,7 +6,7 @@ import contextlib
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +22,7 @@ from launcher.errors import (
 )
 from launcher.hosts import Desk
 from launcher.runs import departures, resolve, tenancies
+from launcher.runs.ended_rows import EndedRows
 from launcher.runs.evidence import diagnosis, doubt, why_silent
 from launcher.runs.mirror import Mirror, latest, mirrors, run_ids
 from launcher.runs.run_desk import connect
@@ -84,15 +85,14 @@ def listing(host_name: str | None, states: Sequence[str] = (), most: int | None 
             raise unknown_name("state", word, STATES, looked_in="of a run")
     host = resolve.host(host_name) if host_name is not None else None
     if host is None:
-        rows = _own_rows(mirrors())
-    elif host.lambda_cloud is not None:
-        rows = _own_rows(_rented_for(host))
+        rows = _all_own(states, most)
     else:
-        rows = _rows_of(host, states, most)
-    rows = [row for row in rows if not states or row.summary.state in states]
-    rows.sort(key=lambda row: row.summary.time or 0, reverse=True)
+        there = (
+            _own_rows(_rented_for(host)) if host.lambda_cloud is not None else _rows_of(host, states, most)
+        )
+        rows = [_with_departures(row) for row in _newest(there, states)[:most]]
     batches = _batches()
-    return [_with_departures(row)._replace(batch=batches.get(row.summary.run)) for row in rows[:most]]
+    return [row._replace(batch=batches.get(row.summary.run)) for row in rows] if batches else rows
 
 
 def _batches() -> Mapping[str, str]:
@@ -102,6 +102,42 @@ def _batches() -> Mapping[str, str]:
     from launcher.runs.batch_queue import batches_of_runs  # most clients have no batch
 
     return batches_of_runs()
+
+
+def _newest(rows: Iterable[Row], states: Sequence[str]) -> list[Row]:
+    """Return the rows in one of the states, the newest first."""
+    chosen = [row for row in rows if not states or row.summary.state in states]
+    return sorted(chosen, key=lambda row: row.summary.time or 0, reverse=True)
+
+
+def _all_own(states: Sequence[str], most: int | None) -> list[Row]:
+    """Return the rows of this client's runs; those of runs that ended long ago are not read from their mirrors again."""
+    ended = EndedRows(runs_folder())
+    costs = tenancies.rent_costs()
+    others = mirrors(without=ended.rows)
+    places = {mirror.run: mirror.place_in_order() for mirror in others}
+    places |= {run: row.place for run, row in ended.rows.items()}
+    rows = {run: Row(row.host, row.summary, rent=costs.get(run)) for run, row in ended.rows.items()}
+    rows |= {row.summary.run: row for row in _own_rows(others)}
+    in_order = sorted(rows.values(), key=lambda row: places[row.summary.run], reverse=True)
+    found = []
+    for row in _newest(in_order, states)[:most]:
+        known = ended.rows.get(row.summary.run)
+        found.append(row if known is not None else _with_departures(row))
+    for row in found:
+        is_new = row.summary.run not in ended.rows
+        if is_new and row == Row(row.host, row.summary) and _is_final(row.summary):
+            ended.keep(places[row.summary.run], row.host, row.summary)
+    ended.save()
+    return found
+
+
+def _is_final(summary: Summary) -> bool:
+    """Whether nothing but a change of the run's own mirror can change its row: its end is here, not only on its host."""
+    if summary.parent is not None or not is_terminal(summary.state) or not RUN_ID.fullmatch(summary.run):
+        return False
+    state = Mirror(summary.run, runs_folder()).state()
+    return state is not None and is_terminal(state.state)
 
 
 def _with_departures(row: Row) -> Row:

@@ -6,10 +6,11 @@ A script's log may give a value without a step. Such a point lies on the time ax
 from __future__ import annotations
 
 import csv
-import io
+import itertools
 import math
+import operator
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from launcher.values.record import Event
 
@@ -29,6 +30,7 @@ class Point(NamedTuple):
     value: float
 
 
+_KEY = operator.itemgetter(*map(Point._fields.index, ("step", "name", "rank")))
 Measured = tuple[str, Point]
 """A point, with the run that measured it."""
 
@@ -77,22 +79,27 @@ def _float(number: int) -> float:
 
 
 def curve(events: Iterable[Event]) -> list[Point]:
-    """Return all points in the order of steps; if several attempts passed a step, those of the latest.
+    """Return all points of some events, as `in_order` does."""
+    return in_order(point for event in events for point in points(event))
+
+
+def in_order(found: Iterable[Point]) -> list[Point]:
+    """Return points in the order of steps; if several attempts passed a step, those of the latest.
 
     Points without a step come last, in the order of time.
     """
-    latest: dict[tuple[str, int, int], Point] = {}
-    stepless = []
-    for event in events:
-        for point in points(event):
-            if point.step is None:
-                stepless.append(point)
-                continue
-            key = (point.name, point.rank, point.step)
+    every = list(found)
+    stepless = sorted((point for point in every if point.step is None), key=order)
+    stepped = [point for point in every if point.step is not None] if stepless else every
+    keys = list(map(_KEY, stepped))
+    if not all(map(operator.lt, keys, itertools.islice(keys, 1, None))):
+        latest: dict[tuple[int, str, int], Point] = {}
+        for key, point in zip(keys, stepped, strict=True):
             earlier = latest.get(key)
             if earlier is None or earlier.attempt <= point.attempt:
                 latest[key] = point
-    return sorted([*latest.values(), *stepless], key=order)
+        stepped = [latest[key] for key in sorted(latest)]
+    return [*stepped, *stepless]
 
 
 def order(point: Point) -> tuple[bool, int, float, str, int]:
@@ -111,14 +118,23 @@ def as_json(value: float) -> float | str:
 
 def record(run: str, point: Point, *, rehearsed: bool = False) -> dict[str, Any]:
     """Return a point as one metric line: {version, kind, run, attempt, rank, step, time, name, value, rehearsed}."""
-    line = {"version": 1, "kind": "metric", "run": run, **point._asdict(), "value": as_json(point.value)}
-    return {**line, "rehearsed": rehearsed}
+    attempt, rank, step, time, name, value = point
+    return {
+        "version": 1,
+        "kind": "metric",
+        "run": run,
+        "attempt": attempt,
+        "rank": rank,
+        "step": step,
+        "time": time,
+        "name": name,
+        "value": as_json(value),
+        "rehearsed": rehearsed,
+    }
 
 
-def table(found: Iterable[Measured]) -> str:
-    """Return the points as CSV with a head line; non-finite numbers are nan, inf and -inf."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, ["run", *Point._fields], lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows(record(run, point) for run, point in found)
-    return buffer.getvalue()
+def write_table(found: Iterable[Measured], file: TextIO) -> None:
+    """Write the points as CSV with a head line; non-finite numbers are nan, inf and -inf."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["run", *Point._fields])
+    writer.writerows((run, *point) for run, point in found)

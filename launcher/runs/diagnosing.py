@@ -6,12 +6,14 @@ user stopped, says that rather than that nobody knows.
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from launcher.errors import RunError
-from launcher.hosts.log_diagnosis import BY_NAME, Diagnosis, Ended, diagnose
+from launcher.hosts.log_diagnosis import BY_NAME, Diagnosis, Ended, LogFile, diagnose
 from launcher.runs.evidence import of_service, words
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
@@ -41,7 +43,7 @@ def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
         and state.state == State.FAILED
         and _dict(state.evidence).get("class")
     ):  # no attempt has failed: it could not go on, or none began
-        return _as_reported(b"", _dict(state.evidence), {"reason": state.reason})
+        return _as_reported(None, _dict(state.evidence), {"reason": state.reason})
     if known is not None:
         return known
     if state is not None and state.state in _STOPPED:
@@ -69,7 +71,7 @@ def _of_success(mirror: Mirror) -> Diagnosis | None:
     doubt = evidence.get("doubt") if isinstance(evidence, dict) else None
     if state.get("state") != "succeeded" or not isinstance(doubt, dict) or not doubt.get("class"):
         return None
-    return _as_reported(_log_of(folder), doubt, state)
+    return _as_reported(folder, doubt, state)
 
 
 def _last_failure(mirror: Mirror) -> tuple[Diagnosis | None, Diagnosis | None]:
@@ -83,7 +85,7 @@ def _last_failure(mirror: Mirror) -> tuple[Diagnosis | None, Diagnosis | None]:
         if state.get("state") in _NO_FAILURE or (is_pause and not evidence.get("class")):
             continue
         evidence = explained(mirror.folder, evidence)
-        found = _why(_log_of(folder), evidence, previous, state)
+        found = _why(folder, evidence, previous, state)
         if evidence.get("class") or state.get("state") == "failed" or found.name in _KNOWN:
             return found, None
         unknown = unknown or found
@@ -106,20 +108,24 @@ def _dict(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _log_of(folder: Path) -> bytes:
+@contextlib.contextmanager
+def _log_of(folder: Path) -> Iterator[LogFile]:
+    """Open an attempt's log; one that is not there is empty. Raises RunError if it cannot be read."""
     path = folder / "log.txt"
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
+        with path.open("rb") if path.exists() else io.BytesIO() as file:
+            yield LogFile(file)
     except OSError as error:
         raise RunError(f"{path}: {error.strerror}\n  read another   launch diagnose FILE") from error
 
 
-def _why(log: bytes, evidence: dict[str, Any], previous: dict[str, Any], state: dict[str, Any]) -> Diagnosis:
+def _why(
+    folder: Path, evidence: dict[str, Any], previous: dict[str, Any], state: dict[str, Any]
+) -> Diagnosis:
     if evidence.get("class"):
-        return _as_reported(log, evidence, state)
-    found = diagnose(log, _ended(evidence, previous))
+        return _as_reported(folder, evidence, state)
+    with _log_of(folder) as log:
+        found = diagnose(log, _ended(evidence, previous))
     if found.name == "none":
         unknown = BY_NAME["unknown"]
         why = f"it ended as {state.get('reason') or 'nobody knows'}, and its log shows no failure"
@@ -127,11 +133,13 @@ def _why(log: bytes, evidence: dict[str, Any], previous: dict[str, Any], state: 
     return found
 
 
-def _as_reported(log: bytes, evidence: dict[str, Any], state: dict[str, Any]) -> Diagnosis:
-    """Return the agent's diagnosis, with the line's number if the log has that line."""
+def _as_reported(folder: Path | None, evidence: dict[str, Any], state: dict[str, Any]) -> Diagnosis:
+    """Return the agent's diagnosis, with the line's number if the log in a folder has that line."""
     name, line = str(evidence["class"]), str(evidence.get("line") or "") or None
-    at = log.find(line.encode()) if line else -1
-    number = log.count(b"\n", 0, at) + 1 if at >= 0 else None
+    number = None
+    if line is not None and folder is not None:
+        with _log_of(folder) as log:
+            number = log.number_of(line.encode())
     known = BY_NAME.get(name, BY_NAME["unknown"])
     why, mend = (
         str(evidence.get(key) or default) for key, default in (("why", known.why), ("mend", known.mend))

@@ -268,7 +268,7 @@ def refresh(desk: Desk, mirror: Mirror, most: float = math.inf) -> None:
 
     What a live run writes meanwhile is left: over a slow link there would always be something.
     """
-    mirror.load()
+    mirror.load_cursors()
     size = rounds = 0
     while rounds < MOST_ROUNDS and size < most:
         news = mirror.apply(desk.runs.read(mirror.run, mirror.request()))

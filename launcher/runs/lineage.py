@@ -6,7 +6,8 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.runs.curves import Measured, curve, order
+from launcher.runs.curves import Measured, in_order, order
+from launcher.runs.metric_points import metric_points
 from launcher.runs.mirror import Mirror, parent_of
 from launcher.runs.run_id import RUN_ID
 
@@ -42,11 +43,11 @@ def joined(mirror: Mirror) -> list[Measured]:
     """
     earlier = ancestors(mirror.folder)
     if not earlier:
-        return [(mirror.run, point) for point in curve(mirror.events())]
+        return [(mirror.run, point) for point in in_order(metric_points(mirror))]
     latest: dict[tuple[str, int, int], Measured] = {}
     stepless: list[Measured] = []
     for one, until in (*earlier, Ancestor(mirror, math.inf)):
-        for point in curve(one.events()):
+        for point in in_order(metric_points(one)):
             if point.step is None:
                 stepless.append((one.run, point))
             elif point.step <= until:

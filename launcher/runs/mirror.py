@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -48,6 +48,7 @@ _MIRRORED = re.compile(
     rf"plan\.json|[0-9]{{4,9}}/{_NODE}(?:attempt\.json|state\.json|events\.jsonl|log\.txt)"
 )
 _EVENT = TypeAdapter(Event)
+_EVENTS = TypeAdapter(list[Event])
 
 
 class Reached(NamedTuple):
@@ -312,9 +313,23 @@ class Mirror:
 
         With `shown`, what is beyond so many bytes of events and logs counts as not read yet.
         """
+        return [
+            event
+            for name, data in self._load_files(shown)
+            if name.endswith("events.jsonl")
+            for event in self._complete(name, data)
+        ]
+
+    def load_cursors(self) -> None:
+        """Set the cursors from the files on the disk, without reading the events. Raises RunError if the disk refuses."""
+        for name, data in self._load_files(None):
+            if name.endswith("events.jsonl"):
+                self._unread[name] = data[data.rfind(b"\n") + 1 :]
+
+    def _load_files(self, shown: Mapping[str, int] | None) -> Iterator[tuple[str, bytes]]:
+        """Set the cursors; yield the name and the bytes of each file."""
         self._cursors, self._unread, self._from = {}, {}, 0
         self._printed = PrintedLines(self.folder)
-        events: list[Event] = []
         state = self.state()
         has_ended = state is not None and is_terminal(state.state)
         for path in sorted([*self.folder.glob("[0-9]*/*"), *self.folder.glob("[0-9]*/*/*")]):
@@ -323,11 +338,9 @@ class Mirror:
                 most = None if shown is None or path.suffix == ".json" else shown.get(name, 0)
                 with self.disk_errors(path):
                     data = self._read_again(name, most)
-                if path.name == "events.jsonl":
-                    events += self._complete(name, data)
-                elif path.name == "log.txt" and not has_ended:
+                if path.name == "log.txt" and not has_ended:
                     self._printed.skip(name, data)
-        return events
+                yield name, data
 
     def catch_up(self) -> tuple[list[Event], list[Printed]]:
         """Read what another client has written here since; return the events, and all lines: nothing follows."""
@@ -403,6 +416,9 @@ class Mirror:
                     events += self._complete(name, data)
                 elif name.endswith("log.txt"):
                     log += self._printed.take(name, data)
+            if pieces:  # a file that grows, or one in a folder below, does not change the time of this folder
+                with self.disk_errors(self.folder):
+                    os.utime(self.folder)
         if is_complete and not update.is_full and update.last:
             self._from = update.last[0]
         self._seen_state = [state.state, state.reason, state.attempt, state.trouble is not None]
@@ -489,7 +505,7 @@ class Mirror:
         """Parse the complete lines; an unfinished last one is kept for the next piece."""
         *lines, rest = (self._unread.get(name, b"") + data).split(b"\n")
         self._unread[name] = rest
-        return [event for event in map(parse_event, lines) if event is not None]
+        return parse_events(lines)
 
     def _forget_unread(self, name: str) -> None:
         """Forget the start of an unfinished line of a file that begins again."""
@@ -555,12 +571,16 @@ class Mirror:
 
     def events(self) -> Iterator[Event]:
         """Yield all fetched events, oldest folder first."""
-        for path in self._of_all_nodes("events.jsonl"):
+        for path in self.event_files():
             with path.open("rb") as file:
                 for line in file:
                     event = parse_event(line)
                     if event is not None:
                         yield event
+
+    def event_files(self) -> list[Path]:
+        """Return the files of fetched events, oldest folder first."""
+        return self._of_all_nodes("events.jsonl")
 
     def logs(self) -> list[Path]:
         """Return the fetched logs, oldest attempt first."""
@@ -615,16 +635,28 @@ def parse_event(line: bytes) -> Event | None:
         return None
 
 
-def mirrors() -> list[Mirror]:
-    """Return all runs of this client, the latest launched last."""
-    folder = runs_folder()
-    return sorted((Mirror(run, folder) for run in run_ids()), key=lambda mirror: mirror.place_in_order())
+def parse_events(lines: list[bytes]) -> list[Event]:
+    """Return the events of lines, without what is not an event. Those of many are made at once, in half the time."""
+    try:
+        events = _EVENTS.validate_json(b"[%s]" % b",".join(lines))
+    except ValidationError:
+        events = []
+    if len(events) == len(lines):
+        return events
+    return [event for event in map(parse_event, lines) if event is not None]
 
 
-def run_ids() -> list[str]:
-    """Return the ids of all runs of this client, by name."""
+def mirrors(without: Container[str] = ()) -> list[Mirror]:
+    """Return all runs of this client but some, the latest launched last."""
     folder = runs_folder()
-    return [name for name in _names(folder) if _bound(folder, name)]
+    found = (Mirror(run, folder) for run in run_ids(without))
+    return sorted(found, key=lambda mirror: mirror.place_in_order())
+
+
+def run_ids(without: Container[str] = ()) -> list[str]:
+    """Return the ids of all runs of this client but some, by name."""
+    folder = runs_folder()
+    return [name for name in _names(folder) if name not in without and _bound(folder, name)]
 
 
 def latest() -> Mirror | None:

@@ -108,7 +108,18 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
 
 def recover_to_follow(desk: Desk, mirror: Mirror, view: View) -> Outcome:
     """Recover a run that is about to be followed, if it needs that; return what became of it."""
+    return _recover_to_follow(desk, mirror, known_summary(desk, mirror.run), view)
+
+
+def show_and_recover(desk: Desk, mirror: Mirror, view: View) -> Outcome:
+    """Do the same for a run that is not shown yet: one that goes on is shown as it is now, before its history is read."""
     summary = known_summary(desk, mirror.run)
+    if summary.state not in TO_RECOVER and not is_terminal(summary.state):
+        view.ahead(summary, mirror.plan())
+    return _recover_to_follow(desk, mirror, summary, view)
+
+
+def _recover_to_follow(desk: Desk, mirror: Mirror, summary: Summary, view: View) -> Outcome:
     if summary.state not in TO_RECOVER:
         return Outcome.NOTHING_TO_DO
     return _recover(desk, mirror, summary, RecoverRequest(), view).outcome

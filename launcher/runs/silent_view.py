@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from launcher.runs.view import Result, Stage
     from launcher.values.cargo import Cargo
     from launcher.values.plan import Finding, Plan
-    from launcher.values.record import Event, Parent, PlanSummary, RunState
+    from launcher.values.record import Event, Parent, PlanSummary, RunState, Summary
 
 
 class SilentView:
@@ -44,6 +44,9 @@ class SilentView:
         """Show nothing."""
 
     def started(self, run: str) -> None:
+        """Show nothing."""
+
+    def ahead(self, summary: Summary, plan: PlanSummary) -> None:
         """Show nothing."""
 
     def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:

@@ -12,7 +12,7 @@ from launcher.runs.meter import Moved
 from launcher.runs.mirror import News
 from launcher.values.cargo import Cargo
 from launcher.values.plan import Finding, Plan
-from launcher.values.record import Event, Parent, PlanSummary, RunState
+from launcher.values.record import Event, Parent, PlanSummary, RunState, Summary
 
 if TYPE_CHECKING:
     from launcher.runs.tenancies import RentCost
@@ -65,6 +65,9 @@ class View(Protocol):
 
     def started(self, run: str) -> None:
         """Say the id of a run that is left to itself."""
+
+    def ahead(self, summary: Summary, plan: PlanSummary) -> None:
+        """Show where a run is now; its history, which may be long, is read next."""
 
     def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
         """Begin to show a run; `events` are those that were fetched before."""

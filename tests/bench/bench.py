@@ -6,14 +6,19 @@ start      `launch --help` and `profile list` beside importing typer and rich al
 launch     a job that only exits, here and on an SSH host on loopback, beside `ssh HOST true`, and its stages
 held       commands through a connection that is held, beside `true` through a live master of ssh, and a launch beside `ssh HOST true`
 unchanged  the ship of 10,000 unchanged files beside an `rsync -a` that finds nothing to do
+bulk       the ship of a new file of 1 GB beside `tar | ssh`
 far        the first ship of 500 small files at a round trip of 40 ms, beside `tar | ssh`
 image      a job's image built cold, after another requirement, and when it is there, and its size, beside a plain Dockerfile
 environment  an environment that uv fills from a folder, cold and with another package, beside `uv pip install` in turn
 container  a warm job that only exits, in a container, beside `ssh HOST docker run --rm IMAGE true` of the same image
 probe      one probe of a host with 4 simulated cards and 8 holders, without what its nvidia-smi takes itself
-hosts      50 hosts probed at once by one client
+hosts      50 and 200 hosts probed at once by one client, beside as many `ssh HOST true` at once
 hook       a Python that does nothing, with the start-up hook and without it in turn
 guard      the share of a training's step time that is spent inside the guard, on a model of 100M parameters and more
+idle       CPU time and memory of the keeper and the agent of a run that only sleeps
+diagnose   `launch diagnose` of logs of 100 MB: its time, and its memory
+points     a run of 10^6 points: until `attach` shows its bar, and `metrics --csv` beside a bare loop of json and csv
+listing    `launch ps` of 10,000 runs that are mirrored here
 printed    100,000 lines printed at once: the CPU time of a client that follows and shows them, beside one with -q
 reader     the agent's log reader: its CPU time for 100,000 lines of a common format, of plain text, of a bar with a loss
 measured   a run of 100,000 lines with a loss: the CPU time of a client that follows it, in a pipe, with --json and with -q
@@ -26,7 +31,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import pty
 import shutil
 import statistics
@@ -36,13 +40,28 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from figures import (
+    REPOSITORY,
+    ROUNDS,
+    TABLE,
+    Figure,
+    at_most,
+    beside,
+    committed,
+    in_turn,
+    ms,
+    page,
+    seconds,
+    spread_ms,
+)
+from reading_figures import diagnose, idle, listing, points, used
 from testbed.cache import wheelhouse
 from testbed.cards import Cards
-from testbed.client import LAUNCH, REPOSITORY, Client, until
+from testbed.client import LAUNCH, Client, until
 from testbed.engine import BASE, Engine, engine_in_a_machine
 from testbed.link import Link
 from testbed.many_runs import TALKS
@@ -52,12 +71,14 @@ from testbed.wheels import WheelServer
 from launcher.remote.diagnosis.logscan import LogScanner
 from launcher.remote.host import probe_host as remote_probe
 
-ROUNDS = 9
 FLOODS = 3
-ENVIRONMENTS = 5
+FOLLOWED = 5
+ENVIRONMENTS = 3
+BULKS = 3
+STAGES = 5
+BULK_BYTES = 1_000_000_000
 LINES = 200_000
 MANY, MANY_S = 50, 30
-TABLE = Path(__file__).with_name("FIGURES.md")
 
 LATENCY = """
 import time, launcher_worker as worker
@@ -85,54 +106,12 @@ for n in range(100_000):
 """
 
 
-class Figure(NamedTuple):
-    """One row of the table."""
-
-    what: str
-    measured: str
-    beside: str = ""
-    ratio: str = ""
-    bar: str = ""
-    is_met: bool | None = None
-    load: float = 0.0
-
-    def cells(self) -> list[str]:
-        """Return the row's cells as text."""
-        return [*self[:5], {None: "", True: "yes", False: "**no**"}[self.is_met], f"{self.load:.1f}"]
-
-
-HEAD = ["what", "measured", "beside", "ratio", "bar", "met", "load"]
 Measurement = Callable[[Client, SshHost], Iterator[Figure]]
-
-
-def ms(seconds: float) -> str:
-    """Return seconds as milliseconds."""
-    return f"{seconds * 1000:,.0f} ms"
-
-
-def beside(what: str, took_s: float, other: str, floor_s: float, most: float | None = None) -> Figure:
-    """Return a time beside another one; `most` is the ratio that it may have."""
-    ratio = took_s / floor_s
-    bar, is_met = (f"≤ {most:g} x", ratio <= most) if most else ("", None)
-    return Figure(what, ms(took_s), f"{other}: {ms(floor_s)}", f"{ratio:.2f} x", bar, is_met)
-
-
-def seconds(command: list[str], **more: object) -> float:
-    """Return the wall time of a command, in seconds."""
-    began = time.perf_counter()
-    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, **more)  # type: ignore[call-overload]
-    return time.perf_counter() - began
-
-
-def median(command: list[str], **more: object) -> float:
-    """Return the median wall time over the rounds, after one to warm up."""
-    seconds(command, **more)
-    return statistics.median(seconds(command, **more) for _ in range(ROUNDS))
 
 
 def stages(client: Client, *words: str) -> dict[str, dict[str, Any]]:
     """Return what each stage of a launch told that only exits, its `seconds` and `text` among it."""
-    lines = map(json.loads, client.ok("--json", *words, "--", "true", timeout=600).splitlines())
+    lines = map(json.loads, client.ok("--json", "--yes", *words, "--", "true", timeout=600).splitlines())
     return {line["name"]: line for line in lines if line.get("kind") == "stage"}
 
 
@@ -145,24 +124,23 @@ def ship_s(client: Client, host: str, expected: str) -> float:
 
 def start(_client: Client, _host: SshHost) -> Iterator[Figure]:
     """Measure how fast the command line starts."""
-    floor = median([sys.executable, "-c", "import typer, rich.console"])
+    floor = [sys.executable, "-c", "import typer, rich.console"]
     for words in (["--help"], ["profile", "list"]):
-        took = median([*LAUNCH, *words])
-        yield beside(f"`launch {' '.join(words)}`", took, "`import typer, rich.console`", floor)
+        ours, theirs = in_turn(lambda words=words: seconds([*LAUNCH, *words]), lambda: seconds(floor))
+        yield beside(f"`launch {' '.join(words)}`", ours, "`import typer, rich.console`", theirs)
 
 
 def launch(client: Client, host: SshHost) -> Iterator[Figure]:
     """Measure a job that only exits."""
     more = {"cwd": client.project, "env": client.env}
-    yield Figure("launch of `true` here", ms(median([*LAUNCH, "--", "true"], **more)))
-    floor = median(["sh", "-c", f"{host.ssh_command()} {host.user}@{ADDRESS} true"])
-    took = median([*LAUNCH, "--host", "A", "--", "true"], **more)
-    yield beside("launch of `true` over SSH", took, "`ssh HOST true`", floor)
-    found = [stages(client, "--host", "A") for _ in range(ROUNDS)]
-    for name in found[0]:
-        yield Figure(
-            f"… of it the stage {name}", ms(statistics.median(one[name]["seconds"] for one in found))
-        )
+    here, there, floor = in_turn(
+        lambda: seconds([*LAUNCH, "--", "true"], **more),
+        lambda: seconds([*LAUNCH, "--host", "A", "--", "true"], **more),
+        lambda: seconds(["sh", "-c", f"{host.ssh_command()} {host.user}@{ADDRESS} true"]),
+    )
+    yield Figure("launch of `true` here", spread_ms(here))
+    yield beside("launch of `true` over SSH", there, "`ssh HOST true`", floor, 3.0)
+    yield from _stages_of(client, "A")
 
 
 def wish_s(client: Client, host: SshHost) -> float:
@@ -207,9 +185,8 @@ def held(client: Client, host: SshHost) -> Iterator[Figure]:
             floor, name, most = through, "`true` through ssh's master", 1.5
             if words.endswith("true"):
                 floor, name, most = own, "`ssh HOST true`", 2.0
-            pairs = [(ours(), seconds(floor)) for _ in range(ROUNDS)]
-            took_s, floor_s = (statistics.median(times) for times in zip(*pairs, strict=True))
-            yield beside(f"`launch {words}`, held", took_s, name, floor_s, most=most)
+            took, beside_it = in_turn(ours, lambda floor=floor: seconds(floor))
+            yield beside(f"`launch {words}`, held", took, name, beside_it, most)
     finally:
         master.terminate()
         master.wait()
@@ -226,16 +203,20 @@ def container(client: Client, _host: SshHost) -> Iterator[Figure]:
         (client.project / "launch.toml").write_text(table)
         image = stages(client, "--host", "D")["image"]["text"].split(",")[0]
         more = {"cwd": client.project, "env": client.env}
-        floor = median([*machine.ssh_words(), f"docker run --rm {image} true"])
-        took = median([*LAUNCH, "--host", "D", "--", "true"], **more)
-        yield beside(
-            "launch of `true` in a container", took, "`ssh HOST docker run --rm IMAGE true`", floor, 2.5
+        ours, floor = in_turn(
+            lambda: seconds([*LAUNCH, "--host", "D", "--", "true"], **more),
+            lambda: seconds([*machine.ssh_words(), f"docker run --rm {image} true"], **more),
         )
-        found = [stages(client, "--host", "D") for _ in range(ROUNDS)]
+        what = "launch of `true` in a container"
+        yield beside(what, ours, "`ssh HOST docker run --rm IMAGE true`", floor, 1.6)
+        yield from _stages_of(client, "D")
+
+
+def _stages_of(client: Client, host: str) -> Iterator[Figure]:
+    """Yield what each stage of a launch takes of a job that only exits."""
+    found = [stages(client, "--host", host) for _ in range(STAGES)]
     for name in found[0]:
-        yield Figure(
-            f"… of it the stage {name}", ms(statistics.median(one[name]["seconds"] for one in found))
-        )
+        yield Figure(f"… of it the stage {name}", spread_ms([each[name]["seconds"] for each in found]))
 
 
 PLAIN = f"""
@@ -283,7 +264,7 @@ def _images(client: Client, engine: Engine, index: WheelServer) -> Iterator[Figu
         words = [*LAUNCH, "image", "build", "--host", "I", "--job", str(job)]
         took = seconds(words, cwd=client.project, env=client.env)
         floor = seconds([*engine.machine.ssh_words(), plain])
-        yield beside(f"an image {what}", took, "a plain Dockerfile's", floor)
+        yield beside(f"an image {what}", [took], "a plain Dockerfile's", [floor])
     ours, theirs = (_mb(engine, name) for name in ("launcher/cpu", "plain"))
     yield Figure("… its size", f"{ours:,.0f} MB", f"{theirs:,.0f} MB", f"{ours / theirs:.2f} x")
 
@@ -314,8 +295,8 @@ def environment(client: Client, _host: SshHost) -> Iterator[Figure]:
                 pair[which] = makers[which]()
             took[what].append((pair[0], pair[1]))
     for (what, pairs), most in zip(took.items(), (1.2, None), strict=True):
-        medians = [statistics.median(one) for one in zip(*pairs, strict=True)]
-        yield beside(f"an environment {what}", medians[0], "`uv venv`, `uv pip install`", medians[1], most)
+        by_us, by_uv = zip(*pairs, strict=True)
+        yield beside(f"an environment {what}", by_us, "`uv venv`, `uv pip install`", by_uv, most)
 
 
 def _own_uv(client: Client) -> str:
@@ -366,23 +347,46 @@ def unchanged(client: Client, host: SshHost) -> Iterator[Figure]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"# {number}\n" * (number % 400))
     rsync = ["rsync", "-a", "-e", host.ssh_command(), f"{tree}/", f"{host.user}@{ADDRESS}:.rsync-copy/"]
-    floor = median(rsync)
     time.sleep(2.5)  # files younger than that are hashed each time, for they might change within one tick
-    yield Figure("ship of 10,000 files, all new", ms(ship_s(client, "A", " files sent")))
-    took = []
-    for _ in range(ROUNDS):
+    new_s = seconds(rsync)
+    yield beside(
+        "ship of 10,000 files, all new", [ship_s(client, "A", " files sent")], "`rsync -a` of them", [new_s]
+    )
+
+    def ship_again() -> float:
         until(
             lambda: host.ssh("sh", "-c", "ls .launch/store/spare/*/stats.json", check=False), "the spare copy"
         )
-        took.append(ship_s(client, "A", "none to send"))
+        return ship_s(client, "A", "none to send")
+
+    ours, theirs = in_turn(ship_again, lambda: seconds(rsync))
     shutil.rmtree(tree)
-    yield beside(
-        "ship of 10,000 files, unchanged",
-        statistics.median(took),
-        "`rsync -a`, nothing to do",
-        floor,
-        most=1.5,
-    )
+    yield beside("ship of 10,000 files, unchanged", ours, "`rsync -a`, nothing to do", theirs, 0.6)
+
+
+def bulk(client: Client, host: SshHost) -> Iterator[Figure]:
+    """Measure the ship of one file of 1 GB that no compression makes smaller, beside tar through ssh; each time it is new."""
+    tree = client.project / "bulk"
+    tree.mkdir()
+    path = tree / "data.bin"
+    with path.open("wb") as file:
+        for _ in range(BULK_BYTES // 10_000_000):
+            file.write(os.urandom(10_000_000))
+    ssh = f"{host.ssh_command()} {host.user}@{ADDRESS}"
+    command = ["sh", "-c", f"tar -C {tree} -c . | {ssh} 'mkdir -p .tar-bulk && tar -C .tar-bulk -x'"]
+
+    def ship() -> float:
+        with path.open("r+b") as file:
+            file.write(os.urandom(4096))
+        time.sleep(2.5)  # as above
+        took = ship_s(client, "A", "1 of ")
+        host.ssh("sh", "-c", "chmod -R u+w .launch/runs .launch/store; rm -rf .launch/runs .launch/store")
+        return took
+
+    ours, theirs = in_turn(ship, lambda: seconds(command), rounds=BULKS)
+    host.ssh("rm", "-rf", ".tar-bulk")
+    shutil.rmtree(tree)
+    yield beside("ship of a new file of 1 GB", ours, "`tar` through `ssh`", theirs, 1.1)
 
 
 def far(client: Client, host: SshHost) -> Iterator[Figure]:
@@ -396,7 +400,7 @@ def far(client: Client, host: SshHost) -> Iterator[Figure]:
         table.write_text(host.table("far", address=link.address, port=link.port, known_hosts=known_hosts))
         ssh = f"{host.ssh_command(link.address, link.port)} {host.user}@{link.address}"
         ours, theirs = [], []
-        for number in range(ROUNDS):
+        for number in range(STAGES):
             for name in range(500):
                 (tree / f"f{name}.py").write_text(f"# {number} {name}\n" * 50)
             theirs.append(
@@ -412,7 +416,7 @@ def far(client: Client, host: SshHost) -> Iterator[Figure]:
     shutil.rmtree(tree)
     table.write_text(known)
     what = "first ship of 500 small files at 40 ms"
-    yield beside(what, statistics.median(ours), "`tar` through `ssh`", statistics.median(theirs), most=1.3)
+    yield beside(what, ours, "`tar` through `ssh`", theirs, 1.3)
 
 
 def probe(client: Client, _host: SshHost) -> Iterator[Figure]:
@@ -425,31 +429,45 @@ def probe(client: Client, _host: SshHost) -> Iterator[Figure]:
         for number in range(8):
             cards.hold(number // 2)
         query = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader,nounits"]
-        floor = median(query)
-        times = []
-        for _ in range(ROUNDS + 1):
+
+        def probe_s() -> float:
             began = time.perf_counter()
             told = remote_probe.probe(str(client.home / ".launch"), None, [])
-            times.append(time.perf_counter() - began)
-        assert sum(len(gpu["holders"]) for gpu in told["gpus"]) == 8
+            assert sum(len(gpu["holders"]) for gpu in told["gpus"]) == 8
+            return time.perf_counter() - began
+
+        whole, floor = in_turn(probe_s, lambda: seconds(query))
     finally:
         os.environ["PATH"] = before
         cards.close()
-    own = statistics.median(times[1:]) - floor
+    own = [took - least for took, least in zip(whole, floor, strict=True)]
     what = "probe of 4 cards with 8 holders, our own part"
-    yield Figure(what, ms(own), f"one `nvidia-smi`: {ms(floor)}", "", "≤ 500 ms", own <= 0.5)
+    yield at_most(what, own, 0.5, f"one `nvidia-smi`: {spread_ms(floor)}")
 
 
 def hosts(client: Client, host: SshHost) -> Iterator[Figure]:
-    """Measure 50 hosts that are probed at once."""
-    table = client.project / "launch.toml"
-    known = table.read_text()
-    took = {}
-    for count in (1, 50):
-        table.write_text("".join(host.table(f"h{number}") for number in range(count)))
-        took[count] = median([*LAUNCH, "hosts"], cwd=client.project, env=client.env)
-    table.write_text(known)
-    yield beside("50 hosts probed at once", took[50], "one host", took[1])
+    """Measure hosts that are probed at once, beside as many `ssh HOST true` at once, and the most memory that it takes."""
+    for count, most in ((50, 3.0), (200, 4.0)):
+        table = "".join(host.table(f"h{number}") for number in range(count))
+        (client.project / "launch.toml").write_text(table)
+        ssh = f"{host.ssh_command()} {host.user}@{ADDRESS} true"
+        ours, floor, memory = _probed_at_once(client, count, ssh)
+        yield beside(f"{count} hosts probed at once", ours, f"{count} `ssh HOST true` at once", floor, most)
+        yield Figure("… memory of the client", f"{memory / 1e6:,.0f} MB", "", "", "≤ 400 MB", memory <= 400e6)
+
+
+def _probed_at_once(client: Client, count: int, ssh: str) -> tuple[list[float], list[float], int]:
+    """Return the times of a client that probes its hosts, and of as many commands of ssh; and the client's memory."""
+    memory: list[int] = []
+
+    def probe_all() -> float:
+        took = used(client, "hosts")
+        memory.append(took.memory)
+        return took.seconds
+
+    at_once = ["sh", "-c", f"seq {count} | xargs -P {count} -I N {ssh}"]
+    ours, floor = in_turn(probe_all, lambda: seconds(at_once), rounds=3 if count <= 50 else 2)
+    return ours, floor, max(memory)
 
 
 def hook(client: Client, _host: SshHost) -> Iterator[Figure]:
@@ -518,14 +536,15 @@ def stream(client: Client, where: str, *words: str) -> Iterator[Figure]:
     delays.sort()
     for share in (50, 99):
         delay = delays[len(delays) * share // 100]
-        yield Figure(f"metric written to seen {where}, p{share}", ms(delay), "", "", "≤ 50 ms", delay <= 0.05)
+        yield at_most(f"metric written to seen {where}, p{share}", [delay], 0.02)
     client.script(FLOOD)
-    rate = statistics.median(_flood(client, *words) for _ in range(FLOODS))
+    rates = [_flood(client, *words) for _ in range(FLOODS)]
+    rate = statistics.median(rates)
     yield Figure(
         f"metrics written to seen {where}",
-        f"{rate:,.0f} lines/s",
-        bar="≥ 50,000 lines/s",
-        is_met=rate >= 50_000,
+        f"{rate:,.0f} lines/s ({min(rates):,.0f} to {max(rates):,.0f})",
+        bar="≥ 100,000 lines/s",
+        is_met=rate >= 100_000,
     )
 
 
@@ -586,10 +605,13 @@ def printed(client: Client, _host: SshHost) -> Iterator[Figure]:
     client.script(PRINTS)
     run = client.detached("--", "python", "train.py")
     until(lambda: client.summary(run)["state"] == "succeeded", "its end", 120)
-    quiet_s = _followed_s(client, run, "-q", in_terminal=False)
     for where, in_terminal in (("a pipe", False), ("a terminal", True)):
-        took_s = _followed_s(client, run, in_terminal=in_terminal)
-        yield beside(f"100,000 lines followed in {where}: CPU", took_s, "with -q", quiet_s, 1.1)
+        shown, quiet = in_turn(
+            lambda in_terminal=in_terminal: _followed_s(client, run, in_terminal=in_terminal),
+            lambda: _followed_s(client, run, "-q", in_terminal=False),
+            rounds=FOLLOWED,
+        )
+        yield beside(f"100,000 lines followed in {where}: CPU", shown, "with -q", quiet, 1.1)
 
 
 def measured(client: Client, _host: SshHost) -> Iterator[Figure]:
@@ -598,14 +620,13 @@ def measured(client: Client, _host: SshHost) -> Iterator[Figure]:
     run = client.detached("--", "python", "train.py")
     until(lambda: client.summary(run)["state"] == "succeeded", "its end", 120)
     for option, what in (("", "in a pipe"), ("--json", "with --json"), ("-q", "with -q")):
-        took_s = _followed_s(client, run, *filter(None, [option]), in_terminal=False, rounds=FLOODS)
-        yield Figure(f"100,000 lines with a loss followed {what}: CPU", ms(took_s))
+        took = [_followed_s(client, run, *filter(None, [option]), in_terminal=False) for _ in range(FLOODS)]
+        yield Figure(f"100,000 lines with a loss followed {what}: CPU", spread_ms(took))
 
 
-def _followed_s(client: Client, run: str, *options: str, in_terminal: bool, rounds: int = ROUNDS) -> float:
-    """Return the CPU time of `attach` in a client that has nothing of a run yet: the median over the rounds."""
-    words = [*LAUNCH, "attach", run, "--host", "local", *options]
-    return statistics.median(_cpu_s(client, words, in_terminal=in_terminal) for _ in range(rounds))
+def _followed_s(client: Client, run: str, *options: str, in_terminal: bool) -> float:
+    """Return the CPU time of `attach` in a client that has nothing of a run yet."""
+    return _cpu_s(client, [*LAUNCH, "attach", run, "--host", "local", *options], in_terminal=in_terminal)
 
 
 def reader(_client: Client, _host: SshHost) -> Iterator[Figure]:
@@ -661,15 +682,20 @@ MEASUREMENTS: dict[str, Measurement] = {
         start,
         launch,
         held,
+        container,
         image,
         environment,
-        container,
         unchanged,
         far,
+        bulk,
         probe,
         hosts,
         hook,
         guard,
+        idle,
+        diagnose,
+        points,
+        listing,
         printed,
         reader,
         measured,
@@ -680,43 +706,37 @@ MEASUREMENTS: dict[str, Measurement] = {
 }
 
 
-def measure(names: list[str]) -> list[Figure]:
-    """Measure by name, printing each figure as it is found. Raises MissingPartError where there is no sshd."""
+def measure(names: list[str], before: dict[str, float]) -> list[Figure]:
+    """Measure by name, printing each figure as it is found. Raises MissingPartError where there is no sshd.
+
+    Each has a client of its own; the SSH host and its user are there for all.
+    """
     folder = Path(tempfile.mkdtemp(prefix="launch-bench-"))
     folder.chmod(0o755)
-    client, host = Client(folder / "client"), SshHost(folder / "sshd")
-    client.is_forked = False
+    host = SshHost(folder / "sshd")
+    host.more = "MaxStartups 500"  # one machine stands for many hosts
     found = []
     try:
         host.up()
-        (client.project / "launch.toml").write_text(host.table())
         for name in names:
+            client = Client(folder / name)
+            client.is_forked = False
+            (client.project / "launch.toml").write_text(host.table())
+            began = time.monotonic()
             for figure in MEASUREMENTS[name](client, host):
                 found.append(figure._replace(load=os.getloadavg()[0]))
                 print(
-                    "{:<42} {:>16}   {:<46} {:>8}   {:<16} {:<6} {:>4}".format(*found[-1].cells()), flush=True
+                    "{:<46} {:>28}   {:<60} {:>22}   {:<16} {:<6} {:<8} {:>4}".format(
+                        *found[-1].cells(before)
+                    ),
+                    flush=True,
                 )
+            print(f"  {name}: {time.monotonic() - began:.0f} s", flush=True)
+            shutil.rmtree(client.home.parent, ignore_errors=True)
     finally:
         host.down()
         shutil.rmtree(folder, ignore_errors=True)
     return found
-
-
-def table(figures: list[Figure]) -> str:
-    """Return the figures as Markdown."""
-    rows = [HEAD, ["---"] * len(HEAD), *(figure.cells() for figure in figures)]
-    head = f"""\
-# Figures
-
-Written by `make bench`; do not edit.
-
-{time.strftime("%Y-%m-%d")}, {os.cpu_count()} cores of {platform.machine()}, Python {platform.python_version()}. \
-Nothing here was run on a GPU. Times are medians; the client, the SSH host and the training share the cores of one \
-machine, and whatever else runs there: `load` is its load average of one minute, our own included. A ship is a stage of a launch, on a connection that is open; what it stands \
-beside is a whole command, which connects first.
-
-"""
-    return head + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def main() -> None:
@@ -725,12 +745,13 @@ def main() -> None:
     strange = set(names) - set(MEASUREMENTS)
     if strange:
         sys.exit(f"no measurement {', '.join(sorted(strange))}; there are: {' '.join(MEASUREMENTS)}")
+    before = committed()
     try:
-        figures = measure(names or list(MEASUREMENTS))
+        figures = measure(names or list(MEASUREMENTS), before)
     except MissingPartError as error:
         sys.exit(str(error))
     if not names:
-        TABLE.write_text(table(figures))
+        TABLE.write_text(page(figures, before))
 
 
 if __name__ == "__main__":

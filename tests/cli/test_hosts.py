@@ -4,7 +4,8 @@ import json
 import socket
 
 import pytest
-from testbed.pty_run import in_terminal, without_style
+from testbed.client import LAUNCH
+from testbed.screen import Screen
 
 from launcher.runs import probing
 from launcher.runs.mirror import Mirror
@@ -98,13 +99,29 @@ def test_aliases_that_a_run_is_on_are_probed(client):
     assert "refuses the connection" in told["hosts"][1]["problem"]
 
 
+def in_screen(client, columns):
+    env = {key: value for key, value in client.env.items() if key not in ("COLUMNS", "NO_COLOR")}
+    return Screen([*LAUNCH, "hosts"], {**env, "TERM": "xterm-256color"}, client.project, columns)
+
+
+def test_rows_are_drawn_as_they_come(client, silent_port):
+    """A host that hangs is named as one that is waited for, below the others; nothing of that stays."""
+    hangs = f'[hosts.hangs]\naddress = "127.0.0.1"\nport = {silent_port}\n'
+    client.script(hangs + dead("gone"), "launch.toml")
+    with in_screen(client, 120) as screen:
+        drawn = screen.until(lambda lines: len(lines) == 4 and lines[-1] == "waiting for hangs")
+        assert [line.split()[0] for line in drawn] == ["HOST", "local", "gone", "waiting"]
+        last = screen.to_the_end()
+        assert [line.split()[0] for line in last] == ["HOST", "local", "hangs", "gone"]
+
+
 @pytest.mark.parametrize("columns", [80, 120, 200])
 def test_the_table_of_hosts_fits_the_terminal(client, cards, columns):
     """Why a host did not answer goes on below itself, and loses no word."""
     cards.put("t4")
     client.script(dead("a-host-with-a-long-name-in-a-cloud"), "launch.toml")
-    said = without_style(in_terminal(client, "hosts", columns=columns))
-    lines = [line for line in said.splitlines() if not line.startswith("waiting for")]
+    with in_screen(client, columns) as screen:
+        lines = screen.to_the_end()
     assert max(map(len, lines)) <= columns
     words = " ".join(" ".join(line.split()) for line in lines)
     assert "1 x Tesla T4 15 GiB" in words

@@ -1,7 +1,11 @@
 """ps: the runs that this client knows, a line each, in terminals of any width and in a pipe."""
 
 import json
+import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -14,6 +18,7 @@ from testbed.screen import Screen
 from launcher.cli import watching
 from launcher.cli.ps import _state, _why
 from launcher.errors import UnreachableError
+from launcher.hosts.channel import Reply
 from launcher.runs.batch_queue import Entry, make_queue
 from launcher.runs.control import Row
 from launcher.runs.mirror import Mirror
@@ -184,3 +189,79 @@ def test_watched_by_a_pipe_a_list_is_printed_when_it_changes(monkeypatch, capsys
     said = capsys.readouterr()
     assert said.out == "a\na\nb\n"
     assert said.err == "lab: no answer\n"
+
+
+OPENED = """
+import sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+from launcher.cli import main
+try:
+    main()
+finally:
+    print(*opened, sep="\\n", file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def settled(client, ended):
+    """Those runs, of which nothing has changed for a while; they were listed once."""
+    for run in ended:
+        os.utime(client.runs / run, (time.time() - 3600,) * 2)
+    client.ok("ps")
+    return ended
+
+
+def opened(client, settled):
+    """Return what a listing shows and which files of runs it opens, by Python's own report."""
+    words = [sys.executable, "-c", OPENED, "ps", "--json"]
+    done = subprocess.run(
+        words, cwd=client.project, env=client.env, capture_output=True, text=True, check=True
+    )
+    return done.stdout, [path for path in done.stderr.splitlines() if any(run in path for run in settled)]
+
+
+def test_runs_that_ended_long_ago_are_listed_without_their_files(client, settled):
+    """Ten thousand of them would be seventy thousand files. What is shown is the same."""
+    (client.runs / ".ended.jsonl").rename(client.home / "kept")
+    first, read = opened(client, settled)
+    assert len(read) > len(settled)
+    again, read_again = opened(client, settled)
+    assert (again, read_again) == (first, [])
+
+
+def test_a_run_whose_mirror_has_changed_is_read_again(client, settled):
+    """A newer folder, a file that is replaced, one that is moved: each changes the time of the mirror's folder."""
+    folder = client.runs / settled[0] / "0002"
+    folder.mkdir()
+    (folder / "state.json").write_text(json.dumps({"state": "failed", "reason": "hang"}))
+    text, read = opened(client, settled)
+    assert {path for path in read if settled[0] not in path} == set()
+    assert json.loads(text)["runs"][-1]["reason"] == "hang"
+
+
+def test_what_an_answer_brings_changes_the_time_of_the_mirror(client, settled):
+    """Else a listing would go on with what it knew: a state is replaced in a folder below."""
+    mirror = Mirror(settled[0], client.runs)
+    before = mirror.folder.stat().st_mtime_ns
+    data = json.dumps({"state": "failed", "reason": "hang"}).encode()
+    parts = [{"path": "0001/state.json", "offset": 0, "size": len(data)}]
+    mirror.load()
+    mirror.apply(Reply({"state": {"state": "failed"}, "parts": parts}, data))
+    assert mirror.folder.stat().st_mtime_ns != before
+    assert json.loads(opened(client, settled)[0])["runs"][-1]["reason"] == "hang"
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'["0.1.0",1]\n{"torn":', b'["of another version",1]\n[]\n'])
+def test_a_damaged_list_is_made_anew(client, settled, damage):
+    """It holds nothing that the mirrors do not."""
+    shown = client.ok("ps", "--json")
+    (client.runs / ".ended.jsonl").write_bytes(damage)
+    assert client.ok("ps", "--json") == shown
+    assert opened(client, settled) == (shown, [])
+
+
+def test_a_run_that_is_removed_here_is_not_listed(client, settled):
+    """Its row went with its folder."""
+    shutil.rmtree(client.runs / settled[1])
+    assert settled[1][-6:] not in client.ok("ps")

@@ -3,7 +3,10 @@
 import os
 import resource
 import selectors
+import signal
 import socket
+import subprocess
+import time
 
 import pytest
 
@@ -95,3 +98,18 @@ def test_the_bound_leaves_descriptors_for_the_agents_own_files(monkeypatch, soft
     """By the soft limit; where that is tiny, half of the reserve."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
     assert most_connections() == most
+
+
+def test_a_child_that_ends_ends_a_wait(heard):
+    """Nobody else says anything: without it the agent would notice half a second later, or would have to look up often."""
+    made, _, workers = heard(WORKERS)
+    for connection in workers:
+        connection.close()
+    turn_until_quiet(made)
+    before = signal.getsignal(signal.SIGCHLD)
+    with made.woken_by_signals(), subprocess.Popen(["sleep", "0.1"]) as child:
+        began = time.monotonic()
+        assert made.turn(60.0)
+        assert time.monotonic() - began < 30
+        child.wait()
+    assert signal.getsignal(signal.SIGCHLD) == before

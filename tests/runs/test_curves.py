@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from launcher.runs.curves import curve, points, record, table
+from launcher.runs.curves import curve, points, record, write_table
 from launcher.values.record import Event
 
 
@@ -17,6 +17,12 @@ def metric(step, attempt=1, rank=0, kind="metric", **values):
 
 def refuse(token):
     raise AssertionError(f"not strict JSON: {token}")
+
+
+def table(found):
+    file = io.StringIO()
+    write_table(found, file)
+    return file.getvalue()
 
 
 def losses(events):

@@ -60,3 +60,24 @@ def _letters(number: int) -> str:
         mixed, digit = divmod(mixed, 36)
         letters += "0123456789abcdefghijklmnopqrstuvwxyz"[digit]
     return letters
+
+
+def repeat_mirror(template: Path, count: int) -> list[str]:
+    """Copy the mirror of an ended run `count` times beside it, each launched a minute before the one before; return the ids."""
+    ids = list(_ids(template.name, count))
+    contents = {
+        path.relative_to(template): path.read_bytes() for path in template.rglob("*") if path.is_file()
+    }
+    record = read_json(str(template / "client.json"))
+    for number, run in enumerate(ids, 1):
+        for path, content in contents.items():
+            (template.with_name(run) / path).parent.mkdir(parents=True, exist_ok=True)
+            (template.with_name(run) / path).write_bytes(
+                content.replace(template.name.encode(), run.encode())
+            )
+        launched = record["launched"] - number * GAP_S
+        (template.with_name(run) / "client.json").write_text(
+            encode({**record, "run": run, "launched": launched, "order": count - number + 1})
+        )
+        os.utime(template.with_name(run), (launched,) * 2)
+    return ids

@@ -11,10 +11,12 @@ a cause. A warning can only explain a failure that comes after it.
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .failures import BY_NAME, FAILURES, HARMLESS, WARNING, FailureClass, Signs, patterns
+from .log_file import AnyLog, LogFile, as_file
 from .logscan import LogScanner
 from .loss_watch import is_of_sweep
 from .particulars import LAST_LINE, words_of_end, words_of_line
@@ -27,6 +29,8 @@ PROVABLE = ("fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch")
 _NOTHING = ("none", "unknown")
 _READ_WHOLE = 1 << 20
 _READ_MOST = 1 << 20
+_REPETITIVE_MOST = 3 << 20
+"""A long log of which more than that is left, once repeated lines are dropped, is read at both ends only."""
 _SAME_LINES = 4
 _MOST_HITS = 40
 _MOST_OF_LINE, _END_OF_LINE = 1500, 500
@@ -56,7 +60,7 @@ class Ended(NamedTuple):
 END_UNKNOWN = Ended()
 
 
-class _Log(NamedTuple):
+class LogLines(NamedTuple):
     """The lines of a log, and the line number of each in the file."""
 
     lines: List[str]
@@ -100,18 +104,82 @@ _PREFIX = re.compile(
 )
 
 
-def _read(log: bytes) -> _Log:
+def read_lines(log: AnyLog) -> LogLines:
     """Return the lines of a log. Of a long log, repeated lines are kept only at their first and last occurrences."""
-    lines = log.decode("utf-8", "replace").split("\n")
-    numbers = list(range(1, len(lines) + 1))
-    if b"\r" in log:  # progress bars: many lines in one line of the file
-        parts = [(part, number) for number, line in enumerate(lines, start=1) for part in line.split("\r")]
-        lines, numbers = [part for part, _ in parts], [number for _, number in parts]
-    lines = [_cut(line) for line in lines]
-    if len(log) > _READ_WHOLE:
-        kept = _excerpt(lines)
-        lines, numbers = [lines[place] for place in kept], [numbers[place] for place in kept]
-    return _Log(lines, numbers)
+    file = as_file(log)
+    if len(file) > _READ_WHOLE:
+        return _read_long(file)
+    return _cut_lines(_split(file.read(), 1))
+
+
+class _Raw(NamedTuple):
+    """Lines as bytes, and the line number of each in the file."""
+
+    lines: List[bytes]
+    numbers: Sequence[int]
+
+
+def _split(data: bytes, first: int) -> _Raw:
+    """Return the lines of a part of a log that begins with a line of a number. A progress bar has many lines in one of the file."""
+    if b"\r" not in data:
+        lines = data.split(b"\n")
+        return _Raw(lines, range(first, first + len(lines)))
+    bars = (
+        itertools.repeat(number, line.count(b"\r") + 1)
+        for number, line in enumerate(data.split(b"\n"), first)
+    )
+    return _Raw(data.replace(b"\r", b"\n").split(b"\n"), list(itertools.chain.from_iterable(bars)))
+
+
+def _cut_lines(raw: _Raw) -> LogLines:
+    return LogLines([_cut(line.decode("utf-8", "replace")) for line in raw.lines], list(raw.numbers))
+
+
+def _read_long(file: LogFile) -> LogLines:
+    """Return what is to be read of a long log, in pieces: it may not fit into memory several times."""
+    kept = _Raw([], [])
+    first, read = 1, file.start
+    for piece in file.pieces():
+        kept = _joined(
+            kept, _without_repeats(_split(piece[:-1] if piece.endswith((b"\n", b"\r")) else piece, first))
+        )
+        first, read = first + piece.count(b"\n"), read + len(piece)
+        if _size(kept) > _REPETITIVE_MOST:
+            kept = _without_repeats(kept)
+        if _size(kept) > _REPETITIVE_MOST:
+            kept = _joined(kept, _tail(file, read))
+            break
+    return _cut_lines(_at(kept, _excerpt(kept.lines)))
+
+
+def _tail(file: LogFile, after: int) -> _Raw:
+    """Return the lines of the end of a log that begins after an offset, without repeats, as far as they may be read."""
+    last = file.newlines(file.size) + 1
+    kept = _Raw([], [])
+    for offset, piece in file.pieces_backwards():
+        data = piece[max(0, after - offset) :]
+        first = last - data.count(b"\n")
+        kept = _without_repeats(_joined(_without_repeats(_split(data, first)), kept))
+        last = first
+        if offset <= after or _size(kept) > _REPETITIVE_MOST:
+            break
+    return kept
+
+
+def _joined(one: _Raw, other: _Raw) -> _Raw:
+    return _Raw([*one.lines, *other.lines], [*one.numbers, *other.numbers])
+
+
+def _size(raw: _Raw) -> int:
+    return sum(map(len, raw.lines))
+
+
+def _at(raw: _Raw, places: Sequence[int]) -> _Raw:
+    return _Raw([raw.lines[place] for place in places], [raw.numbers[place] for place in places])
+
+
+def _without_repeats(raw: _Raw) -> _Raw:
+    return _at(raw, _first_and_last(raw.lines))
 
 
 def _cut(line: str) -> str:
@@ -121,7 +189,7 @@ def _cut(line: str) -> str:
     return "%s … %s" % (line[:_MOST_OF_LINE], line[-_END_OF_LINE:])
 
 
-def _rejoined(read: _Log) -> _Log:
+def _rejoined(read: LogLines) -> LogLines:
     """Return the lines, with those rejoined that a terminal broke within a word at its full width."""
     width = max(map(len, read.lines))
     lines: List[str] = []
@@ -134,7 +202,7 @@ def _rejoined(read: _Log) -> _Log:
             lines.append(line)
             numbers.append(read.numbers[place])
         last = line
-    return _Log(lines, numbers)
+    return LogLines(lines, numbers)
 
 
 def _clean(line: str) -> str:
@@ -159,9 +227,9 @@ def _bare(lines: List[str]) -> List[str]:
     return [_clean(any_prefix.sub("", line, count=1)) if any_prefix.match(line) else line for line in lines]
 
 
-def _excerpt(lines: List[str]) -> List[int]:
-    """Return the indices of the lines to read: the first and last few of all lines that differ only in digits."""
-    shapes = "\n".join(lines).encode().translate(None, b"0123456789").split(b"\n")
+def _first_and_last(lines: List[bytes]) -> List[int]:
+    """Return the indices of the first and last few of all lines that differ only in digits."""
+    shapes = b"\n".join(lines).translate(None, b"0123456789").split(b"\n")
     kept = set()
     for order in (range(len(shapes)), range(len(shapes) - 1, -1, -1)):
         counts: Dict[bytes, int] = {}
@@ -170,17 +238,22 @@ def _excerpt(lines: List[str]) -> List[int]:
             if count < _SAME_LINES:
                 counts[shapes[place]] = count + 1
                 kept.add(place)
-    places = sorted(kept)
+    return sorted(kept)
+
+
+def _excerpt(lines: List[bytes]) -> List[int]:
+    """Return the indices of the lines to read: the first and last few of all lines that differ only in digits."""
+    places = _first_and_last(lines)
     head = _fitting(lines, places, _READ_MOST // 3)
     tail = _fitting(lines, places[::-1], _READ_MOST - _READ_MOST // 3)
     return sorted({*head, *tail})
 
 
-def _fitting(lines: List[str], places: Sequence[int], room: int) -> List[int]:
-    """Return the first indices whose lines fit into `room` characters."""
+def _fitting(lines: List[bytes], places: Sequence[int], room: int) -> List[int]:
+    """Return the first indices whose lines fit into `room` bytes; of a very long one the two ends count."""
     fitting = []
     for place in places:
-        room -= len(lines[place]) + 1
+        room -= min(len(lines[place]), _MOST_OF_LINE + _END_OF_LINE) + 1
         if room < 0:
             break
         fitting.append(place)
@@ -371,16 +444,20 @@ def _later_ranks(lines: List[str]) -> Set[int]:
 # from signs to a class
 
 
-def diagnose(log: bytes, ended: Ended = END_UNKNOWN) -> Diagnosis:
+def diagnose(log: AnyLog, ended: Ended = END_UNKNOWN) -> Diagnosis:
     """Diagnose a log and what else is known about its end; the class is `none` if nothing failed."""
-    read = _read(log)
+    return diagnose_lines(read_lines(log), ended)
+
+
+def diagnose_lines(read: LogLines, ended: Ended) -> Diagnosis:
+    """Diagnose what `read_lines` returned, and what else is known about the end."""
     first = _diagnose(read, ended)
     rejoined = _rejoined(read) if first.name in _NOTHING else read
     second = _diagnose(rejoined, ended) if len(rejoined.lines) < len(read.lines) else first
     return first if second.name in _NOTHING else second
 
 
-def _diagnose(read: _Log, ended: Ended) -> Diagnosis:
+def _diagnose(read: LogLines, ended: Ended) -> Diagnosis:
     """Diagnose these lines."""
     lines = _bare([_clean(line) for line in read.lines])
     hit = _decide(lines, _Signs(lines), ended)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, NamedTuple, Optional
 
-from .diagnose import PROVABLE, Diagnosis, Ended, diagnose, prove
+from .diagnose import END_UNKNOWN, PROVABLE, Diagnosis, Ended, LogLines, diagnose_lines, prove, read_lines
 from .failures import BY_NAME
+from .log_file import AnyLog, LogFile, as_file
 from .log_names import is_evaluation
 from .logscan import LogScanner
 from .loss_watch import LastLoss
@@ -24,6 +25,9 @@ _UNKNOWN_LINES = 3
 """As END_LINES, for a line that only says that something failed."""
 _MOST_ERRORS = 8
 _MOST_BYTES = 1 << 18
+_BEFORE_PROOF = 1 << 20
+_PROOF_MOST = 1 << 24
+"""Bytes before an exception in which the others of its chain, and their warnings, are looked for; and of the log at most."""
 _NO_DOUBT = ("preempted", "ssh-connection-lost")
 """Classes that say nothing about a command that ended by itself with exit status 0."""
 _OF_STACK = re.compile(rb"\s|Traceback \(most recent call last\)|frame #\d|\#\d+ ")
@@ -74,31 +78,37 @@ class Reading(NamedTuple):
     number: Optional[int] = None
 
 
-def read_good_exit(log: bytes) -> Reading:
+def read_good_exit(log: AnyLog) -> Reading:
     """Read the end of the log of a command that ended with exit status 0."""
-    lines = log.split(b"\n")
-    start = _begin_of_end(lines)
+    file = as_file(log)
+    end = _end_of(file)
+    return _read_end(file, end, read_lines(end))
+
+
+def _read_end(file: LogFile, end: LogFile, lines: LogLines) -> Reading:
+    """Read the end of a log, of which the lines to read are known."""
     reading = Reading()
     for _ in range(_MOST_ERRORS):
-        found = diagnose(b"\n".join(lines[start:]), Ended(exit=0))
+        found = diagnose_lines(lines, Ended(exit=0))
         if found.number is None:
             break
-        start += found.number
-        judged = _judge(found._replace(number=start), lines[start:])
+        end = end.after(found.number)
+        judged = _judge(found._replace(number=end.before), end)
         if judged.failure is not None:
             return judged
         reading = reading if reading.doubt is not None else judged
-    return reading if reading.doubt is not None else _lost(log)
+        lines = read_lines(end)
+    return reading if reading.doubt is not None else _lost(file)
 
 
-def _begin_of_end(lines: List[bytes]) -> int:
-    """Return the index of the first line that so few lines follow that an error in it may have ended the work."""
-    left = _CLEAN_UP_LINES + 1
-    place = len(lines)
-    while place > 0 and left >= 0:
-        place -= 1
-        left -= _is_text(lines[place])
-    return place
+def _end_of(file: LogFile) -> LogFile:
+    """Return what begins with the first line that so few lines follow that an error in it may have ended the work."""
+    left, start = _CLEAN_UP_LINES + 1, file.size
+    for start, line in file.lines_backwards():  # noqa: B007 - the last one is where it begins
+        left -= _is_text(line)
+        if left < 0:
+            break
+    return file.at(start)
 
 
 def _is_text(line: bytes) -> bool:
@@ -106,14 +116,14 @@ def _is_text(line: bytes) -> bool:
     return bool(line.strip()) and not _OF_STACK.match(line)
 
 
-def _judge(found: Diagnosis, after: List[bytes]) -> Reading:
+def _judge(found: Diagnosis, after: LogFile) -> Reading:
     """Judge one error of a log by its line and by what was printed after it."""
     text = found.line or ""
     is_exception = bool(_EXCEPTION.match(text))
     if found.name in _NO_DOUBT or _is_judged_by_value(found) or _is_fallback(found):
         return Reading()
-    following = list(filter(_is_text, after))
-    metrics = _metrics_of(after)
+    following = list(filter(_is_text, after.lines()))
+    metrics = _metrics_of(after.end(_MOST_BYTES))
     if found.name in PROVABLE:
         is_resumed = metrics.is_of_training or any(map(_IN_ANOTHER.search, following))
         if is_resumed or len(following) > _CLEAN_UP_LINES:
@@ -129,10 +139,10 @@ def _judge(found: Diagnosis, after: List[bytes]) -> Reading:
 def _is_judged_by_value(found: Diagnosis) -> bool:
     """Whether the line of a divergence has metrics: then the last loss counts."""
     line = (found.line or "").encode("utf-8", "replace")
-    return found.name == "nan-divergence" and _metrics_of([line]).is_lost
+    return found.name == "nan-divergence" and _metrics_of(line).is_lost
 
 
-def _lost(log: bytes) -> Reading:
+def _lost(log: LogFile) -> Reading:
     """Return a doubt if the last training loss is not finite; that it diverged is judged elsewhere, from the whole log."""
     last = _last_loss(log)
     if last is None or last.is_finite or last.is_certain:
@@ -141,32 +151,36 @@ def _lost(log: bytes) -> Reading:
     return Reading(doubt=doubt, number=_number_of(log, last.line))
 
 
-def _last_loss(log: bytes) -> Optional[LastLoss]:
+def _last_loss(log: LogFile) -> Optional[LastLoss]:
     scanner = LogScanner()
-    scanner.feed(log[-_MOST_BYTES:])
+    scanner.feed(log.end(_MOST_BYTES))
     scanner.finish()
     return scanner.last_loss
 
 
-def _number_of(log: bytes, line: str) -> Optional[int]:
-    at = log.rfind(line.encode("utf-8", "replace"))
-    return log.count(b"\n", 0, at) + 1 if at >= 0 else None
+def _number_of(log: LogFile, line: str) -> Optional[int]:
+    """Return the number of the last line that is, or has in it, a line of the end of the log."""
+    end = log.end(_MOST_BYTES)
+    at = end.rfind(line.encode("utf-8", "replace"))
+    return log.newlines(log.size) - end.count(b"\n", at) + 1 if at >= 0 else None
 
 
-def diagnose_log(log: bytes) -> Diagnosis:
+def diagnose_log(log: AnyLog) -> Diagnosis:
     """Diagnose the log of a command whose end is not known, so that it contradicts neither a good end nor a bad one."""
-    reading = read_good_exit(log)
+    file = as_file(log)
+    lines, end = read_lines(file), _end_of(file)
+    reading = _read_end(file, end, lines if end.start == file.start else read_lines(end))
     if reading.failure is not None:
         return reading.failure
-    found = diagnose(log)
+    found = diagnose_lines(lines, END_UNKNOWN)
     if reading.doubt is not None:
         return found if found.number is not None else _as_diagnosis(reading.doubt, reading.number)
-    lost = _last_loss(log)
+    lost = _last_loss(file)
     if lost is not None and not lost.is_finite:
         row = BY_NAME["nan-divergence"]
-        by_value = Diagnosis(row.name, lost.line, _number_of(log, lost.line), row.why, row.mend)
+        by_value = Diagnosis(row.name, lost.line, _number_of(file, lost.line), row.why, row.mend)
         return found if found.name == row.name else by_value
-    if found.name == "unknown" or (found.number is not None and _is_overcome(found, log)):
+    if found.name == "unknown" or (found.number is not None and _is_overcome(found, file, found.number)):
         none = BY_NAME["none"]
         return Diagnosis(none.name, None, None, none.why, none.mend)
     is_final = found.number is None or found.name in _NO_DOUBT
@@ -178,14 +192,17 @@ def _as_diagnosis(doubt: Doubt, number: Optional[int]) -> Diagnosis:
     return Diagnosis(row.name, doubt.line, number, row.why, row.mend)
 
 
-def _is_overcome(found: Diagnosis, log: bytes) -> bool:
+def _is_overcome(found: Diagnosis, log: LogFile, number: int) -> bool:
     """Whether work went on after a line, or the line shows no failure; a precision error must be what ended the script."""
     if _is_fallback(found) or _is_judged_by_value(found):
         return True
-    after = log.split(b"\n")[found.number :]
-    if found.name in PROVABLE and (prove(log) is None or any(map(_IN_ANOTHER.search, after))):
+    after = log.after(number)
+    if found.name in PROVABLE and (
+        prove(log.end(min(len(after) + _BEFORE_PROOF, _PROOF_MOST))) is None
+        or any(map(_IN_ANOTHER.search, after.lines()))
+    ):
         return True
-    return _metrics_of(after).is_any
+    return _metrics_of(after.end(_MOST_BYTES)).is_any
 
 
 def _is_fallback(found: Diagnosis) -> bool:
@@ -204,9 +221,10 @@ class _Metrics(NamedTuple):
     is_lost: bool
 
 
-def _metrics_of(lines: List[bytes]) -> _Metrics:
+def _metrics_of(log: bytes) -> _Metrics:
+    """Return what the end of a log has of metrics."""
     scanner = LogScanner()
-    found = scanner.feed(b"\n".join([*lines, b""])[-_MOST_BYTES:]) + scanner.finish()
+    found = scanner.feed((log + b"\n")[-_MOST_BYTES:]) + scanner.finish()
     is_stepped = any(one.step is not None and not all(map(is_evaluation, one.values)) for one in found)
     is_lost = not all(math.isfinite(value) for one in found for value in one.values.values())
     return _Metrics(bool(found), is_stepped or scanner.last_loss is not None, is_lost)

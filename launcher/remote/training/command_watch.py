@@ -20,6 +20,9 @@ from .stopping import RunTime, Stopping
 from .streams import Receiver, Streams
 from .training_command import Command, ask_for_stacks, end_leftovers
 
+TURN_S = 0.5
+"""So often the agent of a run that says nothing looks up: for the wish, its successor, and how the host is."""
+STOPPING_TURN_S = 0.1
 LEFTOVER_GRACE_S = 3.0
 STACKS_GRACE_S = 2.0  # for the stacks of a hang to arrive
 
@@ -53,10 +56,11 @@ class Running:
             receiver = Receiver(self.take_lines, self._take_output, self._finish_output, self._beat)
             streams = Streams(selector, listener, command.output, receiver)
             try:
-                while (status := command.reap()) is None:
-                    streams.turn(0.1)
-                    self._control(command)
-                    self._host_watch.turn(streams)
+                with streams.woken_by_signals():
+                    while (status := command.reap()) is None:
+                        streams.turn(STOPPING_TURN_S if self._stopping.is_asked else TURN_S)
+                        self._control(command)
+                        self._host_watch.turn(streams)
             finally:
                 self._host_watch.end(streams)
             remaining = self._end_leftovers(streams)

@@ -39,7 +39,7 @@ class HostWatch:
         return self._cards.pids
 
     def turn(self, streams: Streams) -> None:
-        """Record the figures if they are due. This is called ten times a second."""
+        """Record the figures if they are due. This is called twice a second, and whenever the training says something."""
         if self._output is None:
             self._start(streams)
         now_s = time.monotonic()

@@ -7,6 +7,7 @@ import os
 import resource
 import selectors
 import shutil
+import signal
 import socket
 import tempfile
 import time
@@ -20,6 +21,7 @@ BACKLOG = 4096
 """Workers that the kernel lets wait for us; it may allow fewer."""
 SPARE_DESCRIPTORS = 128
 """Kept for our own files: the record, digests of checkpoints, the programs that we start."""
+_MOST_SIGNALS = 4096
 MAX_SOCKET_PATH = 100  # bytes: sun_path holds 104 on macOS, 108 on Linux
 
 
@@ -86,13 +88,32 @@ class Streams:
         selector.register(listener, selectors.EVENT_READ)
         selector.register(output, selectors.EVENT_READ)
 
-    def listen(self, stream: IO[bytes], take: Callable[[], None]) -> None:
+    def listen(self, stream: IO[bytes], take: Callable[[], object]) -> None:
         """Read another stream too: `take` is called when it has data or has ended."""
         self._selector.register(stream, selectors.EVENT_READ, take)
 
     def forget(self, stream: IO[bytes]) -> None:
         """No longer read another stream."""
         self._selector.unregister(stream)
+
+    @contextlib.contextmanager
+    def woken_by_signals(self) -> Iterator[None]:
+        """Let a signal end a wait at once, also the one that says that a child has ended: then waits may be long."""
+        ends = os.pipe()
+        for end in ends:
+            os.set_blocking(end, False)
+        with os.fdopen(ends[0], "rb", 0) as told, os.fdopen(ends[1], "wb", 0) as telling:
+            handler = signal.signal(
+                signal.SIGCHLD, lambda *_: None
+            )  # one that Python does not handle tells nothing
+            before = signal.set_wakeup_fd(telling.fileno(), warn_on_full_buffer=False)
+            self.listen(told, lambda: told.read(_MOST_SIGNALS))
+            try:
+                yield
+            finally:
+                self.forget(told)
+                signal.set_wakeup_fd(before)
+                signal.signal(signal.SIGCHLD, handler or signal.SIG_DFL)
 
     def turn(self, timeout_s: float) -> bool:
         """Wait for data and hand it on; return whether there was any."""

@@ -1,0 +1,134 @@
+"""A log on disk or in memory, read in pieces: one of 100 MB must not need several times its size in memory."""
+
+from __future__ import annotations
+
+import io
+from typing import BinaryIO, Iterator, Optional, Tuple, Union
+
+PIECE = 1 << 21
+_MOST_OF_LINE = 16_000
+_BACK = 1 << 18
+
+
+class LogFile:
+    """The lines of a log from an offset on. `before` is how many lines come before it."""
+
+    def __init__(self, file: BinaryIO, start: int = 0, before: int = 0) -> None:
+        """Read nothing yet. The file must be one that can seek."""
+        self._file = file
+        self.start = start
+        self.before = before
+        self.size = file.seek(0, io.SEEK_END)
+
+    def __len__(self) -> int:
+        """Return the number of bytes."""
+        return self.size - self.start
+
+    def read(self) -> bytes:
+        """Return all of it."""
+        return self._read_at(self.start, len(self))
+
+    def end(self, most: int) -> bytes:
+        """Return its last bytes."""
+        at = max(self.start, self.size - most)
+        return self._read_at(at, self.size - at)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield it in pieces that end with whole lines or redrawn bars. Of a line that is longer than one, both ends are kept."""
+        rest = b""
+        for at in range(self.start, self.size, PIECE):
+            data = rest + self._read_at(at, min(PIECE, self.size - at))
+            end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+            rest = _both_ends(data[end:])
+            if end:
+                yield data[:end]
+        if rest:
+            yield rest
+
+    def pieces_backwards(self) -> Iterator[Tuple[int, bytes]]:
+        """Yield the offset and the bytes of pieces that begin with whole lines or redrawn bars, the last one first.
+
+        Of a line that is longer than a piece, each part counts as a line.
+        """
+        end = self.size
+        while end > self.start:
+            at = max(self.start, end - PIECE)
+            data = self._read_at(at, end - at)
+            breaks = (data.find(mark, 0, len(data) - 1) + 1 for mark in (b"\n", b"\r"))
+            begin = min(filter(None, breaks), default=0) if at > self.start else 0
+            end = at + begin
+            yield end, data[begin:]
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines, without their ends."""
+        rest = b""
+        for piece in self.pieces():
+            *lines, rest = (rest + piece).split(b"\n")
+            yield from lines
+            rest = _both_ends(rest)
+        yield rest
+
+    def lines_backwards(self) -> Iterator[Tuple[int, bytes]]:
+        """Yield the offset and the bytes of the lines, the last one first."""
+        end, rest = self.size, b""
+        while end > self.start:
+            at = max(self.start, end - _BACK)
+            first, *others = self._read_at(at, end - at).split(b"\n")
+            for line in reversed(others):
+                end -= len(line)
+                yield end, line + rest
+                end, rest = end - 1, b""
+            end, rest = at, _both_ends(first + rest)
+        yield self.start, rest
+
+    def newlines(self, until: int) -> int:
+        """Return how many lines end before an offset of the file."""
+        return sum(
+            self._read_at(at, min(PIECE, until - at)).count(b"\n") for at in range(self.start, until, PIECE)
+        )
+
+    def number_of(self, text: bytes) -> Optional[int]:
+        """Return the number of the first line that has a text in it; None if none has."""
+        number = self.before + 1
+        for piece in self.pieces():
+            at = piece.find(text)
+            if at >= 0:
+                return number + piece.count(b"\n", 0, at)
+            number += piece.count(b"\n")
+        return None
+
+    def at(self, offset: int) -> LogFile:
+        """Return what begins with the line at an offset."""
+        return LogFile(self._file, offset, self.before + self.newlines(offset))
+
+    def after(self, count: int) -> LogFile:
+        """Return what follows so many lines."""
+        left, at = count, self.start
+        while left and at < self.size:
+            data = self._read_at(at, min(PIECE, self.size - at))
+            found = data.count(b"\n")
+            if found < left:
+                left, at = left - found, at + len(data)
+                continue
+            place = -1
+            for _ in range(left):
+                place = data.find(b"\n", place + 1)
+            left, at = 0, at + place + 1
+        return LogFile(self._file, at, self.before + count)
+
+    def _read_at(self, offset: int, size: int) -> bytes:
+        self._file.seek(offset)
+        return self._file.read(size)
+
+
+def _both_ends(line: bytes) -> bytes:
+    """Return a line, or the beginning and the end of one that is longer than a piece."""
+    return line if len(line) <= PIECE else line[:_MOST_OF_LINE] + line[-_MOST_OF_LINE:]
+
+
+AnyLog = Union[bytes, LogFile]
+
+
+def as_file(log: AnyLog) -> LogFile:
+    """Return a log as a file."""
+    return LogFile(io.BytesIO(log)) if isinstance(log, bytes) else log
