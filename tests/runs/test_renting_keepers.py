@@ -239,6 +239,8 @@ def test_who_only_looks_on_hears_who_ends_the_rent(project):
         project.go()
         out, said = onlooker.communicate(timeout=90)
     assert re.search(r"  rent     \$0\.\d\d so far, \$1\.99/h; a process here ends it", out + said), said
+    project.until_gone()
+    project.until_left()
 
 
 def test_an_attach_shows_what_the_keeper_brought_before(project):

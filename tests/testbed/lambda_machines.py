@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
@@ -143,6 +144,7 @@ class Instances:
         self.machines: dict[str, InstanceMachine] = {}
         self._cards = Cards(self.folder / "cards")
         self._cards.put(card)
+        self._ending = threading.Lock()
         self._thread = ThreadPoolExecutor(1)  # a machine dies with the thread that boots it
         service.state.on_start = self.start
         service.state.on_end = self.end
@@ -153,7 +155,8 @@ class Instances:
     def __exit__(self, *_: object) -> None:
         """End them all."""
         for machine in self.machines.values():
-            machine.kill()
+            with self._ending:
+                machine.kill()
             if machine.engine is not None:
                 machine.engine.remove_cgroups()
         self._thread.shutdown()
@@ -197,7 +200,8 @@ class Instances:
     def end(self, one: Instance) -> None:
         """Let the machine of an instance die, as a terminated one does."""
         if one.id in self.machines:
-            self.machines[one.id].kill()
+            with self._ending:  # a call that ends it may be under way when the test ends
+                self.machines[one.id].kill()
 
     def put_card(self, kind: str) -> None:
         """Let all of them have one card of another kind from now on."""
