@@ -1,5 +1,6 @@
 """What a hostile host leaves in a mirror is data: whatever its records hold, every verb shows it and none stumbles."""
 
+import io
 import json
 
 import pytest
@@ -12,7 +13,7 @@ from launcher.cli.json_view import JsonView
 from launcher.cli.plain_view import PlainView
 from launcher.cli.terminal_view import TerminalView
 from launcher.runs.control import Row, remembered
-from launcher.runs.curves import curve, table
+from launcher.runs.curves import curve, write_table
 from launcher.runs.following import finish
 from launcher.runs.mirror import Mirror, News, parse_event
 from launcher.values.record import PlanSummary, RunState
@@ -94,7 +95,7 @@ def test_any_event_is_shown_or_left_out(view, told):
     view.begin(RUN, PlanSummary(), [])
     view.news(News(RunState(state="running"), events, [], is_all=True))
     view.news(News(RunState(state="running"), events, [], is_all=True))
-    table((RUN, point) for point in curve(events))
+    write_table(((RUN, point) for point in curve(events)), io.StringIO())
 
 
 @settings(ANY_NUMBER_OF_TIMES, max_examples=15)

@@ -108,7 +108,7 @@ def test_a_run_on_a_host_that_nobody_reaches_is_not_passed_over(monkeypatch, see
         control.Row("B", Summary(run="0101-y-abcd", state=seen), "gone: the host has no such run"),
         control.Row("B", Summary(run="0101-z-abcd", state="running")),
     ]
-    monkeypatch.setattr(control, "_own_rows", lambda *_: rows)
+    monkeypatch.setattr(control, "_all_own", lambda *_: rows)
     found = recovering.recover_all(None, recovering.RecoverRequest(), PlainView())
     told = [(one.run, one.outcome, one.state, one.words) for one in found]
     assert told == [(RUN, "failed", "unreachable", "A: refuses the connection")]
