@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from launcher import errors
 from launcher.errors import ConnectionLostError, HostError
 from launcher.hosts import held_socket
+from launcher.hosts.channel import Passing
 from launcher.hosts.ssh_config import Hop
 from launcher.values.host import Host
 from launcher.values.text import printable
@@ -154,22 +155,22 @@ class HeldConnection:
 
     def sever(self) -> None:
         """Cut all our streams."""
+        self._cut()
+
+    def close(self) -> None:
+        """Close all our streams. The connection itself is held for the next command."""
+        for stream in self._cut():
+            stream.close()
+
+    def _cut(self) -> list[socket.socket]:
+        """Cut all our streams, and return them."""
         with self._lock:
             self._is_closed = True
             streams, self._streams = self._streams, []
         for stream in streams:
             with contextlib.suppress(OSError):  # it has ended
                 stream.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Close all our streams. The connection itself is held for the next command."""
-        with self._lock:
-            self._is_closed = True
-            streams, self._streams = self._streams, []
-        for stream in streams:
-            with contextlib.suppress(OSError):
-                stream.shutdown(socket.SHUT_RDWR)
-            stream.close()
+        return streams
 
     def _agent(self) -> socket.socket:
         with self._lock:
@@ -215,21 +216,16 @@ class HeldConnection:
         raise ConnectionLostError(self._host, f"{self._host}: the connection was closed")
 
 
-class HeldLink:
+class HeldLink(Passing):
     """An agent's stream on a held connection."""
 
     def __init__(self, connection: HeldConnection, stream: socket.socket, *, is_alone: bool) -> None:
         """Take over the stream. If it `is_alone`, the connection is closed with it."""
+        super().__init__(connection)
         self._connection = connection
         self._stream = stream
         self._is_alone = is_alone
         self.settimeout = stream.settimeout
-        self.about = connection.about
-        self.by_hand = connection.by_hand
-        self.open_socket = connection.open_socket
-        self.open_port = connection.open_port
-        self.open_program = connection.open_program
-        self.sever = connection.sever
 
     def recv(self, size: int, /) -> bytes:
         """Return some bytes; b"" at the end of the stream."""
@@ -271,7 +267,7 @@ def close_all() -> list[HeldState]:
 
 
 def _told(path: Path, **question: Any) -> HeldState | None:
-    """Ask a holder about itself; None if there is none behind the socket."""
+    """Ask a holder about itself; None if nobody listens at the socket."""
     try:
         with held_socket.connect(path, LOCAL_S) as stream:
             held_socket.say(stream, **question)

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from launcher.errors import UsageError
 from launcher.runs import departures, resolve
-from launcher.runs.arriving import Heir, MoveRequest, arrival, connected, consented, resolved_there
+from launcher.runs.arriving import Heir, MoveRequest, arrival, connected, consented
 from launcher.runs.farewell import root_of
-from launcher.runs.launching import plan_with
 from launcher.runs.moving import check_move
 from launcher.runs.recovering import Outcome, RecoverRequest, Recovery, recover_on
-from launcher.runs.rental_agreement import agree
 from launcher.runs.rental_choice import question
+from launcher.runs.rented_move import agreed_like
 from launcher.runs.run_desk import connect
 
 if TYPE_CHECKING:
@@ -49,14 +48,7 @@ def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> R
     sender = check_move(mirror, target, request, view, gives_up=False)
     before = mirror.whole_plan()
     consented(mirror, before, target, sender, request, view)
-    resolved = resolved_there(before, target, request.profile or target.profile)
-    agreement = agree(
-        resolved,
-        lambda profile, facts: plan_with(profile, resolved, facts, before.takes),
-        view,
-        like=(before.profile,),
-        is_sure=True,
-    )
+    agreement = agreed_like(before, target, request, view)
     if (asked := question(agreement.choice)) is not None:
         view.finding(asked)
     words = "goes on from its last checkpoint; the checks pass, and nothing was rented or sent"

@@ -23,6 +23,7 @@ from launcher.runs.view import View
 from launcher.values.output import Output
 from launcher.values.record import State, is_terminal
 from launcher.values.renting import RentalReason
+from launcher.values.tenancy import Tenancy
 
 OLDER_BYTES = 20_000_000_000
 """So much of a script's older checkpoints comes home: it costs a few minutes of the rent."""
@@ -203,14 +204,18 @@ def end_without_run(tenant: Tenant, mirror: Mirror, view: View) -> bool:
     First the machine is told never to begin it. Return False, with nothing ended, if it has begun meanwhile, and for a machine
     that the user keeps after a run. Raises HostError.
     """
-    has_begun = mirror.state() is not None
-    if has_begun and tenant.tenancy.keeps:
+    if is_kept_without_run(tenant.tenancy, mirror):
         return False
     with open_desk(tenant.host, mirror, tenant.opening) as desk:
         if not desk.preparation.forgo(mirror.run):
             return False
-    tenant.end(REMOVED if has_begun else NEVER_BEGUN, view)
+    tenant.end(NEVER_BEGUN if mirror.state() is None else REMOVED, view)
     return True
+
+
+def is_kept_without_run(tenancy: Tenancy, mirror: Mirror) -> bool:
+    """Whether the user keeps a machine that has its run no more: one that never began is nothing to keep it for."""
+    return tenancy.keeps and mirror.state() is not None
 
 
 def look_after(tenant: Tenant, mirror: Mirror) -> str:

@@ -25,7 +25,7 @@ from launcher.runs import resolve, tenancies
 from launcher.runs.adopting import bring_home_first
 from launcher.runs.control import known_summary
 from launcher.runs.mirror import Mirror
-from launcher.runs.rent_ending import end_at_limit, end_rent, end_without_run, is_over
+from launcher.runs.rent_ending import end_at_limit, end_rent, end_without_run, is_kept_without_run, is_over
 from launcher.runs.run_desk import open_desk
 from launcher.runs.run_id import find
 from launcher.runs.tenancies import RentedMachine
@@ -255,7 +255,7 @@ def _would_go_on(found: RentedMachine, view: View) -> bool:
             state = known_summary(desk, mirror.run).state
     except NoRunError as error:
         view.note(f"{mirror.run}: {str(error).splitlines()[0]}")
-        return found.tenancy.keeps and mirror.state() is not None
+        return is_kept_without_run(found.tenancy, mirror)
     except LaunchError as error:
         view.note(f"{mirror.run}: {str(error).splitlines()[0]}")
         return True

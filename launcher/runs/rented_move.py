@@ -16,7 +16,7 @@ from launcher.runs.machine_renting import rent
 from launcher.runs.mirror import Mirror
 from launcher.runs.moving import check_move, move_to
 from launcher.runs.rent_handing import hand_over, leave
-from launcher.runs.rental_agreement import agree
+from launcher.runs.rental_agreement import Agreement, agree
 from launcher.runs.rental_order import order_of
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.tenancies import rented_for
@@ -50,16 +50,21 @@ def move_to_rented(mirror: Mirror, target: Host, request: MoveRequest, view: Vie
     return recovery
 
 
-def rented_like(before: Plan, target: Host, request: MoveRequest, view: View) -> tuple[Tenant, Plan]:
-    """Rent a machine for a run that goes on with one of this plan, once it was agreed to; return the plan that was shown."""
+def agreed_like(before: Plan, target: Host, request: MoveRequest, view: View) -> Agreement:
+    """Have it agreed what is rented for a run that goes on with one of this plan. Raises RefusedError."""
     resolved = resolved_there(before, target, request.profile or target.profile)
-    agreement = agree(
+    return agree(
         resolved,
         lambda profile, facts: plan_with(profile, resolved, facts, before.takes),
         view,
         like=(before.profile,),
         is_sure=request.is_sure,
     )
+
+
+def rented_like(before: Plan, target: Host, request: MoveRequest, view: View) -> tuple[Tenant, Plan]:
+    """Rent a machine for a run that goes on with one of this plan, once it was agreed to; return the plan that was shown."""
+    agreement = agreed_like(before, target, request, view)
     return rent(order_of(target, agreement, request.wait_s), view), agreement.plan
 
 

@@ -334,9 +334,8 @@ def test_files_that_change_meanwhile_change_nothing_of_what_was_begun(made):
     assert len(made.runs_on("A")) == 1
 
 
-@pytest.mark.parametrize("host", ["A", "local"])
-def test_a_run_whose_copy_here_was_removed_is_followed_again(made, host):
-    """Its worker is dead; the queue knows its host, which has the run."""
+def left_in_its_first_steps(made, host):
+    """Begin a batch of one item at a host, and kill its worker once its run has made a step; return the run."""
     file = made.write(made.items(1), host=host)
     made.hold()
     process = made.client.start("batch", file)
@@ -344,7 +343,13 @@ def test_a_run_whose_copy_here_was_removed_is_followed_again(made, host):
     until(lambda: made.rows()["i1"]["step"], "its first step")
     process.kill()
     process.communicate()
-    shutil.rmtree(made.client.runs / made.rows()["i1"]["run"])
+    return made.rows()["i1"]["run"]
+
+
+@pytest.mark.parametrize("host", ["A", "local"])
+def test_a_run_whose_copy_here_was_removed_is_followed_again(made, host):
+    """Its worker is dead; the queue knows its host, which has the run."""
+    shutil.rmtree(made.client.runs / left_in_its_first_steps(made, host))
     made.go_on()
     done = made.client.run("batch", "resume")
     assert done.returncode == 0, done.stderr + done.stdout
@@ -353,14 +358,7 @@ def test_a_run_whose_copy_here_was_removed_is_followed_again(made, host):
 
 def test_a_run_that_is_nowhere_any_more_needs_a_person(made):
     """It was removed here and there: what ends its item is named, and begins it anew."""
-    file = made.write(made.items(1), host="local")
-    made.hold()
-    process = made.client.start("batch", file)
-    until(lambda: made.noted("begin").total() == 1, "the item")
-    until(lambda: made.rows()["i1"]["step"], "its first step")
-    process.kill()
-    process.communicate()
-    run = made.rows()["i1"]["run"]
+    run = left_in_its_first_steps(made, "local")
     made.client.ok("stop", run)
     made.client.ok("rm", "--here", "--force", run)
     done = made.client.run("batch", "resume")
