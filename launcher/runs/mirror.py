@@ -537,12 +537,12 @@ class Mirror:
     def state(self) -> RunState | None:
         """Return the last state that was fetched; `None` before the first.
 
-        A run that was removed before the end was on record, as on a full disk, had been stopped.
+        A run that was removed before the end was on record, as on a full disk, had been stopped; also one of which no state came.
         """
         numbers = sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"))
         state = _state(read_json(numbers[-1] / "state.json")) if numbers else None
-        if state is not None and not is_terminal(state.state) and self.is_freed:
-            return state.model_copy(update={"state": State.STOPPED})
+        if (state is None or not is_terminal(state.state)) and self.is_freed:
+            return (state or RunState(state=State.PREPARING)).model_copy(update={"state": State.STOPPED})
         return state
 
     def last_step(self) -> Reached:

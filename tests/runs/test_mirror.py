@@ -718,3 +718,10 @@ def test_what_a_run_is_bound_to_is_on_the_disk_before_it_begins(tmp_path, monkey
     synced.clear()
     mirror.bind(LOCAL, "a-root", PLAN)
     assert {*map(str, once)} == {*synced}
+
+
+def test_a_run_that_was_removed_before_its_state_came_was_stopped(mirror):
+    """As one whose rented machine died in its first seconds: it is not shown as one that still begins."""
+    assert mirror.state() is None
+    mirror.mark_freed()
+    assert mirror.state().state == "stopped"
