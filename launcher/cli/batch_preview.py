@@ -31,7 +31,7 @@ def show_preview(batch: Batch, *, is_sure: bool, as_json: bool) -> None:
     """Print what each item would be.
 
     Exits with 3 if an item can run on none of its hosts, or if much would travel and the user has not said `is_sure`, and with 4
-    if what an item would be hangs on a host that does not answer.
+    if what an item would be depends on a host that does not answer.
     """
     large = () if is_sure else batch.large
     found = []

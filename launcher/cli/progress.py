@@ -44,7 +44,7 @@ class Progress:
         )
 
     def hold(self, step: int | None, values: dict[str, float]) -> None:
-        """Show where the run is now, whatever its history brings, until `release`."""
+        """Show where the run is now, and not where its history has got to, until `release`."""
         self.step, self.values, self._behind = step, values, (None, {})
 
     @property

@@ -26,7 +26,7 @@ def reconcile(
         typer.Option(
             "--adopt",
             metavar="INSTANCE",
-            help="End this instance of the account, whoever made it. What a run of this machine made there comes home first; for another computer's you are asked.",
+            help="End this instance of the account, whoever made it. What a run of this machine made there comes home first. You are asked first if another computer rented it.",
         ),
     ] = None,
     force: Annotated[

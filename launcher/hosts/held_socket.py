@@ -100,7 +100,7 @@ def say(stream: socket.socket, **values: Any) -> None:
 
 
 def hear(stream: socket.socket) -> dict[str, Any]:
-    """Return what the other end says. Raises OSError, also for what is no message."""
+    """Return the next message from the other end. Raises OSError, also for a malformed one."""
     (size,) = _SIZE.unpack(_exactly(stream, _SIZE.size))
     if size > MOST_SAID:
         raise ConnectionAbortedError("a message is too long")

@@ -288,7 +288,7 @@ def _pass_on(client: socket.socket, stream: Socket | Link, end_sending: Callable
 def _has_left(client: socket.socket, wait_s: float | None) -> bool:
     """Whether a client has closed its end within the time, not only ended what it sends."""
     look = select.poll()
-    look.register(client, 0)  # the end of both directions is always told
+    look.register(client, 0)  # with no events asked for, poll still reports a full hang-up
     return bool(look.poll(None if wait_s is None else wait_s * 1000))
 
 

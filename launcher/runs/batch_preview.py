@@ -19,7 +19,7 @@ from launcher.values.job import Job
 
 
 class ItemPreview(NamedTuple):
-    """An item on a host: its preview, or why there is none. `is_silent`: the host does not answer, and the plan hangs on it."""
+    """An item on a host: its preview, or why there is none. `is_silent`: the host does not answer, and the plan depends on its facts."""
 
     draft: Draft
     host: str

@@ -102,16 +102,16 @@ class Streams:
         ends = os.pipe()
         for end in ends:
             os.set_blocking(end, False)
-        with os.fdopen(ends[0], "rb", 0) as told, os.fdopen(ends[1], "wb", 0) as telling:
+        with os.fdopen(ends[0], "rb", 0) as source, os.fdopen(ends[1], "wb", 0) as sink:
             handler = signal.signal(
                 signal.SIGCHLD, lambda *_: None
             )  # one that Python does not handle tells nothing
-            before = signal.set_wakeup_fd(telling.fileno(), warn_on_full_buffer=False)
-            self.listen(told, lambda: told.read(_MOST_SIGNALS))
+            before = signal.set_wakeup_fd(sink.fileno(), warn_on_full_buffer=False)
+            self.listen(source, lambda: source.read(_MOST_SIGNALS))
             try:
                 yield
             finally:
-                self.forget(told)
+                self.forget(source)
                 signal.set_wakeup_fd(before)
                 signal.signal(signal.SIGCHLD, handler or signal.SIG_DFL)
 
