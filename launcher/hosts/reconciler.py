@@ -86,12 +86,13 @@ def reconcile(
     adopted: Collection[str] = (),
     bringing: Collection[str] = (),
     *,
+    only: Collection[str] | None = None,
     waits: bool = True,
     report: Callable[[str], None] = _silent,
 ) -> Reconciled:
     """End what is due or an orphan, and settle launches that nobody looks after; `report` hears what it waits for.
 
-    With `waits` it looks for their instances for as long as one may take to appear, which is minutes; without, a later call
+    `only` are the nonces of the rentals that this is about; None for all. With `waits` it looks for their instances for as long as one may take to appear, which is minutes; without, a later call
     goes on. Raises ServiceError, and RefusedError once all is ended
     if the ledger cannot be written.
     """
@@ -100,7 +101,7 @@ def reconcile(
     began = renter.clock.now()
     unwritten: OSError | None = None
     while True:
-        judged = survey(renter, wanted, adopted, bringing)
+        judged = _about(only, survey(renter, wanted, adopted, bringing))
         endings = [
             Ending(one.instance.id, one.why, one.rental)
             for one in judged
@@ -132,8 +133,15 @@ def reconcile(
             f"looking for the instance of a launch without an answer, for {minutes} more minute{'s' * (minutes > 1)} at most"
         )
         renter.clock.sleep(POLL_S)
-    judged = survey(renter, wanted, adopted, bringing)
+    judged = _about(only, survey(renter, wanted, adopted, bringing))
     return Reconciled(tuple(ended), judged, renter.ledger.unreadable(), tuple(left.values()), tuple(unmade))
+
+
+def _about(only: Collection[str] | None, judged: tuple[Judged, ...]) -> tuple[Judged, ...]:
+    """Return the verdicts on rentals of these nonces."""
+    if only is None:
+        return judged
+    return tuple(one for one in judged if one.rental is not None and one.rental.nonce in only)
 
 
 def _record(renter: Renter, judged: Judged) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from launcher.errors import CardBusyError, RefusedError, UsageError
 from launcher.runs import resolve
@@ -17,6 +18,9 @@ from launcher.runs.tenancies import ledger
 from launcher.values.host import Host
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.renting import Rental, dollars
+
+if TYPE_CHECKING:
+    from launcher.runs.view import View
 
 
 def rented_hosts(batch: Batch) -> list[Host]:
@@ -51,17 +55,22 @@ class Budget:
     def __init__(self, queue: BatchQueue) -> None:
         """Spend no more than the batch of this queue may."""
         self._queue, self._most = queue, queue.max_cost
-        self._lock = threading.Lock()
+        self._lock, self._clearing = threading.Lock(), threading.Lock()
         self._promised: dict[int, int] = {}
 
     @contextmanager
-    def promise(self, number: int, request: Request) -> Iterator[None]:
+    def promise(self, number: int, request: Request, view: View) -> Iterator[None]:
         """Keep enough for the dearest machine that an item may rent while its launch is on its way.
 
-        Raises CardBusyError if that is too much just now, RefusedError if it always will be.
+        What a worker that was killed has rented for nothing is ended first: it would be paid for, and counted, until its limit.
+        Raises CardBusyError if that is too much just now, RefusedError if it always will be, and ServiceError.
         """
         resolved = understand(request)
         host = resolved.host
+        from launcher.runs.rent_reconciling import end_abandoned  # few batches rent
+
+        with self._clearing:
+            end_abandoned(host.lambda_cloud or LambdaSettings(), self._queue.runs().keys(), view)
         choice = choose(host, resolved.profiles, resolved.gpus, resolved.job, offers(host))
         with self._lock:
             if self._most is not None:

@@ -112,7 +112,8 @@ def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
         item = lane.queue.step(item, ItemState.SUBMITTED)
     try:
         is_rented = resolve.host(item.host).lambda_cloud is not None
-        with lane.budget.promise(item.number, request) if is_rented else contextlib.nullcontext():
+        aloud = _aloud(lane, item, view)
+        with lane.budget.promise(item.number, request, aloud) if is_rented else contextlib.nullcontext():
             started = launch(request, view, item.run, opening=lane.opening, hold=NoInterrupts, code=lane.code)
     except CardBusyError as error:
         return _put_back(lane.queue, item, Verdict.BUSY, _line(error))
@@ -305,11 +306,17 @@ def _hand_over(lane: Lane, item: Item, tenant: Tenant, mirror: Mirror, view: Ite
     """Leave a rental to a process in the background; a person at the batch hears what a launch would say."""
     from launcher.runs.rent_handing import hand_over  # few runs are on a rented machine
 
+    hand_over(tenant, mirror, _aloud(lane, item, view))
+
+
+def _aloud(lane: Lane, item: Item, view: ItemView) -> ItemView:
+    """Return a view whose notes a person at the batch sees too, and not only who reads its log."""
+
     def tell(text: str) -> None:
         view.note(text)
         lane.tell(f"{item.name}: {text}")
 
-    hand_over(tenant, mirror, ItemView(tell))
+    return ItemView(tell)
 
 
 def _state_of_gone(mirror: Mirror, why_gone: str) -> RunState:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -34,7 +34,7 @@ from launcher.runs.view import Stage, View
 from launcher.values.clock import SystemClock, look_again_after
 from launcher.values.lambda_cloud import PAGES
 from launcher.values.lambda_settings import LambdaSettings
-from launcher.values.renting import Rental, RentalState
+from launcher.values.renting import Rental, RentalState, dollars
 
 WAKE_S, LOOK_S = 20.0, 0.5
 """How long a process that looks after a machine may take to notice that its limit has passed, and how often that is looked for."""
@@ -78,6 +78,24 @@ def reconcile_all(named: Named, view: View, *, dry_run: bool) -> list[Report]:
     if failed:
         raise failed[0]
     return reports
+
+
+def end_abandoned(settings: LambdaSettings, runs: Collection[str], view: View) -> None:
+    """End the machines that launches of some runs have left behind: their client was killed before anything could begin there.
+
+    This waits until they are gone, and not for one that may still appear. Raises BadFileError or ServiceAuthError without a
+    key, ServiceError, and RefusedError if the ledger cannot be written.
+    """
+    left = tenancies.abandoned(runs)
+    if not left:
+        return
+    with contextlib.closing(open_account(settings)) as account, _asking(view, settings) as stage:
+        done = reconcile(account.renter, only=left, waits=False, report=stage.progress)
+        for ending in done.ended:
+            cost = "" if ending.cents is None else f"; it cost at most {dollars(ending.cents)}"
+            view.note(f"{ending.instance}: {ending.why}, so it was ended{cost}")
+        for ending in done.left:
+            view.note(_still_listed(account.renter, ending))
 
 
 def dismiss(word: str) -> Rental:

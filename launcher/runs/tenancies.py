@@ -6,7 +6,7 @@ The ledger says what is rented; beside it lies a rental's tenancy, which says ho
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -139,6 +139,19 @@ def rented_for(run: str) -> RentedMachine | None:
     if not usual_folder().is_dir():
         return None
     return next((one for one in reversed([*rented()]) if run in one.runs), None)
+
+
+def abandoned(runs: Collection[str]) -> set[str]:
+    """Return the nonces of open rentals for some runs on which nothing ever began, and which no process looks after."""
+    if not usual_folder().is_dir():
+        return set()
+    book = ledger()
+    own = (one for one in book.rentals() if one.is_open and one.intent.run in runs)
+    return {
+        one.nonce
+        for one in own
+        if not (book.place(one.nonce) / TENANCY).exists() and not book.is_held(one.nonce)
+    }
 
 
 def is_rented(machine: Host) -> bool:

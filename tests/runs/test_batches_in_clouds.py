@@ -95,6 +95,34 @@ def test_a_worker_that_is_killed_pushes_and_rents_nothing_twice(
     assert len(lambda_cloud.service.of("launch")) == len(begun) == 1
 
 
+def test_what_a_killed_worker_rented_for_nothing_is_ended_before_more_is_rented(made, lambda_cloud):
+    """Its machine would be paid for until its limit, and leave nothing of the batch's to the next one."""
+    service, victims = lambda_cloud.service, []
+
+    def kill(line):
+        if line["call"] == "launch":
+            service.after = lambda _line: None
+            until(lambda: victims, "the worker")
+            victims[0].kill()
+            victims[0].wait()
+
+    service.after = kill
+    file = made.write(made.items(1, host="rented", profile="a100_40gb"), max_cost=8.5)
+    victims.append(made.client.start("batch", file, "--yes"))
+    victims[0].communicate(timeout=120)
+    assert victims[0].returncode == -9
+    (left,) = lambda_cloud.ours()
+    done = made.client.run("batch", "resume", timeout=90)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert f"{left}: no process here looks after it, so it was ended" in done.stdout + done.stderr
+    assert results(made) == ["i1"]
+    calls = [(line["call"], (line["body"] or {}).get("instance_ids")) for line in service.calls]
+    launches = [number for number, (call, _) in enumerate(calls) if call == "launch"]
+    assert len(launches) == 2
+    assert launches[0] < calls.index(("terminate", [left])) < launches[1]
+    assert lambda_cloud.ours() == []
+
+
 LOST, BUSY, BROKEN = {"kind": "lost"}, {"kind": "status", "status": 429}, {"kind": "status", "status": 503}
 
 
