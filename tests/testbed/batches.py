@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from testbed.client import Client, processes_of
 from testbed.engine import BASE, Engine
 from testbed.kaggle_account import HOST, KaggleAccount
@@ -155,9 +156,10 @@ class Batches:
         return found
 
     def judge_clouds(self, account: KaggleAccount, cloud: LambdaCloud) -> None:
-        """Each item of an account was pushed, or rented for, once; nothing that is paid for, or on the web, is left.
+        """Each item of an account was pushed once; nothing that is paid for, or on the web, is left, and each item's cost is told.
 
-        A session that ended early has a successor: the sessions of a run count on from 1, and each has one version.
+        A session that ended early has a successor: the sessions of a run count on from 1, and each has one version. What a
+        killed worker had rented for nothing is part of what its item costs.
         """
         rows = self.rows().values()
         sessions: dict[str, list[str]] = {}
@@ -170,9 +172,13 @@ class Batches:
             assert sorted(map(int, numbers)) == [*range(1, len(numbers) + 1)], f"{run}: {numbers}"
         self.client.ok("reconcile")
         cloud.until_gone()
-        rented = {row["run"] for row in rows if row["host"] == "rented"}
-        assert {rental.intent.run for rental in cloud.rentals()} == rented
-        assert all(row["cost"] is not None for row in rows if row["host"] == "rented")
+        paid = collections.Counter[str]()
+        for rental in cloud.rentals():
+            cents = [rental.cents, *(extra.cents for extra in rental.extras)]
+            paid[rental.intent.run.split("-")[1]] += sum(filter(None, cents))
+        assert {row["name"]: row["cost"] for row in rows if row["host"] == "rented"} == {
+            name: pytest.approx(cents / 100) for name, cents in paid.items()
+        }
 
     def judge_docker(self, engine: Engine) -> None:
         """Each item of the host `dock` has one container, by the engine, which was started once."""
