@@ -184,7 +184,9 @@ class Batches:
         """Each item of the host `dock` has one container, by the engine, which was started once."""
         names = engine.docker("ps", "-a", "--format", "{{.Names}}").split()
         runs = [row["run"] for row in self.rows().values() if row["host"] == "dock"]
-        assert sorted(names) == sorted(f"launch-{run}" for run in runs)
+        wrong = {*names} ^ {f"launch-{run}" for run in runs}
+        assert not wrong, engine.docker("ps", "-a", "--no-trunc")
+        assert len(names) == len(runs)
         assert all(
             engine.docker("inspect", "--format", "{{.RestartCount}}", name).strip() == "0" for name in names
         )
