@@ -85,7 +85,7 @@ class _JsonLinesView(_LinesView):
         """Print an item as it is now."""
         from launcher.cli.answer import answer
 
-        answer(shape(rows_of([item], used=self._usage.now())[0]))
+        answer(shape(rows_of([item], used=self._usage.now([item.number]))[0]))
 
 
 class _TableView(_LinesView):

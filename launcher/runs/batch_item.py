@@ -272,16 +272,27 @@ def follow_item(
     if started is None and (words := tenancies.gone(mirror)) is not None:
         return _state_of_gone(mirror, words)
     tenant = started.tenant if started is not None else tenancies.tenant_for(mirror, view)
+    found = tenancies.open_for(mirror)
+
+    def take_left() -> None:
+        """Look after its rented machine, if the process that did was killed."""
+        nonlocal tenant
+        if tenant is None and found is not None and not found.is_held:
+            tenant = tenancies.tenant_for(mirror, view)
+        view.has_rented = tenant is not None
 
     def look(error: UnreachableError | None) -> None:
         watch(error)
+        take_left()
         if tenant is not None:
             tenant.watch(view, error)
 
     try:
+        take_left()
         if started is None:
             desk = _recovered(host, mirror, view, lane.opening)
         state = follow_sessions(host, mirror, view, desk, pulls=pulls, watch=look, opening=lane.opening)
+        take_left()
         if tenant is not None:
             from launcher.runs.rent_ending import end_rent  # few runs are on a rented machine
 
