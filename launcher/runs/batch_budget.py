@@ -59,8 +59,8 @@ class Budget:
         self._promised: dict[int, int] = {}
 
     @contextmanager
-    def promise(self, number: int, request: Request, view: View) -> Iterator[None]:
-        """Keep enough for the dearest machine that an item may rent while its launch is on its way.
+    def promise(self, number: int, request: Request, view: View) -> Iterator[int]:
+        """Keep enough for the dearest machine that an item may rent while its launch is on its way; yield how much, in cents.
 
         What a worker that was killed has rented for nothing is ended first: it would be paid for, and counted, until its limit.
         Raises CardBusyError if that is too much just now, RefusedError if it always will be, and ServiceError.
@@ -76,7 +76,7 @@ class Budget:
             self._check(host.name, choice.largest)
             self._promised[number] = choice.largest
         try:
-            yield
+            yield choice.largest
         finally:
             with self._lock:
                 self._promised.pop(number, None)

@@ -44,6 +44,7 @@ from launcher.runs.runs_folder import runs_folder
 from launcher.runs.sessions import follow_sessions
 from launcher.runs.view import View
 from launcher.values.host import Host
+from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.queued_item import REFUSED, Item, ItemState
 from launcher.values.record import RunState, State, is_terminal
 
@@ -113,7 +114,9 @@ def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
     try:
         is_rented = resolve.host(item.host).lambda_cloud is not None
         aloud = _aloud(lane, item, view)
-        with lane.budget.promise(item.number, request, aloud) if is_rented else contextlib.nullcontext():
+        kept = lane.budget.promise(item.number, request, aloud) if is_rented else contextlib.nullcontext()
+        with kept as cents:
+            request = request._replace(most_cents=cents)
             started = launch(request, view, item.run, opening=lane.opening, hold=NoInterrupts, code=lane.code)
     except CardBusyError as error:
         return _put_back(lane.queue, item, Verdict.BUSY, _line(error))
@@ -217,7 +220,17 @@ def _is_rented(host: Host, item: Item, view: ItemView) -> bool:
 
 
 def give_up_machine(run: str, view: View) -> None:
-    """End the rent of a machine on which a run never began, if there is one and no other process looks after it."""
+    """End the rent of a machine on which a run never began, if there is one and no other process looks after it.
+
+    Raises ServiceError, and RunError if a launch without an answer may still make one.
+    """
+    if tenancies.abandoned([run]):
+        from launcher.runs.rent_reconciling import end_abandoned
+
+        for api in tenancies.services():
+            end_abandoned(LambdaSettings(api=api), [run], view)
+        if tenancies.abandoned([run]):
+            raise RunError(f"{run}: a machine of its launch may still be billed\n  end it   launch reconcile")
     found = tenancies.rented_for(run)
     if found is None or not found.rental.is_open:
         return

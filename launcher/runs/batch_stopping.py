@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import LaunchError, RunError, UnreachableError, UsageError
-from launcher.remote.system.process import find
 from launcher.runs import departures, resolve, sent_record, tenancies
 from launcher.runs.batch_item import give_up_machine, why_ended
 from launcher.runs.batch_queue import PICTURE, RESULTS, BatchQueue, Work, Worker, take_work, worker_of
@@ -98,9 +97,13 @@ def _after_launches(queue: BatchQueue, tell: Callable[[str], None]) -> Work | No
 
 
 def _is_stopped(worker: Worker | None) -> bool:
-    """Whether a process of this machine was stopped, as by Ctrl-Z: what it has begun may wait for ever."""
-    found = find(worker.pid) if worker is not None and worker.machine == platform.node() else None
-    return found is not None and found.letter == "T"
+    """Whether a process of this machine was stopped, as by Ctrl-Z: what it has begun may wait for ever. Known on Linux only."""
+    if worker is None or worker.machine != platform.node():
+        return False
+    try:
+        return Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (OSError, IndexError):
+        return False
 
 
 def worker_words(queue: BatchQueue) -> str:
@@ -169,6 +172,7 @@ def _stop_run(item: Item, *, now: bool) -> tuple[str, str, str | None]:
         return DROPPED, STOPPED, None
     known = mirror.state()
     if known is not None and is_terminal(known.state):
+        tenancies.leave_to_keeper(mirror)
         return str(known.state), why_ended(known) or STOPPED, None
     if (gone := tenancies.gone(mirror)) is not None:
         return State.FAILED, gone.splitlines()[0], None
@@ -178,6 +182,7 @@ def _stop_run(item: Item, *, now: bool) -> tuple[str, str, str | None]:
             give_up_machine(item.run, SilentView())
             return DROPPED, STOPPED, None
         row = stop_run(desk, item.run, now=now, grace_s=mirror.plan().stop_grace_s)
+    tenancies.leave_to_keeper(mirror)
     return str(row.summary.state), STOPPED, row.problem
 
 

@@ -115,6 +115,66 @@ def test_what_is_left_while_it_boots_is_named(made, lambda_cloud):
     assert lambda_cloud.ours() == []
 
 
+@pytest.mark.parametrize("when", ["boot", "run"])
+def test_stop_ends_what_a_killed_worker_has_rented(made, lambda_cloud, when):
+    """A machine that boots goes back at once; one whose run goes on, once that has stopped and its files are here."""
+    if when == "run":
+        process = begun(made)
+        process.kill()
+    else:
+        with lambda_cloud.service.holding("instances"):
+            process = made.client.start("batch", made.write(rented(made, 1), max_cost=40), "--yes")
+            until(lambda: lambda_cloud.ours(), "the launch", timeout=90)
+            process.kill()
+    process.communicate()
+    assert "! gpu_1x_a100 of " in made.client.ok("batch", "status")
+    done = made.client.run("batch", "stop", "--yes", timeout=120)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "! gpu_1x_a100 of " not in done.stderr
+    assert made.rows()["i1"]["state"] == ("dropped" if when == "boot" else "stopped")
+    lambda_cloud.until_gone()
+    lambda_cloud.until_left()
+    (rental,) = lambda_cloud.rentals()
+    assert rental.state == "ended"
+
+
+def test_a_price_that_rises_as_an_item_is_launched_goes_beyond_no_limit(made, lambda_cloud):
+    """What is kept for it was looked up before; by the new price it is too dear, and nothing is rented."""
+    looks = []
+
+    def rise(line):
+        if line["call"] == "types":
+            looks.append(line)
+            for kind in lambda_cloud.service.state.kinds.values():
+                kind.cents *= 3 if len(looks) == 1 else 1
+
+    lambda_cloud.service.after = rise
+    done = made.client.run("batch", made.write(rented(made, 1), max_cost=8.5), "--yes")
+    assert done.returncode == 3, done.stderr + done.stdout
+    assert "prices have just risen: a machine may cost $23.88 now" in done.stdout
+    assert "max_cost = 8.5 of the batch: $0.00 spent" in done.stdout
+    assert lambda_cloud.rentals() == ()
+
+
+@pytest.mark.parametrize("kept", [0, 80])
+def test_a_record_of_a_rental_that_was_cut_off_is_not_taken_for_none(made, lambda_cloud, kept):
+    """Its machine may be billed: all commands that speak of what is rented name the file, until it has gone."""
+    process = begun(made)
+    process.kill()
+    process.communicate()
+    (rental,) = lambda_cloud.rentals()
+    file = lambda_cloud.ledger.place(rental.nonce).with_suffix(".jsonl")
+    file.write_bytes(file.read_bytes()[:kept])
+    made.go_on()
+    words = f"{file.name}: cannot be read; what it records may be billed"
+    assert words in made.client.ok("hosts")
+    done = made.client.run("reconcile")
+    assert done.returncode == 1
+    assert file.name in done.stdout + done.stderr
+    made.client.run("batch", "resume")
+    assert words in made.client.ok("batch", "status")
+
+
 def test_stop_names_a_worker_that_is_stopped_itself(made, lambda_cloud):
     """While it rents a machine it would be waited for without an end."""
     with lambda_cloud.service.holding("instances"):
