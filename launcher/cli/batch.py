@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -87,6 +88,11 @@ FailuresOption = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Begin nothing more after this many have failed.")
 ]
 
+CostOption = Annotated[
+    float | None,
+    typer.Option(metavar="DOLLARS", help="Rent machines for at most this much, for all items together."),
+]
+
 LatestFlag = Annotated[
     bool, typer.Option("--yes", "-y", help="Go on without asking which batch the latest is.")
 ]
@@ -128,10 +134,7 @@ def begin(
         bool, typer.Option("--fail-fast", help="Begin nothing more after a run has failed.")
     ] = False,
     max_failures: FailuresOption = None,
-    max_cost: Annotated[
-        float | None,
-        typer.Option(metavar="DOLLARS", help="Rent machines for at most this much, for all items together."),
-    ] = None,
+    max_cost: CostOption = None,
     best: Annotated[
         str | None,
         typer.Option(
@@ -228,19 +231,28 @@ def _batch(file: Path | None, grid: list[str], changes: dict[str, Any], only_gri
 
 def _agree(batch: Batch) -> None:
     """Ask whether a batch may spend, and send, what it might. Raises RefusedError for no, and without a terminal."""
-    from launcher.cli.asking import agrees
-    from launcher.errors import RefusedError
+    _agree_to_spend([draft.hosts for draft in batch.drafts], batch.rules.max_cost, "launch batch --yes …")
+    for one in batch.large:
+        _ask(one.finding.message, one.finding.mend or "")
+
+
+def _agree_to_spend(items: Sequence[Sequence[str]], max_cost: float | None, command: str) -> None:
+    """Ask whether items on these hosts may rent machines for so much; `command` agrees to it. Raises as `_agree`."""
     from launcher.runs.batch_budget import spending_question
 
-    questions = [(one.finding.message, one.finding.mend) for one in batch.large]
-    if (spending := spending_question(batch)) is not None:
-        questions.insert(0, (spending, "launch batch --yes … agrees, as y does at a terminal"))
-    for question, mend in questions:
-        answer = agrees(question)
-        if answer is None:
-            raise RefusedError(f"nothing was begun: {question}\n  {mend}")
-        if not answer:
-            raise RefusedError("nothing was begun, as you answered")
+    if (question := spending_question(items, max_cost)) is not None:
+        _ask(question, f"{command} agrees, as y does at a terminal")
+
+
+def _ask(question: str, mend: str) -> None:
+    from launcher.cli.asking import agrees
+    from launcher.errors import RefusedError
+
+    answer = agrees(question)
+    if answer is None:
+        raise RefusedError(f"nothing was begun: {question}\n  {mend}")
+    if not answer:
+        raise RefusedError("nothing was begun, as you answered")
 
 
 def _preview(batch: Batch, *, is_sure: bool, as_json: bool) -> None:
@@ -298,6 +310,8 @@ def resume(
     ] = False,
     max_parallel: ParallelOption = None,
     max_failures: FailuresOption = None,
+    max_cost: CostOption = None,
+    sure: SureFlag = False,
     detach: DetachFlag = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
@@ -306,7 +320,7 @@ def resume(
 ) -> None:
     """Go on with a batch that no process works, or follow the one that does. What has ended is not run again.
 
-    --max-parallel and --max-failures replace the batch's own from here on.
+    --max-parallel, --max-failures and --max-cost replace the batch's own from here on.
 
     Examples:
         launch batch resume
@@ -318,16 +332,20 @@ def resume(
     from launcher.runs.batch_stopping import queue_again
     from launcher.runs.frozen_code import forget
 
-    limits = {"max_parallel": max_parallel, "max_failures": max_failures}
+    limits = {"max_parallel": max_parallel, "max_failures": max_failures, "max_cost": max_cost}
     changes = {key: value for key, value in limits.items() if value is not None}
     with open_queue(name) as queue:
         queue.check_folder()
+        rules = queue.rules_with(changes)
+        if max_cost is not None and not sure:
+            hosts = [item.hosts for item in queue.items()]
+            _agree_to_spend(hosts, rules.max_cost, f"launch batch resume {queue.name} --yes …")
         if (held := take_work(queue)) is not None:
             try:
                 tell_mended(queue, held)
                 queue.wish_stop("")
                 if changes:
-                    queue.change_rules(changes)
+                    queue.change_rules(rules)
                 if new_code:
                     forget(queue.folder)
                 if failed:

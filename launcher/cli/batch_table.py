@@ -140,9 +140,7 @@ def print_status(queue: BatchQueue, *, as_json: bool) -> None:
     if as_json:
         return
     say(f"{queue.name}: {totals(row.state for row in rows)}{spent(queue, used)}")
-    for line in how_to_go_on(queue, items):
-        say(line)
-    for line in who_works(queue, items):
+    for line in (*how_to_go_on(queue, items), *who_works(queue, items), *left_rentals(queue)):
         say(line)
 
 
@@ -165,6 +163,18 @@ def who_works(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
         "no process works it: what runs goes on, what is queued waits",
         f"  go on with it   launch batch resume {queue.name}",
     ]
+
+
+def left_rentals(queue: BatchQueue) -> list[str]:
+    """Say what is rented for a batch and costs money though no process here ends it in time; nothing if there is none."""
+    if queue.max_cost is None:
+        return []
+    from launcher.runs.open_rentals import open_rentals
+    from launcher.values.clock import SystemClock
+
+    runs, found = queue.runs(), open_rentals(SystemClock().now())
+    own = tuple(one for one in found.rentals if one.rental.intent.run in runs)
+    return [f"! {words}" for words in found._replace(rentals=own).warnings()]
 
 
 def how_to_go_on(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
@@ -245,4 +255,6 @@ def print_stopped(queue: BatchQueue, stopped: Sequence[Stopped], *, as_json: boo
     if lost := [one for one in stopped if one.problem]:
         count = "1 run" if len(lost) == 1 else f"{len(lost)} runs"
         complain(f"{count} could not be stopped   once their hosts answer: launch batch stop {queue.name}")
+    for line in left_rentals(queue):
+        complain(line)
     return 4 if lost else 0

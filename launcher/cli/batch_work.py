@@ -19,6 +19,7 @@ from rich.text import Text
 from launcher.cli import streams
 from launcher.cli.batch_table import (
     how_to_go_on,
+    left_rentals,
     print_batch,
     print_rows,
     shape,
@@ -85,7 +86,7 @@ class _JsonLinesView(_LinesView):
         """Print an item as it is now."""
         from launcher.cli.answer import answer
 
-        answer(shape(rows_of([item], used=self._usage.now())[0]))
+        answer(shape(rows_of([item], used=self._usage.now([item.number]))[0]))
 
 
 class _TableView(_LinesView):
@@ -160,7 +161,7 @@ def _tell_end(queue: BatchQueue, *, as_json: bool) -> list[Item]:
     if not as_json:
         print_rows(rows, queue.name)
     complain(f"{queue.name}: {totals(row.state for row in rows)}{spent(queue, used)}")
-    for line in (*how_to_go_on(queue, items), *who_works(queue, items)):
+    for line in (*how_to_go_on(queue, items), *who_works(queue, items), *left_rentals(queue)):
         complain(line)
     return items
 

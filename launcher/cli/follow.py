@@ -101,6 +101,10 @@ def follow_to_end(
         finish(mirror, state, view)
         if tenant is None and tenancies.is_looked_after(mirror):
             view.note("another process here brings its files home and ends the rent   launch hosts")
+        elif tenant is None and tenancies.open_for(mirror) is not None:  # the process that did was killed
+            from launcher.runs.rent_handing import end_rent_later
+
+            end_rent_later(mirror, view)
     _leave(state)
 
 

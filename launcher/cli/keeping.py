@@ -26,7 +26,7 @@ DENIED = 8
 def handing_over(tenant: Tenant | None, mirror: Mirror, view: View) -> Iterator[None]:
     """Leave the rental to a process in the background if the block fails, as on a full disk or by a bug; it tries again.
 
-    Without a key that would help nobody, and only the cost is said.
+    Without a key that would help nobody, and only the cost is said; so it is if no process can be started.
     """
     try:
         yield
@@ -42,7 +42,10 @@ def handing_over(tenant: Tenant | None, mirror: Mirror, view: View) -> Iterator[
         else:
             from launcher.runs.rent_ending import look_after
 
-            view.note(look_after(tenant, mirror))
+            try:
+                view.note(look_after(tenant, mirror))
+            except HostError as still_rented:
+                view.note(str(still_rented))
         raise
 
 

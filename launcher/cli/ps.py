@@ -83,9 +83,8 @@ def _tell_batches() -> None:
     from launcher.runs.batch_queue import left_alone
 
     for name, queued in left_alone().items():
-        complain(
-            f"batch {name}: no process works it, and {queued} items are queued   launch batch resume {name}"
-        )
+        waits = f", and {queued} {'item is' if queued == 1 else 'items are'} queued" if queued else ""
+        complain(f"batch {name}: no process works it{waits}   launch batch resume {name}")
 
 
 def _json(rows: list[Row]) -> str:

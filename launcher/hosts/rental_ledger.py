@@ -144,7 +144,10 @@ class Ledger:
         return tuple(sorted(read, key=lambda rental: (rental.intent.time, rental.nonce)))
 
     def unreadable(self) -> tuple[Path, ...]:
-        """Return the files that hold no rental which this version can read: something of theirs may be billed."""
+        """Return the files that hold no rental which this version can read: something of theirs may be billed.
+
+        One whose intent was cut off was never acted on, unless its machine has booted: then it has files of its own.
+        """
         return tuple(path for path in self._files() if not _is_readable(path))
 
     def rental(self, nonce: str) -> Rental:
@@ -302,10 +305,9 @@ def _read_or_none(path: Path) -> Rental | None:
 
 def _is_readable(path: Path) -> bool:
     try:
-        _read(path)
+        return _read(path) is not None or not path.with_suffix("").is_dir()
     except (BadFileError, OSError):
         return False
-    return True
 
 
 def _is_json(text: bytes) -> bool:

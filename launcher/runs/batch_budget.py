@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from launcher.errors import CardBusyError, RefusedError, UsageError
 from launcher.runs import resolve
-from launcher.runs.batch_file import Batch
 from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.launching import understand
 from launcher.runs.rental_choice import choose, offers
@@ -23,30 +22,31 @@ if TYPE_CHECKING:
     from launcher.runs.view import View
 
 
-def rented_hosts(batch: Batch) -> list[Host]:
-    """Return the hosts of a batch where machines are rented."""
-    names = dict.fromkeys(host for draft in batch.drafts for host in draft.hosts)
-    return [host for host in map(resolve.host, names) if host.lambda_cloud is not None]
+def rented_hosts(names: Iterable[str]) -> list[Host]:
+    """Return those of some hosts where machines are rented. One that is not known is none of them."""
+    known = resolve.hosts()
+    found = [known[name] for name in dict.fromkeys(names) if name in known]
+    return [host for host in found if host.lambda_cloud is not None]
 
 
-def spending_question(batch: Batch) -> str | None:
-    """Return what a person is to agree to before a batch may rent; None if nothing is to be asked.
+def spending_question(items: Sequence[Sequence[str]], max_cost: float | None) -> str | None:
+    """Return what a person is to agree to before a batch may rent; None if nothing is to be asked. `items` are the hosts of each.
 
     Raises UsageError for a batch that may rent without a limit on all of it.
     """
-    hosts = rented_hosts(batch)
+    hosts = rented_hosts(name for names in items for name in names)
     if not hosts:
         return None
     names = ", ".join(host.name for host in hosts)
-    if batch.rules.max_cost is None:
+    if max_cost is None:
         raise UsageError(
-            f"{names}: machines are rented there, and nothing limits what all {len(batch.drafts)} items cost together\n"
+            f"{names}: machines are rented there, and nothing limits what all {len(items)} items cost together\n"
             "  in dollars   --max-cost 20     or   max_cost = 20   in the file"
         )
     settings = [host.lambda_cloud or LambdaSettings() for host in hosts]
-    if batch.rules.max_cost <= min(one.confirm_above for one in settings):
+    if max_cost <= min(one.confirm_above for one in settings):
         return None
-    return f"{names}: the {len(batch.drafts)} items may rent machines for up to ${batch.rules.max_cost:.2f} together"
+    return f"{names}: the {len(items)} items may rent machines for up to ${max_cost:.2f} together"
 
 
 class Budget:
@@ -59,8 +59,8 @@ class Budget:
         self._promised: dict[int, int] = {}
 
     @contextmanager
-    def promise(self, number: int, request: Request, view: View) -> Iterator[None]:
-        """Keep enough for the dearest machine that an item may rent while its launch is on its way.
+    def promise(self, number: int, request: Request, view: View) -> Iterator[int]:
+        """Keep enough for the dearest machine that an item may rent while its launch is on its way; yield how much, in cents.
 
         What a worker that was killed has rented for nothing is ended first: it would be paid for, and counted, until its limit.
         Raises CardBusyError if that is too much just now, RefusedError if it always will be, and ServiceError.
@@ -73,18 +73,20 @@ class Budget:
             end_abandoned(host.lambda_cloud or LambdaSettings(), self._queue.runs().keys(), view)
         choice = choose(host, resolved.profiles, resolved.gpus, resolved.job, offers(host))
         with self._lock:
-            if self._most is not None:
-                self._check(host.name, choice.largest)
+            self._check(host.name, choice.largest)
             self._promised[number] = choice.largest
         try:
-            yield
+            yield choice.largest
         finally:
             with self._lock:
                 self._promised.pop(number, None)
 
     def _check(self, host: str, cents: int) -> None:
+        mend = f"with another limit   launch batch resume {self._queue.name} --failed --max-cost N"
+        if self._most is None:  # it was no host where machines are rented when the batch was made
+            raise RefusedError(f"{host}: machines are rented there, and the batch has no max_cost\n  {mend}")
         spent, open_cents, launched = self._committed()
-        most = round((self._most or 0.0) * 100)
+        most = round(self._most * 100)
         open_cents += sum(promise for number, promise in self._promised.items() if number not in launched)
         if spent + open_cents + cents <= most:
             return
@@ -94,7 +96,7 @@ class Budget:
         )
         if open_cents > 0:
             raise CardBusyError(words, "the batch's own runs")
-        raise RefusedError(words)
+        raise RefusedError(f"{words}\n  {mend}")
 
     def _committed(self) -> tuple[int, int, set[int]]:
         """Return what the batch's rentals have cost, what those that are open may cost, in cents, and the items of the latter."""

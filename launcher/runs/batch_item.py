@@ -44,6 +44,7 @@ from launcher.runs.runs_folder import runs_folder
 from launcher.runs.sessions import follow_sessions
 from launcher.runs.view import View
 from launcher.values.host import Host
+from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.queued_item import REFUSED, Item, ItemState
 from launcher.values.record import RunState, State, is_terminal
 
@@ -113,7 +114,9 @@ def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
     try:
         is_rented = resolve.host(item.host).lambda_cloud is not None
         aloud = _aloud(lane, item, view)
-        with lane.budget.promise(item.number, request, aloud) if is_rented else contextlib.nullcontext():
+        kept = lane.budget.promise(item.number, request, aloud) if is_rented else contextlib.nullcontext()
+        with kept as cents:
+            request = request._replace(most_cents=cents)
             started = launch(request, view, item.run, opening=lane.opening, hold=NoInterrupts, code=lane.code)
     except CardBusyError as error:
         return _put_back(lane.queue, item, Verdict.BUSY, _line(error))
@@ -217,7 +220,17 @@ def _is_rented(host: Host, item: Item, view: ItemView) -> bool:
 
 
 def give_up_machine(run: str, view: View) -> None:
-    """End the rent of a machine on which a run never began, if there is one and no other process looks after it."""
+    """End the rent of a machine on which a run never began, if there is one and no other process looks after it.
+
+    Raises ServiceError, and RunError if a launch without an answer may still make one.
+    """
+    if tenancies.abandoned([run]):
+        from launcher.runs.rent_reconciling import end_abandoned
+
+        for api in tenancies.services():
+            end_abandoned(LambdaSettings(api=api), [run], view)
+        if tenancies.abandoned([run]):
+            raise RunError(f"{run}: a machine of its launch may still be billed\n  end it   launch reconcile")
     found = tenancies.rented_for(run)
     if found is None or not found.rental.is_open:
         return
@@ -272,16 +285,27 @@ def follow_item(
     if started is None and (words := tenancies.gone(mirror)) is not None:
         return _state_of_gone(mirror, words)
     tenant = started.tenant if started is not None else tenancies.tenant_for(mirror, view)
+    found = tenancies.open_for(mirror)
+
+    def take_left() -> None:
+        """Look after its rented machine, if the process that did was killed."""
+        nonlocal tenant
+        if tenant is None and found is not None and not found.is_held:
+            tenant = tenancies.tenant_for(mirror, view)
+        view.has_rented = tenant is not None
 
     def look(error: UnreachableError | None) -> None:
         watch(error)
+        take_left()
         if tenant is not None:
             tenant.watch(view, error)
 
     try:
+        take_left()
         if started is None:
             desk = _recovered(host, mirror, view, lane.opening)
         state = follow_sessions(host, mirror, view, desk, pulls=pulls, watch=look, opening=lane.opening)
+        take_left()
         if tenant is not None:
             from launcher.runs.rent_ending import end_rent  # few runs are on a rented machine
 

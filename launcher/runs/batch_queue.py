@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -132,12 +132,19 @@ class BatchQueue:
         with self._errors():
             return Rules.model_validate_json(self._rules)
 
-    def change_rules(self, changes: Mapping[str, int]) -> None:
-        """Put other limits on record, by their keys, for the process that works the batch next."""
-        rules = self.rules.model_copy(update=changes).model_dump_json()
+    def rules_with(self, changes: Mapping[str, float]) -> Rules:
+        """Return the rules with other limits, by their keys. Raises BadFileError for one that cannot be."""
+        from launcher.values.batch import Rules
+        from launcher.values.parsing import build
+
+        return build(Rules, {**self.rules.model_dump(), **changes}, file=f"batch {self.name}")
+
+    def change_rules(self, rules: Rules) -> None:
+        """Put other rules on record, for the process that works the batch next."""
+        written = rules.model_dump_json()
         with self._errors():
-            self._data.execute("UPDATE batch SET value = ? WHERE key = 'rules'", (rules,))
-        self._rules = rules
+            self._data.execute("UPDATE batch SET value = ? WHERE key = 'rules'", (written,))
+        self._rules = written
 
     @property
     def max_cost(self) -> float | None:
@@ -314,10 +321,11 @@ class BatchQueue:
                 "UPDATE item SET why = ? WHERE number = ?", [(why, number) for number, why in reasons.items()]
             )
 
-    def runs(self) -> dict[str, int]:
-        """Return all runs that were ever drawn for an item, also those that never began, with the item's number."""
+    def runs(self, items: Collection[int] | None = None) -> dict[str, int]:
+        """Return all runs that were ever drawn for an item, or for one of some numbers, with that number; also those that never began."""
+        marks = "" if items is None else f" WHERE item IN ({','.join('?' * len(items))})"
         with self._errors():
-            return dict(self._data.execute("SELECT run, item FROM run"))
+            return dict(self._data.execute(f"SELECT run, item FROM run{marks}", [*(items or ())]))  # noqa: S608
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:

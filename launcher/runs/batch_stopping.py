@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import platform
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from launcher.errors import LaunchError, RunError, UnreachableError, UsageError
 from launcher.runs import departures, resolve, sent_record, tenancies
 from launcher.runs.batch_item import give_up_machine, why_ended
-from launcher.runs.batch_queue import PICTURE, RESULTS, BatchQueue, Work, take_work, worker_of
+from launcher.runs.batch_queue import PICTURE, RESULTS, BatchQueue, Work, Worker, take_work, worker_of
 from launcher.runs.batch_status import launches
 from launcher.runs.control import runs_of
 from launcher.runs.control import stop as stop_run
@@ -65,7 +66,7 @@ def stop_batch(queue: BatchQueue, *, now: bool, tell: Callable[[str], None]) -> 
 
 def _after_launches(queue: BatchQueue, tell: Callable[[str], None]) -> Work | None:
     """Return once nothing is being launched: with the right to work the batch, or None while another process follows its runs."""
-    deadline = time.monotonic() + ANSWERS_S
+    deadline, left = time.monotonic() + ANSWERS_S, 0
     while True:
         if (work := take_work(queue)) is not None:
             return work
@@ -75,10 +76,17 @@ def _after_launches(queue: BatchQueue, tell: Callable[[str], None]) -> Work | No
         )
         if not beginning and not queued:
             return None
-        if not beginning and time.monotonic() > deadline:
+        again = f"launch batch stop {queue.name}"
+        if queue.stop_wish is None:
+            raise UsageError(f"{queue.name}: another command has resumed it meanwhile\n  again   {again}")
+        if len(queued) != left:  # it ends them one by one
+            deadline, left = time.monotonic() + ANSWERS_S, len(queued)
+        worker = worker_of(queue)
+        if _is_stopped(worker) or (not beginning and time.monotonic() > deadline):
+            pid = "PID" if worker is None else worker.pid
             raise UsageError(
                 f"{queue.name}: {worker_words(queue)} holds it and does nothing: it may be stopped, as by Ctrl-Z\n"
-                f"  let it go on   kill -CONT PID     or end it   kill -9 PID     then   launch batch stop {queue.name}"
+                f"  let it go on   kill -CONT {pid}     or end it   kill -9 {pid}     then   {again}"
             )
         tell(
             f"{worker_words(queue)} has {launches(len(beginning))} on the way"
@@ -86,6 +94,16 @@ def _after_launches(queue: BatchQueue, tell: Callable[[str], None]) -> Work | No
             else f"{worker_words(queue)} ends what is queued"
         )
         time.sleep(LOOK_S)
+
+
+def _is_stopped(worker: Worker | None) -> bool:
+    """Whether a process of this machine was stopped, as by Ctrl-Z: what it has begun may wait for ever. Known on Linux only."""
+    if worker is None or worker.machine != platform.node():
+        return False
+    try:
+        return Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (OSError, IndexError):
+        return False
 
 
 def worker_words(queue: BatchQueue) -> str:
@@ -154,6 +172,7 @@ def _stop_run(item: Item, *, now: bool) -> tuple[str, str, str | None]:
         return DROPPED, STOPPED, None
     known = mirror.state()
     if known is not None and is_terminal(known.state):
+        tenancies.leave_to_keeper(mirror)
         return str(known.state), why_ended(known) or STOPPED, None
     if (gone := tenancies.gone(mirror)) is not None:
         return State.FAILED, gone.splitlines()[0], None
@@ -163,6 +182,7 @@ def _stop_run(item: Item, *, now: bool) -> tuple[str, str, str | None]:
             give_up_machine(item.run, SilentView())
             return DROPPED, STOPPED, None
         row = stop_run(desk, item.run, now=now, grace_s=mirror.plan().stop_grace_s)
+    tenancies.leave_to_keeper(mirror)
     return str(row.summary.state), STOPPED, row.problem
 
 

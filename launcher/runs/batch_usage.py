@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.runs.batch_queue import BatchQueue
@@ -53,10 +52,10 @@ class Usage:
         self._queue = queue
         self._ended: dict[str, Took] = {}
 
-    def now(self) -> Used:
-        """Return what each item has taken until now, as far as its host was heard."""
+    def now(self, items: Collection[int] | None = None) -> Used:
+        """Return what each item, or each of some numbers, has taken until now, as far as its host was heard."""
         took: dict[int, Took] = {}
-        runs = self._queue.runs()
+        runs = self._queue.runs(items)
         for run, number in runs.items():
             if (one := self._took(run)) is not None:
                 took[number] = took.get(number, Took()).plus(one)
@@ -82,8 +81,9 @@ class Usage:
         if self._queue.max_cost is None:  # without it nothing is rented
             return {}
         from launcher.runs.tenancies import ledger
+        from launcher.values.clock import SystemClock
 
-        found, now = dict[int, int](), time.time()
+        found, now = dict[int, int](), SystemClock().now()
         for rental in ledger().rentals():
             if (number := runs.get(rental.intent.run)) is not None:
                 found[number] = found.get(number, 0) + rental.cents_at(rental.ended or now)

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from platformdirs.unix import Unix
 
 from launcher.client_locks import Lock
-from launcher.errors import BadFileError, LaunchError, UnreachableError
+from launcher.errors import BadFileError, LaunchError, UnknownNameError, UnreachableError
 from launcher.hosts import open_line
 from launcher.planning.batch_placement import FAILURES, Decision, Place, decide
 from launcher.runs import resolve
@@ -82,13 +82,17 @@ class _Host:
     """What the worker knows of a host."""
 
     def __init__(self, name: str) -> None:
-        host = resolve.host(name)
-        self.name, self.is_rented, self.is_account = (
-            name,
-            host.lambda_cloud is not None,
-            host.kaggle is not None,
-        )
-        self.line = None if self.is_rented else open_line(host)
+        self.name = name
+        self.unknown: str | None = None
+        """Why it has no table any more: what runs there is followed all the same."""
+        host = None
+        try:
+            host = resolve.host(name)
+        except UnknownNameError as error:
+            self.unknown = str(error).splitlines()[0]
+        self.is_rented = host is not None and host.lambda_cloud is not None
+        self.is_account = host is not None and host.kaggle is not None
+        self.line = None if host is None or self.is_rented else open_line(host)
         self.closed_until = 0.0
         self.why: str | None = None
         self.times = 0
@@ -117,13 +121,15 @@ class _Host:
 
     @property
     def is_rested(self) -> bool:
-        """Whether it has failed too many items in a row before their first step."""
-        return self.failures >= FAILURES
+        """Whether it has failed too many items in a row before their first step, or is not known any more."""
+        return self.failures >= FAILURES or self.unknown is not None
 
     def place(self, going: int, unbegun: str | None, *, is_beginning: bool) -> Place:
         """Return what the placement needs to know. `unbegun` is an item that this host has and does not run yet, `is_beginning`
         whether one is being launched there.
         """
+        if self.unknown is not None:
+            return Place(self.unknown, going)
         if self.is_rested:
             words = f"{FAILURES} runs in a row failed there before their first step"
             return Place(f"{self.name} is rested: {words}", going)
@@ -191,7 +197,8 @@ class Batching:
                 self._view.show([*self._items.values()], self._live)
                 self._take_news()
         except BaseException:  # the disk, or a terminal that is gone
-            self._let_go(held)
+            with contextlib.suppress(Exception):
+                self._let_go(held)
             raise
         finally:
             held.release()
@@ -274,7 +281,7 @@ class Batching:
     def _tell_silent(self) -> None:
         """Say which hosts the work is given up for."""
         names = [name for name, host in self._hosts.items() if host.silent >= SILENT_TRIES]
-        self._view.note(f"asked {SILENT_TRIES} times, and no answer: {', '.join(names)}")
+        self._view.note(f"asked {SILENT_TRIES} times, without success: {', '.join(names)}")
 
     def _too_many_failures(self) -> str | None:
         """Return why nothing more is begun if as many runs have failed as may; None if not."""
@@ -304,16 +311,35 @@ class Batching:
         if count := len(self._beginning):
             self._view.note(f"waits for {launches(count)} on the way; Ctrl-C again leaves them")
         self._let_go(held)
+        if left := self._with_rented():
+            words = "a machine that is rented for it is still billed, and nobody ends it"
+            self._view.note(f"{', '.join(left)}: {words}   launch reconcile")
         return Outcome.LEFT
 
     def _let_go(self, held: HeldInterrupts) -> None:
-        """Wait for the launches that are on their way, and until rented machines are handed over, or a signal comes."""
-        self._leaves.set()
-        while held.first is None and (self._beginning or self._has_rented()):
-            self._take_news()
+        """Wait for the launches that are on their way, and until rented machines are handed over, or a signal comes.
 
-    def _has_rented(self) -> bool:
-        return any(self._hosts[self._items[number].host or ""].is_rented for number in self._live)
+        What fails meanwhile, as at a terminal that is gone, keeps no other machine from that: the first failure is raised then.
+        """
+        self._leaves.set()
+        failure: Exception | None = None
+        while held.first is None and (self._beginning or self._with_rented()):
+            try:
+                self._take_news()
+            except Exception as error:  # noqa: BLE001 - a bug too
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _with_rented(self) -> list[str]:
+        """Return the items that are launched or followed where machines are rented."""
+        found = []
+        for number, view in self._live.items():
+            item = self._items[number]
+            host = self._hosts[self._beginning.get(number) or item.host or ""]
+            if host.is_rented or view.has_rented:
+                found.append(item.name)
+        return found
 
     # threads
 
@@ -427,16 +453,16 @@ class Batching:
     def _take_attempt(self, attempt: Attempt, name: str) -> None:
         item, verdict, host = attempt.item, attempt.verdict, self._hosts[name]
         self._beginning.pop(item.number, None)
+        if verdict not in (Verdict.BEGAN, Verdict.UNSETTLED):
+            del self._live[item.number]
         self._changed(item)
         if verdict == Verdict.BEGAN:
             host.open()
             self._note_cards(item)
-        elif verdict != Verdict.UNSETTLED:
-            del self._live[item.number]
-            if verdict != Verdict.REFUSED:
-                wait_s = host.close(attempt.words, is_silent=verdict == Verdict.SILENT)
-                if verdict == Verdict.SILENT and host.silent < SILENT_TRIES:
-                    self._view.note(f"{attempt.words}   {name} is asked again in {wait_s:.0f} s")
+        elif verdict in (Verdict.BUSY, Verdict.SILENT):
+            wait_s = host.close(attempt.words, is_silent=verdict == Verdict.SILENT)
+            if verdict == Verdict.SILENT and host.silent < SILENT_TRIES:
+                self._view.note(f"{attempt.words}   {name} is asked again in {wait_s:.0f} s")
 
     def _note_cards(self, item: Item) -> None:
         """Where no cards are handed out, nothing but the batch itself keeps its runs from crowding a host."""

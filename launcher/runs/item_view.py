@@ -38,6 +38,7 @@ class ItemView(SilentView):
     """Takes what a launch and a run show, and keeps what a table needs of it. Read from another thread, written from one.
 
     `doing` is the stage of a launch; `state` the run's last one; `loss` and `step` its last; `seen` when it was last heard of.
+    `has_rented`: this process looks after its rented machine.
     """
 
     def __init__(self, log: Callable[[str], None]) -> None:
@@ -50,6 +51,7 @@ class ItemView(SilentView):
         self.loss: float | None = None
         self.seen: float | None = None
         self.lost_for: str | None = None
+        self.has_rented = False
         self.result: Result | None = None
 
     @contextmanager

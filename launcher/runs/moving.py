@@ -44,7 +44,7 @@ from launcher.runs.following import refresh
 from launcher.runs.lost_machines import reach
 from launcher.runs.mirror import Mirror
 from launcher.runs.recovering import RecoverRequest, Recovery, recover_on
-from launcher.runs.rent_handing import end_rent_of_moved
+from launcher.runs.rent_handing import end_rent_later
 from launcher.runs.run_desk import connect
 from launcher.runs.tree import SizedFile
 from launcher.values.answers import MovedTo
@@ -123,13 +123,13 @@ def _move_to(mirror: Mirror, target: Host, request: MoveRequest, heir: Heir, vie
                 return recover_on(new, mirror, RecoverRequest(request.env_files, request.is_sure), view)
             earlier = taken_up(new, mirror, moved, target, request, view) if moved is not None else Earlier()
             if earlier.recovery is not None:
-                end_rent_of_moved(mirror, view)
+                end_rent_later(mirror, view)
                 return earlier.recovery
             refuse_unresumable(resumes=outlook.resumes, mirror=mirror, host=target.name)
             recovery = _move(
                 old, new, _Errand(mirror, summary, target, request, heir, earlier.given_up), view
             )
-    end_rent_of_moved(mirror, view)
+    end_rent_later(mirror, view)
     return recovery
 
 

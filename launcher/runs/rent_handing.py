@@ -49,8 +49,8 @@ def leave(tenant: Tenant, view: View) -> None:
     )
 
 
-def end_rent_of_moved(mirror: Mirror, view: View) -> None:
-    """Have the rent of a run's machine ended, if it is rented: the run has ended there, and goes on elsewhere."""
+def end_rent_later(mirror: Mirror, view: View) -> None:
+    """Have a process in the background end the rent of a run's machine, if it is rented and no other does: the run has ended there."""
     try:
         tenancies.leave_to_keeper(mirror)
     except (HostError, LaunchError, OSError) as error:

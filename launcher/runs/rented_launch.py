@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from launcher.errors import CardBusyError
 from launcher.runs.launching import plan_of
 from launcher.runs.machine_renting import rent
 from launcher.runs.rent_handing import leave
 from launcher.runs.rental_agreement import agree
 from launcher.runs.rental_order import order_of
+from launcher.values.renting import dollars
 
 if TYPE_CHECKING:
     from launcher.runs.launching import Resolved, Started
@@ -34,6 +36,9 @@ def on_rented_machine(
     agreement = agree(
         resolved, lambda profile, facts: plan_of(profile, resolved, facts), view, is_sure=request.is_sure
     )
+    if request.most_cents is not None and agreement.choice.largest > request.most_cents:
+        words = f"{resolved.host.name}: prices have just risen: a machine may cost {dollars(agreement.choice.largest)} now"
+        raise CardBusyError(words, "another price")
     order = order_of(resolved.host, agreement, request.wait_s)
     order = order if run_id is None else order._replace(run=run_id)
     tenant = rent(order, view)

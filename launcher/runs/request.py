@@ -17,12 +17,12 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_whole
 
 NAME = "request.json"
-_NOT_AGAIN = {"wait_s": 0.0, "is_sure": False}
+_NOT_AGAIN = {"wait_s": 0.0, "is_sure": False, "most_cents": None}
 """What is said for one launch only."""
 
 
 class Request(NamedTuple):
-    """What a command line asks for; None where it is silent."""
+    """What a command line asks for; None where it is silent. `most_cents` is what a batch keeps for a machine that is rented."""
 
     host: str | None = None
     profile: str | None = None
@@ -43,6 +43,7 @@ class Request(NamedTuple):
     is_sure: bool = False
     verifies: bool = False
     allows_substitute: bool = False
+    most_cents: int | None = None
 
 
 def remember(mirror: Mirror, request: Request) -> None:

@@ -59,6 +59,11 @@ class RentedMachine(NamedTuple):
         return self.rental.intent.run, self.tenancy.run
 
     @property
+    def is_held(self) -> bool:
+        """Whether a living process here looks after it."""
+        return ledger().is_held(self.rental.nonce)
+
+    @property
     def is_gone(self) -> bool:
         """Whether it is known that the machine is rented no more. Of one that was dismissed that is not known."""
         return not self.rental.is_open and self.rental.state is not RentalState.DISMISSED
@@ -181,7 +186,7 @@ def ends_with(mirror: Mirror) -> bool:
 def is_looked_after(mirror: Mirror) -> bool:
     """Whether a process on this machine looks after the rented machine of a run, to give it back with the run's end."""
     found = open_for(mirror)
-    return found is not None and not found.tenancy.keeps and ledger().is_held(found.rental.nonce)
+    return found is not None and not found.tenancy.keeps and found.is_held
 
 
 def rents_at(mirror: Mirror) -> str | None:
@@ -242,7 +247,7 @@ def _cost(found: RentedMachine, rentals: Sequence[Rental], now: float) -> RentCo
     cents = run_cents(rentals, found.rental.intent.run, now)
     if not found.rental.is_open:
         return RentCost(cents)
-    return RentCost(cents, found.price, ledger().is_held(found.rental.nonce))
+    return RentCost(cents, found.price, found.is_held)
 
 
 def gone(mirror: Mirror) -> str | None:

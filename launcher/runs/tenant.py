@@ -255,11 +255,24 @@ class Tenant:
         return ServiceError(self.host.name, reason, f"{words}\n  {mend}")
 
     def is_left_alone_until(self, condition: Callable[[], bool]) -> bool:
-        """Wait for a condition; return False as soon as the rent is over, or another command asks for the machine."""
+        """Wait for a condition; return False as soon as the rent is over, or another command looks after the machine."""
         while not condition():
-            if not self.rental.is_open or self.renter.ledger.is_asked_for(self.nonce):
+            if not self.rental.is_open or (self.renter.ledger.is_asked_for(self.nonce) and self._gives_up()):
                 return False
             look_again_after(LOOK_S)
+        return True
+
+    def _gives_up(self) -> bool:
+        """Let the command that asks for the machine have it; look after it again, and return False, if that has ended before."""
+        ledger, until = self.renter.ledger, time.monotonic() + 2 * YIELD_S
+        self._lock.release()
+        while ledger.is_asked_for(self.nonce) and time.monotonic() < until:
+            look_again_after(LOOK_S / 4)
+        lock = ledger.take(self.nonce)
+        if lock is not None:
+            self._lock = lock
+            return False
+        self._close()
         return True
 
     def is_left_alone_for(self, seconds: float) -> bool:
@@ -330,8 +343,12 @@ class Tenant:
         """
         try:
             return self._hand_over(mirror)
-        except (OSError, BadFileError) as error:
-            why = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
+        except Exception as error:  # a bug too: it is said that the rent goes on
+            why = (error.strerror if isinstance(error, OSError) else None) or (
+                str(error).splitlines() or [""]
+            )[0]
+            if not isinstance(error, (OSError, BadFileError)):
+                why = f"{type(error).__name__}: {why}"
             words = (
                 f"{self.still_rented}\n  no process could be left that ends it: {why}\n"
                 f"  to lose what its run made   launch reconcile --adopt {self.rental.instance} --force"
@@ -363,10 +380,13 @@ class Tenant:
     def release(self) -> None:
         """Look after it no more. Once is enough."""
         if not self.is_released:
-            self.is_released = True
-            self._bringing.end()
             self._lock.release()
-            self._account.close()
+            self._close()
+
+    def _close(self) -> None:
+        self.is_released = True
+        self._bringing.end()
+        self._account.close()
 
 
 def take(found: tenancies.RentedMachine) -> Tenant | None:

@@ -257,7 +257,7 @@ def test_hosts_that_are_silent_are_asked_again_aloud(made):
         "gone is asked again in 5 s",
         "gone is asked again in 10 s",
     ]
-    assert said[2:] == ["  · asked 3 times, and no answer: gone"]
+    assert said[2:] == ["  · asked 3 times, without success: gone"]
 
 
 def test_a_follower_says_what_the_batch_came_to(made):

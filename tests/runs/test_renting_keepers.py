@@ -146,6 +146,31 @@ def test_a_command_that_was_killed_asks_for_no_machine(project):
     project.until_left()
 
 
+@pytest.mark.parametrize("ends", ["killed", "stopped"])
+def test_a_command_that_dies_before_it_has_the_machine_leaves_it_to_its_keeper(project, ends):
+    """The keeper has given it up by then; it takes it again, also from a command that only hangs."""
+    project.table(keep=True)
+    project.client.seen(*ON_RENTED, "--", "python3", "train.py")
+    (keeper,) = project.keepers()
+    (rental,) = project.rentals()
+    asking = "import sys, time; from launcher.hosts.rental_ledger import Ledger; from pathlib import Path\n"
+    asking += "lock = Ledger(Path(sys.argv[1])).ask_for(sys.argv[2]); print(lock is not None, flush=True); time.sleep(60)"
+    folder = project.ledger.place(rental.nonce).parent
+    with subprocess.Popen(
+        [sys.executable, "-c", asking, folder, rental.nonce], stdout=subprocess.PIPE, text=True
+    ) as asker:
+        assert asker.stdout.readline() == "True\n"
+        until(lambda: not is_held(project), "the machine that is given up")
+        if ends == "killed":
+            asker.kill()
+        until(lambda: is_held(project), "the machine that is taken again", timeout=60)
+        asker.kill()
+    until(lambda: project.keepers() == [keeper], "the keeper alone")
+    project.clock.sleep(5 * 3600)
+    project.until_gone()
+    project.until_left()
+
+
 def in_the_way(project):
     """A detached run of whose files one cannot be read on its machine. Return once its keeper has said so."""
     done = project.client.run("--detach", *ON_RENTED, "--", "python3", "train.py", "locked")
@@ -227,6 +252,61 @@ def test_who_only_looks_on_sees_the_end(project):
     assert onlooker.returncode == 0, out + said
     assert "✓ succeeded" in out + said
     project.until_gone()
+
+
+def test_who_only_looks_on_has_the_rent_ended_if_nobody_else_does(project):
+    """The process in the background was killed while a second follower saw the run to its end."""
+    project.client.script(TRAIN + 'while not os.path.exists("/home/ubuntu/go"): pass\n')
+    project.client.ok("--detach", *ON_RENTED, "--", "python3", "train.py")
+    onlooker = project.client.start("attach", "last")
+    assert "another process here" in onlooker.stderr.readline()
+    project.end_keepers()
+    project.go()
+    out, said = onlooker.communicate(timeout=90)
+    assert onlooker.returncode == 0, out + said
+    assert "goes on" not in said
+    project.until_gone()
+    project.until_left()
+    (rental,) = project.rentals()
+    assert (project.client.runs / rental.intent.run / "outputs" / "out" / "weights").read_text() == "w" * 1000
+
+
+MISTAKEN = """
+from launcher.runs import rent_ending
+from launcher.runs.tenant import Tenant
+def fails(*words):
+    raise RuntimeError("a mistake of launcher's own")
+rent_ending.bring_home = fails
+if {is_alone}:
+    Tenant._hand_over = fails
+from launcher.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_a_bug_while_a_person_follows_leaves_the_rent_to_a_process_or_says_that_nobody_ends_it(
+    project, is_alone
+):
+    """The machine goes back once another process has brought its files home. If none can be started, what ends it is said."""
+    project.client.is_forked = False
+    project.client.program = [sys.executable, "-c", MISTAKEN.format(is_alone=is_alone)]
+    process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
+    _, said = process.communicate(timeout=90)
+    assert process.returncode == 1
+    assert "RuntimeError: a mistake of launcher's own" in said
+    project.client.program = type(project.client).program
+    if is_alone:
+        assert re.search(r"still rented: \$0\.\d\d so far, \$1\.99/h   launch reconcile", said), said
+        assert "no process could be left that ends it: RuntimeError" in said
+        assert not is_held(project)
+        assert project.client.run("reconcile").returncode == 0
+    else:
+        assert "goes on trying to bring home what is missing" in said
+    project.until_gone()
+    project.until_left()
+    (rental,) = project.rentals()
+    assert (project.client.runs / rental.intent.run / "outputs" / "out" / "weights").read_text() == "w" * 1000
 
 
 def test_who_only_looks_on_hears_who_ends_the_rent(project):
@@ -319,9 +399,10 @@ def test_a_keeper_with_a_refused_key_is_replaced_before_the_limit(project):
     project.client.variables["LAMBDA_API_KEY"] = NEW_KEY
     done = project.client.run("reconcile")
     assert done.returncode == 0, done.stderr
-    until(lambda: project.keepers() and is_held(project), "another keeper")
-    (keeper,) = project.keepers()
-    assert keeper != former
+    until(
+        lambda: len(project.keepers()) == 1 and is_held(project), "another keeper, and the end of the first"
+    )
+    assert project.keepers() != [former]
     assert "alive" in project.client.ok("hosts")
     assert len(project.ours()) == 1
     project.clock.sleep(5 * 3600)
