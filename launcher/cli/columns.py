@@ -1,4 +1,7 @@
-"""Text in columns that fit the terminal. A rich.Table looks the same and takes a second for a thousand rows."""
+"""Text in columns that fit the terminal. A rich.Table looks the same and takes a second for a thousand rows.
+
+What rich is needed for is loaded there: a pipe that gets plain letters does without.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from rich.cells import cell_len, set_cell_size
-from rich.text import Text
-
 from launcher.cli import streams
 from launcher.cli.say import say
-from launcher.cli.wrapping import terminal_width, wrapped
 from launcher.values.text import printable
 
 GAP = "  "
@@ -46,6 +45,15 @@ def print_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> l
 
     What is not a terminal gets all of the text, a line for each row.
     """
+    if streams.is_plain():
+        lines, left_out = lay_out(columns, rows)
+        if any(lines):
+            say(*(lines if lines[0] else lines[1:]))
+        return left_out
+    from rich.text import Text
+
+    from launcher.cli.wrapping import terminal_width
+
     console = streams.console()
     (head, *lines), left_out = lay_out(columns, rows, terminal_width(console))
     if head:
@@ -58,8 +66,8 @@ def print_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> l
 def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None) -> Layout:
     """Return the rows as lines, at most `width` cells long if one is given."""
     titles = [column.title for column in columns]
-    cells = [titles, *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(map(_cells, column)) for column in zip(*cells, strict=True)]
+    cells = [list(map(printable, column)) for column in zip(titles, *rows, strict=True)]
+    widths = list(map(_widest, cells))
     kept = list(range(len(columns)))
     while width is not None and not _fit(columns, widths, kept, width):
         last = max(kept, key=lambda number: (columns[number].drop, columns[number].wraps))
@@ -67,13 +75,15 @@ def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
             break
         kept.remove(last)
     below = [n for n, column in enumerate(columns) if column.wraps and n not in kept and not column.drop]
-    lines: list[str] = []
-    for row in cells:
-        lines += _row_lines([(columns[n], row[n], widths[n]) for n in kept])
-        if row is not titles:
-            lines += [
-                f"{INDENT}{text}" for n in below for text in wrapped(row[n], (width or 0) - len(INDENT))
-            ]
+    if below or any(columns[n].wraps for n in kept):
+        lines = []
+        for number, row in enumerate(zip(*cells, strict=True)):
+            lines += _row_lines([(columns[n], row[n], widths[n]) for n in kept])
+            texts = [row[n] for n in below] if number else []
+            lines += [f"{INDENT}{text}" for text in _wrapped(texts, (width or 0) - len(INDENT))]
+    else:
+        padded = [_padded_column(columns[n], cells[n], widths[n]) for n in kept]
+        lines = [GAP.join(row).rstrip() for row in zip(*padded, strict=True)]
     left_out = [column.title for n, column in enumerate(columns) if n not in kept and n not in below]
     return Layout(lines if width is None else [_cut(line, width) for line in lines], left_out)
 
@@ -99,10 +109,23 @@ def _narrowed(column: Column, width: int, limit: int) -> int:
 
 def _row_lines(cells: Sequence[tuple[Column, str, int]]) -> Iterator[str]:
     """Yield the lines of a row: one, unless a text wraps."""
-    parts = [wrapped(text, width) if column.wraps else [_cut(text, width)] for column, text, width in cells]
+    parts = [_in_lines(text, width) if column.wraps else [_cut(text, width)] for column, text, width in cells]
     for line in zip_longest(*parts, fillvalue=""):
         padded = [_padded(text, cell[2], cell[0]) for text, cell in zip(line, cells, strict=True)]
         yield GAP.join(padded).rstrip()
+
+
+def _wrapped(texts: Sequence[str], width: int) -> Iterator[str]:
+    for text in texts:
+        yield from _in_lines(text, width)
+
+
+def _padded_column(column: Column, texts: Sequence[str], width: int) -> list[str]:
+    """Return the cells of a column, each as wide as it is. Of plain ones that fit, Python itself counts the letters."""
+    if "".join(texts).isascii() and max(map(len, texts)) <= width:
+        pad = str.rjust if column.is_figure else str.ljust
+        return [pad(text, width) for text in texts]
+    return [_padded(_cut(text, width), width, column) for text in texts]
 
 
 def _padded(text: str, width: int, column: Column) -> str:
@@ -114,8 +137,28 @@ def _cut(text: str, width: int) -> str:
     """Cut a text to a number of cells, with an ellipsis where something is missing."""
     if _cells(text) <= width:
         return text
+    from rich.cells import set_cell_size
+
     return f"{set_cell_size(text, width - 1).rstrip()}…" if width > 0 else ""
 
 
+def _widest(texts: Sequence[str]) -> int:
+    """Return the cells of the widest text: of plain ones, the letters."""
+    return max(map(len if "".join(texts).isascii() else _cells, texts))
+
+
 def _cells(text: str) -> int:
-    return len(text) if text.isascii() else cell_len(text)
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _in_lines(text: str, width: int) -> list[str]:
+    """Return a text in lines of at most `width` cells."""
+    if _cells(text) <= width:
+        return [text]
+    from launcher.cli.wrapping import wrapped
+
+    return wrapped(text, width)

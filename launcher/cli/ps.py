@@ -226,13 +226,16 @@ def _rent(row: Row) -> str:
 
 def _why(row: Row) -> str:
     """Return why a run failed or is in doubt, else the remedy behind its current attempt."""
-    from launcher.runs.evidence import diagnosis, doubt, words
-
     run = row.summary
     evidence, remedy = run.evidence, run.remedy
-    there = f" --host {row.host}" if row.is_foreign else ""
     if run.trouble is not None:
         return run.trouble.on(row.host).words
+    is_to_go_on = run.state in ("waiting", "interrupted", "reserved")
+    if not (evidence or remedy or is_to_go_on):
+        return ""
+    from launcher.runs.evidence import diagnosis, doubt, words
+
+    there = f" --host {row.host}" if row.is_foreign else ""
     if run.state in ("waiting", "interrupted"):
         what = diagnosis(evidence).get("why") or ", ".join(words(evidence))
         return f"{what}   launch recover {run.short}{there}".strip()

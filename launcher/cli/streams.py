@@ -46,15 +46,20 @@ def choose_colour(choice: str) -> None:
     _colour = choice
 
 
+def is_plain() -> bool:
+    """Whether standard output takes text as it is: it is no terminal, and nobody wants colours in it."""
+    wants_colours = _colour == "always" or (_colour != "never" and _is_forced())
+    return not sys.stdout.isatty() and not wants_colours
+
+
 def console(*, stderr: bool = False) -> Console:
     """Return a console on standard output, or on standard error. It is a terminal only if one is there, whatever the colours."""
     from rich.console import Console
 
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    is_forced = bool(os.environ.get("FORCE_COLOR")) and not os.environ.get("NO_COLOR")
     if _colour == "never":
         return Console(stderr=stderr, highlight=False, force_terminal=is_terminal, color_system=None)
-    if _colour == "always" or (is_forced and not is_terminal):
+    if _colour == "always" or (_is_forced() and not is_terminal):
         return Console(
             stderr=stderr,
             highlight=False,
@@ -63,6 +68,10 @@ def console(*, stderr: bool = False) -> Console:
             no_color=False,
         )
     return Console(stderr=stderr, highlight=False, force_terminal=is_terminal)
+
+
+def _is_forced() -> bool:
+    return bool(os.environ.get("FORCE_COLOR")) and not os.environ.get("NO_COLOR")
 
 
 def _twins(error: UnicodeError) -> tuple[str, int]:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import cast
 
 import fabric
 import paramiko
@@ -188,7 +189,7 @@ class SshConnection:
             connect_kwargs={
                 "sock": wire,
                 "auth_strategy": login,
-                "transport_factory": partial(OrderedTransport, trust.algorithms()),
+                "transport_factory": partial(OrderedTransport, trust.algorithms(), hop.ciphers),
                 "channel_timeout": CONNECT_S,
                 "banner_timeout": CONNECT_S,
                 "auth_timeout": AUTH_S,
@@ -251,7 +252,8 @@ class SshLink:
     def sendall(self, data: bytes, /) -> None:
         """Send all bytes."""
         with self._connection.errors():
-            self._channel.sendall(data)
+            # A view: paramiko cuts off what it has sent, which would copy the rest for each packet.
+            self._channel.sendall(cast("bytes", memoryview(data)))
 
     def close(self) -> None:
         """Hang up; the connection, on every hop, if the agent is alone on it."""

@@ -31,6 +31,15 @@ PLAIN_ALGORITHMS = (
 )
 """The algorithms of host keys that both OpenSSH and paramiko have, in OpenSSH's order."""
 ALGORITHMS = (*(f"{one}-cert-v01@openssh.com" for one in PLAIN_ALGORITHMS), *PLAIN_ALGORITHMS)
+CIPHERS = (
+    *("aes128-gcm@openssh.com", "aes256-gcm@openssh.com"),
+    *("aes128-ctr", "aes192-ctr", "aes256-ctr"),
+)
+"""The ciphers of OpenSSH's default that paramiko has too, the fastest first: the first two need no code beside them."""
+DEFAULT_ORDERS = CIPHERS, (*CIPHERS[2:], *CIPHERS[:2])
+"""The orders in which the versions of OpenSSH name them when the configuration says nothing."""
+OLD_CIPHERS = "aes128-cbc", "aes192-cbc", "aes256-cbc", "3des-cbc"
+"""The ciphers that paramiko has too, for a configuration that names them."""
 IDENTITY_FILES = "~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa"
 LATER = {letter: f"\0{letter}" for letter in "HItfK"}
 """What KnownHostsCommand's tokens become that only the connection can fill in."""
@@ -57,6 +66,7 @@ class Hop(NamedTuple):
     """The files of RevokedHostKeys."""
     host_algorithms: tuple[str, ...]
     authority_algorithms: tuple[str, ...]
+    ciphers: tuple[str, ...]
     accepts_new_keys: bool
     checks_address: bool
     """Whether known_hosts files must not have another key for its IP address."""
@@ -191,6 +201,7 @@ def _hop(name: str, values: dict[str, str]) -> Hop:
         ),
         host_algorithms=_chosen(values.get("hostkeyalgorithms"), ALGORITHMS),
         authority_algorithms=_chosen(values.get("casignaturealgorithms"), PLAIN_ALGORITHMS),
+        ciphers=_ciphers(values.get("ciphers")),
         accepts_new_keys=values.get("stricthostkeychecking") in ("accept-new", "no", "off", "false"),
         checks_address=values.get("checkhostip") == "yes",
         hashes_names=values.get("hashknownhosts") == "yes",
@@ -220,6 +231,16 @@ def _chosen(written: str | None, all_of: tuple[str, ...]) -> tuple[str, ...]:
     if written.startswith("-"):
         return tuple(one for one in all_of if one not in named)
     return tuple(dict.fromkeys([*named, *all_of] if written.startswith("^") else named))
+
+
+def _ciphers(written: str | None) -> tuple[str, ...]:
+    """Return the ciphers that a configuration allows, in its order; the fastest first if it has that of OpenSSH's default.
+
+    One that allows only what paramiko lacks counts as the default.
+    """
+    known = CIPHERS if not written or written[0] in "+-^" else (*CIPHERS, *OLD_CIPHERS)
+    chosen = _chosen(written, known)
+    return chosen if chosen and chosen not in DEFAULT_ORDERS else CIPHERS
 
 
 def _files(written: str) -> list[str]:

@@ -21,7 +21,7 @@ from launcher.values.record import Summary
 NAME = ".ended.jsonl"
 SETTLED_S = 60.0
 """The row of a folder that has changed since is not kept: a file system's clock may show two changes as one."""
-_FORM = f'["{__version__}",1]'.encode()
+_FORM = f'["{__version__}",2]'.encode()
 
 
 class EndedRow(NamedTuple):
@@ -73,7 +73,7 @@ class EndedRows:
         changed = self._changed.get(summary.run, 0)
         if changed and time.time() - changed / 1e9 > SETTLED_S:
             row = EndedRow(changed, place[0], place[1], host, summary)
-            self._lines[summary.run] = _ROW.dump_json(row)
+            self._lines[summary.run] = _ROW.dump_json(row, exclude_defaults=True)
             self._is_new = True
 
     def save(self) -> None:

@@ -118,22 +118,25 @@ def write_files(sources: Sequence[SizedFile], sink: IO[bytes], meter: Meter) -> 
 
     A file that changes meanwhile is caught by its hash on the host; one that shrinks or vanishes raises UsageError.
     """
-    waiting = bytearray()
+    waiting: list[bytes] = []
+    size = 0
     for file in sources:
         for piece in _pieces(file.source, file.size):
-            waiting += piece
-            if len(waiting) >= CHUNK:
-                sink.write(bytes(waiting))
+            waiting.append(piece)
+            size += len(piece)
+            if size >= CHUNK:
+                sink.write(b"".join(waiting))
                 waiting.clear()
+                size = 0
             meter.advance(len(piece), file.name)
     if waiting:
-        sink.write(bytes(waiting))
+        sink.write(b"".join(waiting))
 
 
 def _pieces(path: str, left: int) -> Iterator[bytes]:
     """Yield `left` bytes of a file. Separate from the sink, whose OSError must not be reported as the file's."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", buffering=0) as file:
             while left:
                 piece = file.read(min(left, CHUNK))
                 if not piece:

@@ -332,6 +332,37 @@ def test_an_ssh_config_that_ssh_can_use_is_used(client, ssh_host, ssh_config, li
     client.ok("probe", "--host", "box")
 
 
+FASTEST_FIRST = (
+    "aes128-gcm@openssh.com,aes256-gcm@openssh.com,aes128-ctr,aes192-ctr,aes256-ctr"  # of OpenSSH's default
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("Compression no", FASTEST_FIRST),
+        ("Ciphers aes256-ctr,aes128-gcm@openssh.com", "aes256-ctr,aes128-gcm@openssh.com"),
+        ("Ciphers chacha20-poly1305@openssh.com,aes256-cbc", "aes256-cbc"),
+        ("Ciphers -*-ctr", "aes128-gcm@openssh.com,aes256-gcm@openssh.com"),
+        ("Ciphers chacha20-poly1305@openssh.com", FASTEST_FIRST),
+    ],
+)
+def test_ciphers_are_those_of_the_ssh_config_and_else_the_fastest_of_its_default(
+    client, ssh_config, line, offered
+):
+    """A server that reads no further than what it is offered: RFC 4253, 7.1. paramiko has no chacha20-poly1305."""
+    with socket.create_server((ADDRESS, 0)) as server:
+        ssh_config(f"Host box\n  HostName {ADDRESS}\n  Port {server.getsockname()[1]}\n  {line}\n")
+        probe = client.start("probe", "--host", "box")
+        with server.accept()[0] as stream, stream.makefile("rb") as read:
+            stream.sendall(b"SSH-2.0-reads\r\n")
+            assert read.readline().startswith(b"SSH-2.0-")
+            read.read(4 + 1 + 1 + 16)  # length, padding, kind of message, cookie
+            lists = [read.read(int.from_bytes(read.read(4), "big")).decode() for _ in range(4)]
+        probe.communicate()
+    assert lists[2:] == [offered, offered]
+
+
 @pytest.mark.parametrize("address", ["caf\xe9\xff", "..", "a" * 70 + ".example"], ids=ascii)
 def test_an_address_that_can_be_none_is_told(client, ssh_host, ssh_config, address):
     """Exit code 4 and the address, as for one that nobody has."""

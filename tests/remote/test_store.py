@@ -367,6 +367,27 @@ def test_a_file_that_is_another_is_refused(store, root):
     assert everything(root / "store" / "incoming") == []
 
 
+def test_what_was_touched_after_it_came_is_checked_again(store, new_run, root):
+    """A file that came as part of a datum: with its size and its time as before, other bytes are still found."""
+    run, data = new_run(), os.urandom(100_000)
+    manifest = {"code/train.py": GOOD, "data/d/x": file_of(data)}
+    missing = store.place(manifest, run)
+    sizes = {sha(b"good"): 4, sha(data): len(data)}
+    both = b"".join({sha(b"good"): b"good", sha(data): data}[one] for one in missing)
+    store.receive(ChunkReader(FakeWire(both)), [(one, sizes[one]) for one in missing])
+    assert store.uploads.has_checked(sha(data))
+    path = store.file(sha(data))
+    before = os.stat(path)
+    os.chmod(path, 0o644)
+    with open(path, "r+b") as file:
+        file.write(b"other")
+    os.chmod(path, stat.S_IMODE(before.st_mode))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert store.place(manifest, run) == [sha(data)]
+    send(store, run, [b"good", data], manifest)
+    assert Path(run.data, "d", "x").read_bytes() == data
+
+
 def test_uploads_of_killed_agents_are_swept_and_living_ones_left(store, root):
     """A lock that dies with its holder tells them apart."""
     incoming = root / "store" / "incoming"

@@ -23,12 +23,14 @@ class ClientConnection:
         os.set_blocking(writer, False)
         self._reader = reader
         self._writer = writer
-        self._rest = b""
+        self._come = b""
+        self._taken = 0
+        """How much of what has come was read: cutting it off each time would copy the rest."""
         self._heard = time.monotonic()
 
     def has_input(self, timeout_s: float) -> bool:
         """Whether the client sends something, or leaves, within the time."""
-        return bool(self._rest) or bool(select.select([self._reader], [], [], timeout_s)[0])
+        return self._taken < len(self._come) or bool(select.select([self._reader], [], [], timeout_s)[0])
 
     def wait(self, sources: list[int], timeout_s: float) -> list[int] | None:
         """Wait for the client, or for one of `sources`; return the sources that can be read.
@@ -46,20 +48,22 @@ class ClientConnection:
 
     def read_line(self) -> bytes:
         """Return the next line. Raises EOFError when the client has gone."""
-        while b"\n" not in self._rest:
-            if len(self._rest) > MAX_LINE:
+        while (end := self._come.find(b"\n", self._taken)) < 0:
+            if len(self._come) - self._taken > MAX_LINE:
                 raise EOFError
             self._fill()
-        line, _, self._rest = self._rest.partition(b"\n")
+        line = self._come[self._taken : end]
+        self._taken = end + 1
         return line
 
     def read(self, size: int) -> bytes:
         """Return exactly `size` bytes. Raises EOFError when the client has gone."""
         pieces = []
         while size:
-            if not self._rest:
+            if self._taken == len(self._come):
                 self._fill()
-            piece, self._rest = self._rest[:size], self._rest[size:]
+            piece = self._come[self._taken : self._taken + size]
+            self._taken += len(piece)
             size -= len(piece)
             pieces.append(piece)
         return b"".join(pieces)
@@ -82,5 +86,6 @@ class ClientConnection:
         piece = os.read(self._reader, 1 << 18)
         if not piece:
             raise EOFError
-        self._rest += piece
+        self._come = self._come[self._taken :] + piece
+        self._taken = 0
         self._heard = time.monotonic()

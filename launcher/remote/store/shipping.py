@@ -18,19 +18,22 @@ class ChunkReader:
     def __init__(self, wire: Any) -> None:
         """Read chunks from the wire."""
         self._wire = wire
-        self._rest = b""
+        self._left = 0
+        """Bytes of the chunk that are still to be read."""
         self._is_over = False
 
     def read(self, size: int) -> bytes:
         """Return up to `size` bytes; b"" at the end of the stream."""
-        while len(self._rest) < size and not self._is_over:
-            length = int(strict_json.decode(self._wire.read_line())["chunk"])
-            if length == 0:
-                self._is_over = True
-            else:
-                self._rest += self._wire.read(length)
-        piece, self._rest = self._rest[:size], self._rest[size:]
-        return piece
+        pieces = []
+        while size and not self._is_over:
+            if not self._left:
+                self._left = int(strict_json.decode(self._wire.read_line())["chunk"])
+                self._is_over = not self._left
+            piece = self._wire.read(min(size, self._left))
+            self._left -= len(piece)
+            size -= len(piece)
+            pieces.append(piece)
+        return b"".join(pieces)
 
     def skip_rest(self) -> None:
         """Read to the end, so that the next line is a request."""

@@ -280,7 +280,7 @@ class Store:
         os.makedirs(self._data, mode=0o700, exist_ok=True)
         part = tempfile.mkdtemp(prefix="part-", dir=self._data)
         try:
-            corrupt = self._fill(entries, os.path.join(part, "tree"), tree_files.adopt)
+            corrupt = self._fill(entries, os.path.join(part, "tree"), self._adopt)
             if corrupt:
                 return corrupt
             tree_files.write_stats(part, entries)
@@ -296,6 +296,10 @@ class Store:
         finally:
             remove_folder(part)
         return []
+
+    def _adopt(self, source: str, target: str, entry: dict[str, Any]) -> bool:
+        is_checked = self.uploads.has_checked(entry["sha256"])
+        return tree_files.adopt(source, target, entry, is_checked=is_checked)
 
     # spares
 

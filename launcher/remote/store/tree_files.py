@@ -7,7 +7,7 @@ import fcntl
 import hashlib
 import os
 import stat
-from typing import Any
+from typing import IO, Any
 
 from ..record import strict_json
 from ..record.files import read_json, write_durably
@@ -51,17 +51,15 @@ def clone(reading: int, writing: int) -> bool:
     return True
 
 
-def adopt(source: str, target: str, entry: dict[str, Any]) -> bool:
+def adopt(source: str, target: str, entry: dict[str, Any], *, is_checked: bool = False) -> bool:
     """Link a file of the store into a tree durably, checking its SHA-256; return False if it is missing or corrupt.
 
-    A link has the mode of its file, which other trees share: a tree that wants another mode gets a copy.
+    One that `is_checked` was read by this process already, and has not changed. A link has the mode of its file, which
+    other trees share: a tree that wants another mode gets a copy.
     """
-    digest = hashlib.sha256()
     try:
         with open(source, "rb") as file:
-            for piece in iter(lambda: file.read(_SMALL), b""):
-                digest.update(piece)
-            if digest.hexdigest() != entry["sha256"]:
+            if not is_checked and _digest(file) != entry["sha256"]:
                 return False
             os.fsync(file.fileno())
     except FileNotFoundError:
@@ -72,6 +70,13 @@ def adopt(source: str, target: str, entry: dict[str, Any]) -> bool:
             os.link(source, target)  # the same inode: it takes no space
             return True
     return copy(source, target, {**entry, "mode": mode})
+
+
+def _digest(file: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    for piece in iter(lambda: file.read(_SMALL), b""):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def close_folders(top: str) -> None:

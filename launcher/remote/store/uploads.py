@@ -6,12 +6,16 @@ import contextlib
 import hashlib
 import os
 import shutil
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Dict, Mapping, Tuple
 
 from ..record.locks import Lock
 from .manifest import ShippingError
 
 CHUNK = 1 << 18
+WRITTEN_AT_ONCE = 32 << 20
+"""Bytes after which the disk begins with what has come: it works while the rest is on its way."""
+Look = Tuple[int, int, int, int]
+"""A file's inode, size and two times: it has changed if one of them has."""
 
 
 class Uploads:
@@ -21,6 +25,8 @@ class Uploads:
         """Name the folder; `place_of` returns the path that a file gets by its SHA-256."""
         self._folder = folder
         self._place_of = place_of
+        self._received: Dict[str, Look] = {}
+        """The files that were received and checked by this process, as they looked in their places, by SHA-256."""
 
     def receive(self, stream: Any, files: list[tuple[str, int]], modes: Mapping[str, int]) -> None:
         """Read files from a stream, each into its place. Raises ShippingError; see Store.receive."""
@@ -37,10 +43,18 @@ class Uploads:
                 target = self._place_of(sha256)
                 os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
                 os.replace(part, target)
+                self._received[sha256] = _look(target)
         finally:
             _remove(folder)
             if lock is not None:
                 lock.release()
+
+    def has_checked(self, sha256: str) -> bool:
+        """Whether this process has received a file, checked it on the way, and nobody has touched it since."""
+        try:
+            return self._received.get(sha256) == _look(self._place_of(sha256))
+        except OSError:
+            return False
 
     def remove(self, path: str) -> bool:
         """Remove an upload unless an agent is still receiving it; return whether it is gone."""
@@ -60,16 +74,28 @@ class Uploads:
 
 def _take(stream: Any, sha256: str, size: int, part: str) -> None:
     digest = hashlib.sha256()
-    with open(part, "wb") as file:
-        while size:
-            piece = stream.read(min(size, CHUNK))
+    written = begun = 0
+    with open(part, "wb", buffering=0) as file:
+        while written < size:
+            piece = stream.read(min(size - written, CHUNK))
             if not piece:
                 raise ShippingError("the stream of files ended early")
-            size -= len(piece)
             digest.update(piece)
-            file.write(piece)
+            view = memoryview(piece)
+            while view:
+                view = view[file.write(view) :]
+            written += len(piece)
+            if written - begun >= WRITTEN_AT_ONCE:
+                # Linux begins to write these pages, waits for nothing, and keeps them: they are not on the disk yet.
+                os.posix_fadvise(file.fileno(), begun, written - begun, os.POSIX_FADV_DONTNEED)
+                begun = written
     if digest.hexdigest() != sha256:
         raise ShippingError("a file changed while it was being sent; launch again")
+
+
+def _look(path: str) -> Look:
+    status = os.stat(path)
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _remove(folder: str) -> None:
