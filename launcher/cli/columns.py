@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from rich.cells import cell_len, set_cell_size
-from rich.text import Text
-
 from launcher.cli import streams
 from launcher.cli.say import say
+from launcher.cli.wrapping import cells as cells_of
 from launcher.cli.wrapping import terminal_width, wrapped
 from launcher.values.text import printable
 
@@ -46,20 +44,30 @@ def print_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> l
 
     What is not a terminal gets all of the text, a line for each row.
     """
-    console = streams.console()
-    (head, *lines), left_out = lay_out(columns, rows, terminal_width(console))
+    (head, *lines), left_out = lay_out(columns, rows, terminal_width())
     if head:
-        console.print(Text(head, style="" if console.no_color else "dim"), soft_wrap=True)
+        _print_head(head)
     if lines:
         say(*lines)
     return left_out
+
+
+def _print_head(head: str) -> None:
+    """Print the titles, dim where there are colours."""
+    if not streams.may_have_colours():
+        say(head)
+        return
+    from rich.text import Text
+
+    console = streams.console()
+    console.print(Text(head, style="" if console.no_color else "dim"), soft_wrap=True)
 
 
 def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None) -> Layout:
     """Return the rows as lines, at most `width` cells long if one is given."""
     titles = [column.title for column in columns]
     cells = [titles, *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(map(_cells, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(cells_of, column)) for column in zip(*cells, strict=True)]
     kept = list(range(len(columns)))
     while width is not None and not _fit(columns, widths, kept, width):
         last = max(kept, key=lambda number: (columns[number].drop, columns[number].wraps))
@@ -106,16 +114,16 @@ def _row_lines(cells: Sequence[tuple[Column, str, int]]) -> Iterator[str]:
 
 
 def _padded(text: str, width: int, column: Column) -> str:
-    space = " " * (width - _cells(text))
+    space = " " * (width - cells_of(text))
     return space + text if column.is_figure else text + space
 
 
 def _cut(text: str, width: int) -> str:
     """Cut a text to a number of cells, with an ellipsis where something is missing."""
-    if _cells(text) <= width:
+    if cells_of(text) <= width:
         return text
-    return f"{set_cell_size(text, width - 1).rstrip()}…" if width > 0 else ""
+    if width <= 0:
+        return ""
+    from rich.cells import set_cell_size
 
-
-def _cells(text: str) -> int:
-    return len(text) if text.isascii() else cell_len(text)
+    return f"{set_cell_size(text, width - 1).rstrip()}…"
