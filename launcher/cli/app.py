@@ -210,7 +210,7 @@ def app_for(words: Sequence[str]) -> typer.Typer:
     return _app_of({first}) if first in _VERBS and "_LAUNCH_COMPLETE" not in os.environ else app
 
 
-_NEW_OBJECTS = 50_000
+_NEW_OBJECTS = 200_000
 """Objects after which Python looks for cycles. After every 700, as it does by default, costs a fifth of a walk of 10,000 files."""
 
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from launcher.cli import streams
 from launcher.cli.say import say
+from launcher.cli.wrapping import cells as cells_of
+from launcher.cli.wrapping import terminal_width, wrapped
 from launcher.values.text import printable
 
 GAP = "  "
@@ -45,22 +47,23 @@ def print_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> l
 
     What is not a terminal gets all of the text, a line for each row.
     """
-    if streams.is_plain():
-        lines, left_out = lay_out(columns, rows)
-        if any(lines):
-            say(*(lines if lines[0] else lines[1:]))
-        return left_out
-    from rich.text import Text
-
-    from launcher.cli.wrapping import terminal_width
-
-    console = streams.console()
-    (head, *lines), left_out = lay_out(columns, rows, terminal_width(console))
+    (head, *lines), left_out = lay_out(columns, rows, terminal_width())
     if head:
-        console.print(Text(head, style="" if console.no_color else "dim"), soft_wrap=True)
+        _print_head(head)
     if lines:
         say(*lines)
     return left_out
+
+
+def _print_head(head: str) -> None:
+    """Print the titles, dim where there are colours."""
+    if not streams.may_have_colours():
+        say(head)
+        return
+    from rich.text import Text
+
+    console = streams.console()
+    console.print(Text(head, style="" if console.no_color else "dim"), soft_wrap=True)
 
 
 def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None) -> Layout:
@@ -76,7 +79,7 @@ def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
         kept.remove(last)
     below = [n for n, column in enumerate(columns) if column.wraps and n not in kept and not column.drop]
     if below or any(columns[n].wraps for n in kept):
-        lines = []
+        lines: list[str] = []
         for number, row in enumerate(zip(*cells, strict=True)):
             lines += _row_lines([(columns[n], row[n], widths[n]) for n in kept])
             texts = [row[n] for n in below] if number else []
@@ -109,7 +112,7 @@ def _narrowed(column: Column, width: int, limit: int) -> int:
 
 def _row_lines(cells: Sequence[tuple[Column, str, int]]) -> Iterator[str]:
     """Yield the lines of a row: one, unless a text wraps."""
-    parts = [_in_lines(text, width) if column.wraps else [_cut(text, width)] for column, text, width in cells]
+    parts = [wrapped(text, width) if column.wraps else [_cut(text, width)] for column, text, width in cells]
     for line in zip_longest(*parts, fillvalue=""):
         padded = [_padded(text, cell[2], cell[0]) for text, cell in zip(line, cells, strict=True)]
         yield GAP.join(padded).rstrip()
@@ -117,7 +120,7 @@ def _row_lines(cells: Sequence[tuple[Column, str, int]]) -> Iterator[str]:
 
 def _wrapped(texts: Sequence[str], width: int) -> Iterator[str]:
     for text in texts:
-        yield from _in_lines(text, width)
+        yield from wrapped(text, width)
 
 
 def _padded_column(column: Column, texts: Sequence[str], width: int) -> list[str]:
@@ -129,36 +132,21 @@ def _padded_column(column: Column, texts: Sequence[str], width: int) -> list[str
 
 
 def _padded(text: str, width: int, column: Column) -> str:
-    space = " " * (width - _cells(text))
+    space = " " * (width - cells_of(text))
     return space + text if column.is_figure else text + space
 
 
 def _cut(text: str, width: int) -> str:
     """Cut a text to a number of cells, with an ellipsis where something is missing."""
-    if _cells(text) <= width:
+    if cells_of(text) <= width:
         return text
+    if width <= 0:
+        return ""
     from rich.cells import set_cell_size
 
-    return f"{set_cell_size(text, width - 1).rstrip()}…" if width > 0 else ""
+    return f"{set_cell_size(text, width - 1).rstrip()}…"
 
 
 def _widest(texts: Sequence[str]) -> int:
     """Return the cells of the widest text: of plain ones, the letters."""
-    return max(map(len if "".join(texts).isascii() else _cells, texts))
-
-
-def _cells(text: str) -> int:
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)
-
-
-def _in_lines(text: str, width: int) -> list[str]:
-    """Return a text in lines of at most `width` cells."""
-    if _cells(text) <= width:
-        return [text]
-    from launcher.cli.wrapping import wrapped
-
-    return wrapped(text, width)
+    return max(map(len if "".join(texts).isascii() else cells_of, texts))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from launcher.cli.say import complain
 from launcher.errors import AgentError, MachineGoneError, UnreachableError
 from launcher.runs.control import locate
-from launcher.runs.following import refresh
 from launcher.runs.last_answer import last_answer
 from launcher.runs.mirror import Mirror
+from launcher.runs.refreshing import refresh
 from launcher.runs.run_desk import open_desk
 
 EARLIER = "showing what was fetched earlier"

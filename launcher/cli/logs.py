@@ -43,8 +43,6 @@ def logs(
     from launcher.cli.fetch import fetch
     from launcher.cli.log_view import JsonLogView, LogView
     from launcher.runs.log_parts import last_lines, lines_since
-    from launcher.runs.sessions import follow_sessions
-    from launcher.values.record import State
 
     if lines is not None and since is not None:
         raise UsageError("-n and --since are two parts of a log: give one of them")
@@ -58,6 +56,9 @@ def logs(
         ) as view:
             view.show()
             if follow:
+                from launcher.runs.sessions import follow_sessions
+                from launcher.values.states import State
+
                 state = follow_sessions(mirror.host(), mirror, view, pulls=False).state
                 if state in (State.INTERRUPTED, State.WAITING):
                     view.note(f"{mirror.run} is {state}, and goes on with   launch attach {mirror.short}")

@@ -11,29 +11,29 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.cli.asking import agrees
 from launcher.cli.ending import ending, home_lines
 from launcher.cli.figures import clock_text, transfer_text, value_text
 from launcher.cli.link_loss import LinkLoss
 from launcher.cli.log_text import readable
-from launcher.cli.plan_text import headline
 from launcher.cli.progress import Progress, count
 from launcher.cli.say import say
 from launcher.cli.silence import QUIET_S, Silence
 from launcher.errors import HostError
 from launcher.runs import evidence
-from launcher.runs.cargo_text import surprises
 from launcher.runs.curves import numbers, points
 from launcher.runs.meter import Moved
 from launcher.runs.mirror import News
 from launcher.runs.printed_lines import Printed
 from launcher.runs.view import Result
-from launcher.values.cargo import Cargo
-from launcher.values.plan import Finding, Plan
 from launcher.values.record import Event, Parent, PlanSummary, RunState, State, Summary, Trouble, is_terminal
 from launcher.values.states import Reason
+
+if TYPE_CHECKING:
+    from launcher.values.cargo import Cargo
+    from launcher.values.plan import Finding, Plan
 
 LOG_TAIL = 15
 MOST_SURPRISES = 5
@@ -92,10 +92,14 @@ class PlainView:
 
     def head(self, plan: Plan) -> None:
         """Show the headline of a plan."""
+        from launcher.cli.plan_text import headline  # only a launch shows its plan
+
         self.write_wrapped(headline(plan), "bold")
 
     def cargo(self, cargo: Cargo) -> None:
         """Name what does not travel although a user may count on it."""
+        from launcher.runs.cargo_text import surprises  # only a launch sends files
+
         named = list(surprises(cargo))
         for words in named[:MOST_SURPRISES]:
             self.note(f"not sent: {words}")

@@ -46,28 +46,32 @@ def choose_colour(choice: str) -> None:
     _colour = choice
 
 
-def is_plain() -> bool:
-    """Whether standard output takes text as it is: it is no terminal, and nobody wants colours in it."""
-    wants_colours = _colour == "always" or (_colour != "never" and _is_forced())
-    return not sys.stdout.isatty() and not wants_colours
+def is_terminal(*, stderr: bool = False) -> bool:
+    """Whether standard output, or standard error, is a terminal."""
+    return (sys.stderr if stderr else sys.stdout).isatty()
+
+
+def may_have_colours() -> bool:
+    """Whether standard output may get colours: it is a terminal, or they were asked for. What may not needs no console."""
+    return is_terminal() or _colour == "always" or (_colour != "never" and _is_forced())
 
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console on standard output, or on standard error. It is a terminal only if one is there, whatever the colours."""
     from rich.console import Console
 
-    is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    is_there = is_terminal(stderr=stderr)
     if _colour == "never":
-        return Console(stderr=stderr, highlight=False, force_terminal=is_terminal, color_system=None)
-    if _colour == "always" or (_is_forced() and not is_terminal):
+        return Console(stderr=stderr, highlight=False, force_terminal=is_there, color_system=None)
+    if _colour == "always" or (_is_forced() and not is_there):
         return Console(
             stderr=stderr,
             highlight=False,
-            force_terminal=is_terminal,
+            force_terminal=is_there,
             color_system="256",
             no_color=False,
         )
-    return Console(stderr=stderr, highlight=False, force_terminal=is_terminal)
+    return Console(stderr=stderr, highlight=False, force_terminal=is_there)
 
 
 def _is_forced() -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-
-from rich.cells import cell_len
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from launcher.cli import streams
 from launcher.cli.say import complain, say
 from launcher.values.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 LEAST = 20
 """Cells that a text has below itself, however far its first line is indented."""
@@ -47,23 +47,37 @@ def wrapped_lines(lines: Iterable[str], width: int | None, hang: int | None = No
 
 def terminal_width(console: Console | None = None) -> int | None:
     """Return the cells of a line, by default on standard output; `None` if that is no terminal, where lines have no end."""
+    if console is None and not streams.is_terminal():
+        return None
     console = console or streams.console()
     return console.width if console.is_terminal else None
+
+
+def cells(text: str) -> int:
+    """Return how many cells of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # loaded here because few texts need its tables
+
+    return cell_len(text)
 
 
 def _around_command(text: str, width: int | None) -> list[str]:
     """Return a text in lines as `wrapped` does, and a suggested command in it whole."""
     found = _COMMAND.match(text)
-    if width is None or cell_len(text) <= width or found is None:
+    if width is None or cells(text) <= width or found is None:
         return wrapped(text, width)
     *above, last = wrapped(found["words"], width)
     beside = f"{last}   {found['command']}"
-    lines = [*above, *([beside] if cell_len(beside) <= width else [last, found["command"]])]
+    lines = [*above, *([beside] if cells(beside) <= width else [last, found["command"]])]
     return [*lines, *wrapped(found["more"], width)] if found["more"] else lines
 
 
 def wrapped(text: str, width: int | None) -> list[str]:
     """Return a text in lines of at most `width` cells, broken between words where possible."""
-    if width is None or cell_len(text) <= width:
+    if width is None or cells(text) <= width:
         return [text]
+    from rich.console import Console
+    from rich.text import Text
+
     return [line.plain.rstrip() for line in Text(text).wrap(Console(), max(1, width))]

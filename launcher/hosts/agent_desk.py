@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import IO, Annotated, Any, Self, TypeVar
+from typing import IO, TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -35,8 +35,6 @@ from launcher.values.answers import (
 from launcher.values.base import Record
 from launcher.values.checkpoint import SealedCheckpoint, sealed_checkpoint
 from launcher.values.engine_access import EngineWay, RunLocation
-from launcher.values.environment import Maker
-from launcher.values.facts import Facts
 from launcher.values.output import (
     CONTENT,
     MOST_FILES,
@@ -50,9 +48,13 @@ from launcher.values.output import (
 )
 from launcher.values.packages import Packages
 from launcher.values.parsing import build
-from launcher.values.plan import Plan
 from launcher.values.record import Summary
 from launcher.values.text import printable
+
+if TYPE_CHECKING:
+    from launcher.values.environment import Maker
+    from launcher.values.facts import Facts
+    from launcher.values.plan import Plan
 
 SHORT_S = 60.0
 LISTING_S = 300.0
@@ -118,6 +120,8 @@ class AgentDesk(Passing):
         model_keys: Sequence[str] = (),
     ) -> Facts:
         """Return the host's facts."""
+        from launcher.values.facts import Facts  # most commands probe nothing
+
         reply = self._channel.call(
             "probe",
             env=environment,

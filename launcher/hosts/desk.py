@@ -12,31 +12,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
-from typing import IO, Any, Protocol, Self
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
-from launcher.hosts.channel import Incoming, Opener, Reply
-from launcher.hosts.company import Keyboard
-from launcher.values.answers import (
-    CommandEnd,
-    Freed,
-    Garbage,
-    HeldLock,
-    Inheritance,
-    MadeEnvironment,
-    MovedTo,
-    Outlook,
-    PreparedRun,
-    ResumedRun,
-    Sweep,
-)
-from launcher.values.checkpoint import SealedCheckpoint
-from launcher.values.engine_access import EngineWay, RunLocation
-from launcher.values.environment import Maker
-from launcher.values.facts import Facts
-from launcher.values.output import Loss, Manifest, Outputs
-from launcher.values.packages import Packages
-from launcher.values.plan import Plan
-from launcher.values.record import Summary
+from launcher.hosts.channel import Opener
+
+if TYPE_CHECKING:
+    from launcher.hosts.channel import Incoming, Reply
+    from launcher.hosts.company import Keyboard
+    from launcher.values.answers import (
+        CommandEnd,
+        Freed,
+        Garbage,
+        HeldLock,
+        Inheritance,
+        MadeEnvironment,
+        MovedTo,
+        Outlook,
+        PreparedRun,
+        ResumedRun,
+        Sweep,
+    )
+    from launcher.values.checkpoint import SealedCheckpoint
+    from launcher.values.engine_access import EngineWay, RunLocation
+    from launcher.values.environment import Maker
+    from launcher.values.facts import Facts
+    from launcher.values.output import Loss, Manifest, Outputs
+    from launcher.values.packages import Packages
+    from launcher.values.plan import Plan
+    from launcher.values.record import Summary
 
 Printed = Callable[[int, bytes], None]
 """Takes a piece of a program's output: 1 for standard output or 2 for standard error, and the bytes."""

@@ -15,12 +15,11 @@ from pydantic import Field
 
 from launcher.errors import CardBusyError, RefusedError
 from launcher.values.base import Written
-from launcher.values.lambda_settings import LONGEST_HOURS
+from launcher.values.lambda_settings import LONGEST_HOURS, PROPOSED_HOURS
 from launcher.values.parsing import unknown_name
 from launcher.values.profile import Profile
 from launcher.values.renting import Offer, cents, dollars, minutes_text
 
-PROPOSED_HOURS = 4
 _DESCRIPTION = re.compile(r"\s*(?P<card>[^()]*?)\s*\((?P<memory>\d+(?:\.\d+)?)\s*GB\b.*")
 _TYPE = re.compile(r"gpu_\d+x_(?P<family>\w+)")
 _FAMILIES = {

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from launcher.values.renting import (
     ELSEWHERE,
+    NAMED,
     OPEN,
     Instance,
     InstanceState,
@@ -51,8 +52,6 @@ class Verdict(StrEnum):
 
 UNMARKED = "the answer to a launch of ours named it, and it carries no mark of launcher's"
 """Why an instance is left alone though our ledger has its id."""
-NAMED = "named by you"
-"""Why an instance that the user names is ended."""
 LOST_THERE = f"{NAMED}; no run is on record here, so what is only there is lost"
 """The same of one that was rented elsewhere."""
 ENDED = (Verdict.DUE, Verdict.ORPHAN, Verdict.ADOPTED)

@@ -21,9 +21,10 @@ from launcher.errors import (
     UnknownNameError,
 )
 from launcher.hosts import Desk
-from launcher.runs import departures, resolve, tenancies
+from launcher.runs import departures, tenancies
 from launcher.runs.ended_rows import EndedRows
 from launcher.runs.evidence import diagnosis, doubt, why_silent
+from launcher.runs.lookup import Lookup
 from launcher.runs.mirror import Mirror, latest, mirrors, run_ids
 from launcher.runs.run_desk import connect
 from launcher.runs.run_id import RUN_ID, find
@@ -83,7 +84,7 @@ def listing(host_name: str | None, states: Sequence[str] = (), most: int | None 
     for word in states:
         if word not in STATES:
             raise unknown_name("state", word, STATES, looked_in="of a run")
-    host = resolve.host(host_name) if host_name is not None else None
+    host = Lookup().host(host_name) if host_name is not None else None
     if host is None:
         rows = _all_own(states, most)
     else:
@@ -314,7 +315,7 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
     if host_name is None:
         mirror = mirror_here(word)
         return mirror.host(), mirror
-    host = resolve.host(host_name)
+    host = Lookup().host(host_name)
     if host.lambda_cloud is not None:
         rented = {mirror.run: mirror for mirror in _rented_for(host)}
         try:

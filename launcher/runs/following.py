@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from launcher.runs.picture import draw
 from launcher.runs.picture_title import title_of
 from launcher.runs.precision_report import known_precision
 from launcher.runs.pulling import Choice, Pulled, by_number, came, checkpoint_of, pull, shown_path
+from launcher.runs.refreshing import goes_on
 from launcher.runs.run_desk import Opening, open_desk
 from launcher.runs.tensorboard import TensorBoard
 from launcher.runs.view import Result, View
@@ -34,8 +34,6 @@ from launcher.values.output import Output
 from launcher.values.record import RunState, State, is_terminal
 
 WAIT_S = 5.0
-MOST_ROUNDS = 20
-"""Answers that hold all of a run that has ended, after which nothing new may come."""
 LOST_LINKS = 5
 """So many links may be lost during a pull before it gives up; what has come stays."""
 LONG_AGO_S = 120.0
@@ -179,14 +177,14 @@ def _until_end(
         news = mirror.apply(desk.runs.read(mirror.run, mirror.request(), wait_s))
         answered()
         is_shown = is_shown or _tell_parent(mirror, view)
-        wait_s = WAIT_S if _goes_on(news.state) else 0.0
+        wait_s = WAIT_S if goes_on(news.state) else 0.0
         board.add(news.events)
         view.news(news._replace(state=news.state.on(desk.host)))
         if mirror.plan().checkpoints == "pull" and any(event.kind == "checkpoint" for event in news.events):
             keeper.wake()
         keeper.tell(view)
         _tell_problem(board, view)
-        if news.is_all and not _goes_on(news.state):
+        if news.is_all and not goes_on(news.state):
             return news.state
 
 
@@ -263,21 +261,6 @@ def _listed(files: list[Output]) -> str:
     return ", ".join(words) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
 
 
-def refresh(desk: Desk, mirror: Mirror, most: float = math.inf) -> None:
-    """Fetch what is new of a run by now, up to `most` bytes, without waiting for more.
-
-    What a live run writes meanwhile is left: over a slow link there would always be something.
-    """
-    mirror.load_cursors()
-    size = rounds = 0
-    while rounds < MOST_ROUNDS and size < most:
-        news = mirror.apply(desk.runs.read(mirror.run, mirror.request()))
-        size += news.size
-        rounds += not news.is_full
-        if news.is_all or (_goes_on(news.state) and not news.is_full):
-            return
-
-
 def _correct(mirror: Mirror, state: RunState, view: View) -> None:
     """Say what the script has done otherwise than its source let expect."""
     expected, taken = mirror.plan().takes, state.taken
@@ -289,10 +272,6 @@ def _correct(mirror: Mirror, state: RunState, view: View) -> None:
     more = [word for value, word in words.items() if value in taken and value not in expected]
     if more and not mirror.plan().adapt:  # the hook takes the batch to halve it if memory runs out
         view.note(f"your script took its {' and '.join(more)} from the plan   launch explain")
-
-
-def _goes_on(state: RunState) -> bool:
-    return not is_terminal(state.state) and state.state not in (State.WAITING, State.INTERRUPTED)
 
 
 def _is_rehearsed(mirror: Mirror, state: RunState) -> bool:

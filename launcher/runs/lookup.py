@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 
 from launcher.errors import BadFileError, UnknownNameError
 from launcher.hosts.ssh_config import names_and_patterns
-from launcher.planning.offers import PROPOSED_HOURS
 from launcher.runs.catalogue import files, user_folder, user_folder_text
 from launcher.runtimes import names as runtime_names
 from launcher.values.host import KAGGLE, LOCAL, Host
 from launcher.values.host_table import read_host
 from launcher.values.image import Build
-from launcher.values.lambda_settings import CONFIRM_ABOVE
+from launcher.values.lambda_settings import CONFIRM_ABOVE, PROPOSED_HOURS
 from launcher.values.parsing import build, nearest, unknown_name
 from launcher.values.profile import Profile
 from launcher.values.toml import read_toml

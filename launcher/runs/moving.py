@@ -40,10 +40,10 @@ from launcher.runs.arriving import (
 )
 from launcher.runs.checkpoint_pulling import LAST, WHOLE, HomeCheckpoint, pull_checkpoint
 from launcher.runs.control import known_summary, stop
-from launcher.runs.following import refresh
 from launcher.runs.lost_machines import reach
 from launcher.runs.mirror import Mirror
 from launcher.runs.recovering import RecoverRequest, Recovery, recover_on
+from launcher.runs.refreshing import refresh
 from launcher.runs.rent_handing import end_rent_later
 from launcher.runs.run_desk import connect
 from launcher.runs.tree import SizedFile

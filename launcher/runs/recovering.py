@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher.errors import LaunchError, UsageError
 from launcher.hosts import Desk
 from launcher.planning import job_of
-from launcher.runs import build_settings, departures, env_file, following, resolve, secret_values, tenancies
+from launcher.runs import build_settings, departures, env_file, resolve, secret_values, tenancies
 from launcher.runs.control import known_summary, listing, locate, summary_of
 from launcher.runs.evidence import diagnosis, words
 from launcher.runs.key_stays import check_key_stays
 from launcher.runs.lost_machines import reach
 from launcher.runs.mirror import Mirror
+from launcher.runs.refreshing import refresh
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.secret_consent import check_consent
 from launcher.runtimes import open_for_run
@@ -167,7 +168,7 @@ def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReques
     """Have the host go on with a run. What takes long, an image or the proof of a death, is shown as a stage."""
 
     def plan() -> Plan:
-        following.refresh(desk, mirror)
+        refresh(desk, mirror)
         return mirror.whole_plan()
 
     is_asked = False

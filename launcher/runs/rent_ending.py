@@ -12,10 +12,11 @@ from launcher.errors import AgentError, HostError, LaunchError, RunError, Servic
 from launcher.hosts import Desk
 from launcher.runs.checkpoint_pulling import WHOLE, pull_checkpoint
 from launcher.runs.evidence import of_rent
-from launcher.runs.following import LOST_LINKS, checkpoints_left, pause, refresh
+from launcher.runs.following import LOST_LINKS, checkpoints_left, pause
 from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import Choice, by_number, came, checkpoint_of, pull, shown_path
+from launcher.runs.refreshing import refresh
 from launcher.runs.run_desk import open_desk
 from launcher.runs.tenancies import ENDED_WITH_RUN, note_lost
 from launcher.runs.tenant import Tenant

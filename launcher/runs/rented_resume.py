@@ -25,10 +25,10 @@ from launcher.runs.arriving import (
 from launcher.runs.checkpoint_pulling import WHOLE, HomeCheckpoint, pull_checkpoint
 from launcher.runs.contact import settle
 from launcher.runs.control import known_summary, remembered
-from launcher.runs.following import refresh
 from launcher.runs.job_check import on_end_findings, undeclared
 from launcher.runs.lost_machines import reach
 from launcher.runs.moving import check_checkpoint, fill_from_old
+from launcher.runs.refreshing import refresh
 from launcher.runs.rent_ending import bring_home
 from launcher.runs.rent_handing import leave
 from launcher.runs.rented_move import rented_like

@@ -7,10 +7,9 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.errors import BadFileError, UsageError
-from launcher.planning import Sources
 from launcher.runs import local_paths
 from launcher.runs.catalogue import file as catalogued
 from launcher.runs.catalogue import user_folder_text
@@ -22,6 +21,9 @@ from launcher.values.plan import Finding
 from launcher.values.profile import NAME, Profile
 from launcher.values.toml import parse_toml, read_text, read_toml
 from launcher.values.wheels import WheelTable
+
+if TYPE_CHECKING:
+    from launcher.planning import Sources
 
 DEFAULT_JOB = "sft"
 
@@ -114,6 +116,8 @@ def template() -> tuple[str, Path]:
 
 def image_sources() -> Sources:
     """Return the sources of images: the template, and the table of torch's builds. Raises BadFileError."""
+    from launcher.planning import Sources  # most commands plan nothing
+
     return Sources(template()[0], wheels())
 
 

@@ -31,12 +31,12 @@ from launcher.runs import (
 )
 from launcher.runs.contact import Contact, pass_gate_when_free, settle
 from launcher.runs.control import known_summary, locate
-from launcher.runs.following import refresh
 from launcher.runs.job_check import on_end_findings, undeclared
 from launcher.runs.key_stays import check_key_stays
 from launcher.runs.launching import Filling, Started, begin
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import describe, probe
+from launcher.runs.refreshing import refresh
 from launcher.runs.run_desk import open_desk
 from launcher.runs.secret_consent import check_consent
 from launcher.runs.tenancies import RentedMachine, rented_for

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from launcher.errors import BadFileError, MachineGoneError
 from launcher.hosts.rental_ledger import Ledger, usual_folder
-from launcher.planning.reconciling import NAMED
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.runs_folder import make_runs_folder
@@ -23,7 +22,7 @@ from launcher.values.checkpoint import MANIFEST
 from launcher.values.clock import SystemClock
 from launcher.values.lambda_settings import API, LambdaSettings
 from launcher.values.record import State, is_terminal
-from launcher.values.renting import ELSEWHERE, Rental, RentalReason, RentalState, dollars, run_cents
+from launcher.values.renting import ELSEWHERE, NAMED, Rental, RentalReason, RentalState, dollars, run_cents
 from launcher.values.tenancy import Tenancy
 from launcher.values.text import printable
 

@@ -7,15 +7,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from launcher.errors import HostError
-from launcher.runs.meter import Moved
-from launcher.runs.mirror import News
-from launcher.values.cargo import Cargo
-from launcher.values.plan import Finding, Plan
-from launcher.values.record import Event, Parent, PlanSummary, RunState, Summary
-
 if TYPE_CHECKING:
+    from launcher.errors import HostError
+    from launcher.runs.meter import Moved
+    from launcher.runs.mirror import News
     from launcher.runs.tenancies import RentCost
+    from launcher.values.cargo import Cargo
+    from launcher.values.plan import Finding, Plan
+    from launcher.values.record import Event, Parent, PlanSummary, RunState, Summary
 
 
 class Stage(Protocol):

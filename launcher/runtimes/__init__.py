@@ -10,16 +10,19 @@ import contextlib
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from launcher.errors import HostError
-from launcher.hosts import Desk
 from launcher.runtimes.runtime import Runtime
-from launcher.values.facts import Facts
-from launcher.values.host import Host
-from launcher.values.image import BuildOptions
 from launcher.values.parsing import unknown_name
-from launcher.values.plan import Plan
-from launcher.values.record import Summary
+
+if TYPE_CHECKING:
+    from launcher.hosts import Desk
+    from launcher.values.facts import Facts
+    from launcher.values.host import Host
+    from launcher.values.image import BuildOptions
+    from launcher.values.plan import Plan
+    from launcher.values.record import Summary
 
 __all__ = ["Runtime", "load", "names", "open_all", "open_for_plan", "open_for_run"]
 

@@ -12,16 +12,18 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
-from launcher.hosts import Desk
-from launcher.hosts.channel import Socket
-from launcher.values.answers import ResumedRun
-from launcher.values.facts import Facts
-from launcher.values.host import Host
 from launcher.values.image import BuildOptions
-from launcher.values.plan import Plan
 from launcher.values.record import RuntimeRecord
+
+if TYPE_CHECKING:
+    from launcher.hosts import Desk
+    from launcher.hosts.channel import Socket
+    from launcher.values.answers import ResumedRun
+    from launcher.values.facts import Facts
+    from launcher.values.host import Host
+    from launcher.values.plan import Plan
 
 Say = Callable[[str], None]
 """Shows the progress of something that takes long."""

@@ -19,6 +19,8 @@ USER = "ubuntu"
 """Who one logs in as on Lambda's images, if the table does not say."""
 CONFIRM_ABOVE = 10.0
 """The largest cost in dollars that is agreed to without a question, if the table does not say."""
+PROPOSED_HOURS = 4
+"""The limit of a rental that an example proposes."""
 LONGEST_HOURS = 24.0 * 365
 _OWN_MACHINE = ("127.0.0.1", "localhost", "::1")
 

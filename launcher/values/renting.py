@@ -137,6 +137,8 @@ class RentalState(StrEnum):
     DISMISSED = "dismissed"
 
 
+NAMED = "named by you"
+"""Why an instance that the user names is ended."""
 ELSEWHERE = "it was ended elsewhere, or taken away"
 """What is said of a machine that the provider ends, or lists no more, without us."""
 

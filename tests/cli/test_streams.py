@@ -93,7 +93,7 @@ def interrupted(client, name, *words, **variables):
         ("launcher.cli.app", ["ps"]),
         ("launcher.errors", ["--help"]),
         ("launcher.runs.control", ["ps"]),
-        ("rich.console", ["image", "show", "--profile", "titan_rtx"]),
+        ("packaging.requirements", ["image", "show", "--profile", "titan_rtx"]),
         ("launcher.hosts.agent_desk", ["probe"]),
     ],
 )

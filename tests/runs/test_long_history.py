@@ -23,7 +23,9 @@ def there(tmp_path, monkeypatch):
     root = tmp_path / "root"
     EndedRun(root, FIRST)
     ids = [FIRST, *repeat(root / "runs" / FIRST, 60, interrupted_every=20)]
-    monkeypatch.setattr(control.resolve, "host", lambda _name: Host(name="box", address=None, root=str(root)))
+    monkeypatch.setattr(
+        control.Lookup, "host", lambda _self, _name: Host(name="box", address=None, root=str(root))
+    )
     received = []
     real = agent_desk._summary
     monkeypatch.setattr(agent_desk, "_summary", lambda line: received.append(line) or real(line))

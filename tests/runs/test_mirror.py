@@ -20,8 +20,8 @@ from launcher.hosts.channel import Reply
 from launcher.remote.record.rundir import RUN_ID as RUN_ID_THERE
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving import cursors
-from launcher.runs.following import refresh
 from launcher.runs.mirror import Mirror, mirrors, parse_event
+from launcher.runs.refreshing import refresh
 from launcher.runs.run_id import RUN_ID, find, new_run_id
 from launcher.values.host import LOCAL, Host
 from launcher.values.record import Event
