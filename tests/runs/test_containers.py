@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import signal
+import sys
 import urllib.request
 
 import pytest
@@ -608,6 +609,37 @@ def test_a_sweep_removes_the_containers_of_ended_runs_and_no_others(client, box)
     assert there() == {f"launch-{ended}", *stay}
     assert ended[-6:] in client.ok("sweep", "--host", "dock")
     assert there() == stay
+
+
+IMPATIENT = """
+from launcher.runtimes.docker import runtime
+runtime.CHECK_S = -60.0
+from launcher.cli import main
+main()
+"""
+"""A client for which a container in which an image is checked is late at once."""
+
+
+def test_gc_leaves_what_somebody_made_of_an_image_of_ours_and_takes_a_check_that_was_cut_off(client, box):
+    """The engine gives a container the labels of its image. A check whose client died before it began is nobody's."""
+    make_image(client)
+    image = box.docker("images", "--format", "{{.Repository}}:{{.Tag}}", "launcher/cpu").split()[0]
+    box.docker("create", "--name", "theirs", image, "true")
+    path = box.machine.homes / "ada" / "between.sock"
+    with Between(path, box.socket, b"/start") as between:
+        write_project(client, box, engine="/home/ada/between.sock", root="/home/ada/checks")
+        process = client.start("--host", "dock", "--job", "./job.toml")
+        until(between.is_asked.is_set, "the start of the check")
+        process.kill()
+        process.communicate()
+    write_project(client, box, root="/home/ada/checks")
+    names = set(box.docker("ps", "-a", "--format", "{{.Names}}").split())
+    assert len(names) == 2
+    client.ok("gc", "--host", "dock")
+    assert set(box.docker("ps", "-a", "--format", "{{.Names}}").split()) == names  # it may be about to begin
+    client.is_forked, client.program = False, [sys.executable, "-c", IMPATIENT]
+    client.ok("gc", "--host", "dock")
+    assert box.docker("ps", "-a", "--format", "{{.Names}}").split() == ["theirs"]
 
 
 def test_a_stranger_s_container_of_that_name_is_left_alone(client, box):

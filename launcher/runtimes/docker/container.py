@@ -14,6 +14,8 @@ LABEL_RUN = "launcher.run"
 LABEL_ROOT = "launcher.root"
 LABEL_PLAN = "launcher.plan"
 LABEL_ATTEMPT = "launcher.attempt"
+LABEL_CHECK = "launcher.check"
+"""The label of a container in which an image is asked for its packages: the root that asks. No image has it."""
 STOP_SLACK_S = 15
 """How much longer than the job's grace the engine waits before it kills, so that the agent can record the end."""
 SHM_SHARE = 0.5

@@ -232,13 +232,14 @@ class DockerEngine:
         except _NotFoundError:
             return None
 
-    def ask(self, image: str, words: Sequence[str]) -> str:
+    def ask(self, image: str, words: Sequence[str], labels: Mapping[str, str]) -> str:
         """Run a program in a container of its own, without network, mounts or cards, which goes with it; return its output.
 
-        Raises EngineError.
+        By its `labels` it is known if this client dies before it begins. Raises EngineError.
         """
         config = {
             "Image": image,
+            "Labels": dict(labels),
             "Entrypoint": list(words),
             "Cmd": [],
             "WorkingDir": "/",
@@ -404,11 +405,15 @@ class _Inspected(Record):
 
 
 class ListedContainer(_Labelled):
-    """A container in a list: its id, the image that it is of, whether it runs, and its labels."""
+    """A container in a list: its id, the image that it is of, whether it runs, when it was made (seconds since 1970), its labels.
+
+    The labels of its image are among them.
+    """
 
     id: str = Field(alias="Id", pattern=r"^[0-9a-f]{12,64}$")
     image: str = Field(alias="ImageID", default="")
     status: str = Field(alias="State", default="")
+    created: float = Field(alias="Created", default=0.0)
 
 
 class _Containers(Record):

@@ -20,7 +20,7 @@ from launcher.hosts.agent_file import torch_check
 from launcher.planning import build_failure, buildkit, classic, indexes, unfit, verifiable_torch
 from launcher.runtimes.docker import build_remains
 from launcher.runtimes.docker.build_remains import LABEL_NAME, LABEL_STEP
-from launcher.runtimes.docker.container import LABEL_ROOT
+from launcher.runtimes.docker.container import LABEL_CHECK, LABEL_ROOT
 from launcher.runtimes.making import Lines, alone, encoded
 from launcher.runtimes.runtime import Say, Supply
 from launcher.values.image import BuildOptions, Image
@@ -85,7 +85,7 @@ def _check_packages(
     packages = desk.making.packages_of(image_id)
     if packages is None:
         say(f"{image.name}: is it sound?")
-        packages = _packages_in(engine, image)
+        packages = _packages_in(engine, image, desk.upkeep.root_label())
         if packages is None:  # without Python there is nothing to check; the start will say what is missing
             return
         desk.making.record_packages(image_id, packages.model_dump_json().encode())
@@ -105,10 +105,10 @@ def _check_packages(
     raise RefusedError(f"{engine.host}: {image.name} is not for a {plan.profile.title}:\n{lines}\n{mend}")
 
 
-def _packages_in(engine: DockerEngine, image: Image) -> Packages | None:
+def _packages_in(engine: DockerEngine, image: Image, root: str) -> Packages | None:
     """Return what an image's Python reports about its packages, `None` if it has no Python. Raises EngineError."""
     try:
-        output = engine.ask(image.name, ["python3", "-c", torch_check()])
+        output = engine.ask(image.name, ["python3", "-c", torch_check()], {LABEL_CHECK: root})
     except EngineError as error:
         if image.dockerfile is None and "python3" in str(error):
             return None

@@ -19,6 +19,7 @@ from launcher.planning import is_closed
 from launcher.runtimes.docker import build_remains, images
 from launcher.runtimes.docker.container import (
     DOWN,
+    LABEL_CHECK,
     LABEL_ROOT,
     LABEL_RUN,
     Container,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 AWAIT_S = 30.0
 """How long an agent may take to appear in its container: a cold Python on a slow disk, at most."""
 LOOK_S = 1.0
+CHECK_S = 60.0
+"""How long a container in which an image is checked may be about to begin; its client died if it takes longer."""
 READY = b"+"
 """What remote/serving/relay.py says once a port has answered."""
 NO_PROGRAM = (126, 127)
@@ -214,14 +217,20 @@ class Docker(Runtime):
     # everything that it keeps on the host
 
     def holdings(self) -> list[Holding]:
-        """Return the containers of runs, of this root and of others."""
+        """Return the containers of runs, of this root and of others, and those in which an image was to be checked.
+
+        A container that somebody made of an image of ours has the label of its root too, and is theirs.
+        """
         found = []
         for listed in self.engine.containers():
-            labels = listed.labels or {}
-            if root := labels.get(LABEL_ROOT):
-                run = labels.get(LABEL_RUN, "")
-                is_up = listed.status not in DOWN
-                found.append(Holding("container", name_of(run or "?"), listed.id, run, root, is_up))
+            labels, is_up = listed.labels or {}, listed.status not in DOWN
+            if run := labels.get(LABEL_RUN):
+                root = labels.get(LABEL_ROOT, "")
+                found.append(Holding("container", name_of(run), listed.id, run, root, is_up))
+            elif (root := labels.get(LABEL_CHECK, "")) and time.time() - listed.created > CHECK_S:
+                found.append(
+                    Holding("container", f"check of {listed.image[:19]}", listed.id, "", root, is_up)
+                )
         return found
 
     def supplies(self, root: str | None = None) -> list[Supply]:
