@@ -78,8 +78,8 @@ def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
             break
         kept.remove(last)
     below = [n for n, column in enumerate(columns) if column.wraps and n not in kept and not column.drop]
+    lines: list[str] = []
     if below or any(columns[n].wraps for n in kept):
-        lines: list[str] = []
         for number, row in enumerate(zip(*cells, strict=True)):
             lines += _row_lines([(columns[n], row[n], widths[n]) for n in kept])
             texts = [row[n] for n in below] if number else []

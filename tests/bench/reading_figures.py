@@ -109,6 +109,9 @@ def points(client: Client, _host: SshHost) -> Iterator[Figure]:
     until(lambda: [*record.glob("*/events.jsonl")], "the first event")
     (events,) = record.glob("*/events.jsonl")
     until(lambda: b'"step":%d,' % POINTS in _end_of(events), "the points", 300, every=0.2)
+    until(
+        lambda: client.summary(run, "--host", "local")["step"] > POINTS, "a heartbeat beyond them", every=0.5
+    )
     shutil.rmtree(client.runs)
     took = []
     for _ in range(TRIES):

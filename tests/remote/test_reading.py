@@ -12,7 +12,10 @@ from testbed.toy import recorded_run
 
 from launcher.errors import AgentError
 from launcher.hosts.run_reading import answers
+from launcher.remote.serving.client_connection import ClientConnection
 from launcher.remote.serving.cursors import MAX_BYTES
+from launcher.remote.serving.reading import Read, read
+from launcher.remote.serving.session import Session
 from launcher.runs.mirror import Mirror
 from launcher.values.host import Host
 
@@ -94,6 +97,30 @@ def test_without_news_each_is_answered_when_its_time_is_over(many):
     assert 0.3 <= time.monotonic() - began < 5
     assert list(found) == [1]
     assert runs.mirrors[1].apply(found[1]).state.state == "interrupted"
+
+
+class SlowSession(Session):
+    """A session on a disk where each run takes a while to find."""
+
+    def run(self, run_id):
+        """Return the run."""
+        time.sleep(0.02)
+        return super().run(run_id)
+
+
+def test_runs_whose_time_is_over_are_answered_together_however_long_a_look_takes(many, tmp_path):
+    """Their time ends in the middle of the first look: none is left for another request."""
+    runs = many(20)
+    runs.fetch(*range(20))
+    asked = [
+        {"run": name, "wait_s": 0.2, **mirror.request()}
+        for name, mirror in zip(runs.names, runs.mirrors, strict=True)
+    ]
+    ends = os.pipe()
+    with os.fdopen(ends[0], "rb") as reader, os.fdopen(ends[1], "wb") as writer:
+        session = SlowSession(str(tmp_path / "root"), ClientConnection(reader.fileno(), writer.fileno()))
+        reply = read(session, Read(asked), b"")
+    assert [line["question"] for line in reply.values["answers"]] == list(range(20))
 
 
 def test_a_word_in_the_middle_has_the_agent_answer_at_once(many):

@@ -62,7 +62,7 @@ class Answer(NamedTuple):
 class _Asked:
     """A question, and the run that it is about, which is the same at each look."""
 
-    def __init__(self, session: Session, number: int, question: Question) -> None:
+    def __init__(self, session: Session, number: int, question: Question, now: float) -> None:
         self._session = session
         self._number = number
         self._question = question
@@ -73,16 +73,16 @@ class _Asked:
             "state": question.state,
             "plan": question.plan,
         }
-        self.until = time.monotonic() + min(question.wait_s, SILENCE_S / 2)
+        self.until = now + min(question.wait_s, SILENCE_S / 2)
 
-    def look(self, room: int) -> Optional[Answer]:
+    def look(self, room: int, now: float) -> Optional[Answer]:
         """Return what is new, in about `room` bytes; None if nothing is and there is time to wait."""
         try:
             self._run = self._run or self._session.run(self._question.run)
             values, payload = cursors.read(self._run, self._positions, room)
         except (RequestError, OSError) as error:
             return Answer(self._number, refusal=self._refusal(error))
-        if not payload and not values["changed"] and time.monotonic() < self.until:
+        if not payload and not values["changed"] and now < self.until:
             return None
         return Answer(self._number, strict_json.encode(values).encode(), payload, values["is_full"])
 
@@ -99,28 +99,34 @@ def read(session: Session, request: Read, _payload: bytes) -> Reply:
 
     The line lists the answers as {question, values, size}: the payload has the values of each, then its bytes.
     """
+    began = time.monotonic()
     asked = [
-        _Asked(session, number, parse(Question, "read", values)) for number, values in enumerate(request.runs)
+        _Asked(session, number, parse(Question, "read", values), began)
+        for number, values in enumerate(request.runs)
     ]
     while True:
-        began = time.monotonic()
-        answers = _look(asked)
+        answers = _look(asked, began)
         now = time.monotonic()
         left_s = min((question.until for question in asked), default=now) - now
         rest_s = max(POLL_S, min(REST * (now - began), left_s))
         if answers or not asked or session.connection.has_input(rest_s):
             payload = b"".join(part for answer in answers for part in (answer.values, answer.payload))
             return Reply({"answers": [answer.line for answer in answers]}, payload)
+        began = time.monotonic()
 
 
-def _look(asked: List[_Asked]) -> List[Answer]:
-    """Look at each run once. Each has the same room; what is left of all room goes to those that have more to send."""
+def _look(asked: List[_Asked], now: float) -> List[Answer]:
+    """Look at each run once. Each has the same room; what is left of all room goes to those that have more to send.
+
+    Whose time is over is decided by when the look began: runs that were asked about together are answered together,
+    however long it takes.
+    """
     answers: List[Answer] = []
     share, left = cursors.MAX_BYTES // max(1, len(asked)), cursors.MAX_BYTES
     for question in asked:
         if left <= 0:  # the others are the first of the next request
             break
-        answer = question.look(share)
+        answer = question.look(share, now)
         if answer is not None:
             answers.append(answer)
             left -= answer.size
@@ -130,7 +136,7 @@ def _look(asked: List[_Asked]) -> List[Answer]:
         more = left // (len(full) - done)
         if more <= 0:
             break
-        answer = asked[before.number].look(len(before.payload) + more)
+        answer = asked[before.number].look(len(before.payload) + more, now)
         if answer is not None:
             answers[place] = answer
             left -= answer.size - before.size
