@@ -9,10 +9,11 @@ import signal
 import socket
 import subprocess
 import threading
+from pathlib import Path
 
 import paramiko
 import pytest
-from testbed.client import missing
+from testbed.client import missing, until
 from testbed.sshd import ADDRESS
 
 from launcher.hosts import connect
