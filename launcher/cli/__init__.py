@@ -30,6 +30,10 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     set_threshold(_GARBAGE)
     sys.modules["pydantic.plugin._loader"] = _NO_PLUGINS
+    if not completes:
+        from launcher.cli import early
+
+        early.begin(sys.argv[1:])
     from launcher.cli import app
 
     try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import signal
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
@@ -26,31 +24,9 @@ from launcher.values.record import RunState, State, is_terminal
 from launcher.values.renting import RentalReason
 
 if TYPE_CHECKING:
-    from launcher.runs.launching import Started
     from launcher.runs.tenant import Tenant
 
 _EXIT: dict[str, int] = {State.SUCCEEDED: 0, State.WAITING: 5, State.INTERRUPTED: 5}
-
-
-def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) -> None:
-    """Start a run, then follow it to its end or detach. Ctrl-C before it has begun leaves nothing behind."""
-    try:
-        started = start()
-    except (KeyboardInterrupt, Terminated) as error:
-        view.note("interrupted before the run began; nothing is left of it")
-        raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
-    mirror, tenant = started.mirror, started.tenant
-    signal_number = started.interrupts.release()
-    if detach or signal_number is not None:
-        started.desk.close()
-        if tenant is not None:
-            from launcher.runs.rent_handing import hand_over  # few runs are on a rented machine
-
-            hand_over(tenant, mirror, view)
-        view.note(_detached(mirror))
-        view.started(mirror.run)
-        raise typer.Exit(Terminated.exit_code if signal_number == signal.SIGTERM else 0)
-    follow_to_end(started.host, mirror, view, started.desk, tenant)
 
 
 def follow_to_end(
@@ -91,12 +67,12 @@ def follow_to_end(
                 from launcher.runs.rent_handing import hand_over
 
                 hand_over(tenant, mirror, view)
-            view.note(_detached(mirror, is_home=tenant is not None and tenant.is_home))
+            view.note(detached(mirror, is_home=tenant is not None and tenant.is_home))
             raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 0) from None
         except BrokenPipeError:  # the reader has closed the pipe, as `launch … | head` does
             if tenant is not None:
                 tenant.hand_over(mirror)
-            view.note(_detached(mirror))
+            view.note(detached(mirror))
             raise
         finish(mirror, state, view)
         if tenant is None and tenancies.is_looked_after(mirror):
@@ -147,7 +123,7 @@ def _follow(host: Host, mirror: Mirror, view: View, desk: Desk | None, tenant: T
     return follow_sessions(host, mirror, view, desk, watch=watch, opening=tenant.opening, is_seen=is_seen)
 
 
-def _detached(mirror: Mirror, *, is_home: bool = False) -> str:
+def detached(mirror: Mirror, *, is_home: bool = False) -> str:
     """Return what to say when a follower leaves: the run goes on, or it has ended and its files were on their way."""
     state = mirror.state()
     if state is not None and is_home:

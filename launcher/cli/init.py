@@ -97,8 +97,8 @@ def _run_hello(host: str, *, as_json: bool) -> None:
     """Run a job of one line there, from a folder of its own. Raises Exit if it does not succeed."""
     import tempfile
 
-    from launcher.cli.follow import start_and_follow
     from launcher.cli.screens import make_view
+    from launcher.cli.starting import start_and_follow
     from launcher.runs.launching import launch
     from launcher.runs.request import Request
 

@@ -189,8 +189,8 @@ def launch(
 
         show_preview(preview(request, saved_probe(probe) if probe else None), as_json=as_json)
         return
-    from launcher.cli.follow import start_and_follow
     from launcher.cli.screens import make_view
+    from launcher.cli.starting import start_and_follow
     from launcher.runs.launching import launch as start
 
     view = make_view(as_json, is_quiet=quiet)

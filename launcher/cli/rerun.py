@@ -67,8 +67,8 @@ def rerun(
 
         show_preview(preview_rerun(parent, changes), as_json=as_json)
         return
-    from launcher.cli.follow import start_and_follow
     from launcher.cli.screens import make_view
+    from launcher.cli.starting import start_and_follow
 
     view = make_view(as_json, is_quiet=quiet)
     start_and_follow(lambda: start(parent, changes, view), view, detach=detach)

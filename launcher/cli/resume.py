@@ -60,8 +60,8 @@ def resume(
         launch resume last
         launch resume w8q2 --host lambda --set steps=600
     """
-    from launcher.cli.follow import start_and_follow
     from launcher.cli.screens import make_view
+    from launcher.cli.starting import start_and_follow
     from launcher.runs.resuming import ResumeRequest
     from launcher.runs.resuming import resume as start
 

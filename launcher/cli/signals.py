@@ -8,6 +8,8 @@ import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from launcher.cli import streams
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.status import Status
@@ -61,6 +63,13 @@ def cursor_back_on_stop(console: Console) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTSTP, before)
+
+
+def waiting(text: str) -> contextlib.AbstractContextManager[object]:
+    """Show a spinner on standard error while something is waited for; nothing if that is no terminal."""
+    if not streams.is_terminal(stderr=True):
+        return contextlib.nullcontext()
+    return spinner(streams.console(stderr=True), text)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import typer
 from launcher.cli.asking import YesFlag, check_last, check_loss
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 from launcher.cli.say import say
-from launcher.cli.signals import spinner
+from launcher.cli.signals import waiting
 
 if TYPE_CHECKING:
     from launcher.runs.mirror import Mirror
@@ -43,8 +43,6 @@ def stop(
 
     place, mirror = locate_live(run, host, "stop")
     check_last(run, mirror, "stop", yes=yes)
-    from launcher.cli.streams import console
-
     if _is_over(mirror, as_json=as_json):
         return
 
@@ -58,7 +56,7 @@ def stop(
     with opened as desk:
         if place.kaggle is not None and not now and has_live_session(desk, mirror.run):
             check_loss(mirror)
-        with spinner(console(stderr=True), f"stopping {mirror.run} on {place.name}"):
+        with waiting(f"stopping {mirror.run} on {place.name}"):
             row = ask(desk, mirror.run, now=now, grace_s=grace_s)
     ended = row.summary
     leave_to_keeper(mirror)

@@ -8,6 +8,7 @@ import io
 import json
 import re
 import shlex
+import threading
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -134,9 +135,22 @@ class AgentFile(NamedTuple):
     digest: str
 
 
-@cache
+_packing = threading.Lock()
+
+
 def agent_file() -> AgentFile:
-    """Pack the agent: the same sources always give the same bytes."""
+    """Pack the agent, once: the same sources always give the same bytes."""
+    with _packing:
+        return _packed()
+
+
+def pack_ahead() -> None:
+    """Begin to pack the agent in a thread. Compressing takes 20 ms, in which others may work."""
+    threading.Thread(target=agent_file, name="pack agent", daemon=True).start()
+
+
+@cache
+def _packed() -> AgentFile:
     folder = Path(remote.__file__).parent
     members = {
         f"launch_agent/{path.relative_to(folder).as_posix()}": path.read_bytes()

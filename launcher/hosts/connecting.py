@@ -7,11 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher.errors import UsageError
-from launcher.hosts import held
+from launcher.hosts import ahead, held, meanwhile
 from launcher.hosts.agent_desk import AgentDesk
+from launcher.hosts.agent_file import pack_ahead
 from launcher.hosts.channel import Channel, Link
 from launcher.hosts.desk import Desk
 from launcher.hosts.held import HeldConnection
+from launcher.hosts.lean_invoke import load_invoke
 from launcher.hosts.line import Connection, Line
 from launcher.hosts.ssh_config import hops
 from launcher.values.host import Host
@@ -39,7 +41,9 @@ def _open(host: Host) -> Desk:
 
         return open_account(host, host.kaggle)
     _check_is_machine(host)
-    return AgentDesk(Channel(host.name, _link(host)))
+    link = _link(host)
+    meanwhile.begin()
+    return AgentDesk(Channel(host.name, link))
 
 
 def open_line(host: Host) -> Line:
@@ -86,9 +90,14 @@ def _connection(host: Host) -> Connection:
 
 def _over_ssh(host: Host) -> HeldConnection | SshConnection:
     """Return the connection that is held for a host, or a new one."""
-    route = hops(host) if host.hold and held.is_any() else None
-    if route is not None and (connection := held.find(host, route)) is not None:
-        return connection
+    route = ahead.route_to(host)
+    if host.hold and held.is_any():
+        route = route or hops(host)
+        if (connection := held.find(host, route)) is not None:
+            ahead.drop()
+            return connection
+    pack_ahead()
+    load_invoke()
     from launcher.hosts.ssh import SshConnection  # fabric and paramiko take 0.15 s to import
 
     made = SshConnection(host, route)

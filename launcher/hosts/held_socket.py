@@ -15,12 +15,13 @@ import stat
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher import __version__
-from launcher.hosts.agent_file import agent_stamp
-from launcher.hosts.ssh_config import Hop
-from launcher.values.host import Host
+
+if TYPE_CHECKING:
+    from launcher.hosts.ssh_config import Hop
+    from launcher.values.host import Host
 
 WAY = ("name", "address", "port", "user", "identity_file", "known_hosts", "root", "python", "hold")
 """What of a host's table decides where its connection leads, and how long it is held."""
@@ -131,6 +132,10 @@ def socket_of(host: Host, route: Sequence[Hop]) -> Path | None:
     """
     if any(hop.known_hosts_command for hop in route):
         return None
+    from launcher.hosts.agent_file import (
+        agent_stamp,  # loaded here: whether any socket is there is asked first
+    )
+
     digest = hashlib.sha256()
     said = [__version__, agent_stamp(), str(Path.home()), *(repr(getattr(host, key)) for key in WAY)]
     for hop in route:

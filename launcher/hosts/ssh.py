@@ -29,12 +29,12 @@ from launcher.hosts.ssh_keys import AUTH_S, Login
 from launcher.hosts.ssh_streamlocal import open_streamlocal
 from launcher.hosts.ssh_trust import Trust
 from launcher.hosts.ssh_wire import (
-    CONNECT_S,
     OrderedTransport,
     TurnedAwayError,
     Wire,
     open_wire,
 )
+from launcher.hosts.tcp import CONNECT_S
 from launcher.values.host import Host
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # we report its errors ourselves

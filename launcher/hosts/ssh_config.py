@@ -17,10 +17,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from launcher.errors import BadFileError
-from launcher.values.host import Host
 
 USER_CONFIG = "~/.ssh/config"
 SYSTEM_CONFIG = "/etc/ssh/ssh_config"
@@ -91,7 +90,31 @@ class Hop(NamedTuple):
         return self.key_alias or self.address.lower()
 
 
-def hops(host: Host) -> list[Hop]:
+class Login(Protocol):
+    """What a host's own table says of the way there."""
+
+    @property
+    def address(self) -> str | None:
+        """An address, or an alias of ssh's configuration."""
+
+    @property
+    def user(self) -> str | None:
+        """Who one logs in as."""
+
+    @property
+    def port(self) -> int | None:
+        """The port of its sshd."""
+
+    @property
+    def identity_file(self) -> str | None:
+        """The only key that is offered."""
+
+    @property
+    def known_hosts(self) -> str | None:
+        """The only file of known keys."""
+
+
+def hops(host: Login) -> list[Hop]:
     """Return the route to a host that has an address. The host's own table overrides ssh's configuration.
 
     Raises BadFileError for a configuration that ssh would reject too.

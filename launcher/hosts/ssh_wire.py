@@ -13,10 +13,10 @@ from typing import Any
 
 import paramiko
 
-from launcher.hosts.resolving import resolve
+from launcher.hosts import ahead
 from launcher.hosts.ssh_config import Hop
+from launcher.hosts.tcp import CONNECT_S, dial
 
-CONNECT_S = 10
 SILENCE_S = 30
 LEAVE_S = 1
 TURNED_AWAY = (
@@ -169,23 +169,8 @@ def _dial(hop: Hop, before: paramiko.Transport | None, deadline: float) -> Wire:
     if before is not None:
         left_s = max(0.1, deadline - time.monotonic())
         return Wire(before.open_channel("direct-tcpip", (hop.address, hop.port), ("", 0), timeout=left_s))
-    addresses = resolve(hop.address, hop.port, deadline)
-    problem: OSError | None = None
-    for number, (family, kind, protocol, _, address) in enumerate(addresses):
-        carrier = socket.socket(family, kind, protocol)
-        try:
-            carrier.settimeout(max(0.1, (deadline - time.monotonic()) / (len(addresses) - number)))
-            carrier.connect(address)
-            carrier.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
-            carrier.close()
-            problem = error
-        except BaseException:
-            carrier.close()
-            raise
-        else:
-            return Wire(carrier, peer=str(address[0]))
-    raise problem or OSError(f"{hop.address} has no TCP address")
+    carrier = ahead.take(hop) or dial(hop.address, hop.port, deadline)
+    return Wire(carrier.stream, peer=carrier.peer)
 
 
 class _Proxy:

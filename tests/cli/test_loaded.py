@@ -1,6 +1,7 @@
 """What a launch loads: nothing that only other launches need."""
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -40,6 +41,49 @@ def test_a_launch_on_this_machine_loads_no_account_no_provider_no_ssh_and_no_oth
     loaded = json.loads((client.project / "loaded.json").read_text())
     assert "launcher.runs.following" in loaded
     assert not [name for name in loaded if name.startswith(OF_OTHERS)]
+
+
+OF_A_LAUNCH = (
+    *OF_OTHERS,
+    "asyncio",
+    "importlib.metadata",
+    "launcher.planning",
+    "launcher.runs.following",
+    "launcher.values.job",
+    "packaging",
+    "rich",
+)
+
+
+@pytest.mark.slow(reason="a launch, and three commands about its run")
+def test_a_look_at_a_run_loads_nothing_of_a_launch(client):
+    """`ps`, `logs` and `stop` ask a host and show its answer in a pipe; what plans and follows runs takes as long as they do."""
+    run = client.detached("--", "sleep", "600")
+    client.is_forked = False
+    client.program = [sys.executable, "-c", LOADED]
+    for words in (["ps", "--host", "local"], ["logs", run], ["stop", "--now", run]):
+        client.ok(*words)
+        loaded = json.loads((client.project / "loaded.json").read_text())
+        assert "launcher.hosts.connecting" in loaded
+        of_a_launch = [name for name in loaded if name.startswith(OF_A_LAUNCH)]
+        assert not of_a_launch, words
+
+
+LEAN = """
+import sys
+from launcher.hosts.lean_invoke import load_invoke
+load_invoke()
+import launcher.hosts.ssh
+heavy = {"asyncio", "ssl", "unittest.mock"} & {*sys.modules}
+assert not heavy, heavy
+from unittest import mock
+assert mock.Mock(return_value=3)() == 3
+"""
+
+
+def test_a_connection_loads_no_mock_and_a_mock_loads_as_ever():
+    """invoke loads `unittest.mock`, and so asyncio, for tests of tasks; it is Python's own for whoever imports it."""
+    subprocess.run([sys.executable, "-c", LEAN], check=True, timeout=60)
 
 
 VERBS = sorted({name for verbs in app_module._TASKS.values() for name in verbs} - {app_module.DEFAULT})

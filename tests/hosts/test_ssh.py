@@ -9,10 +9,11 @@ import signal
 import socket
 import subprocess
 import threading
+from pathlib import Path
 
 import paramiko
 import pytest
-from testbed.client import missing
+from testbed.client import missing, until
 from testbed.sshd import ADDRESS
 
 from launcher.hosts import connect
@@ -438,6 +439,10 @@ def test_ctrl_c_while_connecting_ends_the_command(client, lab, words, banner):
         (client.project / "launch.toml").write_text(text)
         process = client.start(*words)
         peer, _ = server.accept()
+        maps = Path(f"/proc/{process.pid}/maps")
+        until(
+            lambda: "cryptography" in maps.read_text(), "what speaks SSH is loaded"
+        )  # the connection began before
         with peer:
             peer.sendall(banner)
             assert not banner or peer.recv(100).startswith(b"SSH-2.0-")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from launcher.planning import maker_of
-from launcher.runtimes.native import environments
+from typing import TYPE_CHECKING
+
 from launcher.runtimes.runtime import Runtime, Say
-from launcher.values.plan import Plan
+
+if TYPE_CHECKING:
+    from launcher.values.plan import Plan
 
 
 class Native(Runtime):
@@ -22,6 +24,9 @@ class Native(Runtime):
         """Make sure that the plan's environment is there, making it if necessary."""
         if plan.environment is None:
             return super().provide(plan, say)
+        from launcher.planning import maker_of  # few jobs need an environment made
+        from launcher.runtimes.native import environments
+
         maker = maker_of(plan.environment, self.facts, self.build) if self.facts is not None else None
         return environments.provide(self.desk, plan, maker, self.build, say)
 

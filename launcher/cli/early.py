@@ -1,0 +1,76 @@
+"""Begin to connect to the host that a command line names, before what understands the command line is loaded.
+
+Only words that clearly lead to a connection count: a launch, `ps` or `probe` with its host. They are read again afterwards, and a
+wrong guess costs a connection that is closed unused.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.hosts import ahead, held_socket
+from launcher.hosts.ssh_config import names_and_patterns
+from launcher.runs.catalogue import user_folder
+
+PROJECT_FILE = Path("launch.toml")
+_VERBS = ("run", "ps", "probe")
+_ONLY_TOLD = ("-h", "--help", "--version", "--install-completion", "--show-completion")
+_TEXTS = ("address", "user", "identity_file", "known_hosts")
+_HELD_S = 60
+"""How long a connection is held for the next command, if a host's table does not say."""
+
+
+def begin(words: Sequence[str]) -> None:
+    """Begin to connect, unless a connection may be held already. Whatever is wrong with the words or the files is told later."""
+    own = list(words[: words.index("--")]) if "--" in words else list(words)
+    verb = "run" if not own or own[0].startswith("-") else own[0]
+    if verb not in _VERBS or any(word in _ONLY_TOLD for word in own):
+        return
+    try:
+        destination = _destination(list(_hosts(own)), is_launch=verb == "run")
+    except (OSError, ValueError, RecursionError):
+        return
+    if destination is not None:
+        ahead.begin(destination)
+
+
+def _hosts(words: Sequence[str]) -> Iterator[str]:
+    """Yield the hosts that the words name."""
+    for number, word in enumerate(words):
+        if word == "--host":
+            yield words[number + 1] if number + 1 < len(words) else ""
+        elif word.startswith("--host="):
+            yield word.removeprefix("--host=")
+
+
+def _destination(hosts: list[str], *, is_launch: bool) -> ahead.Destination | None:
+    """Return how the host is reached; None for this machine, an account, and what is not clear."""
+    tables: dict[str, Any] = {}
+    default = None
+    for path in (user_folder() / "hosts.toml", PROJECT_FILE):
+        if path.is_file():
+            with path.open("rb") as file:
+                data = tomllib.load(file)
+            default = data.get("host") if path == PROJECT_FILE else None
+            tables |= data.get("hosts", {}) if isinstance(data.get("hosts"), dict) else {}
+    if not hosts and is_launch and isinstance(default, str):
+        hosts = [default]
+    if len(hosts) != 1 or hosts[0] == "local":
+        return None
+    table = tables.get(hosts[0])
+    if table is None and hosts[0] in names_and_patterns()[0]:
+        table = {"address": hosts[0]}
+    if not isinstance(table, dict) or table.get("kind", "machine") != "machine":
+        return None
+    if table.get("hold", _HELD_S) and held_socket.sockets():
+        return None
+    texts = {key: value for key, value in table.items() if key in _TEXTS and isinstance(value, str)}
+    port = table.get("port")
+    return (
+        ahead.Destination(**texts, port=port if isinstance(port, int) else None)
+        if "address" in texts
+        else None
+    )

@@ -1,0 +1,40 @@
+"""Start a run from the terminal, then follow it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import typer
+
+from launcher.cli.signals import Terminated
+from launcher.hosts import meanwhile
+
+if TYPE_CHECKING:
+    from launcher.runs.launching import Started
+    from launcher.runs.view import View
+
+
+def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) -> None:
+    """Start a run, then follow it to its end or detach. Ctrl-C before it has begun leaves nothing behind."""
+    meanwhile.load("launcher.cli.follow")
+    try:
+        started = start()
+    except (KeyboardInterrupt, Terminated) as error:
+        view.note("interrupted before the run began; nothing is left of it")
+        raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
+    from launcher.cli.follow import detached, follow_to_end  # it was loaded while the host was waited for
+
+    mirror, tenant = started.mirror, started.tenant
+    signal_number = started.interrupts.release()
+    if detach or signal_number is not None:
+        started.desk.close()
+        if tenant is not None:
+            from launcher.runs.rent_handing import hand_over  # few runs are on a rented machine
+
+            hand_over(tenant, mirror, view)
+        view.note(detached(mirror))
+        view.started(mirror.run)
+        raise typer.Exit(Terminated.exit_code if signal_number == signal.SIGTERM else 0)
+    follow_to_end(started.host, mirror, view, started.desk, tenant)

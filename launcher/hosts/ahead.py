@@ -1,0 +1,101 @@
+"""A connection to a host that begins before the command line is loaded: its name is resolved and TCP connects meanwhile.
+
+Nothing is sent on it. Whoever connects to the host takes it over, if it leads where the connection is to lead, and does all else
+as without it. One that nobody takes ends with the command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import NamedTuple
+
+from launcher.errors import LaunchError
+from launcher.hosts.ssh_config import Hop, Login, hops
+from launcher.hosts.tcp import CONNECT_S, Carrier, dial
+
+
+class Destination(NamedTuple):
+    """What decides how a host is reached, as far as ssh's configuration is concerned."""
+
+    address: str
+    user: str | None = None
+    port: int | None = None
+    identity_file: str | None = None
+    known_hosts: str | None = None
+
+
+class _Beginning:
+    """The route to a host, and the connection to its only hop while it begins."""
+
+    def __init__(self, destination: Destination, route: list[Hop]) -> None:
+        self.destination, self.route = destination, route
+        self._deadline = time.monotonic() + CONNECT_S
+        self._lock = threading.Lock()
+        self._carrier: Carrier | None = None
+        self._is_wanted = True
+        self._thread = threading.Thread(target=self._dial, name="connect ahead", daemon=True)
+        self._thread.start()
+
+    def _dial(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # whoever connects tries again, and reports it
+            carrier = dial(self.route[0].address, self.route[0].port, self._deadline)
+            with self._lock:
+                if self._is_wanted:
+                    self._carrier = carrier
+                    return
+            carrier.stream.close()
+
+    def take(self) -> Carrier | None:
+        """Return the connection once it stands; None if it cannot be made."""
+        self._thread.join(max(0.0, self._deadline - time.monotonic()))
+        with self._lock:
+            self._is_wanted = False
+            carrier, self._carrier = self._carrier, None
+        return carrier
+
+    def drop(self) -> None:
+        """Close the connection, whenever it stands."""
+        with self._lock:
+            self._is_wanted = False
+            carrier, self._carrier = self._carrier, None
+        if carrier is not None:
+            carrier.stream.close()
+
+
+_begun: _Beginning | None = None
+
+
+def begin(destination: Destination) -> None:
+    """Begin to connect to a host that is reached directly; nothing happens where it is not, or where its route is not clear."""
+    global _begun  # noqa: PLW0603 - a command line names one host
+    drop()
+    with contextlib.suppress(LaunchError, OSError, ValueError, LookupError):
+        route = hops(destination)
+        if len(route) == 1 and not route[0].proxy_command:
+            _begun = _Beginning(destination, route)
+
+
+def route_to(host: Login) -> list[Hop] | None:
+    """Return the route to a host, if it was looked up to begin a connection."""
+    if _begun is None or _begun.destination != tuple(getattr(host, key) for key in Destination._fields):
+        return None
+    return _begun.route
+
+
+def take(hop: Hop) -> Carrier | None:
+    """Return the connection to a hop that has begun, once it stands; None if there is none. It is the caller's to close."""
+    global _begun
+    if _begun is None or _begun.route != [hop]:
+        return None
+    begun, _begun = _begun, None
+    return begun.take()
+
+
+def drop() -> None:
+    """Close the connection that has begun, if nobody has taken it."""
+    global _begun  # noqa: PLW0603
+    if _begun is not None:
+        _begun.drop()
+        _begun = None

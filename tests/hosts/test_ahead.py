@@ -1,0 +1,182 @@
+"""A connection that begins before the command line is loaded. The witness is a listener that speaks no SSH."""
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from launcher.hosts import ahead
+from launcher.hosts.ssh_config import hops
+
+HELD_BACK = """
+import os, pathlib, sys, time
+def hold_back(event, arguments):
+    if event == "import" and arguments[0] == {name!r}:
+        deadline = time.monotonic() + 10
+        while not pathlib.Path("came").exists():
+            if time.monotonic() > deadline:
+                print("nobody connected", file=sys.stderr)
+                os._exit(9)
+            time.sleep(0.001)
+sys.addaudithook(hold_back)
+from launcher.cli import main
+main()
+"""
+BEGUN = """
+import sys
+from launcher.cli import early
+from launcher.hosts import ahead
+early.begin(sys.argv[1:])
+print(ahead._begun is not None)
+"""
+
+
+@pytest.fixture
+def listener():
+    """Listen on loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(10)
+        yield listening
+
+
+def table(listener, more=""):
+    """Return a host's table whose address is the listener's."""
+    return f'[hosts.far]\naddress = "127.0.0.1"\nport = {listener.getsockname()[1]}\nhold = 0\n{more}'
+
+
+def started(client, name, *words):
+    """Start a command that loads a module only once the listener had a visitor."""
+    client.program = [sys.executable, "-c", HELD_BACK.format(name=name)]
+    return client.start(*words)
+
+
+@pytest.mark.parametrize("name", ["typer", "pydantic", "fabric"])
+@pytest.mark.parametrize(
+    "words", [["--host", "far", "--", "true"], ["ps", "--host=far"], ["probe", "--host", "far"]]
+)
+def test_the_connection_begins_before_the_command_line_is_loaded(client, listener, name, words):
+    """What is loaded later waits for it here: if it came later, the command would end otherwise."""
+    (client.project / "launch.toml").write_text(table(listener))
+    process = started(client, name, *words)
+    visitor, _ = listener.accept()
+    (client.project / "came").touch()
+    with visitor:
+        visitor.sendall(b"hello\r\n" * 300)  # so it is no sshd
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 4
+    assert "far: 127.0.0.1:" in said
+
+
+def test_the_connection_that_began_is_the_one_that_is_used(client, listener):
+    """It is one connection, and the first to speak on it is the server."""
+    (client.project / "launch.toml").write_text(table(listener))
+    process = started(client, "fabric", "ps", "--host", "far")
+    visitor, _ = listener.accept()
+    (client.project / "came").touch()
+    with visitor:
+        visitor.settimeout(10)
+        visitor.sendall(b"SSH-2.0-none\r\n")
+        assert visitor.recv(4) == b"SSH-"
+        listener.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+    process.communicate(timeout=60)
+    assert process.returncode == 4
+
+
+@pytest.mark.parametrize("words", [["--no-such-option"], ["--probe", "x"], ["--job", "none.toml"]])
+def test_a_command_that_fails_before_it_connects_has_sent_nothing_and_leaves_nothing(client, listener, words):
+    """The listener reads the end of the stream, and no byte before it."""
+    (client.project / "launch.toml").write_text(table(listener))
+    process = started(client, "typer", "--host", "far", *words)
+    visitor, _ = listener.accept()
+    (client.project / "came").touch()
+    process.communicate(timeout=60)
+    assert process.returncode == 2
+    with visitor:
+        visitor.settimeout(10)
+        assert visitor.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [
+        ("--host far -- true", True),
+        ("-- true", True),
+        ("", True),
+        ("run --host far", True),
+        ("--host far --dry-run", True),
+        ("probe --host far", True),
+        ("--host alias", True),
+        ("--host far --help", False),
+        ("--host local -- true", False),
+        ("--host none", False),
+        ("--host cloud", False),
+        ("--host mute", False),
+        ("--host far --host alias", False),
+        ("--host jumped", False),
+        ("--host proxied", False),
+        ("--host", False),
+        ("ps", False),
+        ("hosts --host far", False),
+        ("-- --host far", True),
+        ("--version", False),
+    ],
+)
+def test_only_words_that_lead_to_a_connection_begin_one(client, listener, words, begins):
+    """And only to a machine that is reached directly."""
+    more = '[hosts.cloud]\nkind = "lambda-cloud"\nmax_hours = 1\n[hosts.mute]\nport = 22\n'
+    hops_of = "Host alias\nHostname 127.0.0.1\nHost jumped\nProxyJump alias\nHost proxied\nProxyCommand cat\n"
+    (client.project / "launch.toml").write_text(f'host = "far"\n{table(listener, more)}')
+    (client.home / ".ssh").mkdir()
+    (client.home / ".ssh" / "config").write_text(hops_of)
+    assert begun(client, *words.split()) is begins
+
+
+@pytest.mark.parametrize(
+    "written", ["hosts = 1", "[hosts]\nfar = 1", "not toml", "[hosts.far]\naddress = 7", "\xff"]
+)
+def test_a_file_that_cannot_be_read_begins_nothing(client, written):
+    """It is reported when it is read again."""
+    (client.project / "launch.toml").write_bytes(written.encode("latin-1"))
+    assert begun(client, "--host", "far") is False
+
+
+def begun(client, *words):
+    """Whether a command of these words begins to connect."""
+    done = subprocess.run(
+        [sys.executable, "-c", BEGUN, *words],
+        cwd=client.project,
+        env=client.env,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return json.loads(done.stdout.lower())
+
+
+def test_what_begun_is_taken_for_its_hop_alone_and_else_is_closed(listener):
+    """A connection to another port, or one that nobody wants, is not handed on."""
+    destination = ahead.Destination("127.0.0.1", port=listener.getsockname()[1])
+    (hop,) = hops(destination)
+    ahead.begin(destination)
+    visitor, _ = listener.accept()
+    assert ahead.take(hop._replace(port=1)) is None
+    assert ahead.route_to(destination._replace(user="eve")) is None
+    assert ahead.route_to(destination) == [hop]
+    ahead.drop()
+    with visitor:
+        visitor.settimeout(10)
+        assert visitor.recv(1) == b""
+    assert ahead.take(hop) is None
+
+
+def test_a_port_where_nobody_listens_leaves_the_error_to_whoever_connects(listener):
+    """A connection that could not begin is no connection."""
+    destination = ahead.Destination("127.0.0.1", port=listener.getsockname()[1])
+    listener.close()
+    ahead.begin(destination)
+    assert ahead.take(hops(destination)[0]) is None
