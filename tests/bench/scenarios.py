@@ -125,7 +125,7 @@ TABLES = {
             "tests/runs/test_renting_at_once.py",
             "tests/hosts/test_rental_kills.py",
         ),
-        {"LAUNCH_RENTS": "20", "LAUNCH_WHOLE_RENTS": "10"},
+        {"LAUNCH_RENTS": "20", "LAUNCH_WHOLE_RENTS": "20"},
         "A client is killed by SIGKILL at a point of a rent at the stand-in for Lambda Cloud, and two reconciles at once come after it.\n"
         "Then nothing of ours lives, by the stand-in's own account of starts, ends and cents. The rows of `launch`, `reconcile` and\n"
         "keepers are end to end: each instance is a machine with an sshd of its own, and what a run has finished\n"
