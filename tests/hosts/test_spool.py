@@ -90,16 +90,21 @@ def test_the_log_gives_the_record_and_the_rest_of_the_text(tmp_path, captured):
 
 @pytest.mark.slow(reason="a log is cut in thousands of places")
 @pytest.mark.parametrize(
-    "dies", [pytest.param(False, id="kept"), pytest.param(True, id="died", marks=pytest.mark.long)]
+    ("dies", "every"),
+    [
+        pytest.param(False, 4, id="kept"),
+        pytest.param(False, 1, id="kept-anywhere", marks=pytest.mark.long),
+        pytest.param(True, 1, id="died", marks=pytest.mark.long),
+    ],
 )
-def test_a_cut_anywhere_changes_nothing(tmp_path, captured, dies, monkeypatch):
+def test_a_cut_anywhere_changes_nothing(tmp_path, captured, dies, every, monkeypatch):
     """Between any two characters; also if a process of ours has gone further, and died before it kept its progress."""
     monkeypatch.setattr(os, "fsync", lambda _descriptor: None)  # no disk dies here
     text, record = captured
     assert 3000 < len(text) < 6000
     empty = spooled(tmp_path / "empty")
     fed(empty)
-    for cut in range(len(text) + 1):
+    for cut in range(0, len(text) + 1, every):
         place = tmp_path / "spool"
         shutil.copytree(empty.path, place / "runs" / RUN)
         run = Run(str(place / "runs" / RUN))
