@@ -144,6 +144,18 @@ def test_a_file_that_cannot_be_read_begins_nothing(client, written):
     assert begun(client, "--host", "far") is False
 
 
+@pytest.mark.parametrize("key", ["address", "user"])
+def test_what_a_host_may_not_be_called_reaches_no_shell(client, key):
+    """ssh runs a `Match exec` of the user's configuration with the host's name and user in it."""
+    values = {"address": "127.0.0.1", "user": "ada", key: "$(touch pwned)`touch pwned`"}
+    written = "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+    (client.project / "launch.toml").write_text(f"[hosts.far]\nport = 9\n{written}")
+    (client.home / ".ssh").mkdir()
+    (client.home / ".ssh" / "config").write_text('Match exec "echo %h %r >> said"\nUser x\n')
+    assert begun(client, "--host", "far") is False
+    assert not [*client.project.glob("pwned"), *client.project.glob("said")]
+
+
 def begun(client, *words):
     """Whether a command of these words begins to connect."""
     done = subprocess.run(
