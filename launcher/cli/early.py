@@ -14,6 +14,7 @@ from typing import Any
 from launcher.hosts import ahead, held_socket
 from launcher.hosts.ssh_config import names_and_patterns
 from launcher.runs.catalogue import user_folder
+from launcher.values import login_text
 
 PROJECT_FILE = Path("launch.toml")
 _VERBS = ("run", "ps", "probe")
@@ -68,9 +69,9 @@ def _destination(hosts: list[str], *, is_launch: bool) -> ahead.Destination | No
     if table.get("hold", _HELD_S) and held_socket.sockets():
         return None
     texts = {key: value for key, value in table.items() if key in _TEXTS and isinstance(value, str)}
+    if "address" not in texts:
+        return None
+    login_text.address(texts["address"])  # raises ValueError
+    login_text.user(texts.get("user", ""))
     port = table.get("port")
-    return (
-        ahead.Destination(**texts, port=port if isinstance(port, int) else None)
-        if "address" in texts
-        else None
-    )
+    return ahead.Destination(**texts, port=port if isinstance(port, int) else None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Annotated, Any, Literal
 
@@ -17,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from launcher.values import login_text
 from launcher.values.base import Written
 from launcher.values.image import Build
 from launcher.values.kaggle_settings import KaggleSettings
@@ -27,24 +27,6 @@ KAGGLE_RUNTIMES = ("auto", "kaggle")
 """The runtimes of a host of kind `kaggle`; no machine has the second."""
 HOLD_S, MOST_HOLD_S = 60, 3600
 """How long a connection is kept for the next command, in seconds, by default and at most."""
-
-# OpenSSH's rules, ssh_valid_hostname and ssh_valid_ruser in its readconf.c: a ProxyCommand's shell reads both.
-_NO_ADDRESS = re.compile(r"""^-|^\Z|['`"$\\;&<>|(){},\s\x00-\x1f\x7f]""")
-_NO_USER = re.compile(r"""^-|['`";&<>|(){}\x00-\x1f\x7f]|\s-|\\\Z""")
-
-
-def _address(written: str) -> str:
-    return _without(_NO_ADDRESS, written, "a name or an address")
-
-
-def _user(written: str) -> str:
-    return _without(_NO_USER, written, "a user's name")
-
-
-def _without(forbidden: re.Pattern[str], written: str, what: str) -> str:
-    if found := forbidden.search(written):
-        raise ValueError(f"expected {what}" + (f" without {json.dumps(found[0])}" if found[0] else ""))
-    return written
 
 
 def _engine(written: str) -> str:
@@ -67,7 +49,7 @@ class MachineKeys(Written):
     docker or the path of a socket; `sudo` means that it is reached with `sudo -n`.
     """
 
-    user: Annotated[str, AfterValidator(_user)] | None = None
+    user: Annotated[str, AfterValidator(login_text.user)] | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     identity_file: str | None = None
     root: Annotated[str, AfterValidator(_root)] = "~/.launch"
@@ -100,7 +82,7 @@ class Host(MachineKeys):
     kind: Kind = "machine"
     kaggle: KaggleSettings | None = None
     lambda_cloud: LambdaSettings | None = None
-    address: Annotated[str, AfterValidator(_address)] | None = None
+    address: Annotated[str, AfterValidator(login_text.address)] | None = None
     known_hosts: str | None = None
     variables: Literal["listed", "inherit"] = "listed"
     hold: Annotated[int, Field(ge=0, le=MOST_HOLD_S)] = HOLD_S

@@ -1,6 +1,7 @@
 """A connection that begins before the command line is loaded. The witness is a listener that speaks no SSH."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -142,6 +143,23 @@ def test_a_file_that_cannot_be_read_begins_nothing(client, written):
     """It is reported when it is read again."""
     (client.project / "launch.toml").write_bytes(written.encode("latin-1"))
     assert begun(client, "--host", "far") is False
+
+
+@pytest.mark.parametrize("key", ["port", "address", "user"])
+def test_what_a_host_may_not_be_called_reaches_no_ssh(client, key):
+    """An older ssh gives the host's name and user to the shell of a `Match exec` unchecked."""
+    values = {"address": "127.0.0.1", "user": "ada", "port": 9} | (
+        {key: "$(touch pwned)"} if key != "port" else {}
+    )
+    written = "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+    (client.project / "launch.toml").write_text(f"[hosts.far]\n{written}")
+    said, ssh = client.project / "said", client.home / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(f'#!/bin/sh\necho "$@" >> {said}\nexec /usr/bin/ssh "$@"\n')
+    ssh.chmod(0o755)
+    client.variables["PATH"] = f"{ssh.parent}:{os.environ['PATH']}"
+    assert begun(client, "--host", "far") is (key == "port")
+    assert said.exists() is (key == "port")
 
 
 def begun(client, *words):
