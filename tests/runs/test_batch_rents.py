@@ -175,6 +175,26 @@ def test_a_record_of_a_rental_that_was_cut_off_is_not_taken_for_none(made, lambd
     assert words in made.client.ok("batch", "status")
 
 
+def test_a_record_that_has_lost_the_boot_of_a_machine_loses_nothing_of_its_run(made, lambda_cloud):
+    """`launch reconcile` leaves a run that goes on, and has it looked after; what it made comes home."""
+    process = begun(made)
+    process.kill()
+    process.communicate()
+    (rental,) = lambda_cloud.rentals()
+    file = lambda_cloud.ledger.place(rental.nonce).with_suffix(".jsonl")
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(lines[0] + lines[1][:20])
+    assert made.client.run("reconcile").returncode == 0
+    assert all_looked_after(lambda_cloud)
+    made.go_on()
+    lambda_cloud.until_gone()
+    done = made.client.run("batch", "resume")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert made.noted("begin") == made.noted("end") == {"i1": 1}
+    (kept,) = lambda_cloud.rentals()
+    assert kept.cents >= lambda_cloud.service.state.cents()
+
+
 def test_stop_names_a_worker_that_is_stopped_itself(made, lambda_cloud):
     """While it rents a machine it would be waited for without an end."""
     with lambda_cloud.service.holding("instances"):
