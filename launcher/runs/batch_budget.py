@@ -13,9 +13,10 @@ from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.launching import understand
 from launcher.runs.rental_choice import choose, offers
 from launcher.runs.request import Request
-from launcher.runs.tenancies import ledger
+from launcher.runs.tenancies import leave_to_keeper, ledger, unattended
 from launcher.values.host import Host
 from launcher.values.lambda_settings import LambdaSettings
+from launcher.values.queued_item import ON_THE_WAY
 from launcher.values.renting import Rental, dollars
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Budget:
 
         with self._clearing:
             end_abandoned(host.lambda_cloud or LambdaSettings(), self._queue.runs().keys(), view)
+            self._leave_to_keepers()
         choice = choose(host, resolved.profiles, resolved.gpus, resolved.job, offers(host))
         with self._lock:
             self._check(host.name, choice.largest)
@@ -80,6 +82,12 @@ class Budget:
         finally:
             with self._lock:
                 self._promised.pop(number, None)
+
+    def _leave_to_keepers(self) -> None:
+        """Have the machines of runs that are over here ended in the background, if whoever did that was killed. Raises HostError."""
+        going = {item.run for item in self._queue.items(*ON_THE_WAY)}
+        for mirror in unattended(self._queue.runs().keys() - going):
+            leave_to_keeper(mirror)
 
     def _check(self, host: str, cents: int) -> None:
         mend = f"with another limit   launch batch resume {self._queue.name} --failed --max-cost N"

@@ -154,14 +154,25 @@ class BatchQueue:
             return most
 
     def check_folder(self) -> None:
-        """Raise UsageError unless this is the folder that the batch was made in: its runs take their files from there."""
+        """Raise UsageError unless this is the folder that the batch was made in, where its runs take their files from, and no copy."""
         with self._errors():
-            folder = Path(self._value("folder"))
+            folder, made_as = Path(self._value("folder")), self._value("name")
+        if made_as not in ("", self.name) and self._is_made_at(self.folder.with_name(made_as)):
+            raise UsageError(
+                f"{self.name} is a copy of the batch {made_as}: its items would be run twice\n"
+                f"  next   launch batch resume {made_as}"
+            )
         if folder != Path.cwd():
             raise UsageError(
                 f"{self.name} was made in {folder}, and takes its files from there\n"
                 f"  next   cd {shlex.quote(str(folder))} && launch batch resume {self.name}"
             )
+
+    def _is_made_at(self, folder: Path) -> bool:
+        """Whether the queue in a folder was made at the same moment as this one."""
+        with contextlib.suppress(RunError), BatchQueue(folder.name, folder) as other, self._errors():
+            return other._value("made") == self._value("made")
+        return False
 
     @property
     def stop_wish(self) -> str | None:
@@ -452,7 +463,7 @@ def make_queue(name: str, rules: Rules, entries: Iterable[Entry]) -> BatchQueue:
         make_runs_folder(runs_folder())
         part.mkdir(parents=True)
         check_locks(part)
-        _write(part / FILE, rules, entries)
+        _write(part / FILE, name, rules, entries)
         for one in (OPEN, MADE, SENT):
             (part / one).touch()
         sync(part)
@@ -466,7 +477,7 @@ def make_queue(name: str, rules: Rules, entries: Iterable[Entry]) -> BatchQueue:
     return BatchQueue(name, folder)
 
 
-def _write(file: Path, rules: Rules, entries: Iterable[Entry]) -> None:
+def _write(file: Path, name: str, rules: Rules, entries: Iterable[Entry]) -> None:
     data = sqlite3.connect(file)
     try:
         (mode,) = data.execute("PRAGMA journal_mode=WAL").fetchone()
@@ -485,6 +496,7 @@ def _write(file: Path, rules: Rules, entries: Iterable[Entry]) -> None:
                     ("rules", rules.model_dump_json()),
                     ("folder", str(Path.cwd())),
                     ("made", repr(time.time())),
+                    ("name", name),
                 ],
             )
             data.executemany(

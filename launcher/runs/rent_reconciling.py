@@ -143,7 +143,7 @@ def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: b
     adopted = () if is_early else named.instances
     try:
         with _asking(view, settings):
-            found = _at(account, [*tenancies.rented()])
+            found = _at(account, [_with_its_boot(renter, one) for one in tenancies.rented()])
         if not dry_run and named.after is None and not named.is_sure:
             _agree_to_end(renter, adopted, view)
         unsure = _unsure_of(account, view)
@@ -234,6 +234,22 @@ def _still_listed(renter: Renter, ending: Ending) -> str:
 def _report(renter: Renter, done: Reconciled) -> Report:
     billed = (one.instance.id for one in done.judged if one.instance is not None)
     return Report(renter.provider.account, done, frozenset(billed))
+
+
+def _with_its_boot(renter: Renter, found: RentedMachine) -> RentedMachine:
+    """Return a machine, and put back the record that it has booted, if that was cut off: without it, it would end with all that its run made."""
+    rental = found.rental
+    has_booted = rental.state in (RentalState.INTENT, RentalState.LAUNCHED) and not found.is_held
+    if not has_booted or tenancies.mirror_of(found.tenancy) is None:
+        return found
+    instance = renter.find(rental)
+    if instance is None or not instance.is_ready:
+        return found
+    try:
+        renter.ledger.step(rental.nonce, RentalState.LAUNCHED, rental.intent.time, instance=instance.id)
+        return found._replace(rental=renter.ledger.step(rental.nonce, RentalState.READY, renter.clock.now()))
+    except OSError as error:
+        raise RefusedError(renter.ledger.words(error)) from error
 
 
 def _at(account: LambdaAccount, found: Sequence[RentedMachine]) -> list[RentedMachine]:

@@ -158,6 +158,14 @@ def abandoned(runs: Collection[str]) -> set[str]:
     }
 
 
+def unattended(runs: Collection[str]) -> list[Mirror]:
+    """Return those of some runs whose machine is rented though no process looks after it."""
+    if not usual_folder().is_dir():
+        return []
+    own = (one for one in rented() if one.rental.is_open and one.tenancy.run in runs and not one.is_held)
+    return [mirror for one in own if (mirror := mirror_of(one.tenancy)) is not None]
+
+
 def is_rented(machine: Host) -> bool:
     """Whether a machine was rented here."""
     return usual_folder().is_dir() and any(one.tenancy.machine == machine for one in rented())

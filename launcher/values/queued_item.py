@@ -30,6 +30,10 @@ FOLLOWING: dict[ItemState, tuple[ItemState, ...]] = {
 """The states that may follow each; one that ended is queued again only when a person asks for that."""
 
 
+ON_THE_WAY = (ItemState.RESERVED, ItemState.SUBMITTED, ItemState.CONFIRMED)
+"""The states of items whose run is being launched, or followed."""
+
+
 REFUSED, DROPPED = "refused", "dropped"
 NEVER_BEGAN = (REFUSED, DROPPED)
 """The outcomes of items that have no run: no host takes it, or a person stopped the batch before its turn."""

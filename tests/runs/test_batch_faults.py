@@ -308,6 +308,54 @@ def test_stop_ends_what_it_reaches_and_names_the_rest(made, ssh_host):
     assert {*made.runs_on("A").values(), *made.runs_on("local").values()} == {"stopped"}
 
 
+def test_a_copy_of_a_batch_begins_nothing_and_a_batch_may_be_renamed(made):
+    """As of a folder that was copied to be safe: the copy is the latest, and names the batch that it is of."""
+    made.write(made.items(2), host="local", max_parallel=1)
+    made.hold()
+    process = made.client.start("batch", "sweep.toml")
+    until(lambda: made.noted("begin").total() == 1, "the first item")
+    process.kill()
+    process.communicate()
+    batches = made.client.runs / "batches"
+    shutil.copytree(batches / "sweep", batches / "copy", copy_function=shutil.copy)
+    made.go_on()
+    done = made.client.run("batch", "resume")
+    assert done.returncode == 2
+    assert "copy is a copy of the batch sweep" in done.stderr
+    assert "launch batch resume sweep" in done.stderr
+    shutil.rmtree(batches / "copy")
+    (batches / "sweep").rename(batches / "other")
+    done = made.client.run("batch", "resume", "other")
+    assert done.returncode == 0, done.stderr
+    assert made.noted("begin") == made.noted("end") == {"i1": 1, "i2": 1}
+
+
+def test_a_host_whose_table_is_gone_keeps_only_what_needs_it(made):
+    """What runs there is followed to its end, what is queued for it waits, and says why; once the table is back it is begun."""
+    items = [*made.items(2, host="A"), *made.items(3, host="B")[2:]]
+    made.hold()
+    process = made.client.start("batch", made.write(items))
+    until(lambda: made.noted("begin") == {"i1": 1, "i3": 1}, "an item on each host")
+    process.kill()
+    process.communicate()
+    path = made.client.project / "launch.toml"
+    known = path.read_text()
+    path.write_text(known.replace("[hosts.A]", "[hosts.renamed]"))
+    made.go_on()
+    done = made.client.run("batch", "resume")
+    assert done.returncode == 5, done.stderr
+    rows = made.rows()
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "i1": "succeeded",
+        "i2": "queued",
+        "i3": "succeeded",
+    }
+    assert "unknown host 'A'" in rows["i2"]["why"]
+    path.write_text(known)
+    assert made.client.run("batch", "resume").returncode == 0
+    assert made.noted("begin") == made.noted("end") == {"i1": 1, "i2": 1, "i3": 1}
+
+
 def test_stop_ends_a_run_whose_copy_here_was_removed(made):
     """Its host has it all the same."""
     made.hold()

@@ -7,6 +7,9 @@ import pytest
 from testbed.batches import batches_for
 from testbed.client import until
 
+from launcher.runs.batch_queue import BatchQueue
+from launcher.values.queued_item import ItemState
+
 pytestmark = pytest.mark.slow(reason="each test rents")
 BAD_DISK = """
 import os
@@ -173,6 +176,46 @@ def test_a_record_of_a_rental_that_was_cut_off_is_not_taken_for_none(made, lambd
     assert file.name in done.stdout + done.stderr
     made.client.run("batch", "resume")
     assert words in made.client.ok("batch", "status")
+
+
+def test_a_record_that_has_lost_the_boot_of_a_machine_loses_nothing_of_its_run(made, lambda_cloud):
+    """`launch reconcile` leaves a run that goes on, and has it looked after; what it made comes home."""
+    process = begun(made)
+    process.kill()
+    process.communicate()
+    (rental,) = lambda_cloud.rentals()
+    file = lambda_cloud.ledger.place(rental.nonce).with_suffix(".jsonl")
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(lines[0] + lines[1][:20])
+    assert made.client.run("reconcile").returncode == 0
+    assert all_looked_after(lambda_cloud)
+    made.go_on()
+    lambda_cloud.until_gone()
+    done = made.client.run("batch", "resume")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert made.noted("begin") == made.noted("end") == {"i1": 1}
+    (kept,) = lambda_cloud.rentals()
+    assert kept.cents >= lambda_cloud.service.state.cents()
+
+
+def test_the_machine_of_an_item_that_has_ended_is_not_waited_for_without_an_end(made, lambda_cloud):
+    """Its keeper was killed, so that its cost is kept back: the next item has another keeper end it, and begins then."""
+    made.hold()
+    file = made.write(rented(made, 2), max_cost=8.5, max_parallel=1)
+    process = made.client.start("batch", file, "--yes")
+    until(lambda: made.noted("begin").total() == 1, "the first item", timeout=90)
+    until(lambda: made.rows()["i1"]["state"] == "running", "the transition")
+    process.kill()
+    process.communicate()
+    with BatchQueue("sweep", made.client.runs / "batches" / "sweep") as queue:
+        queue.step(queue.item(1), ItemState.ENDED, outcome="failed", why="by hand")
+    made.go_on()
+    done = made.client.run("batch", "resume", timeout=120)
+    assert made.rows()["i2"]["state"] == "succeeded", done.stderr + done.stdout
+    lambda_cloud.until_gone()
+    assert made.noted("end") == {"i1": 1, "i2": 1}
+    first, second = sorted(lambda_cloud.rentals(), key=lambda rental: rental.intent.time)
+    assert first.ended <= second.intent.time
 
 
 def test_stop_names_a_worker_that_is_stopped_itself(made, lambda_cloud):
