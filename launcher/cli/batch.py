@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from signal import raise_signal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +16,6 @@ from launcher.cli.options import (
     AcceptFlag,
     CardOption,
     ColorOption,
-    DetachFlag,
     JobOption,
     JsonFlag,
     SecretOption,
@@ -93,6 +93,13 @@ CostOption = Annotated[
     typer.Option(metavar="DOLLARS", help="Rent machines for at most this much, for all items together."),
 ]
 
+DetachFlag = Annotated[
+    bool,
+    typer.Option(
+        "--detach", help="Have a process in the background work the batch; say how to look at it, and exit."
+    ),
+]
+
 LatestFlag = Annotated[
     bool, typer.Option("--yes", "-y", help="Go on without asking which batch the latest is.")
 ]
@@ -164,6 +171,10 @@ def begin(
         launch batch --grid settings.learning_rate=1e-4,3e-4 --grid seed=1,2 --host lab,l40s
         launch batch --grid lr=1e-4,3e-4 --host lab -- python train.py --lr {lr}
     """
+    if ctx.obj is not None and not ctx.obj:
+        raise UsageError(
+            "a command must follow --\n  example   launch batch --grid lr=1e-4,3e-4 -- python train.py --lr {lr}"
+        )
     if fail_fast and max_failures is not None:
         raise UsageError("--fail-fast is --max-failures 1: give one of them")
     from launcher.runs.resolve import changed_values
@@ -194,16 +205,23 @@ def begin(
     if dry_run:
         _preview(batch, is_sure=sure, as_json=as_json)
         return
+    from launcher.cli.batch_work import leaving
     from launcher.runs.batch_queue import Entry, make_queue
+    from launcher.runs.held_interrupts import HeldInterrupts
 
+    _check_costs(batch)
     if not sure:
         _agree(batch)
-    queue = make_queue(
-        batch.name,
-        batch.rules,
-        (Entry(draft.name, draft.as_json, draft.hosts, dict(draft.values)) for draft in batch.drafts),
-    )
-    with queue:
+    entries = (Entry(draft.name, draft.as_json, draft.hosts, dict(draft.values)) for draft in batch.drafts)
+    held = HeldInterrupts()  # once the batch is there, Ctrl-C says so
+    try:
+        queue = make_queue(batch.name, batch.rules, entries)
+    except BaseException:
+        held.release()
+        raise
+    with queue, leaving(queue):
+        if (came := held.release()) is not None:
+            raise_signal(came)
         _work(queue, detach=detach, as_json=as_json)
 
 
@@ -227,6 +245,23 @@ def _batch(file: Path | None, grid: list[str], changes: dict[str, Any], only_gri
         )
     with make_stage("items") as stage:
         return read_batch(file, changes, stage.progress)
+
+
+def _check_costs(batch: Batch) -> None:
+    """Say which machines are kept after their runs. Raises RefusedError for what can never run within the batch's limit, UsageError without one."""
+    from launcher.runs.batch_budget import rented_hosts, spending_question
+
+    if not (hosts := rented_hosts(name for draft in batch.drafts for name in draft.hosts)):
+        return
+    from launcher.cli.screens import make_stage
+    from launcher.runs.batch_costs import check_fits, costs_of, keep_notes
+
+    spending_question([draft.hosts for draft in batch.drafts], batch.rules.max_cost)
+    with make_stage("prices"):
+        costs = costs_of(batch.drafts)
+    check_fits(costs, batch.rules.max_cost or 0.0)
+    for note in keep_notes(hosts):
+        complain(f"note: {note}")
 
 
 def _agree(batch: Batch) -> None:
@@ -326,10 +361,11 @@ def resume(
         launch batch resume
         launch batch resume sweep --failed
         launch batch resume sweep --failed --max-failures 5
+        launch batch resume sweep --json
     """
     from launcher.cli.batch_table import tell_mended
-    from launcher.runs.batch_queue import open_queue, take_work
-    from launcher.runs.batch_stopping import queue_again
+    from launcher.runs.batch_queue import open_queue, take_work, worker_of
+    from launcher.runs.batch_stopping import queue_again, worker_words
     from launcher.runs.frozen_code import forget
 
     limits = {"max_parallel": max_parallel, "max_failures": max_failures, "max_cost": max_cost}
@@ -355,9 +391,11 @@ def resume(
                 held.release()
         elif new_code or changes:
             what = " and ".join(["the code"] * new_code + ["the limits"] * bool(changes))
+            worker = worker_of(queue)
+            pid = "PID" if worker is None else worker.pid
             raise UsageError(
-                f"{queue.name}: it is being worked on, with {what} that it began with\n"
-                "  first   Ctrl-C in that command, which leaves what runs"
+                f"{queue.name}: {worker_words(queue)} works it, with {what} that it began with\n"
+                f"  first   Ctrl-C in that command, or   kill {pid}   of one in the background; what runs goes on"
             )
         elif failed:
             queue.wish_again()
@@ -407,13 +445,17 @@ def rm(
     Examples:
         launch batch rm sweep
     """
+    from launcher.cli.batch_table import left_rentals
     from launcher.cli.ending import shown_path
     from launcher.runs.batch_queue import open_queue
     from launcher.runs.batch_stopping import remove_batch
 
     with open_queue(name) as queue:
         _check_latest(name, queue.name, "rm", yes=yes)
+        still = left_rentals(queue)
         removed = remove_batch(queue)
+    for line in still:
+        complain(line)
     if as_json:
         from launcher.cli.answer import answer
         from launcher.cli.json_shapes import BatchRemoved

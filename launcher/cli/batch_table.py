@@ -10,7 +10,16 @@ from launcher.cli.columns import Column, Layout, lay_out, print_columns
 from launcher.cli.figures import age_text, duration_text
 from launcher.cli.say import complain, say
 from launcher.errors import RunError
-from launcher.runs.batch_queue import FILE, BatchQueue, Work, Worker, names, open_queue, worker_of
+from launcher.runs.batch_queue import (
+    FILE,
+    BatchQueue,
+    Work,
+    Worker,
+    batches_folder,
+    names,
+    open_queue,
+    worker_of,
+)
 from launcher.runs.batch_status import ItemRow, age_s, rows_of, state_of, totals, values_text
 from launcher.runs.batch_usage import HOUR_S, Usage, Used
 from launcher.values.queued_item import DROPPED, REFUSED, Item, ItemState
@@ -83,7 +92,7 @@ def cells(row: ItemRow) -> tuple[str, ...]:
         row.name,
         row.short,
         row.host or "-",
-        row.state,
+        row.state if row.tries < 2 else f"{row.state}, try {row.tries}",
         step,
         loss,
         "-" if age is None else age_text(age),
@@ -166,7 +175,7 @@ def who_works(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
 
 
 def left_rentals(queue: BatchQueue) -> list[str]:
-    """Say what is rented for a batch and costs money though no process here ends it in time; nothing if there is none."""
+    """Say what is rented for a batch and costs money though its run has ended, or no process here ends it in time; nothing if there is none."""
     if queue.max_cost is None:
         return []
     from launcher.runs.open_rentals import open_rentals
@@ -174,7 +183,9 @@ def left_rentals(queue: BatchQueue) -> list[str]:
 
     runs, found = queue.runs(), open_rentals(SystemClock().now())
     own = tuple(one for one in found.rentals if one.rental.intent.run in runs)
-    return [f"! {words}" for words in found._replace(rentals=own).warnings()]
+    ended = {item.run for item in queue.items(ItemState.ENDED)}
+    kept = [one.kept_words for one in own if one.is_kept and one.problem is None and one.run in ended]
+    return [f"! {words}" for words in (*found._replace(rentals=own).warnings(), *kept)]
 
 
 def how_to_go_on(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
@@ -222,7 +233,10 @@ def print_list(*, as_json: bool) -> None:
             print_batch(name, items, worker)
         return
     if not found:
-        say("no batches yet", "  next   launch batch FILE.toml")
+        say(
+            f"no batches in {batches_folder()}: they are in the folder where they were made",
+            "  next   launch batch FILE.toml",
+        )
         return
     columns = Column("BATCH"), Column("ITEMS", 20), Column("WORKED BY", 12, drop=1)
     print_columns(
@@ -249,8 +263,8 @@ def print_stopped(queue: BatchQueue, stopped: Sequence[Stopped], *, as_json: boo
     else:
         say(f"{queue.name}: everything had ended")
     if rows and not as_json:
-        items = queue.items()
-        say(f"{queue.name}: {totals(map(state_of, items))}")
+        known = {one.item.number: one.state for one in stopped}  # another process may still record it
+        say(f"{queue.name}: {totals(known.get(item.number, state_of(item)) for item in queue.items())}")
         say(f"  what was stopped or dropped can be run again   launch batch resume {queue.name} --failed")
     if lost := [one for one in stopped if one.problem]:
         count = "1 run" if len(lost) == 1 else f"{len(lost)} runs"
