@@ -272,6 +272,17 @@ def test_what_tensorboard_could_not_write_only_at_its_end_is_told(client, full_d
     assert "succeeded" in said
 
 
+def test_a_launch_where_nothing_can_be_written_says_that_nothing_was_begun(client, small_disk):
+    """The host has no run of it, and keeps nothing."""
+    client.runs.symlink_to(small_disk)
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    done = client.run("--", "true")
+    assert done.returncode == 1
+    assert "Read-only file system\n  nothing was begun; when this is fixed, the same again\n" in done.stderr
+    assert "not affected" not in done.stderr
+    assert not [*(client.home / ".launch" / "runs").glob("*")]
+
+
 @pytest.mark.parametrize("refuses", ["full", "read-only"])
 def test_a_picture_that_cannot_be_written_is_told_with_its_path(client, small_disk, refuses):
     """A disk that is full, or one that may not be written: no traceback, no torso, and the older picture stays."""
