@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -370,3 +371,28 @@ def test_a_mirror_that_says_no_host_ends_no_listing(client, text):
     assert spoilt[-6:] in client.ok("ps")
     client.ok("logs", spoilt, "--host", "local")
     assert client.summary(spoilt)["problem"] is None
+
+
+INTERRUPTED_AS_IT_IS_BOUND = """
+import os, signal
+from launcher.runs.mirror import Mirror
+bind = Mirror.bind
+def bound(*words):
+    bind(*words)
+    os.kill(os.getpid(), signal.SIGINT)
+Mirror.bind = bound
+from launcher.cli import main
+main()
+"""
+
+
+def test_ctrl_c_just_before_the_start_leaves_a_run_that_is_named(client):
+    """Once it is on record here it is started, and nobody says that nothing is left of it: a rented machine would be kept for it."""
+    client.is_forked = False
+    client.program = [sys.executable, "-c", INTERRUPTED_AS_IT_IS_BOUND]
+    done = client.run("--", "true")
+    (run,) = [path.name for path in client.runs.glob("2*")]
+    assert done.returncode == 0, done.stderr
+    assert "nothing is left of it" not in done.stderr
+    assert "detached" in done.stderr
+    client.ok("attach", run)
