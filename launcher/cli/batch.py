@@ -330,7 +330,7 @@ def status(
     from launcher.cli.batch_table import print_status
     from launcher.runs.batch_queue import open_queue
 
-    with open_queue(name) as queue:
+    with open_queue(name, only_looks=True) as queue:
         print_status(queue, as_json=as_json)
 
 

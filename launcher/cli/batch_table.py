@@ -222,7 +222,7 @@ def print_list(*, as_json: bool) -> None:
     found = []
     for name in names()[::-1]:
         try:
-            with open_queue(name) as queue:
+            with open_queue(name, only_looks=True) as queue:
                 items, worker = queue.items(), worker_of(queue)
         except RunError as error:
             complain(str(error))

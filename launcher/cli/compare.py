@@ -86,7 +86,7 @@ def _runs_of(word: str) -> list[str]:
 
     if word not in names():
         return [word]
-    with open_queue(word) as queue:
+    with open_queue(word, only_looks=True) as queue:
         return [item.run for item in queue.items() if item.run is not None] or [word]
 
 

@@ -9,7 +9,7 @@ from launcher.cli.say import say
 
 if TYPE_CHECKING:
     from launcher.cli.json_shapes import HeldRow
-    from launcher.hosts.held import HeldState
+    from launcher.hosts.held import Closing, HeldState
 
 
 def show_held(connections: Sequence[HeldState]) -> None:
@@ -22,11 +22,13 @@ def show_held(connections: Sequence[HeldState]) -> None:
     say("  close them   launch hosts --close")
 
 
-def show_closed(connections: Sequence[HeldState]) -> None:
-    """Print which connections were closed."""
-    if not connections:
+def show_closed(closed: Closing) -> None:
+    """Print which connections were closed, and which were given up before they were held."""
+    if not closed.held and not closed.opening:
         say("no connection is held")
-    for one in connections:
+    for host in closed.opening:
+        say(f"{host}: the connection that was being made for the next command is given up")
+    for one in closed.held:
         say(f"{one.host}: its connection {_fate(one)}")
 
 

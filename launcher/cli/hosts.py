@@ -97,14 +97,14 @@ def _close_held(*, as_json: bool) -> None:
     from launcher.cli.held_text import held_row, show_closed
     from launcher.hosts import held
 
-    connections = held.close_all()
+    closed = held.close_all()
     if not as_json:
-        show_closed(connections)
+        show_closed(closed)
         return
     from launcher.cli import json_shapes
     from launcher.cli.answer import answer
 
-    rows = [held_row(one) for one in connections]
+    rows = [held_row(one) for one in closed.held]
     answer(json_shapes.Hosts(hosts=[], aliases=[], connections=rows, rentals=[], unreadable=[]))
 
 

@@ -60,7 +60,7 @@ def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool, as_json: bo
     from launcher.cli.say import complain, say
     from launcher.runs.cleaning import remove_here
     from launcher.runs.local_copies import LocalCopies
-    from launcher.runs.tenancies import gone
+    from launcher.runs.tenancies import ends_with, gone, still_rented
 
     subject = f"{mirror.short} on {place.name}"
     freeing, silence = None, ""
@@ -84,6 +84,7 @@ def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool, as_json: bo
     else:
         what = f"{size_text(freeing.bytes)} freed there"
     count = len(LocalCopies(mirror).files())
+    rent = None if ends_with(mirror) else still_rented(mirror)
     if here:
         remove_here(mirror, force=force)
     if as_json:
@@ -100,6 +101,8 @@ def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool, as_json: bo
         verb, them, loss = ("stay", "them", " --force") if count else ("stays", "it", "")
         mend = f"launch rm --here{loss} {mirror.short} removes {them}"
         say(f"{subject}: {what}; its {_files(count)}record {verb} here ({mend})")
+    if rent is not None and not as_json:
+        say(f"  {rent}")
     if freeing is not None and freeing.problem is not None:
         complain(freeing.problem)
 

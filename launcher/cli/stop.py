@@ -33,12 +33,12 @@ def stop(
         launch stop w8q2
         launch stop --now w8q2
     """
-    from launcher.errors import UnreachableError
+    from launcher.errors import ConnectionLostError, UnreachableError
     from launcher.runs.control import has_live_session, locate_live
     from launcher.runs.control import stop as ask
     from launcher.runs.evidence import words
     from launcher.runs.run_desk import open_desk
-    from launcher.runs.tenancies import leave_to_keeper, open_for, rent_cost
+    from launcher.runs.tenancies import leave_to_keeper, open_for, rent_cost, still_rented
     from launcher.values.record import Reason
 
     place, mirror = locate_live(run, host, "stop")
@@ -49,15 +49,22 @@ def stop(
     grace_s = mirror.plan().stop_grace_s
     try:
         opened = open_desk(place, mirror)
-    except UnreachableError:
+    except UnreachableError as error:
         if _is_over(mirror, as_json=as_json):  # it went back just now
             return
+        if (rent := still_rented(mirror)) is not None:
+            raise UnreachableError(error.host, f"{error}\n  {rent}") from error
         raise
     with opened as desk:
         if place.kaggle is not None and not now and has_live_session(desk, mirror.run):
             check_loss(mirror)
-        with waiting(f"stopping {mirror.run} on {place.name}"):
-            row = ask(desk, mirror.run, now=now, grace_s=grace_s)
+        try:
+            with waiting(f"stopping {mirror.run} on {place.name}"):
+                row = ask(desk, mirror.run, now=now, grace_s=grace_s)
+        except ConnectionLostError as error:
+            if (rent := still_rented(mirror)) is not None:
+                raise ConnectionLostError(error.host, f"{error}\n  {rent}") from error
+            raise
     ended = row.summary
     leave_to_keeper(mirror)
     rented = open_for(mirror)

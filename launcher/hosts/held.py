@@ -8,13 +8,16 @@ so that the first one is as it always was: prompts and errors belong to the comm
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,12 +30,14 @@ from launcher.hosts.ssh_config import Hop
 from launcher.values.host import Host
 from launcher.values.text import printable
 
+ASKED_S = 1.5
+"""How long a holder may take to say that it was asked; one that is stopped never does."""
 READY_S = 5.0
 """How long a held connection may take to show that it works; then a new one is made."""
 OPEN_S = 90.0
 """How long it may take to open one more stream, once it is in use: an agent has to start."""
 LOCAL_S = 2.0
-"""How long a holder may take to say something of itself."""
+"""How long a holder may take to say something of itself, and to end then."""
 KINDS = ("ConnectionLostError", "RefusedStreamError", "NobodyListensError", "UnreachableError", "HostError")
 """The errors that a holder passes on."""
 _LOG = logging.getLogger(__name__)
@@ -57,6 +62,8 @@ def find(host: Host, route: Sequence[Hop]) -> HeldConnection | None:
     try:
         connection = HeldConnection(host.name, path)
     except (OSError, HostError) as error:
+        if isinstance(error, TimeoutError):
+            _drop(path)
         _LOG.debug("%s: the held connection is not used: %s", host.name, error)
         return None
     _LOG.debug("%s: by the connection that is held", host.name)
@@ -81,9 +88,10 @@ def leave() -> None:
     if len(hosts) != 1 or hosts[0] is None or not held_socket.KNOWS_PEERS:
         return
     kept = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), held_socket.new_mark() as (mark, descriptor):
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM, hosts[0].name],
+            [sys.executable, "-P", "-c", _PROGRAM, hosts[0].name, str(mark)],
+            pass_fds=[descriptor],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -91,6 +99,7 @@ def leave() -> None:
             start_new_session=True,
         )
         process.returncode = 0  # nobody waits for it
+        os.write(descriptor, json.dumps([process.pid, hosts[0].name]).encode())
         assert process.stdin is not None  # noqa: S101 - it is a pipe
         with process.stdin:
             process.stdin.write(hosts[0].model_dump_json().encode())
@@ -107,11 +116,11 @@ class HeldConnection:
         self._streams: list[socket.socket] = []
         self._is_closed = False
         self._first: socket.socket | None
-        self._first, said = self._ask(READY_S, open="agent")
+        self._first, said = self._ask(ASKED_S, READY_S, open="agent")
         self.about = printable(str(said.get("about")))
         self._by_hand = printable(str(said.get("by_hand")))
         try:
-            self._watch, _ = self._ask(READY_S, open="watch")
+            self._watch, _ = self._ask(ASKED_S, READY_S, open="watch")
         except BaseException:
             self.close()
             raise
@@ -191,16 +200,18 @@ class HeldConnection:
     def _open(self, **question: Any) -> socket.socket:
         try:
             with self.errors():
-                return self._ask(OPEN_S, **question)[0]
+                return self._ask(OPEN_S, OPEN_S, **question)[0]
         except TimeoutError as error:
             words = f"{self._host}: no answer within the deadline"
             raise ConnectionLostError(self._host, words) from error
 
-    def _ask(self, timeout_s: float, **question: Any) -> tuple[socket.socket, dict[str, Any]]:
+    def _ask(self, asked_s: float, timeout_s: float, **question: Any) -> tuple[socket.socket, dict[str, Any]]:
         """Ask for a stream; return it, and what was said with it. Raises OSError or HostError."""
-        stream = held_socket.connect(self._path, timeout_s)
+        stream = held_socket.connect(self._path, asked_s)
         try:
             held_socket.say(stream, **question)
+            held_socket.hear(stream)
+            stream.settimeout(timeout_s)
             said = held_socket.hear(stream)
             if "error" in said:
                 raise _error(self._host, said)
@@ -256,26 +267,100 @@ class HeldState(NamedTuple):
     pid: int
 
 
+class Closing(NamedTuple):
+    """What `close_all` has ended: connections that were held, and the hosts to which one was just being made."""
+
+    held: list[HeldState]
+    opening: list[str]
+
+
 def states() -> list[HeldState]:
     """Return the connections that are held for this user, by host."""
-    return sorted(filter(None, (_told(path, ask="state") for path in held_socket.sockets())))
+    return sorted(filter(None, map(_state, held_socket.sockets())))
 
 
-def close_all() -> list[HeldState]:
-    """Let no connection be held any longer; return those that were. One that is in use ends with its commands."""
-    return sorted(filter(None, (_told(path, ask="close") for path in held_socket.sockets())))
+def close_all() -> Closing:
+    """Let no connection be held any longer, and return when their processes have ended. One that is in use ends with its commands."""
+    opening = sorted(filter(None, map(_give_up, held_socket.marks())))
+    return Closing(sorted(filter(None, map(_close, held_socket.sockets()))), opening)
 
 
-def _told(path: Path, **question: Any) -> HeldState | None:
-    """Ask a holder about itself; None if nobody listens at the socket."""
+def _state(path: Path) -> HeldState | None:
+    """Ask a holder about itself; None if it does not answer."""
+    with contextlib.suppress(OSError), held_socket.connect(path, LOCAL_S) as stream:
+        return _told(stream, ask="state")
+    return None
+
+
+def _close(path: Path) -> HeldState | None:
+    """Have a holder end, and wait for that if nobody uses it; None if nobody listens there. One that does not end is killed."""
     try:
         with held_socket.connect(path, LOCAL_S) as stream:
-            held_socket.say(stream, **question)
-            said = held_socket.hear(stream)
+            pid, state = held_socket.check_peer(stream), None
+            try:
+                state = _told(stream, ask="close")
+                if state is not None and not state.users:
+                    stream.recv(1)  # its end ends the stream
+            except TimeoutError:
+                state = state or HeldState(_host_of(pid), "", 0.0, 0, pid)
+                _kill(pid)
+                path.unlink(missing_ok=True)
+                with contextlib.suppress(ConnectionResetError):
+                    stream.recv(1)
+            return state
+    except OSError:
+        return None
+
+
+def _host_of(pid: int) -> str:
+    """Return the name of a holder's host, which `leave` has put on its command line."""
+    return printable(Path(f"/proc/{pid}/cmdline").read_text().split("\0")[4])
+
+
+def _told(stream: socket.socket, **question: Any) -> HeldState | None:
+    """Return what a holder says of itself; None if that is nonsense. Raises OSError."""
+    held_socket.say(stream, **question)
+    said = held_socket.hear(stream)
+    try:
         host, about = printable(str(said["host"])), printable(str(said["about"]))
         return HeldState(host, about, float(said["left_s"]), int(said["users"]), int(said["pid"]))
-    except (OSError, KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return None
+
+
+def _give_up(mark: Path) -> str | None:
+    """End the process that makes a connection, and return the host's name; None if it listens already, or has ended."""
+    try:
+        descriptor = os.open(mark, os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            mark.unlink()
+            if not held_socket.is_locked(descriptor):
+                return None
+            pid, name = json.loads(os.read(descriptor, held_socket.MOST_SAID))
+            _kill(pid)
+            until = time.monotonic() + LOCAL_S
+            while held_socket.is_locked(descriptor) and time.monotonic() < until:
+                time.sleep(0.01)
+            return printable(str(name))
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError):
+        return None
+
+
+def _drop(path: Path) -> None:
+    """Take away the socket of a holder that does not answer: it ends with the commands that use it. One that is stopped ends now."""
+    with contextlib.suppress(OSError):
+        with held_socket.connect(path, LOCAL_S) as stream:
+            pid = held_socket.check_peer(stream)
+        path.unlink()
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt":
+            _kill(pid)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _error(host: str, said: dict[str, Any]) -> HostError:

@@ -7,13 +7,16 @@ the next command looks for another name, and connects anew.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
+import secrets
 import socket
 import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +33,7 @@ MOST_PATH = 100
 """Bytes of a socket's path; systems allow 104 to 108."""
 KNOWS_PEERS = hasattr(socket, "SO_PEERCRED")
 """Whether the system says whose process is at the other end: Linux does."""
+_OPENING = "opening-"
 _SIZE = struct.Struct(">I")
 _PEER = struct.Struct("3i")
 
@@ -51,9 +55,47 @@ def sockets() -> list[Path]:
     folder = socket_folder()
     try:
         check_folder(folder)
-        return sorted(folder.iterdir())
+        return sorted(path for path in folder.iterdir() if not path.name.startswith(_OPENING))
     except OSError:
         return []
+
+
+def marks() -> list[Path]:
+    """Return the marks of the connections that are being made, checked as `sockets` are."""
+    folder = socket_folder()
+    try:
+        check_folder(folder)
+        return sorted(folder.glob(f"{_OPENING}*"))
+    except OSError:
+        return []
+
+
+@contextlib.contextmanager
+def new_mark() -> Iterator[tuple[Path, int]]:
+    """Make a mark, and yield it with its locked descriptor. It stays locked as long as a process has that. Raises OSError.
+
+    A mark is there from before its process begins until that one listens, so that `launch hosts --close` misses no connection.
+    """
+    folder = socket_folder()
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    check_folder(folder)
+    mark = folder / f"{_OPENING}{secrets.token_hex(8)}"
+    descriptor = os.open(mark, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield mark, descriptor
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(descriptor: int) -> bool:
+    """Whether the process of a mark lives, by another descriptor of it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 
 
 def check_folder(folder: Path) -> None:
@@ -85,13 +127,14 @@ def connect(path: Path, timeout_s: float) -> socket.socket:
     return stream
 
 
-def check_peer(stream: socket.socket) -> None:
-    """Check that the process at the other end is this user's, as the kernel says. Raises UnsafeSocketError."""
+def check_peer(stream: socket.socket) -> int:
+    """Check that the process at the other end is this user's, and return its pid, as the kernel says. Raises UnsafeSocketError."""
     if not KNOWS_PEERS:
         raise UnsafeSocketError("this system does not say whose process is at the other end")
-    _, user, _ = _PEER.unpack(stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    pid, user, _ = _PEER.unpack(stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if user != os.getuid():
         raise UnsafeSocketError(f"a process of another user (uid {user}) is at the other end")
+    return int(pid)
 
 
 def say(stream: socket.socket, **values: Any) -> None:

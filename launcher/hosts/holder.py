@@ -45,18 +45,19 @@ def main() -> None:
     """Hold a connection to the host on standard input. Whatever stands in the way, nothing is held."""
     core_dumps.turn_off()
     host = Host.model_validate_json(sys.stdin.buffer.read())
+    mark = Path(sys.argv[2])
     with contextlib.suppress(LaunchError, OSError):
-        _hold(host)
+        _hold(host, mark)
+    mark.unlink(missing_ok=True)
     os._exit(0)  # threads may wait for what never comes
 
 
-def _hold(host: Host) -> None:
+def _hold(host: Host, mark: Path) -> None:
     began = time.monotonic()
     route = hops(host)
     path = held_socket.socket_of(host, route)
     if path is None:
         return
-    _make_folder(path.parent)
     if _is_answered(path):
         return
     connection = SshConnection(host, route)
@@ -65,7 +66,7 @@ def _hold(host: Host) -> None:
         if connection.needs_person or held_socket.socket_of(host, hops(host)) != path:
             return  # what the connection was checked by has changed meanwhile
         os.chdir("/")
-        with _listening(path) as listener:
+        with _listening(path, mark) as listener:
             holder.serve(listener, path)
         holder.finish()
     finally:
@@ -93,6 +94,7 @@ class _Holder:
         own = path.stat().st_ino
         self._idle_since = time.monotonic()
         listener.settimeout(LOOK_S)
+        self._listener = listener
         threading.Thread(target=self._keep_ready, daemon=True).start()
         while not self._is_over and self._connection.is_open and self._left_s() > 0:
             with contextlib.suppress(OSError):
@@ -100,11 +102,15 @@ class _Holder:
                     return
             if not path.exists():
                 return
-            with contextlib.suppress(TimeoutError):
+            try:
                 client, _ = listener.accept()
-                with self._lock:
-                    self._users += 1
-                threading.Thread(target=self._attend, args=(client,), daemon=True).start()
+            except TimeoutError:
+                continue
+            except OSError:  # `_tell` has woken us
+                return
+            with self._lock:
+                self._users += 1
+            threading.Thread(target=self._attend, args=(client,), daemon=True).start()
 
     def finish(self) -> None:
         """Wait for the clients that are left, as long as the connection works."""
@@ -135,6 +141,7 @@ class _Holder:
                     return
                 is_user = True
                 client.settimeout(None)
+                held_socket.say(client, is_asked=True)
                 try:
                     self._open(client, question)
                 except HostError as error:
@@ -152,10 +159,12 @@ class _Holder:
         left_s = max(0.0, self._left_s(besides=1))
         with self._lock:
             users = self._users - 1
-        if is_last:
-            self._is_over = True
         values = {"host": self._host.name, "about": self._connection.about, "left_s": left_s}
         held_socket.say(client, **values, users=users, pid=os.getpid())
+        if is_last:
+            os.dup(client.fileno())  # nobody closes it: the end of this process does, and tells the other end
+            self._is_over = True
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes `serve`
 
     def _open(self, client: socket.socket, question: dict[str, Any]) -> None:
         """Open what a client asks for, and pass bytes on. Raises HostError."""
@@ -293,11 +302,11 @@ def _has_left(client: socket.socket, wait_s: float | None) -> bool:
 
 
 @contextlib.contextmanager
-def _listening(path: Path) -> Iterator[socket.socket]:
-    """Yield a socket that listens at a path, and remove it. Raises OSError if another holder has it."""
+def _listening(path: Path, mark: Path) -> Iterator[socket.socket]:
+    """Yield a socket that listens at a path, and remove it. Raises OSError if another holder has it, or the mark is gone."""
     with socket.socket(socket.AF_UNIX) as listener:
         with _locked(path.parent):
-            for other in path.parent.iterdir():
+            for other in held_socket.sockets():
                 if not _is_answered(other):
                     other.unlink(missing_ok=True)  # of a holder that was killed
             umask = os.umask(0o177)
@@ -308,6 +317,7 @@ def _listening(path: Path) -> Iterator[socket.socket]:
             listener.listen(64)
             own = path.stat().st_ino
         try:
+            mark.unlink()  # from here on `hosts --close` finds the socket; if it has found the mark, this fails
             yield listener
         finally:
             with _locked(path.parent), contextlib.suppress(FileNotFoundError):
@@ -324,13 +334,6 @@ def _is_answered(path: Path) -> bool:
     except OSError:
         pass  # its holder is busy, or it is not ours to remove
     return True
-
-
-def _make_folder(folder: Path) -> None:
-    """Make the folder of the sockets, for this user alone. Raises OSError if it is not."""
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    held_socket.check_folder(folder)
 
 
 @contextlib.contextmanager

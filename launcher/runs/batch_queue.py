@@ -19,6 +19,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from launcher.client_locks import Lock, is_locked
@@ -96,15 +97,19 @@ class BatchQueue:
     Every method raises RunError that says what the disk or the file refuses.
     """
 
-    def __init__(self, name: str, folder: Path) -> None:
-        """Open the queue of the batch in a folder; it must be there."""
+    def __init__(self, name: str, folder: Path, *, only_looks: bool = False) -> None:
+        """Open the queue of the batch in a folder; it must be there. Who `only_looks` can do so where nothing may be written."""
         self.name, self.folder = name, folder
         self._lock = threading.RLock()
         self.refusals: defaultdict[int, dict[str, str]] = defaultdict(dict)
         """What each host has said to refuse an item, by the item's number, as far as this process has heard it."""
+        self._copy: TemporaryDirectory[str] | None = None
         with self._errors():
+            path = folder / FILE
+            if only_looks and not os.access(folder, os.W_OK):  # SQLite writes beside the file even to read it
+                path = self._copied()
             self._data = sqlite3.connect(
-                f"file:{_quoted(folder / FILE)}?mode=rw", uri=True, timeout=BUSY_S, check_same_thread=False
+                f"file:{_quoted(path)}?mode=rw", uri=True, timeout=BUSY_S, check_same_thread=False
             )
             self._data.isolation_level = None
             self._data.execute("PRAGMA synchronous=FULL")
@@ -123,6 +128,19 @@ class BatchQueue:
     def close(self) -> None:
         """Close the file."""
         self._data.close()
+        if self._copy is not None:
+            self._copy.cleanup()
+
+    def _copied(self) -> Path:
+        """Copy the file, and what SQLite has not yet put into it, to a folder that is removed at the end. Raises RunError."""
+        self._copy = TemporaryDirectory(prefix="launch-")
+        try:
+            for path in self.folder.glob(f"{FILE}*"):
+                if not path.name.endswith("-shm"):
+                    shutil.copy(path, self._copy.name)
+        except OSError as error:
+            raise RunError(f"{error.filename}: {error.strerror}\n  it cannot be read") from error
+        return Path(self._copy.name) / FILE
 
     @property
     def rules(self) -> Rules:
@@ -426,7 +444,10 @@ def batches_of_runs() -> dict[str, str]:
     """Return the batch of each run that was drawn for one of this client's, by the run's id. A queue that cannot be read says nothing."""
     found: dict[str, str] = {}
     for name in names():
-        with contextlib.suppress(RunError), BatchQueue(name, batches_folder() / name) as queue:
+        with (
+            contextlib.suppress(RunError),
+            BatchQueue(name, batches_folder() / name, only_looks=True) as queue,
+        ):
             found.update(dict.fromkeys(queue.runs(), name))
     return found
 
@@ -436,7 +457,10 @@ def left_alone() -> dict[str, int]:
     folder = batches_folder()
     found: dict[str, int] = {}
     for path in sorted(folder.glob(f"{_WHOLE}/{OPEN}")) if folder.is_dir() else ():
-        with contextlib.suppress(RunError), BatchQueue(path.parent.name, path.parent) as queue:
+        with (
+            contextlib.suppress(RunError),
+            BatchQueue(path.parent.name, path.parent, only_looks=True) as queue,
+        ):
             if worker_of(queue) is None and not queue.mark():
                 found[queue.name] = sum(
                     count for (state, _), count in queue.counts().items() if state == ItemState.QUEUED
@@ -546,8 +570,8 @@ def check_locks(folder: Path) -> None:
         )
 
 
-def open_queue(name: str | None) -> BatchQueue:
-    """Open the queue of a batch, by default the latest. Raises UnknownNameError, RunError."""
+def open_queue(name: str | None, *, only_looks: bool = False) -> BatchQueue:
+    """Open the queue of a batch, by default the latest; of one that nobody may write to if this `only_looks`. Raises UnknownNameError, RunError."""
     known = names()
     if not known:
         raise UnknownNameError(
@@ -561,7 +585,7 @@ def open_queue(name: str | None) -> BatchQueue:
         raise UnknownNameError(
             f"no batch '{chosen}' here{nearest(chosen, known)}\n  known: {', '.join(known[::-1][:20])}"
         )
-    return BatchQueue(chosen, batches_folder() / chosen)
+    return BatchQueue(chosen, batches_folder() / chosen, only_looks=only_looks)
 
 
 class Work:

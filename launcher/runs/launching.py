@@ -359,9 +359,9 @@ def begin(
     with view.stage("start") as stage:
         if secrets:
             runtime.entrust(mirror.run, secrets)
-        mirror.bind(contact.host, runtime.desk.root_id, plan)
-        interrupts = hold()
+        interrupts = hold()  # once the run is bound, a rent is ended only by who knows that it never began
         try:
+            mirror.bind(contact.host, runtime.desk.root_id, plan)
             _start(runtime, mirror)
         except BaseException:
             interrupts.release()

@@ -114,6 +114,7 @@ class Mirror:
         self.told: RunState | None = None
         """What the host said last of the run: it may derive what no record says. None before it was asked."""
         self._noted_reached = -REACHED_S
+        self._may_have_begun = True
 
     def place(self, path: str) -> Path:
         """Return where a file of the run has its place here, by its path below the run's work/ on the host."""
@@ -150,10 +151,10 @@ class Mirror:
         try:
             yield
         except OSError as error:
-            raise RunError(
-                f"{error.filename or path}: {error.strerror}\n"
-                f"  the run is not affected; when this is fixed   launch attach {self.short}"
-            ) from error
+            words = "nothing was begun; when this is fixed, the same again"
+            if self._may_have_begun:
+                words = f"the run is not affected; when this is fixed   launch attach {self.short}"
+            raise RunError(f"{error.filename or path}: {error.strerror}\n  {words}") from error
 
     # the run's host
 
@@ -164,6 +165,7 @@ class Mirror:
         The run becomes the last that this client launched, unless it was bound before. Raises RunError if the disk refuses.
         """
         content = plan.to_file()
+        self._may_have_begun = False
         self._bind(
             host,
             root_id,
@@ -176,6 +178,7 @@ class Mirror:
         with self.disk_errors(self.folder), self.alone("mirror"):
             self._write(PLAN, content)
             self._sync_binding(PLAN)
+        self._may_have_begun = True
 
     def bind_seen(self, host: Host, root_id: str, launched: float | None) -> None:
         """Like `bind`, for a run that another client may have launched: `launched` is when, by the host's record.

@@ -194,9 +194,10 @@ def _refuse_without_checkpoint(found: RentedMachine, parent: Mirror) -> None:
     state, cost = parent.state(), rent_cost(parent)
     if state is None or not is_terminal(state.state) or state.checkpoint is not None:
         return
+    by_hand = "" if parent.is_freed else f"by hand there   launch exec {parent.short} -- …     "
     raise RunError(
         f"{parent.run}: it has saved no checkpoint that launcher can go on from; its machine is kept: {cost.words if cost else ''}\n"
-        f"  by hand there   launch exec {parent.short} -- …     end it   launch reconcile --adopt {found.rental.instance}\n"
+        f"  {by_hand}end it   launch reconcile --adopt {found.rental.instance}\n"
         f"  from its start, on another machine   launch rerun {parent.short} --host {found.tenancy.machine.name}"
     )
 

@@ -177,6 +177,16 @@ def open_for(mirror: Mirror) -> RentedMachine | None:
     return found if found is not None and found.rental.is_open and found.tenancy.run == mirror.run else None
 
 
+def still_rented(mirror: Mirror) -> str | None:
+    """Return what a run's machine has cost that is still rented, and the command that ends it; None if none is."""
+    found, cost = open_for(mirror), rent_cost(mirror)
+    if found is None or cost is None or found.rental.instance is None:
+        return None
+    loses = "" if mirror.is_freed else " --force"
+    what = "to end it" if mirror.is_freed else "to end it, and lose what is only there"
+    return f"its machine is still rented: {cost.words}; {what}   launch reconcile --adopt {found.rental.instance}{loses}"
+
+
 def is_ending(mirror: Mirror) -> bool:
     """Whether a run has ended, and its rented machine just goes back: it does not answer any more."""
     found, state = rented_for(mirror.run), mirror.state()
@@ -390,9 +400,10 @@ def kept_words(found: RentedMachine) -> str:
         if is_plain
         else f"train on there   launch resume {short} --set steps=…"
     )
+    use = "" if mirror is None or mirror.is_freed else f"   {use}  "
     return (
         f"{found.tenancy.machine.name}: the machine of {run} is kept, at {found.price}, and this rents another one"
-        f"   {use}     end it   launch reconcile --adopt {found.rental.instance}"
+        f"{use}   end it   launch reconcile --adopt {found.rental.instance}"
     )
 
 

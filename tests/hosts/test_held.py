@@ -63,7 +63,8 @@ class Place:
     def held(self):
         """The sockets, by name."""
         folder = self.sockets / "launch"
-        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
+        return sorted(name for name in names if not name.startswith("opening-"))
 
     def holders(self):
         """The pids of the holders that use this folder."""
@@ -223,14 +224,37 @@ def test_a_link_that_has_frozen_is_dropped_before_it_is_used(place):
 
 
 def test_a_holder_that_is_stopped_holds_up_no_command(place):
-    """It takes the connection and says nothing."""
+    """It takes the connection and says nothing. Two seconds are lost at most, and it is not there any more."""
     holder = place.leave(place.host())
+    began = time.monotonic()
+    with connect(place.host(hold=0)):
+        alone_s = time.monotonic() - began
     os.kill(holder, signal.SIGSTOP)
-    try:
-        with connect(place.host()) as desk:
-            assert not isinstance(desk._channel._link, held.HeldLink)
-    finally:
-        os.kill(holder, signal.SIGCONT)
+    began = time.monotonic()
+    with connect(place.host()) as desk:
+        assert time.monotonic() - began < alone_s + 3
+        assert not isinstance(desk._channel._link, held.HeldLink)
+        assert is_gone(holder)
+        assert held.states() == []
+
+
+def test_a_holder_that_is_only_slow_ends_with_the_command_that_uses_it(place, monkeypatch):
+    """It works, and is not killed; the next command does not find it."""
+    holder = place.leave(place.host())
+
+    def hears_nothing(_stream):
+        raise TimeoutError
+
+    with connect(place.host()) as desk, monkeypatch.context() as slow:
+        assert isinstance(desk._channel._link, held.HeldLink)
+        slow.setattr(held_socket, "hear", hears_nothing)
+        with connect(place.host()) as other:
+            assert not isinstance(other._channel._link, held.HeldLink)
+        slow.undo()
+        assert place.held() == []
+        assert desk.runs.summaries() == []
+        assert place.holders() == [holder]
+    until(lambda: is_gone(holder), "the end of the holder")
 
 
 def change_known_hosts(place):
@@ -464,10 +488,62 @@ def test_hosts_shows_what_is_held_and_closes_it(place):
     assert re.search(rf"A +{place.sshd.user}@{ADDRESS}.* {holder}\n", shown)
     assert "launch hosts --close" in shown
     assert place.client.ok("hosts", "--close") == "A: its connection is closed\n"
-    until(lambda: is_gone(holder), "the end of the holder")
+    assert is_gone(holder)
     assert place.held() == []
-    assert place.sshd.streams() == 0
+    until(lambda: place.sshd.streams() == 0, "the end of the connection")
     assert place.client.ok("hosts", "--close") == "no connection is held\n"
+
+
+def test_close_gives_up_a_connection_that_is_just_being_made(place):
+    """Right behind the command that has left it, and while it waits for a host that is silent. The process has ended by then."""
+    place.client.ok("ps", "--host", "A")
+    said = place.client.ok("hosts", "--close")
+    assert place.holders() == []
+    assert said in (
+        "A: the connection that was being made for the next command is given up\n",
+        "A: its connection is closed\n",
+    )
+    with Link(ADDRESS, place.sshd.port) as link:
+        link.freeze()
+        held.note(place.host(address=link.address, port=link.port), needs_person=False)
+        held.leave()
+        until(lambda: link.accepted, "the process that connects")
+        assert len(place.holders()) == 1
+        assert held.close_all() == held.Closing([], ["A"])
+        assert place.holders() == []
+    assert [*(place.sockets / "launch").iterdir()] == []
+    assert held.close_all() == held.Closing([], [])
+
+
+def test_what_was_given_up_is_not_held_even_if_it_connects_meanwhile(place):
+    """Its mark is gone when it would listen."""
+    held.note(place.host(), needs_person=False)
+    held.leave()
+    (mark,) = held_socket.marks()
+    (pid,) = until(place.holders, "the process that connects")
+    mark.unlink()
+    until(lambda: is_gone(pid), "its end")
+    assert [*(place.sockets / "launch").iterdir()] == []
+
+
+def test_the_end_of_a_failed_attempt_leaves_no_mark(place):
+    """Nobody listens at the host's port."""
+    with socket.create_server((ADDRESS, 0)) as server:
+        port = server.getsockname()[1]
+    held.note(place.host(port=port), needs_person=False)
+    held.leave()
+    assert len(held_socket.marks()) == 1
+    until(lambda: not held_socket.marks(), "the end of the attempt")
+    assert held.close_all() == held.Closing([], [])
+
+
+def test_close_ends_a_holder_that_is_stopped(place):
+    """It says nothing, and holds a connection all the same."""
+    holder = place.leave(place.host())
+    os.kill(holder, signal.SIGSTOP)
+    assert [(one.host, one.pid) for one in held.close_all().held] == [("A", holder)]
+    assert is_gone(holder)
+    assert place.held() == []
 
 
 def test_what_is_in_use_is_closed_when_its_command_ends(place):

@@ -248,3 +248,17 @@ def test_the_latest_batch_is_the_one_that_was_made_last(queue):
 def test_a_folder_of_runs_that_a_batch_makes_is_not_committed(queue):
     """As one that a launch makes."""
     assert (queue.folder.parents[1] / ".gitignore").read_text() == "*\n"
+
+
+def test_a_batch_that_may_not_be_written_can_be_looked_at(client, small_disk, queue):
+    """A snapshot, or a colleague's folder, also where SQLite has not yet put all into its file."""
+    queue.step(queue.items()[0], R, run="261125-i1-abcdef", host="A")
+    shutil.copytree(queue.folder, small_disk / "batches" / "sweep", ignore=shutil.ignore_patterns("*-shm"))
+    assert (small_disk / "batches" / "sweep" / "queue.sqlite-wal").stat().st_size
+    client.runs.symlink_to(small_disk)
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    done = client.run("batch", "status", "sweep")
+    assert done.returncode == 0, done.stderr
+    assert "sweep: 3 items: 1 launching, 2 queued" in done.stdout
+    assert "sweep" in client.ok("batch", "list")
+    assert "2 items are queued" in client.run("ps").stderr

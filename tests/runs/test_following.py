@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -272,6 +273,17 @@ def test_what_tensorboard_could_not_write_only_at_its_end_is_told(client, full_d
     assert "succeeded" in said
 
 
+def test_a_launch_where_nothing_can_be_written_says_that_nothing_was_begun(client, small_disk):
+    """The host has no run of it, and keeps nothing."""
+    client.runs.symlink_to(small_disk)
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    done = client.run("--", "true")
+    assert done.returncode == 1
+    assert "Read-only file system\n  nothing was begun; when this is fixed, the same again\n" in done.stderr
+    assert "not affected" not in done.stderr
+    assert not [*(client.home / ".launch" / "runs").glob("*")]
+
+
 @pytest.mark.parametrize("refuses", ["full", "read-only"])
 def test_a_picture_that_cannot_be_written_is_told_with_its_path(client, small_disk, refuses):
     """A disk that is full, or one that may not be written: no traceback, no torso, and the older picture stays."""
@@ -359,3 +371,28 @@ def test_a_mirror_that_says_no_host_ends_no_listing(client, text):
     assert spoilt[-6:] in client.ok("ps")
     client.ok("logs", spoilt, "--host", "local")
     assert client.summary(spoilt)["problem"] is None
+
+
+INTERRUPTED_AS_IT_IS_BOUND = """
+import os, signal
+from launcher.runs.mirror import Mirror
+bind = Mirror.bind
+def bound(*words):
+    bind(*words)
+    os.kill(os.getpid(), signal.SIGINT)
+Mirror.bind = bound
+from launcher.cli import main
+main()
+"""
+
+
+def test_ctrl_c_just_before_the_start_leaves_a_run_that_is_named(client):
+    """Once it is on record here it is started, and nobody says that nothing is left of it: a rented machine would be kept for it."""
+    client.is_forked = False
+    client.program = [sys.executable, "-c", INTERRUPTED_AS_IT_IS_BOUND]
+    done = client.run("--", "true")
+    (run,) = [path.name for path in client.runs.glob("2*")]
+    assert done.returncode == 0, done.stderr
+    assert "nothing is left of it" not in done.stderr
+    assert "detached" in done.stderr
+    client.ok("attach", run)

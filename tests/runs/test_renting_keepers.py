@@ -467,3 +467,38 @@ def test_a_run_that_was_removed_on_its_kept_machine_leaves_the_machine(project):
     project.end_keepers()
     done = project.client.run("reconcile", "--adopt", rental.instance)
     assert (done.returncode, project.ours()) == (0, []), done.stderr
+
+
+def test_rm_of_a_run_on_a_kept_machine_says_what_stays_rented(project):
+    """And what ends it; a later launch does not send anybody to the run that was removed."""
+    project.table(keep=True)
+    project.client.seen(*ON_RENTED, "--", "python3", "train.py")
+    (rental,) = project.rentals()
+    short = rental.intent.run.rpartition("-")[2]
+    said = project.client.ok("rm", short)
+    assert re.search(r"is still rented: \$0\.\d\d so far, \$1\.99/h", said), said
+    ends = re.search(r"launch (reconcile --adopt \S+)$", said, re.MULTILINE).group(1)
+    assert ends == f"reconcile --adopt {rental.instance}"
+    project.table()
+    shown = project.client.seen(*ON_RENTED, "--", "python3", "train.py")
+    assert "is kept, at $1.99/h" in shown
+    assert f"launch {ends}" in shown
+    assert f"exec {short}" not in shown
+    assert project.client.run(*ends.split()).returncode == 0
+    assert project.ours() == []
+
+
+def test_stop_of_a_run_whose_machine_does_not_answer_says_what_it_costs(project):
+    """The machine is dead, and its provider lists it still: the rent, and what ends it in any case."""
+    project.client.script("import time; print('begun', flush=True); time.sleep(600)\n")
+    process = project.started("--", "python3", "train.py")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    project.instances.newest.kill()
+    (rental,) = project.rentals()
+    done = project.client.run("stop", rental.intent.run)
+    assert done.returncode == 4
+    assert re.search(r"its machine is still rented: \$0\.\d\d so far, \$1\.99/h", done.stderr), done.stderr
+    ends = re.search(r"launch (reconcile --adopt \S+ --force)$", done.stderr, re.MULTILINE).group(1)
+    assert project.client.run(*ends.split()).returncode == 0
+    assert project.ours() == []
