@@ -8,10 +8,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
+from _thread import start_new_thread
 from gc import freeze, set_threshold  # `gc` is a verb here
 from types import ModuleType
 
 _INTERRUPTED = 128 + signal.SIGINT
+_AGAIN_S = 0.02
+"""How long after a Ctrl-C that was lost it comes once more: the callback that lost it has ended then."""
 _GARBAGE = 200_000
 """Objects between two collections: at Python's 700 they are a tenth of the time in which the command line loads."""
 
@@ -38,6 +42,7 @@ def main() -> None:
 
     try:
         if is_heard and not completes:
+            sys.unraisablehook = _not_lost
             signal.signal(signal.SIGINT, signal.default_int_handler)
         app.main()
     except KeyboardInterrupt:
@@ -46,3 +51,16 @@ def main() -> None:
         if is_heard:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         freeze()  # Python would look for cycles once more in all that is there: 30 ms before the process is gone
+
+
+def _not_lost(lost: sys.UnraisableHookArgs) -> None:
+    """Have a Ctrl-C come once more that Python lost: it came in a callback, as an import has, out of which nothing is raised."""
+    if lost.exc_type is KeyboardInterrupt:
+        start_new_thread(_interrupt_again, ())
+    else:
+        sys.__unraisablehook__(lost)
+
+
+def _interrupt_again() -> None:
+    time.sleep(_AGAIN_S)
+    os.kill(os.getpid(), signal.SIGINT)

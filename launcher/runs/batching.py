@@ -170,14 +170,14 @@ class Batching:
 
     def run(self) -> Outcome:
         """Work until nothing is left to do, a person stops it, or Ctrl-C. What runs goes on after Ctrl-C."""
-        for item in self._items.values():
-            if item.state in (ItemState.RESERVED, ItemState.SUBMITTED):
-                self._start(item, self._settle)
-            elif item.state == ItemState.CONFIRMED:
-                self._note_cards(item)
-                self._start(item, self._follow, None)
         held = HeldInterrupts()
         try:
+            for item in self._items.values():
+                if item.state in (ItemState.RESERVED, ItemState.SUBMITTED):
+                    self._start(item, self._settle)
+                elif item.state == ItemState.CONFIRMED:
+                    self._note_cards(item)
+                    self._start(item, self._follow, None)
             while True:
                 if held.first is not None:
                     return self._leave(held)

@@ -104,6 +104,32 @@ def test_ctrl_c_has_no_traceback_while_modules_load(client, name, words):
     assert done.stderr == ""
 
 
+LOST = """
+import sys, threading, weakref
+from launcher.cli import app, main
+def work():
+    class Thing: pass
+    thing = Thing()
+    def cb(_):
+        import signal
+        signal.raise_signal(signal.SIGINT)
+    kept = weakref.ref(thing, cb)
+    del thing
+    threading.Event().wait(20)
+app.main = work
+main()
+"""
+
+
+def test_ctrl_c_in_a_callback_is_not_lost():
+    """Python raises nothing out of one, as an import has, and would print a traceback and go on."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOST], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode in (130, -2)
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize("name", ["typer", "launcher.cli.app", "launcher.runs.known_runs"])
 def test_ctrl_c_after_tab_shows_nothing(client, name):
     """A shell would print it into the line that is being typed."""
