@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from signal import raise_signal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -194,16 +195,22 @@ def begin(
     if dry_run:
         _preview(batch, is_sure=sure, as_json=as_json)
         return
+    from launcher.cli.batch_work import leaving
     from launcher.runs.batch_queue import Entry, make_queue
+    from launcher.runs.held_interrupts import HeldInterrupts
 
     if not sure:
         _agree(batch)
-    queue = make_queue(
-        batch.name,
-        batch.rules,
-        (Entry(draft.name, draft.as_json, draft.hosts, dict(draft.values)) for draft in batch.drafts),
-    )
-    with queue:
+    entries = (Entry(draft.name, draft.as_json, draft.hosts, dict(draft.values)) for draft in batch.drafts)
+    held = HeldInterrupts()  # once the batch is there, Ctrl-C says so
+    try:
+        queue = make_queue(batch.name, batch.rules, entries)
+    except BaseException:
+        held.release()
+        raise
+    with queue, leaving(queue):
+        if (came := held.release()) is not None:
+            raise_signal(came)
         _work(queue, detach=detach, as_json=as_json)
 
 

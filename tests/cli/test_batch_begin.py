@@ -1,6 +1,7 @@
 """What `launch batch` says before it begins anything: its help, its dry run, and what it asks."""
 
 import json
+import sys
 
 import pytest
 
@@ -103,3 +104,42 @@ def test_a_file_and_a_grid_are_one_too_many(sweep):
     done = sweep.run("batch", "sweep.toml", "--grid", "seed=1")
     assert (done.returncode, done.stdout) == (2, "")
     assert "sweep.toml and --grid: give one of them" in done.stderr
+
+
+WHILE_LOADING = """
+import signal, sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "launcher.cli.batch_work":
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+from launcher.cli import main
+main()
+"""
+AS_IT_IS_MADE = """
+import signal
+from launcher.runs import batch_queue
+make = batch_queue.make_queue
+def interrupted(*words):
+    signal.raise_signal(signal.SIGINT)
+    made = make(*words)
+    signal.raise_signal(signal.SIGINT)
+    return made
+batch_queue.make_queue = interrupted
+from launcher.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("program", [WHILE_LOADING, AS_IT_IS_MADE])
+@pytest.mark.parametrize("more", [[], ["--detach"]])
+def test_ctrl_c_leaves_no_batch_of_which_nothing_is_said(sweep, program, more):
+    """Before there is one it leaves none; after that it is named, with what removes it."""
+    sweep.is_forked, sweep.program = False, [sys.executable, "-c", program]
+    done = sweep.run("batch", "sweep.toml", *more)
+    assert (done.returncode, done.stdout) == (130, "")
+    is_there = (sweep.runs / "batches" / "sweep").exists()
+    assert is_there == (program == AS_IT_IS_MADE)
+    assert ("sweep: 2 items: 2 queued" in done.stderr) == is_there
+    assert ("launch batch stop sweep && launch batch rm sweep" in done.stderr) == is_there
