@@ -249,8 +249,8 @@ def print_stopped(queue: BatchQueue, stopped: Sequence[Stopped], *, as_json: boo
     else:
         say(f"{queue.name}: everything had ended")
     if rows and not as_json:
-        items = queue.items()
-        say(f"{queue.name}: {totals(map(state_of, items))}")
+        known = {one.item.number: one.state for one in stopped}  # another process may still record it
+        say(f"{queue.name}: {totals(known.get(item.number, state_of(item)) for item in queue.items())}")
         say(f"  what was stopped or dropped can be run again   launch batch resume {queue.name} --failed")
     if lost := [one for one in stopped if one.problem]:
         count = "1 run" if len(lost) == 1 else f"{len(lost)} runs"

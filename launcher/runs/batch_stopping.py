@@ -15,7 +15,7 @@ from launcher.errors import LaunchError, RunError, UnreachableError, UsageError
 from launcher.runs import departures, resolve, sent_record, tenancies
 from launcher.runs.batch_item import give_up_machine, why_ended
 from launcher.runs.batch_queue import PICTURE, RESULTS, BatchQueue, Work, Worker, take_work, worker_of
-from launcher.runs.batch_status import launches
+from launcher.runs.batch_status import launches, state_of
 from launcher.runs.control import runs_of
 from launcher.runs.control import stop as stop_run
 from launcher.runs.frozen_code import FOLDER as CODE
@@ -134,14 +134,14 @@ def _stop_at_a_place(queue: BatchQueue, items: Sequence[Item], *, now: bool, is_
     silent: str | None = None
     for item in items:
         if silent is not None and item.run is not None:
-            stopped.append(Stopped(item, str(item.state), silent))
+            stopped.append(Stopped(item, state_of(item), silent))
             continue
         try:
             stopped.append(_stop(queue, item, now=now, is_ours=is_ours))
         except LaunchError as error:
             problem = str(error).splitlines()[0]
             silent = problem if isinstance(error, UnreachableError) else None
-            stopped.append(Stopped(item, str(item.state), problem))
+            stopped.append(Stopped(item, state_of(item), problem))
     return stopped
 
 

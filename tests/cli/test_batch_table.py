@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
-from launcher.cli.batch_table import cells, shape
+from launcher.cli.batch_table import cells, print_stopped, shape
 from launcher.cli.batch_work import exit_code
 from launcher.runs.batch_queue import Entry, make_queue
 from launcher.runs.batch_status import ItemRow
+from launcher.runs.batch_stopping import Stopped
 from launcher.runs.batching import Outcome
 from launcher.runs.item_view import ItemView
 from launcher.values.batch import Rules
@@ -69,6 +70,18 @@ def test_two_thousand_queued_items_are_shown_by_one_query_and_without_what_reach
     assert "launcher.cli.batch_table" in found["loaded"]
     heavy = ("launcher.hosts", "launcher.planning", "launcher.runs.mirror", "launcher.values.record")
     assert not [name for name in found["loaded"] if name.startswith(heavy)]
+
+
+def test_stop_counts_what_its_table_shows(tmp_path, monkeypatch, capsys):
+    """Also while the process that works the batch is still to put the end of the runs on record."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LAUNCH_RUNS", raising=False)
+    with make_queue("sweep", Rules(), [Entry(f"i{number}", "{}", ("A",), {}) for number in (1, 2)]) as queue:
+        item = queue.items()[0]
+        for state in (ItemState.RESERVED, ItemState.SUBMITTED, ItemState.CONFIRMED):
+            item = queue.step(item, state)
+        assert print_stopped(queue, [Stopped(item, "stopped")], as_json=False) == 0
+    assert "sweep: 2 items: 1 stopped, 1 queued" in capsys.readouterr().out
 
 
 def _item(number, state, outcome=None):
