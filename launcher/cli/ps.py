@@ -233,7 +233,7 @@ def _why(row: Row) -> str:
     is_to_go_on = run.state in ("waiting", "interrupted", "reserved")
     if not (evidence or remedy or is_to_go_on):
         return ""
-    from launcher.runs.evidence import diagnosis, doubt, words
+    from launcher.runs.evidence import diagnosis, doubt, why_failed, words
 
     there = f" --host {row.host}" if row.is_foreign else ""
     if run.state in ("waiting", "interrupted"):
@@ -241,7 +241,7 @@ def _why(row: Row) -> str:
         return f"{what}   launch recover {run.short}{there}".strip()
     if run.state == "reserved":
         return f"{', '.join(words(evidence))}   launch attach {run.short}{there}".strip()
-    if why := diagnosis(evidence).get("why") or doubt(evidence):
+    if why := why_failed(evidence) or doubt(evidence):
         return why
     if remedy and not evidence and _is_of_now(remedy, run.attempt):
         return f"after {remedy.get('class')} in attempt {remedy.get('attempt')}: {remedy.get('text')}"

@@ -29,7 +29,7 @@ from launcher.runs import cards, resolve, tenancies
 from launcher.runs.batch_budget import Budget
 from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.control import runs_of
-from launcher.runs.evidence import diagnosis
+from launcher.runs.evidence import why_failed
 from launcher.runs.following import Watch, finish
 from launcher.runs.frozen_code import FrozenCode
 from launcher.runs.held_interrupts import NoInterrupts
@@ -372,7 +372,7 @@ def _recovered(host: Host, mirror: Mirror, view: ItemView, opening: Opening | No
 
 def why_ended(state: RunState) -> str | None:
     """Say in a line why a run is in its last state."""
-    why = diagnosis(state.evidence).get("why")
+    why = why_failed(state.evidence)
     return "; ".join(filter(None, (str(state.reason) if state.reason else None, why))) or None
 
 

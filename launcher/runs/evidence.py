@@ -12,6 +12,9 @@ MOST_CHARS = 100  # of a name that a host sends
 _GIVEN_UP = ("nan-divergence", "not-learning", "hang")
 """Classes of attempts that the agent gives up, and then ends with SIGKILL."""
 _DIAGNOSIS = ("line", "why", "mend")
+_LAST_LINE = "this is its last line"
+"""The end of words that speak of the line beside them."""
+MOST_OF_LINE = 160
 
 
 def words(evidence: object) -> list[str]:
@@ -31,6 +34,15 @@ def diagnosis(evidence: object) -> dict[str, str]:
     if not isinstance(evidence, dict) or not evidence.get("class"):
         return {}
     return {name: str(evidence[name]) for name in _DIAGNOSIS if evidence.get(name)}
+
+
+def why_failed(evidence: object) -> str | None:
+    """Return why a failure of a known class happened, in a line: with the log's last one, cut to fit, if the words speak of it."""
+    known = diagnosis(evidence)
+    why, line = known.get("why"), " ".join(known.get("line", "").split())
+    if why is None or not line or not why.endswith(_LAST_LINE):
+        return why
+    return f"{why}: {line if len(line) <= MOST_OF_LINE else line[: MOST_OF_LINE - 1] + '…'}"
 
 
 def doubt(evidence: object) -> str | None:

@@ -15,7 +15,7 @@ from launcher.hosts import Desk
 from launcher.planning import job_of
 from launcher.runs import build_settings, departures, env_file, resolve, secret_values, tenancies
 from launcher.runs.control import known_summary, listing, locate, summary_of
-from launcher.runs.evidence import diagnosis, words
+from launcher.runs.evidence import diagnosis, why_failed, words
 from launcher.runs.key_stays import check_key_stays
 from launcher.runs.lost_machines import reach
 from launcher.runs.mirror import Mirror
@@ -223,7 +223,7 @@ def _why_ended(summary: Summary | None) -> str:
     """Say why a run has ended instead of going on."""
     if summary is None:
         return ""
-    why = diagnosis(summary.evidence).get("why")
+    why = why_failed(summary.evidence)
     return f"{summary.state}: {summary.reason}" + (f"; {why}" if why else "")
 
 

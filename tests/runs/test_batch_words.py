@@ -111,6 +111,18 @@ def test_after_a_failure_the_next_commands_are_named(made):
     assert made.client.run("logs", run).returncode == 0
 
 
+def test_the_last_line_of_a_failed_item_is_shown_where_its_reason_speaks_of_it(made):
+    """As the item fails, in the table, its JSON and the table of results."""
+    items = [failing(item) for item in made.items(1)]
+    done = made.client.run("batch", made.write(items, host="local"))
+    why = "its log shows no error, and this is its last line: it fails"
+    assert why in done.stdout
+    assert made.rows()["i1"]["why"].endswith(why)
+    assert results(made)["i1"]["reason"].endswith(why)
+    assert why in made.client.ok("batch", "status")
+    assert why in made.client.ok("ps")
+
+
 def test_a_refusal_is_told_whole_with_how_the_file_is_mended(made):
     """The host has no such card, and there is a mend."""
     file = made.write(made.items(1), host="local", profile="l40s")
