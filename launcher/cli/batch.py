@@ -199,6 +199,7 @@ def begin(
     from launcher.runs.batch_queue import Entry, make_queue
     from launcher.runs.held_interrupts import HeldInterrupts
 
+    _check_costs(batch)
     if not sure:
         _agree(batch)
     entries = (Entry(draft.name, draft.as_json, draft.hosts, dict(draft.values)) for draft in batch.drafts)
@@ -234,6 +235,23 @@ def _batch(file: Path | None, grid: list[str], changes: dict[str, Any], only_gri
         )
     with make_stage("items") as stage:
         return read_batch(file, changes, stage.progress)
+
+
+def _check_costs(batch: Batch) -> None:
+    """Say which machines are kept after their runs. Raises RefusedError for what can never run within the batch's limit, UsageError without one."""
+    from launcher.runs.batch_budget import rented_hosts, spending_question
+
+    if not (hosts := rented_hosts(name for draft in batch.drafts for name in draft.hosts)):
+        return
+    from launcher.cli.screens import make_stage
+    from launcher.runs.batch_costs import check_fits, costs_of, keep_notes
+
+    spending_question([draft.hosts for draft in batch.drafts], batch.rules.max_cost)
+    with make_stage("prices"):
+        costs = costs_of(batch.drafts)
+    check_fits(costs, batch.rules.max_cost or 0.0)
+    for note in keep_notes(hosts):
+        complain(f"note: {note}")
 
 
 def _agree(batch: Batch) -> None:
@@ -414,13 +432,17 @@ def rm(
     Examples:
         launch batch rm sweep
     """
+    from launcher.cli.batch_table import left_rentals
     from launcher.cli.ending import shown_path
     from launcher.runs.batch_queue import open_queue
     from launcher.runs.batch_stopping import remove_batch
 
     with open_queue(name) as queue:
         _check_latest(name, queue.name, "rm", yes=yes)
+        still = left_rentals(queue)
         removed = remove_batch(queue)
+    for line in still:
+        complain(line)
     if as_json:
         from launcher.cli.answer import answer
         from launcher.cli.json_shapes import BatchRemoved

@@ -166,7 +166,7 @@ def who_works(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
 
 
 def left_rentals(queue: BatchQueue) -> list[str]:
-    """Say what is rented for a batch and costs money though no process here ends it in time; nothing if there is none."""
+    """Say what is rented for a batch and costs money though its run has ended, or no process here ends it in time; nothing if there is none."""
     if queue.max_cost is None:
         return []
     from launcher.runs.open_rentals import open_rentals
@@ -174,7 +174,9 @@ def left_rentals(queue: BatchQueue) -> list[str]:
 
     runs, found = queue.runs(), open_rentals(SystemClock().now())
     own = tuple(one for one in found.rentals if one.rental.intent.run in runs)
-    return [f"! {words}" for words in found._replace(rentals=own).warnings()]
+    ended = {item.run for item in queue.items(ItemState.ENDED)}
+    kept = [one.kept_words for one in own if one.is_kept and one.problem is None and one.run in ended]
+    return [f"! {words}" for words in (*found._replace(rentals=own).warnings(), *kept)]
 
 
 def how_to_go_on(queue: BatchQueue, items: Sequence[Item]) -> list[str]:

@@ -309,7 +309,8 @@ def follow_item(
         if tenant is not None:
             from launcher.runs.rent_ending import end_rent  # few runs are on a rented machine
 
-            end_rent(tenant, mirror, state.state, view)
+            shown = _aloud(lane, item, view) if tenant.tenancy.keeps else view
+            end_rent(tenant, mirror, state.state, shown)
     except MachineGoneError as error:
         if tenant is not None:
             raise

@@ -5,6 +5,7 @@ The provider is not asked: that is for `launch reconcile`.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,6 +61,16 @@ class OpenRental(NamedTuple):
         if self.is_unsettled:
             return "unsettled"
         return _DOING.get(self.rental.state, "another instance of its launch is being ended")
+
+    @property
+    def kept_words(self) -> str:
+        """What is said of a machine that goes on after its run, as its table says."""
+        intent = self.rental.intent
+        until = time.strftime("%d %b %H:%M", time.localtime(intent.deadline))
+        return (
+            f"{intent.type} of {self.run} is kept: {self.cost} so far, {dollars(intent.cents_per_hour)}/h, until its limit at {until}"
+            f"   end it   {RECONCILE} --adopt {self.rental.instance}"
+        )
 
     @property
     def problem(self) -> str | None:
