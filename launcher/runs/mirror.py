@@ -546,10 +546,11 @@ class Mirror:
         return state
 
     def last_step(self) -> Reached:
-        """Return the last step that is on record here, with its loss, by the newest folders that know of one.
+        """Return the last step that is on record here, with its loss, by the newest folders that know of one; else the last loss.
 
         A run's last record may be that of a contact, or of an attempt that was stopped before its first step.
         """
+        loss: float | str | None = None
         for folder in sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"), reverse=True)[:MOST_LOOKED_BACK]:
             state = _state(read_json(folder / "state.json"))
             if state is not None and state.step is not None and state.loss is not None:
@@ -559,7 +560,9 @@ class Mirror:
                 return Reached(state.step, reported.loss)
             if reported.step is not None:
                 return reported
-        return Reached()
+            if loss is None:
+                loss = reported.loss if state is None or state.loss is None else state.loss
+        return Reached(None, loss)
 
     def began(self) -> float | None:
         """Return when the run was made, by the host's clock."""
@@ -593,15 +596,19 @@ class Mirror:
 
 
 def _last_reported(path: Path) -> Reached:
-    """Return the last step with a loss that the training reported in a folder's events."""
+    """Return the last step with a loss that the training reported in a folder's events; without any step, the last loss."""
+    without_step = Reached()
     for line in reversed(_end_of(path).splitlines()):
         event = parse_event(line)
-        if event is None or event.kind != "metric" or event.rank != 0 or event.step is None:
+        if event is None or event.kind != "metric" or event.rank != 0:
             continue
         loss = event.values.get("loss")
-        if isinstance(loss, int | float | str):
+        if not isinstance(loss, int | float | str):
+            continue
+        if event.step is not None:
             return Reached(event.step, loss)
-    return Reached()
+        without_step = without_step if without_step.loss is not None else Reached(None, loss)
+    return without_step
 
 
 def _end_of(path: Path) -> bytes:

@@ -147,6 +147,18 @@ def test_the_host_of_a_full_disk_is_named():
     assert Trouble(what="its agent is frozen", since_s=25).on("lab").words == "its agent is frozen for 25 s"
 
 
+def test_a_script_that_prints_no_steps_shows_its_last_loss(tmp_path):
+    """Of the heartbeat while it runs, of its end after that; a step that is known goes before it."""
+    run, folder = held(tmp_path)
+    folder.write_state("running", attempt=1, step=None, loss=None)
+    write_over(folder.heartbeat, json.dumps({"step": None, "loss": 0.5}))
+    assert summary(run, folder.read_state())["loss"] == 0.5
+    folder.write_state("succeeded", attempt=1, step=None, loss=0.4)
+    line = summary(run, folder.read_state())
+    assert (line["step"], line["loss"]) == (None, 0.4)
+    folder.release()
+
+
 def test_a_run_that_waits_or_is_mended_shows_the_last_step_that_is_known(tmp_path):
     """Until its new attempt has trained one. An agent that died left its last step in the heartbeat alone."""
     run, folder = held(tmp_path)

@@ -704,6 +704,18 @@ def test_the_last_step_and_its_loss_outlive_a_record_that_has_none(mirror, ended
     assert (mirror.state().state, mirror.last_step()) == ("stopped", (43, 1 / 3))
 
 
+@pytest.mark.parametrize("state", [None, {"state": "running"}, {"state": "succeeded", "loss": 0.25}])
+def test_the_last_loss_is_known_of_a_script_that_prints_no_steps(mirror, state):
+    """As the Trainer of Hugging Face prints it: by its epoch."""
+    told = {"version": 1, "time": 1.0, "kind": "metric"}
+    metrics = [{**told, "values": {"loss": 1 / n, "epoch": n}} for n in (1, 2, 4)]
+    (mirror.folder / "0001").mkdir(parents=True, exist_ok=True)
+    (mirror.folder / "0001" / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in metrics))
+    if state is not None:
+        (mirror.folder / "0001" / "state.json").write_text(json.dumps(state))
+    assert mirror.last_step() == (None, 0.25)
+
+
 def test_what_a_run_is_bound_to_is_on_the_disk_before_it_begins(tmp_path, monkeypatch):
     """With the folders that lead there, also if an earlier command wrote the same and died: after a power cut it is known where the run is."""
     synced, sync = [], os.fsync

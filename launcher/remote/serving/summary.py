@@ -77,15 +77,19 @@ def _kind_and_engine(runtime: dict[str, Any]) -> dict[str, Any]:
 
 
 def _last_progress(run: Run) -> dict[str, Any]:
-    """Return the record with the last step that is known of the run; empty if the newest few folders know none.
+    """Return the record with the last step that is known of the run, else with the last loss: a script may print no steps.
 
-    A run that waits, or is being mended, shows it until its next attempt has trained a step.
+    Empty if the newest few folders know neither. A run that waits, or is being mended, shows it until its next attempt has trained
+    a step.
     """
+    without_step: dict[str, Any] = {}
     for folder in itertools.islice(run.newest(), MOST_LOOKED_BACK):
-        known = [one for one in (folder.read_state(), folder.read_heartbeat()) if one.get("step") is not None]
-        if known:
+        state, beat = folder.read_state(), folder.read_heartbeat()
+        if known := [one for one in (state, beat) if one.get("step") is not None]:
             return max(known, key=lambda one: one["step"])  # an agent that died has written no end
-    return {}
+        newest = (state, beat) if state.get("state") in TERMINAL else (beat, state)
+        without_step = without_step or next((one for one in newest if one.get("loss") is not None), {})
+    return without_step
 
 
 def _last_remedy(run: Run) -> dict[str, Any] | None:
