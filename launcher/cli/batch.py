@@ -16,7 +16,6 @@ from launcher.cli.options import (
     AcceptFlag,
     CardOption,
     ColorOption,
-    DetachFlag,
     JobOption,
     JsonFlag,
     SecretOption,
@@ -94,6 +93,13 @@ CostOption = Annotated[
     typer.Option(metavar="DOLLARS", help="Rent machines for at most this much, for all items together."),
 ]
 
+DetachFlag = Annotated[
+    bool,
+    typer.Option(
+        "--detach", help="Have a process in the background work the batch; say how to look at it, and exit."
+    ),
+]
+
 LatestFlag = Annotated[
     bool, typer.Option("--yes", "-y", help="Go on without asking which batch the latest is.")
 ]
@@ -165,6 +171,10 @@ def begin(
         launch batch --grid settings.learning_rate=1e-4,3e-4 --grid seed=1,2 --host lab,l40s
         launch batch --grid lr=1e-4,3e-4 --host lab -- python train.py --lr {lr}
     """
+    if ctx.obj is not None and not ctx.obj:
+        raise UsageError(
+            "a command must follow --\n  example   launch batch --grid lr=1e-4,3e-4 -- python train.py --lr {lr}"
+        )
     if fail_fast and max_failures is not None:
         raise UsageError("--fail-fast is --max-failures 1: give one of them")
     from launcher.runs.resolve import changed_values
@@ -351,10 +361,11 @@ def resume(
         launch batch resume
         launch batch resume sweep --failed
         launch batch resume sweep --failed --max-failures 5
+        launch batch resume sweep --json
     """
     from launcher.cli.batch_table import tell_mended
-    from launcher.runs.batch_queue import open_queue, take_work
-    from launcher.runs.batch_stopping import queue_again
+    from launcher.runs.batch_queue import open_queue, take_work, worker_of
+    from launcher.runs.batch_stopping import queue_again, worker_words
     from launcher.runs.frozen_code import forget
 
     limits = {"max_parallel": max_parallel, "max_failures": max_failures, "max_cost": max_cost}
@@ -380,9 +391,11 @@ def resume(
                 held.release()
         elif new_code or changes:
             what = " and ".join(["the code"] * new_code + ["the limits"] * bool(changes))
+            worker = worker_of(queue)
+            pid = "PID" if worker is None else worker.pid
             raise UsageError(
-                f"{queue.name}: it is being worked on, with {what} that it began with\n"
-                "  first   Ctrl-C in that command, which leaves what runs"
+                f"{queue.name}: {worker_words(queue)} works it, with {what} that it began with\n"
+                f"  first   Ctrl-C in that command, or   kill {pid}   of one in the background; what runs goes on"
             )
         elif failed:
             queue.wish_again()

@@ -10,7 +10,16 @@ from launcher.cli.columns import Column, Layout, lay_out, print_columns
 from launcher.cli.figures import age_text, duration_text
 from launcher.cli.say import complain, say
 from launcher.errors import RunError
-from launcher.runs.batch_queue import FILE, BatchQueue, Work, Worker, names, open_queue, worker_of
+from launcher.runs.batch_queue import (
+    FILE,
+    BatchQueue,
+    Work,
+    Worker,
+    batches_folder,
+    names,
+    open_queue,
+    worker_of,
+)
 from launcher.runs.batch_status import ItemRow, age_s, rows_of, state_of, totals, values_text
 from launcher.runs.batch_usage import HOUR_S, Usage, Used
 from launcher.values.queued_item import DROPPED, REFUSED, Item, ItemState
@@ -83,7 +92,7 @@ def cells(row: ItemRow) -> tuple[str, ...]:
         row.name,
         row.short,
         row.host or "-",
-        row.state,
+        row.state if row.tries < 2 else f"{row.state}, try {row.tries}",
         step,
         loss,
         "-" if age is None else age_text(age),
@@ -224,7 +233,10 @@ def print_list(*, as_json: bool) -> None:
             print_batch(name, items, worker)
         return
     if not found:
-        say("no batches yet", "  next   launch batch FILE.toml")
+        say(
+            f"no batches in {batches_folder()}: they are in the folder where they were made",
+            "  next   launch batch FILE.toml",
+        )
         return
     columns = Column("BATCH"), Column("ITEMS", 20), Column("WORKED BY", 12, drop=1)
     print_columns(

@@ -224,6 +224,24 @@ def _tell_results(queue: BatchQueue, items: Sequence[Item], results: Results, *,
         complain(f"  curves   {shown_path(results.picture)}")
     for problem in results.problems:
         complain(f"  {problem}")
+    if left := _left_there(queue, items, results):
+        complain(f"  files    {left}")
+
+
+def _left_there(queue: BatchQueue, items: Sequence[Item], results: Results) -> str | None:
+    """Say whose files are on their hosts alone, as `artifacts` says; None if there are none. What was rented has sent all before its end."""
+    artifacts, home = queue.rules.artifacts, None if results.best is None else results.best.item
+    there = [item for item in items if item.run is not None and (artifacts == "none" or item.name != home)]
+    if artifacts == "all" or not there:
+        return None
+    from launcher.runs import resolve
+
+    known = resolve.hosts()
+    if not (there := [one for one in there if one.host not in known or known[one.host].lambda_cloud is None]):
+        return None
+    run = (there[0].run or "").rpartition("-")[2]
+    runs = "1 run" if len(there) == 1 else f"{len(there)} runs"
+    return f"artifacts = {artifacts}: what {runs} wrote did not come home   launch pull {run}    ({there[0].name})"
 
 
 @contextlib.contextmanager

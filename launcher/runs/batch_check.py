@@ -25,6 +25,7 @@ from launcher.values.job import Job
 from launcher.values.plan import Finding
 
 TOLD_EVERY = 100
+_SECRET_OPTION = re.compile(r"launch (?:-s|--secret) (\w+)")
 Tell = Callable[[str], None]
 _BY_THE_WORKER = ("attention", "batch", "compile", "loader_workers", "method", "seed", "settings", "steps")
 """The keys of a job that reach its script only if it asks the worker for them."""
@@ -154,7 +155,8 @@ class _Checker:
             try:
                 secret_values.values(job.model_copy(update={"secrets": (name,)}), resolved.values)
             except UsageError as error:
-                self._mistakes.add(draft.place_of("secrets"), str(error))
+                words = str(error).removesuffix(secret_values.FROM_A_FILE)
+                self._mistakes.add(draft.place_of("secrets"), words)
         if draft.run not in self._reads_worker:
             self._reads_worker[draft.run] = job.adapt or uses_worker(job, task.code)
 
@@ -176,7 +178,8 @@ class _Checker:
 
 
 def _own_words(words: str, key: str) -> str:
-    """Return an error's words about a key without the place that a launch would name: the batch's file has its own."""
+    """Return an error's words about a key without the place and the option that a launch would name: the batch's file has its own."""
+    words = _SECRET_OPTION.sub(r'secrets = ["\1"]', words)
     before, with_set, after = words.partition(" with --set: ")
     if with_set:
         words = after if key else f"{before}: {after}"

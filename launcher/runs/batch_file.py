@@ -101,6 +101,10 @@ def _batch(written: BatchFile, name: str, mistakes: Mistakes, tell: Tell) -> Bat
     places = [f"run.{number}" for number, _ in enumerate(written.run, start=1)] or [""]
     for place, one in (("", written), *(zip(places, written.run, strict=True) if written.run else ())):
         _check_keys(one, place, mistakes)
+    if written.artifacts == "best" and written.best is None:
+        mistakes.add(
+            "artifacts", '"best": which run that is, no best says\n  for example   best = "loss:min"'
+        )
     if "matrix" in written.model_fields_set and not written.matrix:
         mistakes.add("matrix", "is empty: nothing would be multiplied")
     matrix = multiply(written.matrix, mistakes)
@@ -163,12 +167,15 @@ class _Maker:
         self._words = run.command or (() if run.job else batch.command)
         found = {hole[2] for word in self._words for hole in _HOLE.finditer(word) if not hole[1]}
         self._named = found & set(matrix.written_as)
+        meant: set[str] = set()
         for key in sorted(found - self._named):
             known = [one for one in matrix.written_as if one not in found]
-            words = f"{{{key}}}: the matrix has no key '{key}'{nearest(key, known)}\n  the text itself   {{{{{key}}}}}"
+            guess = nearest(key, known)
+            meant |= {one for one in known if f"'{one}'" in guess}
+            words = f"{{{key}}}: the matrix has no key '{key}'{guess}\n  the text itself   {{{{{key}}}}}"
             mistakes.add(self._key("command"), words)
         self._unknown = {key for key in matrix.written_as if key not in self._named and not _is_known(key)}
-        for key in self._unknown:
+        for key in self._unknown - meant:
             lacking = (
                 f"{f'{place}: ' if place else ''}the command has no {{{key}}}, and " if self._words else ""
             )

@@ -25,7 +25,7 @@ from launcher.errors import (
     UsageError,
 )
 from launcher.hosts import Desk
-from launcher.runs import cards, resolve, tenancies
+from launcher.runs import cards, resolve, secret_values, tenancies
 from launcher.runs.batch_budget import Budget
 from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.control import runs_of
@@ -121,7 +121,7 @@ def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
     except CardBusyError as error:
         return _put_back(lane.queue, item, Verdict.BUSY, _line(error))
     except (RefusedError, UsageError) as error:
-        return _put_back(lane.queue, item, Verdict.REFUSED, str(error).removeprefix(cards.REFUSED))
+        return _put_back(lane.queue, item, Verdict.REFUSED, _own_words(error))
     except AgentError as error:
         if error.code == RUN_EXISTS:
             return settle(lane, item, view)
@@ -375,6 +375,11 @@ def why_ended(state: RunState) -> str | None:
     """Say in a line why a run is in its last state."""
     why = why_failed(state.evidence)
     return "; ".join(filter(None, (str(state.reason) if state.reason else None, why))) or None
+
+
+def _own_words(error: LaunchError) -> str:
+    """Return why an item was refused, without what only a launch says."""
+    return str(error).removeprefix(cards.REFUSED).removesuffix(secret_values.FROM_A_FILE)
 
 
 def _line(error: LaunchError) -> str:

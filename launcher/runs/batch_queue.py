@@ -551,7 +551,8 @@ def open_queue(name: str | None) -> BatchQueue:
     known = names()
     if not known:
         raise UnknownNameError(
-            "no batch here\n  next   launch batch FILE.toml     or   launch batch --grid KEY=V1,V2"
+            f"no batch in {batches_folder()}: they are in the folder where they were made\n"
+            "  next   launch batch FILE.toml     or   launch batch --grid KEY=V1,V2"
         )
     chosen = known[-1] if name is None else name
     if chosen not in known:

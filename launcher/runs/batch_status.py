@@ -42,7 +42,7 @@ class ItemRow(NamedTuple):
     """An item as a table shows it. `state` is its run's where it has one, else the queue's word.
 
     `seen` is when its host was last heard, in seconds since 1970. `why` says what it waits for, or why it ended. `took` is how long
-    all of its runs took together, `cents` what was rented for it has cost; None if there was none.
+    all of its runs took together, `cents` what was rented for it has cost; None if there was none. `tries` is how many of them began.
     """
 
     name: str
@@ -57,6 +57,7 @@ class ItemRow(NamedTuple):
     values: Mapping[str, Any]
     took: Took | None = None
     cents: int | None = None
+    tries: int = 1
 
     @property
     def short(self) -> str:
@@ -80,6 +81,7 @@ def rows_of(
     for item in items:
         took, cents = used.took.get(item.number), used.cents.get(item.number)
         row = _row(item, live.get(item.number))._replace(took=took, cents=cents)
+        row = row._replace(tries=used.tries.get(item.number, 1))
         waits = item.state == ItemState.QUEUED and (item.why is None or item.why.startswith(WAITS))
         rows.append(row if is_worked or not waits else row._replace(why=UNWORKED))
     return rows

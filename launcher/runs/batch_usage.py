@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,10 +28,14 @@ class Took(NamedTuple):
 
 
 class Used(NamedTuple):
-    """What each item has taken with all of its tries, by its number: time, and cents for what was rented. One that never began is in neither."""
+    """What each item has taken with all of its tries, by its number: time, cents for what was rented, and how many tries began.
+
+    One that never began is in none of them.
+    """
 
     took: Mapping[int, Took]
     cents: Mapping[int, int]
+    tries: Mapping[int, int]
 
     @property
     def total(self) -> Took:
@@ -41,7 +46,7 @@ class Used(NamedTuple):
         return total
 
 
-NOTHING = Used({}, {})
+NOTHING = Used({}, {}, {})
 
 
 class Usage:
@@ -55,11 +60,13 @@ class Usage:
     def now(self, items: Collection[int] | None = None) -> Used:
         """Return what each item, or each of some numbers, has taken until now, as far as its host was heard."""
         took: dict[int, Took] = {}
+        tries = Counter[int]()
         runs = self._queue.runs(items)
         for run, number in runs.items():
             if (one := self._took(run)) is not None:
                 took[number] = took.get(number, Took()).plus(one)
-        return Used(took, self._cents(runs))
+                tries[number] += 1
+        return Used(took, self._cents(runs), tries)
 
     def _took(self, run: str) -> Took | None:
         if run in self._ended:

@@ -23,6 +23,8 @@ _OURS = {"PATH", "HOME", "PYTHONPATH", "PYTHONHOME", "PYTHONUNBUFFERED", "CUDA_V
 _OUR_PREFIXES = ("LAUNCH_", "LD_", "DYLD_")
 _RECORDED = ("command", "model", "teacher", "data", "settings", "variables", "requirements", "code", "name")
 NO_VALUES = HiddenValues()
+FROM_A_FILE = "     or a file that has it   --env-file FILE"
+"""The end of what is said of a secret that is not set; a batch has no such option."""
 
 
 def with_names(job: Job, names: Sequence[str]) -> Job:
@@ -119,9 +121,7 @@ def check_recorded(job: Job, known: Mapping[str, str], given: HiddenValues = NO_
 def _value(name: str) -> str:
     value = os.environb.get(name.encode(), b"").decode("utf-8", "surrogateescape")
     if not value:
-        raise UsageError(
-            f"secret {name}: it is not set here\n  set it   export {name}=…     or a file that has it   --env-file FILE"
-        )
+        raise UsageError(f"secret {name}: it is not set here\n  set it   export {name}=…{FROM_A_FILE}")
     if _is_in_every_log(value):
         raise UsageError(f"secret {name}: {_TOO_COMMON} cannot be hidden in what the run writes")
     return value

@@ -143,3 +143,27 @@ def test_ctrl_c_leaves_no_batch_of_which_nothing_is_said(sweep, program, more):
     assert is_there == (program == AS_IT_IS_MADE)
     assert ("sweep: 2 items: 2 queued" in done.stderr) == is_there
     assert ("launch batch stop sweep && launch batch rm sweep" in done.stderr) == is_there
+
+
+@pytest.mark.parametrize("words", [["--grid", "seeds=2"], ["sweep.toml"]])
+def test_nothing_after_the_dashes_is_no_demo(sweep, words):
+    """It is refused with an example."""
+    done = sweep.run("batch", *words, "--dry-run", "--")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a command must follow --" in done.stderr
+
+
+def test_the_help_of_detach_speaks_of_the_batch(client):
+    """And not of a run to attach to."""
+    for words in (["--help"], ["resume", "--help"]):
+        said = " ".join(client.ok("batch", *words).split())
+        assert "Have a process in the background work the batch" in said
+        assert "how to attach" not in said
+
+
+def test_a_folder_without_batches_is_named(client):
+    """They are in the folder where they were made, which may be another one."""
+    where = f"{client.runs / 'batches'}: they are in the folder where they were made"
+    assert f"no batches in {where}" in client.ok("batch", "list")
+    done = client.run("batch", "resume")
+    assert (done.returncode, f"no batch in {where}" in done.stderr) == (2, True)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from launcher.cli.batch_table import shape, spent
+from launcher.cli.batch_table import cells, shape, spent
 from launcher.runs.batch_queue import Entry, make_queue
 from launcher.runs.batch_status import rows_of
 from launcher.runs.batch_usage import Took, Usage
@@ -48,6 +48,12 @@ def test_all_tries_of_an_item_count_and_a_run_on_two_gpus_counts_twice(queue):
     write(OTHER, 1800.0, 1)
     used = Usage(queue).now()
     assert used.took == {1: Took(4200.0, 8400.0), 2: Took(1800.0, 1800.0)}
+    assert used.tries == {1: 2, 2: 1}
+    assert [cells(row)[3] for row in rows_of(queue.items(), used=used)] == [
+        "succeeded, try 2",
+        "succeeded",
+        "queued",
+    ]
     assert spent(queue, used) == "; 1 h 40 m of runs, 2.83 GPU hours"
     shown = [shape(row) for row in rows_of(queue.items(), used=used)]
     assert [one.hours for one in shown] == [4200 / 3600, 0.5, None]

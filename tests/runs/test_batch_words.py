@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import signal
 import sys
 
@@ -254,9 +255,42 @@ def test_limits_are_not_changed_under_a_process_that_works_the_batch(made):
     process = made.client.start("batch", file)
     until(lambda: made.noted("begin").total() == 1, "the item")
     done = made.client.run("batch", "resume", "--max-parallel", "3")
-    assert (done.returncode, "it is being worked on, with the limits" in done.stderr) == (2, True)
-    made.go_on()
+    assert done.returncode == 2
+    assert f"process {process.pid} on " in done.stderr
+    assert " works it, with the limits that it began with" in done.stderr
+    assert (
+        f"Ctrl-C in that command, or   kill {process.pid}   of one in the background; what runs goes on"
+        in done.stderr
+    )
+    os.kill(process.pid, signal.SIGTERM)
     process.communicate(timeout=60)
+    assert process.returncode == 143
+    made.go_on()
+    assert made.client.run("batch", "resume", "--max-parallel", "3").returncode == 0
+    assert made.noted("begin") == made.noted("end") == {"i1": 1}
+
+
+@pytest.mark.parametrize(("artifacts", "left"), [("none", "2 runs"), ("best", "1 run")])
+def test_the_end_says_what_did_not_come_home(made, artifacts, left):
+    """As `artifacts` says, with what brings it; of a best that no run has reported too."""
+    file = made.write(made.items(2), host="local", best="loss:min")
+    said = made.client.run("batch", file, "--artifacts", artifacts).stderr
+    assert f"files    artifacts = {artifacts}: what {left} wrote did not come home   launch pull " in said
+    assert made.client.run("batch", "resume").stderr.count(f"what {left} wrote did not come home") == 1
+    run = said.partition("launch pull ")[2].split()[0]
+    made.client.ok("pull", run)
+    assert [*made.client.runs.glob(f"*-{run}/outputs/out/result")]
+
+
+def test_a_try_after_a_failed_one_is_told_in_the_table(made):
+    """And counted in results.csv."""
+    file = made.write([failing(item) for item in made.items(1)], host="local")
+    made.client.run("batch", file)
+    assert results(made)["i1"]["tries"] == "1"
+    done = made.client.run("batch", "resume", "--failed")
+    assert "failed, try 2" in done.stdout
+    assert "failed, try 2" in made.client.ok("batch", "status")
+    assert (results(made)["i1"]["tries"], made.rows()["i1"]["state"]) == ("2", "failed")
 
 
 def test_hosts_that_are_silent_are_asked_again_aloud(made):
