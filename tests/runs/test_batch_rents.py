@@ -344,6 +344,8 @@ def test_what_is_kept_is_said_with_its_price_and_what_ends_it(made, lambda_cloud
     assert err.count(ends) == 2
     assert f"! gpu_1x_a100 of {rental.intent.run} is kept: $" in made.client.ok("batch", "status")
     assert "/h, until its limit at " in made.client.ok("batch", "status")
+    lambda_cloud.clock.sleep(600)
+    assert made.rows()["i1"]["cost"] >= 0.33, "it is billed meanwhile"
     stopped = made.client.run("batch", "stop", "sweep")
     assert (stopped.returncode, ends in stopped.stderr) == (0, True)
     removed = made.client.run("batch", "rm", "sweep")
