@@ -9,12 +9,10 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from launcher.hosts import ahead, held_socket
-from launcher.hosts.ssh_config import names_and_patterns
-from launcher.runs.catalogue import user_folder
-from launcher.values import login_text
+if TYPE_CHECKING:  # other verbs do without all that reaches hosts
+    from launcher.hosts.ahead import Destination
 
 PROJECT_FILE = Path("launch.toml")
 _VERBS = ("run", "ps", "probe")
@@ -35,6 +33,8 @@ def begin(words: Sequence[str]) -> None:
     except (OSError, ValueError, RecursionError):
         return
     if destination is not None:
+        from launcher.hosts import ahead
+
         ahead.begin(destination)
 
 
@@ -47,8 +47,14 @@ def _hosts(words: Sequence[str]) -> Iterator[str]:
             yield word.removeprefix("--host=")
 
 
-def _destination(hosts: list[str], *, is_launch: bool) -> ahead.Destination | None:
+def _destination(hosts: list[str], *, is_launch: bool) -> Destination | None:
     """Return how the host is reached; None for this machine, an account, and what is not clear."""
+    from launcher.hosts import held_socket
+    from launcher.hosts.ahead import Destination
+    from launcher.hosts.ssh_config import names_and_patterns
+    from launcher.runs.catalogue import user_folder
+    from launcher.values import login_text
+
     tables: dict[str, Any] = {}
     default = None
     for path in (user_folder() / "hosts.toml", PROJECT_FILE):
@@ -74,4 +80,4 @@ def _destination(hosts: list[str], *, is_launch: bool) -> ahead.Destination | No
     login_text.address(texts["address"])  # raises ValueError
     login_text.user(texts.get("user", ""))
     port = table.get("port")
-    return ahead.Destination(**texts, port=port if isinstance(port, int) else None)
+    return Destination(**texts, port=port if isinstance(port, int) else None)
