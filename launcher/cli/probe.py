@@ -27,6 +27,7 @@ def probe(
         launch probe --host lab
         launch probe --host lab --json > lab.json
     """
+    from launcher.cli.patience import waiting_for
     from launcher.errors import UnknownNameError
     from launcher.runs import resolve
     from launcher.runs.kaggle_account import quota_or_why
@@ -35,7 +36,7 @@ def probe(
     from launcher.runs.run_desk import connect
 
     place = resolve.host(host)
-    with connect(place) as desk:
+    with waiting_for(place.name), connect(place) as desk:
         facts = ask(desk, place)
     hours = quota_or_why(place.kaggle) if place.kaggle is not None else None
     problem: list[str] = []

@@ -51,7 +51,11 @@ def ps(
         return listing(host, tuple(state or ()), limit)
 
     if not watch:
-        _show(look(), host, is_chosen=bool(state), as_json=as_json)
+        from launcher.cli.patience import waiting_for
+
+        with waiting_for(host or "the hosts of runs that go on"):
+            rows = look()
+        _show(rows, host, is_chosen=bool(state), as_json=as_json)
         return
     from launcher.cli.watching import watch as watch_rows
 

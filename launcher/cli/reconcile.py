@@ -217,9 +217,16 @@ def _things(reports: list[Report]) -> list[RentedThing]:
 
 def _cents(judged: Judged, now: float) -> int | None:
     """Return what a machine has cost; what it may have cost if nobody knows whether there is one."""
+    from launcher.values.renting import RentalState
+
     if judged.rental is None:
         return None
-    return judged.rental.time_cents(now) if judged.verdict == "unsettled" else judged.rental.cents_at(now)
+    rental = judged.rental
+    is_unrecorded = (
+        rental.state is RentalState.INTENT and judged.instance is not None
+    )  # listed, and not on record
+    is_billed = judged.verdict == "unsettled" or is_unrecorded
+    return rental.time_cents(now) if is_billed else rental.cents_at(now)
 
 
 def _cost(row: RentedThing) -> str:

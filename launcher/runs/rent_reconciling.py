@@ -165,7 +165,7 @@ def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: b
             done = reconcile(renter, wanted | unsure, adopted, bringing, report=stage.progress)
         for ending in done.left:
             view.note(_still_listed(renter, ending))
-        return _report(renter, done)
+        return _report(renter, done._replace(ended=(*_ended_of(found, renter, done.ended), *done.ended)))
     finally:
         account.close()
 
@@ -224,6 +224,15 @@ def _bringing(found: Sequence[RentedMachine], renter: Renter, view: View) -> set
                 break
             look_again_after(LOOK_S)
     return bringing
+
+
+def _ended_of(found: Sequence[RentedMachine], renter: Renter, done: Collection[Ending]) -> Iterator[Ending]:
+    """Yield the machines that were ended when their files had come home, and not by the look at the list after that."""
+    for one in found:
+        rental = renter.known(one.rental)
+        is_told = any(rental.instance == ending.instance for ending in done)
+        if rental.instance is not None and not rental.is_open and not is_told:
+            yield Ending(rental.instance, rental.why or "its run has ended", rental)
 
 
 def _still_listed(renter: Renter, ending: Ending) -> str:

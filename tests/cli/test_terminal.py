@@ -1,5 +1,6 @@
 """What reaches a person's terminal: no escape of a host's, a cursor that is there in the end, and a whole log."""
 
+import contextlib
 import io
 import json
 import os
@@ -7,13 +8,16 @@ import pty
 import re
 import shutil
 import signal
+import socket
 import subprocess
+import threading
 import time
 
 import pytest
 from rich.console import Console
 from rich.text import Text
 from testbed.client import LAUNCH, processes_of, until
+from testbed.pty_run import in_terminal
 from typer import Exit
 
 from launcher.cli import follow
@@ -482,3 +486,27 @@ def test_lines_that_attach_shows_are_whole(client):
     (client.home / "go2").touch()
     out, _ = process.communicate(timeout=60)
     assert out == "first é second € third\nthe reason\n"
+
+
+@pytest.mark.parametrize("words", [["probe"], ["ps"]])
+def test_who_waits_for_a_silent_host_sees_what_for(client, words):
+    """After a second, and the line goes away again; a pipe gets none."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:
+            for _ in range(2):
+                with server.accept()[0] as link:
+                    link.settimeout(3)
+                    with contextlib.suppress(TimeoutError):
+                        while link.recv(1 << 16):
+                            pass
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        port = server.getsockname()[1]
+        client.script(f'[hosts.hang]\naddress = "127.0.0.1"\nport = {port}\nuser = "me"\n', "launch.toml")
+        text = in_terminal(client, *words, "--host", "hang", columns=100)
+        assert "waiting for hang\r\x1b[K" in text
+        assert text.rpartition("\r\x1b[K")[2].startswith("hang")
+        assert "waiting" not in client.run(*words, "--host", "hang").stderr
+        thread.join()
