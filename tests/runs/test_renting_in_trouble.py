@@ -499,3 +499,35 @@ def test_a_second_stop_while_the_machine_goes_back_says_so(project):
     )
     project.until_gone()
     project.until_left()
+
+
+def test_what_reconcile_has_ended_is_in_its_list_with_its_cost(project):
+    """Its client is dead, and its time is up: the log comes home first, and then it is ended."""
+    killed(project)
+    project.clock.sleep(5 * 3600)
+    done = project.client.run("reconcile")
+    assert done.returncode == 0, done.stderr
+    (rental,) = project.rentals()
+    (row,) = [line for line in done.stdout.splitlines() if line.startswith(rental.instance)]
+    assert f"${rental.cents / 100:.2f}" in row
+    assert "ended" in row
+    assert "nothing is rented" not in done.stdout
+
+
+def test_an_orphan_costs_something_before_it_is_ended_too(project):
+    """Its client was killed before it knew the instance: a dry run says what it costs, as the end does."""
+
+    def kill(line):
+        if line["call"] == "launch":
+            process.kill()
+
+    project.service.after = kill
+    process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
+    process.communicate(timeout=60)
+    project.service.after = lambda _line: None
+    project.clock.sleep(600)
+    (one,) = project.ours()
+    shown = project.client.run("reconcile", "--dry-run").stdout
+    (row,) = [line for line in shown.splitlines() if line.startswith(one)]
+    assert "orphan" in row
+    assert re.search(r"\$0\.[1-9]\d", row), row
