@@ -17,7 +17,8 @@ from launcher.values.host import Host
 from launcher.values.profile import Profile
 
 NO_NAME = re.compile(r"[^a-z0-9_-]+")
-
+NUMBERS = re.compile(r"[0-9.]+|[0-9a-f:.]*:[0-9a-f:.]*")
+"""What an IPv4 or IPv6 address looks like."""
 
 A_JOB = NO_JOB.model_copy(update={"requirements": ("torch",)})
 """What most jobs need."""
@@ -78,8 +79,9 @@ def write(path: Path, text: str) -> None:
 
 
 def _short(host: Host) -> str:
-    """Return a name for an address: its first part."""
-    first = (host.address or host.name).partition(".")[0].lower()
+    """Return a name for an address: its first part; all of it if it is made of numbers."""
+    address = (host.address or host.name).lower()
+    first = address if NUMBERS.fullmatch(address) else address.partition(".")[0]
     return NO_NAME.sub("-", first).strip("-") or "host"
 
 

@@ -105,6 +105,21 @@ def test_json_has_what_was_written(client):
     assert lines[-1]["kind"] == "end"
 
 
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("127.0.0.1", "127-0-0-1"),
+        ("fe80::1", "fe80-1"),
+        ("gpu.example.org", "gpu"),
+        ("10gpus.example.org", "10gpus"),
+        ("cafe", "cafe"),
+    ],
+)
+def test_an_address_of_numbers_gives_a_name_as_a_whole(address, name):
+    """Its first number would be that of many hosts."""
+    assert propose(Host(name=address, address=address), None, FACTS).host == name
+
+
 def test_an_address_gets_a_name_and_a_table():
     """With the card that was found."""
     host = Host(name="me@gpu.example.org:2222", address="gpu.example.org", user="me", port=2222)
