@@ -517,7 +517,7 @@ def test_close_gives_up_a_connection_that_is_just_being_made(place):
 
 def test_what_was_given_up_is_not_held_even_if_it_connects_meanwhile(place):
     """Its mark is gone when it would listen."""
-    held.note(place.host(), needs_person=False)
+    held.note(place.host(hold=600), needs_person=False)
     held.leave()
     (mark,) = held_socket.marks()
     (pid,) = until(place.holders, "the process that connects")
