@@ -61,10 +61,10 @@ def threads():
 
 
 def record(root, *names):
-    """Make runs below a root, as its owner would."""
+    """Make runs below a root, as its owner would. Agents may be unpacking their worker beside them."""
     found = [recorded_run(root, name) for name in names]
-    owner = root.stat()
-    for path in (root, *root.rglob("*")):
+    owner, runs = root.stat(), root / "runs"
+    for path in (runs, *runs.rglob("*")):
         os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
     return found
 

@@ -200,7 +200,7 @@ class SshHost:
             f"{self.user}@{ADDRESS}", shlex.join(words),
         ]  # fmt: skip
         said = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=180
         )
         if check and said.returncode != 0:
             raise AssertionError(f"{command}: {said.returncode}: {said.stderr}")
