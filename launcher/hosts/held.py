@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -305,8 +306,6 @@ def _close(path: Path) -> HeldState | None:
                 state = state or HeldState(_host_of(pid), "", 0.0, 0, pid)
                 _kill(pid)
                 path.unlink(missing_ok=True)
-                with contextlib.suppress(ConnectionResetError):
-                    stream.recv(1)
             return state
     except OSError:
         return None
@@ -359,8 +358,14 @@ def _drop(path: Path) -> None:
 
 
 def _kill(pid: int) -> None:
+    """Kill a process of ours, and wait for its end, for a while."""
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        descriptor = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            select.select([descriptor], [], [], LOCAL_S)
+        finally:
+            os.close(descriptor)
 
 
 def _error(host: str, said: dict[str, Any]) -> HostError:

@@ -79,7 +79,7 @@ class Place:
 
     def holder(self):
         """The pid of the only holder, once it is ready."""
-        until(self.held, "a connection that is held")
+        until(lambda: self.held() and not held_socket.marks(), "a connection that is held")
         (pid,) = self.holders()
         return pid
 
