@@ -11,7 +11,7 @@ from launcher.cli.plain_view import PlainView
 from launcher.errors import InterruptedRunError, RefusedError
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Reply
-from launcher.runs import control, following, recovering, resuming
+from launcher.runs import control, recovering, resuming
 from launcher.runs.mirror import Mirror
 from launcher.values.answers import ResumedRun
 from launcher.values.host import Host
@@ -44,7 +44,7 @@ def test_an_image_that_is_made_again_is_shown_as_a_stage(tmp_path, monkeypatch, 
 
     docker = contextlib.nullcontext(SimpleNamespace(resume=resume))
     monkeypatch.setattr(recovering, "open_for_run", lambda *_: docker)
-    monkeypatch.setattr(following, "refresh", lambda *_: None)
+    monkeypatch.setattr(recovering, "refresh", lambda *_: None)
     monkeypatch.setattr(Mirror, "whole_plan", lambda _: SimpleNamespace(image=SimpleNamespace(name="img:1")))
     mirror = Mirror(RUN, tmp_path)
     mirror.bind_seen(Host(name="there"), "", None)
@@ -64,7 +64,7 @@ def test_a_secret_that_the_host_does_not_say_it_lacks_needs_consent_too(tmp_path
     monkeypatch.setattr(
         recovering, "open_for_run", lambda *_: contextlib.nullcontext(SimpleNamespace(resume=resume))
     )
-    monkeypatch.setattr(following, "refresh", lambda *_: None)
+    monkeypatch.setattr(recovering, "refresh", lambda *_: None)
     monkeypatch.setattr(Mirror, "whole_plan", lambda _: None)
     job = Job(name="x", command=("a",), secrets=("HF_TOKEN", "CLOUD_KEY"))
     monkeypatch.setattr(recovering, "job_of", lambda _plan: job)
