@@ -88,9 +88,18 @@ class Place:
         return (self.sshd.folder / "sshd.log").read_text().count("Accepted publickey")
 
     def leave(self, host):
-        """Have a connection to a host held, as a command does that ends; return its holder."""
-        held.note(host, needs_person=False)
-        held.leave()
+        """Have a connection to a host held, as a command does that ends; return its holder.
+
+        Nothing is held if a busy host does not let it in; then the next command tries again.
+        """
+
+        def is_held():
+            if not (self.held() or self.holders()):
+                held.note(host, needs_person=False)
+                held.leave()
+            return self.held()
+
+        until(is_held, "a connection that is held")
         return self.holder()
 
 
