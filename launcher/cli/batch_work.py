@@ -229,7 +229,7 @@ def _tell_results(queue: BatchQueue, items: Sequence[Item], results: Results, *,
 
 
 def _left_there(queue: BatchQueue, items: Sequence[Item], results: Results) -> str | None:
-    """Say whose files are on their hosts alone, as `artifacts` says; None if there are none. What was rented has sent all before its end."""
+    """Say which runs left their files on their hosts, because of `artifacts`; None if none did. A rented machine sends all before its end."""
     artifacts, home = queue.rules.artifacts, None if results.best is None else results.best.item
     there = [item for item in items if item.run is not None and (artifacts == "none" or item.name != home)]
     if artifacts == "all" or not there:

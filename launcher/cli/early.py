@@ -23,7 +23,7 @@ _HELD_S = 60
 
 
 def begin(words: Sequence[str]) -> None:
-    """Begin to connect, unless a connection may be held already. Whatever is wrong with the words or the files is told later."""
+    """Begin to connect, unless a connection may be held already. Mistakes in the words or the files are reported later, by the command itself."""
     own = list(words[: words.index("--")]) if "--" in words else list(words)
     verb = "run" if not own or own[0].startswith("-") else own[0]
     if verb not in _VERBS or any(word in _ONLY_TOLD for word in own):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated
 
@@ -131,22 +129,11 @@ def _waiting(rows: list[Probed], names: list[str]) -> str:
     return f"waiting for {', '.join(missing[:5])}{more}" if missing else ""
 
 
-@contextlib.contextmanager
-def _report_slow_hosts(rows: list[Probed], names: list[str]) -> Iterator[None]:
+def _report_slow_hosts(rows: list[Probed], names: list[str]) -> contextlib.AbstractContextManager[None]:
     """Name the hosts still waited for on standard error, once the wait exceeds PATIENCE_S."""
-    is_over = threading.Event()
+    from launcher.cli.patience import once_it_takes
 
-    def report() -> None:
-        if not is_over.wait(PATIENCE_S):
-            say(_waiting(list(rows), names), file=sys.stderr)
-
-    thread = threading.Thread(target=report, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+    return once_it_takes(PATIENCE_S, lambda _is_over: say(_waiting(list(rows), names), file=sys.stderr))
 
 
 def _shape(row: Probed) -> HostRow:

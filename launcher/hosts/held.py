@@ -18,7 +18,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -337,9 +336,6 @@ def _give_up(mark: Path) -> str | None:
                 return None
             pid, name = json.loads(os.read(descriptor, held_socket.MOST_SAID))
             _kill(pid)
-            until = time.monotonic() + LOCAL_S
-            while held_socket.is_locked(descriptor) and time.monotonic() < until:
-                time.sleep(0.01)
             return printable(str(name))
         finally:
             os.close(descriptor)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def rented_hosts(names: Iterable[str]) -> list[Host]:
-    """Return those of some hosts where machines are rented. One that is not known is none of them."""
+    """Return the hosts of these names where machines are rented. Unknown names are left out."""
     known = resolve.hosts()
     found = [known[name] for name in dict.fromkeys(names) if name in known]
     return [host for host in found if host.lambda_cloud is not None]

@@ -120,20 +120,33 @@ def test_a_kept_machine_whose_keeper_was_killed_is_kept_again(project):
     project.until_gone()
 
 
+ASKING = """
+import sys, time
+from pathlib import Path
+from launcher.hosts.rental_ledger import Ledger
+lock = Ledger(Path(sys.argv[1])).ask_for(sys.argv[2])
+print(lock is not None, flush=True)
+time.sleep(60)
+"""
+
+
+def asking_for(project, rental):
+    """A command that asks for the machine of a rental, which prints once it has asked."""
+    folder = project.ledger.place(rental.nonce).parent
+    return subprocess.Popen(
+        [sys.executable, "-c", ASKING, folder, rental.nonce], stdout=subprocess.PIPE, text=True
+    )
+
+
 def test_a_command_that_was_killed_asks_for_no_machine(project):
     """It asked the process that keeps the machine to give it up: that one stays, and ends the rent at its limit."""
     project.table(keep=True)
     project.client.seen(*ON_RENTED, "--", "python3", "train.py")
     (keeper,) = project.keepers()
     (rental,) = project.rentals()
-    asking = "import sys, time; from launcher.hosts.rental_ledger import Ledger; from pathlib import Path\n"
-    asking += "lock = Ledger(Path(sys.argv[1])).ask_for(sys.argv[2]); print(lock is not None, flush=True); time.sleep(60)"
-    folder = project.ledger.place(rental.nonce).parent
     os.kill(keeper, signal.SIGSTOP)
     try:
-        with subprocess.Popen(
-            [sys.executable, "-c", asking, folder, rental.nonce], stdout=subprocess.PIPE, text=True
-        ) as asker:
+        with asking_for(project, rental) as asker:
             assert asker.stdout.readline() == "True\n"
             asker.kill()
     finally:
@@ -153,12 +166,7 @@ def test_a_command_that_dies_before_it_has_the_machine_leaves_it_to_its_keeper(p
     project.client.seen(*ON_RENTED, "--", "python3", "train.py")
     (keeper,) = project.keepers()
     (rental,) = project.rentals()
-    asking = "import sys, time; from launcher.hosts.rental_ledger import Ledger; from pathlib import Path\n"
-    asking += "lock = Ledger(Path(sys.argv[1])).ask_for(sys.argv[2]); print(lock is not None, flush=True); time.sleep(60)"
-    folder = project.ledger.place(rental.nonce).parent
-    with subprocess.Popen(
-        [sys.executable, "-c", asking, folder, rental.nonce], stdout=subprocess.PIPE, text=True
-    ) as asker:
+    with asking_for(project, rental) as asker:
         assert asker.stdout.readline() == "True\n"
         until(lambda: not is_held(project), "the machine that is given up")
         if ends == "killed":
