@@ -23,6 +23,7 @@ from testbed.kaggle_account import KaggleAccount, habits
 from testbed.kaggle_service import KaggleService
 from testbed.lambda_cloud import LambdaCloud, lambda_cloud_for
 from testbed.machine import Machine, remove_bridge
+from testbed.slurm_cluster import SlurmCluster, slurm_cluster
 from testbed.sshd import MissingPartError, SshHost
 from testbed.toy import Toy
 from testbed.wheels import WheelServer, make_torch, make_wheel
@@ -194,6 +195,23 @@ def lambda_cloud(client: Client, tmp_path: Path) -> Iterator[LambdaCloud]:
         missing(str(error))
 
 
+@pytest.fixture(scope="session")
+def slurm_for_all() -> Iterator[SlurmCluster]:
+    """A Slurm cluster of two login nodes and two compute nodes without accounting, up for the session."""
+    try:
+        with slurm_cluster() as made:
+            yield made
+    except MissingPartError as error:
+        missing(str(error))
+
+
+@pytest.fixture
+def slurm(slurm_for_all: SlurmCluster) -> Iterator[SlurmCluster]:
+    """The session's Slurm cluster; the jobs that a test leaves there are ended."""
+    yield slurm_for_all
+    slurm_for_all.clear()
+
+
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
     """A file system of 4 MiB."""
@@ -246,6 +264,7 @@ _TESTBED = {
     "ssh_native",
     "ssh_docker",
     "lambda_cloud",
+    "slurm_for_all",
 }
 _TRAINING = {"demo"}
 """Fixtures that mark each test that uses them as `testbed` or `training`."""

@@ -9,6 +9,7 @@ killed and started again. The kernel here has no netem: a slow link is a relay, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -46,6 +47,7 @@ _PARTS = {
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # Over /etc lies a folder, not its files: a bind on a file goes when somebody replaces that file, as useradd does.
+# FUSE mounts only over an empty folder, so that /home is made one first.
 _INIT = """\
 set -e
 mount --make-rprivate /
@@ -53,9 +55,15 @@ mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/sshd
 mount --bind "$1/etc" /etc
 mount --bind "$1/boot_id" /proc/sys/kernel/random/boot_id
-mount --bind "$2" /home
+mount -t tmpfs -o mode=755 tmpfs /home
+$4 "$2" /home
+folder=$1
+name=$3
+shift 4
+for path in "$@"; do mount -t tmpfs -o mode=1777 tmpfs "$path"; done
+set -- "$folder"
 if [ -d "$1/root" ]; then mount --bind "$1/root" /root; fi
-hostname "$3"
+hostname "$name"
 ip link set lo up
 for script in "$1"/boot/*; do
     if [ -x "$script" ]; then setsid --fork "$script"; fi
@@ -86,6 +94,10 @@ class Machine:
 
     network: tuple[str, ...] = ("--net",)
     """What gives it a network of its own."""
+    share: str = "mount --bind"
+    """The command that lays the folder of the homes over /home."""
+    own_folders: tuple[str, ...] = ()
+    """Folders that it shares with no other machine. They are empty after each boot."""
 
     def __init__(
         self,
@@ -189,6 +201,7 @@ class Machine:
                     *("unshare", "--pid", "--fork", "--uts", "--mount", *self.network),
                     *("--mount-proc", "--kill-child"),
                     *("tini", "--", "sh", "-c", _INIT, "init", self.folder, self.homes, self.name),
+                    *(self.share, *self.own_folders),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -203,11 +216,11 @@ class Machine:
         wait_until(self._answers, self._why)
 
     def _connect(self) -> None:
-        _ip("link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", str(self.pid))
+        ip("link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", str(self.pid))
         if self.behind is None:
             self._join_bridge()
         else:
-            _ip("link", "set", self._link, "netns", str(self.behind.pid))
+            ip("link", "set", self._link, "netns", str(self.behind.pid))
             self.behind.enter("ip", "addr", "add", f"{HIDDEN_GATE}/24", "dev", self._link)
             self.behind.enter("ip", "link", "set", self._link, "up")
         self.enter("ip", "addr", "add", f"{self.address}/24", "dev", "eth0")
@@ -215,7 +228,7 @@ class Machine:
 
     def _join_bridge(self) -> None:
         make_bridge()
-        _ip("link", "set", self._link, "master", BRIDGE, "up")
+        ip("link", "set", self._link, "master", BRIDGE, "up")
 
     def _answers(self) -> bool:
         if self.behind is not None:
@@ -232,7 +245,8 @@ class Machine:
     def kill(self) -> None:
         """Let it die at once, as a host does that loses its power."""
         if self._holder is not None:
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # its boot has failed
+                os.kill(self.pid, signal.SIGKILL)
             self._holder.wait(timeout=10)
             subprocess.run(
                 ["ip", "link", "del", self._link], capture_output=True, check=False
@@ -249,7 +263,7 @@ class Machine:
 
     def set_link(self, state: str) -> None:
         """Pull the cable (`down`) or put it back (`up`): packets vanish, nobody is told."""
-        _ip("link", "set", self._link, state)
+        ip("link", "set", self._link, state)
 
     def sessions(self) -> list[int]:
         """Return the pids (of this machine's namespace) of its open ssh connections."""
@@ -340,22 +354,27 @@ def check_parts() -> None:
         raise MissingPartError("network namespaces cannot be made here")
 
 
-def make_bridge() -> None:
-    """Make the bridge that machines hang on, with the client's address, unless it is there. Raises MissingPartError."""
-    if subprocess.run(["ip", "link", "show", BRIDGE], capture_output=True, check=False).returncode != 0:
-        _ip("link", "add", BRIDGE, "type", "bridge")
-        _ip("addr", "add", f"{CLIENT}/24", "dev", BRIDGE)
-        _ip("link", "set", BRIDGE, "up")
+def make_bridge(name: str = BRIDGE, address: str | None = CLIENT) -> None:
+    """Make a bridge that machines hang on, unless it is there; without an address the client has no way to them.
+
+    Raises MissingPartError.
+    """
+    if subprocess.run(["ip", "link", "show", name], capture_output=True, check=False).returncode != 0:
+        ip("link", "add", name, "type", "bridge")
+        if address is not None:
+            ip("addr", "add", f"{address}/24", "dev", name)
+        ip("link", "set", name, "up")
 
 
-def remove_bridge() -> None:
-    """Remove the bridge that the machines hung on, unless others hang on it still."""
-    if any(Path(f"/sys/class/net/{BRIDGE}/brif").glob("*")):
+def remove_bridge(name: str = BRIDGE) -> None:
+    """Remove a bridge that machines hung on, unless others hang on it still."""
+    if any(Path(f"/sys/class/net/{name}/brif").glob("*")):
         return
-    subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True, check=False)
+    subprocess.run(["ip", "link", "del", name], capture_output=True, check=False)
 
 
-def _ip(*words: str) -> None:
+def ip(*words: str) -> None:
+    """Run `ip`, which must succeed. Raises MissingPartError."""
     said = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
     if said.returncode != 0:
         raise MissingPartError(f"ip {' '.join(words)}: {said.stderr.strip()}")
