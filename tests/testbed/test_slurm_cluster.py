@@ -10,6 +10,8 @@ from testbed.client import missing, processes_of, until
 from testbed.slurm_cluster import SHARES, slurm_cluster
 from testbed.sshd import MissingPartError
 
+from launcher.values.slurm_settings import SlurmSettings
+
 pytestmark = pytest.mark.testbed
 
 COUNTING = """\
@@ -78,6 +80,22 @@ def test_the_cards_of_a_job_are_slurms(slurm):
         assert slurm.ssh("cat", "cards").strip() == cards
     with pytest.raises(AssertionError, match="Requested node configuration is not available"):
         slurm.submit(script, "--gres=gpu:3")
+
+
+def test_sbatch_takes_our_settings_as_they_are_meant(slurm):
+    """Each key is one flag of sbatch, by whose word the job is what was asked for."""
+    settings = SlurmSettings(
+        partition="batch,short",
+        time="1:30",
+        nodes=2,
+        gres="gpu:a100:1",
+        constraint="a100",
+        extra=("--exclusive", "--mem=100"),
+    )
+    job = slurm.job(slurm.submit("true", "--hold", *settings.flags))
+    assert settings.time_s == 120
+    assert (job["Partition"], job["TimeLimit"], job["NumNodes"]) == ("batch,short", "00:02:00", "2-2")
+    assert (job["Features"], job["TresPerNode"], job["MinMemoryNode"]) == ("a100", "gres:gpu:a100:1", "100M")
 
 
 def test_one_srun_starts_a_process_on_each_node(slurm):

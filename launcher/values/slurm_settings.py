@@ -1,0 +1,144 @@
+"""What a job asks Slurm for: the keys of a `[hosts.NAME]` table with `kind = "slurm"`, and of `--set slurm.KEY=…`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from launcher.values.base import Written
+from launcher.values.credential import credential_in
+
+MOST_NODES = 1024
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}"
+_TIME = re.compile(
+    r"(?P<minutes>\d{1,6})(:(?P<seconds>[0-5]?\d))?"
+    r"|(?P<hours>\d{1,6}):(?P<hour_minutes>[0-5]?\d):(?P<hour_seconds>[0-5]?\d)"
+    r"|(?P<days>\d{1,4})-(?P<day_hours>[01]?\d|2[0-3])(:(?P<day_minutes>[0-5]?\d)(:(?P<day_seconds>[0-5]?\d))?)?",
+    re.ASCII,
+)
+_UNITS_S = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
+_GRES = re.compile(r"[A-Za-z]\w{0,63}(:(?!0+\b)[\w.-]{1,64}(:[1-9]\d{0,5}[KMGT]?)?)?", re.ASCII)
+_CONSTRAINT = re.compile(r"[\w(\[][\w.&|*,:()\[\]-]{0,255}", re.ASCII)
+_FLAG = re.compile(r"--([a-z][a-z0-9-]+)(?:=([^\x00-\x1f\x7f]*))?")
+
+_OURS = "launcher sets it for each run"
+_ONE_A_NODE = "launcher starts one process on each node, which starts the ranks"
+_CARDS = "write it as `gres`, which is checked against the plan"
+_OTHER_ANSWER = "sbatch would answer without submitting the job"
+_REFUSED = {
+    **dict.fromkeys(
+        ("partition", "account", "qos", "time", "nodes", "gres", "constraint", "reservation"), "it is a key of its own"
+    ),
+    **dict.fromkeys(
+        ("job-name", "comment", "output", "error", "input", "open-mode", "export", "export-file", "chdir"), _OURS
+    ),
+    **dict.fromkeys(("signal", "requeue", "no-requeue", "parsable", "wrap", "array"), _OURS),
+    **dict.fromkeys(("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core", "tasks-per-node"), _ONE_A_NODE),
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), _CARDS),
+    **dict.fromkeys(("help", "usage", "version", "test-only"), _OTHER_ANSWER),
+    **dict.fromkeys(("quiet", "verbose"), "launcher reads what sbatch answers"),
+    "wait": "sbatch would wait for the end of the job",
+    "clusters": "another cluster is a host of its own",
+    "cluster": "another cluster is a host of its own",
+    "uid": "a run is that of the user who logs in",
+    "gid": "a run is that of the user who logs in",
+}  # fmt: skip
+"""The flags of sbatch that `extra` may not hold, and why."""
+
+
+def _names(written: str) -> str:
+    if not re.fullmatch(rf"{_NAME}(,{_NAME})*", written):
+        raise ValueError("expected Slurm's name of it, or several with commas between")
+    return written
+
+
+def _name(written: str) -> str:
+    if not re.fullmatch(_NAME, written):
+        raise ValueError("expected Slurm's name of it")
+    return written
+
+
+def _time(written: str) -> str:
+    if not _TIME.fullmatch(written) or _seconds(written) < 60:
+        raise ValueError(
+            'expected a minute or more as Slurm reads it: "90" (minutes), "1:30:00", "2-12" (2 days and 12 hours)'
+        )
+    return written
+
+
+def _seconds(time: str) -> int:
+    match = _TIME.fullmatch(time)
+    parts = match.groupdict(default="0") if match else {}
+    return sum(int(value) * _UNITS_S[key.rpartition("_")[2]] for key, value in parts.items())
+
+
+def _gres(written: str) -> str:
+    if not all(_GRES.fullmatch(one) for one in written.split(",")):
+        raise ValueError('expected NAME, NAME:COUNT or NAME:TYPE:COUNT, such as "gpu:a100:2"')
+    return written
+
+
+def _constraint(written: str) -> str:
+    if not _CONSTRAINT.fullmatch(written):
+        raise ValueError('expected features of nodes, such as "a100" or "a100|h100"')
+    return written
+
+
+def _flag(written: str) -> str:
+    match = _FLAG.fullmatch(written)
+    if not match:
+        raise ValueError("expected one whole flag of sbatch, such as --exclusive or --mem=64G")
+    word, value = match[1], match[2] or ""
+    if credential_in(value, word):
+        raise PydanticCustomError(
+            "credential", "holds a credential, which everybody on the cluster would see"
+        )
+    # sbatch takes the beginning of a flag for the flag.
+    reasons = [reason for flag, reason in _REFUSED.items() if flag.startswith(word)]
+    if reasons:
+        raise ValueError(f"--{word}: {reasons[0]}")
+    return written
+
+
+class SlurmSettings(Written):
+    """What is asked of Slurm for one job; a key that is None is not asked for, and the cluster's own default holds.
+
+    `partition` may name several, of which Slurm takes the first that is free. `time` is the limit of one start of the job,
+    which is begun again until the run has ended. `nodes` is a fixed number. `gres` is for each node; None leaves it to the
+    plan. `constraint` is in Slurm's words for features. `extra` are further flags of sbatch. `build`: the login node makes the
+    environment of a job, or the job itself, where login nodes may not, or have another system.
+    """
+
+    partition: Annotated[str, AfterValidator(_names)] | None = None
+    account: Annotated[str, AfterValidator(_name)] | None = None
+    qos: Annotated[str, AfterValidator(_name)] | None = None
+    time: Annotated[str, AfterValidator(_time)] | None = None
+    nodes: Annotated[int, Field(ge=1, le=MOST_NODES)] = 1
+    gres: Annotated[str, AfterValidator(_gres)] | None = None
+    constraint: Annotated[str, AfterValidator(_constraint)] | None = None
+    reservation: Annotated[str, AfterValidator(_names)] | None = None
+    extra: tuple[Annotated[str, AfterValidator(_flag)], ...] = ()
+    build: Literal["login", "job"] = "login"
+
+    @property
+    def time_s(self) -> int | None:
+        """The limit in seconds, None without one. Slurm rounds it up to whole minutes."""
+        return None if self.time is None else -(-_seconds(self.time) // 60) * 60
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What sbatch is given for these settings, each flag one word."""
+        values = {
+            "partition": self.partition,
+            "account": self.account,
+            "qos": self.qos,
+            "time": self.time,
+            "nodes": str(self.nodes),
+            "gres": self.gres,
+            "constraint": self.constraint,
+            "reservation": self.reservation,
+        }
+        return (*(f"--{key}={value}" for key, value in values.items() if value is not None), *self.extra)
