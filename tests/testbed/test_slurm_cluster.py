@@ -1,6 +1,7 @@
 """The testbed's Slurm itself, asked by its own programs over ssh: what tests of runs on a cluster stand on."""
 
 import contextlib
+import os
 import socket
 import subprocess
 from pathlib import Path
@@ -181,6 +182,32 @@ def test_a_drained_node_takes_no_job(slurm):
     slurm.until_state(job, "COMPLETED")
 
 
+def test_a_node_boots_again_and_takes_jobs(slurm):
+    """It is the same machine with another boot id."""
+    node = slurm.nodes[1]
+    ids = [slurm.ssh("srun", "--nodelist=node2", "cat", "/etc/machine-id", "/proc/sys/kernel/random/boot_id")]
+    slurm.reboot(node)
+    until(slurm.is_idle, "the node to be back")
+    ids.append(
+        slurm.ssh("srun", "--nodelist=node2", "cat", "/etc/machine-id", "/proc/sys/kernel/random/boot_id")
+    )
+    (machine, boot), (same_machine, other_boot) = (text.split() for text in ids)
+    assert machine == same_machine
+    assert boot != other_boot
+
+
+def test_a_cluster_may_refuse_to_start_a_job_again(slurm):
+    """Its settings say so for jobs that do not ask for it; a job that does may be requeued."""
+    with slurm.configured(JobRequeue="0"):
+        job = slurm.submit("sleep 60")
+        slurm.until_state(job, "RUNNING")
+        with pytest.raises(AssertionError, match="Requested operation is presently disabled"):
+            slurm.ssh("scontrol", "requeue", job)
+        asking = slurm.submit("sleep 60", *REQUEUED)
+        slurm.until_state(asking, "RUNNING")
+        slurm.ssh("scontrol", "requeue", asking)
+
+
 def test_jobs_go_on_while_no_controller_runs(slurm, ledger):
     """`squeue` tries in vain for 20 s; a controller that starts again knows the job, which did not notice."""
     job = slurm.submit(COUNTING)
@@ -202,17 +229,19 @@ def test_a_silent_controller_answers_late(slurm):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("what", ["node", "slurmd"])
+@pytest.mark.parametrize("what", ["node", "slurmd", "cable"])
 def test_a_job_of_a_lost_node_is_started_elsewhere(slurm, ledger, what):
-    """A node that dies takes its copy of the job with it; one whose slurmd alone dies lets the first copy go on."""
+    """A node that dies takes its copy of the job with it; one that is only out of reach lets the first copy go on."""
     node = slurm.nodes[1]
     with slurm.drained(slurm.nodes[0]):
         job = slurm.submit(COUNTING, *REQUEUED)
         until(ledger, "the job's first line")
     if what == "node":
         node.kill()
-    else:
+    elif what == "slurmd":
         node.end_daemon("slurmd", by="KILL")
+    else:
+        node.set_link("down")
     try:
         found = slurm.until_state(job, "PENDING", timeout=90)
         assert (found["Reason"], found["Restarts"]) == ("BeginTime", "1")
@@ -221,7 +250,7 @@ def test_a_job_of_a_lost_node_is_started_elsewhere(slurm, ledger, what):
         first_copy_runs = node.pid and bool(
             node.enter("pgrep", "-u", "ada", "-f", "slurm_script", check=False)
         )
-        assert first_copy_runs == (what == "slurmd")
+        assert first_copy_runs == (what != "node")
     finally:
         slurm.reboot(node)
 
@@ -243,6 +272,7 @@ def test_accounting_on_demand():
 @pytest.mark.parametrize("share", SHARES)
 def test_which_locks_cross_from_node_to_node(share):
     """flock on a shared file refuses another machine, unless the home is FUSE with locks of each machine."""
+    _check_fuse(share)
     try:
         with slurm_cluster(share) as cluster:
             cluster.submit("exec flock held sh -c 'echo >taken; sleep 60'", "--nodelist=node1")
@@ -259,6 +289,7 @@ def test_which_locks_cross_from_node_to_node(share):
 
 def test_nothing_is_left_of_a_cluster():
     """Its processes end with it, those of a job too; its bridges, mounts and folders are removed."""
+    _check_fuse("fuse")
     try:
         with slurm_cluster("fuse") as cluster:
             cluster.submit("sleep 600", "--nodes=2")
@@ -277,3 +308,8 @@ def test_nothing_is_left_of_a_cluster():
     assert str(cluster.folder) not in Path("/proc/mounts").read_text()
     assert not cluster.folder.exists()
     assert not cluster.homes.exists()
+
+
+def _check_fuse(share):
+    if share != "plain" and not os.access("/dev/fuse", os.W_OK):
+        pytest.skip("the kernel has no FUSE, or not for this user")

@@ -1,0 +1,195 @@
+"""What Slurm's programs say of jobs, read, and what it means for a run. Nothing here starts a program.
+
+    jobs = {job.id: job for job in parse_queue(answer_to(QUEUE))}
+    verdict = judge(jobs["7"], has_begun=False)
+
+`squeue` lists what waits and runs, `scontrol` also what ended within the last minutes, `sacct` everything, where the cluster
+keeps accounts; it hears of changes seconds late. Words are those of 22.05. An unknown state counts as alive: to take a job
+for gone that is not would start its run twice.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, List, NamedTuple, Optional
+
+from .fate import ALIVE, COMING_BACK, GONE, SILENT, Verdict
+
+QUEUE = ("squeue", "--me", "--noheader", "--array", "--format=%i|%T|%r|%S|%b|%D|%N|%k")
+"""Asks for all jobs of a user that have not ended."""
+SHOW = ("scontrol", "--oneliner", "show", "job")
+"""Asks for the job whose id follows."""
+HISTORY = (
+    *("sacct", "--noheader", "--parsable2", "--allocations", "--duplicates"),
+    *("--format=JobID,State,ExitCode,Reason,NodeList", "--jobs"),
+)
+"""Asks for each start of the jobs whose ids follow, with commas between."""
+COMMENT = "launch:"
+"""What the comment of a job of ours begins with; the run's id follows."""
+
+UNKNOWN, NO_ACCOUNTS, NO_REQUEUE, NO_ANSWER = "unknown", "no-accounts", "no-requeue", "no-answer"
+_TROUBLES = {
+    "Invalid job id specified": UNKNOWN,
+    "Slurm accounting storage is disabled": NO_ACCOUNTS,
+    "Requested operation is presently disabled": NO_REQUEUE,
+}
+
+WAITS = "PENDING"
+_TO_COME = frozenset(("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
+_TAKEN = frozenset(("NODE_FAIL", "PREEMPTED", "TIMEOUT", "BOOT_FAIL"))
+_ENDED = frozenset(("COMPLETED", "FAILED", "CANCELLED", "OUT_OF_MEMORY", "DEADLINE", "REVOKED")) | _TAKEN
+
+_REASONS = {
+    "Resources": "for free nodes",
+    "Priority": "for the jobs before it",
+    "BeginTime": "for the time that it may begin at",
+    "Dependency": "for another job",
+    "Licenses": "for a license",
+    "Reservation": "for its reservation to begin",
+    "JobHeldUser": "because it is held: scontrol release {id}",
+    "JobHeldAdmin": "because an administrator holds it",
+    "job requeued in held state": "because it is held: scontrol release {id}",
+    "launch failed requeued held": "because its node could not start it, held: scontrol release {id}",
+    "DependencyNeverSatisfied": "for ever: the job that it depends on has failed",
+    "PartitionTimeLimit": "for ever: its `time` is above the limit of its partition",
+    "PartitionNodeLimit": "for ever: it has more `nodes` than its partition allows",
+    "PartitionConfig": "for ever: its partition has no such nodes",
+    "PartitionDown": "because its partition starts no jobs at present",
+    "PartitionInactive": "because its partition starts no jobs at present",
+    "ReqNodeNotAvail": "for nodes that are down, drained or reserved",
+}
+_ESTIMATED = frozenset(("", "Resources", "Priority", "BeginTime"))
+"""The reasons for which a time of start is more than an old estimate."""
+_LIMITS = re.compile(r"(QOS|Assoc|MaxJobsPer)\w*")
+
+
+class Job(NamedTuple):
+    """One start of a job as a program prints it, in Slurm's words. What a program does not print is empty.
+
+    `starts` is a time of the cluster's clock, estimated while the job waits; `resources` are those of each node.
+    """
+
+    id: str
+    state: str
+    reason: str = ""
+    exit: str = ""
+    starts: str = ""
+    resources: str = ""
+    nodes: str = ""
+    where: str = ""
+    comment: str = ""
+
+    @property
+    def run_id(self) -> Optional[str]:
+        """The run that it was submitted for, None for any other job of the user."""
+        return self.comment[len(COMMENT) :] if self.comment.startswith(COMMENT) else None
+
+
+def parse_queue(text: str) -> List[Job]:
+    """Read an answer to QUEUE; each item of an array is a job. A line that is not of a job is left out."""
+    jobs = []
+    for line in text.splitlines():
+        fields = [_said(field) for field in line.split("|", 7)]
+        if len(fields) == 8:
+            job_id, state, reason, starts, resources, nodes, where, comment = fields
+            jobs.append(Job(job_id, state, reason, "", starts, resources, nodes, where, comment))
+    return jobs
+
+
+def parse_shown(text: str) -> Optional[Job]:
+    """Read an answer to SHOW for one job that is no array; None if it is another text."""
+    found: Dict[str, str] = {}
+    for key, value in re.findall(r"(?:^| )([A-Z]\w*)=(\S*)", text):
+        found.setdefault(key, _said(value))
+    if "JobId" not in found or "JobState" not in found:
+        return None
+    return Job(
+        found["JobId"],
+        found["JobState"],
+        found.get("Reason", "").replace("_", " "),
+        found.get("ExitCode", ""),
+        found.get("StartTime", ""),
+        found.get("TresPerNode", ""),
+        found.get("NumNodes", ""),
+        found.get("NodeList", ""),
+        found.get("Comment", ""),
+    )
+
+
+def parse_history(text: str) -> Dict[str, Job]:
+    """Read an answer to HISTORY: the last start of each job by its id."""
+    jobs = {}
+    for line in text.splitlines():
+        fields = [_said(field) for field in line.split("|")]
+        if len(fields) == 5:
+            job_id, state, code, reason, where = fields
+            # Who cancelled it follows in the same field.
+            jobs[job_id] = Job(job_id, state.split(" ")[0], reason, code, where=where)
+    return jobs
+
+
+def trouble_in(text: str) -> str:
+    """Return what is meant by the words of a program that failed.
+
+    UNKNOWN: the job is not remembered. NO_ACCOUNTS: the cluster keeps none. NO_REQUEUE: the job may not be started again.
+    NO_ANSWER: anything else, from which nothing follows for a job. An `sbatch` that ends so may have submitted its job, which
+    then appears once the controller goes on.
+    """
+    return next((trouble for words, trouble in _TROUBLES.items() if words in text), NO_ANSWER)
+
+
+def _said(value: str) -> str:
+    value = value.strip()
+    return "" if value in ("None", "N/A", "(null)", "Unknown", "None assigned") else value
+
+
+def judge(job: Job, *, has_begun: bool) -> Verdict:
+    """Return what becomes of a run by its job as `squeue` or `scontrol` has it; `has_begun`: an attempt was made before."""
+    if job.state == WAITS or job.state in _TO_COME:
+        state = "resuming" if has_begun else "reserved"
+        return Verdict(COMING_BACK, words=_waiting_words(job), state=state)
+    if job.state in _ENDED:
+        return Verdict(GONE, {"job": _evidence(job)}, "its job %s is %s" % (job.id, job.state))
+    where = " on %s" % job.where if job.where else ""
+    return Verdict(ALIVE, words="its job %s is %s%s" % (job.id, job.state, where))
+
+
+def judge_history(job: Job, *, has_begun: bool) -> Verdict:
+    """Return the verdict on a job that only `sacct` knows: if it has not ended by that, the controller has lost it."""
+    if job.state in _ENDED or job.state in _TO_COME:
+        return judge(job, has_begun=has_begun)
+    words = "its job %s is %s by accounting, and not in the queue" % (job.id, job.state)
+    return Verdict(SILENT, {"job": _evidence(job)}, words)
+
+
+def is_cancelled(job: Job) -> bool:
+    """Whether somebody has cancelled a job that has ended."""
+    return job.state == "CANCELLED"
+
+
+def is_taken(job: Job) -> bool:
+    """Whether Slurm ended a job for good that would have gone on: another may take up its run.
+
+    Slurm itself starts a job again only before it has ended: that one is pending, with more `Restarts`.
+    """
+    return job.state in _TAKEN
+
+
+def _waiting_words(job: Job) -> str:
+    reason = _REASONS.get(job.reason)
+    if reason is not None:
+        reason = reason.replace("{id}", job.id)
+    elif job.reason.startswith("Nodes required for job are"):
+        reason = _REASONS["ReqNodeNotAvail"]
+    elif _LIMITS.fullmatch(job.reason):
+        reason = "for a limit of its user, account or QOS (%s)" % job.reason
+    else:
+        reason = "for its turn" if not job.reason else "(%s)" % job.reason
+    is_estimated = job.starts and job.reason in _ESTIMATED
+    about = ", to start about %s" % job.starts.replace("T", " ")[:16] if is_estimated else ""
+    return "its job %s waits %s%s" % (job.id, reason, about)
+
+
+def _evidence(job: Job) -> Dict[str, str]:
+    """Return the fields that are not empty, as they are recorded and shown."""
+    return {key: value for key, value in job._asdict().items() if value and key != "comment"}

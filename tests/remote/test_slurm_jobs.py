@@ -1,0 +1,219 @@
+"""What Slurm's programs printed about jobs in every state, and what becomes of a run by it.
+
+The outputs are in slurm_outputs/, recorded from a real cluster by record.py beside them.
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from launcher.remote.fate import slurm_jobs
+from launcher.remote.fate.fate import ALIVE, COMING_BACK, GONE, SILENT
+from launcher.remote.fate.slurm_jobs import Job, judge, judge_history, parse_history, parse_queue, parse_shown
+
+OUTPUTS = Path(__file__).parent / "slurm_outputs"
+PROGRAMS = ("squeue", "scontrol", "sacct")
+
+
+class Said(NamedTuple):
+    """One program's answer, and its exit status."""
+
+    text: str
+    status: int
+
+
+def answers(name):
+    """What each command of a file printed, in its order, as (command, answer)."""
+    pattern = r"^\$ (.*)\n((?:.*\n)*?)\[(\d+)\]\n"
+    found = re.findall(pattern, (OUTPUTS / f"{name}.txt").read_text(), re.MULTILINE)
+    return [(command, Said(text, int(status))) for command, text, status in found]
+
+
+def of_job(name):
+    """The answers of the three programs about the job of a file, and the job's id."""
+    said = answers(name)
+    assert [command.split()[0] for command, _ in said] == [*PROGRAMS]
+    return *(answer.text for _, answer in said), said[1][0].split()[-1]
+
+
+def queued(name):
+    """The job of a file by squeue, None if it is not listed."""
+    queue, _, _, job_id = of_job(name)
+    return next((job for job in parse_queue(queue) if job.id == job_id), None)
+
+
+WAITING = {
+    "held": "because it is held: scontrol release {id}",
+    "begins-later": "for the time that it may begin at, to start about 20",
+    "depends": "for another job",
+    "over-the-limit-of-its-partition": "for ever: its `time` is above the limit of its partition",
+    "more-nodes-than-there-are": "for ever: its partition has no such nodes",
+    "nodes-drained": "for nodes that are down, drained or reserved",
+    "waits-for-cards": "for free nodes, to start about 20",
+    "requeued": "for the time that it may begin at, to start about 20",
+    "requeued-and-held": "because it is held: scontrol release {id}",
+    "preempted": "for the time that it may begin at, to start about 20",
+    "node-failed": "for the time that it may begin at, to start about 20",
+}
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_a_job_that_waits_is_to_come_and_says_what_for(name):
+    """Before the run's first attempt it is reserved, after it resuming. squeue and scontrol say the same."""
+    job = queued(name)
+    verdict = judge(job, has_begun=False)
+    assert (verdict.fate, verdict.state) == (COMING_BACK, "reserved")
+    assert judge(job, has_begun=True).state == "resuming"
+    words = WAITING[name].format(id=job.id)
+    assert verdict.words.startswith(f"its job {job.id} waits {words}")
+    assert ("about" in verdict.words) == ("about" in words)
+    shown = parse_shown(of_job(name)[1])
+    assert judge(shown, has_begun=False) == verdict
+
+
+ALIVE_STATES = {
+    "running": "RUNNING",
+    "running-again": "RUNNING",
+    "suspended": "SUSPENDED",
+    "requeued-and-ending": "COMPLETING",
+    "cancelled-and-ending": "COMPLETING",
+}
+
+
+@pytest.mark.parametrize("name", ALIVE_STATES)
+def test_a_job_that_has_processes_is_alive(name):
+    """Also one that is ending: whether it comes back is asked once it has ended."""
+    job = queued(name)
+    verdict = judge(job, has_begun=True)
+    assert (verdict.fate, verdict.state) == (ALIVE, "")
+    assert verdict.words == f"its job {job.id} is {ALIVE_STATES[name]} on node1"
+    assert judge(parse_shown(of_job(name)[1]), has_begun=True) == verdict
+
+
+ENDED = {
+    "completed": ("COMPLETED", "0:0"),
+    "failed": ("FAILED", "3:0"),
+    "killed": ("FAILED", "0:9"),
+    "no-folder-for-its-output": ("FAILED", "0:53"),
+    "cancelled-while-queued": ("CANCELLED", "0:0"),
+    "cancelled": ("CANCELLED", "0:9"),
+    "preempted-for-good": ("PREEMPTED", "0:9"),
+    "timeout": ("TIMEOUT", "0:9"),
+    "node-failed-without-requeue": ("NODE_FAIL", "0:0"),
+}
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_a_job_that_has_ended_is_gone(name):
+    """squeue lists it no more; scontrol and, where there are accounts, sacct say how. Their exit status may differ."""
+    _, shown, history, job_id = of_job(name)
+    assert queued(name) is None
+    state, code = ENDED[name]
+    job = parse_shown(shown)
+    verdict = judge(job, has_begun=True)
+    assert verdict.fate == GONE
+    assert (verdict.evidence["job"]["state"], verdict.evidence["job"]["exit"]) == (state, code)
+    by_accounts = parse_history(history)[job_id]
+    assert (by_accounts.state, judge_history(by_accounts, has_begun=True).fate) == (state, GONE)
+    assert slurm_jobs.is_cancelled(job) == slurm_jobs.is_cancelled(by_accounts) == (state == "CANCELLED")
+    assert slurm_jobs.is_taken(job) == (state in ("PREEMPTED", "TIMEOUT", "NODE_FAIL"))
+
+
+def test_every_recorded_job_is_judged_here():
+    """No state that was recorded is left out."""
+    files = {path.stem for path in OUTPUTS.glob("*.txt")}
+    others = {"array-waits", "unknown", "refusals", "no-controller", "silent-controller", "no-accounting"}
+    assert files == {*WAITING, *ALIVE_STATES, *ENDED, *others}
+
+
+def test_items_of_an_array_are_jobs_of_their_own():
+    """squeue lists each by its number in the array."""
+    jobs = parse_queue(of_job("array-waits")[0])
+    number = of_job("array-waits")[3]
+    assert [job.id for job in jobs if job.id.startswith(f"{number}_")] == [f"{number}_{n}" for n in (1, 2, 3)]
+
+
+def test_a_job_is_ours_by_its_comment():
+    """Other jobs of the user stand in the same list."""
+    jobs = parse_queue(of_job("waits-for-cards")[0])
+    assert {job.run_id for job in jobs} == {"a-run", None}
+    ours = next(job for job in jobs if job.run_id)
+    assert (ours.resources, ours.nodes) == ("gres:gpu:a100:2", "2")
+
+
+def test_a_job_that_only_the_accounts_know_is_in_doubt_until_they_say_that_it_ended():
+    """sacct hears of changes late, and for ever has a job as running that a broken controller forgot."""
+    for name in ("running-again", "suspended"):
+        *_, history, job_id = of_job(name)
+        job = parse_history(history)[job_id]
+        verdict = judge_history(job, has_begun=True)
+        assert verdict.fate == SILENT
+        assert verdict.words.endswith("by accounting, and not in the queue")
+
+
+def test_the_last_start_of_a_job_counts():
+    """A requeued job has a row for each start; until the next one, the last says that it will be started again."""
+    *_, history, job_id = of_job("requeued-and-ending")
+    assert parse_history(history)[job_id].state == "REQUEUED"
+    assert judge_history(parse_history(history)[job_id], has_begun=True).fate == COMING_BACK
+    *_, history, job_id = of_job("running-again")
+    assert [line.split("|")[1] for line in history.splitlines()] == ["REQUEUED", "RUNNING"]
+    assert parse_history(history)[job_id].state == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "trouble"),
+    [
+        ("unknown", "scontrol", slurm_jobs.UNKNOWN),
+        ("no-accounting", "sacct", slurm_jobs.NO_ACCOUNTS),
+        ("refusals", "scontrol requeue", slurm_jobs.NO_REQUEUE),
+        ("no-controller", "squeue", slurm_jobs.NO_ANSWER),
+        ("no-controller", "scontrol", slurm_jobs.NO_ANSWER),
+        ("no-controller", "sbatch", slurm_jobs.NO_ANSWER),
+        ("silent-controller", "squeue", slurm_jobs.NO_ANSWER),
+        ("silent-controller", "sbatch", slurm_jobs.NO_ANSWER),
+    ],
+)
+def test_why_a_program_failed(name, command, trouble):
+    """Only its own words say that a job is unknown; any other failure says nothing of a job."""
+    said = next(answer for words, answer in answers(name) if words.startswith(command))
+    assert said.status == 1
+    assert slurm_jobs.trouble_in(said.text) == trouble
+    assert parse_queue(said.text) == []
+    assert parse_shown(said.text) is None
+    assert parse_history(said.text) == {}
+
+
+def test_sacct_knows_nothing_of_a_job_that_it_never_heard_of():
+    """It prints nothing and succeeds."""
+    said = dict(answers("unknown"))
+    command = next(words for words in said if words.startswith("sacct"))
+    assert (said[command].status, parse_history(said[command].text)) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("QOSMaxJobsPerUserLimit", "for a limit of its user, account or QOS (QOSMaxJobsPerUserLimit)"),
+        ("AssocGrpGRES", "for a limit of its user, account or QOS (AssocGrpGRES)"),
+        ("SomethingNew", "(SomethingNew)"),
+        ("", "for its turn"),
+        ("{nobody}", "({nobody})"),
+    ],
+)
+def test_a_reason_that_nobody_translated_is_shown_as_it_is(reason, words):
+    """It is Slurm's own, which its manual explains."""
+    assert judge(Job("7", "PENDING", reason), has_begun=False).words == f"its job 7 waits {words}"
+
+
+def test_a_state_that_nobody_knows_is_alive():
+    """As SIGNALING, which a job is for a moment while it is told to make way."""
+    assert judge(Job("7", "SIGNALING"), has_begun=True).fate == ALIVE
+
+
+def test_a_comment_may_hold_the_separator():
+    """It stands last."""
+    job = parse_queue("7|RUNNING|None|N/A|N/A|1|node1|mine | launch:x\n")[0]
+    assert (job.comment, job.run_id) == ("mine | launch:x", None)
