@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from testbed.cards import Cards
 from testbed.client import until
 from testbed.machine import Machine, check_parts, ip, make_bridge, wait_until
 from testbed.sshd import MissingPartError
@@ -134,6 +135,25 @@ class SlurmMachine(Machine):
         self._number = number
         self._cluster = cluster
         self._links: list[str] = []
+
+    @property
+    def programs(self) -> Path:
+        """What a compute node has as /usr/local/bin."""
+        return self.folder / "programs"
+
+    @contextlib.contextmanager
+    def carded(self, *kinds: str) -> Iterator[Cards]:
+        """Let a compute node's nvidia-smi report these cards for a while; without, it has no such program."""
+        cards = Cards(self.folder / "cards")
+        cards.put(*kinds)
+        program = self.programs / "nvidia-smi"
+        program.write_text(f'#!/bin/sh\nexec {cards.folder}/nvidia-smi "$@"\n')
+        program.chmod(0o755)
+        try:
+            yield cards
+        finally:
+            program.unlink()
+            cards.close()
 
     def _connect(self) -> None:
         self._join(self._cluster.nodes_bridge, "eth1", f"{_NODES_NETWORK}.{self._number}")
@@ -267,7 +287,8 @@ class SlurmCluster:
         if machine is self.controller:
             script += f"{_DATABASE_SCRIPT if self.has_accounting else ''}slurmctld\n"
         elif not machine.is_login:
-            script += "slurmd\n"
+            machine.programs.mkdir()
+            script += 'mount --bind "{folder}/programs" /usr/local/bin\nslurmd\n'
         (machine.folder / "boot").mkdir()
         path = machine.folder / "boot" / "slurm"
         path.write_text(script.format(folder=machine.folder))
@@ -320,8 +341,8 @@ class SlurmCluster:
     def configured(self, **settings: str) -> Iterator[None]:
         """Set values of slurm.conf for a while, such as JobRequeue="0"."""
         before = dict(self.settings)
-        self._reconfigure({**before, **settings})
         try:
+            self._reconfigure({**before, **settings})
             yield
         finally:
             self._reconfigure(before)
@@ -329,7 +350,8 @@ class SlurmCluster:
     def _reconfigure(self, settings: dict[str, str]) -> None:
         self.settings = settings
         self._write_settings()
-        self.controller.enter("scontrol", "reconfigure")
+        said = self.controller.enter("sh", "-c", "scontrol reconfigure 2>&1 || echo refused")
+        assert not said, f"{settings}: {said}"
 
     @contextlib.contextmanager
     def silent_controller(self) -> Iterator[None]:

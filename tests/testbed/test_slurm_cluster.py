@@ -83,6 +83,19 @@ def test_the_cards_of_a_job_are_slurms(slurm):
         slurm.submit(script, "--gres=gpu:3")
 
 
+def test_a_node_may_have_cards_and_a_login_node_none(slurm):
+    """nvidia-smi is found on the node alone, also by a job that inherits no PATH."""
+    query = "nvidia-smi --query-gpu=name --format=csv,noheader,nounits"
+    with slurm.nodes[1].carded("a100_40gb", "a100_40gb"):
+        job = slurm.submit(f"{query} >cards", "--nodelist=node2", "--export=NIL")
+        slurm.until_state(job, "COMPLETED")
+        assert slurm.ssh("cat", "cards").splitlines() == ["NVIDIA A100-PCIE-40GB"] * 2
+        for away in (("srun", "--nodelist=node1", "sh", "-c"), ("sh", "-c")):
+            assert slurm.ssh(*away, "command -v nvidia-smi || echo none") == "none\n"
+    job = slurm.submit(query, "--nodelist=node2")
+    assert slurm.until_state(job, "FAILED")["ExitCode"] == "127:0"
+
+
 def test_sbatch_takes_our_settings_as_they_are_meant(slurm):
     """Each key is one flag of sbatch, by whose word the job is what was asked for."""
     settings = SlurmSettings(
