@@ -279,7 +279,7 @@ _ON_THE_BRIDGE = {
 _LONGEST_FIRST = (
     "bridge", "worker/test_guard.py", "jobs/test_field_reports.py", "docs/test_blocks.py", "runs/test_over_ssh.py", "jobs/test_poisoned.py", "jobs/test_crashes.py",
     "runs/test_leases.py", "runs/test_local.py", "runs/test_following.py", "runs/test_resume.py",
-    "contract/test_contract.py", "jobs/test_rungs.py", "cli/test_terminal.py", "runs/test_cleaning.py",
+    "contract/test_contract.py", "testbed/test_slurm_cluster.py", "jobs/test_rungs.py", "cli/test_terminal.py", "runs/test_cleaning.py",
     "remote/test_mending.py", "remote/test_attempts.py", "runs/test_recorded_runs.py", "runs/test_hard_places.py",
     "runs/test_sweep.py", "jobs/test_ranks.py", "remote/test_torn.py", "remote/test_probe.py",
 )  # fmt: skip
