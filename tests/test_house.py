@@ -31,6 +31,7 @@ WINGS = [
     "training",
     "serving",
     "segment",
+    "slurm",
 ]
 """The folders of `remote/`, the lowest first: each imports only from itself and from those before it."""
 HEAVY = {"fabric", "paramiko", "docker", "torch", "matplotlib"}
@@ -369,6 +370,7 @@ OPENING = {
     "store/tree_files.py": "the store",
     "store/uploads.py": "the store",
     "store/worker_folder.py": "the agent's own folder",
+    "fate/slurm_programs.py": "the configuration of the cluster",
     "segment/inputs.py": "what the service gave to the session",
     "system/mounts.py": "/proc",
     "system/process.py": "/proc",

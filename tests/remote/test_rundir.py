@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from testbed.client import is_gone, until
 
+from launcher.remote.fate.native import end_keeper
 from launcher.remote.record import appender
 from launcher.remote.record.appender import Appender
 from launcher.remote.record.files import write_durably
 from launcher.remote.record.locks import Lock, is_locked
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving.client_connection import ClientConnection
-from launcher.remote.serving.contact import end_keeper
 from launcher.remote.training.supervise import Supervisor
 
 MIB = 1024 * 1024

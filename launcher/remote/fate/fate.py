@@ -23,6 +23,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from ..record.rundir import Run
+from ..system import process
 
 ALIVE = "alive"
 """What the run was started in exists and works, although no agent has taken over yet."""
@@ -42,35 +43,74 @@ class Verdict(NamedTuple):
     """What becomes of one run.
 
     `evidence` is recorded and shown beside the run's state, None if there is nothing to add. `words` says in one clause
-    what is left, e.g. "its container is running". `state` is shown instead of the recorded one of a run that is not gone.
+    what is left, e.g. "its container is running". `state` is shown instead of the recorded one; for a run that is gone with
+    its `reason`, instead of `interrupted`.
     """
 
     fate: str
     evidence: Optional[Dict[str, Any]] = None
     words: str = ""
     state: str = ""
+    reason: Optional[str] = None
+
+
+class StartError(Exception):
+    """Raised for a run that could not be started, nothing of which is there. `code` is for programs, the message for people."""
+
+    def __init__(self, code: str, message: str) -> None:
+        """Store the code with the message."""
+        super().__init__(message)
+        self.code = code
 
 
 class Fate(ABC):
-    """Answer for the runs of one kind of runtime, and say how they differ from those of other kinds.
+    """Answer for the runs of one kind of runtime, start and end them, and say how they differ from those of other kinds.
 
-    The defaults describe processes of this host that the client starts.
+    The defaults describe processes of this host that the client starts and ends.
     """
 
     is_started_by_client: bool = True
-    """Whether the client starts the run, and starts it again to resume it. Otherwise `serve` starts a keeper."""
+    """Whether the client starts the run, and starts it again to resume it. Otherwise `serve` does, by `start`."""
     shows_processes: bool = True
     """Whether `serve` sees the run's processes: it may wake the agent by a signal, and end leftovers by their token."""
     sees_host: bool = True
     """Whether the run's agent sees the host's processes and the other runs, so that it may judge who holds a card."""
     sees_lock: bool = True
     """Whether the lock of a live run's folder is seen to be held. Otherwise a free lock shows nothing."""
+    shutdown_reason: str = "host-shutdown"
+    """Why an agent leaves, and its run goes on later, that got SIGTERM without a wish."""
     is_in_image: bool = False
     """Whether the agent runs inside an image: on the image's interpreter, with a GPU that the container can lose."""
 
     @abstractmethod
     def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
         """Return the verdict on each of these runs by id; many runs cost as few questions as possible."""
+
+    def place_id(self) -> str:
+        """Return the id of the place that keeps runs of this kind, as seen from here; empty if that cannot be told."""
+        return process.host_id()
+
+    def is_here(self, run: Run) -> bool:
+        """Whether a run is kept by the place that is seen from here, so that it may be judged, started and ended from here."""
+        return run.place_id() == self.place_id()
+
+    def start(self, run: Run, after: int) -> None:
+        """Start a run whose last folder is `after`; return when its agent has the next one, or when it is sure to come.
+
+        Raises StartError.
+        """
+        raise NotImplementedError("the client starts run %s, not folder %d's keeper" % (run.id, after))
+
+    def wake(self, run: Run) -> None:  # noqa: B027 # the agent of most kinds cannot be signalled from here
+        """Have the agent of a run look at once at the wish that was written; one that cannot be woken looks by itself."""
+
+    def end(self, run: Run) -> None:  # noqa: B027 # the client ends most kinds
+        """End by force what runs of a run."""
+
+    def end_without_wish(self, run: Run, *, by_force: bool) -> None:
+        """End a run whose wish the disk refuses; without `by_force` it saves first."""
+        del by_force
+        self.end(run)
 
     def forget(self, run: Run) -> None:  # noqa: B027 # most kinds cache nothing
         """Drop cached answers about a run, before acting on a new one."""

@@ -7,7 +7,6 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 
 from ..record.rundir import TERMINAL, UNREADABLE, WISHES, Folder, Run, unreadable
 from ..record.safe_open import UnreadableError
-from ..system import process
 from . import fate
 
 State = Dict[str, Any]
@@ -38,8 +37,8 @@ def states_of(runs: Sequence[Run]) -> Dict[str, State]:
     """Return the states of runs by id: `state.json` of the highest folder, or what follows from its free lock.
 
     A free lock before an end makes a run `resuming` if it is alive, coming back or silent, and `interrupted` if it is
-    gone, or `stopped` if its user wished it to stop: that needs no record, for which a full disk has no room. Where no
-    lock of a live run is seen held, the state of one that is not gone stays as written. A record made on another host is returned as written, never judged: its locks mean nothing here. All runs of one
+    gone, or `stopped` if its user wished it to stop: that needs no record, for which a full disk has no room. A verdict may
+    know better. Where no lock of a live run is seen held, the state of one that is not gone stays as written. A record made on another host is returned as written, never judged: its locks mean nothing here. All runs of one
     kind of runtime are judged at once. A run that cannot be read is UNREADABLE, and no other run suffers from it.
     """
     states: Dict[str, State] = {}
@@ -97,8 +96,9 @@ def _recorded(run: Run) -> State | _Unheld:
     ended = last.read_state()
     if ended.get("state") in TERMINAL:  # whoever holds its lock
         return ended
-    is_ours = run.has_locks_here(process.host_id())
-    is_held = is_ours and last.is_locked()
+    run_fate = fate_of(run)
+    is_ours = run.has_locks_here(run_fate.place_id())
+    is_held = is_ours and run_fate.sees_lock and last.is_locked()
     state = last.read_state() or {"state": "preparing", "reason": None}
     if state["state"] in (*TERMINAL, "waiting") or is_held:  # it may have ended since
         return state
@@ -125,7 +125,8 @@ def _judged(unheld: _Unheld, verdict: fate.Verdict) -> State | None:
     """Return the state of a run by its verdict, None if somebody has taken it over since its lock was seen free."""
     run, last, state = unheld
     newest = run.last()
-    if newest is None or newest.number != last.number or last.is_locked():
+    sees_lock = fate_of(run).sees_lock
+    if newest is None or newest.number != last.number or (sees_lock and last.is_locked()):
         return None
     latest = last.read_state()
     if latest.get("state") in TERMINAL:
@@ -135,10 +136,12 @@ def _judged(unheld: _Unheld, verdict: fate.Verdict) -> State | None:
         evidence = {**state["evidence"], **(evidence or {})}
     more = {} if evidence is None else {"evidence": evidence}
     if verdict.fate != fate.GONE:
-        shown = verdict.state or ("resuming" if fate_of(run).sees_lock else "")
+        shown = verdict.state or ("resuming" if sees_lock else "")
         derived = {"state": shown} if shown else {}
         return {**state, **derived, "fate": verdict.fate, **more}
     reason = WISHES[run.read_wish()]
-    if reason is None:
-        return dict(state, state="interrupted", fate=fate.GONE, **more)
-    return dict(state, state="stopped", reason=reason, fate=fate.GONE, **more)
+    if reason is not None:
+        return dict(state, state="stopped", reason=reason, fate=fate.GONE, **more)
+    if verdict.state:
+        return dict(state, state=verdict.state, reason=verdict.reason, fate=fate.GONE, **more)
+    return dict(state, state="interrupted", fate=fate.GONE, **more)

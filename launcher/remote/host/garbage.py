@@ -123,7 +123,7 @@ def is_half_made(run: Run) -> bool:
     if run.place_id() is None:
         return _is_unrecorded(run)
     kinds = {folder.read_attempt().get("kind") for folder in run.newest()}
-    is_ours = run.place_id() == process.host_id()
+    is_ours = run_state.fate_of(run).is_here(run)
     return is_ours and kinds == {"prepare"} and run_state.state_of(run)["state"] == "interrupted"
 
 

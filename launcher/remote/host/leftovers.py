@@ -60,7 +60,7 @@ def ages(root: str, names: Collection[str]) -> Dict[str, Optional[float]]:
     runs = [Run(os.path.join(root, "runs", name)) for name in names]
     present = [run for run in runs if os.path.isdir(run.path)]
     found: Dict[str, Optional[float]] = {run.id: None for run in runs if run not in present}
-    states = run_state.states_of([run for run in present if run.place_id() == process.host_id()])
+    states = run_state.states_of([run for run in present if run_state.fate_of(run).is_here(run)])
     for run_id, state in states.items():
         if state["state"] in TERMINAL:
             age_s = time.time() - float(state.get("time") or 0.0)

@@ -2,8 +2,8 @@
 
     <root>/runs/<run-id>/
       control/   what decides: plan.json  prepared.json  manifest.json  wish  token  contact.lock  digests.json  moved.json
-                 service.json
-      record/    what the agent writes down: NNNN/  secrets.env  keeper.lock  keeper.log  container.json  told-STATE
+                 service.json  slurm.json
+      record/    what the agent writes down: NNNN/  secrets.env  keeper.lock  keeper.log  slurm.log  container.json  told-STATE
       work/      what the job may write: code/  data  artifacts/  checkpoints/  home/
 
     NNNN/        one numbered folder, one writer: lock  sealed.json  attempt.json  state.json  events.jsonl  log.txt  heartbeat
@@ -77,12 +77,14 @@ class Run:
         self.digests = self.control.below("digests.json")
         self.moved = self.control.below("moved.json")
         self.service = self.control.below("service.json")
+        self.slurm = self.control.below("slurm.json")
         self.secrets = self.record.below("secrets.env")
         self.older_secrets = self.control.below("secrets.env")
         self.manifest = self.control.below("manifest.json")
         self.contact_lock = self.control.below("contact.lock")
         self.keeper_lock = self.record.below("keeper.lock")
         self.keeper_log = self.record.below("keeper.log")
+        self.slurm_log = self.record.below("slurm.log")
         self.container_end = self.record.below("container.json")
         self.code = self.work.below("code")
         self.data = self.work.below("data")
@@ -187,6 +189,11 @@ class Run:
                     raise FileExistsError(error.errno, error.strerror, self.folder(number).path) from None
                 raise
         return folder.named(self.folder(number).path)
+
+    def is_taken_over(self, after: int) -> bool:
+        """Whether an agent has put a folder on record that is newer than folder `after`."""
+        last = self.last()
+        return last is not None and last.number > after and os.path.exists(last.attempt)
 
     def has_folder_after(self, folder: Folder) -> bool:
         """Whether another process has made the folder that follows this one: the run goes on there.

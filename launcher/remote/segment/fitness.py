@@ -9,82 +9,22 @@ import select
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from ..cards import nvidia
+from ..cards.allowed_cards import MOST_CHARS, Came, UnfitError
 from ..making import torch_check
 from ..record import strict_json
 from ..system import deadline, process
 from . import requirements_check
-from .orders import AllowedCards, Orders, TorchWheel
+from .orders import Orders, TorchWheel
 
-WRONG_CARD = "wrong-card"
 NO_KERNEL_IMAGE = "no-kernel-image"
 MISSING = "missing-dependency"
 IMPORT_S = 300.0
 LOOK_S = 0.5
-MOST_CHARS = 400
 _ARCHITECTURE = re.compile(r"(sm|compute)_([0-9]+)([0-9])([a-z]?)")
 
 Say = Callable[[str], None]
-
-
-class UnfitError(Exception):
-    """Raised for a machine that the run cannot train on: the reason of its end, and the evidence."""
-
-    def __init__(self, reason: str, line: str, why: str, mend: str) -> None:
-        """Hold the reason of the end, what was seen, why that is wrong, and what a person can do."""
-        super().__init__(line)
-        self.reason = reason
-        self.evidence = {"class": reason, "line": line[:MOST_CHARS], "why": why, "mend": mend}
-
-
-class Came(NamedTuple):
-    """The cards that came: which of those that were allowed, and the UUIDs and the capability of those that are used."""
-
-    allowed: AllowedCards
-    gpus: List[str]
-    capability: Optional[str]
-
-
-# the cards
-
-
-def choose_cards(root: str, allowed: Sequence[AllowedCards]) -> Optional[Came]:
-    """Return the first of the allowed cards that are here; None for a run without a card. Raises UnfitError."""
-    if not allowed:
-        return None
-    report = nvidia.look(root)
-    for one in allowed:
-        found = [gpu for gpu in report["gpus"] if _is_one_of(gpu, one)]
-        if len(found) >= one.number > 0:
-            used = found[: one.number]
-            return Came(one, [gpu["uuid"] for gpu in used], used[0]["capability"])
-    raise UnfitError(
-        WRONG_CARD,
-        "the session has %s" % _words(report),
-        "other cards came than the plan was made for: %s" % " or ".join(one.title for one in allowed),
-        "launch again: the service may give what was asked for; --allow-substitute plans for other cards too",
-    )
-
-
-def _is_one_of(gpu: Dict[str, Any], allowed: AllowedCards) -> bool:
-    if gpu["name"].casefold() not in {name.casefold() for name in allowed.names}:
-        return False
-    if allowed.memory_mib is None:
-        return True
-    low, high = allowed.memory_mib
-    return gpu["memory_mib"] is not None and low <= gpu["memory_mib"] <= high
-
-
-def _words(report: Dict[str, Any]) -> str:
-    """Name the cards of a report, e.g. `1 x Tesla P100-PCIE-16GB (16280 MiB)`."""
-    kinds: Dict[str, int] = {}
-    for gpu in report["gpus"]:
-        memory = "" if gpu["memory_mib"] is None else " (%d MiB)" % gpu["memory_mib"]
-        kinds[gpu["name"] + memory] = kinds.get(gpu["name"] + memory, 0) + 1
-    words = ", ".join("%d x %s" % (count, name) for name, count in kinds.items()) or "no card"
-    return "%s: %s" % (words, report["gpu_error"]) if report["gpu_error"] else words
 
 
 # torch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from ..cards.allowed_cards import AllowedCards, read_cards
 from ..record import strict_json
 from ..record.rundir import RUN_ID
 from ..record.safe_open import read_regular
@@ -22,19 +23,6 @@ class Tree(NamedTuple):
 
     file: str
     sha256: str
-
-
-class AllowedCards(NamedTuple):
-    """Cards that may come: so many of one of these names, whose memory is in a range if there is one.
-
-    `plan` has the values of the plan that are others with these cards.
-    """
-
-    names: Tuple[str, ...]
-    memory_mib: Optional[Tuple[float, float]]
-    number: int
-    title: str
-    plan: Dict[str, Any]
 
 
 class TorchWheel(NamedTuple):
@@ -88,23 +76,12 @@ def _orders(record: Dict[str, Any]) -> Orders:
         internet=record["internet"] is True,
         tree=None if tree is None else Tree(os.path.basename(tree["file"]), str(tree["sha256"])),
         earlier=record.get("earlier") is True,
-        cards=tuple(map(_cards, record["cards"])),
+        cards=tuple(map(read_cards, record["cards"])),
         requirements=_texts(record["requirements"]),
         torch=tuple(
             TorchWheel(str(one["capability"]), str(one["requirement"]), str(one["index"]))
             for one in record["torch"]
         ),
-    )
-
-
-def _cards(record: Dict[str, Any]) -> AllowedCards:
-    memory = record.get("memory_mib")
-    return AllowedCards(
-        names=_texts(record["names"]),
-        memory_mib=None if memory is None else (float(memory[0]), float(memory[1])),
-        number=int(record["count"]),
-        title=str(record["title"]),
-        plan=dict(record.get("plan") or {}),
     )
 
 

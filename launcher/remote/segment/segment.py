@@ -18,6 +18,9 @@ import sys
 import time
 from typing import List, NamedTuple, Optional
 
+from ..cards.allowed_cards import MOST_CHARS, UnfitError, choose_cards
+from ..fate import native
+from ..fate.fate import StartError
 from ..record import strict_json
 from ..record.files import read_json, write_durably
 from ..record.rundir import Run
@@ -25,7 +28,7 @@ from ..serving import contact
 from ..serving.requests import RequestError
 from ..store import worker_folder
 from ..system import login_umask, process
-from ..training.judging import OF_SEGMENT
+from ..training.stopping import OF_SEGMENT
 from . import fitness, inputs, pruning
 from .frames import FramePrinter, line_of, write_line
 from .orders import Orders, PayloadError, read_orders
@@ -34,6 +37,9 @@ SAVING_S = 120.0
 """Before the end of a session, besides the grace in which the training saves: for outputs, and for a slow host."""
 MOST_SAVING = 0.25
 """Of the session, for both together."""
+_OTHER_CARDS = (
+    "launch again: the service may give what was asked for; --allow-substitute plans for other cards too"
+)
 LAST_S = 15.0
 MOST_LAST = 0.1
 """What is left of a session, as a share of it at most, when what still runs is killed."""
@@ -113,11 +119,11 @@ class _Segment:
         try:
             self._check_machine()
             self._fill()
-            self._keep(contact.start_keeper(self._run, self._after))
-        except fitness.UnfitError as error:
+            self._keep(native.start_keeper(self._run, self._after))
+        except UnfitError as error:
             say("%s: %s" % (error.reason, error))
             contact.settle(self._run, "failed", error.reason, evidence=error.evidence).release()
-        except (PayloadError, RequestError, OSError) as error:
+        except (PayloadError, StartError, OSError) as error:
             say("this session cannot begin: %s" % error)
             self._record_broken(str(error))
             return BROKEN
@@ -133,7 +139,7 @@ class _Segment:
     def _check_machine(self) -> None:
         """Put on record which cards came, and install what is lacking. Raises UnfitError."""
         run, orders, say = self._run, self._orders, self._printer.say
-        came = fitness.choose_cards(run.root, orders.cards)
+        came = choose_cards(run.root, orders.cards, _OTHER_CARDS)
         prepared = run.prepared()
         runtime = {**(prepared.get("runtime") or {}), "interpreter": sys.executable}
         runtime["gpus"] = [] if came is None else came.gpus
@@ -177,7 +183,7 @@ class _Segment:
 
     def _record_broken(self, words: str) -> None:
         """Put on record why the run could not begin here: its first segment has failed, a later one may be tried again."""
-        evidence = {"class": "never-started", "line": words[: fitness.MOST_CHARS]}
+        evidence = {"class": "never-started", "line": words[:MOST_CHARS]}
         state, reason = (
             ("failed", "never-started") if self._orders.segment == 1 else ("interrupted", "agent-lost")
         )

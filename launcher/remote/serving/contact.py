@@ -1,4 +1,4 @@
-"""What a client's contact does to a run: judge one that nobody holds, wake its agent, end it, start its keeper.
+"""What a client's contact does to a run: judge one that nobody holds, end it.
 
 A contact is on record as a numbered folder of kind `contact`, written while its lock keeps other clients away.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import subprocess
 import sys
 import time
 from typing import Any, Dict, Iterator, List, Optional
@@ -16,18 +14,14 @@ from typing import Any, Dict, Iterator, List, Optional
 from ..cards import lease
 from ..fate import run_state
 from ..record import secret, strict_json
-from ..record.files import REFUSED, read_json, read_text, remove_folder, write_durably
+from ..record.files import REFUSED, read_text, remove_folder, write_durably
 from ..record.locks import Lock
 from ..record.rundir import TERMINAL, VERSION, WISHES, Folder, Run
-from ..record.safe_open import APPENDING, open_regular
 from ..system import bearers, process
 from .requests import RequestError
 
-START_S = 20.0
 CONTACT_S = 15.0  # a sweep may be ending what is left of the run
-KEEPER_GRACE_S = 3.0
 LEFTOVERS_GRACE_S = 5.0
-POLL_S = 0.005
 
 
 # judging a run that nobody holds
@@ -35,9 +29,8 @@ POLL_S = 0.005
 
 def check_is_here(run: Run) -> None:
     """Raise RequestError for a run whose record was made on another host, as in a home that is shared."""
-    place_id = run.place_id()
-    if place_id != process.host_id():
-        raise RequestError("other-host", "run %s belongs to another host (id %s)" % (run.id, place_id))
+    if not run_state.fate_of(run).is_here(run):
+        raise RequestError("other-host", "run %s belongs to another host (id %s)" % (run.id, run.place_id()))
 
 
 @contextlib.contextmanager
@@ -113,7 +106,7 @@ def record_of(run: Run, folder: Folder, kind: str, **more: Any) -> Dict[str, Any
         "agent_folder": os.path.dirname(os.path.abspath(sys.argv[0])),
         "folder": folder.number,
         "time": time.time(),
-        "place_id": process.host_id(),
+        "place_id": run.place_id() or process.host_id(),
         "boot_id": process.boot_id(),
         "device": folder.device(),
         **more,
@@ -155,14 +148,15 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
     back later finds that end, or the wish, and leaves. What a disk refuses is returned: the run is stopped all the same.
     """
     refusal = None
+    run_fate = run_state.fate_of(run)
     run.open_up()
     try:
         run.write_wish(wish)
     except OSError as error:
         refusal = error
-        _end_without_wish(run, wish)
+        run_fate.end_without_wish(run, by_force=wish == "cancel")
     else:
-        _end_by_force(run) if by_force else _wake(run)
+        run_fate.end(run) if by_force else run_fate.wake(run)
     with contact(run) as is_ours:
         judged = run_state.state_of(run)
         if not is_ours:
@@ -198,104 +192,3 @@ def _settle_if_possible(run: Run, state: str, reason: str, **more: Any) -> Optio
                 let_go(run)
         return error
     return None
-
-
-def _wake(run: Run) -> None:
-    """Signal the run's agent, so that it reads the wish at once; one that cannot be signalled looks by itself."""
-    try:
-        agent = _agent_of(run)
-    except OSError:  # its job changes modes again and again; the wish is there
-        return
-    if agent is None:
-        return
-    process.send(agent, signal.SIGTERM)
-    process.send(agent, signal.SIGCONT)  # a stopped process handles nothing else
-
-
-def _agent_of(run: Run) -> Optional[process.Process]:
-    """Return the run's agent, proven by its record and its lock; None if it is not there, or cannot be seen from here."""
-    last = run.last()
-    if last is None or not last.is_locked() or not run_state.fate_of(run).shows_processes:
-        return None
-    record = last.read_attempt()
-    agent = record.get("agent") or {}
-    current = process.find(int(agent.get("pid", 0)))
-    is_same_boot = record.get("boot_id") == process.boot_id()
-    is_same = current is not None and is_same_boot and current.start == agent.get("start")
-    return current if is_same else None
-
-
-def _keepers(run: Run) -> List[process.Process]:
-    """Return the run's keeper, proven by the run's token and by its command line."""
-    found = bearers.with_token(read_text(run.token) or "?")
-    return [bearer for bearer in found if process.words_of(bearer.pid)[-2:] == ["keep", run.path]]
-
-
-def _end_without_wish(run: Run, wish: str) -> None:
-    """End a run whose wish the disk refuses: by the keeper, as a host does that shuts down, or for `cancel` by force."""
-    if wish == "cancel":
-        _end_by_force(run)
-    for keeper in _keepers(run):
-        process.send(keeper, signal.SIGTERM)
-        process.send(keeper, signal.SIGCONT)
-
-
-def _end_by_force(run: Run) -> None:
-    """Kill a run's keeper, agent and training where they can be seen."""
-    token = read_text(run.token) if run_state.fate_of(run).shows_processes else None
-    if token:
-        process.end(lambda: bearers.with_token(token), "token", 0.0)
-
-
-# starting
-
-
-def is_taken_over(run: Run, after: int) -> bool:
-    """Whether an agent has put a folder on record that is newer than folder `after`."""
-    last = run.last()
-    return last is not None and last.number > after and os.path.exists(last.attempt)
-
-
-def start_keeper(run: Run, after: int) -> subprocess.Popen[bytes]:
-    """Start the run's keeper in a session of its own; return it when its agent has a folder newer than `after`.
-
-    Raises RequestError, with the keeper's last words, if no agent appears; nothing of it is running then.
-    """
-    keeper = _open_keeper(run)
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        if is_taken_over(run, after):
-            return keeper
-        if keeper.poll() is not None:
-            break
-        time.sleep(POLL_S)
-    end_keeper(keeper.pid)
-    tail = (read_text(run.keeper_log) or "")[-500:] or "it printed nothing"
-    raise RequestError("no-start", "the agent of run %s did not start: %s" % (run.id, tail))
-
-
-def _open_keeper(run: Run) -> subprocess.Popen[bytes]:
-    variables = secret.without(dict(os.environ), read_json(run.plan))
-    # The token proves that the keeper is ours, in any session that it ends up in, and what is above it says nothing.
-    variables.update({bearers.OF_RUN: read_text(run.token) or "", bearers.OF_KEEPER: "1"})
-    with open(open_regular(run.keeper_log, APPENDING), "ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-I", sys.argv[0], "keep", run.path],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            env=variables,
-            start_new_session=True,
-        )
-
-
-def end_keeper(pid: int) -> None:
-    """End a keeper whose agent did not come up, with everything below it, so that the run's folder may be removed."""
-
-    def targets() -> List[process.Process]:
-        keeper = process.find(pid)
-        alive = [keeper] if keeper is not None and keeper.letter != "Z" else []
-        return alive + process.descendants(pid)
-
-    process.end(targets, "child", KEEPER_GRACE_S)

@@ -49,6 +49,10 @@ def create(session: Session, request: Create, payload: bytes) -> Reply:
     if not fate.is_known(request.runtime):
         raise RequestError("bad-runtime", "runtime: %r is not known to this agent" % request.runtime)
     plan = read_object(payload, "the plan")
+    place_id = fate.fate_of(request.runtime).place_id()
+    if not place_id:
+        words = "this machine cannot tell which place keeps runs of %s" % request.runtime
+        raise RequestError("no-place", words)
     contact.check_can_start(session.root)
     worker_folder.unpack(sys.argv[0])
     run = Run(session.path_of(request.run))
@@ -69,7 +73,7 @@ def create(session: Session, request: Create, payload: bytes) -> Reply:
     run.write_wish("run")
     write_durably(run.token, ownership.new_token(run), 0o600)
     runtime = _runtime(session, request, plan, gpus)
-    record = contact.record_of(run, folder, "prepare", runtime=runtime, locks=ONE_MACHINE)
+    record = contact.record_of(run, folder, "prepare", place_id=place_id, runtime=runtime, locks=ONE_MACHINE)
     run.write_prepared(folder, record)
     folder.write_state("preparing")
     if not fate.fate_of(request.runtime).sees_host:

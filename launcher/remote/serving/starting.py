@@ -10,29 +10,39 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from ..cards import lease
 from ..fate import run_state
+from ..fate.fate import StartError
 from ..record import secret
 from ..record.files import read_json
-from ..record.rundir import SESSION_LIMIT, Run
+from ..record.rundir import SESSION_LIMIT, Folder, Run
 from ..store import worker_folder
 from . import contact
 from .container_place import container_place
 from .requests import OfRun, Reply, RequestError, RunId
 from .session import Session, Verb
 
+START_S = 20.0
 SPARE_FILES = 100  # fewer are copied in no time
 POLL_S = 0.01
 
 
 def start(session: Session, request: OfRun, _payload: bytes) -> Reply:
-    """Start a prepared run's keeper; return when its agent has taken over."""
+    """Start a prepared run; return when its agent has taken over, or when it is sure to come."""
     run = session.prepared_run(request.run)
     folder = session.prepared[run.id]
-    contact.start_keeper(run, folder.number)
+    _start(run, folder)
     del session.prepared[run.id]
     session.release_cards(run.id)
     folder.release()
     _make_spare(session, run)
     return Reply({"run": run.id})
+
+
+def _start(run: Run, folder: Folder) -> None:
+    """Have what keeps runs of this kind start one, after a folder that we hold. Raises RequestError."""
+    try:
+        run_state.fate_of(run).start(run, folder.number)
+    except StartError as error:
+        raise RequestError(error.code, str(error)) from None
 
 
 def hand_over(session: Session, request: OfRun, _payload: bytes) -> Reply:
@@ -60,7 +70,7 @@ class Await(NamedTuple):
     """A run that was handed over, and how long to wait for its agent."""
 
     run: RunId
-    wait_s: float = contact.START_S
+    wait_s: float = START_S
 
 
 def await_agent(session: Session, request: Await, _payload: bytes) -> Reply:
@@ -69,9 +79,9 @@ def await_agent(session: Session, request: Await, _payload: bytes) -> Reply:
     folder = session.handed_over.get(run.id)
     if folder is None:
         raise RequestError("not-prepared", "run %s was not handed over on this connection" % run.id)
-    deadline = time.monotonic() + min(request.wait_s, contact.START_S)
+    deadline = time.monotonic() + min(request.wait_s, START_S)
     sees_lock = run_state.fate_of(run).sees_lock
-    while sees_lock and not contact.is_taken_over(run, folder.number):
+    while sees_lock and not run.is_taken_over(folder.number):
         if time.monotonic() >= deadline or session.connection.has_input(POLL_S):
             return Reply({"came": False})
     del session.handed_over[run.id]
@@ -182,7 +192,7 @@ def _restart(session: Session, run: Run, judged: run_state.State, by: Optional[s
         is_new = gpus != before or waited_for in ("image", "client")
         place = container_place(session, run)
         return Reply({"state": "resuming", "place": place, "gpus": gpus, "is_new": is_new})
-    contact.start_keeper(run, folder.number)
+    _start(run, folder)
     session.release_cards(run.id)
     folder.release()
     return Reply({"state": run_state.state_of(run)["state"]})

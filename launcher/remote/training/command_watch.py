@@ -13,7 +13,7 @@ from ..system import process
 from .account import Account, read_report
 from .fence import Fence
 from .host_watch import HostWatch
-from .judging import Outcome, shutdown_reason
+from .judging import Outcome
 from .progress import News, Progress
 from .proofs import Proofs
 from .stopping import RunTime, Stopping
@@ -82,6 +82,7 @@ class Running:
             lost_loss=progress.lost_loss(self._scanner.last_loss),
             is_without_step=progress.is_without_step,
             is_off_card=progress.is_off_card,
+            shutdown_reason=self._stopping.shutdown_reason,
         )
 
     # what it reports
@@ -150,7 +151,7 @@ class Running:
         if self._fence.is_crossed():
             stopping.give_up(0.0)
         if stopping.begins(progress.grace_s, self._run_time):
-            self._account.say("stopping", shutdown_reason() if stopping.wish == "run" else None)
+            self._account.say("stopping", stopping.shutdown_reason if stopping.wish == "run" else None)
             self._account.record("state", {"state": "stopping", "wish": stopping.wish})
             if stopping.wish != "cancel" and progress.failure is None:
                 self._signal(command, signal.SIGTERM)

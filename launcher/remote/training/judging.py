@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional
 
 from ..diagnosis.remedy import Failure
-from ..record.rundir import SESSION_LIMIT
 from .stopping import RENT_OVER, reason_of
 
 if TYPE_CHECKING:
     from ..diagnosis.good_exit import Doubt
 
-SHUTDOWN = "host-shutdown"
-OF_SEGMENT = "LAUNCH_SEGMENT"
-"""Set where the agent runs in one session of a service."""
 RENT_WORDS = {"rent": "its machine's time is up"}
 NOTHING_ON_CARD = "nothing that the command ran was on the card, so the rehearsal shows nothing about it"
 
@@ -25,7 +20,7 @@ class Outcome(NamedTuple):
     `code` or `signal` is None. `remaining` are processes that could not be ended. `failure` is set if the attempt was
     given up while the command ran. `marker` is the step that the worker reported as done. `lost_loss` is the line of the
     last training loss if that was not finite. `is_without_step` says that a training began and made no step. `is_off_card`:
-    a card was imitated, and nothing ran on it.
+    a card was imitated, and nothing ran on it. `shutdown_reason` is why it goes on later if it was asked to stop without a wish.
     """
 
     code: Optional[int]
@@ -42,6 +37,7 @@ class Outcome(NamedTuple):
     lost_loss: Optional[str] = None
     is_without_step: bool = False
     is_off_card: bool = False
+    shutdown_reason: str = ""
 
     @property
     def is_good_exit(self) -> bool:
@@ -90,11 +86,6 @@ def suspect(outcome: Outcome, steps: Optional[int], since: int, log: Callable[[]
     )
 
 
-def shutdown_reason() -> str:
-    """Return why this agent is asked to leave without a wish: its host shuts down, or the session of a service has a limit."""
-    return SESSION_LIMIT if OF_SEGMENT in os.environ else SHUTDOWN
-
-
 class Judgement(NamedTuple):
     """How an attempt ended. A `failed` one with a failure may be followed by another attempt, if there is a remedy."""
 
@@ -123,7 +114,7 @@ def judge(
     if failure is not None:
         return Judgement("failed", failure.name, evidence)
     if outcome.is_stop_asked:
-        return Judgement("resuming", shutdown_reason(), evidence)
+        return Judgement("resuming", outcome.shutdown_reason, evidence)
     if outcome.uses_worker:
         return Judgement("failed", "no-completion-marker", {**evidence, "marker": outcome.marker})
     if doubt is not None:

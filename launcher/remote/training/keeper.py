@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
             return 0
         began = time.monotonic()
         newest = checkpoints.newest(run.checkpoints)
-        log_size = _size(run.keeper_log)
+        log_size = size_of(run.keeper_log)
         process.keep_awake()  # for each agent: the process below us ends with it
         status = run_agent(run, seen, shutdown)
         ended = process.end(
@@ -59,30 +59,36 @@ def main(arguments: list[str]) -> int:
         code, number = process.exit_of(status)
         if code == 0 or shutdown:
             return 0
-        words = _tail(run.keeper_log, log_size)
+        words = tail_of(run.keeper_log, log_size)
         seen = {"keeper": {"exit": code, "signal": number, "ended": ended, "said": words}}
         is_healthy = time.monotonic() - began > HEALTHY_S or checkpoints.newest(run.checkpoints) != newest
         failures = 0 if is_healthy else failures + 1
         if failures >= MOST_UNWRITTEN and run.read_wish() != "run":
             break  # they cannot record the end, and the wish says it
-        _pause(BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1] if failures else 0.0, run, shutdown)
+        _pause(back_off_s(failures), run, shutdown)
         if shutdown:
             break
     return 0
 
 
-def _size(path: str) -> int:
+def back_off_s(failures: int) -> float:
+    """Return how long to wait before the next agent, after so many in a row that have died."""
+    return BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1] if failures else 0.0
+
+
+def size_of(path: str) -> int:
+    """Return the size of a file, 0 if there is none."""
     try:
         return status_of(path).st_size
     except FileNotFoundError:
         return 0
 
 
-def _tail(path: str, start: int) -> str:
+def tail_of(path: str, start: int) -> str:
     """Return the end of what was written to a file after `start`."""
     try:
         with open(open_regular(path, os.O_RDONLY), "rb") as file:
-            file.seek(max(start, _size(path) - TAIL))
+            file.seek(max(start, size_of(path) - TAIL))
             return file.read(TAIL).decode("utf-8", "replace").strip()
     except (FileNotFoundError, UnreadableError):
         return ""

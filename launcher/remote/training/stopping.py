@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, Sequence
 
-from ..record.rundir import WISHES, Run
+from ..fate import run_state
+from ..record.rundir import SESSION_LIMIT, WISHES, Run
 from .fence import Fence
 
 WISH_S = 0.5  # between looks at the wish
 TIME_LIMIT = "time-limit"
+OF_SEGMENT = "LAUNCH_SEGMENT"
+"""Set where the agent runs in one session of a service."""
 RENT_OVER = "client"
 """The end of its machine's rent: the run saves, and waits for a client that brings its checkpoint home."""
 
@@ -17,6 +22,13 @@ RENT_OVER = "client"
 def reason_of(wish: str) -> str:
     """Return the reason of a run that was ended by a wish."""
     return WISHES.get(wish) or TIME_LIMIT
+
+
+def shutdown_reason(run: Run, terminations: Sequence[int]) -> str:
+    """Return why this agent was asked by signals to leave without a wish: by SIGUSR1, or in a service, its session ends."""
+    if signal.SIGUSR1 in terminations or OF_SEGMENT in os.environ:
+        return SESSION_LIMIT
+    return run_state.fate_of(run).shutdown_reason
 
 
 class RunTime:
@@ -104,6 +116,11 @@ class Stopping:
         self._kill_at_s = float("inf")
         self._is_killed = False
         self._look_again_s = 0.0
+
+    @property
+    def shutdown_reason(self) -> str:
+        """Why the host, or what gave it, asked this agent to leave."""
+        return shutdown_reason(self._run, self._terminations)
 
     def begins(self, grace_s: float, run_time: RunTime) -> bool:
         """Look for a new request; return whether stopping begins now.

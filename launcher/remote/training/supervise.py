@@ -30,11 +30,11 @@ from .fence import Fence
 from .history import describe_previous, read_history, taken_knobs
 from .hook_parts import hook_parts, imitates_card
 from .host_watch import make_watch
-from .judging import RENT_WORDS, Outcome, judge, shutdown_reason, suspect
+from .judging import RENT_WORDS, Outcome, judge, suspect
 from .mending import Mending
 from .progress import Progress
 from .proofs import Proofs
-from .stopping import RENT_OVER, Interruption, RunTime, Stopping, reason_of
+from .stopping import RENT_OVER, Interruption, RunTime, Stopping, reason_of, shutdown_reason
 from .streams import listening
 from .training_command import Command, Start
 from .variables import interpreter_of, native_command, training_variables, variables
@@ -103,7 +103,7 @@ class Supervisor:
 
     def supervise(self) -> int | None:
         """Run the attempt; return the agent's exit status, None if another attempt follows."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, lambda number, _frame: self.terminations.append(number))
         interruption = Interruption(self.run, self.fence, self.terminations, self.beat)
         verdict = self.mending.settle()
@@ -206,7 +206,7 @@ class Supervisor:
         if wish != "run":
             return self._end("stopped", reason_of(wish), {})
         if self.terminations:
-            self.account.say("resuming", shutdown_reason())
+            self.account.say("resuming", shutdown_reason(self.run, self.terminations))
             return RESTART
         if verdict is not None and verdict.remedy is None:
             failure = self.mending.in_force.failure

@@ -1,0 +1,93 @@
+"""Whether the cards that a run was given, by a service or a scheduler, are those that its plan was made for."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from . import nvidia
+
+WRONG_CARD = "wrong-card"
+MOST_CHARS = 400
+
+
+class AllowedCards(NamedTuple):
+    """Cards that may come: so many of one of these names, whose memory is in a range if there is one.
+
+    `plan` has the values of the plan that are others with these cards.
+    """
+
+    names: Tuple[str, ...]
+    memory_mib: Optional[Tuple[float, float]]
+    number: int
+    title: str
+    plan: Dict[str, Any]
+
+
+def read_cards(record: Dict[str, Any]) -> AllowedCards:
+    """Return the cards of a record. Raises ValueError, KeyError, TypeError or AttributeError for one of another shape."""
+    memory = record.get("memory_mib")
+    return AllowedCards(
+        names=tuple(str(name) for name in record["names"]),
+        memory_mib=None if memory is None else (float(memory[0]), float(memory[1])),
+        number=int(record["count"]),
+        title=str(record["title"]),
+        plan=dict(record.get("plan") or {}),
+    )
+
+
+class UnfitError(Exception):
+    """Raised for a machine that the run cannot train on: the reason of its end, and the evidence."""
+
+    def __init__(self, reason: str, line: str, why: str, mend: str) -> None:
+        """Hold the reason of the end, what was seen, why that is wrong, and what a person can do."""
+        super().__init__(line)
+        self.reason = reason
+        self.evidence = {"class": reason, "line": line[:MOST_CHARS], "why": why, "mend": mend}
+
+
+class Came(NamedTuple):
+    """The cards that came: which of those that were allowed, and the UUIDs and the capability of those that are used."""
+
+    allowed: AllowedCards
+    gpus: List[str]
+    capability: Optional[str]
+
+
+def choose_cards(root: str, allowed: Sequence[AllowedCards], mend: str) -> Optional[Came]:
+    """Return the first of the allowed cards that are here; None for a run without a card.
+
+    Raises UnfitError, which proposes `mend` to the user, for other cards.
+    """
+    if not allowed:
+        return None
+    report = nvidia.look(root)
+    for one in allowed:
+        found = [gpu for gpu in report["gpus"] if _is_one_of(gpu, one)]
+        if len(found) >= one.number > 0:
+            used = found[: one.number]
+            return Came(one, [gpu["uuid"] for gpu in used], used[0]["capability"])
+    raise UnfitError(
+        WRONG_CARD,
+        "there is %s" % _words(report),
+        "other cards came than the plan was made for: %s" % " or ".join(one.title for one in allowed),
+        mend,
+    )
+
+
+def _is_one_of(gpu: Dict[str, Any], allowed: AllowedCards) -> bool:
+    if gpu["name"].casefold() not in {name.casefold() for name in allowed.names}:
+        return False
+    if allowed.memory_mib is None:
+        return True
+    low, high = allowed.memory_mib
+    return gpu["memory_mib"] is not None and low <= gpu["memory_mib"] <= high
+
+
+def _words(report: Dict[str, Any]) -> str:
+    """Name the cards of a report, e.g. `1 x Tesla P100-PCIE-16GB (16280 MiB)`."""
+    kinds: Dict[str, int] = {}
+    for gpu in report["gpus"]:
+        memory = "" if gpu["memory_mib"] is None else " (%d MiB)" % gpu["memory_mib"]
+        kinds[gpu["name"] + memory] = kinds.get(gpu["name"] + memory, 0) + 1
+    words = ", ".join("%d x %s" % (count, name) for name, count in kinds.items()) or "no card"
+    return "%s: %s" % (words, report["gpu_error"]) if report["gpu_error"] else words
