@@ -16,6 +16,7 @@ _MODULES = {
     "webhook": "training.webhook",
     "relay": "serving.relay",
     "segment": "segment.segment",
+    "job": "slurm.job_script",
 }
 
 

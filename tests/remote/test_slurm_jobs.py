@@ -11,7 +11,15 @@ import pytest
 
 from launcher.remote.fate import slurm_jobs
 from launcher.remote.fate.fate import ALIVE, COMING_BACK, GONE, SILENT
-from launcher.remote.fate.slurm_jobs import Job, judge, judge_history, parse_history, parse_queue, parse_shown
+from launcher.remote.fate.slurm_jobs import (
+    CANCELLED,
+    Job,
+    judge,
+    judge_history,
+    parse_history,
+    parse_queue,
+    parse_shown,
+)
 
 OUTPUTS = Path(__file__).parent / "slurm_outputs"
 PROGRAMS = ("squeue", "scontrol", "sacct")
@@ -117,8 +125,10 @@ def test_a_job_that_has_ended_is_gone(name):
     assert (verdict.evidence["job"]["state"], verdict.evidence["job"]["exit"]) == (state, code)
     by_accounts = parse_history(history)[job_id]
     assert (by_accounts.state, judge_history(by_accounts, has_begun=True).fate) == (state, GONE)
-    assert slurm_jobs.is_cancelled(job) == slurm_jobs.is_cancelled(by_accounts) == (state == "CANCELLED")
-    assert slurm_jobs.is_taken(job) == (state in ("PREEMPTED", "TIMEOUT", "NODE_FAIL"))
+    shown_as = {"CANCELLED": ("stopped", CANCELLED)}
+    shown_as |= dict.fromkeys(("PREEMPTED", "TIMEOUT", "NODE_FAIL"), ("waiting", "client"))
+    assert (verdict.state, verdict.reason) == shown_as.get(state, ("", None))
+    assert slurm_jobs.has_ended(job)
 
 
 def test_every_recorded_job_is_judged_here():

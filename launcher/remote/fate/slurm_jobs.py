@@ -3,8 +3,8 @@
     jobs = {job.id: job for job in parse_queue(answer_to(QUEUE))}
     verdict = judge(jobs["7"], has_begun=False)
 
-`squeue` lists what waits and runs, `scontrol` also what ended within the last minutes, `sacct` everything, where the cluster
-keeps accounts; it hears of changes seconds late. Words are those of 22.05. An unknown state counts as alive: to take a job
+`squeue` lists what waits, runs, and ended within the last minutes, `sacct` everything, where the cluster keeps accounts; it
+hears of changes seconds late. Words are those of 22.05. An unknown state counts as alive: to take a job
 for gone that is not would start its run twice.
 """
 
@@ -15,8 +15,8 @@ from typing import Dict, List, NamedTuple, Optional
 
 from .fate import ALIVE, COMING_BACK, GONE, SILENT, Verdict
 
-QUEUE = ("squeue", "--me", "--noheader", "--array", "--format=%i|%T|%r|%S|%b|%D|%N|%k")
-"""Asks for all jobs of a user that have not ended."""
+QUEUE = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T|%r|%S|%b|%D|%N|%k")
+"""Asks for all jobs of a user that the controller remembers: those that have ended within the last minutes too."""
 SHOW = ("scontrol", "--oneliner", "show", "job")
 """Asks for the job whose id follows."""
 HISTORY = (
@@ -24,6 +24,8 @@ HISTORY = (
     *("--format=JobID,State,ExitCode,Reason,NodeList", "--jobs"),
 )
 """Asks for each start of the jobs whose ids follow, with commas between."""
+CANCELLED = "cancelled-in-slurm"
+"""The reason of a run whose job somebody has cancelled."""
 COMMENT = "launch:"
 """What the comment of a job of ours begins with; the run's id follows."""
 
@@ -116,6 +118,12 @@ def parse_shown(text: str) -> Optional[Job]:
     )
 
 
+def makes_way(text: str) -> bool:
+    """Whether an answer to SHOW says that its job has begun to make way for another."""
+    found = re.search(r"(?:^| )PreemptTime=(\S+)", text)
+    return found is not None and found[1] not in ("None", "N/A", "Unknown")
+
+
 def parse_history(text: str) -> Dict[str, Job]:
     """Read an answer to HISTORY: the last start of each job by its id."""
     jobs = {}
@@ -147,11 +155,30 @@ def judge(job: Job, *, has_begun: bool) -> Verdict:
     """Return what becomes of a run by its job as `squeue` or `scontrol` has it; `has_begun`: an attempt was made before."""
     if job.state == WAITS or job.state in _TO_COME:
         state = "resuming" if has_begun else "reserved"
-        return Verdict(COMING_BACK, words=_waiting_words(job), state=state)
+        words = _waiting_words(job)
+        return Verdict(COMING_BACK, {"service": words}, words, state)
     if job.state in _ENDED:
-        return Verdict(GONE, {"job": _evidence(job)}, "its job %s is %s" % (job.id, job.state))
+        return _ended(job)
     where = " on %s" % job.where if job.where else ""
     return Verdict(ALIVE, words="its job %s is %s%s" % (job.id, job.state, where))
+
+
+def _ended(job: Job) -> Verdict:
+    """Return the verdict on a job that has ended. One that Slurm took away may go on, if a client has it do so.
+
+    Slurm itself starts a job again only before it has ended: that one is pending.
+    """
+    words = "its job %s is %s" % (job.id, job.state)
+    if job.state == "CANCELLED":
+        return Verdict(GONE, {"service": words, "job": _evidence(job)}, words, "stopped", CANCELLED)
+    if job.state in _TAKEN:
+        return Verdict(GONE, {"service": words, "job": _evidence(job)}, words, "waiting", "client")
+    return Verdict(GONE, {"service": words, "job": _evidence(job)}, words)
+
+
+def has_ended(job: Job) -> bool:
+    """Whether a job is over for good."""
+    return job.state in _ENDED
 
 
 def judge_history(job: Job, *, has_begun: bool) -> Verdict:
@@ -160,19 +187,6 @@ def judge_history(job: Job, *, has_begun: bool) -> Verdict:
         return judge(job, has_begun=has_begun)
     words = "its job %s is %s by accounting, and not in the queue" % (job.id, job.state)
     return Verdict(SILENT, {"job": _evidence(job)}, words)
-
-
-def is_cancelled(job: Job) -> bool:
-    """Whether somebody has cancelled a job that has ended."""
-    return job.state == "CANCELLED"
-
-
-def is_taken(job: Job) -> bool:
-    """Whether Slurm ended a job for good that would have gone on: another may take up its run.
-
-    Slurm itself starts a job again only before it has ended: that one is pending, with more `Restarts`.
-    """
-    return job.state in _TAKEN
 
 
 def _waiting_words(job: Job) -> str:

@@ -1,0 +1,156 @@
+"""Runs that are jobs of a Slurm cluster: its scheduler starts them, again too, and says what became of them.
+
+A run belongs to the cluster and not to a machine: each login node may judge it, and its agent is on a compute node, whose
+processes and locks nobody sees from here. What decides is the scheduler's word, then accounting, then our own record.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from ..record.rundir import Run
+from . import slurm_jobs, slurm_submission
+from .fate import GONE, SILENT, Fate, Verdict
+from .slurm_jobs import CANCELLED, Job
+from .slurm_programs import Question, SilentError, ask, cluster_name
+from .slurm_submission import Submission
+
+PLACE = "slurm:"
+"""What the id of a cluster's place begins with; the name of the cluster follows."""
+KEPT_S, WAIT_S, SILENCE_S = 2.0, 3.0, 30.0
+
+
+class Slurm(Fate):
+    """The answers of one cluster, kept for a moment: many runs cost one question."""
+
+    is_started_by_client = False
+    shows_processes = False
+    sees_host = False
+    sees_lock = False
+    shutdown_reason = "preempted"
+
+    def __init__(self) -> None:
+        """Ask nothing yet."""
+        self._queue = Question(slurm_jobs.QUEUE, KEPT_S, WAIT_S, SILENCE_S)
+        self._history: Dict[str, Optional[Job]] = {}
+
+    def place_id(self) -> str:
+        """Return the id of the cluster that this machine belongs to."""
+        name = cluster_name()
+        return PLACE + name if name else ""
+
+    def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
+        """Ask the queue once for all runs, and accounting once for those whose jobs it has forgotten."""
+        try:
+            queue = {job.id: job for job in slurm_jobs.parse_queue(self._queue.answer())}
+        except SilentError as error:
+            return {run.id: _silent(run, str(error)) for run in runs}
+        submissions = {run.id: slurm_submission.read(run) for run in runs}
+        jobs = {run.id: _job_of(run, submissions[run.id], queue) for run in runs}
+        self._look_up([job for job in jobs.values() if job is not None and job not in queue])
+        return {run.id: self._verdict(run, submissions[run.id], jobs[run.id], queue) for run in runs}
+
+    def forget(self, run: Run) -> None:
+        """Ask the queue again the next time."""
+        del run
+        self._queue.forget()
+        self._history.clear()
+
+    def hopeless(self, run: Run) -> Optional[Tuple[str, str, Dict[str, Any]]]:
+        """Do not start a run again whose job somebody has cancelled in Slurm."""
+        verdict = self.judge([run])[run.id]
+        if verdict.fate != GONE or verdict.reason != CANCELLED:
+            return None
+        return verdict.state, CANCELLED, verdict.evidence or {}
+
+    def start(self, run: Run, after: int) -> None:
+        """Submit the run's job. It may wait for long before it begins."""
+        del after
+        slurm_submission.submit(run)
+        self._queue.forget()
+
+    def wake(self, run: Run) -> None:
+        """Take a job out of the queue that waits, cancel one that is to end now, and tell the script of any other."""
+        job = self._job_now(run)
+        if job is None:
+            return
+        if job.state == slurm_jobs.WAITS or run.read_wish() == "cancel":
+            slurm_submission.cancel(job.id)
+        else:
+            slurm_submission.signal_script(job.id)
+
+    def end(self, run: Run) -> None:
+        """Cancel the run's job."""
+        job = self._job_now(run)
+        if job is not None:
+            slurm_submission.cancel(job.id)
+
+    def standstill(self, run: Run) -> str:
+        """Say that the agent's heartbeat has stopped, although Slurm has the job running."""
+        verdict = self.judge([run])[run.id]
+        return "no sign of life from its node; %s" % verdict.words if verdict.words else ""
+
+    def _job_now(self, run: Run) -> Optional[Job]:
+        """Return the job of a run if the queue has it; None if it has ended, or if nobody can say."""
+        try:
+            jobs = slurm_jobs.parse_queue(self._queue.answer_now())
+        except SilentError:
+            return None
+        queue = {job.id: job for job in jobs}
+        job_id = _job_of(run, slurm_submission.read(run), queue)
+        job = queue.get(job_id or "")
+        return job if job is not None and not slurm_jobs.has_ended(job) else None
+
+    def _look_up(self, missing: List[str]) -> None:
+        """Ask accounting for jobs that the queue has forgotten; what has ended does not change."""
+        fresh = [job for job in missing if job not in self._history]
+        if not fresh:
+            return
+        try:
+            answer = ask([*slurm_jobs.HISTORY, ",".join(fresh)])
+        except SilentError:
+            return
+        found = slurm_jobs.parse_history(answer.text) if answer.code == 0 else {}
+        self._history.update({job: found.get(job) for job in fresh})
+
+    def _verdict(
+        self, run: Run, submission: Submission, job_id: Optional[str], queue: Dict[str, Job]
+    ) -> Verdict:
+        has_begun = _has_begun(run)
+        if job_id is None:
+            if not submission.may_appear:
+                return Verdict(GONE, words="no job was submitted for it")
+            return _silent(run, "sbatch has given no answer; its job may still appear in the queue")
+        if job_id in queue:
+            verdict = slurm_jobs.judge(queue[job_id], has_begun=has_begun)
+        elif (job := self._history.get(job_id)) is not None:
+            verdict = slurm_jobs.judge_history(job, has_begun=has_begun)
+        else:
+            verdict = Verdict(GONE, {"service": "Slurm has forgotten its job %s" % job_id})
+        if verdict.fate == GONE and submission.refused and not verdict.state:
+            words = "its job %s is not started again: %s" % (job_id, submission.refused)
+            return verdict._replace(
+                state="waiting", reason="client", evidence={"service": words}, words=words
+            )
+        return verdict
+
+
+FATE = Slurm()
+
+
+def _job_of(run: Run, submission: Submission, queue: Dict[str, Job]) -> Optional[str]:
+    """Return the id of a run's job, also of one whose `sbatch` gave no answer."""
+    if submission.asked is not None:
+        return slurm_submission.unknown_job(run, submission, list(queue.values()))
+    return submission.job
+
+
+def _has_begun(run: Run) -> bool:
+    """Whether an agent has had the run: its first folder is that of the client that prepared it."""
+    numbers = run.numbers()
+    return bool(numbers) and numbers[-1] > 1
+
+
+def _silent(run: Run, words: str) -> Verdict:
+    state = "resuming" if _has_begun(run) else "reserved"
+    return Verdict(SILENT, {"service": words}, words, state)

@@ -1,0 +1,188 @@
+"""Slurm's own programs, asked from a machine of its cluster: found, freed of what a user's variables would change, and timed."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from typing import IO, Dict, NamedTuple, Optional, Sequence
+
+ANSWER_S = 20.0
+"""How long an answer may take: a stuck controller lets `squeue` wait for 18 to 20 s."""
+MOST_BYTES = 64 << 20
+_FOLDERS = (
+    "/usr/bin",
+    "/usr/local/bin",
+    "/opt/slurm/bin",
+    "/usr/local/slurm/bin",
+    "/cm/shared/apps/slurm/current/bin",
+)
+"""Where the programs are if PATH does not lead to them: a command over SSH may not read the login's own files."""
+_CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
+_CHANGING = ("SQUEUE_", "SACCT_", "SCONTROL_")
+_CHANGING_ONE = ("SBATCH_ARRAY_INX", "SBATCH_WAIT", "SBATCH_CLUSTERS", "SLURM_CLUSTERS")
+_NAME = re.compile(r"^\s*ClusterName\s*=\s*([\w.-]+)", re.IGNORECASE | re.MULTILINE)
+
+
+class SilentError(Exception):
+    """Raised when a program is missing, or did not answer in time; the message says which and why."""
+
+
+class Answer(NamedTuple):
+    """How a program ended, and what it printed."""
+
+    code: int
+    text: str
+    said: str
+
+
+def ask(words: Sequence[str], timeout_s: float = ANSWER_S, given: str = "") -> Answer:
+    """Run a program of Slurm's and return its answer; `given` is its standard input. Raises SilentError."""
+    try:
+        ended = subprocess.run(
+            [_path_of(words[0]), *words[1:]],
+            input=given.encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=variables(),
+            cwd="/",
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise SilentError("%s did not answer within %.0f s" % (words[0], timeout_s)) from None
+    except OSError as error:
+        raise SilentError("%s: %s" % (words[0], error.strerror)) from None
+    texts = (stream[:MOST_BYTES].decode("utf-8", "replace") for stream in (ended.stdout, ended.stderr))
+    return Answer(ended.returncode, *texts)
+
+
+def variables() -> Dict[str, str]:
+    """Return the variables that a program of Slurm's gets: without those that change what it prints or does for us."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_CHANGING) and name not in _CHANGING_ONE
+    }
+    return {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+
+
+def _path_of(program: str) -> str:
+    """Return the path of a program. Raises SilentError."""
+    found = shutil.which(program) or shutil.which(program, path=os.pathsep.join(_FOLDERS))
+    if found is None:
+        raise SilentError("there is no %s on %s" % (program, os.uname().nodename))
+    return found
+
+
+@functools.lru_cache(maxsize=1)
+def cluster_name() -> str:
+    """Return the name of the cluster that this machine belongs to; empty if it belongs to none, or nothing tells.
+
+    It is read where the programs read it: a controller need not answer.
+    """
+    if "SLURM_JOB_ID" in os.environ and os.environ.get("SLURM_CLUSTER_NAME"):
+        return os.environ["SLURM_CLUSTER_NAME"].lower()
+    for path in filter(None, (os.environ.get("SLURM_CONF"), *_CONFIGURATIONS)):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                found = _NAME.search(file.read())
+        except OSError:
+            continue
+        if found:
+            return found[1].lower()
+    try:
+        said = ask(("scontrol", "show", "config"), 5.0).text
+    except SilentError:
+        return ""
+    found = _NAME.search(said)
+    return found[1].lower() if found else ""
+
+
+class Question:
+    """A question that is asked again and again, of which an answer is kept for a while; a late one delays nobody for long."""
+
+    def __init__(self, words: Sequence[str], kept_s: float, wait_s: float, silence_s: float) -> None:
+        """Keep an answer `kept_s`, wait for a new one `wait_s` at most, and take the last one for `silence_s` meanwhile."""
+        self._words = words
+        self._kept_s, self._wait_s, self._silence_s = kept_s, wait_s, silence_s
+        self._answer: Optional[str] = None
+        self._answered_s = -float("inf")
+        self._asked_s = -float("inf")
+        self._why = ""
+        self._program: Optional[subprocess.Popen[bytes]] = None
+        self._output: Optional[IO[bytes]] = None
+
+    def answer(self) -> str:
+        """Return the answer, which may be a few seconds old. Raises SilentError if there is none, or if it is too old."""
+        now = time.monotonic()
+        if now - self._asked_s > self._kept_s and self._program is None:
+            self._begin(now)
+        deadline = now + self._wait_s
+        while self._program is not None and not self._collect() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if self._answer is not None and time.monotonic() - self._answered_s <= self._silence_s:
+            return self._answer
+        raise SilentError(self._why or "%s has not answered yet" % self._words[0])
+
+    def forget(self) -> None:
+        """Wait for an answer to a question that is asked from now on, the next time."""
+        if self._program is not None:
+            self._program.kill()
+            self._program.wait()
+        self._program = None
+        self._asked_s = self._answered_s = -float("inf")
+
+    def answer_now(self) -> str:
+        """Return an answer to a question that is asked now, however long it takes. Raises SilentError."""
+        self.forget()
+        reply = ask(self._words)
+        self._take(reply.code, reply.text, reply.said)
+        self._asked_s = time.monotonic()
+        if self._answer is None:
+            raise SilentError(self._why)
+        return self._answer
+
+    def _begin(self, now: float) -> None:
+        self._asked_s = now
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed once the program has ended
+        try:
+            self._program = subprocess.Popen(
+                [_path_of(self._words[0]), *self._words[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                env=variables(),
+                cwd="/",
+            )
+        except (OSError, SilentError) as error:
+            self._output.close()
+            self._why = str(error)
+
+    def _collect(self) -> bool:
+        """Take the answer of a program that has ended, and end one that takes too long; return whether it is over."""
+        assert self._program is not None and self._output is not None  # noqa: S101, PT018 - both or none
+        code = self._program.poll()
+        if code is None and time.monotonic() - self._asked_s > ANSWER_S:
+            self._program.kill()
+            code = self._program.wait()
+        if code is None:
+            self._why = "%s has not answered for %.0f s" % (self._words[0], time.monotonic() - self._asked_s)
+            return False
+        with self._output:
+            self._output.seek(0)
+            text = self._output.read(MOST_BYTES).decode("utf-8", "replace")
+        self._program = None
+        self._take(code, text, text)
+        return True
+
+    def _take(self, code: int, text: str, said: str) -> None:
+        if code == 0:
+            self._answer, self._answered_s, self._why = text, time.monotonic(), ""
+        else:
+            last = said.strip().splitlines()[-1:] or ["it ended with %d" % code]
+            self._answer, self._why = None, "%s: %s" % (self._words[0], last[0][:200])

@@ -1,0 +1,206 @@
+"""The jobs that were submitted for a run: `control/slurm.json`, written before `sbatch` is asked and after it has answered.
+
+    {"version": 1, "cluster": "testbed", "jobs": ["17"], "asked": null, "refused": ""}
+
+The last of `jobs` is the run's own. `asked` is when a submission began whose answer is not known: its job is found again by
+its name, and a job that nobody knew of takes itself for the run's own when it begins. So a run is never submitted twice.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from ..record import strict_json
+from ..record.files import read_json, write_durably
+from ..record.rundir import VERSION, Run
+from . import slurm_jobs
+from .fate import StartError
+from .slurm_programs import Answer, SilentError, ask, cluster_name
+
+SUBMIT_S = 60.0
+FIND_S = 30.0
+"""How long a job is looked for whose `sbatch` got no answer."""
+UNSETTLED_S = 60.0
+"""How long such a job may still appear in the queue: a stuck controller takes it in when it goes on."""
+EARLY_S = 30
+"""How much earlier than its grace a run is told that its time is nearly up: Slurm looks at its clock every half minute."""
+MOST_TOLD = 0.5
+"""Of a job's time, at most, is left when it is told."""
+_UNCERTAIN = ("timed out", "Zero Bytes", "Unexpected message", "Transport endpoint", "Communication")
+"""Words of an `sbatch` that failed and may have submitted its job."""
+
+
+class Submission(NamedTuple):
+    """The jobs of a run, the last one its own; when a submission began that has no answer yet; why no requeue was possible."""
+
+    jobs: Tuple[str, ...] = ()
+    asked: Optional[float] = None
+    refused: str = ""
+
+    @property
+    def job(self) -> Optional[str]:
+        """The run's job, None before the first, and while it is not known."""
+        return self.jobs[-1] if self.jobs and self.asked is None else None
+
+    @property
+    def may_appear(self) -> bool:
+        """Whether a job may be submitted that is not in the queue yet."""
+        return self.asked is not None and abs(time.time() - self.asked) < UNSETTLED_S
+
+
+def read(run: Run) -> Submission:
+    """Return what is on record of a run's jobs."""
+    record = read_json(run.slurm)
+    asked = record.get("asked")
+    return Submission(
+        tuple(str(job) for job in record.get("jobs") or ()),
+        float(asked) if isinstance(asked, (int, float)) else None,
+        str(record.get("refused") or ""),
+    )
+
+
+def write(run: Run, submission: Submission) -> None:
+    """Put it on record, durably."""
+    record = {"version": VERSION, "cluster": cluster_name(), **submission._asdict()}
+    write_durably(run.slurm, strict_json.encode(record) + "\n")
+
+
+def submit(run: Run) -> str:
+    """Submit the job of a run, or find the one again that was submitted without an answer; return its id.
+
+    Raises StartError: `refused` with Slurm's own words, `unsettled` if nobody can say.
+    """
+    before = read(run)
+    if before.asked is not None:
+        found = _find(run, before)
+        if found is not None:
+            write(run, Submission((*before.jobs, found)))
+            return found
+    intent = Submission(before.jobs, time.time())
+    write(run, intent)
+    try:
+        answer = ask(["sbatch", *flags(run)], SUBMIT_S, script(run))
+    except SilentError as error:
+        answer = Answer(1, "", "%s: timed out" % error)
+    job = answer.text.strip().partition(";")[0]
+    if answer.code != 0 or not job.isdigit():
+        job = _settle(run, intent, answer)
+    write(run, Submission((*before.jobs, job)))
+    return job
+
+
+def _settle(run: Run, intent: Submission, answer: Answer) -> str:
+    """Return the job of an `sbatch` that failed, if there is one. Raises StartError."""
+    words = answer.said.strip() or answer.text.strip() or "sbatch ended with %d" % answer.code
+    if not any(one in words for one in _UNCERTAIN):
+        write(run, intent._replace(asked=None))
+        raise StartError("refused", words)
+    deadline = time.monotonic() + FIND_S
+    while True:
+        found = _find(run, intent)
+        if found is not None:
+            return found
+        if time.monotonic() >= deadline:
+            raise StartError("unsettled", "%s\nwhether the job was submitted is not known" % words)
+        time.sleep(1.0)
+
+
+def _find(run: Run, submission: Submission) -> Optional[str]:
+    """Return a job of a run that is not on record, None if the queue has none. Raises StartError if nobody can say."""
+    try:
+        answer = ask(slurm_jobs.QUEUE)
+    except SilentError as error:
+        raise StartError("unsettled", str(error)) from None
+    if answer.code != 0:
+        return None
+    return unknown_job(run, submission, slurm_jobs.parse_queue(answer.text))
+
+
+def unknown_job(run: Run, submission: Submission, queue: List[slurm_jobs.Job]) -> Optional[str]:
+    """Return the job in a queue that was submitted for a run and is not on record; None if there is none."""
+    found = (job.id for job in queue if job.run_id == run.id and job.id not in submission.jobs)
+    return next(found, None)
+
+
+def claim(run: Run, job: str) -> bool:
+    """Take a job that has begun for the run's own, if its `sbatch` has no answer; return whether it is the run's."""
+    submission = read(run)
+    if submission.asked is not None and job not in submission.jobs:
+        submission = Submission((*submission.jobs, job))
+        write(run, submission)
+    return submission.job == job
+
+
+def settings_of(run: Run) -> Dict[str, Any]:
+    """Return what the plan of a run says of its jobs."""
+    settings = read_json(run.plan).get("slurm")
+    return settings if isinstance(settings, dict) else {}
+
+
+def flags(run: Run) -> List[str]:
+    """Return the flags of `sbatch` for a run: those of its plan, and those that are ours."""
+    settings = settings_of(run)
+    grace_s = float(read_json(run.plan).get("stop_grace_s", 30.0)) + EARLY_S
+    time_s = settings.get("time_s")
+    told_s = int(min(grace_s, time_s * MOST_TOLD) if time_s else grace_s)
+    return [
+        *(str(flag) for flag in settings.get("flags") or ()),
+        "--parsable",
+        "--job-name=launch-%s" % run.id,
+        "--comment=%s%s" % (slurm_jobs.COMMENT, run.id),
+        "--output=%s" % run.slurm_log.replace("%", "%%"),
+        "--chdir=%s" % run.path,
+        "--open-mode=append",
+        "--requeue",
+        "--export=NIL",
+        "--propagate=NONE",  # the limits of a login node are not meant for jobs
+        "--ntasks-per-node=1",
+        "--signal=B:USR1@%d" % told_s,
+    ]
+
+
+def script(run: Run) -> str:
+    """Return the job's script: it becomes the agent."""
+    modules = [str(name) for name in settings_of(run).get("modules") or ()]
+    loading = [
+        ". /etc/profile >/dev/null 2>&1",
+        *("module load %s || exit 1" % shlex.quote(name) for name in modules),
+    ]
+    python, agent, path = map(shlex.quote, (sys.executable, os.path.abspath(sys.argv[0]), run.path))
+    lines = [
+        "#!/bin/bash" if modules else "#!/bin/sh",
+        *(loading if modules else ()),
+        'python=%s; [ -x "$python" ] || python=python3' % python,
+        'exec "$python" -I %s job %s' % (agent, path),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def cancel(job: str) -> bool:
+    """Have Slurm end a job: it gets TERM, and KILL after the cluster's KillWait. Return whether Slurm took the order."""
+    return _is_done(["scancel", job])
+
+
+def signal_script(job: str) -> bool:
+    """Send USR1 to a job's script; return whether Slurm took the order."""
+    return _is_done(["scancel", "--batch", "--signal=USR1", job])
+
+
+def requeue(job: str) -> str:
+    """Have Slurm start this job again; return why it does not, empty if it does."""
+    try:
+        answer = ask(["scontrol", "requeue", job])
+    except SilentError as error:
+        return str(error)
+    return "" if answer.code == 0 else answer.said.strip() or "scontrol ended with %d" % answer.code
+
+
+def _is_done(words: List[str]) -> bool:
+    try:
+        return ask(words).code == 0
+    except SilentError:
+        return False
