@@ -353,9 +353,9 @@ class _Preparation(_Part):
         plan: Plan,
         runtime: str,
         engine: EngineWay | None,
-        gpus: Sequence[str],
+        gpus: Sequence[str] | None,
         count: int | None,
-        any_of: Sequence[str],
+        any_of: Sequence[str] | None,
         *,
         queues: bool,
     ) -> PreparedRun:
@@ -367,9 +367,9 @@ class _Preparation(_Part):
             runtime=runtime,
             engine=engine.model_dump() if engine is not None else None,
             env=plan.host_environment,
-            gpus=list(gpus),
+            gpus=None if gpus is None else list(gpus),
             cards=count,
-            any_of=list(any_of),
+            any_of=None if any_of is None else list(any_of),
             queues=queues,
         )
 

@@ -145,15 +145,15 @@ class Preparation(Protocol):
         plan: Plan,
         runtime: str,
         engine: EngineWay | None,
-        gpus: Sequence[str],
+        gpus: Sequence[str] | None,
         count: int | None,
-        any_of: Sequence[str],
+        any_of: Sequence[str] | None,
         *,
         queues: bool,
     ) -> PreparedRun:
         """Make a run's folder with its plan, and lease `count` of the cards `gpus` (UUIDs), or all of them.
 
-        The run may move to any card of `any_of` later. Raises AgentError `card-leased` if the cards are taken; a client
+        Without `gpus` whoever starts it gives it its cards. The run may move to any card of `any_of` later. Raises AgentError `card-leased` if the cards are taken; a client
         that `queues` keeps its place in the line. Raises AgentError `run-exists` for an id that is taken,
         `forgone` for one that was given up.
         """

@@ -26,6 +26,7 @@ from launcher.planning.placement import (
     is_closed,
     is_unavailable,
     match_profile,
+    own_runtime,
     release_advice,
     requested_gpus,
     requested_processes,
@@ -35,6 +36,13 @@ from launcher.planning.placement import (
 from launcher.planning.precision_history import failed_before
 from launcher.planning.recipe import Recipe, buildkit, classic
 from launcher.planning.script import interpreter_of, leading_assignments, script_of, starts_python
+from launcher.planning.slurm_job import (
+    possible_profiles,
+    submission,
+    with_expected_cards,
+    with_others,
+)
+from launcher.planning.slurm_job import settings_of as slurm_settings_of
 from launcher.planning.split import split
 from launcher.planning.verification import verification
 from launcher.planning.wheel_choice import (
@@ -97,8 +105,10 @@ __all__ = [
     "match_profile",
     "no_secrets",
     "objection",
+    "own_runtime",
     "plan",
     "planned_machine",
+    "possible_profiles",
     "release_advice",
     "requested_gpus",
     "requested_processes",
@@ -106,14 +116,18 @@ __all__ = [
     "script_of",
     "session",
     "site",
+    "slurm_settings_of",
     "source",
     "split",
     "starts_python",
     "strangers_on",
+    "submission",
     "torch_for",
     "unfit",
     "unimported_torch",
     "values_taken",
     "verifiable_torch",
     "verification",
+    "with_expected_cards",
+    "with_others",
 ]

@@ -9,16 +9,23 @@ from launcher.values.plan import Allocation, Node, Split
 from launcher.values.profile import Profile
 
 
-def nodes(split: Split) -> tuple[Node, ...]:
-    """Return the machines of a run: one, with all the ranks."""
-    return (Node(ranks=split.ranks),)
+def nodes(split: Split, count: int = 1) -> tuple[Node, ...]:
+    """Return the machines of a run, which have equal shares of the ranks."""
+    return (Node(ranks=split.ranks // count),) * count
 
 
-def allocation(profile: Profile, *, is_rehearsed: bool, is_exclusive: bool = False) -> Allocation:
+def allocation(
+    profile: Profile, *, is_rehearsed: bool, is_exclusive: bool = False, scheduled_nodes: int | None = None
+) -> Allocation:
     """Return how a run gets its cards. CUDA cards are leased; a CPU or an Apple GPU is given, and so is a rehearsal's CPU.
 
-    `is_exclusive`: the place makes a machine for the run alone, whose cards are given to it.
+    `is_exclusive`: the place makes a machine for the run alone, whose cards are given to it. A scheduler gives the run
+    `scheduled_nodes`, with or without cards.
     """
+    if scheduled_nodes is not None:
+        has_cards = profile.kind == "cuda" and not is_rehearsed
+        cards = profile.count * scheduled_nodes if has_cards else 0
+        return Allocation(how="scheduled", cards=cards, kind=profile.name)
     if profile.kind != "cuda" or is_rehearsed:
         return Allocation(how="given", cards=0, kind=profile.name)
     if is_exclusive:

@@ -8,6 +8,7 @@ from launcher.planning.allocation import allocation, nodes
 from launcher.planning.image_plan import Sources, image
 from launcher.planning.ladder import LadderInputs, PrecisionRequest, ladder
 from launcher.planning.precision_history import concerning, failed_before, measured_in
+from launcher.planning.slurm_job import resubmission
 from launcher.planning.split import split
 from launcher.planning.verification import workload_digest
 from launcher.planning.wheel_choice import UNKNOWN, Site
@@ -17,7 +18,7 @@ from launcher.values.facts import PrecisionEvidence
 from launcher.values.host import Host
 from launcher.values.job import Batch, Job
 from launcher.values.model import Model
-from launcher.values.plan import Plan, PlanValue, Source
+from launcher.values.plan import Plan, PlanValue, Source, Submission
 from launcher.values.precision import Platform
 from launcher.values.profile import Profile
 
@@ -39,13 +40,15 @@ def plan(
     rehearsed_on: Profile | None = None,
     takes: tuple[PlanValue, ...] | None = None,
     packages_from: str | None = None,
+    slurm: Submission | None = None,
 ) -> Plan:
     """Return the plan. Pure: the same inputs give the same bytes.
 
     `asked` is the requested precision, `sources` are for an image, `site` describes the host, `environment` is to be made
     there for a native run, `platform` describes the host's software. `evidence` is what earlier runs showed there about
     precisions with the job's model, `teacher` that of a distillation. `rehearsed_on` is the CPU on which a card's precision and split are tried, `takes` is
-    what the job's script takes, `packages_from` where requirements are from that the job itself does not name. Raises
+    what the job's script takes, `packages_from` where requirements are from that the job itself does not name. `slurm` is what a
+    cluster is asked for. Raises
     RefusedError when the card excludes the requested precision or a container, or when the cards cannot share the global
     batch equally.
     """
@@ -56,7 +59,8 @@ def plan(
     inputs = ladder_inputs(profile, job, model, platform, evidence, torch, teacher)
     rungs = ladder(inputs, asked).rungs
     measured = inputs.measured.get(rungs[0].digest)
-    batch = split(profile, job.batch, model, job.method, rungs[0], inputs.workload, measured)
+    count = slurm.nodes if slurm is not None else 1
+    batch = split(profile, job.batch, model, job.method, rungs[0], inputs.workload, measured, count)
     return Plan(
         job=job.name,
         host=host.name,
@@ -89,10 +93,14 @@ def plan(
         secrets=tuple(sorted(set(job.secrets))),
         ladder=rungs,
         split=batch,
-        nodes=nodes(batch),
+        nodes=nodes(batch, count),
         allocation=allocation(
-            profile, is_rehearsed=rehearsed_on is not None, is_exclusive=host.kaggle is not None
+            profile,
+            is_rehearsed=rehearsed_on is not None,
+            is_exclusive=host.kaggle is not None,
+            scheduled_nodes=count if slurm is not None else None,
         ),
+        slurm=slurm,
         attempts=job.attempts,
         restart=job.restart,
         hang_minutes=job.hang_minutes,
@@ -109,7 +117,7 @@ def plan(
 
 def job_of(plan: Plan) -> Job:
     """Return a job that would give this plan, with paths as they were written; a plan does not hold all of a job."""
-    special = {"image", "model", "teacher", "data"}
+    special = {"image", "model", "teacher", "data", "slurm"}
     common = {key: getattr(plan, key) for key in Job.model_fields if key in {*Plan.model_fields} - special}
     return Job.model_validate(
         {
@@ -128,16 +136,19 @@ def changed(parent: Plan, job: Job, keys: Collection[str], host: str) -> Plan:
 
     `job` is the parent's job with the changes. `keys` are the changed keys, as in a job's file; keys that a plan does not
     have are ignored. `host` is the host's name here. Another micro-batch, or settings that take another amount of memory,
-    change the split, never the global batch.
+    change the split, never the global batch. Keys of Slurm's replace those flags of the parent's.
     """
     values = {key: getattr(job, key) for key in {key.split(".")[0] for key in keys} & {*Plan.model_fields}}
+    if "slurm" in values:
+        values["slurm"] = resubmission(parent.slurm, job.slurm)
     model, teacher = parent.model_facts, parent.teacher_facts
     has_teacher = parent.teacher is not None
     workload = read_workload(job.settings, teacher, model, has_teacher=has_teacher)
     before = read_workload(parent.settings, teacher, model, has_teacher=has_teacher)
     if "batch.micro" in keys or workload != before:
         batch = Batch(global_size=parent.split.global_batch, micro=job.batch.micro)
-        values["split"] = split(parent.profile, batch, model, parent.method, parent.ladder[0], workload)
+        rung, count = parent.ladder[0], len(parent.nodes)
+        values["split"] = split(parent.profile, batch, model, parent.method, rung, workload, nodes=count)
     return Plan.model_validate({**parent.model_dump(), **values, "job": job.name, "host": host})
 
 

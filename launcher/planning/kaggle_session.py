@@ -8,10 +8,9 @@ from launcher.errors import RefusedError
 from launcher.planning.image_plan import torch_for
 from launcher.planning.kaggle_machines import IMAGE, MachineChoice
 from launcher.planning.wheel_choice import CPU, UNKNOWN
-from launcher.values.plan import CardPlan, Plan, Session, TorchWheel
+from launcher.values.plan import CardPlan, Plan, SegmentCards, Session, TorchWheel
 from launcher.values.precision import numbers
 from launcher.values.profile import Profile
-from launcher.values.segment_settings import SegmentCards
 from launcher.values.wheels import WheelTable
 
 
@@ -51,10 +50,11 @@ def segment_cards(plan: Plan) -> tuple[SegmentCards, ...]:
     if plan.rehearsed or plan.profile.kind != "cuda":
         return ()
     others = plan.session.others if plan.session is not None else ()
-    return (_cards(plan.profile, None), *(_cards(other.profile, other) for other in others))
+    return (possible_cards(plan.profile), *(possible_cards(other.profile, other) for other in others))
 
 
-def _cards(profile: Profile, plan: CardPlan | None) -> SegmentCards:
+def possible_cards(profile: Profile, plan: CardPlan | None = None) -> SegmentCards:
+    """Return the cards of a profile as what may come; `plan` takes the place of the run's own for them."""
     return SegmentCards(
         names=profile.probe_names,
         memory_mib=profile.memory_limits_mib,

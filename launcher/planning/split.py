@@ -30,17 +30,22 @@ def split(
     precision: Precision,
     workload: Workload,
     measured: Measured | None = None,
+    nodes: int = 1,
 ) -> Split:
     """Return the split with the largest micro-batch that divides one card's share of `batch` and should fit in memory.
+
+    Each of the `nodes` has the cards of the profile.
 
     `precision` is the first rung, `measured` what is known of it. If the memory is unknown (CPU, Apple) the micro-batch is
     the job's `batch.micro`, else the whole share. Raises RefusedError if the cards cannot have equal shares.
     """
-    share, rest = divmod(batch.global_size, profile.count)
+    ranks = profile.count * nodes
+    share, rest = divmod(batch.global_size, ranks)
     if rest:
+        cards = profile.title if nodes == 1 else f"{nodes} nodes with {profile.title}"
         raise RefusedError(
-            f"a global batch of {batch.global_size} does not divide among {profile.count} cards ({profile.title})\n"
-            f"  for example   --set batch.global={batch.global_size - rest or profile.count}"
+            f"a global batch of {batch.global_size} does not divide among {ranks} cards ({cards})\n"
+            f"  for example   --set batch.global={batch.global_size - rest or ranks}"
         )
     limit = min(batch.micro or share, share)
     room = usable_gb(profile)
@@ -60,6 +65,4 @@ def split(
 
     sizes = (size for size in range(limit, 0, -1) if share % size == 0)
     micro = next((size for size in sizes if fits(size)), 1)
-    return Split(
-        global_batch=batch.global_size, ranks=profile.count, micro_batch=micro, accumulation=share // micro
-    )
+    return Split(global_batch=batch.global_size, ranks=ranks, micro_batch=micro, accumulation=share // micro)

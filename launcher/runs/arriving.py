@@ -28,11 +28,11 @@ from launcher.runs import (
 from launcher.runs.contact import Contact, pass_gate_when_free
 from launcher.runs.control import known_summary, summary_of
 from launcher.runs.key_stays import check_key_stays
-from launcher.runs.launching import Filling, Resolved, Started, begin, plan_with
+from launcher.runs.launching import Filling, Resolved, Started, begin, plan_with, there
 from launcher.runs.lost_machines import end_rental, look_for
 from launcher.runs.meter import Meter
 from launcher.runs.mirror import Mirror
-from launcher.runs.probing import choose_profile, describe, probe
+from launcher.runs.probing import describe, probe
 from launcher.runs.recovering import Outcome, RecoverRequest, Recovery, recover_on
 from launcher.runs.run_desk import connect
 from launcher.runs.run_id import RUN_ID, new_run_id
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from launcher.runs.checkpoint_pulling import HomeCheckpoint
     from launcher.runs.view import Stage, View
     from launcher.values.answers import MovedTo
-    from launcher.values.facts import Facts
     from launcher.values.host import Host
     from launcher.values.plan import Plan
 
@@ -243,7 +242,10 @@ def arrival(
     with view.stage("probe") as stage:
         facts = probe(new, target, job)
         stage.text = describe(facts)
-    plan = _plan(before, target, facts, request.profile)
+    resolved = resolved_there(before, target, request.profile)
+    facts, profile, _ = there(resolved, facts)
+    # Derived anew for its card; global batch, seed and schedule are those of the job.
+    plan = plan_with(profile, resolved, facts, before.takes)
     if heir.shown is None or plan.digest != heir.shown.digest:
         view.head(plan)
     deadline = time.monotonic() + request.wait_s
@@ -252,13 +254,6 @@ def arrival(
     contact = pass_gate_when_free(contact, plan)
     new.preparation.check_sources(plan)
     return Arrival(mirror, contact, plan, secrets)
-
-
-def _plan(before: Plan, target: Host, facts: Facts, profile_name: str | None) -> Plan:
-    """Return the plan of the run there: derived anew for its card; global batch, seed and schedule are those of the job."""
-    resolved = resolved_there(before, target, profile_name)
-    profile, _ = choose_profile(resolved.profiles, facts)
-    return plan_with(profile, resolved, facts, before.takes)
 
 
 def resolved_there(before: Plan, target: Host, profile_name: str | None) -> Resolved:

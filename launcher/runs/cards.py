@@ -53,9 +53,10 @@ def profile_for(asked: str | None, profile: Profile) -> Profile:
 
 
 def card_choice(asked: str | None, plan: Plan, facts: Facts) -> CardChoice:
-    """Return the cards that a plan may have: those of its profile, or those of them that `--gpus` names; none if they are given."""
+    """Return the cards that a plan may have: those of its profile, or those of them that `--gpus` names; none if others give them."""
     _, named = requested_gpus(asked, plan.split.ranks)
-    by_profile = () if plan.allocation.how == "given" else choose_gpus(plan.profile, facts, len(facts.gpus))
+    is_leased = plan.allocation.how not in ("given", "scheduled")
+    by_profile = choose_gpus(plan.profile, facts, len(facts.gpus)) if is_leased else ()
     any_of = tuple(gpu for gpu in by_profile if not named or gpu in named)
     taken = {gpu.uuid for gpu in facts.gpus if is_unavailable(gpu, facts)}
     gpus = tuple(gpu for gpu in any_of if gpu not in taken)
@@ -83,6 +84,10 @@ def findings(asked: str | None, plan: Plan, facts: Facts | None) -> list[Finding
         return [
             Finding(level="refuse", code="no-such-card", message=message, mend="launch it without --gpus")
         ]
+    if plan.allocation.how == "scheduled" and named:
+        message = f"--gpus {asked}: Slurm chooses the cards of a job"
+        mend = f"how many on each node   --gpus {len(named)}"
+        return [Finding(level="refuse", code="no-such-card", message=message, mend=mend)]
     if facts is None or not named:
         return []
     there = {gpu.uuid: gpu for gpu in (() if plan.rehearsed else cards_of(plan.profile, facts))}

@@ -29,11 +29,17 @@ from launcher.planning import (
     choose_machine,
     environment,
     expected_facts,
+    own_runtime,
+    possible_profiles,
     requested_gpus,
     session,
     site,
+    slurm_settings_of,
     starts_python,
+    submission,
     verification,
+    with_expected_cards,
+    with_others,
 )
 from launcher.planning import plan as make_plan
 from launcher.planning import runtime as choose_runtime
@@ -63,7 +69,7 @@ from launcher.runs.key_stays import check_key_stays
 from launcher.runs.loading import Load, load
 from launcher.runs.lookup import Lookup
 from launcher.runs.mirror import Mirror
-from launcher.runs.probing import choose_profile, describe, probe
+from launcher.runs.probing import CardsThere, cards_there, describe, probe
 from launcher.runs.request import Request, remember
 from launcher.runs.run_desk import Opening, connect
 from launcher.runs.run_id import new_run_id
@@ -80,7 +86,7 @@ from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.lacking import check_has
 from launcher.values.model import Model
-from launcher.values.plan import Finding, Plan, PlanValue
+from launcher.values.plan import Finding, Plan, PlanValue, Submission
 from launcher.values.precision import Platform
 from launcher.values.profile import Profile
 
@@ -143,6 +149,7 @@ def understand(request: Request, lookup: Lookup | None = None) -> Resolved:
         raise UsageError(
             f"--rehearse needs no card, and nothing is rented for it\n  on this machine   launch --host local --rehearse --profile {name}"
         )
+    _check_is_cluster(host, task)
     rehearsed_on = lookup.profile("cpu") if request.rehearses else None
     requested_gpus(request.gpus, 1)
     machine = _machine(host, profiles, request, lookup)
@@ -150,6 +157,18 @@ def understand(request: Request, lookup: Lookup | None = None) -> Resolved:
     model, teacher = models.read_here(task), models.read_teacher(task)
     return Resolved(
         host, profiles, task, request.precision, model, rehearsed_on, request.gpus, values, teacher, machine
+    )
+
+
+def _check_is_cluster(host: Host, task: resolve.Task) -> None:
+    """Raise UsageError for a job that asks Slurm for something, on a host that is no cluster."""
+    if task.job.slurm is None or host.slurm is not None:
+        return
+    changed = sorted(key for key in task.changed if key.partition(".")[0] == "slurm")
+    where = f"--set {changed[0]}" if changed else f"{task.file or 'the job'}: [slurm]"
+    raise UsageError(
+        f"{where}: {host.name} is not a Slurm cluster\n"
+        f'  if it is one   kind = "slurm"  in [hosts.{host.name}] of launch.toml'
     )
 
 
@@ -408,10 +427,18 @@ def _look(desk: Desk, resolved: Resolved, view: View) -> tuple[Facts, Profile]:
     """Probe a host; return its facts and the profile that they decide on. Raises HostError or UnknownNameError."""
     with view.stage("probe") as stage:
         facts = probe(desk, resolved.host, resolved.job, resolved.machine)
-        profile, why = choose_profile(resolved.profiles, facts)
+        facts, profile, why = there(resolved, facts)
         words = describe(facts) if resolved.machine is None else f"expected: {describe(facts)}"
         stage.text = "; ".join(filter(None, (words, why)))
     return facts, profile
+
+
+def there(resolved: Resolved, facts: Facts) -> CardsThere:
+    """Return the cards that a request gets on its host, by what a probe of it found. Raises what `cards_there` raises."""
+    rehearses = resolved.rehearsed_on is not None
+    return cards_there(
+        resolved.host, resolved.job, resolved.profiles, resolved.gpus, facts, rehearses=rehearses
+    )
 
 
 def plan_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
@@ -424,9 +451,11 @@ def plan_with(
 ) -> Plan:
     """Return the plan of a job whose script takes these values from it.
 
-    For sessions of Kaggle's it has the plans for the other cards that may come.
+    For sessions of Kaggle's, and for a cluster, it has the plans for the other cards that may come.
     """
     plan = _plan_for(profile, resolved, facts, takes)
+    if plan.slurm is not None and facts is not None:
+        return with_others(plan, _plans_of_others(plan, resolved, facts, takes))
     if resolved.machine is None or facts is None:
         return plan
     others = [
@@ -436,6 +465,31 @@ def plan_with(
     known = [other for other in others if other is not None]
     given = session(resolved.machine, known, resolved.job.requirements, resolve.wheels())
     return plan.model_copy(update={"session": given})
+
+
+def _plans_of_others(
+    plan: Plan, resolved: Resolved, facts: Facts, takes: tuple[PlanValue, ...] | None
+) -> list[Plan]:
+    """Return the plans for the other cards that Slurm may give, but for those that the job cannot run on as it was asked for."""
+    found = []
+    for other in _possible(plan.profile, resolved, facts):
+        if other.name != plan.profile.name and plan.slurm is not None and plan.slurm.cards:
+            with contextlib.suppress(RefusedError):
+                found.append(_plan_for(other, resolved, with_expected_cards(facts, other), takes))
+    return found
+
+
+def _possible(profile: Profile, resolved: Resolved, facts: Facts | None) -> tuple[Profile, ...]:
+    """Return the profiles of the cards that Slurm may give, that of the plan first; it alone on any other host."""
+    settings = slurm_settings_of(resolved.host, resolved.job)
+    if settings is None:
+        return (profile,)
+    cluster = facts.slurm if facts is not None else None
+    named = resolved.profiles or (() if cluster is not None else (profile,))
+    found = possible_profiles(resolved.host.name, settings, named, resolved.gpus, cluster, resolve.profiles())
+    if profile.name not in [one.name for one in found]:  # a rehearsal that is a plan for the CPU
+        return (profile,)
+    return tuple(sorted(found, key=lambda one: one.name != profile.name))
 
 
 def _plan_of_other(
@@ -458,10 +512,13 @@ def _plan_for(
 ) -> Plan:
     if resolved.rehearsed_on is not None and not takes and not _can_imitate(profile, resolved.job):
         profile, resolved = resolved.rehearsed_on, resolved._replace(rehearsed_on=None)
-    if resolved.machine is None or resolved.rehearsed_on is not None:
+    if resolved.host.slurm is not None:
+        profile = _possible(profile, resolved, facts)[0]
+    elif resolved.machine is None or resolved.rehearsed_on is not None:
         profile = cards.profile_for(resolved.gpus, profile)
     on = resolved.rehearsed_on or profile
-    kind = load_runtime(choose_runtime(on, resolved.host, resolved.job, facts) if facts else WITHOUT_FACTS)
+    known = choose_runtime(on, resolved.host, resolved.job, facts) if facts else WITHOUT_FACTS
+    kind = load_runtime(own_runtime(resolved.host) or known)
     sources = resolve.image_sources() if kind.has_images else None
     made = None
     if facts is not None and kind.makes_environments and resolved.job.requirements:
@@ -485,6 +542,21 @@ def _plan_for(
         rehearsed_on=resolved.rehearsed_on,
         takes=takes,
         packages_from=resolved.task.packages_from,
+        slurm=_submission(profile, resolved, facts),
+    )
+
+
+def _submission(profile: Profile, resolved: Resolved, facts: Facts | None) -> Submission | None:
+    """Return what Slurm is asked for; None on a host that is no cluster."""
+    settings = slurm_settings_of(resolved.host, resolved.job)
+    if settings is None:
+        return None
+    cluster = facts.slurm if facts is not None else None
+    return submission(
+        settings,
+        _possible(profile, resolved, facts),
+        cluster,
+        is_rehearsed=resolved.rehearsed_on is not None,
     )
 
 

@@ -11,10 +11,10 @@ from launcher.planning.lambda_machines import expected_facts as expected_of_rent
 from launcher.runs import cards, job_check, resolve, script_check, secret_values, session_check
 from launcher.runs.adapting import suggestion
 from launcher.runs.kaggle_preview import SessionPreview, preview_session
-from launcher.runs.launching import AUTO, Resolved, known_of, plan_of, understand
+from launcher.runs.launching import AUTO, Resolved, known_of, plan_of, there, understand
 from launcher.runs.loading import load
 from launcher.runs.lookup import Lookup
-from launcher.runs.probing import choose_profile, probe
+from launcher.runs.probing import probe
 from launcher.runs.rental_choice import (
     RentalChoice,
     choose,
@@ -82,7 +82,11 @@ def preview(
                 words = f"{error}\n  without its probe the profile is not clear: name {choices}"
                 raise HostError(error.host, words) from error
             unreached = (_not_reached(error),)
-    profile = choose_profile(profiles, facts)[0] if facts else profiles[0]
+    resolved = resolved._replace(profiles=profiles)
+    if facts is not None:
+        facts, profile, _ = there(resolved, facts)
+    else:
+        profile = profiles[0]
     try:
         plan = plan_of(profile, resolved, facts)
         refused: tuple[Finding, ...] = ()
@@ -166,7 +170,7 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     elif facts is None and len(resolved.profiles) != 1:
         with connect(resolved.host) as desk:
             facts = probe(desk, resolved.host, resolved.job)
-    profile = choose_profile(resolved.profiles, facts)[0] if facts else resolved.profiles[0]
+    profile = there(resolved, facts).profile if facts else resolved.profiles[0]
     model, platform = known_of(resolved, facts)
     evidence = facts.precision_evidence if facts else ()
     case = ladder_inputs(profile, resolved.job, model, platform, evidence, platform.torch, resolved.teacher)

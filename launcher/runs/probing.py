@@ -21,7 +21,10 @@ from launcher.planning import (
     distribution,
     expected_facts,
     match_profile,
+    possible_profiles,
+    slurm_settings_of,
     source,
+    with_expected_cards,
 )
 from launcher.runs import resolve
 from launcher.runs.mirror import mirrors
@@ -210,6 +213,32 @@ def choose_profile(profiles: Sequence[Profile], facts: Facts) -> tuple[Profile, 
         return profiles[0], ""
     profile = best[0] if best else match_profile(facts, resolve.profiles().values())
     return profile, card_choice_reason(profile, facts)
+
+
+class CardsThere(NamedTuple):
+    """The facts of a host for a plan, the profile of the cards that it gets there, and why, if there was a choice.
+
+    Of a cluster they are those of its login node with the cards that are expected on another.
+    """
+
+    facts: Facts
+    profile: Profile
+    why: str = ""
+
+
+def cards_there(
+    host: Host, job: Job, named: Sequence[Profile], gpus: str | None, facts: Facts, *, rehearses: bool = False
+) -> CardsThere:
+    """Return the cards for a job on a host, by what a probe of it found; `gpus` is the value of --gpus.
+
+    Raises UnknownNameError, or RefusedError on a cluster, for cards that no profile names.
+    """
+    settings = slurm_settings_of(host, job)
+    if settings is None:
+        return CardsThere(facts, *choose_profile(named, facts))
+    profile, *others = possible_profiles(host.name, settings, named, gpus, facts.slurm, resolve.profiles())
+    why = f"or {', '.join(other.title for other in others)}" if others else ""
+    return CardsThere(with_expected_cards(facts, None if rehearses else profile), profile, why)
 
 
 def describe(facts: Facts) -> str:

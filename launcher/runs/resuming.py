@@ -19,7 +19,7 @@ from launcher.errors import (
     UsageError,
 )
 from launcher.hosts import Desk
-from launcher.planning import changed, job_of, planned_machine
+from launcher.planning import changed, job_of, planned_machine, with_expected_cards
 from launcher.runs import (
     build_settings,
     departures,
@@ -47,6 +47,7 @@ from launcher.values.job import Job
 from launcher.values.parsing import build, nearest
 from launcher.values.plan import Plan
 from launcher.values.record import State, Summary, is_terminal
+from launcher.values.slurm_settings import SlurmSettings
 
 if TYPE_CHECKING:
     from launcher.runs.rented_resume import Kept
@@ -67,10 +68,17 @@ _KEPT = {
     "seed": "the order of its data",
     "batch.global": "the global batch, on which its data's order and its schedule hang",
     "secrets": "its parent's secrets",
+    "slurm.nodes": "the nodes that its batch is divided among",
+    "slurm.gres": "the cards that its batch is divided among",
+    "slurm.build": "its parent's environment",
 }
 """The keys of a job that a resumed run always keeps from its parent, with what each stands for."""
-_NAMED = ("settings", "variables")
-_TABLES = {"batch": ("global", "micro"), "data": ("train", "eval")}
+_NAMED = ("settings", "variables", "slurm")
+_TABLES = {
+    "batch": ("global", "micro"),
+    "data": ("train", "eval"),
+    "slurm": tuple(SlurmSettings.model_fields),
+}
 
 
 class ResumeRequest(NamedTuple):
@@ -149,6 +157,8 @@ def _resume(
         there = host.model_copy(update={"environment": plan.host_environment})
         with view.stage("probe") as stage:
             facts = probe(desk, there, job_of(plan), planned_machine(plan))
+            if there.slurm is not None:
+                facts = with_expected_cards(facts, None if plan.rehearsed else plan.profile)
             stage.text = describe(facts)
         view.head(plan)
         deadline = time.monotonic() + request.wait_s
@@ -191,6 +201,8 @@ def _check_key(key: str, setting: str, host: Host) -> None:
         raise BadFileError(f"{words}\n  allowed: {', '.join(allowed)}")
     if top == "name":
         raise UsageError(f"{FILE} {setting}: a resumed run is named by --name")
+    if top == "slurm" and host.slurm is None:
+        raise UsageError(f"{FILE} {setting}: {host.name} is not a Slurm cluster")
     is_planned = top in Plan.model_fields or top in _TABLES
     kept_as = _KEPT.get(key) or _KEPT.get(top) or (None if is_planned else f"its parent's {top}")
     if kept_as is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from launcher.values.base import Record
+from launcher.values.cluster import Cluster
 from launcher.values.model import Model, read_model
 from launcher.values.precision import Platform, numbers
 
@@ -169,7 +170,7 @@ class Facts(Record):
     the `config.json` of the job's model, if it is on the host. `precision_evidence` is what earlier runs showed about
     precisions with that model. `holders_error` says why the holders of the cards are unknown. `nvidia_mps`: NVIDIA's MPS
     daemon runs, which lets one user's processes share an exclusive card. `ends_with_logout`: logind ends this user's
-    processes when the session ends.
+    processes when the session ends. `slurm` is the cluster whose login node this is, if the probe asked for it.
     """
 
     host_id: str
@@ -198,6 +199,7 @@ class Facts(Record):
     ends_with_logout: bool = False
     model_values: dict[str, Any] | None = None
     precision_evidence: tuple[PrecisionEvidence, ...] = ()
+    slurm: Cluster | None = None
 
     @property
     def model(self) -> Model | None:

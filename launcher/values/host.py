@@ -21,10 +21,14 @@ from launcher.values.base import Written
 from launcher.values.image import Build
 from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.lambda_settings import LambdaSettings
+from launcher.values.slurm_settings import SlurmSettings
 
-Kind = Literal["machine", "kaggle", "lambda-cloud"]
-KAGGLE_RUNTIMES = ("auto", "kaggle")
-"""The runtimes of a host of kind `kaggle`; no machine has the second."""
+Kind = Literal["machine", "kaggle", "lambda-cloud", "slurm"]
+_OWN_RUNTIMES = {
+    "kaggle": "a kernel is Kaggle's own container",
+    "slurm": "Slurm starts the job on a node of its own",
+}
+"""The kinds that have a runtime of their name besides `auto`, and no other, and why."""
 HOLD_S, MOST_HOLD_S = 60, 3600
 """How long a connection is kept for the next command, in seconds, by default and at most."""
 
@@ -70,10 +74,10 @@ class MachineKeys(Written):
 
 
 class Host(MachineKeys):
-    """A machine, or an account: of Kaggle's, or one where machines are rented. Its settings are then in a field of its own.
+    """A machine, a Slurm cluster, or an account: of Kaggle's, or one where machines are rented. Settings of a kind have a field of their own.
 
     For an account where machines are rented the keys of a machine are those of what is rented, whose address is known once
-    it is. `address` None means this machine, if it is one. An alias of ~/.ssh/config is a host whose address is the alias.
+    it is. A cluster is its login node, which submits jobs. `address` None means this machine, if it is one. An alias of ~/.ssh/config is a host whose address is the alias.
     `variables`: which of this process's variables a run on this machine gets. `hold`: how many seconds a connection over SSH
     is kept for the next command, 0 for not at all.
     """
@@ -82,6 +86,7 @@ class Host(MachineKeys):
     kind: Kind = "machine"
     kaggle: KaggleSettings | None = None
     lambda_cloud: LambdaSettings | None = None
+    slurm: SlurmSettings | None = None
     address: Annotated[str, AfterValidator(login_text.address)] | None = None
     known_hosts: str | None = None
     variables: Literal["listed", "inherit"] = "listed"
@@ -106,6 +111,10 @@ class Host(MachineKeys):
             raise ValueError(
                 "a host of kind 'lambda-cloud' has no address and no known_hosts: each rental has"
             )
+        if (self.kind == "slurm") != (self.slurm is not None):
+            raise ValueError("the settings of Slurm are for kind 'slurm', and only there")
+        if self.slurm is not None and self.variables == "inherit":
+            raise ValueError("a job of Slurm's inherits no variables from here; use -e NAME=VALUE")
         if objection := runtime_objection(self.kind, self.runtime):
             raise ValueError(objection)
         return self
@@ -114,7 +123,7 @@ class Host(MachineKeys):
     def _without_other_kinds(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Write a host without the keys of other kinds, which older versions would refuse in a run's record."""
         values: dict[str, Any] = write(self)
-        for key in ("kaggle", "lambda_cloud"):
+        for key in ("kaggle", "lambda_cloud", "slurm"):
             if getattr(self, key) is None:
                 del values[key]
         if self.kind == "machine":
@@ -125,16 +134,16 @@ class Host(MachineKeys):
 
     @property
     def is_local(self) -> bool:
-        """Whether this is the machine that `launch` itself runs on."""
-        return self.kind == "machine" and self.address is None
+        """Whether this is the machine that `launch` itself runs on, or the cluster of which it is a login node."""
+        return self.kind in ("machine", "slurm") and self.address is None
 
 
 def runtime_objection(kind: Kind, runtime: str) -> str | None:
     """Return why a host of this kind cannot have a runtime; None if it can."""
-    if kind == "kaggle" and runtime not in KAGGLE_RUNTIMES:
-        return f"a kernel is Kaggle's own container: expected {' or '.join(KAGGLE_RUNTIMES)}"
-    if kind != "kaggle" and runtime == "kaggle":
-        return 'runtime kaggle is for a host with kind = "kaggle"'
+    if kind in _OWN_RUNTIMES and runtime not in ("auto", kind):
+        return f"{_OWN_RUNTIMES[kind]}: expected auto or {kind}"
+    if runtime in _OWN_RUNTIMES and runtime != kind:
+        return f'runtime {runtime} is for a host with kind = "{runtime}"'
     return None
 
 

@@ -1,15 +1,19 @@
-"""Read a `[hosts.NAME]` table: a machine, or with a `kind` an account, each with keys of its own."""
+"""Read a `[hosts.NAME]` table: a machine, or with a `kind` an account or a cluster, each with keys of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AfterValidator, Field
 
 from launcher.errors import BadFileError
-from launcher.values.host import Host, MachineKeys, runtime_objection
+from launcher.values import login_text
+from launcher.values.host import HOLD_S, MOST_HOLD_S, Host, MachineKeys, runtime_objection
 from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.parsing import build, line_of, nearest
+from launcher.values.slurm_settings import SlurmSettings
 
 _NO_MACHINE = "there is no machine to log in to: Kaggle runs the job, and launcher asks its service"
 _ENVIRONMENT = "the job has the Python of Kaggle's image; what it lacks is installed from `requirements`"
@@ -35,7 +39,12 @@ _NOT_OF_LAMBDA = {
     "variables": "a run on a rented machine inherits no variables from here; use -e NAME=VALUE",
     "hold": "no connection to a machine is kept that may be given back at any moment",
 }
-"""The keys of machines that a kind of account does not have, and why."""
+_NOT_OF_SLURM = {
+    "engine": "a job of Slurm's runs as processes of its node, in no container of ours",
+    "sudo": "a job of Slurm's runs as processes of its node, in no container of ours",
+    "variables": "a job of Slurm's inherits no variables from here; use -e NAME=VALUE",
+}
+"""The keys of machines that another kind of host does not have, and why."""
 
 
 class _KaggleTable(KaggleSettings):
@@ -52,33 +61,43 @@ class _LambdaTable(LambdaSettings, MachineKeys):
     kind: Literal["lambda-cloud"]
 
 
-class _Account(NamedTuple):
-    """A kind of account: what messages call it, its settings and its table, and which keys it does not have, and why."""
+class _SlurmTable(SlurmSettings, MachineKeys):  # type: ignore[misc] # its `build` is Slurm's: no image is built there
+    """A table as it is written: the settings stand beside the keys of the login node."""
+
+    kind: Literal["slurm"]
+    address: Annotated[str, AfterValidator(login_text.address)] | None = None
+    known_hosts: str | None = None
+    hold: Annotated[int, Field(ge=0, le=MOST_HOLD_S)] = HOLD_S
+
+
+class _Kind(NamedTuple):
+    """A kind of host besides a machine: what messages call it, its settings and its table, and which keys it does not have, and why."""
 
     title: str
     key: str
-    settings: type[KaggleSettings | LambdaSettings]
-    table: type[_KaggleTable | _LambdaTable]
+    settings: type[KaggleSettings | LambdaSettings | SlurmSettings]
+    table: type[_KaggleTable | _LambdaTable | _SlurmTable]
     foreign: Mapping[str, str]
 
 
-_ACCOUNTS = {
-    "kaggle": _Account("an account of Kaggle's", "kaggle", KaggleSettings, _KaggleTable, _NOT_OF_KAGGLE),
-    "lambda-cloud": _Account(
+_KINDS = {
+    "kaggle": _Kind("an account of Kaggle's", "kaggle", KaggleSettings, _KaggleTable, _NOT_OF_KAGGLE),
+    "lambda-cloud": _Kind(
         "an account at Lambda Cloud", "lambda_cloud", LambdaSettings, _LambdaTable, _NOT_OF_LAMBDA
     ),
+    "slurm": _Kind("a Slurm cluster", "slurm", SlurmSettings, _SlurmTable, _NOT_OF_SLURM),
 }
 
 
 def read_host(name: str, written: Mapping[str, Any], *, is_here: bool, file: str, text: str) -> Host:
-    """Return the host of a table; `is_here` if a machine without an address is this one, else its name is an alias of ssh's.
+    """Return the host of a table; `is_here` if one without an address is this machine, else its name is an alias of ssh's.
 
     Raises BadFileError that names file and key, and says why if the key belongs to another kind of host.
     """
     prefix = f"hosts.{name}."
     if "name" in written:
         raise BadFileError(f"{file}: unknown key '{prefix}name': the table's name is the host's")
-    for of_kind, one in _ACCOUNTS.items():
+    for of_kind, one in _KINDS.items():
         if one.key in written:
             why = f'write kind = "{of_kind}", and its keys here'
             raise BadFileError(f"{file}: unknown key '{prefix}{one.key}': {why}")
@@ -88,29 +107,29 @@ def read_host(name: str, written: Mapping[str, Any], *, is_here: bool, file: str
             "  set LAMBDA_API_KEY, or put it into ~/.config/launch/lambda_key (chmod 600)"
         )
     kind = written.get("kind", "machine")
-    account = _ACCOUNTS.get(kind) if isinstance(kind, str) else None
-    if isinstance(kind, str) and account is None and kind != "machine":
+    own = _KINDS.get(kind) if isinstance(kind, str) else None
+    if isinstance(kind, str) and own is None and kind != "machine":
         line = line_of(f"{prefix}kind", text)
         place = f"   (line {line})" if line else ""
-        known = ["machine", *_ACCOUNTS]
+        known = ["machine", *_KINDS]
         raise BadFileError(
             f'{file}: {prefix}kind = "{kind}": unknown kind{nearest(kind, known)}{place}\n  known: {", ".join(known)}'
         )
-    _refuse_foreign(name, written, kind, account, file)
-    if account is None:
-        alias = {} if is_here else {"address": name}
-        return build(Host, {"name": name, **alias, **written}, file=file, text=text, prefix=prefix)
-    values = dict(build(account.table, written, file=file, text=text, prefix=prefix))
+    _refuse_foreign(name, written, kind, own, file)
+    has_address = own is None or "address" in own.table.model_fields
+    if has_address and not is_here:
+        written = {"address": name, **written}
+    if own is None:
+        return build(Host, {"name": name, **written}, file=file, text=text, prefix=prefix)
+    values = dict(build(own.table, written, file=file, text=text, prefix=prefix))
     if objection := runtime_objection(values["kind"], values["runtime"]):
         raise BadFileError(f'{file}: {prefix}runtime = "{values["runtime"]}": {objection}')
-    settings = account.settings.model_validate(
-        {key: values.pop(key) for key in account.settings.model_fields}
-    )
-    return Host.model_validate({"name": name, account.key: settings, **values})
+    settings = own.settings.model_validate({key: values.pop(key) for key in own.settings.model_fields})
+    return Host.model_validate({"name": name, own.key: settings, **values})
 
 
 def _refuse_foreign(
-    name: str, written: Mapping[str, Any], kind: object, own: _Account | None, file: str
+    name: str, written: Mapping[str, Any], kind: object, own: _Kind | None, file: str
 ) -> None:
     """Raise BadFileError for keys of another kind of host, of which each has its reason."""
     where = f"{file}: hosts.{name}."
@@ -120,8 +139,8 @@ def _refuse_foreign(
         )
     known = (own.table if own is not None else Host).model_fields
     unknown = [key for key in written if key not in known]
-    likely = max(_ACCOUNTS, key=lambda other: len(_ACCOUNTS[other].settings.model_fields.keys() & unknown))
-    keys = [key for key in unknown if key in _ACCOUNTS[likely].settings.model_fields]
+    likely = max(_KINDS, key=lambda other: len(_KINDS[other].settings.model_fields.keys() & unknown))
+    keys = [key for key in unknown if key in _KINDS[likely].settings.model_fields]
     if keys:
-        lines = [f"{where}{key}: only for {_ACCOUNTS[likely].title}" for key in keys]
+        lines = [f"{where}{key}: only for {_KINDS[likely].title}" for key in keys]
         raise BadFileError("\n".join([*lines, f'  if {name} is one   kind = "{likely}"']))

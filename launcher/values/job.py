@@ -12,6 +12,7 @@ from launcher.values.notice import OnEnd
 from launcher.values.precision import Attention
 from launcher.values.profile import Name
 from launcher.values.requirement import RequirementText
+from launcher.values.slurm_settings import SlurmSettings
 from launcher.values.variable import VariableName, VariableText
 
 Scalar = bool | int | float | str
@@ -54,7 +55,8 @@ class Job(Written):
     patterns of the files that come home at the end (without any: all that the run wrote), up to `pull_limit` bytes.
     `writable` names large files that the job changes in place. `inject`: the start-up hook observes its Python processes.
     `adapt`: the hook gives them the plan's precision, resume, checkpoints and guard. `guard`: whether it ends a training
-    that looks sick, or only says so. `on_end`: what is run, or called, when the run ends.
+    that looks sick, or only says so. `on_end`: what is run, or called, when the run ends. `slurm` has the keys of a cluster's
+    table that are others for this job.
     """
 
     name: Name
@@ -92,6 +94,7 @@ class Job(Written):
     adapt: bool = False
     guard: Literal["end", "warn"] = "end"
     on_end: OnEnd = ()
+    slurm: SlurmSettings | None = None
 
     @field_validator("command")
     @classmethod

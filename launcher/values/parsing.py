@@ -6,7 +6,8 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar, get_args, get_origin
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -26,7 +27,7 @@ _WORDS = {
     "model_attributes_type": "a table",
 }
 
-_NOT_IN_TABLES = ("name", "kaggle", "lambda_cloud")
+_NOT_IN_TABLES = ("name", "kaggle", "lambda_cloud", "slurm")
 """What a value has besides the keys of its table: the table's name, and what is derived from its keys."""
 
 
@@ -109,6 +110,8 @@ def _allowed_keys(model: type[BaseModel], path: list[str]) -> list[str]:
         field = model.model_fields.get(part)
         inner = field.annotation if field else None
         if get_origin(inner) is tuple:
+            inner = get_args(inner)[0]
+        if get_origin(inner) in (UnionType, Union):  # or None
             inner = get_args(inner)[0]
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             return []

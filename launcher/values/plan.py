@@ -73,6 +73,33 @@ class CardPlan(Written):
     allocation: Allocation
 
 
+class SegmentCards(Written):
+    """Cards that may come: `count` of one of these names, with a memory in MiB between two limits, or any.
+
+    `plan` has the values that take the place of those in plan.json; None if it was made for these cards.
+    """
+
+    names: tuple[str, ...]
+    memory_mib: tuple[float, float] | None = None
+    count: Annotated[int, Field(ge=1)]
+    title: str
+    plan: CardPlan | None = None
+
+
+class Submission(Written):
+    """What Slurm is asked for, and what may come on each node: `cards`, none for a plan without.
+
+    `flags` are those of sbatch but for what launcher sets for each run. `build`: the environment is made on the login node,
+    or in the job. `modules` are loaded in the job before the agent.
+    """
+
+    flags: tuple[str, ...]
+    nodes: Count = 1
+    build: Literal["login", "job"] = "login"
+    modules: tuple[str, ...] = ()
+    cards: tuple[SegmentCards, ...] = ()
+
+
 class TorchWheel(Written):
     """A torch for cards of one capability: its requirement for pip, and the URL of the index that has it."""
 
@@ -124,6 +151,7 @@ class Plan(Written):
     and split are tried on a CPU; speed and kernels are not. `inject`: the start-up hook observes the Python processes of
     the training. `adapt`: the hook gives them the values that the plan `takes`. `verification`: this is a plan of
     `launch verify`, which trains nothing to the end. `session`: this is what the sessions of a cloud service are given.
+    `slurm`: this is what Slurm is asked for; plans for other hosts do not have the key.
     """
 
     version: Literal[1] = 1
@@ -161,6 +189,7 @@ class Plan(Written):
     nodes: Annotated[tuple[Node, ...], Field(min_length=1)]
     allocation: Allocation
     session: Session | None = None
+    slurm: Annotated[Submission | None, Field(exclude_if=lambda value: value is None)] = None
     attempts: Count
     restart: bool
     hang_minutes: Minutes | None = None

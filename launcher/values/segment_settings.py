@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from launcher.values.base import Written, canonical_json
-from launcher.values.plan import CardPlan, TorchWheel
+from launcher.values.plan import SegmentCards, TorchWheel
 
 TREE_SUFFIX = ".tree"
 """So named, Kaggle does not unpack an archive in a dataset."""
@@ -23,19 +23,6 @@ class SegmentTree(Written):
     def dataset(self) -> str:
         """The slug of the dataset that holds it, alone."""
         return self.file.removesuffix(TREE_SUFFIX)
-
-
-class SegmentCards(Written):
-    """Cards that may come: `count` of one of these names, with a memory in MiB between two limits, or any.
-
-    `plan` has the values that take the place of those in plan.json; None if it was made for these cards.
-    """
-
-    names: tuple[str, ...]
-    memory_mib: tuple[float, float] | None = None
-    count: Annotated[int, Field(ge=1)]
-    title: str
-    plan: CardPlan | None = None
 
 
 class SegmentSettings(Written):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from launcher.values.base import Written
@@ -22,16 +23,17 @@ _TIME = re.compile(
 _UNITS_S = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
 _GRES = re.compile(r"[A-Za-z]\w{0,63}(:(?!0+\b)[\w.-]{1,64}(:[1-9]\d{0,5}[KMGT]?)?)?", re.ASCII)
 _CONSTRAINT = re.compile(r"[\w(\[][\w.&|*,:()\[\]-]{0,255}", re.ASCII)
+_MODULE = re.compile(r"[A-Za-z0-9][\w.+/@:-]{0,127}", re.ASCII)
 _FLAG = re.compile(r"--([a-z][a-z0-9-]+)(?:=([^\x00-\x1f\x7f]*))?")
 
+_FLAG_KEYS = ("partition", "account", "qos", "time", "nodes", "gres", "constraint", "reservation")
+"""The keys that are flags of sbatch by the same name."""
 _OURS = "launcher sets it for each run"
 _ONE_A_NODE = "launcher starts one process on each node, which starts the ranks"
 _CARDS = "write it as `gres`, which is checked against the plan"
 _OTHER_ANSWER = "sbatch would answer without submitting the job"
 _REFUSED = {
-    **dict.fromkeys(
-        ("partition", "account", "qos", "time", "nodes", "gres", "constraint", "reservation"), "it is a key of its own"
-    ),
+    **dict.fromkeys(_FLAG_KEYS, "it is a key of its own"),
     **dict.fromkeys(
         ("job-name", "comment", "output", "error", "input", "open-mode", "export", "export-file", "chdir"), _OURS
     ),
@@ -75,6 +77,14 @@ def _seconds(time: str) -> int:
     return sum(int(value) * _UNITS_S[key.rpartition("_")[2]] for key, value in parts.items())
 
 
+def _minutes(written: Any) -> Any:
+    return str(written) if isinstance(written, int) and not isinstance(written, bool) else written
+
+
+def _listed(written: Any) -> Any:
+    return tuple(written) if isinstance(written, list) else written
+
+
 def _gres(written: str) -> str:
     if not all(_GRES.fullmatch(one) for one in written.split(",")):
         raise ValueError('expected NAME, NAME:COUNT or NAME:TYPE:COUNT, such as "gpu:a100:2"')
@@ -84,6 +94,12 @@ def _gres(written: str) -> str:
 def _constraint(written: str) -> str:
     if not _CONSTRAINT.fullmatch(written):
         raise ValueError('expected features of nodes, such as "a100" or "a100|h100"')
+    return written
+
+
+def _module(written: str) -> str:
+    if not _MODULE.fullmatch(written):
+        raise ValueError('expected the name of a module, such as "cuda/12.4"')
     return written
 
 
@@ -109,19 +125,40 @@ class SlurmSettings(Written):
     `partition` may name several, of which Slurm takes the first that is free. `time` is the limit of one start of the job,
     which is begun again until the run has ended. `nodes` is a fixed number. `gres` is for each node; None leaves it to the
     plan. `constraint` is in Slurm's words for features. `extra` are further flags of sbatch. `build`: the login node makes the
-    environment of a job, or the job itself, where login nodes may not, or have another system.
+    environment of a job, or the job itself, where login nodes may not, or have another system. `modules` are loaded in the
+    job, in their order.
     """
 
     partition: Annotated[str, AfterValidator(_names)] | None = None
     account: Annotated[str, AfterValidator(_name)] | None = None
     qos: Annotated[str, AfterValidator(_name)] | None = None
-    time: Annotated[str, AfterValidator(_time)] | None = None
+    time: Annotated[str, BeforeValidator(_minutes), AfterValidator(_time)] | None = None
     nodes: Annotated[int, Field(ge=1, le=MOST_NODES)] = 1
     gres: Annotated[str, AfterValidator(_gres)] | None = None
     constraint: Annotated[str, AfterValidator(_constraint)] | None = None
     reservation: Annotated[str, AfterValidator(_names)] | None = None
-    extra: tuple[Annotated[str, AfterValidator(_flag)], ...] = ()
+    extra: Annotated[tuple[Annotated[str, AfterValidator(_flag)], ...], BeforeValidator(_listed)] = ()
     build: Literal["login", "job"] = "login"
+    modules: Annotated[tuple[Annotated[str, AfterValidator(_module)], ...], BeforeValidator(_listed)] = ()
+
+    @classmethod
+    def from_flags(cls, flags: Iterable[str]) -> Self:
+        """Return the settings that became these flags; `build` and `modules`, which sbatch is not told of, are the defaults."""
+        values: dict[str, Any] = {}
+        extra = []
+        for flag in flags:
+            key, _, value = flag.removeprefix("--").partition("=")
+            if key in _FLAG_KEYS:
+                values[key] = int(value) if key == "nodes" else value
+            else:
+                extra.append(flag)
+        return cls(**values, extra=tuple(extra))
+
+    def changed_by(self, changes: SlurmSettings | None) -> SlurmSettings:
+        """Return the settings with the keys that the changes name, as a job's table or --set does."""
+        if changes is None:
+            return self
+        return SlurmSettings.model_validate({**self.model_dump(), **changes.model_dump(exclude_unset=True)})
 
     @property
     def time_s(self) -> int | None:
@@ -131,14 +168,5 @@ class SlurmSettings(Written):
     @property
     def flags(self) -> tuple[str, ...]:
         """What sbatch is given for these settings, each flag one word."""
-        values = {
-            "partition": self.partition,
-            "account": self.account,
-            "qos": self.qos,
-            "time": self.time,
-            "nodes": str(self.nodes),
-            "gres": self.gres,
-            "constraint": self.constraint,
-            "reservation": self.reservation,
-        }
+        values = {key: getattr(self, key) for key in _FLAG_KEYS}
         return (*(f"--{key}={value}" for key, value in values.items() if value is not None), *self.extra)

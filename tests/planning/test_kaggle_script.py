@@ -34,8 +34,8 @@ from launcher.planning.kaggle_script import (
 from launcher.planning.kaggle_session import segment_cards, session
 from launcher.runs.resolve import profiles, wheels
 from launcher.values.kaggle_settings import KaggleSettings
-from launcher.values.plan import Plan, TorchWheel
-from launcher.values.segment_settings import SegmentCards, SegmentSettings, SegmentTree
+from launcher.values.plan import Plan, SegmentCards, TorchWheel
+from launcher.values.segment_settings import SegmentSettings, SegmentTree
 
 RUN = "261125-sft-aaaa11"
 SETTINGS = SegmentSettings(run=RUN, segment=1, session_s=30600.0, place_id="kaggle-alice", internet=True)

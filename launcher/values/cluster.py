@@ -1,0 +1,77 @@
+"""A Slurm cluster as its login node reports it: partitions and their nodes, limits, and what its user may ask for."""
+
+from __future__ import annotations
+
+from launcher.values.base import Record
+
+
+class Gres(Record):
+    """A generic resource of a node, such as two cards: Slurm's `gpu:a100:2`. `type` is None where the cluster names none."""
+
+    name: str
+    type: str | None = None
+    count: int = 1
+
+    @property
+    def title(self) -> str:
+        """In Slurm's words."""
+        return ":".join([self.name, *([self.type] if self.type else []), str(self.count)])
+
+
+class NodeSet(Record):
+    """Nodes of a partition that are alike: how many there are, how many are idle or down, and what each of them has."""
+
+    count: int
+    idle: int = 0
+    down: int = 0
+    cpus: int | None = None
+    memory_mib: float | None = None
+    gres: tuple[Gres, ...] = ()
+    features: tuple[str, ...] = ()
+
+
+class Partition(Record):
+    """A partition. `max_time_s` and `max_nodes` limit one job, None without a limit. `state` is Slurm's word, such as `up`."""
+
+    name: str
+    is_default: bool = False
+    state: str = "up"
+    max_time_s: float | None = None
+    max_nodes: int | None = None
+    nodes: tuple[NodeSet, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many nodes it has."""
+        return sum(alike.count for alike in self.nodes)
+
+    @property
+    def gpus(self) -> tuple[Gres, ...]:
+        """The kinds of cards on its nodes, each once."""
+        return tuple(dict.fromkeys(one for alike in self.nodes for one in alike.gres if one.name == "gpu"))
+
+
+class Cluster(Record):
+    """A cluster and what its user may ask for. What a program of Slurm's did not say is None, or empty.
+
+    `accounts` and `qos` are those of the user, None where the cluster keeps no accounts. `queued` and `running` count the
+    user's jobs. `error` says which program did not answer, with its words.
+    """
+
+    name: str | None = None
+    version: str | None = None
+    partitions: tuple[Partition, ...] = ()
+    has_accounting: bool = False
+    can_requeue: bool | None = None
+    accounts: tuple[str, ...] | None = None
+    qos: tuple[str, ...] | None = None
+    queued: int | None = None
+    running: int | None = None
+    error: str | None = None
+
+    def partitions_of(self, names: str | None) -> tuple[Partition, ...]:
+        """Return the partitions of a job that names these, with commas between, or none: the default one. Unknown ones are left out."""
+        if names is None:
+            return tuple(one for one in self.partitions if one.is_default)
+        by_name = {one.name: one for one in self.partitions}
+        return tuple(by_name[name] for name in names.split(",") if name in by_name)
