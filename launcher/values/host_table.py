@@ -61,7 +61,7 @@ class _LambdaTable(LambdaSettings, MachineKeys):
     kind: Literal["lambda-cloud"]
 
 
-class _SlurmTable(SlurmSettings, MachineKeys):  # type: ignore[misc] # its `build` is Slurm's: no image is built there
+class _SlurmTable(SlurmSettings, MachineKeys):
     """A table as it is written: the settings stand beside the keys of the login node."""
 
     kind: Literal["slurm"]

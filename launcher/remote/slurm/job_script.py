@@ -222,5 +222,14 @@ class _Keeping:
             self._signals.wait(0.2)
 
 
-STEP = ("srun", "--export=ALL", "--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "--input=none")
+STEP = (
+    "srun",
+    "--export=ALL",
+    "--nodes=1",
+    "--ntasks=1",
+    "--overlap",
+    "--cpu-bind=none",
+    "--input=none",
+    "--quiet",
+)
 """Starts one process on the first node of the job, with all that the job has there."""

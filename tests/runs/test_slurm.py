@@ -1,0 +1,55 @@
+"""Runs on a real Slurm cluster: from a login node to a compute node and back, judged by Slurm's own programs."""
+
+import json
+
+import pytest
+from testbed.client import until
+
+pytestmark = pytest.mark.testbed
+
+STEPS = """
+import os, sys, time
+import launcher_worker as worker
+resumed = worker.resume_from()
+begin = int(open(os.path.join(resumed, "step")).read()) if resumed else 0
+ledger = os.path.expanduser("~/ledger")
+def note(word):
+    with open(ledger, "a") as file:
+        file.write(f"{word} {os.uname().nodename} {os.getpid()}\\n")
+note(f"from {begin}")
+for step in range(begin + 1, 1001):
+    time.sleep(0.05)
+    worker.log(step, loss=1.0 / step)
+    note(step)
+    if step % 5 == 0:
+        worker.save(step, lambda folder: open(os.path.join(folder, "step"), "w").write(str(step)))
+    if os.path.exists(os.path.expanduser("~/enough")):
+        break
+worker.done(step)
+"""
+
+
+@pytest.fixture
+def hive(client, slurm):
+    """The cluster, named `hive` in the client's project, whose job trains on a CPU until ~/enough is there."""
+    table = slurm.logins[0].table("hive")
+    (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\npartition = "batch"\n')
+    slurm.ssh("rm", "-rf", "enough", "ledger", ".launch")
+    client.script(STEPS)
+    return slurm
+
+
+def ledger(cluster):
+    return cluster.ssh("cat", "ledger", check=False).splitlines()
+
+
+def test_a_run_trains_on_a_compute_node(client, hive):
+    """Its steps come home, and the job has completed in Slurm."""
+    started = client.start("--host", "hive", "--profile", "cpu", "--json", "--", "python", "train.py")
+    until(lambda: len(ledger(hive)) > 10, "steps")
+    hive.ssh("touch", "enough")
+    out, err = started.communicate(timeout=60)
+    assert started.returncode == 0, out + err
+    events = [json.loads(line) for line in out.splitlines()]
+    assert events[-1]["state"] == "succeeded", out + err
+    assert ledger(hive)[0].split()[:3] == ["from", "0", "node1"]
