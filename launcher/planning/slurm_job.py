@@ -38,7 +38,7 @@ def resubmission(parent: Submission | None, changes: SlurmSettings | None) -> Su
         return parent
     settings = SlurmSettings.from_flags(parent.flags).changed_by(changes)
     modules = settings.modules if "modules" in changes.model_fields_set else parent.modules
-    return parent.model_copy(update={"flags": settings.flags, "modules": modules})
+    return parent.model_copy(update={"flags": settings.flags, "time_s": settings.time_s, "modules": modules})
 
 
 def possible_profiles(
@@ -69,6 +69,7 @@ def submission(
     gres = _gres(settings, cards, cluster) if has_cards else settings.gres
     return Submission(
         flags=settings.model_copy(update={"gres": gres}).flags,
+        time_s=settings.time_s,
         nodes=settings.nodes,
         build=settings.build,
         modules=settings.modules,

@@ -89,11 +89,12 @@ class SegmentCards(Written):
 class Submission(Written):
     """What Slurm is asked for, and what may come on each node: `cards`, none for a plan without.
 
-    `flags` are those of sbatch but for what launcher sets for each run. `build`: the environment is made on the login node,
+    `flags` are those of sbatch but for what launcher sets for each run, `time_s` is the limit of one start among them. `build`: the environment is made on the login node,
     or in the job. `modules` are loaded in the job before the agent.
     """
 
     flags: tuple[str, ...]
+    time_s: Count | None = None
     nodes: Count = 1
     build: Literal["login", "job"] = "login"
     modules: tuple[str, ...] = ()

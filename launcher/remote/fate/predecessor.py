@@ -12,13 +12,15 @@ import time
 from typing import Optional
 
 from ..record.rundir import HEARTBEAT_S, Folder, Run
-from ..record.safe_open import read_regular
+from ..record.safe_open import read_regular, status_of
 from ..system import mounts, process
 from . import run_state
 
 CACHE_S = 60.0
 """How long a file system of several machines may show old contents: NFS by default (`acregmax` in nfs(5))."""
 _MOST_BYTES = 4096
+LIVE = ("preparing", "running", "stopping")
+"""The recorded states in which an agent may be at work."""
 _BY_A_CLIENT = ("prepare", "contact")
 
 
@@ -48,6 +50,43 @@ def needs_silence(run: Run) -> Optional[Folder]:
     return None if last is None or is_by_a_client(last) or lock_decides(run, last) else last
 
 
+class Departure:
+    """Watch the last agent of a run leave that has gone on in a later folder, where nobody sees whether it is alive.
+
+    It sees that folder, ends its training, and writes that it leaves; one that is dead gives no sign of life. How long that
+    is so is read from the file system's own times, since clocks of two machines may differ.
+    """
+
+    def __init__(self, folder: Folder, later: Folder) -> None:
+        """Begin to watch, once the `later` folder has an attempt on record."""
+        self._folder = folder
+        self._silence_s = _silence_s(folder)
+        self._sign = self._changed()
+        self._began_s = time.monotonic()
+        if self._sign is not None:
+            self._began_s -= max(0.0, status_of(later.attempt).st_mtime - self._sign)
+
+    def is_over(self) -> bool:
+        """Whether the agent has left, or is dead."""
+        if self._folder.read_state().get("state") not in LIVE:
+            return True
+        sign = self._changed()
+        if sign != self._sign:
+            self._sign, self._began_s = sign, time.monotonic()
+        return time.monotonic() - self._began_s >= self._silence_s
+
+    def _changed(self) -> Optional[float]:
+        try:
+            return status_of(self._folder.heartbeat).st_mtime
+        except OSError:
+            return None
+
+
+def _silence_s(folder: Folder) -> float:
+    """Return for how long an agent must give no sign of life to count as dead, in seconds."""
+    return 2 * HEARTBEAT_S + (0.0 if mounts.is_of_one_machine(folder.path) else CACHE_S)
+
+
 class Silence:
     """Watch for signs of life in a folder: none for two heartbeats, and for as long as they may be hidden, prove its agent dead.
 
@@ -60,8 +99,7 @@ class Silence:
         self._folder = folder
         self._sign = self._read_sign()
         self._began_s = time.monotonic()
-        hidden_s = 0.0 if mounts.is_of_one_machine(folder.path) else CACHE_S
-        self.lasts_s = 2 * HEARTBEAT_S + hidden_s
+        self.lasts_s = _silence_s(folder)
         """How long the silence must last, in seconds."""
 
     @property

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from ..record.rundir import Run
+from ..record.rundir import TERMINAL, Run
 from . import slurm_jobs, slurm_submission
 from .fate import GONE, SILENT, Fate, Verdict
-from .slurm_jobs import CANCELLED, Job
+from .slurm_jobs import Job
 from .slurm_programs import Question, SilentError, ask, cluster_name
 from .slurm_submission import Submission
 
@@ -57,11 +57,11 @@ class Slurm(Fate):
         self._history.clear()
 
     def hopeless(self, run: Run) -> Optional[Tuple[str, str, Dict[str, Any]]]:
-        """Do not start a run again whose job somebody has cancelled in Slurm."""
+        """Do not start a run again whose job somebody has cancelled in Slurm, or whose first job could not begin."""
         verdict = self.judge([run])[run.id]
-        if verdict.fate != GONE or verdict.reason != CANCELLED:
+        if verdict.fate != GONE or verdict.state not in TERMINAL:
             return None
-        return verdict.state, CANCELLED, verdict.evidence or {}
+        return verdict.state, str(verdict.reason), verdict.evidence or {}
 
     def start(self, run: Run, after: int) -> None:
         """Submit the run's job. It may wait for long before it begins."""
@@ -127,6 +127,9 @@ class Slurm(Fate):
             verdict = slurm_jobs.judge_history(job, has_begun=has_begun)
         else:
             verdict = Verdict(GONE, {"service": "Slurm has forgotten its job %s" % job_id})
+        if verdict.fate == GONE and not has_begun and not verdict.state:
+            said = "%s; its log is to be %s" % (verdict.words, run.slurm_log)
+            return verdict._replace(state="failed", reason="never-started", evidence={"service": said})
         if verdict.fate == GONE and submission.refused and not verdict.state:
             words = "its job %s is not started again: %s" % (job_id, submission.refused)
             return verdict._replace(

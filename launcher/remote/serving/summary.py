@@ -37,9 +37,10 @@ def summary(run: Run, state: State) -> dict[str, Any]:
     evidence = state.get("evidence")
     last = run.last()
     beat = last.read_heartbeat() if last else {}
-    latest = state if state["state"] in TERMINAL or beat.get("step") is None else beat
-    if latest.get("step") is None:
-        latest = _last_progress(run)
+    known = [one for one in (state, beat) if one.get("step") is not None]
+    latest = max(known, key=lambda one: one["step"]) if known else _last_progress(run)
+    if state["state"] in TERMINAL and state.get("step") is not None:
+        latest = state
     prepared = run.prepared()
     recorded = prepared.get("runtime")
     runtime = recorded if isinstance(recorded, dict) else {}

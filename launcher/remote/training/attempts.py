@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from ..fate import predecessor
+from ..fate import predecessor, run_state
 from ..record import strict_json
 from ..record.files import read_json
 from ..record.rundir import TERMINAL, Folder, Run
@@ -38,8 +38,8 @@ def main(arguments: list[str]) -> int:
 
 def _is_over(run: Run, last: Folder) -> bool:
     """Whether the last agent of a run is dead, or has left; if nothing here can show that, wait for its silence."""
-    if predecessor.is_by_a_client(last):
-        return True
+    if predecessor.is_by_a_client(last) or not run_state.fate_of(run).sees_lock:
+        return True  # in the second case what keeps the run has decided, and the fence ends the last agent
     if predecessor.lock_decides(run, last):
         is_locked = last.is_locked()
         if is_locked:

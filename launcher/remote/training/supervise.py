@@ -17,6 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..diagnosis import remedy
+from ..fate import predecessor, run_state
 from ..record import secret
 from ..record.files import REFUSED, read_json
 from ..record.rundir import TERMINAL, Folder, Run
@@ -62,6 +63,7 @@ class Supervisor:
         `seen` is what the parent saw of the last agent, `cards` are the cards of the run.
         """
         self.run = run
+        self._last = last
         self.cards = cards
         self.plan = read_json(run.plan)
         self.secrets = secret.read(run)
@@ -108,6 +110,7 @@ class Supervisor:
         interruption = Interruption(self.run, self.fence, self.terminations, self.beat)
         verdict = self.mending.settle()
         self._write_attempt()  # at once: our parent waits for it, and checking a checkpoint takes long
+        self._wait_for_departure(interruption)
         self._choose_checkpoint(interruption)
         if self.chosen.path is not None:
             self._write_attempt()
@@ -143,6 +146,17 @@ class Supervisor:
         self.record = compose(basis, self.account.folder, self.account.attempt)
         self.proofs.attempt = self.record
         self.account.write_attempt(self.record)
+
+    def _wait_for_departure(self, interruption: Interruption) -> None:
+        """Let the last agent leave, where nobody sees whether it is alive: two trainings must not write into one folder."""
+        last = self._last
+        if last is None or run_state.fate_of(self.run).sees_lock or predecessor.is_by_a_client(last):
+            return
+        departure = predecessor.Departure(last, self.account.folder)
+        began_s = time.monotonic()
+        while not departure.is_over() and not interruption.is_due():
+            time.sleep(0.1)
+        self.run_time.leave_out(time.monotonic() - began_s)
 
     def _worker_trial(self) -> dict[str, Any] | None:
         """Return what `attempt.json` tells the worker of a trial; None for a training."""
