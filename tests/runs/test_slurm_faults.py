@@ -233,12 +233,22 @@ def requeue_refused(row):
     row.end()
 
 
-def forgotten(row):
-    """Its job was killed with all its processes, and Slurm has forgotten it: the run is interrupted."""
+def killed_in_slurm(row):
+    """Its user has Slurm kill all of its processes."""
     row.launch()
-    job = row.job
-    row.cluster.ssh("scancel", "--signal=KILL", "--full", job)
-    row.cluster.until_state(job, "FAILED", "CANCELLED", "COMPLETED", timeout=SAID_S)
+    row.cluster.ssh("scancel", "--signal=KILL", "--full", row.job)
+
+
+def all_killed(row):
+    """All of its processes die at once on its node: the job has failed, and a client has the run go on."""
+    row.launch()
+    for node in row.cluster.nodes:
+        node.enter("pkill", "-KILL", "-u", "ada", check=False)
+    row.cluster.until_state(row.job, "FAILED", timeout=SAID_S)
+    row.state("interrupted")
+    row.client.ok("recover", row.run)
+    row.until_steps(INTERVAL, starts=2)
+    row.end()
 
 
 def no_such_partition(row):
@@ -275,7 +285,8 @@ TABLE = {
     controller_down: ("succeeded", "completed", 1),
     agent_killed: ("succeeded", "completed", 2),
     requeue_refused: ("succeeded", "completed", 2),
-    forgotten: ("interrupted", None, 1),
+    killed_in_slurm: ("stopped", "cancelled-in-slurm", 1),
+    all_killed: ("succeeded", "completed", 2),
     log_out_of_reach: ("failed", "never-started", 0),
     no_such_partition: None,
 }

@@ -68,12 +68,21 @@ class Departure:
 
     def is_over(self) -> bool:
         """Whether the agent has left, or is dead."""
-        if self._folder.read_state().get("state") not in LIVE:
+        if self._folder.read_state().get("state") not in LIVE or self._has_ended_here():
             return True
         sign = self._changed()
         if sign != self._sign:
             self._sign, self._began_s = sign, time.monotonic()
         return time.monotonic() - self._began_s >= self._silence_s
+
+    def _has_ended_here(self) -> bool:
+        """Whether the agent was on this machine, since this boot, and its process is gone."""
+        record = self._folder.read_attempt()
+        if record.get("boot_id") != process.boot_id():
+            return False
+        agent = record.get("agent") or {}
+        current = process.find(int(agent.get("pid", 0)))
+        return current is None or current.start != agent.get("start") or current.letter == "Z"
 
     def _changed(self) -> Optional[float]:
         try:

@@ -168,12 +168,13 @@ def _ended(job: Job) -> Verdict:
 
     Slurm itself starts a job again only before it has ended: that one is pending.
     """
-    words = "its job %s is %s" % (job.id, job.state)
+    code = " (exit code %s)" % job.exit if job.state == "FAILED" else ""
+    words = "its job %s is %s%s" % (job.id, job.state, code)
     if job.state == "CANCELLED":
-        return Verdict(GONE, {"service": words, "job": _evidence(job)}, words, "stopped", CANCELLED)
+        return Verdict(GONE, {"service": words}, words, "stopped", CANCELLED)
     if job.state in _TAKEN:
-        return Verdict(GONE, {"service": words, "job": _evidence(job)}, words, "waiting", "client")
-    return Verdict(GONE, {"service": words, "job": _evidence(job)}, words)
+        return Verdict(GONE, {"service": words}, words, "waiting", "client")
+    return Verdict(GONE, {"service": words}, words)
 
 
 def has_ended(job: Job) -> bool:
@@ -186,7 +187,7 @@ def judge_history(job: Job, *, has_begun: bool) -> Verdict:
     if job.state in _ENDED or job.state in _TO_COME:
         return judge(job, has_begun=has_begun)
     words = "its job %s is %s by accounting, and not in the queue" % (job.id, job.state)
-    return Verdict(SILENT, {"job": _evidence(job)}, words)
+    return Verdict(SILENT, {"service": words}, words, "resuming" if has_begun else "reserved")
 
 
 def _waiting_words(job: Job) -> str:
@@ -202,8 +203,3 @@ def _waiting_words(job: Job) -> str:
     is_estimated = job.starts and job.reason in _ESTIMATED
     about = ", to start about %s" % job.starts.replace("T", " ")[:16] if is_estimated else ""
     return "its job %s waits %s%s" % (job.id, reason, about)
-
-
-def _evidence(job: Job) -> Dict[str, str]:
-    """Return the fields that are not empty, as they are recorded and shown."""
-    return {key: value for key, value in job._asdict().items() if value and key != "comment"}

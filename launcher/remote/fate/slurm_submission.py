@@ -95,7 +95,8 @@ def submit(run: Run) -> str:
 
 def _settle(run: Run, intent: Submission, answer: Answer) -> str:
     """Return the job of an `sbatch` that failed, if there is one. Raises StartError."""
-    words = answer.said.strip() or answer.text.strip() or "sbatch ended with %d" % answer.code
+    lines = [line.replace("sbatch: error: ", "") for line in answer.said.strip().splitlines()]
+    words = "sbatch: %s" % ("; ".join(lines) or "it ended with %d" % answer.code)
     if not any(one in words for one in _UNCERTAIN):
         write(run, intent._replace(asked=None))
         raise StartError("refused", words)
@@ -105,7 +106,7 @@ def _settle(run: Run, intent: Submission, answer: Answer) -> str:
         if found is not None:
             return found
         if time.monotonic() >= deadline:
-            raise StartError("unsettled", "%s\nwhether the job was submitted is not known" % words)
+            raise StartError("unsettled", "%s; whether the job was submitted is not known" % words)
         time.sleep(1.0)
 
 

@@ -23,12 +23,12 @@ from ..fate import slurm_jobs, slurm_submission
 from ..fate.native import agent_of
 from ..fate.slurm_programs import SilentError, ask
 from ..record import strict_json
-from ..record.files import read_json, write_durably
+from ..record.files import read_json, read_text, write_durably
 from ..record.rundir import Run
 from ..serving import contact
 from ..serving.requests import RequestError
 from ..store import worker_folder
-from ..system import process
+from ..system import bearers, process
 from ..training.keeper import back_off_s, size_of, tail_of
 from ..training.supervise import RESTART
 
@@ -144,7 +144,7 @@ class _Keeping:
                 _say("the agent has died %d times in a row" % failures)
                 return 1
             words = tail_of(self._run.slurm_log, said_before)
-            seen = {"keeper": {"exit": code, "signal": None, "ended": [], "said": words}}
+            seen = {"keeper": {"exit": code, "signal": None, "ended": self._end_leftovers(), "said": words}}
             self._pause(back_off_s(failures))
         return RESTART
 
@@ -181,6 +181,11 @@ class _Keeping:
             if due is not None and due not in passed and self._signal_agent(due):
                 passed.append(due)
         return step.returncode if step.returncode >= 0 else 128 - step.returncode
+
+    def _end_leftovers(self) -> List[Dict[str, Any]]:
+        """End what an agent that died has left on this node: no grace, since nobody records its steps."""
+        token = read_text(self._run.token)
+        return process.end(lambda: bearers.with_token(token), "token", 0.0) if token else []
 
     def _signal_agent(self, number: int) -> bool:
         """Signal the agent, which is on this node; return whether it is there."""
