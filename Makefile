@@ -14,6 +14,7 @@
 # batches      write the table of batches whose worker is killed
 # rents        write the table of clients that rent and are killed
 # orders       write the table of random removals and pulls
+# slurm        write the table of faults on a Slurm cluster
 # large        write the table of large trees
 # scale        write the table of a host with 10,000 runs
 # fuzz         write the table of generated cases
@@ -28,7 +29,7 @@
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test long check lint docs cast bench links kills faults moves segments rents batches orders large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
+.PHONY: demo quick test long check lint docs cast bench links kills faults moves segments rents batches orders slurm large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -89,6 +90,9 @@ rents: .venv/ready
 
 orders: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py orders
+
+slurm: .venv/ready
+	$(BIN)/python tests/bench/scenarios.py slurm
 
 large: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py large

@@ -1,4 +1,4 @@
-"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make faults`, `make moves`, `make segments`, `make rents`, `make batches`, `make orders`, `make large`, `make long`."""
+"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make faults`, `make moves`, `make segments`, `make rents`, `make batches`, `make orders`, `make slurm`, `make large`, `make long`."""
 
 from __future__ import annotations
 
@@ -156,6 +156,23 @@ TABLES = {
         "run writes or the user changes. Of the steps that are commands a third is killed at a random moment: the client, its agent, or both.\n"
         "After each step `find` and `sha256sum` on both sides look for the latest version of each file.\n",
         {"orders": "orders", "steps": "steps", "killed": "killed", "lost": "last copies lost"},
+    ),
+    "slurm": Table(
+        "slurm",
+        "Faults on a Slurm cluster",
+        ("tests/runs/test_slurm_faults.py",),
+        {"LAUNCH_SLURM": "all"},
+        "A real controller, two login nodes and two compute nodes, each a machine of its own, whose home is shared plainly, by FUSE with\n"
+        "locks of each machine, and by FUSE with locks that reach all. The trainer saves every 5 steps and writes a ledger outside of its\n"
+        "run. After each row `squeue` is empty, no step of an earlier trainer comes after the first one of the next, and *steps again* are\n"
+        "at most those of one interval. A job that waits out the two minutes that Slurm lets it wait is let go at once.\n",
+        {
+            "where": "home",
+            "fault": "what was done",
+            "end": "how it ended",
+            "starts": "starts",
+            "again": "steps again",
+        },
     ),
     "large": Table(
         "large",

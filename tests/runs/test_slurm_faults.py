@@ -145,12 +145,14 @@ def requeued_by_hand(row):
 
 
 def cancelled_in_the_queue(row):
+    """Its user cancels its job, which waits."""
     row.launch("--set", 'slurm.extra=["--hold"]', steps=0)
     row.state("reserved")
     row.cluster.ssh("scancel", row.job)
 
 
 def cancelled_while_it_runs(row):
+    """Its user cancels its job, which runs."""
     row.launch()
     row.cluster.ssh("scancel", row.job, login=1)
 
@@ -317,7 +319,7 @@ def test_each_fault_ends_as_the_table_says(row, fault, record_property):
     assert found.beside == 0
     for name, value in {
         "where": row.cluster.share,
-        "fault": fault.__name__.replace("_", " "),
+        "fault": fault.__doc__.strip().rstrip("."),
         "end": f"{state}, {reason}",
         "starts": starts,
         "again": found.lost,

@@ -62,6 +62,7 @@ _REASONS = {
 }
 _ESTIMATED = frozenset(("", "Resources", "Priority", "BeginTime"))
 """The reasons for which a time of start is more than an old estimate."""
+_CARDS = re.compile(r"gpu(?::([a-z]\w*))?(?::(\d+))?", re.IGNORECASE)
 _LIMITS = re.compile(r"(QOS|Assoc|MaxJobsPer)\w*")
 
 
@@ -200,6 +201,9 @@ def _waiting_words(job: Job) -> str:
         reason = "for a limit of its user, account or QOS (%s)" % job.reason
     else:
         reason = "for its turn" if not job.reason else "(%s)" % job.reason
+    if job.reason == "Resources" and (cards := _CARDS.search(job.resources)):
+        each = " on each of %s nodes" % job.nodes if job.nodes not in ("", "1") else ""
+        reason = "for %s x %s%s" % (cards[2] or "1", cards[1] or "a card", each)
     is_estimated = job.starts and job.reason in _ESTIMATED
     about = ", to start about %s" % job.starts.replace("T", " ")[:16] if is_estimated else ""
     return "its job %s waits %s%s" % (job.id, reason, about)

@@ -11,11 +11,12 @@ from ..record.files import REFUSED
 from ..record.record_shape import HEARTBEAT, read_record
 from ..record.rundir import Folder, Run
 from ..record.safe_open import open_regular, status_of
-from ..system import process
 from .run_state import State, fate_of
 
 STILL_S = 20.0
 """Four heartbeats: an agent that has not written for so long does not run, or cannot write."""
+FAR_STILL_S = 90.0
+"""The same for an agent whose heartbeats come over a shared disk, which may show old contents for a minute."""
 LATE_S = 7.0
 """One heartbeat that has not come: a disk that became read-only takes none."""
 LEAST_ROOM = 64 * 1024
@@ -34,23 +35,24 @@ def trouble_of(run: Run, state: State, *, asks: bool = False) -> dict[str, Any] 
 
     With `asks` the disk is tried and a container's engine asked at once, otherwise once its agent has not moved for a while.
     """
-    if state.get("state") not in (*_LIVE, "resuming") or not run.has_locks_here(process.host_id()):
+    run_fate = fate_of(run)
+    if state.get("state") not in (*_LIVE, "resuming") or not run.has_locks_here(run_fate.place_id()):
         return None
     last = run.last()
-    still_s = None if last is None else _still_s(last)
+    still_s = None if last is None else _still_s(last, sees_lock=run_fate.sees_lock)
     disk = _disk_trouble(run, last, still_s, tries=asks)
     if disk is not None:
         return {"kind": disk, "what": _WORDS[disk]}
     if state["state"] not in _LIVE:
         return None
     is_still = still_s is not None and still_s >= STILL_S
-    if (asks or is_still) and fate_of(run).is_paused(run):
+    if (asks or is_still) and run_fate.is_paused(run):
         return {"kind": "paused", "what": "its container is paused"}
     if not is_still:
         return None
     return {
         "kind": "frozen",
-        "what": fate_of(run).standstill(run) or "its agent is frozen",
+        "what": run_fate.standstill(run) or "its agent is frozen",
         "since_s": still_s,
     }
 
@@ -95,14 +97,19 @@ def _refusal_in(heartbeat: str, _changed: int) -> str | None:
     return refused if refused in _WORDS else None
 
 
-def _still_s(last: Folder) -> float | None:
-    """Return how long ago the last heartbeat was written, by both clocks, since one of them may have jumped; None if just now."""
+def _still_s(last: Folder, *, sees_lock: bool) -> float | None:
+    """Return how long ago the last heartbeat was written, by both clocks, since one of them may have jumped; None if just now.
+
+    That of an agent on another machine is seen late, and is by that machine's clock.
+    """
     try:
         age_s = time.time() - status_of(last.heartbeat).st_mtime
     except FileNotFoundError:
         return None
     if age_s < LATE_S:  # the usual case costs a follower's poll two looks at the heartbeat
         return age_s
+    if not sees_lock:
+        return age_s if age_s > FAR_STILL_S else None
     if not last.is_locked():
         return None
     written_s = last.read_heartbeat().get("monotonic_s")
