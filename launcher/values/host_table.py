@@ -61,8 +61,8 @@ class _LambdaTable(LambdaSettings, MachineKeys):
     kind: Literal["lambda-cloud"]
 
 
-class _SlurmTable(SlurmSettings, MachineKeys):  # type: ignore[misc] # its `build` is Slurm's: no image is built there
-    """A table as it is written: the settings stand beside the keys of the login node."""
+class _SlurmTable(SlurmSettings, MachineKeys):
+    """A table as it is written: the settings stand beside the keys of the login node. Its `build` is Slurm's."""
 
     kind: Literal["slurm"]
     address: Annotated[str, AfterValidator(login_text.address)] | None = None
