@@ -113,8 +113,25 @@ RENTED_LACKS = {
 """What an account where machines are rented cannot do, likewise."""
 
 
+SLURM_LACKS = {
+    "forward": (
+        "its run is on a compute node, whose ports nothing leads to",
+        "its curves   launch plot {run}     its measurements   launch metrics {run}",
+    ),
+    "image": (
+        "a job of Slurm's runs in no container of ours, and no image is built there",
+        "what a job requires is in its environment   launch --host {host} --dry-run",
+    ),
+    "verify": (
+        "what it measures is kept with the machine, and a later job may get another one",
+        "its plan on this machine's CPU   launch verify --host local --rehearse --profile a100_40gb --job …",
+    ),
+}
+"""What a Slurm cluster cannot do, likewise."""
+
+
 class LackingError(UsageError):
-    """Raised for a verb that a host cannot offer, because of the kind of place that it is; see LACKS and RENTED_LACKS."""
+    """Raised for a verb that a host cannot offer, because of the kind of place that it is; see LACKS, RENTED_LACKS, SLURM_LACKS."""
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ def explain(
             )
         _of_run(run, host, as_json=as_json)
         return
-    from launcher.cli.plan_text import show_findings
+    from launcher.cli.plan_text import show_findings, slurm_line
     from launcher.cli.wrapping import say_wrapped
     from launcher.planning.memory import usable_words
     from launcher.runs.hook_note import hook_note
@@ -79,7 +79,7 @@ def explain(
     from launcher.runs.request import Request
 
     request = Request(host=host, profile=profile, job=job, precision=precision, settings=settings or ())
-    case, (rungs, excluded), findings, task, takes = explain_request(
+    case, (rungs, excluded), findings, task, takes, asked = explain_request(
         request, saved_probe(probe) if probe else None
     )
     if as_json:
@@ -96,6 +96,7 @@ def explain(
                 findings=list(findings),
                 inject=task.inject,
                 takes=list(takes),
+                slurm=asked,
             )
         )
         return
@@ -111,6 +112,8 @@ def explain(
         )
     if note := hook_note(task):
         say_wrapped(note)
+    if asked is not None:
+        say_wrapped(slurm_line(asked))
     show_findings(findings)
 
 

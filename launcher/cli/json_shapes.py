@@ -17,7 +17,7 @@ from launcher.values.departure import Departure
 from launcher.values.facts import Facts
 from launcher.values.image import Image
 from launcher.values.model import Model
-from launcher.values.plan import Finding, Plan
+from launcher.values.plan import Finding, Plan, Submission
 from launcher.values.precision import Precision
 from launcher.values.profile import Profile
 from launcher.values.record import Parent, Summary
@@ -275,6 +275,7 @@ class Ladder(Shape):
     findings: list[Finding]
     inject: bool
     takes: list[str]
+    slurm: Submission | None = None
 
 
 class VerifiedRung(Part):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from launcher.cli.say import say
 from launcher.runs.hook_note import hook_note
-from launcher.values.plan import Finding, Plan, PlanValue
+from launcher.values.plan import Finding, Plan, PlanValue, Submission
 from launcher.values.text import printable
 
 _WORDS: dict[PlanValue, str] = {"precision": "precision", "split": "batch"}
@@ -37,6 +37,7 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
         f"  command    {' '.join(plan.command)}",
         f"  env        {_environment(plan)}",
         *([f"  variables  {_variables(plan)}"] if plan.variables else []),
+        *([f"  slurm      {slurm_line(plan.slurm)}"] if plan.slurm is not None else []),
         *([f"  on end     {' '.join(plan.on_end)}"] if plan.on_end else []),
         *(f"  hook       {note.partition(': ')[2]}" for note in [hook_note(plan)] if note),
         f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} finding{'s' * (len(findings) != 1)}; complete plan: --json)",
@@ -56,6 +57,12 @@ def show_findings(findings: Iterable[Finding]) -> None:
             say(*mend)
 
 
+def slurm_line(asked: Submission) -> str:
+    """Return what Slurm is asked for, and what the job loads, as commands."""
+    words = shlex.join(["sbatch", *asked.flags])
+    return words if not asked.modules else f"{words}     in the job   module load {' '.join(asked.modules)}"
+
+
 def _variables(plan: Plan) -> str:
     return printable(" ".join(f"{name}={shlex.quote(value)}" for name, value in plan.variables.items()))
 
@@ -64,4 +71,12 @@ def _environment(plan: Plan) -> str:
     environment = plan.environment
     if environment is None:
         return plan.host_environment or "the Python found on the host"
-    return f"{environment.name}, made once on the host   (Python {environment.python}, torch {environment.torch})"
+    is_made_in_job = plan.slurm is not None and plan.slurm.build == "job"
+    where = (
+        "in the first job that needs it"
+        if is_made_in_job
+        else "on the login node"
+        if plan.slurm
+        else "on the host"
+    )
+    return f"{environment.name}, made once {where}   (Python {environment.python}, torch {environment.torch})"

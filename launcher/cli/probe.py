@@ -11,6 +11,7 @@ from launcher.cli.say import say
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from launcher.values.cluster import Cluster
     from launcher.values.facts import Facts, Gpu, Holder
 
 
@@ -28,10 +29,10 @@ def probe(
         launch probe --host lab --json > lab.json
     """
     from launcher.cli.patience import waiting_for
-    from launcher.errors import UnknownNameError
+    from launcher.errors import RefusedError, UnknownNameError
     from launcher.runs import resolve
     from launcher.runs.kaggle_account import quota_or_why
-    from launcher.runs.probing import choose_profile, expected_choice
+    from launcher.runs.probing import NO_JOB, cards_there, choose_profile, expected_choice, profiles_named
     from launcher.runs.probing import probe as ask
     from launcher.runs.run_desk import connect
 
@@ -41,10 +42,13 @@ def probe(
     hours = quota_or_why(place.kaggle) if place.kaggle is not None else None
     problem: list[str] = []
     try:
-        known = expected_choice(place, place.kaggle).profiles[:1] if place.kaggle is not None else ()
-        chosen, why = choose_profile(known, facts)
+        if place.slurm is not None:
+            facts, chosen, why = cards_there(place, NO_JOB, profiles_named(place), None, facts)
+        else:
+            known = expected_choice(place, place.kaggle).profiles[:1] if place.kaggle is not None else ()
+            chosen, why = choose_profile(known, facts)
         profile: str | None = chosen.name
-    except UnknownNameError as error:
+    except (UnknownNameError, RefusedError) as error:
         profile, why, problem = None, "", str(error).split("\n")
     if as_json:
         from launcher.cli import json_shapes
@@ -108,6 +112,9 @@ def rows(facts: Facts) -> Iterator[tuple[str, str]]:
             engine.name,
             f"{engine.version or ''} {engine.socket or engine.program}   {engine.error or ''}".strip(),
         )
+    if facts.slurm is not None:
+        yield from _cluster_rows(facts.slurm)
+        return
     for gpu in facts.gpus:
         yield f"gpu {gpu.index}", _card(gpu, facts)
         for holder in gpu.holders:
@@ -120,6 +127,35 @@ def rows(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "", f"the processes on them are unknown: {facts.holders_error}"
     if facts.nvidia_mps:
         yield "", "NVIDIA's MPS daemon is running: processes of one user share an exclusive card"
+
+
+def _cluster_rows(cluster: Cluster) -> Iterator[tuple[str, str]]:
+    """Yield a cluster's own facts, and a line for the nodes of each partition that are alike."""
+    from launcher.planning.slurm_gate import duration_text
+    from launcher.runs.probing import cluster_title
+
+    accounting = "keeps accounts" if cluster.has_accounting else "keeps no accounts"
+    yield "cluster", f"{cluster_title(cluster).removeprefix('cluster ')}, {accounting}"
+    for key, names in (("accounts", cluster.accounts), ("qos", cluster.qos)):
+        if names:
+            yield key, ", ".join(names)
+    for partition in cluster.partitions:
+        limits = [
+            "no limit of time"
+            if partition.max_time_s is None
+            else f"{duration_text(partition.max_time_s)} at most"
+        ]
+        limits += [f"{partition.max_nodes} nodes a job"] if partition.max_nodes is not None else []
+        limits += ["default"] if partition.is_default else []
+        limits += [partition.state] if partition.state != "up" else []
+        yield "nodes", f"{partition.name}   {', '.join(limits)}"
+        for alike in partition.nodes:
+            words = [f"{alike.cpus} CPUs" if alike.cpus else "", *(gres.title for gres in alike.gres)]
+            words += [f"{alike.memory_mib / 1024:.0f} GiB"] if alike.memory_mib else []
+            words += [f"features {' '.join(alike.features)}"] if alike.features else []
+            down = f", {alike.down} down" if alike.down else ""
+            yield "", f"  {alike.count} with {', '.join(filter(None, words))}: {alike.idle} idle{down}"
+    yield "yours", f"{cluster.running or 0} jobs running, {cluster.queued or 0} waiting"
 
 
 def _card(gpu: Gpu, facts: Facts) -> str:

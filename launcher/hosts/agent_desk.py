@@ -118,6 +118,7 @@ class AgentDesk(Passing):
         engine: str | None = None,
         model: Mapping[str, str] | None = None,
         model_keys: Sequence[str] = (),
+        slurm: bool = False,
     ) -> Facts:
         """Return the host's facts."""
         from launcher.values.facts import Facts  # most commands probe nothing
@@ -129,6 +130,7 @@ class AgentDesk(Passing):
             engine=engine,
             model=model,
             model_keys=list(model_keys),
+            slurm=slurm,
         )
         return _typed(Facts, reply, self.host, f"{self.host}'s probe")
 

@@ -300,8 +300,9 @@ class Desk(Opener, Protocol):
         engine: str | None = None,
         model: Mapping[str, str] | None = None,
         model_keys: Sequence[str] = (),
+        slurm: bool = False,
     ) -> Facts:
-        """Return the host's facts. `packages` are looked for in the job's interpreter, `model_keys` in its model's config."""
+        """Return the host's facts. `packages` are looked for in the job's interpreter, `model_keys` in its model's config, its cluster with `slurm`."""
 
     def __enter__(self) -> Self:
         """Return the desk itself."""

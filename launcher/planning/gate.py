@@ -32,6 +32,7 @@ from launcher.planning.placement import (
     why_unusable,
 )
 from launcher.planning.precision_history import why_failed
+from launcher.planning.slurm_gate import slurm_findings
 from launcher.planning.wheel_choice import choose, objection, site
 from launcher.planning.workload import read_workload
 from launcher.values.facts import Facts
@@ -70,6 +71,8 @@ def check(
         found += kaggle_findings(plan, host.kaggle, facts)
     if host.lambda_cloud is not None:
         found += lambda_findings(plan, facts)
+    if host.slurm is not None:
+        found += slurm_findings(plan, facts)
     if facts is not None:
         found += [*_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
         if wheels is not None:
@@ -79,10 +82,13 @@ def check(
 
 def _ranks(plan: Plan) -> list[Finding]:
     """Note a command that must start one process for each card itself."""
-    ranks, program = plan.split.ranks, plan.command[0]
-    if ranks == 1 or program in STARTS_RANKS:
+    ranks, program = plan.nodes[0].ranks, plan.command[0]
+    if plan.split.ranks == 1 or program in STARTS_RANKS:
         return []
-    message = f"'{program}' is started once and sees {ranks} cards: it must start {ranks} processes itself"
+    once = "once on each node" if len(plan.nodes) > 1 else "once"
+    cards = "1 card" if ranks == 1 else f"{ranks} cards"
+    processes = "1 process" if ranks == 1 else f"{ranks} processes"
+    message = f"'{program}' is started {once} and sees {cards}: it must start {processes} itself"
     mend = "python, torchrun and accelerate are started for all of them"
     return [Finding(level="note", code="one-process", message=message, mend=mend)]
 
@@ -348,13 +354,14 @@ def _environment_room(plan: Plan, facts: Facts) -> list[Finding]:
 def _how(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
     """Return the findings for the runtime: a container needs an engine, a native run needs the job's packages.
 
-    A kernel of Kaggle's gets them in each session.
+    A kernel of Kaggle's gets them in each session. A job of Slurm's does not belong to a login.
     """
     if plan.runtime == "docker":
         return [*_engine(plan, facts, host), *_image_room(plan, facts)]
     if host.kaggle is not None:
         return []
-    return [*_environment(plan, facts), *_environment_room(plan, facts), *_logout(plan, facts)]
+    of_packages = [*_environment(plan, facts), *_environment_room(plan, facts)]
+    return of_packages if host.slurm is not None else [*of_packages, *_logout(plan, facts)]
 
 
 def _engine(plan: Plan, facts: Facts, host: Host) -> list[Finding]:

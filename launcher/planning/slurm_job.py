@@ -24,6 +24,7 @@ from launcher.values.profile import Profile
 from launcher.values.slurm_settings import SlurmSettings
 
 GPU = "gpu"
+_COUNT = re.compile(r"([0-9]{1,15})([KMGT]?)")
 _MEMORY = re.compile(r"(?<![0-9])([0-9]{1,3})gb?(?![a-z0-9])")
 
 
@@ -108,12 +109,11 @@ def parse_gres(written: str | None) -> tuple[Gres, ...]:
     found = []
     for word in (written or "").split(","):
         name, *more = word.split(":")
-        numbers = [int(part) for part in more[-1:] if part.isdecimal()]
-        kinds = more[:-1] if numbers else more
+        count = _COUNT.fullmatch(more[-1]) if more else None
+        kinds = more[:-1] if count else more
+        number = int(count[1]) * 1024 ** " KMGT".index(count[2] or " ") if count else 1
         if name:
-            found.append(
-                Gres(name=name, type=kinds[0] if kinds else None, count=numbers[0] if numbers else 1)
-            )
+            found.append(Gres(name=name, type=kinds[0] if kinds else None, count=number))
     return tuple(found)
 
 

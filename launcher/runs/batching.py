@@ -468,10 +468,9 @@ class Batching:
         """Where no cards are handed out, nothing but the batch itself keeps its runs from crowding a host."""
         host = self._hosts[item.host or ""]
         with contextlib.suppress(BadFileError):
-            if (
-                not (host.is_rented or host.is_account)
-                and not Mirror(run_of(item), runs_folder()).whole_plan().allocation.cards
-            ):
+            allocation = Mirror(run_of(item), runs_folder()).whole_plan().allocation
+            is_for_all = not allocation.cards and allocation.how != "scheduled"
+            if is_for_all and not (host.is_rented or host.is_account):
                 host.most = self._rules.max_parallel or 1
 
     def _left(self, item: Item) -> None:

@@ -542,11 +542,11 @@ def _plan_for(
         rehearsed_on=resolved.rehearsed_on,
         takes=takes,
         packages_from=resolved.task.packages_from,
-        slurm=_submission(profile, resolved, facts),
+        slurm=submission_of(profile, resolved, facts),
     )
 
 
-def _submission(profile: Profile, resolved: Resolved, facts: Facts | None) -> Submission | None:
+def submission_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Submission | None:
     """Return what Slurm is asked for; None on a host that is no cluster."""
     settings = slurm_settings_of(resolved.host, resolved.job)
     if settings is None:

@@ -11,7 +11,7 @@ from launcher.planning.lambda_machines import expected_facts as expected_of_rent
 from launcher.runs import cards, job_check, resolve, script_check, secret_values, session_check
 from launcher.runs.adapting import suggestion
 from launcher.runs.kaggle_preview import SessionPreview, preview_session
-from launcher.runs.launching import AUTO, Resolved, known_of, plan_of, there, understand
+from launcher.runs.launching import AUTO, Resolved, known_of, plan_of, submission_of, there, understand
 from launcher.runs.loading import load
 from launcher.runs.lookup import Lookup
 from launcher.runs.probing import probe
@@ -32,7 +32,7 @@ from launcher.runs.shipped_before import ShippedBefore
 from launcher.values.cargo import Cargo
 from launcher.values.facts import Facts
 from launcher.values.job import Job
-from launcher.values.plan import Finding, Plan, PlanValue
+from launcher.values.plan import Finding, Plan, PlanValue, Submission
 from launcher.values.renting import Offer
 
 
@@ -143,7 +143,7 @@ def _not_reached(error: HostError) -> Finding:
 class Explanation(NamedTuple):
     """What a ladder is made for, the ladder, what speaks against the job on this machine, and the job.
 
-    `takes` is what the job's script takes from a plan.
+    `takes` is what the job's script takes from a plan, `slurm` what a cluster is asked for.
     """
 
     inputs: LadderInputs
@@ -151,6 +151,7 @@ class Explanation(NamedTuple):
     findings: tuple[Finding, ...]
     job: Job
     takes: tuple[PlanValue, ...]
+    slurm: Submission | None = None
 
 
 def explain(request: Request, facts: Facts | None = None) -> Explanation:
@@ -167,7 +168,7 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
             expected_of_rental(resolved.host, first),
             resolved._replace(profiles=(first.profile,)),
         )
-    elif facts is None and len(resolved.profiles) != 1:
+    elif facts is None and (len(resolved.profiles) != 1 or resolved.host.slurm is not None):
         with connect(resolved.host) as desk:
             facts = probe(desk, resolved.host, resolved.job)
     profile = there(resolved, facts).profile if facts else resolved.profiles[0]
@@ -176,7 +177,8 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     case = ladder_inputs(profile, resolved.job, model, platform, evidence, platform.torch, resolved.teacher)
     takes = plan_values_of(resolved.job, resolved.task.code)
     findings = job_check.findings(resolved.task)
-    return Explanation(case, ladder(case, resolved.asked), findings, resolved.job, takes)
+    asked = submission_of(profile, resolved, facts)
+    return Explanation(case, ladder(case, resolved.asked), findings, resolved.job, takes, asked)
 
 
 def expected_of(resolved: Resolved) -> Facts | None:

@@ -11,7 +11,15 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.errors import BadFileError, LaunchError, RunError, ServiceAuthError
+from launcher.errors import (
+    BadFileError,
+    HostError,
+    LaunchError,
+    RefusedError,
+    RunError,
+    ServiceAuthError,
+    UnknownNameError,
+)
 from launcher.hosts import Desk
 from launcher.planning import (
     MachineChoice,
@@ -29,6 +37,7 @@ from launcher.planning import (
 from launcher.runs import resolve
 from launcher.runs.mirror import mirrors
 from launcher.runs.run_desk import connect
+from launcher.values.cluster import Cluster
 from launcher.values.facts import Facts
 from launcher.values.host import KAGGLE, Host
 from launcher.values.job import Job
@@ -50,17 +59,31 @@ MOST_HOSTS_AT_ONCE = 32
 def probe(desk: Desk, host: Host, job: Job | None = None, choice: MachineChoice | None = None) -> Facts:
     """Ask a host for its facts, and for the packages and the model of a job; without a job, for its other interpreters.
 
-    Of an account of Kaggle's the facts are what is expected of the chosen machine. Raises HostError.
+    Of an account of Kaggle's the facts are what is expected of the chosen machine. Raises HostError, also for a cluster whose
+    controller does not answer.
     """
     if host.kaggle is not None:
         return _expected(desk, host, host.kaggle, choice)
     model = source(job.model).model_dump() if job is not None and job.model is not None else None
-    return desk.probe(
+    facts = desk.probe(
         environment=host.environment,
         packages=None if job is None else [distribution(requirement) for requirement in job.requirements],
         engine=host.engine,
         model=model,
         model_keys=CONFIG_KEYS,
+        slurm=host.slurm is not None,
+    )
+    if host.slurm is not None and (facts.slurm is None or facts.slurm.error is not None):
+        raise HostError(host.name, _silence(host.name, facts))
+    return facts
+
+
+def _silence(host: str, facts: Facts) -> str:
+    """Say that a cluster's controller does not answer, and what was asked."""
+    why = facts.slurm.error if facts.slurm is not None else None
+    return (
+        f"{host}: {facts.hostname} has no answer of Slurm's: {why or 'its agent did not ask'}\n"
+        "  look there   scontrol ping"
     )
 
 
@@ -113,7 +136,7 @@ class Probed(NamedTuple):
     """What one of several hosts answered: its facts and the profile of its best card, or why not.
 
     The facts of an account are expectations. `quota` are the hours of one of Kaggle's in words, or the price of what one
-    would rent.
+    would rent, or what is free in a cluster.
     """
 
     host: Host
@@ -165,12 +188,29 @@ def _probe_alone(host: Host, once: OffersOnce | None) -> Probed:
             return _probe_offers(host, once)
         with connect(host) as desk:
             facts = probe(desk, host, NO_JOB)
+        if facts.slurm is not None:
+            return _probed_cluster(host, facts, facts.slurm)
         return Probed(host, facts, match_profile(facts, resolve.profiles().values()).name)
     except LaunchError as error:
         words = str(error).splitlines()
         if isinstance(error, ServiceAuthError):  # its mend is short, and the same for every verb
             words = [f"{words[0]}: {' '.join(words[1:]).strip()}" if words[1:] else words[0]]
         return Probed(host, facts, problem=words[0])
+
+
+def _probed_cluster(host: Host, facts: Facts, cluster: Cluster) -> Probed:
+    """Return what a cluster answered, with the cards that a job gets there by the host's table, if that is clear."""
+    words = cluster_words(cluster)
+    try:
+        there = cards_there(host, NO_JOB, profiles_named(host), None, facts)
+    except (RefusedError, UnknownNameError):
+        return Probed(host, facts, None, quota=words)
+    return Probed(host, there.facts, there.profile.name, quota=words)
+
+
+def profiles_named(host: Host) -> Sequence[Profile]:
+    """Return the profiles that a host's table names; none if it leaves the card to the probe."""
+    return resolve.profiles_meant(host.profile) if host.profile not in (None, "auto") else ()
 
 
 def _probe_account(host: Host, settings: KaggleSettings) -> Probed:
@@ -241,9 +281,31 @@ def cards_there(
     return CardsThere(with_expected_cards(facts, None if rehearses else profile), profile, why)
 
 
+def cluster_title(cluster: Cluster) -> str:
+    """Return a cluster's name and version."""
+    return f"cluster {cluster.name or 'without a name'} (Slurm {cluster.version or 'of unknown version'})"
+
+
+def cluster_words(cluster: Cluster) -> str:
+    """Return what a cluster has and what is free in it, and what the user has there, for one row."""
+    default = next((one for one in cluster.partitions if one.is_default), None)
+    words = [cluster_title(cluster)]
+    if default is not None:
+        idle = sum(alike.idle for alike in default.nodes)
+        words.append(f"{idle} of {default.size} nodes idle in {default.name}")
+    if others := [one.name for one in cluster.partitions if one is not default]:
+        shown = ", ".join(others[:4]) + (f", +{len(others) - 4}" if len(others) > 4 else "")
+        words.append(f"also {shown}")
+    if cluster.running or cluster.queued:
+        words.append(f"yours: {cluster.running or 0} running, {cluster.queued or 0} waiting")
+    return ", ".join(words)
+
+
 def describe(facts: Facts) -> str:
     """Return a host's facts in one line."""
-    if facts.gpus:
+    if facts.slurm is not None:
+        card = f"{cluster_title(facts.slurm)}, {facts.cards or 'no card'} expected"
+    elif facts.gpus:
         driver = facts.gpus[0].driver
         card = facts.cards_with_held + (f", driver {driver}" if driver else "")
     else:

@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.errors import UnknownNameError, UsageError
+from launcher.errors import RefusedError, UnknownNameError, UsageError
 from launcher.planning import runtime as choose_runtime
 from launcher.runs import resolve
 from launcher.runs.catalogue import user_folder_text
-from launcher.runs.probing import NO_JOB, choose_profile
+from launcher.runs.probing import NO_JOB, cards_there, profiles_named
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.profile import Profile
@@ -46,9 +46,10 @@ def propose(host: Host, environment: str | None, facts: Facts) -> Proposal:
         )
     name = host.name if is_written or host.name in ("local", *resolve.aliases()) else _short(host)
     try:
-        found: Profile | None = choose_profile((), facts)[0]
+        named = profiles_named(host) if host.slurm is not None else ()
+        found: Profile | None = cards_there(host, A_JOB, named, None, facts).profile
         card = ""
-    except UnknownNameError as error:
+    except (UnknownNameError, RefusedError) as error:
         found, card = None, str(error).splitlines()[0]
     profile = found.name if found is not None and found.kind != "cpu" else None
     given = host if environment is None else host.model_copy(update={"environment": environment})
@@ -89,7 +90,7 @@ def _environment(runtime: str, environment: str | None, facts: Facts) -> str:
     if environment is not None and facts.interpreter is not None:
         torch = facts.interpreter.packages.get("torch")
         return f"{environment}   (Python {facts.interpreter.version}, torch {torch or 'is not there'})"
-    if runtime != "native":
+    if runtime not in ("native", "slurm"):
         return f"a container ({runtime}): the image of a job is built there once"
     return "the Python found there if it has what a job requires, else an environment that is made there once for it"
 

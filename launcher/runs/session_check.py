@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.planning import no_secrets
+from launcher.planning import no_secrets, slurm_settings_of
 from launcher.runs.resolve import Task
 from launcher.runs.script_reading import seems_to_resume
 from launcher.values.host import Host
 from launcher.values.plan import Finding
 
+_MEND = "have it save and resume through launcher_worker     or let it begin anew   --set restart=true"
+
 
 def findings(task: Task, host: Host) -> Iterator[Finding]:
-    """Yield a note if a job that may be longer than a session cannot go on in the next one."""
+    """Yield a note if a job that may be longer than a session, or one start of a job of Slurm's, cannot go on in the next one."""
+    yield from _of_slurm(task, host)
     settings, job = host.kaggle, task.job
     if settings is None or job.restart:
         return
@@ -24,8 +27,21 @@ def findings(task: Task, host: Host) -> Iterator[Finding]:
         f"{host.name}: the script never asks worker.resume_from(): a run that is longer than a session cannot go on in the "
         "next one, and ends as not-restartable"
     )
-    mend = "have it save and resume through launcher_worker     or let it begin anew   --set restart=true"
-    yield Finding(level="note", code="cannot-go-on", message=message, mend=mend)
+    yield Finding(level="note", code="cannot-go-on", message=message, mend=_MEND)
+
+
+def _of_slurm(task: Task, host: Host) -> Iterator[Finding]:
+    settings, job = slurm_settings_of(host, task.job), task.job
+    if settings is None or settings.time_s is None or job.restart:
+        return
+    limit = job.time_limit_minutes
+    if (limit is not None and limit * 60 <= settings.time_s) or seems_to_resume(job, task.code) is not False:
+        return
+    message = (
+        f'{host.name}: the script never asks worker.resume_from(): a run that is longer than its time = "{settings.time}" '
+        "cannot go on in the next start of its job, and ends as not-restartable"
+    )
+    yield Finding(level="note", code="cannot-go-on", message=message, mend=_MEND)
 
 
 def refusals(task: Task, host: Host) -> tuple[Finding, ...]:

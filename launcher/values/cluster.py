@@ -55,7 +55,7 @@ class Cluster(Record):
     """A cluster and what its user may ask for. What a program of Slurm's did not say is None, or empty.
 
     `accounts` and `qos` are those of the user, None where the cluster keeps no accounts. `queued` and `running` count the
-    user's jobs. `error` says which program did not answer, with its words.
+    user's jobs. `root_was_seen`: another machine has kept something in the root, so others see it. `error` says which program did not answer, with its words.
     """
 
     name: str | None = None
@@ -67,6 +67,7 @@ class Cluster(Record):
     qos: tuple[str, ...] | None = None
     queued: int | None = None
     running: int | None = None
+    root_was_seen: bool = False
     error: str | None = None
 
     def partitions_of(self, names: str | None) -> tuple[Partition, ...]:

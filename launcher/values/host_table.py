@@ -62,7 +62,7 @@ class _LambdaTable(LambdaSettings, MachineKeys):
 
 
 class _SlurmTable(SlurmSettings, MachineKeys):
-    """A table as it is written: the settings stand beside the keys of the login node."""
+    """A table as it is written: the settings stand beside the keys of the login node. Its `build` is Slurm's."""
 
     kind: Literal["slurm"]
     address: Annotated[str, AfterValidator(login_text.address)] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.errors import LACKS, RENTED_LACKS, LackingError
+from launcher.errors import LACKS, RENTED_LACKS, SLURM_LACKS, LackingError
 from launcher.values.host import Host
 
 
@@ -12,3 +12,5 @@ def check_has(host: Host, verb: str, run: str = "RUN") -> None:
         raise LackingError(host.name, verb, run)
     if host.lambda_cloud is not None and verb in RENTED_LACKS:
         raise LackingError(host.name, verb, run, RENTED_LACKS)
+    if host.slurm is not None and verb in SLURM_LACKS:
+        raise LackingError(host.name, verb, run, SLURM_LACKS)

@@ -6,11 +6,12 @@ import time
 import pytest
 from testbed.client import Client
 
-from launcher.errors import LACKS, RENTED_LACKS, LackingError, UsageError
+from launcher.errors import LACKS, RENTED_LACKS, SLURM_LACKS, LackingError, UsageError
 from launcher.runs.mirror import Mirror
 from launcher.values.host import KAGGLE, LOCAL, Host
 from launcher.values.lacking import check_has
 from launcher.values.lambda_settings import LambdaSettings
+from launcher.values.slurm_settings import SlurmSettings
 
 RUN = "261125-sft-aaaa11"
 SAID = {
@@ -37,6 +38,16 @@ SAID_OF_RENTED = {
     ),
     "verify --host cloud --profile a100_40gb": ("a rented one is gone", "launch verify --rehearse"),
 }
+HIVE = Host(name="hive", address="login.invalid", kind="slurm", slurm=SlurmSettings())
+SAID_OF_SLURM = {
+    "forward bbbb22 6006": ("on a compute node", "launch plot bbbb22"),
+    "image build --host hive --job sft": ("no container of ours", "launch --host hive --dry-run"),
+    "image list --host hive": ("no container of ours", "launch --host hive --dry-run"),
+    "verify --host hive --profile a100_80gb": (
+        "may get another one",
+        "launch verify --host local --rehearse",
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +55,7 @@ def desk(tmp_path_factory):
     """A project with a run in an account of Kaggle's, and no credentials."""
     client = Client(tmp_path_factory.mktemp("lacks"))
     Mirror(RUN, client.runs).bind_seen(KAGGLE, "", time.time())
+    Mirror("261126-sft-bbbb22", client.runs).bind_seen(HIVE, "", time.time())
     return client
 
 
@@ -71,6 +83,18 @@ def test_an_account_that_rents_lacks_what_would_rent_for_nothing(desk, line):
     assert not (desk.home / ".local" / "share" / "launch" / "rentals").exists()
 
 
+@pytest.mark.parametrize("line", SAID_OF_SLURM)
+def test_a_cluster_lacks_what_needs_a_container_or_a_way_to_its_nodes(desk, line):
+    """Nothing is connected for it."""
+    desk.script('[hosts.hive]\nkind = "slurm"\naddress = "login.invalid"\n', "launch.toml")
+    done = desk.run(*shlex.split(line))
+    why, command = SAID_OF_SLURM[line]
+    assert done.returncode == 2, done.stderr
+    assert f"{line.split()[0]}: not on hive: " in done.stderr
+    assert why in done.stderr
+    assert command in done.stderr.splitlines()[-1]
+
+
 def test_init_for_an_account_that_rents_proposes_a_table(desk):
     """It is in the user's own file: a project's would be there already."""
     (desk.project / "launch.toml").unlink(missing_ok=True)
@@ -95,6 +119,7 @@ def test_stop_without_credentials_says_so_before_it_asks_anything(desk):
 def test_every_lack_is_said_by_a_verb():
     """A word of the table that no verb says would be dead."""
     assert {line.split()[0] for line in SAID} == LACKS.keys()
+    assert {line.split()[0] for line in SAID_OF_SLURM} == SLURM_LACKS.keys()
 
 
 @pytest.mark.parametrize("verb", LACKS)
@@ -114,4 +139,12 @@ def test_an_account_that_rents_lacks_it(verb):
     with pytest.raises(LackingError) as caught:
         check_has(host, verb)
     assert (caught.value.host, caught.value.verb, caught.value.exit_code) == ("cloud", verb, 2)
+    assert "{" not in str(caught.value)
+
+
+@pytest.mark.parametrize("verb", SLURM_LACKS)
+def test_a_cluster_lacks_it(verb):
+    with pytest.raises(LackingError) as caught:
+        check_has(HIVE, verb)
+    assert (caught.value.host, caught.value.verb, caught.value.exit_code) == ("hive", verb, 2)
     assert "{" not in str(caught.value)

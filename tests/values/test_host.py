@@ -9,6 +9,7 @@ from launcher.values.host import KAGGLE, LOCAL, Host
 from launcher.values.host_table import read_host
 from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.lambda_settings import LambdaSettings
+from launcher.values.slurm_settings import SlurmSettings
 
 
 def read(table, name="k"):
@@ -47,6 +48,17 @@ def test_the_keys_of_an_account_stand_beside_those_that_every_host_has():
         Host(name="lab", address="lab", port=7),
         read({"kind": "kaggle"}),
         read({"kind": "lambda-cloud"}),
+        read({"kind": "slurm"}),
+        read(
+            {
+                "kind": "slurm",
+                "address": "login",
+                "hold": 0,
+                "extra": ["--exclusive"],
+                "build": "job",
+                "time": 90,
+            }
+        ),
         read({"kind": "lambda-cloud", "type": "gpu_1x_a10", "max_cost": 0.07, "user": "me", "env": "~/e"}),
     ],
 )
@@ -57,7 +69,9 @@ def test_a_host_is_the_same_after_its_record_was_read(host):
 
 
 def test_the_record_of_a_machine_has_no_key_that_an_older_version_refuses():
-    assert not {"kind", "kaggle", "lambda_cloud"} & Host(name="lab", address="lab").model_dump().keys()
+    assert (
+        not {"kind", "kaggle", "lambda_cloud", "slurm"} & Host(name="lab", address="lab").model_dump().keys()
+    )
     assert "lambda_cloud" not in KAGGLE.model_dump()
 
 
@@ -118,7 +132,7 @@ def test_a_kind_that_does_not_exist_is_named_with_those_that_do():
     for kind, likely in (("kagle", "kaggle"), ("lambda", "lambda-cloud")):
         said = complaint({"kind": kind, "max_hours": 4})
         assert f"hosts.k.kind = \"{kind}\": unknown kind: did you mean '{likely}'?" in said
-        assert "known: machine, kaggle, lambda-cloud" in said
+        assert "known: machine, kaggle, lambda-cloud, slurm" in said
         assert "max_hours" not in said
 
 
@@ -222,3 +236,79 @@ def test_a_wrong_value_of_a_rental_is_named_by_key(table, words):
 def test_a_host_where_machines_are_rented_is_of_that_kind(values):
     with pytest.raises(ValueError, match="lambda-cloud"):
         Host(name="k", **values)
+
+
+def test_a_cluster_has_the_keys_of_its_login_node_and_those_of_its_jobs():
+    """Its `build` is Slurm's: no image is built there."""
+    table = {
+        "user": "ada",
+        "port": 2222,
+        "root": "~/work/.launch",
+        "profile": "a100",
+        "environment": "~/venv",
+    }
+    host = read(
+        {
+            "kind": "slurm",
+            **table,
+            "partition": "gpu",
+            "time": "2-0",
+            "build": "job",
+            "modules": ["cuda/12.4"],
+        }
+    )
+    assert (host.user, host.port, host.root, host.profile, host.environment) == tuple(table.values())
+    assert (host.address, host.is_local, host.runtime) == ("k", False, "auto")
+    assert host.slurm == SlurmSettings(partition="gpu", time="2-0", build="job", modules=("cuda/12.4",))
+    assert read({"kind": "slurm", "address": "login.hive.example.org"}).address == "login.hive.example.org"
+
+
+def test_a_login_node_may_be_this_machine():
+    """As `local` may be any other."""
+    host = read_host("local", {"kind": "slurm"}, is_here=True, file="launch.toml", text="")
+    assert (host.is_local, host.address, host.slurm) == (True, None, SlurmSettings())
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"engine": "docker"}, ["hosts.k.engine: not for kind", "no container of ours"]),
+        ({"sudo": True}, ["hosts.k.sudo: not for kind", "no container of ours"]),
+        ({"variables": "inherit"}, ["hosts.k.variables: not for kind", "-e NAME=VALUE"]),
+        ({"build": {"base": "x"}}, ["hosts.k.build", "'login' or 'job'"]),
+        ({"runtime": "native"}, ["hosts.k.runtime", "expected auto or slurm"]),
+        ({"time": "4h"}, ["hosts.k.time", "1:30:00", "line 3"]),
+        ({"extra": "--exclusive"}, ["hosts.k.extra", "expected a list"]),
+        ({"modules": ["cuda; id"]}, ["hosts.k.modules", "cuda/12.4"]),
+        ({"modules": ["-f"]}, ["hosts.k.modules", "cuda/12.4"]),
+        ({"partitions": "gpu"}, ["did you mean 'partition'"]),
+        ({"account": "a b"}, ["hosts.k.account", "expected Slurm's name"]),
+        ({"address": "-x"}, ["hosts.k.address"]),
+        ({"slurm": {}}, ["its keys here"]),
+    ],
+)
+def test_a_wrong_key_of_a_cluster_is_named(table, words):
+    said = complaint({"kind": "slurm", **table})
+    assert all(word in said for word in words), said
+
+
+@pytest.mark.parametrize("key", ["partition", "qos", "gres", "nodes", "modules"])
+def test_a_key_of_a_cluster_is_refused_for_a_machine(key):
+    said = complaint({key: "x"})
+    assert f"hosts.k.{key}: only for a Slurm cluster" in said
+    assert 'kind = "slurm"' in said.splitlines()[-1]
+
+
+def test_no_machine_has_slurms_runtime():
+    assert 'kind = "slurm"' in complaint({"runtime": "slurm"})
+
+
+@pytest.mark.parametrize("values", [{"kind": "slurm"}, {"slurm": SlurmSettings()}])
+def test_a_cluster_is_of_one_kind(values):
+    with pytest.raises(ValueError, match="slurm"):
+        Host(name="k", **values)
+
+
+def test_a_cluster_of_this_machine_inherits_no_variables():
+    with pytest.raises(ValueError, match="-e NAME=VALUE"):
+        Host(name="k", kind="slurm", slurm=SlurmSettings(), variables="inherit")

@@ -172,3 +172,31 @@ def test_a_credential_is_refused_and_not_repeated():
 def test_an_unknown_key_is_refused_with_the_nearest():
     """As in every table."""
     assert "did you mean 'partition'?" in complaint(partitions="gpu")
+
+
+def test_minutes_may_be_a_number():
+    """As in `--set slurm.time=90`."""
+    assert read(time=90) == read(time="90")
+    assert '"90" (minutes)' in complaint(time=0)
+    assert "expected text" in complaint(time=True)
+
+
+def test_modules_are_for_the_job_and_no_flag():
+    assert read(modules=["cuda/12.4", "gcc@13"]).flags == ("--nodes=1",)
+    for name in ("", "-f", "a b", "a;b", "$(id)", "a\nb"):
+        assert "cuda/12.4" in complaint(modules=[name])
+
+
+def test_settings_are_read_back_from_the_flags_that_they_became():
+    """All but what sbatch is not told."""
+    settings = read(**{**ALL, "build": "login"})
+    assert SlurmSettings.from_flags(settings.flags) == settings
+    assert SlurmSettings.from_flags(()) == SlurmSettings()
+
+
+def test_a_job_changes_the_keys_that_it_names():
+    """A value that is the default counts too, if it is written."""
+    settings = read(**ALL)
+    assert settings.changed_by(None) is settings
+    after = settings.changed_by(read(nodes=1, time="60", extra=[]))
+    assert after == SlurmSettings(**{**ALL, "nodes": 1, "time": "60", "extra": ()})

@@ -26,7 +26,7 @@ from ..record.files import paths_in, read_json, read_text
 from ..record.rundir import evidence_folder
 from ..system import mounts, process
 from ..system.deadline import at_once, run
-from . import evidence_import, model_config
+from . import evidence_import, model_config, slurm_facts
 
 PROBE_S = 20.0
 QUOTA_TIMEOUT_S = 1.0
@@ -68,22 +68,26 @@ def probe(
     engine: str | None = None,
     model: Any = None,
     model_keys: list[str] | None = None,
+    slurm: bool = False,
 ) -> dict[str, Any]:
     """Return the host's facts.
 
     `env` is the environment or interpreter to use, and `packages` are the job's requirements, None without a job.
     `engine` is the container engine to use, by name or by its socket's path. `model` is the job's, as in a plan; the
-    `model_keys` of its config are returned. Other interpreters and uv are looked for without a job, if the chosen
+    `model_keys` of its config are returned. With `slurm` the facts are those of its cluster instead of its own cards and
+    engines. Other interpreters and uv are looked for without a job, if the chosen
     interpreter cannot be used, or if an environment must be made.
     """
     path = interpreter_path(env)
     questions: dict[str, Callable[[], Any]] = {
-        "cards": partial(nvidia.look, root),
         "file_system": partial(_file_system, root),
-        "engines": partial(_engines, engine),
         "interpreter": partial(_interpreter, path, packages or []),
         "model_values": partial(model_config.read, root, model, model_keys or []),
     }
+    if slurm:
+        questions["slurm"] = partial(slurm_facts.look, root, user())
+    else:
+        questions.update(cards=partial(nvidia.look, root), engines=partial(_engines, engine))
     if packages is not None:
         questions["precision_evidence"] = partial(_recall, root, model)
     makers: dict[str, Callable[[], Any]] = {"pythons": pythons, "uv": _uv}
@@ -91,7 +95,7 @@ def probe(
         questions.update(makers)
     silence = "did not answer in %d s" % PROBE_S
     answers = at_once(questions, PROBE_S)
-    cards = answers.get("cards", {"gpus": [], "gpu_error": "nvidia-smi " + silence})
+    cards = answers.get("cards", {"gpus": [], "gpu_error": None if slurm else "nvidia-smi " + silence})
     interpreter = answers.get("interpreter", {"path": path, "error": silence})
     may_need_another = env is None and bool(packages)  # the client compares the versions
     if packages is not None and ("error" in interpreter or may_need_another):
@@ -121,6 +125,7 @@ def probe(
         "ends_with_logout": _ends_with_logout(),
         "model_values": answers.get("model_values"),
         "precision_evidence": answers.get("precision_evidence", []),
+        "slurm": answers.get("slurm", {"error": "Slurm " + silence}) if slurm else None,
     }
 
 

@@ -13,13 +13,14 @@ from .session import Session, Verb
 
 
 class Probe(NamedTuple):
-    """The job's interpreter and packages, the engine and the model to look for; see probe_host.py."""
+    """The job's interpreter and packages, the engine and the model to look for, whether Slurm is asked; see probe_host.py."""
 
     env: Optional[str] = None
     packages: Optional[List[str]] = None
     engine: Optional[str] = None
     model: Any = None
     model_keys: Optional[List[str]] = None
+    slurm: bool = False
 
 
 def ping(_session: Session, _request: NoArguments, _payload: bytes) -> Reply:

@@ -1,0 +1,174 @@
+"""The gate of a cluster: what sbatch would accept and never start, and what it would refuse, said with what there is."""
+
+import pytest
+
+from launcher.planning import check, plan, possible_profiles, submission, with_expected_cards
+from launcher.planning.slurm_gate import duration_text
+from launcher.planning.slurm_job import settings_of
+from launcher.runs.resolve import profile, profiles
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.job import Job
+from launcher.values.slurm_settings import SlurmSettings
+
+A100 = {"name": "gpu", "type": "a100", "count": 2}
+CLUSTER = {
+    "name": "hive",
+    "version": "22.05.8",
+    "partitions": [
+        {
+            "name": "batch",
+            "is_default": True,
+            "max_time_s": 7 * 86400,
+            "nodes": [{"count": 2, "idle": 2, "cpus": 4, "gres": [A100], "features": ["a100", "rack1"]}],
+        },
+        {"name": "short", "max_time_s": 600, "max_nodes": 1, "nodes": [{"count": 2, "gres": [A100]}]},
+        {"name": "closed", "state": "down", "nodes": [{"count": 2, "down": 2, "gres": [A100]}]},
+        {"name": "cpus", "nodes": [{"count": 8}]},
+    ],
+    "accounts": ["lab", "course"],
+    "qos": ["normal", "high"],
+}
+FACTS = {
+    "host_id": "0" * 16, "boot_id": "b", "hostname": "login1", "user": "u", "platform": "linux", "machine": "x86_64",
+    "cpus": 2, "free_gb": 100.0, "root": "/home/u/.launch", "python": "3.11.2", "slurm": CLUSTER,
+    "file_system": {"kind": "nfs4", "is_shared": True}, "ends_with_logout": True,
+}  # fmt: skip
+
+
+def found(named="a100_80gb", facts=None, cluster=None, gpus=None, **keys):
+    """The findings of a job that asks Slurm for this, by their codes."""
+    host = Host(name="hive", address="hive", kind="slurm", slurm=SlurmSettings(**keys))
+    job = Job(name="train", command=("python", "train.py"), batch={"global": 24})
+    values = {**FACTS, **(facts or {}), "slurm": {**CLUSTER, **(cluster or {})}}
+    there = Facts.model_validate(values)
+    asked = settings_of(host, job)
+    cards = possible_profiles("hive", asked, [profile(named)] if named else [], gpus, there.slurm, profiles())
+    wanted = submission(asked, cards, there.slurm, is_rehearsed=False)
+    made = plan(cards[0], host, job, runtime="slurm", slurm=wanted)
+    findings = check(made, with_expected_cards(there, cards[0]), host)
+    return {one.code: one for one in findings}
+
+
+def test_a_plan_that_can_start_passes():
+    """Nor does it matter what logind does on the login node: the job is no child of a session."""
+    assert found() == {}
+    assert (
+        found(
+            partition="batch",
+            time="7-0",
+            nodes=2,
+            gres="gpu:a100:2",
+            constraint="a100&rack1",
+            account="lab",
+            qos="high",
+        )
+        == {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "said", "mend"),
+    [
+        ({"partition": "bach"}, "no-partition", "no partition 'bach': did you mean 'batch'?", "batch (default), short, closed, cpus"),
+        ({"partition": "batch,nope"}, "no-partition", "no partition 'nope'", "there are"),
+        ({"time": "8-0"}, "time-over-limit", '"8-0" is 8 days, and partition batch allows 7 days', "slurm.time=10080"),
+        ({"partition": "short", "time": "11"}, "time-over-limit", "short allows 10 min", "slurm.time=10 "),
+        ({"nodes": 3}, "too-many-nodes", "nodes = 3, and partition batch has 2", "slurm.nodes=2"),
+        ({"partition": "short", "nodes": 2}, "too-many-nodes", "short allows a job 1", "slurm.nodes=1"),
+        ({"gres": "gpu:a100:3"}, "no-such-gres", "batch has no node with gpu:a100:3", "gpu:a100:2 (2 nodes)"),
+        ({"gres": "gpu:h100:1"}, "no-such-gres", "batch has no node with gpu:h100:1", "gpu:a100:2 (2 nodes)"),
+        ({"partition": "cpus"}, "no-such-gres", "cpus has no node with gpu:1", "nothing of the kind (8 nodes)"),
+        ({"constraint": "h100"}, "no-such-feature", "has the feature 'h100'", "a100, rack1"),
+        ({"constraint": "a100&rack2"}, "no-such-feature", "'rack2': did you mean 'rack1'?", "a100, rack1"),
+        ({"account": "labb"}, "no-such-account", "is not one of yours: did you mean 'lab'?", "lab, course"),
+        ({"qos": "hi"}, "no-such-qos", 'qos = "hi" is not one of yours', "normal, high"),
+    ],
+)  # fmt: skip
+def test_what_would_never_start_is_refused_with_the_partitions_own_figures(keys, code, said, mend):
+    against = found(**keys)
+    assert against[code].level == "refuse"
+    assert said in against[code].message
+    assert mend in against[code].mend
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"partition": "short,batch", "time": "60"},  # the second may take it
+        {"partition": "short,batch", "nodes": 2},
+        {"constraint": "a100|h100"},
+        {"constraint": "[rack1*2]"},
+        {"gres": "gpu:2"},
+    ],
+)
+def test_what_one_of_several_can_give_passes(keys):
+    assert found(**keys) == {}
+
+
+def test_accounts_are_not_checked_where_none_are_kept():
+    assert found(account="any", qos="any", cluster={"accounts": None, "qos": None}) == {}
+
+
+def test_other_cards_than_the_plans_are_refused():
+    """Slurm would give them, and the job would end as wrong-card."""
+    against = found("l40s")["card-mismatch"]
+    assert (against.level, "partition batch gives gpu:a100, and the plan is for L40S" in against.message) == (
+        "refuse",
+        True,
+    )
+    assert "--profile auto" in against.mend
+    assert found("a100_80gb", gres="gpu:a100:2") == {}
+
+
+@pytest.mark.parametrize("kind", [None, "fast"])
+def test_cards_whose_type_says_nothing_are_looked_at_in_the_job(kind):
+    nodes = [{"count": 2, "gres": [{"name": "gpu", "type": kind, "count": 2}]}]
+    note = found("l40s", cluster={"partitions": [{"name": "batch", "is_default": True, "nodes": nodes}]})
+    assert [(code, one.level) for code, one in note.items()] == [("card-unknown", "note")]
+    assert "wrong-card" in note["card-unknown"].mend
+
+
+def test_a_partition_that_starts_nothing_now_is_noted():
+    """It may be opened again, and the job waits."""
+    notes = found(partition="closed")
+    assert {code: one.level for code, one in notes.items()} == {
+        "partition-down": "note",
+        "nodes-down": "note",
+    }
+    assert "closed is down" in notes["partition-down"].message
+
+
+def test_a_cluster_without_a_default_partition_must_be_told_one():
+    bare = [{**CLUSTER["partitions"][0], "is_default": False}]
+    against = found(cluster={"partitions": bare})["no-partition"]
+    assert (against.level, "slurm.partition=" in against.mend, "batch" in against.mend) == (
+        "refuse",
+        True,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("root", "kind", "code", "level"),
+    [
+        ("/tmp/me", "ext4", "root-not-shared", "refuse"),
+        ("/home/u/.launch", "tmpfs", "root-not-shared", "refuse"),
+        ("/data/u", "xfs", "root-maybe-not-shared", "note"),
+        ("/data/u", None, None, None),
+        ("/data/u", "fuse.bindfs", None, None),
+    ],
+)
+def test_a_root_that_compute_nodes_cannot_see_is_refused(root, kind, code, level):
+    """A disk of the login node may be exported by it; what other machines have used is seen by others."""
+    facts = {"root": root, "file_system": {"kind": kind}}
+    assert [(one.code, one.level) for one in found(facts=facts).values()] == ([(code, level)] if code else [])
+    assert found(facts=facts, cluster={"root_was_seen": True}) == {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(60, "1 min"), (600, "10 min"), (5400, "1.5 h"), (86400, "24 h"), (7 * 86400, "7 days")],
+)
+def test_a_limit_is_said_in_the_unit_that_suits_it(seconds, text):
+    assert duration_text(seconds) == text

@@ -1,0 +1,246 @@
+"""What Slurm is asked for by a plan: the cards that may come, the flags of sbatch, and the nodes that share the batch."""
+
+import pytest
+
+from launcher.errors import RefusedError, UsageError
+from launcher.planning import (
+    changed,
+    job_of,
+    plan,
+    possible_profiles,
+    submission,
+    with_expected_cards,
+    with_others,
+)
+from launcher.planning.slurm_job import is_of_type, parse_gres, resubmission, settings_of
+from launcher.runs.resolve import profile, profiles
+from launcher.values.cluster import Cluster
+from launcher.values.facts import Facts
+from launcher.values.host import LOCAL, Host
+from launcher.values.job import Job
+from launcher.values.plan import Plan
+from launcher.values.slurm_settings import SlurmSettings
+
+FACTS = {
+    "host_id": "0" * 16, "boot_id": "b", "hostname": "login1", "user": "u", "platform": "linux", "machine": "x86_64",
+    "cpus": 2, "free_gb": 100.0, "root": "/home/u/.launch", "python": "3.11.2",
+}  # fmt: skip
+
+
+def nodes(gres, count=2, **more):
+    listed = [{"name": "gpu", "type": kind, "count": number} for kind, number in gres]
+    return {"count": count, "gres": listed, **more}
+
+
+def cluster(*partitions):
+    return Cluster.model_validate({"name": "hive", "version": "22.05.8", "partitions": partitions})
+
+
+BATCH = {"name": "batch", "is_default": True, "nodes": [nodes([("a100", 4)])]}
+MIXED = {"name": "mixed", "nodes": [nodes([("nvidia_a100_80gb_pcie", 2)]), nodes([("h100", 4)])]}
+BARE = {"name": "bare", "nodes": [nodes([(None, 4)])]}
+CPUS = {"name": "cpus", "nodes": [nodes([])]}
+HIVE = cluster(BATCH, MIXED, BARE, CPUS)
+
+
+def settings(**keys):
+    return SlurmSettings(**keys)
+
+
+def possible(named=(), gpus=None, known=HIVE, **keys):
+    return possible_profiles(
+        "hive", settings(**keys), [profile(name) for name in named], gpus, known, profiles()
+    )
+
+
+def titles(found):
+    return [one.title for one in found]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("a100", ["a100_40gb", "a100_80gb"]),
+        ("nvidia_a100_80gb_pcie", ["a100_80gb"]),
+        ("NVIDIA-A100-SXM4-40GB", ["a100_40gb"]),
+        ("a100_1g.5gb", []),  # a part of one, whose memory no profile has
+        ("a1000", []),
+        ("h100", ["h100"]),
+        ("gh200", []),
+        ("tesla_t4", ["t4"]),
+        ("l40", []),
+        ("l40s", ["l40s"]),
+        ("titanrtx", ["titan_rtx"]),
+        ("titan-rtx", ["titan_rtx"]),
+        ("tesla_p100", ["p100"]),
+        ("fast", []),
+    ],
+)
+def test_a_clusters_name_for_cards_means_the_profiles_that_it_contains(kind, names):
+    """Its memory too, where it says that."""
+    singles = [one for one in profiles().values() if one.kind == "cuda" and one.count == 1]
+    assert [one.name for one in singles if is_of_type(one, kind)] == names
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (None, []),
+        ("gpu", ["gpu:1"]),
+        ("gpu:2", ["gpu:2"]),
+        ("gpu:a100", ["gpu:a100:1"]),
+        ("gpu:a100:2,nvme:1", ["gpu:a100:2", "nvme:1"]),
+        ("gpu:3090:1,tmp:2K", ["gpu:3090:1", "tmp:2048"]),
+    ],
+)
+def test_what_a_job_asks_for_is_read_as_slurm_reads_it(written, read):
+    assert [one.title for one in parse_gres(written)] == read
+
+
+def test_without_a_name_the_partition_says_which_cards_come():
+    """The one with the least memory is planned, since all fit what fits there."""
+    assert titles(possible()) == ["A100 40 GB", "A100 80 GB"]
+    assert titles(possible(partition="mixed")) == ["A100 80 GB", "H100 80 GB"]
+    assert titles(possible(partition="mixed", gres="gpu:h100:2")) == ["2 x H100 80 GB"]
+    assert titles(possible(partition="cpus")) == ["CPU"]
+    assert titles(possible(partition="no-such")) == ["CPU"]  # which the gate refuses
+
+
+@pytest.mark.parametrize(
+    ("known", "partition", "said"),
+    [
+        (HIVE, "bare", "hive: partition bare has cards without a type (gpu:4)"),
+        (
+            cluster({"name": "b", "is_default": True, "nodes": [nodes([("fast", 4)])]}),
+            None,
+            "hive: partition b has gpu:fast, which no profile is for",
+        ),
+        (None, None, "hive: which cards its nodes have is not known"),
+    ],
+)
+def test_cards_that_no_profile_names_must_be_named(known, partition, said):
+    with pytest.raises(RefusedError) as caught:
+        possible(known=known, partition=partition)
+    assert said in str(caught.value)
+    assert "launch --host hive --profile NAME" in str(caught.value)
+
+
+def test_a_family_is_narrowed_by_what_the_partition_has():
+    """A name that it does not have stays, for the gate to refuse."""
+    assert titles(possible(["a100_40gb", "a100_80gb"])) == ["A100 40 GB", "A100 80 GB"]
+    assert titles(possible(["a100_40gb", "a100_80gb"], partition="mixed")) == ["A100 80 GB"]
+    assert titles(possible(["l40s"])) == ["L40S 48 GB"]
+
+
+def test_the_number_of_cards_is_that_of_each_node():
+    assert titles(possible(["l40s"], "2")) == ["2 x L40S 48 GB"]
+    assert titles(possible(["l40s"], gres="gpu:4")) == ["4 x L40S 48 GB"]
+    assert titles(possible(["l40s"], "4", gres="gpu:4,nvme:1")) == ["4 x L40S 48 GB"]
+    assert titles(possible(["l40s"], gres="nvme:1")) == ["L40S 48 GB"]
+    assert titles(possible(["t4x2"])) == ["2 x T4 16 GB"]
+    assert titles(possible(["cpu"], "2")) == ["CPU"]
+    with pytest.raises(UsageError, match="asks Slurm for 4 on each node"):
+        possible(["l40s"], "2", gres="gpu:4")
+
+
+@pytest.mark.parametrize(
+    ("named", "keys", "gres"),
+    [
+        ([], {}, "gpu:a100:1"),
+        (["a100_80gb"], {"partition": "mixed"}, "gpu:nvidia_a100_80gb_pcie:1"),
+        ([], {"partition": "mixed"}, "gpu:1"),  # any of them, and the plan for what comes
+        (["l40s"], {"partition": "bare"}, "gpu:1"),
+        (["a100_80gb"], {"gres": "gpu:fast:2"}, "gpu:fast:2"),
+        (["a100_80gb"], {"gres": "nvme:1"}, "nvme:1,gpu:a100:1"),
+        (["cpu"], {"gres": "nvme:1"}, "nvme:1"),
+        (["cpu"], {}, None),
+    ],
+)
+def test_slurm_is_asked_for_the_plans_cards_by_the_partitions_name(named, keys, gres):
+    asked = submission(settings(**keys), possible(named, **keys), HIVE, is_rehearsed=False)
+    assert [flag for flag in asked.flags if flag.startswith("--gres")] == ([f"--gres={gres}"] if gres else [])
+
+
+def test_a_rehearsal_asks_for_no_card():
+    asked = submission(settings(), possible(["l40s"]), HIVE, is_rehearsed=True)
+    assert (asked.flags, asked.cards) == (("--nodes=1",), ())
+
+
+def job_plan(host=None, gpus=None, **keys):
+    host = host or Host(name="hive", address="hive", kind="slurm", slurm=settings(partition="batch"))
+    job = Job(name="train", command=("python", "train.py"), **keys)
+    asked = settings_of(host, job)
+    cards = possible_profiles("hive", asked, (), gpus, HIVE, profiles())
+    first, *others = (
+        plan(one, host, job, runtime="slurm", slurm=submission(asked, cards, HIVE, is_rehearsed=False))
+        for one in cards
+    )
+    return with_others(first, others)
+
+
+def test_a_plan_says_what_sbatch_is_given_and_which_cards_may_come():
+    """On another card the values of its own plan take the place of those of the first."""
+    made = job_plan()
+    assert made.slurm.flags == ("--partition=batch", "--nodes=1", "--gres=gpu:a100:1")
+    first, other = made.slurm.cards
+    assert (first.title, first.count, first.plan) == ("A100 40 GB", 1, None)
+    assert (other.title, other.plan.profile.name, other.plan.allocation.how) == (
+        "A100 80 GB",
+        "a100_80gb",
+        "scheduled",
+    )
+    assert "NVIDIA A100-SXM4-80GB" in other.names
+    assert (made.allocation.how, made.allocation.cards, made.allocation.kind) == ("scheduled", 1, "a100_40gb")
+    assert Plan.model_validate_json(made.to_json()) == made
+
+
+def test_a_job_has_keys_of_its_own_for_slurm():
+    made = job_plan(slurm={"time": "2:00:00", "partition": "mixed", "modules": ["cuda/12.4"], "build": "job"})
+    assert made.slurm.flags == ("--partition=mixed", "--time=2:00:00", "--nodes=1", "--gres=gpu:1")
+    assert (made.slurm.modules, made.slurm.build) == (("cuda/12.4",), "job")
+    assert settings_of(LOCAL, Job(name="a", command=("a",))) is None
+
+
+def test_nodes_have_equal_shares_of_the_batch():
+    """Four cards on two nodes share it as four on one would."""
+    made = job_plan(gpus="2", slurm={"nodes": 2}, batch={"global": 64})
+    assert [node.ranks for node in made.nodes] == [2, 2]
+    assert (made.split.ranks, made.split.global_batch, made.slurm.nodes) == (4, 64, 2)
+    assert made.allocation.cards == 4
+    assert all(cards.count == 2 for cards in made.slurm.cards)
+    assert all(sum(node.ranks for node in cards.plan.nodes) == 4 for cards in made.slurm.cards[1:])
+    with pytest.raises(RefusedError, match="does not divide among 6 cards"):
+        job_plan(gpus="2", slurm={"nodes": 3}, batch={"global": 64})
+
+
+def test_a_plan_for_another_place_has_no_key_of_slurms():
+    """So its digest is what it was before there were any."""
+    made = plan(profile("l40s"), LOCAL, Job(name="train", command=("python", "train.py")))
+    assert "slurm" not in made.model_dump()
+    assert '"slurm"' not in made.to_json()
+
+
+def test_a_run_that_goes_on_asks_for_what_its_parent_did_but_for_what_is_changed():
+    parent = job_plan(slurm={"time": "60", "modules": ["cuda/12.4"]}, gpus="2")
+    job = job_of(parent)
+    assert job.slurm is None
+    assert changed(parent, job, (), "hive") == parent
+    longer = Job.model_validate({**dict(job), "slurm": {"time": "7-0", "extra": ["--exclusive"]}})
+    after = changed(parent, longer, ("slurm.time", "slurm.extra"), "hive")
+    flags = ("--partition=batch", "--time=7-0", "--nodes=1", "--gres=gpu:a100:2", "--exclusive")
+    assert (after.slurm.flags, after.slurm.modules, after.slurm.cards) == (
+        flags,
+        ("cuda/12.4",),
+        parent.slurm.cards,
+    )
+    assert resubmission(None, SlurmSettings(time="60")) is None
+
+
+def test_what_a_login_node_has_itself_is_no_card_of_a_job():
+    """Neither its own cards count, nor what is wrong with them."""
+    own = {"index": 0, "uuid": "GPU-0", "name": "NVIDIA T400"}
+    facts = Facts.model_validate({**FACTS, "gpus": [own], "gpu_error": "lost"})
+    there = with_expected_cards(facts, profile("l40s").of_cards(2))
+    assert [(gpu.name, gpu.memory_mib) for gpu in there.gpus] == [("NVIDIA L40S", 49152)] * 2
+    assert there.gpu_error is None
+    assert with_expected_cards(facts, profile("cpu")).gpus == with_expected_cards(facts, None).gpus == ()

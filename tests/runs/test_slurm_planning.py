@@ -1,0 +1,167 @@
+"""Plans for a real cluster: what its login node is asked, what is refused before anything is sent, and what sbatch says to the same."""
+
+import json
+import shlex
+
+import pytest
+
+pytestmark = pytest.mark.testbed
+
+
+@pytest.fixture
+def hive(client, slurm):
+    """The cluster as a host of the client, by its second login node."""
+    client.script(slurm.logins[1].table("hive", kind="slurm"), "launch.toml")
+    client.script("print('hello')\n")
+    return slurm
+
+
+def previewed(client, *words):
+    """The plan of a job, and the findings by their codes."""
+    shown = json.loads(
+        client.ok("--host", "hive", "--dry-run", "--json", *words, "--", "python3", "train.py")
+    )
+    return shown["plan"], {one["code"]: one for one in shown["findings"]}
+
+
+def test_a_probe_shows_the_cluster_and_touches_no_node(client, hive):
+    """What it says is what Slurm's own programs say."""
+    held = hive.submit("true", "--hold")
+    jobs = hive.controller.enter("squeue", "--noheader", "--format=%i %T").split()
+    told = json.loads(client.ok("probe", "--host", "hive", "--json"))
+    cluster = told["slurm"]
+    assert (cluster["name"], cluster["error"], cluster["has_accounting"]) == ("testbed", None, False)
+    assert cluster["version"] in hive.ssh("sinfo", "--version")
+    names = hive.ssh("sinfo", "--noheader", "--format=%R").split()
+    assert {one["name"] for one in cluster["partitions"]} == set(names)
+    batch = next(one for one in cluster["partitions"] if one["is_default"])
+    assert (batch["name"], batch["max_time_s"], batch["nodes"][0]["count"]) == ("batch", 7 * 86400, 2)
+    assert batch["nodes"][0]["gres"] == [{"name": "gpu", "type": "a100", "count": 2}]
+    assert (cluster["queued"], cluster["running"]) == (1, 0)
+    assert (told["profile"], told["hostname"]) == ("a100_40gb", "login2")
+    assert [gpu["name"] for gpu in told["gpus"]] == ["NVIDIA A100-PCIE-40GB"]
+    shown = client.ok("probe", "--host", "hive")
+    assert "testbed (Slurm " in shown
+    assert "batch   7 days at most, default" in shown
+    assert "2 with 4 CPUs, gpu:a100:2, 4 GiB, features a100: 2 idle" in shown
+    assert (
+        hive.controller.enter("squeue", "--noheader", "--format=%i %T").split() == jobs == [held, "PENDING"]
+    )
+
+
+def test_hosts_has_a_row_for_a_cluster(client, hive):
+    row = next(one for one in json.loads(client.ok("hosts", "--json"))["hosts"] if one["host"] == "hive")
+    assert (row["profile"], row["problem"]) == ("a100_40gb", None)
+    assert "cluster testbed (Slurm 22.05.8), 2 of 2 nodes idle in batch, also spare, short" in row["quota"]
+    assert "2 of 2 nodes idle in batch" in client.ok("hosts")
+
+
+def test_a_dry_run_shows_what_sbatch_would_be_given(client, hive):
+    """Slurm itself accepts it, word by word."""
+    plan, findings = previewed(client, "--set", "slurm.time=90", "--set", 'slurm.extra=["--mem=1G"]')
+    assert plan["slurm"]["flags"] == ["--time=90", "--nodes=1", "--gres=gpu:a100:1", "--mem=1G"]
+    assert (plan["runtime"], plan["allocation"]["how"]) == ("slurm", "scheduled")
+    assert [cards["title"] for cards in plan["slurm"]["cards"]] == ["A100 40 GB", "A100 80 GB"]
+    assert "no-such-gres" not in findings
+    shown = client.ok("--host", "hive", "--dry-run", "--set", "slurm.time=90", "--", "python3", "train.py")
+    (line,) = [line for line in shown.splitlines() if "sbatch" in line]
+    words = shlex.split(line.partition("sbatch")[2])
+    said = hive.ssh("sh", "-c", f"sbatch --test-only {shlex.join(words)} --wrap=true 2>&1")
+    assert "to start at" in said
+    assert hive.ssh("squeue", "--noheader") == ""
+
+
+def test_explain_shows_it_too(client, hive):
+    shown = client.ok("explain", "--host", "hive", "--set", "slurm.partition=short")
+    assert "sbatch --partition=short --nodes=1 --gres=gpu:a100:1" in shown
+    told = json.loads(client.ok("explain", "--host", "hive", "--json"))
+    assert told["slurm"]["flags"] == ["--nodes=1", "--gres=gpu:a100:1"]
+
+
+def test_two_nodes_share_the_batch(client, hive):
+    plan, findings = previewed(client, "--gpus", "2", "--set", "slurm.nodes=2", "--profile", "a100_80gb")
+    assert plan["nodes"] == [{"ranks": 2}, {"ranks": 2}]
+    assert plan["slurm"]["flags"] == ["--nodes=2", "--gres=gpu:a100:2"]
+    assert not [one for one in findings.values() if one["level"] == "refuse"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "accepts"),
+    [
+        (["slurm.partition=none"], "no-partition", False),
+        (["slurm.gres=gpu:9"], "no-such-gres", False),
+        (["slurm.constraint=h100"], "no-such-feature", False),
+        (["slurm.nodes=9"], "too-many-nodes", True),
+        (["slurm.partition=short", "slurm.time=60"], "time-over-limit", True),
+        (["slurm.time=99-0"], "time-over-limit", True),
+    ],
+)
+def test_what_could_never_start_is_refused_before_anything_is_sent(client, hive, words, code, accepts):
+    """Slurm refuses the same, or takes it and lets it wait for ever, for a reason that names the limit."""
+    settings = [word for one in ("batch.global=72", *words) for word in ("--set", one)]
+    plan, findings = previewed(client, *settings)
+    assert findings[code]["level"] == "refuse"
+    done = client.run("--host", "hive", *settings, "--", "python3", "train.py")
+    assert done.returncode == 3
+    assert findings[code]["message"] in done.stderr
+    assert hive.ssh("ls", ".launch/runs", check=False) == ""
+    assert hive.ssh("squeue", "--noheader") == ""
+    flags = shlex.join(plan["slurm"]["flags"])
+    said = hive.ssh("sh", "-c", f"sbatch --parsable {flags} --wrap=true 2>&1", check=False).strip()
+    assert said.isdigit() == accepts
+    if accepts:
+        reason = hive.until_state(said, "PENDING")["Reason"]
+        assert reason in ("PartitionTimeLimit", "PartitionConfig", "PartitionNodeLimit")
+
+
+def test_a_root_that_no_node_sees_is_refused(client, hive):
+    """Each machine of the cluster has a /tmp of its own."""
+    client.script(hive.logins[1].table("hive", kind="slurm", root="/tmp/ada-launch"), "launch.toml")
+    done = client.run("--host", "hive", "--", "python3", "train.py")
+    assert done.returncode == 3
+    assert "no compute node sees what is kept there" in done.stderr
+
+
+def test_a_job_that_names_slurms_keys_runs_on_a_cluster_alone(client, hive):
+    """By its file or by --set."""
+    client.script('name = "a"\ncommand = ["true"]\n[slurm]\ntime = "60"\n', "a.toml")
+    assert "--time=60" in client.ok("--host", "hive", "--job", "a.toml", "--dry-run")
+    for words, where in (
+        (("--job", "a.toml"), "a.toml: [slurm]"),
+        (("--set", "slurm.time=9", "--", "true"), "--set slurm.time"),
+    ):
+        done = client.run("--host", "local", "--dry-run", *words)
+        assert done.returncode == 2
+        assert f"{where}: local is not a Slurm cluster" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--gpus", "GPU-0000", "--dry-run"], "Slurm chooses the cards of a job"),
+        (["--runtime", "native"], "expected auto or slurm"),
+        (["--profile", "l40s", "--dry-run"], "gives gpu:a100, and the plan is for L40S"),
+    ],
+)
+def test_what_a_cluster_does_not_offer_is_said(client, hive, words, why):
+    done = client.run("--host", "hive", *words, "--", "python3", "train.py")
+    assert why in done.stdout + done.stderr
+
+
+def test_a_controller_that_is_gone_is_named_with_what_was_asked(client, hive):
+    """Of every verb that plans; nothing is left on the login node."""
+    with hive.no_controller():
+        for words in (("probe", "--host", "hive"), ("--host", "hive", "--", "python3", "train.py")):
+            done = client.run(*words)
+            assert done.returncode == 4
+            assert "hive: login2 has no answer of Slurm's: scontrol show config" in done.stderr
+            assert "scontrol ping" in done.stderr
+        assert "has no answer of Slurm's" in client.ok("hosts")
+
+
+def test_a_controller_that_is_stuck_is_given_up_in_time(client, hive):
+    """It takes connections and answers none, as one does that is out of memory."""
+    with hive.silent_controller():
+        done = client.run("probe", "--host", "hive")
+    assert done.returncode == 4
+    assert "scontrol did not answer within 8 s" in done.stderr
