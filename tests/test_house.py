@@ -384,6 +384,7 @@ SAME_NAME = {
     "contact.py": "a host that answers; what a client's contact does to a run",
     "shipping.py": "the client sends files; the agent's streams",
     "probing.py": "the client asks hosts; the agent's verbs about itself",
+    "slurm.py": "the runtime of runs on a cluster, and its counterpart in the agent",
     "kaggle.py": "the account as a place; its runs; what becomes of one",
 }
 """File names outside cli/ that occur more than once, and what each of them is."""

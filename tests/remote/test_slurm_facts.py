@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.remote.fate import slurm_programs
 from launcher.remote.host import slurm_facts
 from launcher.values.cluster import Cluster
 
@@ -124,8 +125,9 @@ def programs(tmp_path, monkeypatch):
     return put
 
 
-def test_a_machine_without_slurms_programs_says_which_is_missing(programs, tmp_path):
-    assert "no scontrol here" in slurm_facts.look(str(tmp_path), "ada")["error"]
+def test_a_machine_without_slurms_programs_says_which_is_missing(programs, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm_programs, "_FOLDERS", ())
+    assert "there is no scontrol on" in slurm_facts.look(str(tmp_path), "ada")["error"]
 
 
 def test_a_controller_that_is_silent_costs_no_more_than_its_deadline(programs, tmp_path, monkeypatch):

@@ -164,4 +164,4 @@ def test_a_controller_that_is_stuck_is_given_up_in_time(client, hive):
     with hive.silent_controller():
         done = client.run("probe", "--host", "hive")
     assert done.returncode == 4
-    assert "scontrol did not answer within 8 s" in done.stderr
+    assert "scontrol show config did not answer within 8 s" in done.stderr

@@ -54,7 +54,7 @@ def ask(words: Sequence[str], timeout_s: float = ANSWER_S, given: str = "") -> A
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise SilentError("%s did not answer within %.0f s" % (words[0], timeout_s)) from None
+        raise SilentError("%s did not answer within %.3g s" % (title_of(words), timeout_s)) from None
     except OSError as error:
         raise SilentError("%s: %s" % (words[0], error.strerror)) from None
     texts = (stream[:MOST_BYTES].decode("utf-8", "replace") for stream in (ended.stdout, ended.stderr))
@@ -71,11 +71,16 @@ def variables() -> Dict[str, str]:
     return {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
+def title_of(words: Sequence[str]) -> str:
+    """Return how a question is called: the program, of scontrol with what it is to do."""
+    return " ".join(words[:3] if words[0] == "scontrol" else words[:1])
+
+
 def _path_of(program: str) -> str:
     """Return the path of a program. Raises SilentError."""
     found = shutil.which(program) or shutil.which(program, path=os.pathsep.join(_FOLDERS))
     if found is None:
-        raise SilentError("there is no %s on %s" % (program, os.uname().nodename))
+        raise SilentError("there is no %s on %s: is it a login node?" % (program, os.uname().nodename))
     return found
 
 

@@ -12,7 +12,7 @@ import re
 from functools import partial
 from typing import Any, Callable
 
-from ..fate.slurm_programs import SilentError, ask
+from ..fate.slurm_programs import SilentError, ask, title_of
 from ..record.files import paths_in
 from ..system import process
 from ..system.deadline import at_once
@@ -58,14 +58,13 @@ def look(root: str, user: str) -> dict[str, Any]:
 
 def _ask(*words: str) -> tuple[str, str]:
     """Return what a program of Slurm's prints, and what it did wrong, empty if nothing."""
-    title = " ".join(words[:3] if words[0] == "scontrol" else words[:1])
     try:
         answer = ask(words, ANSWER_S)
     except SilentError as error:
         return "", str(error)
     if answer.code != 0:
         said = answer.said or answer.text or "exit %d" % answer.code
-        return "", "%s: %s" % (title, said.splitlines()[0][:200])
+        return "", "%s: %s" % (title_of(words), said.splitlines()[0][:200])
     return answer.text, ""
 
 
