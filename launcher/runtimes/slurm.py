@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
 
+from launcher.errors import HostError
+from launcher.hosts import Desk
+from launcher.hosts.agent_desk import AgentDesk
+from launcher.hosts.channel import Channel, Stream
+from launcher.runtimes.inside import Inside, serving
+from launcher.runtimes.making import alone
 from launcher.runtimes.native import Native
+from launcher.runtimes.runtime import Say
 from launcher.values.facts import Facts
 from launcher.values.host import Host
-from launcher.values.plan import Plan
+from launcher.values.plan import Plan, Submission
 from launcher.values.record import RuntimeRecord
+from launcher.values.text import printable
 
 IN_JOB = "job"
 
@@ -36,13 +46,59 @@ class Slurm(Native):
     ) -> tuple[str, ...]:
         """Make the run's folder on the login node. No card is leased, and none on record: Slurm gives them to the job."""
         del gpus, count, any_of, queues
-        self.desk.preparation.create(run, plan, self.record.kind, None, None, None, None, queues=False)
+        self._place = self.desk.preparation.create(
+            run, plan, self.record.kind, None, None, None, None, queues=False
+        ).place
         return ()
 
-    def needs(self, plan: Plan) -> str | None:
-        """Return `environment` for a plan whose environment the login node makes."""
-        is_made_in_job = plan.slurm is not None and plan.slurm.build == IN_JOB
-        return None if is_made_in_job else super().needs(plan)
+    def provide(self, plan: Plan, say: Say) -> str:
+        """Make sure that the plan's environment is there; what makes it is the login node, or a job of its own."""
+        if plan.slurm is None or plan.slurm.build != IN_JOB or plan.environment is None:
+            return super().provide(plan, say)
+        name = plan.environment.name
+        if self.desk.making.has_environment(name):
+            return f"{name}, there"
+        with alone(self.desk, f"job-environment-{name}", name, say), self._in_job(plan.slurm, say) as desk:
+            return self._provide_by(desk, plan, plan.environment, say)
+
+    @contextlib.contextmanager
+    def _in_job(self, asked: Submission, say: Say) -> Iterator[Desk]:
+        """Yield a desk on a compute node, in a job that lasts as long. Raises HostError with Slurm's words for a refusal.
+
+        Its agent takes itself for the login node's, so that what it makes is where the run will look for it.
+        """
+        host, place = self.desk.host, self._place
+        flags = [flag for flag in asked.flags if not flag.startswith(("--nodes=", "--gres="))]
+        words = ["srun", *flags, "--nodes=1", "--ntasks=1", "--job-name=launch-environment", "--quiet"]
+        command = ["env", f"LAUNCH_HOST_ID={place.host_id}", *serving(place)]
+        # What srun itself says comes first, and what the agent may say to nobody does not come.
+        stream = self.desk.open_program(
+            ["sh", "-c", 'exec "$@" 2>&1', "sh", *words, "sh", "-c", 'exec "$@" 2>/dev/null', "sh", *command]
+        )
+        with contextlib.closing(stream):
+            _await_node(host, stream, say)
+            with AgentDesk(Channel(host, Inside(host, "its job", stream))) as desk:
+                yield desk
+
+
+def _await_node(host: str, stream: Stream, say: Say) -> None:
+    """Wait until a job has begun, which begins with an empty line. Raises HostError if Slurm refuses it."""
+    began, said, line = time.monotonic(), b"", b""
+    stream.settimeout(1.0)
+    while True:
+        try:
+            piece = stream.recv(1)
+        except TimeoutError:
+            say(f"a job of its own waits for a node, {time.monotonic() - began:.0f} s so far")
+            continue
+        if piece == b"\n" and not line:
+            return
+        if not piece:
+            words = printable((said + line).decode(errors="replace")).strip() or "srun ended without a word"
+            raise HostError(host, f"{host}: no job for the environment: {words}")
+        line += piece
+        if piece == b"\n":
+            said, line = said + line, b""
 
 
 RUNTIME = Slurm

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from launcher.runtimes.runtime import Runtime, Say
 
 if TYPE_CHECKING:
+    from launcher.hosts import Desk
+    from launcher.values.environment import Environment
     from launcher.values.plan import Plan
 
 
@@ -24,11 +26,15 @@ class Native(Runtime):
         """Make sure that the plan's environment is there, making it if necessary."""
         if plan.environment is None:
             return super().provide(plan, say)
+        return self._provide_by(self.desk, plan, plan.environment, say)
+
+    def _provide_by(self, desk: Desk, plan: Plan, environment: Environment, say: Say) -> str:
+        """Make sure that the plan's environment is there, by the desk of a machine that may make it."""
         from launcher.planning import maker_of  # few jobs need an environment made
         from launcher.runtimes.native import environments
 
-        maker = maker_of(plan.environment, self.facts, self.build) if self.facts is not None else None
-        return environments.provide(self.desk, plan, maker, self.build, say)
+        maker = maker_of(environment, self.facts, self.build) if self.facts is not None else None
+        return environments.provide(desk, plan, maker, self.build, say)
 
     def start(self, run: str) -> None:
         """Start the run's keeper; return when its agent has begun the first attempt."""
