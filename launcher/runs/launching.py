@@ -387,7 +387,8 @@ def begin(
             raise
         where = [look().title(gpus)] if gpus else []
         batch = [plan.split.title] if plan.hands_out("split") else []
-        stage.text = ", ".join([f"run {mirror.run}", "attempt 1", *where, *batch])
+        began = "attempt 1" if plan.slurm is None else "its job is in Slurm's queue"
+        stage.text = ", ".join([f"run {mirror.run}", began, *where, *batch])
     return Started(contact.host, mirror, runtime.desk, interrupts)
 
 

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 from launcher.errors import BadFileError
 from launcher.values import login_text
 from launcher.values.host import HOLD_S, MOST_HOLD_S, Host, MachineKeys, runtime_objection
+from launcher.values.image import Build
 from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.parsing import build, line_of, nearest
@@ -121,11 +122,27 @@ def read_host(name: str, written: Mapping[str, Any], *, is_here: bool, file: str
         written = {"address": name, **written}
     if own is None:
         return build(Host, {"name": name, **written}, file=file, text=text, prefix=prefix)
+    written, making = _split_build(written) if own.key == "slurm" else (written, None)
     values = dict(build(own.table, written, file=file, text=text, prefix=prefix))
     if objection := runtime_objection(values["kind"], values["runtime"]):
         raise BadFileError(f'{file}: {prefix}runtime = "{values["runtime"]}": {objection}')
     settings = own.settings.model_validate({key: values.pop(key) for key in own.settings.model_fields})
+    if making is not None:
+        values["build"] = build(Build, making, file=file, text=text, prefix=f"{prefix}build.")
     return Host.model_validate({"name": name, own.key: settings, **values})
+
+
+def _split_build(written: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+    """Return a cluster's table with `build` as text, which says where environments are made, and how they are made.
+
+    Both stand in `[hosts.NAME.build]`, the first as its key `where`.
+    """
+    making = written.get("build")
+    if not isinstance(making, Mapping):
+        return written, None
+    rest = {key: value for key, value in making.items() if key != "where"}
+    others = {key: value for key, value in written.items() if key != "build"}
+    return {**others, **({"build": making["where"]} if "where" in making else {})}, rest
 
 
 def _refuse_foreign(

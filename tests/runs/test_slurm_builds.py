@@ -1,5 +1,7 @@
 """Environments for jobs on a cluster: by the login node, or in a job where that may not make them."""
 
+import shutil
+
 import pytest
 from testbed.client import until
 
@@ -10,13 +12,20 @@ pytestmark = pytest.mark.testbed
 def test_an_environment_is_made_where_the_host_says(client, slurm, small_wheels, build):
     """The job finds it, whoever made it; a second launch uses it again. Slurm's account of jobs says who made it."""
     table = slurm.logins[0].table("hive")
-    (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\nbuild = "{build}"\n')
+    conf = client.home / "pip.conf"
+    conf.write_text("[global]\nno-index = true\nfind-links = /home/ada/wheels\n")
+    making = f'[hosts.hive.build]\nwhere = "{build}"\npip_conf = "{conf}"\ntorch_index = ""\n'
+    (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\n{making}')
     slurm.ssh("rm", "-rf", ".launch", "where")
+    shutil.rmtree(slurm.homes / "ada" / "wheels", ignore_errors=True)
+    shutil.copytree(small_wheels, slurm.homes / "ada" / "wheels")  # nodes have a /tmp of their own
+    for path in (slurm.homes / "ada" / "wheels").rglob("*"):
+        path.chmod(0o644)
+    (slurm.homes / "ada" / "wheels").chmod(0o755)
     client.script("import small, os, sys; open(os.path.expanduser('~/where'), 'a').write(sys.prefix + '\\n')")
     (client.project / "job.toml").write_text(
         'name = "small"\ncommand = ["python", "train.py"]\nrequirements = ["small==1.0"]\n'
     )
-    client.variables |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(small_wheels)}
     before = jobs_called(slurm, "launch-environment")
     out = client.run("--host", "hive", "--profile", "cpu", "--job", "job.toml")
     assert out.returncode == 0, out.stdout + out.stderr
