@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Runtime", "load", "names", "open_all", "open_for_plan", "open_for_run"]
 
-_SHARED = ("runtime", "making")
+_SHARED = ("runtime", "making", "inside")
 """The modules of this folder that all runtimes use."""
 
 

@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.errors import EngineError, NobodyListensError, RefusedStreamError
+from launcher.errors import EngineError, NobodyListensError
 from launcher.hosts import Desk
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.agent_file import MAGIC
-from launcher.hosts.channel import Channel, Socket, Stream
+from launcher.hosts.channel import Channel, Socket
 from launcher.planning import engine as usable_engine
 from launcher.planning import is_closed
 from launcher.runtimes.docker import build_remains, images
@@ -29,6 +29,7 @@ from launcher.runtimes.docker.container import (
     stop_timeout_s,
 )
 from launcher.runtimes.docker.container import container as configuration
+from launcher.runtimes.inside import Inside
 from launcher.runtimes.runtime import Holding, Resumption, Runtime, Say, Supply
 from launcher.values.answers import ResumedRun
 from launcher.values.engine_access import EngineWay, RunLocation
@@ -188,7 +189,7 @@ class Docker(Runtime):
         command = ["sh", "-c", script, place.agent, place.path.rpartition("/runs/")[0]]
         is_running = container.status == "running"
         open_stream = self.engine.open_exec if is_running else self.engine.open_beside
-        with AgentDesk(Channel(host, _Inside(host, open_stream(container, command)))) as desk:
+        with AgentDesk(Channel(host, Inside(host, open_stream(container, command), "container"))) as desk:
             yield desk
 
     def open_port(self, run: str, port: int) -> Socket:
@@ -286,32 +287,6 @@ class Docker(Runtime):
             if is_down:
                 return False
         return False
-
-
-class _Inside:
-    """A link to an agent in a container, from which no other stream is opened."""
-
-    about = "in its container"
-
-    def __init__(self, host: str, stream: Stream) -> None:
-        self._host = host
-        self.settimeout = stream.settimeout
-        self.recv = stream.recv
-        self.sendall = stream.sendall
-        self.close = stream.close
-        self.sever = stream.close
-
-    def by_hand(self, command: str) -> str:
-        return command
-
-    def open_socket(self, path: str) -> Socket:
-        raise RefusedStreamError(self._host, f"{self._host}: {path} is not for a container")
-
-    def open_port(self, port: int) -> Socket:
-        raise RefusedStreamError(self._host, f"{self._host}: port {port} is not for a container")
-
-    def open_program(self, words: Sequence[str]) -> Socket:
-        raise RefusedStreamError(self._host, f"{self._host}: {words[0]} is not for a container")
 
 
 def _is_down(container: Container | None) -> bool:
