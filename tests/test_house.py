@@ -386,6 +386,7 @@ SAME_NAME = {
     "probing.py": "the client asks hosts; the agent's verbs about itself",
     "slurm.py": "the runtime of runs on a cluster, and its counterpart in the agent",
     "kaggle.py": "the account as a place; its runs; what becomes of one",
+    "slurm.py": "runs as jobs; what becomes of one",
 }
 """File names outside cli/ that occur more than once, and what each of them is."""
 

@@ -6,13 +6,13 @@ made, and not those of the login that asked.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from typing import Dict, List
+from typing import List
 
 from ..fate.native import agent_of
 from ..record.rundir import Run
 from ..serving import relay, serve
+from ..system import process
 from .job_script import complete_variables
 
 MAGIC = b"\nLAUNCH-AGENT 1 have\n"
@@ -33,16 +33,9 @@ def main(arguments: List[str]) -> int:
 def _take_variables(run: Run) -> None:
     """Take the variables of the run's agent, or, while there is none, those of a login."""
     agent = agent_of(run)
-    inherited = None if agent is None else _variables_of(agent.pid)
+    inherited = None if agent is None else process.variables_of(agent.pid)
     if inherited:
         os.environ.clear()
         os.environ.update(inherited)
     complete_variables()
 
-
-def _variables_of(pid: int) -> Dict[str, str]:
-    """Return the variables that a process was started with; none if it has just ended."""
-    with contextlib.suppress(OSError), open("/proc/%d/environ" % pid, "rb") as file:
-        pairs = [os.fsdecode(pair).partition("=") for pair in file.read().split(b"\0")]
-        return {name: value for name, _, value in pairs if name}
-    return {}
