@@ -371,6 +371,7 @@ OPENING = {
     "store/uploads.py": "the store",
     "store/worker_folder.py": "the agent's own folder",
     "fate/slurm_programs.py": "the configuration of the cluster",
+    "slurm/beside.py": "/dev/null",
     "segment/inputs.py": "what the service gave to the session",
     "system/mounts.py": "/proc",
     "system/process.py": "/proc",
@@ -386,7 +387,6 @@ SAME_NAME = {
     "probing.py": "the client asks hosts; the agent's verbs about itself",
     "slurm.py": "the runtime of runs on a cluster, and its counterpart in the agent",
     "kaggle.py": "the account as a place; its runs; what becomes of one",
-    "slurm.py": "runs as jobs; what becomes of one",
 }
 """File names outside cli/ that occur more than once, and what each of them is."""
 
