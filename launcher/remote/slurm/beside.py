@@ -38,4 +38,3 @@ def _take_variables(run: Run) -> None:
         os.environ.clear()
         os.environ.update(inherited)
     complete_variables()
-
