@@ -371,6 +371,7 @@ OPENING = {
     "store/uploads.py": "the store",
     "store/worker_folder.py": "the agent's own folder",
     "fate/slurm_programs.py": "the configuration of the cluster",
+    "slurm/beside.py": "/dev/null",
     "segment/inputs.py": "what the service gave to the session",
     "system/mounts.py": "/proc",
     "system/process.py": "/proc",

@@ -248,6 +248,9 @@ class _Runs(_Part):
     def location(self, run: str) -> RunLocation:
         return self._ask(_Located, "place", run=run).place
 
+    def entrance(self, run: str) -> list[str]:
+        return self._ask(_Entrance, "entrance", run=run, deadline_s=SHORT_S).words
+
     def execute(
         self, run: str, command: Sequence[str], take: Printed, is_enough: Callable[[], bool]
     ) -> CommandEnd:
@@ -547,6 +550,12 @@ class _Awaited(Record):
 
 class _Remains(Record):
     left: list[str]
+
+
+class _Entrance(Record):
+    """The answer to `entrance`."""
+
+    words: list[str]
 
 
 class _Located(Record):

@@ -90,6 +90,12 @@ class Runs(Protocol):
     def location(self, run: str) -> RunLocation:
         """Return where a run lies, and as which user it runs."""
 
+    def entrance(self, run: str) -> list[str]:
+        """Return the words of a program of the host that is an agent where a run's processes are.
+
+        Raises AgentError `no-job` while its job does not run, `silent` if nobody can say.
+        """
+
     def execute(
         self, run: str, command: Sequence[str], take: Printed, is_enough: Callable[[], bool]
     ) -> CommandEnd:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 
-from launcher.errors import HostError
+from launcher.errors import AgentError, ConnectionLostError, HostError, NobodyListensError
 from launcher.hosts import Desk
 from launcher.hosts.agent_desk import AgentDesk
-from launcher.hosts.channel import Channel, Stream
+from launcher.hosts.agent_file import MAGIC
+from launcher.hosts.channel import Channel, Socket, Stream
 from launcher.runtimes.inside import Inside, serving
 from launcher.runtimes.making import alone
 from launcher.runtimes.native import Native
@@ -17,16 +19,20 @@ from launcher.runtimes.runtime import Say
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.plan import Plan, Submission
-from launcher.values.record import RuntimeRecord
+from launcher.values.record import RuntimeRecord, is_terminal
 from launcher.values.text import printable
 
 IN_JOB = "job"
+_HAVE = MAGIC + b"have\n"
+_READY = b"+"
+"""What the agent's relay says once the port has answered."""
 
 
 class Slurm(Native):
     """Runs as jobs of a cluster. The host's desk is that of its login node."""
 
     name = "slurm"
+    has_own_loopback = True
 
     @classmethod
     def record_on(cls, host: Host, facts: Facts) -> RuntimeRecord | None:
@@ -77,8 +83,65 @@ class Slurm(Native):
         )
         with contextlib.closing(stream):
             _await_node(host, stream, say)
-            with AgentDesk(Channel(host, Inside(host, "its job", stream))) as desk:
+            with AgentDesk(Channel(host, Inside(host, stream, "job"))) as desk:
                 yield desk
+
+    @contextlib.contextmanager
+    def inside(self, run: str) -> Iterator[Desk]:
+        """Yield a desk in the first node of the run's job. Raises HostError that says what there is instead."""
+        host = self.desk.host
+        link = Inside(host, self._open_inside(run), "job")
+        try:
+            channel = Channel(host, link)
+        except ConnectionLostError as error:
+            raise self._not_started(run, link) from error
+        try:
+            with AgentDesk(channel) as desk:
+                yield desk
+        except ConnectionLostError as error:
+            self._entrance(run)  # raises why, if its job has ended meanwhile
+            raise ConnectionLostError(host, str(error)) from error
+
+    def open_port(self, run: str, port: int) -> Socket:
+        """Open a stream to a TCP port in the first node of the run's job, which must be running."""
+        stream, heard = self._open_inside(run, str(port)), b""
+        while not heard.endswith(_HAVE + _READY):
+            piece = stream.recv(1)
+            if not piece:
+                stream.close()
+                words = f"{self.desk.host}: nobody listens on port {port} in the node of {run}"
+                raise NobodyListensError(self.desk.host, words)
+            heard += piece
+        return stream
+
+    def _open_inside(self, run: str, *words: str) -> Socket:
+        return self.desk.open_program([*self._entrance(run), *words])
+
+    def _entrance(self, run: str) -> list[str]:
+        """Return the words of a program that is an agent in the run's job. Raises HostError if the job does not run."""
+        try:
+            return self.desk.runs.entrance(run)
+        except AgentError as error:
+            if error.code != "no-job":
+                raise
+            raise self._without_job(run, error) from error
+
+    def _without_job(self, run: str, error: AgentError) -> HostError:
+        host, short = self.desk.host, run.rpartition("-")[2]
+        words = f"{error}: no command can be started beside it"
+        summary = next(iter(self.desk.runs.summaries(run)), None)
+        if summary is not None and is_terminal(summary.state):
+            path = self.desk.runs.location(run).path
+            return HostError(
+                host, f"{words}\n  its files are there   {self.desk.by_hand(shlex.join(['ls', path]))}"
+            )
+        return HostError(host, f"{words}\n  follow it until it runs   launch attach {short}")
+
+    def _not_started(self, run: str, link: Inside) -> HostError:
+        self._entrance(run)  # raises why, if its job has ended meanwhile
+        said = printable(link.first.decode("utf-8", "replace").strip().rpartition("\n")[2])
+        words = f"{self.desk.host}: srun starts nothing beside {run}: {said or 'it said nothing'}"
+        return HostError(self.desk.host, f"{words}\n  try again   launch exec {run.rpartition('-')[2]} -- …")
 
 
 def _await_node(host: str, stream: Stream, say: Say) -> None:

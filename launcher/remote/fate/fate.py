@@ -20,7 +20,7 @@ from __future__ import annotations
 import importlib
 import re
 from abc import ABC, abstractmethod
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..record.rundir import Run
 from ..system import process
@@ -103,6 +103,16 @@ class Fate(ABC):
 
     def wake(self, run: Run) -> None:  # noqa: B027 # the agent of most kinds cannot be signalled from here
         """Have the agent of a run look at once at the wish that was written; one that cannot be woken looks by itself."""
+
+    def entrance(self, run: Run) -> List[str]:
+        """Return the words of a program that is an agent where the run's processes are; none if that is here.
+
+        More words, the number of a port, have it carry a connection there instead.
+
+        Raises CommandError if nothing can be started there.
+        """
+        del run
+        return []
 
     def end(self, run: Run) -> None:  # noqa: B027 # the client ends most kinds
         """End by force what runs of a run."""

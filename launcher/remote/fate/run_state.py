@@ -19,6 +19,12 @@ def runtime_of(run: Run) -> dict[str, Any]:
     return runtime if isinstance(runtime, dict) else {}
 
 
+def runtime_now(run: Run) -> dict[str, Any]:
+    """Return the runtime of a run with the cards that it has now. None of a run whose cards the place gives are on record."""
+    runtime = runtime_of(run)
+    return runtime if runtime.get("gpus") is None else {**runtime, "gpus": run.cards()}
+
+
 def fate_of(run: Run) -> fate.Fate:
     """Return the Fate of the kind of runtime that the run was prepared with."""
     return fate.fate_of(_kind_of(run))

@@ -9,15 +9,27 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..record.rundir import TERMINAL, Run
+from ..system.attending import CommandError
 from . import slurm_jobs, slurm_submission
 from .fate import GONE, SILENT, Fate, Verdict
 from .slurm_jobs import Job
-from .slurm_programs import Question, SilentError, ask, cluster_name
+from .slurm_programs import Question, SilentError, ask, cluster_name, path_of
 from .slurm_submission import Submission
 
 PLACE = "slurm:"
 """What the id of a cluster's place begins with; the name of the cluster follows."""
 KEPT_S, WAIT_S, SILENCE_S = 2.0, 3.0, 30.0
+BESIDE = (
+    "--overlap",
+    "--nodes=1",
+    "--ntasks=1",
+    "--relative=0",
+    "--cpu-bind=none",
+    "--export=NONE",
+    "--unbuffered",
+    "--quiet",
+)
+"""Starts one process on the first node of a job, beside what runs there; it has the job's cards too."""
 
 
 class Slurm(Fate):
@@ -79,6 +91,18 @@ class Slurm(Fate):
         else:
             slurm_submission.signal_script(job.id)
 
+    def entrance(self, run: Run) -> List[str]:
+        """Return the words of `srun` for the first node of the run's job, which must be running."""
+        try:
+            job = self._ask_for_job(run)
+            if job is None or job.state not in slurm_jobs.IN_NODES:
+                raise CommandError("no-job", self._why_no_job(run))
+            start = "\n".join(slurm_submission.start_of_agent("beside", run))
+            srun = [path_of("srun"), *BESIDE, "--jobid=%s" % job.id, "/bin/sh", "-c", start, "sh"]
+            return ["sh", "-c", 'exec "$@" 2>&1', "sh", *srun]  # why it fails is for whoever listens
+        except SilentError as error:
+            raise CommandError("silent", "Slurm does not answer: %s" % error) from None
+
     def end(self, run: Run) -> None:
         """Cancel the run's job."""
         job = self._job_now(run)
@@ -93,13 +117,21 @@ class Slurm(Fate):
     def _job_now(self, run: Run) -> Optional[Job]:
         """Return the job of a run if the queue has it; None if it has ended, or if nobody can say."""
         try:
-            jobs = slurm_jobs.parse_queue(self._queue.answer_now())
+            return self._ask_for_job(run)
         except SilentError:
             return None
+
+    def _ask_for_job(self, run: Run) -> Optional[Job]:
+        """Return the job of a run if the queue has it, None if it has ended. Raises SilentError."""
+        jobs = slurm_jobs.parse_queue(self._queue.answer_now())
         queue = {job.id: job for job in jobs}
         job_id = _job_of(run, slurm_submission.read(run), queue)
         job = queue.get(job_id or "")
         return job if job is not None and not slurm_jobs.has_ended(job) else None
+
+    def _why_no_job(self, run: Run) -> str:
+        verdict = self.judge([run])[run.id]
+        return verdict.words or str((verdict.evidence or {}).get("service") or "it has no job")
 
     def _look_up(self, missing: List[str]) -> None:
         """Ask accounting for jobs that the queue has forgotten; what has ended does not change."""

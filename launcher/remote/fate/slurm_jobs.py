@@ -37,6 +37,8 @@ _TROUBLES = {
 }
 
 WAITS = "PENDING"
+IN_NODES = frozenset(("RUNNING", "SUSPENDED", "STOPPED"))
+"""The states of a job that has its nodes, and takes another step."""
 _TO_COME = frozenset(("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
 _TAKEN = frozenset(("NODE_FAIL", "PREEMPTED", "TIMEOUT", "BOOT_FAIL"))
 _ENDED = frozenset(("COMPLETED", "FAILED", "CANCELLED", "OUT_OF_MEMORY", "DEADLINE", "REVOKED")) | _TAKEN

@@ -44,7 +44,7 @@ def ask(words: Sequence[str], timeout_s: float = ANSWER_S, given: str = "") -> A
     """Run a program of Slurm's and return its answer; `given` is its standard input. Raises SilentError."""
     try:
         ended = subprocess.run(
-            [_path_of(words[0]), *words[1:]],
+            [path_of(words[0]), *words[1:]],
             input=given.encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -76,7 +76,7 @@ def title_of(words: Sequence[str]) -> str:
     return " ".join(words[:3] if words[0] == "scontrol" else words[:1])
 
 
-def _path_of(program: str) -> str:
+def path_of(program: str) -> str:
     """Return the path of a program. Raises SilentError."""
     found = shutil.which(program) or shutil.which(program, path=os.pathsep.join(_FOLDERS))
     if found is None:
@@ -157,7 +157,7 @@ class Question:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed once the program has ended
         try:
             self._program = subprocess.Popen(
-                [_path_of(self._words[0]), *self._words[1:]],
+                [path_of(self._words[0]), *self._words[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=subprocess.STDOUT,

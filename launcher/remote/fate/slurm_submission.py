@@ -171,14 +171,21 @@ def script(run: Run) -> str:
         ". /etc/profile >/dev/null 2>&1",
         *("module load %s || exit 1" % shlex.quote(name) for name in modules),
     ]
-    python, agent, path = map(shlex.quote, (sys.executable, os.path.abspath(sys.argv[0]), run.path))
     lines = [
         "#!/bin/bash" if modules else "#!/bin/sh",
         *(loading if modules else ()),
-        'python=%s; [ -x "$python" ] || python=python3' % python,
-        'exec "$python" -I %s job %s' % (agent, path),
+        *start_of_agent("job", run),
     ]
     return "\n".join(lines) + "\n"
+
+
+def start_of_agent(verb: str, run: Run) -> List[str]:
+    """Return the lines of a shell by which a process in a compute node becomes the agent; its own words follow."""
+    python, agent, path = map(shlex.quote, (sys.executable, os.path.abspath(sys.argv[0]), run.path))
+    return [
+        'python=%s; [ -x "$python" ] || python=python3' % python,
+        'exec "$python" -I %s %s %s "$@"' % (agent, verb, path),
+    ]
 
 
 def cancel(job: str) -> bool:

@@ -12,6 +12,7 @@ import shlex
 import shutil
 from typing import Any, Iterator, List, NamedTuple, Tuple
 
+from ..fate import run_state
 from ..record.rundir import Run
 from ..system.attending import CommandError, Program, attend
 from ..system.terminal import Window
@@ -54,7 +55,7 @@ def _beside(run: Run, command: list[str]) -> Tuple[List[str], dict[str, str]]:
     """Return the words and the variables of a command beside a run. Raises CommandError."""
     if not os.path.isdir(run.code):
         raise CommandError("no-code", "run %s has no code folder: its code never arrived" % run.id)
-    runtime = {**(run.prepared().get("runtime") or {}), "gpus": run.cards()}
+    runtime = run_state.runtime_now(run)
     return native_command(command, interpreter_of(runtime)), variables(run, runtime)
 
 

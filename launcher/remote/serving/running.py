@@ -11,7 +11,7 @@ from ..store.shipping import LineWriter
 from ..system import attending
 from ..system.terminal import Window
 from . import command, contact, run_lines
-from .requests import Reply, RequestError, RunId
+from .requests import OfRun, Reply, RequestError, RunId
 from .session import Session, Verb
 
 
@@ -106,8 +106,23 @@ def interact(session: Session, request: Interact, _payload: bytes) -> Reply:
         raise RequestError(error.code, str(error)) from None
 
 
+def entrance(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """Return the words that start an agent where the run's processes are, if that is not here.
+
+    Raises RequestError `no-job` if none can be started there now.
+    """
+    run = session.run(request.run)
+    contact.check_is_here(run)
+    contact.check_can_start(session.root)
+    try:
+        return Reply({"words": run_state.fate_of(run).entrance(run)})
+    except attending.CommandError as error:
+        raise RequestError(error.code, str(error)) from None
+
+
 VERBS = {
     "runs": Verb(Runs, runs),
+    "entrance": Verb(OfRun, entrance),
     "wish": Verb(Wish, wish),
     "exec": Verb(Execute, execute),
     "interact": Verb(Interact, interact),

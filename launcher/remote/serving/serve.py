@@ -26,7 +26,7 @@ MODULES = {
     "preparing": ("create", "sources", "offer", "ship", "inherit", "secrets"),
     "starting": ("start", "hand_over", "take_back", "await", "place", "resume"),
     "reading": ("read",),
-    "running": ("runs", "wish", "exec", "interact"),
+    "running": ("runs", "wish", "exec", "interact", "entrance"),
     "making_verbs": (
         *("hold", "builder", "build", "packages"),
         *("environment", "make_environment", "seal_environment"),

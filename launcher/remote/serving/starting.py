@@ -183,8 +183,10 @@ def _restart(session: Session, run: Run, judged: run_state.State, by: Optional[s
         if waited_for is None:
             contact.settle(run, "waiting", "card", evidence=lease.evidence(busy), by=by).release()
         return Reply({"state": "waiting", "busy": [card._asdict() for card in busy]})
+    runtime = run_state.runtime_now(run)
     gpus = session.cards[run.id].gpus if run.id in session.cards else before
-    runtime = {**run_state.runtime_of(run), "gpus": gpus}
+    if runtime.get("gpus") is not None:
+        runtime = {**runtime, "gpus": gpus}
     answer = _answer_failure(run, waited_for) if waited_for is not None else {}
     folder = contact.settle(run, "resuming", waited_for or why, by=by, runtime=runtime, **answer)
     if run_state.fate_of(run).is_started_by_client:

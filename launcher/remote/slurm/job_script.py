@@ -53,7 +53,7 @@ def main(arguments: List[str]) -> int:
     if not slurm_submission.claim(run, job):
         _say("run %s has another job: there is nothing to do" % run.id)
         return 0
-    _complete_variables()
+    complete_variables()
     worker_folder.unpack(sys.argv[0])
     with _signals() as signals:
         return _Keeping(run, job, signals).keep()
@@ -64,7 +64,7 @@ def _say(words: str) -> None:
     sys.stderr.flush()
 
 
-def _complete_variables() -> None:
+def complete_variables() -> None:
     """Set what a login would have set: the job inherits nothing."""
     user = pwd.getpwuid(os.getuid())
     given = {

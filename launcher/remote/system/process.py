@@ -210,6 +210,16 @@ def words_of(pid: int) -> list[str]:
         return []
 
 
+def variables_of(pid: int) -> dict[str, str]:
+    """Return the variables that a process was started with; none except on Linux, and if it is gone."""
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            pairs = [os.fsdecode(pair).partition("=") for pair in file.read().split(b"\0")]
+    except OSError:
+        return {}
+    return {name: value for name, _, value in pairs if name}
+
+
 def send(target: Process, number: int) -> bool:
     """Send a signal if the pid still is the process that was proven to be ours. Nothing else sends signals.
 

@@ -187,7 +187,7 @@ class Docker(Runtime):
         command = serving(place)
         is_running = container.status == "running"
         open_stream = self.engine.open_exec if is_running else self.engine.open_beside
-        with AgentDesk(Channel(host, Inside(host, "its container", open_stream(container, command)))) as desk:
+        with AgentDesk(Channel(host, Inside(host, open_stream(container, command), "container"))) as desk:
             yield desk
 
     def open_port(self, run: str, port: int) -> Socket:

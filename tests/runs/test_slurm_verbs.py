@@ -1,0 +1,222 @@
+"""The verbs about runs of a Slurm cluster, judged by Slurm's own programs and by a ledger that the training writes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+from testbed.client import Client, until
+from testbed.screen import Screen
+
+pytestmark = pytest.mark.testbed
+
+STEPS = """
+import os, signal, sys, time
+import launcher_worker as worker
+resumed = worker.resume_from()
+begin = int(open(os.path.join(resumed, "step")).read()) if resumed else 0
+ledger = os.path.expanduser("~/ledger-" + os.environ["LAUNCH_RUN"])
+def note(word):
+    with open(ledger, "a") as file:
+        file.write(f"{word}\\n")
+if os.path.exists(os.path.expanduser("~/deaf")):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+note(f"from {begin} on {os.uname().nodename} with {os.environ.get('CUDA_VISIBLE_DEVICES')}")
+for step in range(begin + 1, 100_001):
+    time.sleep(0.05)
+    worker.log(step, loss=1.0 / step)
+    note(step)
+    if step % 5 == 0 or worker.stopping():
+        worker.save(step, lambda folder: open(os.path.join(folder, "step"), "w").write(str(step)))
+    if worker.stopping() or os.path.exists(os.path.expanduser("~/enough")):
+        break
+worker.done(step)
+"""
+
+
+class Hive:
+    """A client of the cluster `hive`, and what its witnesses say."""
+
+    def __init__(self, client, cluster, name="hive", **settings):
+        self.client, self.cluster, self.name = client, cluster, name
+        table = cluster.logins[0].table(name)
+        more = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+        (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\npartition = "batch"\n{more}')
+        client.script(STEPS)
+
+    def words(self, *more):
+        """The words of `launch` for a run."""
+        return ("--host", self.name, "--profile", "cpu", *more, "--", "python", "train.py")
+
+    def start(self, *more):
+        """Launch a run; return its id."""
+        return self.client.detached(*self.words(*more))
+
+    def trains(self, run, more_than=0):
+        """Wait until a run has trained more steps than so many."""
+        until(lambda: len(self.ledger(run)) > more_than + 1, f"steps of {run}")
+
+    def ledger(self, run):
+        """What the training of a run wrote: a line at each start, and the steps."""
+        return self.cluster.ssh("cat", f"ledger-{run}", check=False).splitlines()
+
+    def node(self, run):
+        """The machine on which a run's training began."""
+        name = self.ledger(run)[0].split()[3]
+        return next(node for node in self.cluster.nodes if node.name == name)
+
+    def job(self, run):
+        """The id of the job that is on record for a run."""
+        return json.loads(self.cluster.ssh("cat", f".launch/runs/{run}/control/slurm.json"))["jobs"][-1]
+
+    def jobs(self, run):
+        """All jobs of a run that Slurm remembers, as (id, state)."""
+        said = self.cluster.ssh("squeue", "--me", "-h", "--states=all", "-o", "%i %T %j")
+        rows = (line.split() for line in said.splitlines())
+        return [(job, state) for job, state, name in rows if name == f"launch-{run}"]
+
+    def steps(self, job):
+        """The names of the steps of a job, but for its script."""
+        said = self.cluster.ssh("squeue", "--steps", "-h", "-o", "%i %j")
+        rows = (line.split() for line in said.splitlines())
+        return [name for step, name in rows if step.startswith(f"{job}.") and not step.endswith(".batch")]
+
+    def row(self, run):
+        """The line of `ps` about a run."""
+        return self.client.summary(run, "--host", self.name)
+
+
+@pytest.fixture(scope="module")
+def hive(tmp_path_factory, slurm_for_all):
+    """The cluster, with one run that trains on a card as long as the tests of this module last: `hive.run`."""
+    client = Client(tmp_path_factory.mktemp("hive"))
+    slurm_for_all.ssh("rm", "-rf", "enough", "deaf", ".launch")
+    made = Hive(client, slurm_for_all)
+    made.run = made.start("--set", 'slurm.gres="gpu:1"')
+    made.trains(made.run)
+    yield made
+    client.end_commands()
+    slurm_for_all.clear()
+
+
+@pytest.fixture
+def lone(client, slurm):
+    """A client of the cluster that has nothing on it."""
+    slurm.ssh("rm", "-rf", "enough", "deaf")
+    return Hive(client, slurm)
+
+
+LATER = ("--set", 'slurm.extra=["--begin=now+1hour"]')
+"""Has a job wait in the queue."""
+
+
+# exec and shell
+
+
+def test_exec_runs_in_the_node_of_the_run(hive):
+    """In its code folder, with its variables and the card that Slurm gave to the job; the exit code is the command's."""
+    script = (
+        "hostname; basename $PWD; echo $LAUNCH_RUN $SLURM_JOB_ID $CUDA_VISIBLE_DEVICES; echo oops >&2; exit 3"
+    )
+    done = hive.client.run("exec", hive.run, "--", "sh", "-c", script)
+    assert done.returncode == 3
+    assert done.stdout.split() == [hive.node(hive.run).name, "code", hive.run, hive.job(hive.run), "0"]
+    assert done.stderr == "oops\n"
+    assert hive.ledger(hive.run)[0].endswith("with 0")  # the training saw the same card
+
+
+def test_exec_passes_bytes_on_as_they_are(hive):
+    """A megabyte that is no text comes whole, and its digest is that of the node's sha256sum."""
+    script = "head -c 1000000 /dev/urandom >/tmp/some; sha256sum /tmp/some >&2; cat /tmp/some"
+    words = [*hive.client.program, "exec", hive.run, "--", "sh", "-c", script]
+    done = subprocess.run(
+        words, cwd=hive.client.project, env=hive.client.env, capture_output=True, timeout=60, check=True
+    )
+    assert len(done.stdout) == 1_000_000
+    assert hashlib.sha256(done.stdout).hexdigest() == done.stderr.decode().split()[0]
+
+
+@pytest.mark.parametrize("ending", ["ctrl-c", "lost"])
+def test_exec_leaves_no_step(hive, ending):
+    """Ctrl-C ends the command in the node, and so does a client that dies: also what had left its session."""
+    job = hive.job(hive.run)
+    before = hive.steps(job)
+    script = "(setsid sleep 987654 &); echo begun; sleep 987654"
+    process = hive.client.start("exec", hive.run, "--", "sh", "-c", script)
+    assert process.stdout.readline() == "begun\n"
+    assert len(hive.steps(job)) == len(before) + 1
+    process.send_signal(signal.SIGINT if ending == "ctrl-c" else signal.SIGKILL)
+    code = process.wait(timeout=30)
+    assert code == (130 if ending == "ctrl-c" else -signal.SIGKILL)
+    until(lambda: hive.steps(job) == before, "the step to end")
+    until(
+        lambda: "987654" not in hive.node(hive.run).enter("ps", "ax", "-o", "args"),
+        "what it had started to end",
+    )
+    assert hive.row(hive.run)["state"] == "running"
+
+
+def test_shell_is_a_terminal_in_the_node(hive):
+    """It has the size of the window, the run in its prompt, and ends without a step left."""
+    job = hive.job(hive.run)
+    before = hive.steps(job)
+    words = [*hive.client.program, "shell", hive.run]
+    env = {**hive.client.env, "TERM": "xterm"}
+    with Screen(words, env, hive.client.project, width=90, height=20) as screen:
+        prompt = f"({hive.run.rpartition('-')[2]})"
+        screen.until(lambda lines: any(line.startswith(prompt) for line in lines))
+        screen.type("stty size; hostname; tty\n")
+        lines = screen.until(lambda lines: any(line.startswith("/dev/pts/") for line in lines))
+        assert {"20 90", hive.node(hive.run).name} <= set(lines)
+        screen.type("exit 5\n")
+        screen.to_the_end()
+    assert screen.process.returncode == 5
+    until(lambda: hive.steps(job) == before, "the step to end")
+
+
+def test_a_port_of_the_node_is_forwarded(hive):
+    """What listens on the loopback of the run's node is reached from here."""
+    code = "import http.server as s; s.ThreadingHTTPServer(('127.0.0.1', 18765), s.SimpleHTTPRequestHandler).serve_forever()"
+    server = hive.client.start("exec", hive.run, "--", "python", "-c", code)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    until(lambda: ":494D 00000000:0000 0A" in hive.node(hive.run).enter("cat", "/proc/net/tcp"), "the server")
+    carrier = hive.client.start("forward", hive.run, f"{port}:18765")
+
+    def page():
+        try:
+            with socket.create_connection(("127.0.0.1", port), 5) as there:
+                there.sendall(b"GET /train.py HTTP/1.0\r\n\r\n")
+                return b"".join(iter(lambda: there.recv(1 << 16), b""))
+        except OSError:
+            return b""
+
+    until(lambda: b"launcher_worker" in page(), "the page")
+    for process in (carrier, server):
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=30)
+
+
+# stop
+
+
+def test_a_queued_run(hive):
+    """Nothing is executed beside it, and `stop` takes it out of the queue at once."""
+    run = hive.start(*LATER)
+    assert [state for _, state in hive.jobs(run)] == ["PENDING"]
+    refused = hive.client.run("exec", run, "--", "true")
+    assert refused.returncode == 4
+    assert f"its job {hive.job(run)} waits for the time that it may begin at" in refused.stderr
+    assert f"launch attach {run.rpartition('-')[2]}" in refused.stderr
+    began = time.monotonic()
+    assert "stopped: by-user" in hive.client.ok("stop", run)
+    assert time.monotonic() - began < 5
+    assert [state for _, state in hive.jobs(run)] == ["CANCELLED"]
+    refused = hive.client.run("exec", run, "--", "true")
+    assert refused.returncode == 4
+    assert "its files are there" in refused.stderr
