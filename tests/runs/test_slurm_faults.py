@@ -217,8 +217,8 @@ def controller_down(row):
 def agent_killed(row):
     """The agent on the node gets SIGKILL; its job starts another."""
     row.launch()
-    row.cluster.nodes[0].enter("pkill", "-KILL", "-u", "ada", "-f", "supervise /home", check=False)
-    row.cluster.nodes[1].enter("pkill", "-KILL", "-u", "ada", "-f", "supervise /home", check=False)
+    row.cluster.nodes[0].enter("pkill", "-KILL", "-u", "ada", "-f", " step /home", check=False)
+    row.cluster.nodes[1].enter("pkill", "-KILL", "-u", "ada", "-f", " step /home", check=False)
     row.until_steps(INTERVAL, starts=2)
     row.end()
 
@@ -265,11 +265,13 @@ def no_such_partition(row):
 
 
 def log_out_of_reach(row):
-    """The folder of the run is not there on the node: the job never begins."""
-    table = row.cluster.logins[0].table("hive")
-    text = f'{table}kind = "slurm"\npartition = "batch"\nroot = "/tmp/launch-of-login1"\n'
-    (row.client.project / "launch.toml").write_text(text)
-    row.launch(steps=0)
+    """Its job may not write to the folder of its run, and ends as it begins."""
+    row.launch("--set", 'slurm.extra=["--hold"]', steps=0)
+    record = f".launch/runs/{row.run}/record"
+    row.cluster.ssh("chmod", "555", record)
+    row.cluster.ssh("scontrol", "release", row.job)
+    row.state("failed")
+    row.cluster.ssh("chmod", "755", record)
 
 
 TABLE = {

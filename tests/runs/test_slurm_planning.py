@@ -12,6 +12,7 @@ pytestmark = pytest.mark.testbed
 def hive(client, slurm):
     """The cluster as a host of the client, by its second login node."""
     client.script(slurm.logins[1].table("hive", kind="slurm"), "launch.toml")
+    slurm.ssh("rm", "-rf", ".launch")
     client.script("print('hello')\n")
     return slurm
 

@@ -6,6 +6,7 @@ processes and locks nobody sees from here. What decides is the scheduler's word,
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..record.rundir import TERMINAL, Run
@@ -153,10 +154,15 @@ class Slurm(Fate):
             if not submission.may_appear:
                 return Verdict(GONE, words="no job was submitted for it")
             return _silent(run, "sbatch has given no answer; its job may still appear in the queue")
+        noted = slurm_submission.noted_end(run)
         if job_id in queue:
             verdict = slurm_jobs.judge(queue[job_id], has_begun=has_begun)
+            if slurm_jobs.has_ended(queue[job_id]):
+                _note_end(run, queue[job_id], noted)
         elif (job := self._history.get(job_id)) is not None:
             verdict = slurm_jobs.judge_history(job, has_begun=has_begun)
+        elif noted is not None and noted.id == job_id:
+            verdict = slurm_jobs.judge(noted, has_begun=has_begun)
         else:
             verdict = Verdict(GONE, {"service": "Slurm has forgotten its job %s" % job_id})
         if verdict.fate == GONE and not has_begun and not verdict.state:
@@ -178,6 +184,13 @@ def _job_of(run: Run, submission: Submission, queue: Dict[str, Job]) -> Optional
     if submission.asked is not None:
         return slurm_submission.unknown_job(run, submission, list(queue.values()))
     return submission.job
+
+
+def _note_end(run: Run, job: Job, noted: Optional[Job]) -> None:
+    """Put on record how a job ended, unless it is: without accounts Slurm forgets it within minutes."""
+    if noted is None or noted[:2] != job[:2]:
+        with contextlib.suppress(OSError):  # a disk that takes nothing
+            slurm_submission.note_end(run, job.id, job.state)
 
 
 def _has_begun(run: Run) -> bool:

@@ -11,7 +11,7 @@ for gone that is not would start its run twice.
 from __future__ import annotations
 
 import re
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, Match, NamedTuple, Optional
 
 from .fate import ALIVE, COMING_BACK, GONE, SILENT, Verdict
 
@@ -125,6 +125,30 @@ def makes_way(text: str) -> bool:
     """Whether an answer to SHOW says that its job has begun to make way for another."""
     found = re.search(r"(?:^| )PreemptTime=(\S+)", text)
     return found is not None and found[1] not in ("None", "N/A", "Unknown")
+
+
+def restarts(text: str) -> int:
+    """Return how often Slurm has started a job again, or is about to, by an answer to SHOW."""
+    found = re.search(r"(?:^| )Restarts=(\d+)", text)
+    return int(found[1]) if found else 0
+
+
+def reason_of_end(text: str) -> str:
+    """Return the state that a job will end in which got TERM and does not come back, by an answer to SHOW."""
+    if makes_way(text):
+        return "PREEMPTED"
+    ran = _seconds(re.search(r"(?:^| )RunTime=(\S+)", text))
+    limit = _seconds(re.search(r"(?:^| )TimeLimit=(\S+)", text))
+    return "CANCELLED" if ran is None or limit is None or ran < limit else "TIMEOUT"
+
+
+def _seconds(found: Optional[Match[str]]) -> Optional[int]:
+    """Return a time such as 1-02:03:04 in seconds, None for another text."""
+    parts = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", found[1]) if found else None
+    if parts is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def parse_history(text: str) -> Dict[str, Job]:

@@ -136,6 +136,21 @@ def claim(run: Run, job: str) -> bool:
     return submission.job == job
 
 
+def note_end(run: Run, job: str, state: str) -> None:
+    """Put on record that a job of a run ended in a state of Slurm's, which Slurm may forget.
+
+    In a file of its own: whoever looks at a run may do it, and must not write over what a submission writes.
+    """
+    write_durably(run.slurm_end, strict_json.encode({"version": VERSION, "job": job, "state": state}) + "\n")
+
+
+def noted_end(run: Run) -> Optional[slurm_jobs.Job]:
+    """Return the job of a run that ended by our own record, None if none is on record."""
+    record = read_json(run.slurm_end)
+    job, state = record.get("job"), record.get("state")
+    return slurm_jobs.Job(job, state) if isinstance(job, str) and isinstance(state, str) else None
+
+
 def settings_of(run: Run) -> Dict[str, Any]:
     """Return what the plan of a run says of its jobs."""
     settings = read_json(run.plan).get("slurm")

@@ -2,7 +2,7 @@
 
     <root>/runs/<run-id>/
       control/   what decides: plan.json  prepared.json  manifest.json  wish  token  contact.lock  digests.json  moved.json
-                 service.json  slurm.json
+                 service.json  slurm.json  slurm-end.json
       record/    what the agent writes down: NNNN/  secrets.env  keeper.lock  keeper.log  slurm.log  container.json  told-STATE
       work/      what the job may write: code/  data  artifacts/  checkpoints/  home/
 
@@ -78,6 +78,7 @@ class Run:
         self.moved = self.control.below("moved.json")
         self.service = self.control.below("service.json")
         self.slurm = self.control.below("slurm.json")
+        self.slurm_end = self.control.below("slurm-end.json")
         self.secrets = self.record.below("secrets.env")
         self.older_secrets = self.control.below("secrets.env")
         self.manifest = self.control.below("manifest.json")

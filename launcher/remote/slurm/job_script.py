@@ -136,7 +136,7 @@ class _Keeping:
                 return 0
             if code == RESTART:
                 if self._is_over_for_us():
-                    return RESTART
+                    break
                 seen = None
                 continue
             failures = 0 if time.monotonic() - began_s > HEALTHY_S else failures + 1
@@ -146,7 +146,19 @@ class _Keeping:
             words = tail_of(self._run.slurm_log, said_before)
             seen = {"keeper": {"exit": code, "signal": None, "ended": self._end_leftovers(), "said": words}}
             self._pause(back_off_s(failures))
+        if self._signals.is_over:
+            self._note_end()
         return RESTART
+
+    def _note_end(self) -> None:
+        """Put on record how Slurm ends this job, which it may forget; nothing if it will start the job again.
+
+        What Slurm itself says later comes first.
+        """
+        with contextlib.suppress(SilentError, OSError):
+            text = ask([*slurm_jobs.SHOW, self._job]).text
+            if slurm_jobs.restarts(text) <= int(os.environ.get("SLURM_RESTART_COUNT") or 0):
+                slurm_submission.note_end(self._run, self._job, slurm_jobs.reason_of_end(text))
 
     def _has_its_card(self) -> bool:
         """Whether the cards of this node are those that the plan was made for; the run has failed if they are not."""
@@ -168,10 +180,12 @@ class _Keeping:
 
     def _run_agent(self, seen: Optional[Dict[str, Any]]) -> int:
         """Start the agent as a step of the job, attend to signals until it has ended, and return its exit status."""
-        words = [sys.executable, "-I", sys.argv[0], "supervise", self._run.path]
+        words = [sys.executable, "-I", sys.argv[0], "step", self._run.path]
         if seen is not None:
             words.append(strict_json.encode(seen))
-        step = subprocess.Popen([*STEP, *words], stdin=subprocess.DEVNULL)
+        # As a keeper's: they prove that the agent is ours, whatever is above it.
+        variables = {**os.environ, bearers.OF_RUN: read_text(self._run.token) or "", bearers.OF_KEEPER: "1"}
+        step = subprocess.Popen([*STEP, *words], stdin=subprocess.DEVNULL, env=variables)
         passed: List[int] = []
         while step.poll() is None:
             self._signals.wait(TURN_S)
