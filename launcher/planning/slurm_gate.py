@@ -180,8 +180,9 @@ def _gres(settings: SlurmSettings, partitions: Sequence[Partition], host: str) -
 
 def _has(there: Sequence[Gres], wanted: Gres) -> bool:
     """Whether a node has enough of something; of any type if none is named."""
-    fitting = (one.count for one in there if one.name == wanted.name and wanted.type in (None, one.type))
-    return sum(fitting) >= wanted.count
+    kind = wanted.type and wanted.type.lower()
+    fitting = [one for one in there if one.name == wanted.name and kind in (None, (one.type or "").lower())]
+    return sum(one.count for one in fitting) >= wanted.count
 
 
 def _gres_titles(partitions: Sequence[Partition]) -> str:

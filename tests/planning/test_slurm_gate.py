@@ -100,6 +100,7 @@ def test_what_would_never_start_is_refused_with_the_partitions_own_figures(keys,
         {"constraint": "a100|h100"},
         {"constraint": "[rack1*2]"},
         {"gres": "gpu:2"},
+        {"gres": "gpu:A100:2"},
     ],
 )
 def test_what_one_of_several_can_give_passes(keys):

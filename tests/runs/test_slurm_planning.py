@@ -7,6 +7,13 @@ import pytest
 
 pytestmark = pytest.mark.testbed
 
+ONE_CHECKPOINT = """
+import launcher_worker as worker
+worker.resume_from()
+worker.save(1, lambda folder: open(folder + "/step", "w").close())
+raise SystemExit(3)
+"""
+
 
 @pytest.fixture
 def hive(client, slurm):
@@ -62,7 +69,8 @@ def test_a_dry_run_shows_what_sbatch_would_be_given(client, hive):
     assert plan["slurm"]["flags"] == ["--time=90", "--nodes=1", "--gres=gpu:a100:1", "--mem=1G"]
     assert (plan["runtime"], plan["allocation"]["how"]) == ("slurm", "scheduled")
     assert [cards["title"] for cards in plan["slurm"]["cards"]] == ["A100 40 GB", "A100 80 GB"]
-    assert "no-such-gres" not in findings
+    assert findings.keys() >= {"cannot-go-on"}
+    assert not [one for one in findings.values() if one["level"] == "refuse"]
     shown = client.ok("--host", "hive", "--dry-run", "--set", "slurm.time=90", "--", "python3", "train.py")
     (line,) = [line for line in shown.splitlines() if "sbatch" in line]
     words = shlex.split(line.partition("sbatch")[2])
@@ -165,3 +173,56 @@ def test_a_controller_that_is_stuck_is_given_up_in_time(client, hive):
         done = client.run("probe", "--host", "hive")
     assert done.returncode == 4
     assert "scontrol show config did not answer within 8 s" in done.stderr
+
+
+def test_init_writes_a_projects_file_for_a_cluster(client, hive):
+    """Its table is the user's own; the card is the partition's."""
+    own = client.home / ".config" / "launch" / "hosts.toml"
+    own.parent.mkdir(parents=True)
+    (client.project / "launch.toml").rename(own)
+    done = client.run("init", "--host", "hive")
+    assert done.returncode == 0, done.stderr
+    assert "hello from node" in done.stdout + done.stderr
+    assert "a100_40gb" in done.stderr
+    assert "the Python found there" in done.stderr
+    assert (client.project / "launch.toml").read_text() == 'host = "hive"\n'
+
+
+def test_what_slurm_refuses_is_shown_in_its_words_and_leaves_no_run(client, hive):
+    """Of what the gate cannot know: exit code 3, nothing on the login node, nothing here."""
+    words = (
+        "--host",
+        "hive",
+        "--profile",
+        "cpu",
+        "--set",
+        "slurm.reservation=none",
+        "--",
+        "python3",
+        "train.py",
+    )
+    done = client.run(*words)
+    assert done.returncode == 3
+    assert "Requested reservation is invalid" in done.stderr
+    assert "no run is left" in done.stderr
+    assert hive.ssh("ls", ".launch/runs", check=False) == ""
+    assert not [*client.runs.glob("2*")]
+    assert hive.ssh("squeue", "--noheader") == ""
+
+
+def test_a_run_that_is_resumed_asks_for_what_its_parent_did(client, hive):
+    """With the keys that are changed; those that its batch hangs on stay."""
+    words = ("--set", "slurm.time=30", "--set", "slurm.modules=[]", "--name", "a")
+    client.script(ONE_CHECKPOINT)
+    done = client.run("--host", "hive", "--profile", "cpu", *words, "--", "python3", "train.py")
+    assert done.returncode == 1, done.stderr
+    for key in ("nodes=2", "gres=gpu:1", "build=job"):
+        done = client.run("resume", "last", "--set", f"slurm.{key}")
+        assert done.returncode == 2
+        assert "a resumed run keeps" in done.stderr
+    (parent,) = client.runs.glob("2*")
+    done = client.run("resume", "last", "--set", "slurm.time=60")
+    assert done.returncode == 1, done.stderr
+    (child,) = {*client.runs.glob("2*")} - {parent}
+    plan = json.loads((child / "plan.json").read_text())
+    assert plan["slurm"]["flags"] == ["--time=60", "--nodes=1"], done.stderr
