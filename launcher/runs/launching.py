@@ -185,6 +185,11 @@ def _machine(host: Host, named: Sequence[Profile], request: Request, lookup: Loo
             allow_substitute=request.allows_substitute,
             rehearses=request.rehearses,
         )
+    if request.allows_substitute and host.slurm is not None:
+        raise UsageError(
+            f"--allow-substitute: {host.name}: a plan for each card that may come is made by itself\n"
+            "  next   launch it without, with   --profile auto"
+        )
     if request.allows_substitute:
         raise UsageError(
             f"--allow-substitute: {host.name} has the cards that its probe finds\n  next   launch it without"

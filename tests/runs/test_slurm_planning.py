@@ -19,6 +19,7 @@ raise SystemExit(3)
 def hive(client, slurm):
     """The cluster as a host of the client, by its second login node."""
     client.script(slurm.logins[1].table("hive", kind="slurm"), "launch.toml")
+    slurm.ssh("rm", "-rf", ".launch")
     client.script("print('hello')\n")
     return slurm
 
@@ -86,6 +87,14 @@ def test_explain_shows_it_too(client, hive):
     assert told["slurm"]["flags"] == ["--nodes=1", "--gres=gpu:a100:1"]
 
 
+def test_a_rehearsal_asks_for_no_card(client, hive):
+    """Its CPU is a node's too."""
+    plan, findings = previewed(client, "--rehearse", "--profile", "l40s", "--adapt")
+    assert (plan["rehearsed"], plan["slurm"]["flags"], plan["slurm"]["cards"]) == (True, ["--nodes=1"], [])
+    assert (plan["allocation"]["how"], plan["allocation"]["cards"]) == ("scheduled", 0)
+    assert not [one for one in findings.values() if one["level"] == "refuse"]
+
+
 def test_two_nodes_share_the_batch(client, hive):
     plan, findings = previewed(client, "--gpus", "2", "--set", "slurm.nodes=2", "--profile", "a100_80gb")
     assert plan["nodes"] == [{"ranks": 2}, {"ranks": 2}]
@@ -148,6 +157,7 @@ def test_a_job_that_names_slurms_keys_runs_on_a_cluster_alone(client, hive):
     [
         (["--gpus", "GPU-0000", "--dry-run"], "Slurm chooses the cards of a job"),
         (["--runtime", "native"], "expected auto or slurm"),
+        (["--allow-substitute"], "a plan for each card that may come is made by itself"),
         (["--profile", "l40s", "--dry-run"], "gives gpu:a100, and the plan is for L40S"),
     ],
 )
