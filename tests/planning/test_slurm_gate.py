@@ -122,6 +122,13 @@ def test_other_cards_than_the_plans_are_refused():
     assert found("a100_80gb", gres="gpu:a100:2") == {}
 
 
+def test_a_type_that_the_user_names_is_taken_at_its_word():
+    """It may be a part of a card, for which the user has a profile."""
+    note = found("l40s", gres="gpu:a100:1")["card-unknown"]
+    assert note.level == "note"
+    assert "whether its cards (gpu:a100) are L40S 48 GB" in note.message
+
+
 @pytest.mark.parametrize("kind", [None, "fast"])
 def test_cards_whose_type_says_nothing_are_looked_at_in_the_job(kind):
     nodes = [{"count": 2, "gres": [{"name": "gpu", "type": kind, "count": 2}]}]

@@ -175,6 +175,8 @@ def test_a_controller_that_is_gone_is_named_with_what_was_asked(client, hive):
             assert "hive: login2 has no answer of Slurm's: scontrol show config" in done.stderr
             assert "scontrol ping" in done.stderr
         assert "has no answer of Slurm's" in client.ok("hosts")
+        shown = client.ok("explain", "--host", "hive", "--profile", "a100_80gb")
+        assert "sbatch --nodes=1 --gres=gpu:1" in shown  # the name of its cards is not known
 
 
 def test_a_controller_that_is_stuck_is_given_up_in_time(client, hive):
