@@ -114,10 +114,6 @@ RENTED_LACKS = {
 
 
 SLURM_LACKS = {
-    "forward": (
-        "its run is on a compute node, whose ports nothing leads to",
-        "its curves   launch plot {run}     its measurements   launch metrics {run}",
-    ),
     "image": (
         "a job of Slurm's runs in no container of ours, and no image is built there",
         "what a job requires is in its environment   launch --host {host} --dry-run",

@@ -99,7 +99,6 @@ def _run_hello(host: str, *, as_json: bool) -> None:
 
     from launcher.cli.screens import make_view
     from launcher.cli.starting import start_and_follow
-    from launcher.planning import own_runtime
     from launcher.runs import resolve
     from launcher.runs.launching import launch
     from launcher.runs.request import Request
@@ -108,7 +107,10 @@ def _run_hello(host: str, *, as_json: bool) -> None:
         Path(folder, "hello.py").write_text(HELLO)
         settings = [f"code={folder}", "inject=false"]
         words = ["python3", "hello.py"]
-        runtime = "native" if own_runtime(resolve.host(host)) is None else None
-        request = Request(host=host, runtime=runtime, settings=settings, name="hello", words=words)
+        request = Request(host=host, settings=settings, name="hello", words=words)
+        if resolve.host(host).slurm is None:
+            request = request._replace(runtime="native")
+        else:
+            request = request._replace(profile="cpu")  # for a card it might wait
         view = make_view(as_json)
         start_and_follow(lambda: launch(request, view), view, detach=False)

@@ -93,7 +93,14 @@ def rows(facts: Facts) -> Iterator[tuple[str, str]]:
 
     yield "cpus", f"{facts.cpus}, {facts.memory_gb} GB"
     disk, python = facts.file_system, facts.interpreter
-    marks = {"shared": disk.is_shared, "read-only": disk.is_read_only, "noexec": disk.is_noexec}
+    locks = {True: "locks seen by all machines", False: "locks of this machine alone"}
+    are_told = facts.slurm is not None and disk.is_shared and disk.locks_cross is not None
+    marks = {
+        "shared": disk.is_shared,
+        locks[disk.locks_cross is True]: are_told,
+        "read-only": disk.is_read_only,
+        "noexec": disk.is_noexec,
+    }
     kind = ", ".join(
         [disk.kind or "file system unknown", *(word for word, applies in marks.items() if applies)]
     )

@@ -180,8 +180,9 @@ def _gres(settings: SlurmSettings, partitions: Sequence[Partition], host: str) -
 
 def _has(there: Sequence[Gres], wanted: Gres) -> bool:
     """Whether a node has enough of something; of any type if none is named."""
-    fitting = (one.count for one in there if one.name == wanted.name and wanted.type in (None, one.type))
-    return sum(fitting) >= wanted.count
+    kind = wanted.type and wanted.type.lower()
+    fitting = [one for one in there if one.name == wanted.name and kind in (None, (one.type or "").lower())]
+    return sum(one.count for one in fitting) >= wanted.count
 
 
 def _gres_titles(partitions: Sequence[Partition]) -> str:
@@ -199,14 +200,18 @@ def _gres_titles(partitions: Sequence[Partition]) -> str:
 def _types(
     plan: Plan, asked: Submission, settings: SlurmSettings, partitions: Sequence[Partition]
 ) -> list[Finding]:
-    """Refuse cards of another type than the plan's; note a type that does not say what it is: the job looks at its cards."""
+    """Refuse a partition that has cards of other types alone than the plan's; note a type that may be theirs.
+
+    A type that the user names in `gres` is taken at its word: the job looks at its cards.
+    """
     if not asked.cards:
         return []
     profiles = [plan.profile, *(one.plan.profile for one in asked.cards if one.plan is not None)]
     typed = [one.type for one in gpus_of(settings)]
-    may_come = typed if any(typed) else [one.type for partition in partitions for one in partition.gpus]
+    is_named = any(typed)
+    may_come = typed if is_named else [one.type for partition in partitions for one in partition.gpus]
     kinds = [*dict.fromkeys(may_come)]
-    if not kinds or any(_may_be(profiles, kind) for kind in kinds):
+    if is_named or not kinds or any(_may_be(profiles, kind) for kind in kinds):
         return _unclear(plan, profiles, kinds)
     names = ", ".join(one.name for one in partitions)
     listed = " or ".join(f"gpu:{kind}" for kind in kinds)
@@ -228,7 +233,8 @@ def _unclear(plan: Plan, profiles: Sequence[Profile], kinds: Sequence[str | None
     if kinds and not others:
         return []
     titles = " or ".join(profile.title for profile in profiles)
-    message = f"{plan.host}: its cluster does not say that its cards are {titles}"
+    listed = " or ".join(f"gpu:{kind}" if kind else "gpu without a type" for kind in others) or "gpu"
+    message = f"{plan.host}: whether its cards ({listed}) are {titles} is not known before the job"
     mend = "the job looks at them before the first attempt, and ends as wrong-card on others"
     return [Finding(level="note", code="card-unknown", message=message, mend=mend)]
 

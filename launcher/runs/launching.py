@@ -96,6 +96,8 @@ if TYPE_CHECKING:
 
 AUTO: Literal["auto"] = "auto"
 ID_TRIES = 5
+REFUSED_THERE = "refused"
+"""The agent's code for a start that the scheduler of its cluster has refused."""
 WITHOUT_FACTS = "native"
 """The runtime of a preview whose host did not answer."""
 
@@ -182,6 +184,11 @@ def _machine(host: Host, named: Sequence[Profile], request: Request, lookup: Loo
             lookup.profiles,
             allow_substitute=request.allows_substitute,
             rehearses=request.rehearses,
+        )
+    if request.allows_substitute and host.slurm is not None:
+        raise UsageError(
+            f"--allow-substitute: {host.name}: a plan for each card that may come is made by itself\n"
+            "  next   launch it without, with   --profile auto"
         )
     if request.allows_substitute:
         raise UsageError(
@@ -572,7 +579,10 @@ def known_of(resolved: Resolved, facts: Facts | None) -> tuple[Model | None, Pla
 
 
 def _start(runtime: Runtime, mirror: Mirror) -> None:
-    """Start the run. If it could not begin and its host removes it, the mirror is removed too; else it may have begun."""
+    """Start the run. If it could not begin and its host removes it, the mirror is removed too; else it may have begun.
+
+    Raises RefusedError, with its words, for what a cluster's scheduler does not take.
+    """
     try:
         runtime.start(mirror.run)
     except ConnectionLostError as error:
@@ -584,6 +594,9 @@ def _start(runtime: Runtime, mirror: Mirror) -> None:
             is_taken = runtime.desk.preparation.take_back(mirror.run)
         if is_taken:
             shutil.rmtree(mirror.folder, ignore_errors=True)
+            if isinstance(error, AgentError) and error.code == REFUSED_THERE:
+                words = f"{error}\n  nothing was started, and no run is left: change what is asked for, and launch again"
+                raise RefusedError(words) from error
         elif isinstance(error, ServiceError):
             words = f"{error}\n  the run may have begun   launch attach {mirror.short}"
             raise type(error)(error.host, error.reason, words, error.retry_s) from error

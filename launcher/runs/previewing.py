@@ -157,7 +157,8 @@ class Explanation(NamedTuple):
 def explain(request: Request, facts: Facts | None = None) -> Explanation:
     """Return the ladder of a request. The host is asked only where no profile, or several, are named.
 
-    Raises RefusedError when the precision that is asked for is excluded.
+    A cluster that answers is always asked, for its name of the card. Raises RefusedError when the precision that is asked
+    for is excluded.
     """
     resolved = understand(request)
     if facts is None:
@@ -169,8 +170,12 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
             resolved._replace(profiles=(first.profile,)),
         )
     elif facts is None and (len(resolved.profiles) != 1 or resolved.host.slurm is not None):
-        with connect(resolved.host) as desk:
-            facts = probe(desk, resolved.host, resolved.job)
+        try:
+            with connect(resolved.host) as desk:
+                facts = probe(desk, resolved.host, resolved.job)
+        except HostError:
+            if len(resolved.profiles) != 1:
+                raise
     profile = there(resolved, facts).profile if facts else resolved.profiles[0]
     model, platform = known_of(resolved, facts)
     evidence = facts.precision_evidence if facts else ()

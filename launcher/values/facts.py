@@ -103,12 +103,14 @@ class Uv(Record):
 class FileSystem(Record):
     """The file system of the root. `error` says why it did not answer, or why a test file could not be written.
 
-    `is_shared`: a network or cluster file system, so other machines may see the same files. `quota_free_gb` is `None`
+    `is_shared`: a network or cluster file system, so other machines may see the same files; `locks_cross`: and each other's
+    locks on them, by its kind and options, `None` if that is not known. `quota_free_gb` is `None`
     without a quota, or if `quota` cannot read it; `free_inodes` is `None` if the file system does not count inodes.
     """
 
     kind: str | None = None
     is_shared: bool = False
+    locks_cross: bool | None = None
     is_read_only: bool = False
     is_noexec: bool = False
     free_inodes: int | None = None

@@ -40,7 +40,6 @@ SAID_OF_RENTED = {
 }
 HIVE = Host(name="hive", address="login.invalid", kind="slurm", slurm=SlurmSettings())
 SAID_OF_SLURM = {
-    "forward bbbb22 6006": ("on a compute node", "launch plot bbbb22"),
     "image build --host hive --job sft": ("no container of ours", "launch --host hive --dry-run"),
     "image list --host hive": ("no container of ours", "launch --host hive --dry-run"),
     "verify --host hive --profile a100_80gb": (
@@ -55,7 +54,6 @@ def desk(tmp_path_factory):
     """A project with a run in an account of Kaggle's, and no credentials."""
     client = Client(tmp_path_factory.mktemp("lacks"))
     Mirror(RUN, client.runs).bind_seen(KAGGLE, "", time.time())
-    Mirror("261126-sft-bbbb22", client.runs).bind_seen(HIVE, "", time.time())
     return client
 
 
@@ -84,7 +82,7 @@ def test_an_account_that_rents_lacks_what_would_rent_for_nothing(desk, line):
 
 
 @pytest.mark.parametrize("line", SAID_OF_SLURM)
-def test_a_cluster_lacks_what_needs_a_container_or_a_way_to_its_nodes(desk, line):
+def test_a_cluster_lacks_what_needs_a_container_or_the_same_machine_again(desk, line):
     """Nothing is connected for it."""
     desk.script('[hosts.hive]\nkind = "slurm"\naddress = "login.invalid"\n', "launch.toml")
     done = desk.run(*shlex.split(line))

@@ -100,6 +100,7 @@ def test_what_would_never_start_is_refused_with_the_partitions_own_figures(keys,
         {"constraint": "a100|h100"},
         {"constraint": "[rack1*2]"},
         {"gres": "gpu:2"},
+        {"gres": "gpu:A100:2"},
     ],
 )
 def test_what_one_of_several_can_give_passes(keys):
@@ -119,6 +120,13 @@ def test_other_cards_than_the_plans_are_refused():
     )
     assert "--profile auto" in against.mend
     assert found("a100_80gb", gres="gpu:a100:2") == {}
+
+
+def test_a_type_that_the_user_names_is_taken_at_its_word():
+    """It may be a part of a card, for which the user has a profile."""
+    note = found("l40s", gres="gpu:a100:1")["card-unknown"]
+    assert note.level == "note"
+    assert "whether its cards (gpu:a100) are L40S 48 GB" in note.message
 
 
 @pytest.mark.parametrize("kind", [None, "fast"])

@@ -125,6 +125,13 @@ def test_cards_that_no_profile_names_must_be_named(known, partition, said):
     assert "launch --host hive --profile NAME" in str(caught.value)
 
 
+def test_a_users_own_profile_is_found_by_the_clusters_name_for_its_cards():
+    own = profile("l40s").model_copy(update={"name": "fast", "title": "our card"})
+    there = cluster({"name": "b", "is_default": True, "nodes": [nodes([("fast", 4)])]})
+    found = possible_profiles("hive", settings(), [], None, there, {**profiles(), "fast": own})
+    assert titles(found) == ["our card"]
+
+
 def test_a_family_is_narrowed_by_what_the_partition_has():
     """A name that it does not have stays, for the gate to refuse."""
     assert titles(possible(["a100_40gb", "a100_80gb"])) == ["A100 40 GB", "A100 80 GB"]

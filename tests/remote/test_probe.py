@@ -163,6 +163,31 @@ def test_a_network_file_system_is_shared(root, monkeypatch, kind, is_shared):
     assert facts(root).file_system.is_shared is is_shared
 
 
+@pytest.mark.parametrize(
+    ("kind", "options", "crosses"),
+    [
+        ("nfs4", "rw,vers=4.2,local_lock=none", True),
+        ("nfs", "rw,nolock", False),
+        ("nfs", "rw,vers=3,local_lock=all", False),
+        ("lustre", "rw,flock,lazystatfs", True),
+        ("lustre", "rw,localflock", False),
+        ("lustre", "rw", False),
+        ("cifs", "rw,nobrl", False),
+        ("gpfs", "rw", True),
+        ("fuse.bindfs", "rw", None),
+        ("beegfs", "rw", None),
+        ("ext4", "rw", False),
+        (None, "", None),
+    ],
+)
+def test_whether_other_machines_see_a_lock_is_told_by_kind_and_options(
+    root, monkeypatch, kind, options, crosses
+):
+    """FUSE does not say."""
+    monkeypatch.setattr(mounts, "_mount_of", lambda _path: ("server:/home", kind, options.split(",")))
+    assert facts(root).file_system.locks_cross is crosses
+
+
 @pytest.mark.parametrize("call", ["statvfs", "makedirs"])
 def test_a_root_that_hangs_costs_its_own_answer_alone(root, monkeypatch, call):
     """As on a mount whose server is gone: the agent's answer comes in its own time and says so."""

@@ -7,6 +7,13 @@ import pytest
 
 pytestmark = pytest.mark.testbed
 
+ONE_CHECKPOINT = """
+import launcher_worker as worker
+worker.resume_from()
+worker.save(1, lambda folder: open(folder + "/step", "w").close())
+raise SystemExit(3)
+"""
+
 
 @pytest.fixture
 def hive(client, slurm):
@@ -63,7 +70,8 @@ def test_a_dry_run_shows_what_sbatch_would_be_given(client, hive):
     assert plan["slurm"]["flags"] == ["--time=90", "--nodes=1", "--gres=gpu:a100:1", "--mem=1G"]
     assert (plan["runtime"], plan["allocation"]["how"]) == ("slurm", "scheduled")
     assert [cards["title"] for cards in plan["slurm"]["cards"]] == ["A100 40 GB", "A100 80 GB"]
-    assert "no-such-gres" not in findings
+    assert findings.keys() >= {"cannot-go-on"}
+    assert not [one for one in findings.values() if one["level"] == "refuse"]
     shown = client.ok("--host", "hive", "--dry-run", "--set", "slurm.time=90", "--", "python3", "train.py")
     (line,) = [line for line in shown.splitlines() if "sbatch" in line]
     words = shlex.split(line.partition("sbatch")[2])
@@ -77,6 +85,14 @@ def test_explain_shows_it_too(client, hive):
     assert "sbatch --partition=short --nodes=1 --gres=gpu:a100:1" in shown
     told = json.loads(client.ok("explain", "--host", "hive", "--json"))
     assert told["slurm"]["flags"] == ["--nodes=1", "--gres=gpu:a100:1"]
+
+
+def test_a_rehearsal_asks_for_no_card(client, hive):
+    """Its CPU is a node's too."""
+    plan, findings = previewed(client, "--rehearse", "--profile", "l40s", "--adapt")
+    assert (plan["rehearsed"], plan["slurm"]["flags"], plan["slurm"]["cards"]) == (True, ["--nodes=1"], [])
+    assert (plan["allocation"]["how"], plan["allocation"]["cards"]) == ("scheduled", 0)
+    assert not [one for one in findings.values() if one["level"] == "refuse"]
 
 
 def test_two_nodes_share_the_batch(client, hive):
@@ -141,6 +157,7 @@ def test_a_job_that_names_slurms_keys_runs_on_a_cluster_alone(client, hive):
     [
         (["--gpus", "GPU-0000", "--dry-run"], "Slurm chooses the cards of a job"),
         (["--runtime", "native"], "expected auto or slurm"),
+        (["--allow-substitute"], "a plan for each card that may come is made by itself"),
         (["--profile", "l40s", "--dry-run"], "gives gpu:a100, and the plan is for L40S"),
     ],
 )
@@ -158,6 +175,8 @@ def test_a_controller_that_is_gone_is_named_with_what_was_asked(client, hive):
             assert "hive: login2 has no answer of Slurm's: scontrol show config" in done.stderr
             assert "scontrol ping" in done.stderr
         assert "has no answer of Slurm's" in client.ok("hosts")
+        shown = client.ok("explain", "--host", "hive", "--profile", "a100_80gb")
+        assert "sbatch --nodes=1 --gres=gpu:1" in shown  # the name of its cards is not known
 
 
 def test_a_controller_that_is_stuck_is_given_up_in_time(client, hive):
@@ -166,3 +185,56 @@ def test_a_controller_that_is_stuck_is_given_up_in_time(client, hive):
         done = client.run("probe", "--host", "hive")
     assert done.returncode == 4
     assert "scontrol show config did not answer within 8 s" in done.stderr
+
+
+def test_init_writes_a_projects_file_for_a_cluster(client, hive):
+    """Its table is the user's own; the card is the partition's."""
+    own = client.home / ".config" / "launch" / "hosts.toml"
+    own.parent.mkdir(parents=True)
+    (client.project / "launch.toml").rename(own)
+    done = client.run("init", "--host", "hive")
+    assert done.returncode == 0, done.stderr
+    assert "hello from node" in done.stdout + done.stderr
+    assert "a100_40gb" in done.stderr
+    assert "the Python found there" in done.stderr
+    assert (client.project / "launch.toml").read_text() == 'host = "hive"\n'
+
+
+def test_what_slurm_refuses_is_shown_in_its_words_and_leaves_no_run(client, hive):
+    """Of what the gate cannot know: exit code 3, nothing on the login node, nothing here."""
+    words = (
+        "--host",
+        "hive",
+        "--profile",
+        "cpu",
+        "--set",
+        "slurm.reservation=none",
+        "--",
+        "python3",
+        "train.py",
+    )
+    done = client.run(*words)
+    assert done.returncode == 3
+    assert "Requested reservation is invalid" in done.stderr
+    assert "no run is left" in done.stderr
+    assert hive.ssh("ls", ".launch/runs", check=False) == ""
+    assert not [*client.runs.glob("2*")]
+    assert hive.ssh("squeue", "--noheader") == ""
+
+
+def test_a_run_that_is_resumed_asks_for_what_its_parent_did(client, hive):
+    """With the keys that are changed; those that its batch hangs on stay."""
+    words = ("--set", "slurm.time=30", "--set", "slurm.modules=[]", "--name", "a")
+    client.script(ONE_CHECKPOINT)
+    done = client.run("--host", "hive", "--profile", "cpu", *words, "--", "python3", "train.py")
+    assert done.returncode == 1, done.stderr
+    for key in ("nodes=2", "gres=gpu:1", "build=job"):
+        done = client.run("resume", "last", "--set", f"slurm.{key}")
+        assert done.returncode == 2
+        assert "a resumed run keeps" in done.stderr
+    (parent,) = client.runs.glob("2*")
+    done = client.run("resume", "last", "--set", "slurm.time=60")
+    assert done.returncode == 1, done.stderr
+    (child,) = {*client.runs.glob("2*")} - {parent}
+    plan = json.loads((child / "plan.json").read_text())
+    assert plan["slurm"]["flags"] == ["--time=60", "--nodes=1"], done.stderr

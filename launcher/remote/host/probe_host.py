@@ -209,6 +209,7 @@ def _file_system(root: str) -> dict[str, Any]:
     return {
         "kind": kind,
         "is_shared": kind in _SHARED_KINDS,
+        "locks_cross": mounts.locks_cross(root),
         "is_read_only": bool(found.f_flag & os.ST_RDONLY),
         "is_noexec": bool(found.f_flag & getattr(os, "ST_NOEXEC", 0)),  # macOS does not report it
         "free_gb": round(found.f_bavail * found.f_frsize / 1e9, 1),

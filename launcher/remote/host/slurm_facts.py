@@ -18,8 +18,8 @@ from ..system import process
 from ..system.deadline import at_once
 
 CONFIG = ("scontrol", "show", "config")
-NODES = ("sinfo", "--noheader", "--format=%P|%a|%l|%s|%D|%t|%c|%m|%G|%f")
-"""Asks for the nodes of each partition, alike ones on one line for each state that they are in."""
+NODES = ("sinfo", "--noheader", "--all", "--format=%P|%a|%l|%s|%D|%t|%c|%m|%G|%f")
+"""Asks for the nodes of each partition, hidden ones too, alike nodes on one line for each state that they are in."""
 QUEUE = ("squeue", "--me", "--noheader", "--format=%t")
 ACCOUNTS = ("sacctmgr", "--noheader", "--parsable2", "show", "associations", "format=Account,QOS", "where")
 """Asks for the accounts of the user whose name follows, `user=NAME`."""
