@@ -53,3 +53,15 @@ def test_a_run_trains_on_a_compute_node(client, hive):
     events = [json.loads(line) for line in out.splitlines()]
     assert events[-1]["state"] == "succeeded", out + err
     assert ledger(hive)[0].split()[:3] == ["from", "0", "node1"]
+
+
+def test_a_batch_runs_on_a_cluster(client, hive):
+    """Each item's job is submitted by an agent of its own, and judged at once by another that has just asked the queue."""
+    hive.ssh("touch", "enough")
+    client.script(
+        'host = ["hive"]\nprofile = "cpu"\ncommand = ["python", "train.py", "{x}"]\n[matrix]\nx = [1, 2, 3]\n',
+        "b.toml",
+    )
+    done = client.run("batch", "b.toml", "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 items: 3 succeeded" in done.stderr

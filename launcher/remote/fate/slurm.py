@@ -60,6 +60,12 @@ class Slurm(Fate):
             return {run.id: _silent(run, str(error)) for run in runs}
         submissions = {run.id: slurm_submission.read(run) for run in runs}
         jobs = {run.id: _job_of(run, submissions[run.id], queue) for run in runs}
+        if any(job not in queue and job not in self._history for job in jobs.values() if job is not None):
+            # Another agent may have submitted it since the queue was asked.
+            try:
+                queue = {job.id: job for job in slurm_jobs.parse_queue(self._queue.answer_now())}
+            except SilentError as error:
+                return {run.id: _silent(run, str(error)) for run in runs}
         self._look_up([job for job in jobs.values() if job is not None and job not in queue])
         return {run.id: self._verdict(run, submissions[run.id], jobs[run.id], queue) for run in runs}
 
