@@ -7,6 +7,7 @@ processes and locks nobody sees from here. What decides is the scheduler's word,
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..record.rundir import TERMINAL, Run
@@ -46,6 +47,7 @@ class Slurm(Fate):
         """Ask nothing yet."""
         self._queue = Question(slurm_jobs.QUEUE, KEPT_S, WAIT_S, SILENCE_S)
         self._history: Dict[str, Optional[Job]] = {}
+        self._accounts_silent_until_s = 0.0
 
     def place_id(self) -> str:
         """Return the id of the cluster that this machine belongs to."""
@@ -54,18 +56,15 @@ class Slurm(Fate):
 
     def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
         """Ask the queue once for all runs, and accounting once for those whose jobs it has forgotten."""
+        submissions = {run.id: slurm_submission.read(run) for run in runs}
         try:
-            queue = {job.id: job for job in slurm_jobs.parse_queue(self._queue.answer())}
+            queue = _by_id(self._queue.answer())
+            jobs = {run.id: _job_of(run, submissions[run.id], queue) for run in runs}
+            if any(job not in queue and job not in self._history for job in jobs.values() if job is not None):
+                # Another agent may have submitted it since the queue was asked.
+                queue = _by_id(self._queue.answer_now())
         except SilentError as error:
             return {run.id: _silent(run, str(error)) for run in runs}
-        submissions = {run.id: slurm_submission.read(run) for run in runs}
-        jobs = {run.id: _job_of(run, submissions[run.id], queue) for run in runs}
-        if any(job not in queue and job not in self._history for job in jobs.values() if job is not None):
-            # Another agent may have submitted it since the queue was asked.
-            try:
-                queue = {job.id: job for job in slurm_jobs.parse_queue(self._queue.answer_now())}
-            except SilentError as error:
-                return {run.id: _silent(run, str(error)) for run in runs}
         self._look_up([job for job in jobs.values() if job is not None and job not in queue])
         return {run.id: self._verdict(run, submissions[run.id], jobs[run.id], queue) for run in runs}
 
@@ -130,8 +129,7 @@ class Slurm(Fate):
 
     def _ask_for_job(self, run: Run) -> Optional[Job]:
         """Return the job of a run if the queue has it, None if it has ended. Raises SilentError."""
-        jobs = slurm_jobs.parse_queue(self._queue.answer_now())
-        queue = {job.id: job for job in jobs}
+        queue = _by_id(self._queue.answer_now())
         job_id = _job_of(run, slurm_submission.read(run), queue)
         job = queue.get(job_id or "")
         return job if job is not None and not slurm_jobs.has_ended(job) else None
@@ -143,11 +141,12 @@ class Slurm(Fate):
     def _look_up(self, missing: List[str]) -> None:
         """Ask accounting for jobs that the queue has forgotten; what has ended does not change."""
         fresh = [job for job in missing if job not in self._history]
-        if not fresh:
+        if not fresh or time.monotonic() < self._accounts_silent_until_s:
             return
         try:
             answer = ask([*slurm_jobs.HISTORY, ",".join(fresh)])
         except SilentError:
+            self._accounts_silent_until_s = time.monotonic() + SILENCE_S
             return
         found = slurm_jobs.parse_history(answer.text) if answer.code == 0 else {}
         self._history.update({job: found.get(job) for job in fresh})
@@ -169,6 +168,8 @@ class Slurm(Fate):
             verdict = slurm_jobs.judge_history(job, has_begun=has_begun)
         elif noted is not None and noted.id == job_id:
             verdict = slurm_jobs.judge(noted, has_begun=has_begun)
+        elif job_id not in self._history:
+            return _silent(run, "sacct does not say what became of its job %s" % job_id)
         else:
             verdict = Verdict(GONE, {"service": "Slurm has forgotten its job %s" % job_id})
         if verdict.fate == GONE and not has_begun and not verdict.state:
@@ -183,6 +184,10 @@ class Slurm(Fate):
 
 
 FATE = Slurm()
+
+
+def _by_id(answer: str) -> Dict[str, Job]:
+    return {job.id: job for job in slurm_jobs.parse_queue(answer)}
 
 
 def _job_of(run: Run, submission: Submission, queue: Dict[str, Job]) -> Optional[str]:
