@@ -95,7 +95,12 @@ def _adopter(text: bytes) -> Optional[Tuple[int, str]]:
 def words_of_adopter() -> str:
     """Return the value of OF_ADOPTER for what this process starts, which must have no threads; empty if it is not known."""
     adopter = process.adopter()
-    return "%d.%s" % (adopter.pid, adopter.start) if adopter is not None else ""
+    return as_adopter(adopter) if adopter is not None else ""
+
+
+def as_adopter(adopter: process.Process) -> str:
+    """Return the value of OF_ADOPTER for a process that adopts orphans."""
+    return "%d.%s" % (adopter.pid, adopter.start)
 
 
 def is_as_read(table: Sequence[ProcessEntry], pids: Collection[int]) -> bool:
