@@ -24,18 +24,21 @@ ledger = os.path.expanduser("~/ledger-" + os.environ["LAUNCH_RUN"])
 def note(word):
     with open(ledger, "a") as file:
         file.write(f"{word}\\n")
-if os.path.exists(os.path.expanduser("~/deaf")):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+asked = []
+is_deaf = os.path.exists(os.path.expanduser("~/deaf"))
+signal.signal(signal.SIGTERM, signal.SIG_IGN if is_deaf else lambda *_: asked.append(1))
 note(f"from {begin} on {os.uname().nodename} with {os.environ.get('CUDA_VISIBLE_DEVICES')}")
 for step in range(begin + 1, 100_001):
     time.sleep(0.05)
     worker.log(step, loss=1.0 / step)
     note(step)
-    if step % 5 == 0 or worker.stopping():
+    stops = asked or os.path.exists(os.path.expanduser("~/enough"))
+    if step % 5 == 0 or stops:
         worker.save(step, lambda folder: open(os.path.join(folder, "step"), "w").write(str(step)))
-    if worker.stopping() or os.path.exists(os.path.expanduser("~/enough")):
+    if stops:
         break
-worker.done(step)
+if not asked:
+    worker.done(step)
 """
 
 
@@ -79,6 +82,13 @@ class Hive:
         said = self.cluster.ssh("squeue", "--me", "-h", "--states=all", "-o", "%i %T %j")
         rows = (line.split() for line in said.splitlines())
         return [(job, state) for job, state, name in rows if name == f"launch-{run}"]
+
+    def saved(self, run):
+        """The steps of a run's checkpoints, as its files say it."""
+        script = (
+            f"find .launch/runs/{run} -path '*/checkpoints/*' -name step -exec sh -c 'cat {{}}; echo' ';'"
+        )
+        return sorted(map(int, self.cluster.ssh("sh", "-c", script).split()))
 
     def steps(self, job):
         """The names of the steps of a job, but for its script."""
@@ -220,3 +230,122 @@ def test_a_queued_run(hive):
     refused = hive.client.run("exec", run, "--", "true")
     assert refused.returncode == 4
     assert "its files are there" in refused.stderr
+
+
+def test_stop_saves_and_ends_the_job(lone):
+    """The last step is saved; the job has completed, and was not cancelled."""
+    run = lone.start()
+    lone.trains(run)
+    said = lone.client.ok("stop", run)
+    assert "stopped: by-user" in said
+    last = int(lone.ledger(run)[-1])
+    assert f"step {last}" in said
+    assert lone.saved(run)[-1] == last
+    until(lambda: [state for _, state in lone.jobs(run)] == ["COMPLETED"], "the job to end")
+
+
+def test_stop_now_cancels_the_job(lone):
+    """It saves nothing more, and a training that ignores SIGTERM ends too."""
+    lone.cluster.ssh("touch", "deaf")
+    run = lone.start()
+    lone.trains(run)
+    assert "stopped: by-user-now" in lone.client.ok("stop", "--now", run)
+    until(lambda: [state for _, state in lone.jobs(run)] == ["CANCELLED"], "the job to end")
+    steps = len(lone.ledger(run))
+    assert lone.saved(run)[-1] <= steps
+    assert lone.row(run)["state"] == "stopped"
+
+
+def test_stop_of_a_training_that_ignores_it(lone):
+    """It is killed after the grace of its plan, and the run has stopped as its user wished."""
+    lone.cluster.ssh("touch", "deaf")
+    run = lone.start("--set", "stop_grace_s=2")
+    lone.trains(run)
+    assert "stopped: by-user" in lone.client.ok("stop", run)
+    until(lambda: all(state in ("COMPLETED", "CANCELLED") for _, state in lone.jobs(run)), "the job to end")
+
+
+def test_stop_of_an_agent_that_hears_nothing(lone):
+    """The job is cancelled after the grace: nothing of it is left, and the run has stopped as its user wished."""
+    run = lone.start("--set", "stop_grace_s=2")
+    lone.trains(run)
+    node = lone.node(run)
+    node.enter("sh", "-c", f"kill -STOP $(pgrep -f '[s]upervise.*{run}') $(pgrep -f '[t]rain.py')")
+    assert "stopped: by-user" in lone.client.ok("stop", run)
+    until(lambda: [state for _, state in lone.jobs(run)] == ["CANCELLED"], "the job to end")
+
+
+@pytest.mark.long
+def test_stop_while_the_controller_is_silent(lone):
+    """A run that trains hears of it through its folder; of one that waits, it is said that nobody knows, and what to type."""
+    queued = lone.start(*LATER)
+    run = lone.start()
+    lone.trains(run)
+    with lone.cluster.silent_controller():
+        assert "stopped: by-user" in lone.client.ok("stop", run)
+        began = time.monotonic()
+        for words in (("stop", queued), ("stop", "--now", queued)):
+            done = lone.client.run(*words)
+            assert done.returncode == 4
+            assert "Slurm does not answer" in done.stderr
+            assert "launch ps --host hive" in done.stderr
+        assert time.monotonic() - began < 60
+    assert "stopped: by-user" in lone.client.ok("stop", queued)
+    assert [state for _, state in lone.jobs(queued)] == ["CANCELLED"]
+
+
+# a submission without an answer, and one that is refused
+
+LOST = {
+    "says nothing": '/usr/bin/sbatch "$@" >/dev/null',
+    "is killed": '/usr/bin/sbatch "$@" >/dev/null; kill -9 $$',
+    "fails": '/usr/bin/sbatch "$@" >/dev/null; echo "sbatch: error: Unable to contact" >&2; exit 1',
+    "hangs": '/usr/bin/sbatch "$@" >/dev/null; sleep 100',
+}
+"""How an `sbatch` ends whose job was submitted, in a shell."""
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=pytest.mark.long if how == "hangs" else ()) for how in LOST]
+)
+def test_a_lost_answer_of_sbatch(hive, how):
+    """The job is found again, and no other is submitted: not when somebody asks for the run to go on, either."""
+    with hive.cluster.logins[0].wrapped("sbatch", LOST[how]):
+        run = hive.start(*LATER)
+    assert [job for job, _ in hive.jobs(run)] == [hive.job(run)]
+    hive.client.run("recover", run)
+    assert [job for job, _ in hive.jobs(run)] == [hive.job(run)]
+    assert "stopped: by-user" in hive.client.ok("stop", run)
+    assert [state for _, state in hive.jobs(run)] == ["CANCELLED"]
+
+
+@pytest.mark.long
+def test_a_job_that_appears_late_is_the_runs_own(hive):
+    """The launch says that nobody knows, and keeps the run; the job takes it up when it begins."""
+    late = (
+        '(sleep 15; /usr/bin/sbatch "$@" <$HOME/script) >/dev/null 2>&1 & cat >$HOME/script; sleep 1; exit 9'
+    )
+    with hive.cluster.logins[0].wrapped("sbatch", late):
+        done = hive.client.run("--detach", *hive.words())
+        assert done.returncode == 4
+        assert "whether the job was submitted is not known" in done.stderr
+        run = max(path.name for path in hive.client.runs.glob("[0-9]*"))
+        assert f"launch stop {run.rpartition('-')[2]}" in done.stderr
+        row = hive.row(run)
+        assert row["state"] == "reserved"
+        assert "may still appear" in row["evidence"]["service"]
+        hive.trains(run)
+    assert [(job, state) for job, state in hive.jobs(run)] == [(hive.job(run), "RUNNING")]
+    assert "stopped: by-user" in hive.client.ok("stop", run)
+
+
+def test_what_slurm_refuses(hive):
+    """Its own words are shown, with exit code 3; nothing is left of the run on the cluster or here."""
+    before = {path.name for path in hive.client.runs.glob("[0-9]*")}
+    there = hive.cluster.ssh("ls", ".launch/runs").split()
+    with hive.cluster.logins[0].wrapped("sbatch", 'exec /usr/bin/sbatch "$@" --partition=none'):
+        done = hive.client.run("--detach", *hive.words())
+    assert done.returncode == 3
+    assert "invalid partition specified: none" in done.stderr
+    assert {path.name for path in hive.client.runs.glob("[0-9]*")} == before
+    until(lambda: hive.cluster.ssh("ls", ".launch/runs").split() == there, "the run to be cleared away")

@@ -19,6 +19,8 @@ from .slurm_submission import Submission
 PLACE = "slurm:"
 """What the id of a cluster's place begins with; the name of the cluster follows."""
 KEPT_S, WAIT_S, SILENCE_S = 2.0, 3.0, 30.0
+MOST_S = 8.0
+"""How long a person waits for an answer that a stop, or a command beside a run, needs."""
 BESIDE = (
     "--overlap",
     "--nodes=1",
@@ -123,7 +125,7 @@ class Slurm(Fate):
 
     def _ask_for_job(self, run: Run) -> Optional[Job]:
         """Return the job of a run if the queue has it, None if it has ended. Raises SilentError."""
-        jobs = slurm_jobs.parse_queue(self._queue.answer_now())
+        jobs = slurm_jobs.parse_queue(self._queue.answer_now(MOST_S))
         queue = {job.id: job for job in jobs}
         job_id = _job_of(run, slurm_submission.read(run), queue)
         job = queue.get(job_id or "")
@@ -188,4 +190,4 @@ def _has_begun(run: Run) -> bool:
 
 def _silent(run: Run, words: str) -> Verdict:
     state = "resuming" if _has_begun(run) else "reserved"
-    return Verdict(SILENT, {"service": words}, words, state)
+    return Verdict(SILENT, {"service": words, "silent": True}, words, state)
