@@ -11,6 +11,7 @@ import time
 
 import pytest
 from testbed.client import Client, until
+from testbed.link import Link
 from testbed.screen import Screen
 
 pytestmark = pytest.mark.testbed
@@ -45,11 +46,12 @@ if not asked:
 class Hive:
     """A client of the cluster `hive`, and what its witnesses say."""
 
-    def __init__(self, client, cluster, name="hive", **settings):
-        self.client, self.cluster, self.name = client, cluster, name
-        table = cluster.logins[0].table(name)
-        more = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
-        (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\npartition = "batch"\n{more}')
+    name = "hive"
+
+    def __init__(self, client, cluster, **reached):
+        self.client, self.cluster = client, cluster
+        table = cluster.logins[0].table(self.name, **reached)
+        (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\npartition = "batch"\n')
         client.script(STEPS)
 
     def words(self, *more):
@@ -265,6 +267,7 @@ def test_stop_of_a_training_that_ignores_it(lone):
     until(lambda: all(state in ("COMPLETED", "CANCELLED") for _, state in lone.jobs(run)), "the job to end")
 
 
+@pytest.mark.long
 def test_stop_of_an_agent_that_hears_nothing(lone):
     """The job is cancelled after the grace: nothing of it is left, and the run has stopped as its user wished."""
     run = lone.start("--set", "stop_grace_s=2")
@@ -349,3 +352,35 @@ def test_what_slurm_refuses(hive):
     assert "invalid partition specified: none" in done.stderr
     assert {path.name for path in hive.client.runs.glob("[0-9]*")} == before
     until(lambda: hive.cluster.ssh("ls", ".launch/runs").split() == there, "the run to be cleared away")
+
+
+# two login nodes
+
+
+def test_each_login_node_may_serve(client, slurm, tmp_path):
+    """A run that was launched through one of two behind a name is listed, followed, entered, stopped and resumed through the other."""
+    slurm.ssh("rm", "-rf", "enough", "deaf")
+    one, two = slurm.logins
+    with Link(one.address, 22) as link:
+        key = one.known_hosts.read_text().partition(" ")[2]
+        known = tmp_path / "known_hosts"
+        known.write_text(f"[{link.address}]:{link.port} {key}")
+        hive = Hive(client, slurm, address=link.address, port=link.port, known_hosts=str(known))
+        run = hive.start()
+        hive.trains(run)
+        link.lead_to(two.address, 22)
+        assert (hive.row(run)["state"], hive.row(run)["trouble"]) == ("running", None)
+        follower = client.start("attach", run, "--json")
+        until(lambda: "loss" in follower.stdout.readline(), "a step at the follower")
+        assert "agent.pyz serve" in two.enter("ps", "ax", "-o", "args")
+        assert client.ok("exec", run, "--", "hostname").strip() == hive.node(run).name
+        assert "stopped: by-user" in client.ok("stop", run)
+        assert follower.wait(timeout=30) != 0
+        last = int(hive.ledger(run)[-1])
+        assert client.ok("logs", run) == ""
+        child = client.ok("resume", run, "--detach").split()[-1]
+        hive.trains(child)
+        assert hive.ledger(child)[0].startswith(f"from {last} ")
+        link.lead_to(one.address, 22)
+        assert hive.row(child)["state"] == "running"
+        assert "stopped: by-user-now" in client.ok("stop", "--now", child)
