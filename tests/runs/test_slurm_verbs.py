@@ -48,9 +48,9 @@ class Hive:
 
     name = "hive"
 
-    def __init__(self, client, cluster, **reached):
+    def __init__(self, client, cluster, login=0, **reached):
         self.client, self.cluster = client, cluster
-        table = cluster.logins[0].table(self.name, **reached)
+        table = cluster.logins[login].table(self.name, **reached)
         (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\npartition = "batch"\n')
         client.script(STEPS)
 
@@ -328,11 +328,12 @@ def test_a_job_that_appears_late_is_the_runs_own(hive):
     late = (
         '(sleep 15; /usr/bin/sbatch "$@" <$HOME/script) >/dev/null 2>&1 & cat >$HOME/script; sleep 1; exit 9'
     )
+    before = {path.name for path in hive.client.runs.glob("[0-9]*")}
     with hive.cluster.logins[0].wrapped("sbatch", late):
         done = hive.client.run("--detach", *hive.words())
         assert done.returncode == 4
         assert "whether the job was submitted is not known" in done.stderr
-        run = max(path.name for path in hive.client.runs.glob("[0-9]*"))
+        (run,) = {path.name for path in hive.client.runs.glob("[0-9]*")} - before
         assert f"launch stop {run.rpartition('-')[2]}" in done.stderr
         row = hive.row(run)
         assert row["state"] == "reserved"
@@ -384,3 +385,64 @@ def test_each_login_node_may_serve(client, slurm, tmp_path):
         link.lead_to(one.address, 22)
         assert hive.row(child)["state"] == "running"
         assert "stopped: by-user-now" in client.ok("stop", "--now", child)
+
+
+# a run that goes on in another job
+
+
+def _requeue_refused(hive, run):
+    """Have Slurm tell a run that its time is nearly up, and then refuse to start its job again."""
+    job = hive.job(run)
+    hive.cluster.ssh("scontrol", "update", f"JobId={job}", "Requeue=0")
+    hive.cluster.ssh("scancel", "--batch", "--signal=USR1", job)
+    until(lambda: hive.row(run)["state"] == "waiting", "the run to wait")
+    return job
+
+
+def test_two_clients_that_have_a_run_go_on(lone, tmp_path):
+    """One of them submits one job, through whichever login node; the run goes on from its last checkpoint with a card of the job."""
+    run = lone.start("--set", 'slurm.gres="gpu:2"')
+    lone.trains(run, 10)
+    first = _requeue_refused(lone, run)
+    row = lone.row(run)
+    assert (row["state"], row["reason"]) == ("waiting", "client")
+    assert "is not started again: " in row["evidence"]["service"]
+    assert "Requested operation is presently disabled" in row["evidence"]["service"]
+    lines = lone.ledger(run)
+    other = Hive(Client(tmp_path / "other"), lone.cluster, login=1)
+    both = [one.client.start("recover", run, "--host", "hive") for one in (lone, other)]
+    said = ["".join(process.communicate(timeout=60)) for process in both]
+    assert not any("Traceback" in text for text in said), said
+    assert [process.returncode for process in both] in ([0, 0], [0, 1], [1, 0]), said
+    lone.trains(run, len(lines) + 1)
+    assert lone.ledger(run)[len(lines)].split() == [
+        *("from", lines[-1], "on", lone.node(run).name, "with", "0,1")
+    ]
+    assert sorted(job for job, _ in lone.jobs(run)) == sorted([first, lone.job(run)])
+    assert lone.client.ok("exec", run, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES") == "0,1\n"
+
+
+def test_a_run_whose_job_died_and_one_whose_job_was_cancelled(lone):
+    """`attach` has the first go on in a new job; the second has stopped, and `resume` begins another run where it was."""
+    run = lone.start()
+    lone.trains(run, 5)
+    node = lone.node(run)
+    # As Slurm does with all of a job on a cluster that keeps jobs in cgroups.
+    node.enter("sh", "-c", "kill -9 $(pgrep -f '[j]ob.*RUN|[s]upervise.*RUN|[t]rain.py')".replace("RUN", run))
+    until(lambda: lone.row(run)["state"] == "interrupted", "the run to be interrupted")
+    before = len(lone.ledger(run))
+    follower = lone.client.start("attach", run)
+    lone.trains(run, before + 5)
+    assert len(lone.jobs(run)) == 2
+    lone.cluster.ssh("scancel", lone.job(run))
+    out, err = follower.communicate(timeout=60)
+    assert "cancelled-in-slurm" in out + err
+    row = lone.row(run)
+    assert (row["state"], row["reason"]) == ("stopped", "cancelled-in-slurm")
+    refused = lone.client.run("recover", run)
+    assert refused.returncode == 2
+    assert f"launch resume {run.rpartition('-')[2]}" in refused.stderr
+    assert len(lone.jobs(run)) == 2
+    child = lone.client.ok("resume", run, "--detach").split()[-1]
+    lone.trains(child)
+    assert lone.ledger(child)[0].startswith(f"from {lone.ledger(run)[-1]} ")
