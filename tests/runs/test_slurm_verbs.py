@@ -446,3 +446,80 @@ def test_a_run_whose_job_died_and_one_whose_job_was_cancelled(lone):
     child = lone.client.ok("resume", run, "--detach").split()[-1]
     lone.trains(child)
     assert lone.ledger(child)[0].startswith(f"from {lone.ledger(run)[-1]} ")
+
+
+# what is left over, and what is still needed
+
+
+def _submit(hive, name, comment, folder):
+    """Submit a job by hand that waits; return its id."""
+    flags = (
+        f"--job-name={name}",
+        f"--comment={comment}",
+        f"--chdir={folder}",
+        "--hold",
+        "--output=/dev/null",
+    )
+    return hive.cluster.submit("true", *flags)
+
+
+def test_sweep_ends_jobs_of_runs_that_have_ended(hive):
+    """And no others: not one that is called the same, not one of another root, not one that its run does not know."""
+    run = hive.start(*LATER)
+    hive.client.ok("stop", run)
+    folder = f"/home/ada/.launch/runs/{run}"
+    decoys = [
+        _submit(hive, f"launch-{run}", f"launch:{run}", "/home/ada"),
+        _submit(hive, f"launch-{run}", f"launch:{run}", f"/home/ada/.other/runs/{run}"),
+        _submit(hive, f"launch-{run}", "mine", folder),
+        _submit(hive, "launch-mine", f"launch:{run}", folder),
+        _submit(hive, f"launch-{run}", f"launch:{run}", folder),
+    ]
+    job = _submit(hive, f"launch-{run}", f"launch:{run}", folder)
+    record = f"{folder}/control/slurm.json"
+    known = json.loads(hive.cluster.ssh("cat", record))
+    text = json.dumps({**known, "jobs": [*known["jobs"], job]})
+    hive.cluster.ssh("sh", "-c", f"echo '{text}' >{record}")
+    shown = json.loads(hive.client.ok("sweep", "--host", "hive", "--dry-run", "--json"))["items"]
+    assert [(item["name"], item["run"], item["did"]) for item in shown] == [(job, run, "ended")]
+    assert hive.cluster.state(job) == "PENDING"
+    said = hive.client.ok("sweep", "--host", "hive")
+    assert f"job {job}" in said
+    assert "its run has ended" in said
+    assert hive.cluster.state(job) == "CANCELLED"
+    assert {hive.cluster.state(decoy) for decoy in decoys} == {"PENDING"}
+    hive.client.ok("rm", "--force", "--here", run)
+    assert f"job {decoys[-1]}" in hive.client.ok("sweep", "--host", "hive")
+    assert [hive.cluster.state(decoy) for decoy in decoys] == ["PENDING"] * 4 + ["CANCELLED"]
+    assert hive.row(hive.run)["state"] == "running"
+    hive.cluster.ssh("scancel", *decoys[:-1])
+
+
+NEWER_GC = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from launch_agent.host.garbage import Survey
+survey = Survey("/home/ada/.launch", "/home/ada/.launch/agent/fedcba9876543210")
+survey.look(lambda number: None)
+print(*[item["path"] for item in survey.garbage()])
+"""
+"""What `gc` would remove for a client whose agent is another one, by the path of an agent."""
+
+
+def test_a_queued_run_is_not_removed_and_keeps_what_it_needs(hive):
+    """`rm` says what to type; `gc` of a newer client leaves the agent that the job starts."""
+    run = hive.start(*LATER)
+    refused = hive.client.run("rm", "--force", run)
+    assert refused.returncode == 1
+    assert f"run {run} is reserved" in refused.stderr
+    assert f"launch stop {run.rpartition('-')[2]}" in refused.stderr
+    script = hive.cluster.ssh("scontrol", "write", "batch_script", hive.job(run), "-")
+    agent = next(word for word in script.split() if word.endswith("/agent.pyz"))
+    hive.cluster.ssh(
+        "sh", "-c", "mkdir .launch/agent/0123456789abcdef; touch -d '2 days ago' .launch/agent/*"
+    )
+    found = hive.cluster.ssh("python3", "-I", "-c", NEWER_GC, agent).split()
+    assert "agent/0123456789abcdef" in found
+    assert not agent.startswith(tuple(f"/home/ada/.launch/{path}/" for path in found))
+    hive.client.ok("stop", run)
+    hive.client.ok("rm", "--force", "--here", run)

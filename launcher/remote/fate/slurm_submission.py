@@ -154,7 +154,7 @@ def flags(run: Run) -> List[str]:
     return [
         *(str(flag) for flag in settings.get("flags") or ()),
         "--parsable",
-        "--job-name=launch-%s" % run.id,
+        "--job-name=%s" % slurm_jobs.name_of(run.id),
         "--comment=%s%s" % (slurm_jobs.COMMENT, run.id),
         "--output=%s" % run.slurm_log.replace("%", "%%"),
         "--chdir=%s" % run.path,
