@@ -507,7 +507,7 @@ print(*[item["path"] for item in survey.garbage()])
 
 
 def test_a_queued_run_is_not_removed_and_keeps_what_it_needs(hive):
-    """`rm` says what to type; `gc` of a newer client leaves the agent that the job starts."""
+    """`rm` says what to type; `gc` of a newer client leaves the agent that the job starts, which the run names."""
     run = hive.start(*LATER)
     refused = hive.client.run("rm", "--force", run)
     assert refused.returncode == 1
@@ -519,6 +519,8 @@ def test_a_queued_run_is_not_removed_and_keeps_what_it_needs(hive):
         "sh", "-c", "mkdir .launch/agent/0123456789abcdef; touch -d '2 days ago' .launch/agent/*"
     )
     found = hive.cluster.ssh("python3", "-I", "-c", NEWER_GC, agent).split()
+    named = hive.cluster.ssh("grep", "-rhoE", '"agent_folder": ?"[^"]*', f".launch/runs/{run}", check=False)
+    assert {line.rpartition('"')[2] for line in named.splitlines()} == {agent.rpartition("/")[0]}
     assert "agent/0123456789abcdef" in found
     assert not agent.startswith(tuple(f"/home/ada/.launch/{path}/" for path in found))
     hive.client.ok("stop", run)
