@@ -92,6 +92,12 @@ class Hive:
         )
         return sorted(map(int, self.cluster.ssh("sh", "-c", script).split()))
 
+    def end_jobs(self):
+        """End the jobs of this client's runs at once."""
+        for run in (path.name for path in self.client.runs.glob("[0-9]*")):
+            for words in (("--batch", "--signal=KILL"), ()):
+                self.cluster.ssh("scancel", *words, "--quiet", f"--name=launch-{run}", check=False)
+
     def steps(self, job):
         """The names of the steps of a job, but for its script."""
         said = self.cluster.ssh("squeue", "--steps", "-h", "-o", "%i %j")
@@ -117,10 +123,12 @@ def hive(tmp_path_factory, slurm_for_all):
 
 
 @pytest.fixture
-def lone(client, slurm):
-    """A client of the cluster that has nothing on it."""
-    slurm.ssh("rm", "-rf", "enough", "deaf")
-    return Hive(client, slurm)
+def lone(client, slurm_for_all):
+    """A client of the cluster that has nothing on it; the jobs of its runs are ended afterwards, and no others."""
+    slurm_for_all.ssh("rm", "-rf", "enough", "deaf")
+    made = Hive(client, slurm_for_all)
+    yield made
+    made.end_jobs()
 
 
 LATER = ("--set", 'slurm.extra=["--begin=now+1hour"]')
@@ -358,15 +366,14 @@ def test_what_slurm_refuses(hive):
 # two login nodes
 
 
-def test_each_login_node_may_serve(client, slurm, tmp_path):
+def test_each_login_node_may_serve(lone, tmp_path):
     """A run that was launched through one of two behind a name is listed, followed, entered, stopped and resumed through the other."""
-    slurm.ssh("rm", "-rf", "enough", "deaf")
-    one, two = slurm.logins
+    client, one, two = lone.client, *lone.cluster.logins
     with Link(one.address, 22) as link:
         key = one.known_hosts.read_text().partition(" ")[2]
         known = tmp_path / "known_hosts"
         known.write_text(f"[{link.address}]:{link.port} {key}")
-        hive = Hive(client, slurm, address=link.address, port=link.port, known_hosts=str(known))
+        hive = Hive(client, lone.cluster, address=link.address, port=link.port, known_hosts=str(known))
         run = hive.start()
         hive.trains(run)
         link.lead_to(two.address, 22)
