@@ -417,7 +417,7 @@ class _Preparation(_Part):
         self._channel.call("secrets", json.dumps(secrets).encode(), run=run)
 
     def start(self, run: str) -> None:
-        self._channel.call("start", run=run)
+        self._channel.call("start", run=run, deadline_s=SHORT_S)
 
     def hand_over(self, run: str) -> None:
         self._channel.call("hand_over", run=run)

@@ -22,7 +22,9 @@ def words(evidence: object) -> list[str]:
     if not isinstance(evidence, dict):
         return []
     other = {
-        key: value for key, value in evidence.items() if key not in ("class", "doubt", "on_end", *_DIAGNOSIS)
+        key: value
+        for key, value in evidence.items()
+        if key not in ("class", "doubt", "on_end", "silent", *_DIAGNOSIS)
     }
     if evidence.get("class") in _GIVEN_UP and other.get("signal") == SIGKILL:
         other = {**other, "signal": None, "launcher": "ended it (signal 9)"}
@@ -72,8 +74,11 @@ def not_sent(evidence: object) -> str | None:
 
 
 def why_silent(run: Summary | RunState) -> str | None:
-    """Return why the fate of a run is not known, e.g. because its engine does not answer; `None` if it is known."""
-    if run.state != State.RESUMING or run.evidence is None or "engine" not in run.evidence:
+    """Return why the fate of a run is not known, e.g. because its engine or cluster does not answer; `None` if it is known."""
+    if (
+        run.state not in (State.RESUMING, State.RESERVED)
+        or not {"engine", "silent"} & (run.evidence or {}).keys()
+    ):
         return None
     return ", ".join(words(run.evidence))
 

@@ -96,8 +96,8 @@ if TYPE_CHECKING:
 
 AUTO: Literal["auto"] = "auto"
 ID_TRIES = 5
-REFUSED_THERE = "refused"
-"""The agent's code for a start that the scheduler of its cluster has refused."""
+NOT_SUBMITTED, UNSETTLED = "not-submitted", "unsettled"
+"""The agent's codes for a job that Slurm has refused, and for one of which nobody knows whether Slurm has it."""
 WITHOUT_FACTS = "native"
 """The runtime of a preview whose host did not answer."""
 
@@ -594,9 +594,12 @@ def _start(runtime: Runtime, mirror: Mirror) -> None:
             is_taken = runtime.desk.preparation.take_back(mirror.run)
         if is_taken:
             shutil.rmtree(mirror.folder, ignore_errors=True)
-            if isinstance(error, AgentError) and error.code == REFUSED_THERE:
-                words = f"{error}\n  nothing was started, and no run is left: change what is asked for, and launch again"
+            if isinstance(error, AgentError) and error.code == NOT_SUBMITTED:
+                words = f"{error}\n  what the cluster has   launch probe --host {error.host}"
                 raise RefusedError(words) from error
+        elif isinstance(error, AgentError) and error.code == UNSETTLED:
+            words = f"{error}\n  look   launch ps     end it, if it has begun   launch stop {mirror.short}"
+            raise AgentError(error.host, error.code, words, error.values) from error
         elif isinstance(error, ServiceError):
             words = f"{error}\n  the run may have begun   launch attach {mirror.short}"
             raise type(error)(error.host, error.reason, words, error.retry_s) from error

@@ -19,10 +19,15 @@ from launcher.runtimes.runtime import Say
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.plan import Plan, Submission
-from launcher.values.record import RuntimeRecord, is_terminal
+from launcher.values.record import RuntimeRecord, Summary, is_terminal
 from launcher.values.text import printable
 
 IN_JOB = "job"
+LOOK_S = 0.2
+ENDING_S = 15.0
+"""How much longer than its grace a run may take to stop by itself: its agent ends what ignores it."""
+SILENT_S = 5.0
+"""How long Slurm may be silent before somebody who stops a run hears of that."""
 _HAVE = MAGIC + b"have\n"
 _READY = b"+"
 """What the agent's relay says once the port has answered."""
@@ -85,6 +90,29 @@ class Slurm(Native):
             _await_node(host, stream, say)
             with AgentDesk(Channel(host, Inside(host, stream, "job"))) as desk:
                 yield desk
+
+    def stop(self, run: str, grace_s: float) -> bool:
+        """Wait for the end of a run that was asked to stop. After its grace, if it has one, its job is cancelled.
+
+        Raises HostError if Slurm does not answer, so that nobody can say whether the run has ended.
+        """
+        began = time.monotonic()
+        while time.monotonic() < began + ENDING_S + grace_s:
+            summary = next(iter(self.desk.runs.summaries(run)), None)
+            if summary is None or is_terminal(summary.state):
+                return False
+            if _is_silent(summary) and time.monotonic() > began + SILENT_S:
+                raise self._unanswered(summary)
+            time.sleep(LOOK_S)
+        if grace_s:
+            self.desk.runs.wish(run, "stop", force=True)
+        return False
+
+    def _unanswered(self, summary: Summary) -> HostError:
+        host = self.desk.host
+        said = (summary.evidence or {}).get("service")
+        words = f"{host}: Slurm does not answer: {said}; {summary.run} ends as soon as its job hears of the wish, or begins"
+        return HostError(host, f"{words}\n  look again   launch ps --host {host}")
 
     @contextlib.contextmanager
     def inside(self, run: str) -> Iterator[Desk]:
@@ -162,6 +190,11 @@ def _await_node(host: str, stream: Stream, say: Say) -> None:
         line += piece
         if piece == b"\n":
             said, line = said + line, b""
+
+
+def _is_silent(summary: Summary) -> bool:
+    """Whether nobody can say what became of a run, because Slurm does not answer."""
+    return "silent" in (summary.evidence or {})
 
 
 RUNTIME = Slurm

@@ -22,6 +22,7 @@ from testbed.kaggle_state import Habits
 from testbed.lambda_cloud import LambdaCloud, lambda_cloud_for
 from testbed.lambda_machines import Instances
 from testbed.machine import remove_bridge
+from testbed.slurm_cluster import SlurmCluster
 from testbed.sshd import MissingPartError, SshHost
 
 from launcher.hosts.kaggle import Account
@@ -35,6 +36,7 @@ PLACES = (
     pytest.param("ssh_docker", marks=TESTBED),
     pytest.param("toy"),
     pytest.param("kaggle", marks=TESTBED),
+    pytest.param("slurm_job", marks=TESTBED),
     pytest.param("lambda_native", marks=TESTBED),
     pytest.param(
         "lambda_container", marks=(TESTBED, pytest.mark.long)
@@ -232,6 +234,28 @@ def kaggle(client: Client, tmp_path: Path) -> Iterator[Place]:
                 "resume_makes_a_child_that_continues": "likewise: nothing is left of a stopped run to continue from",
             },
         )
+
+
+@pytest.fixture
+def slurm_job(client: Client, slurm: SlurmCluster) -> Iterator[Place]:
+    """A cluster behind its login node, as a job on a compute node; its own queue is the witness."""
+    table = slurm.logins[0].table("hive")
+    (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\npartition = "batch"\n')
+
+    def jobs(run: str) -> list[str]:
+        rows = slurm.ssh("squeue", "--me", "--noheader", "--format=%i %T %j %k").splitlines()
+        return [row for row in rows if run in row]
+
+    yield Place(
+        client=client,
+        host="hive",
+        root="/home/ada/.launch",
+        on_host=slurm.ssh,
+        alive=jobs,
+        kept=jobs,
+        words=("--profile", "cpu"),
+    )
+    slurm.ssh("rm", "-rf", ".launch/runs")
 
 
 def _on_rented_machines(cloud: LambdaCloud, **more: object) -> Place:

@@ -11,6 +11,7 @@ import time
 
 import pytest
 from testbed.client import Client, until
+from testbed.link import Link
 from testbed.screen import Screen
 
 pytestmark = pytest.mark.testbed
@@ -24,29 +25,33 @@ ledger = os.path.expanduser("~/ledger-" + os.environ["LAUNCH_RUN"])
 def note(word):
     with open(ledger, "a") as file:
         file.write(f"{word}\\n")
-if os.path.exists(os.path.expanduser("~/deaf")):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+asked = []
+is_deaf = os.path.exists(os.path.expanduser("~/deaf"))
+signal.signal(signal.SIGTERM, signal.SIG_IGN if is_deaf else lambda *_: asked.append(1))
 note(f"from {begin} on {os.uname().nodename} with {os.environ.get('CUDA_VISIBLE_DEVICES')}")
 for step in range(begin + 1, 100_001):
     time.sleep(0.05)
     worker.log(step, loss=1.0 / step)
     note(step)
-    if step % 5 == 0 or worker.stopping():
+    stops = asked or os.path.exists(os.path.expanduser("~/enough"))
+    if step % 5 == 0 or stops:
         worker.save(step, lambda folder: open(os.path.join(folder, "step"), "w").write(str(step)))
-    if worker.stopping() or os.path.exists(os.path.expanduser("~/enough")):
+    if stops:
         break
-worker.done(step)
+if not asked:
+    worker.done(step)
 """
 
 
 class Hive:
     """A client of the cluster `hive`, and what its witnesses say."""
 
-    def __init__(self, client, cluster, name="hive", **settings):
-        self.client, self.cluster, self.name = client, cluster, name
-        table = cluster.logins[0].table(name)
-        more = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
-        (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\npartition = "batch"\n{more}')
+    name = "hive"
+
+    def __init__(self, client, cluster, login=0, **reached):
+        self.client, self.cluster = client, cluster
+        table = cluster.logins[login].table(self.name, **reached)
+        (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\npartition = "batch"\n')
         client.script(STEPS)
 
     def words(self, *more):
@@ -80,6 +85,19 @@ class Hive:
         rows = (line.split() for line in said.splitlines())
         return [(job, state) for job, state, name in rows if name == f"launch-{run}"]
 
+    def saved(self, run):
+        """The steps of a run's checkpoints, as its files say it."""
+        script = (
+            f"find .launch/runs/{run} -path '*/checkpoints/*' -name step -exec sh -c 'cat {{}}; echo' ';'"
+        )
+        return sorted(map(int, self.cluster.ssh("sh", "-c", script).split()))
+
+    def end_jobs(self):
+        """End the jobs of this client's runs at once."""
+        for run in (path.name for path in self.client.runs.glob("[0-9]*")):
+            for words in (("--batch", "--signal=KILL"), ()):
+                self.cluster.ssh("scancel", *words, "--quiet", f"--name=launch-{run}", check=False)
+
     def steps(self, job):
         """The names of the steps of a job, but for its script."""
         said = self.cluster.ssh("squeue", "--steps", "-h", "-o", "%i %j")
@@ -105,10 +123,12 @@ def hive(tmp_path_factory, slurm_for_all):
 
 
 @pytest.fixture
-def lone(client, slurm):
-    """A client of the cluster that has nothing on it."""
-    slurm.ssh("rm", "-rf", "enough", "deaf")
-    return Hive(client, slurm)
+def lone(client, slurm_for_all):
+    """A client of the cluster that has nothing on it; the jobs of its runs are ended afterwards, and no others."""
+    slurm_for_all.ssh("rm", "-rf", "enough", "deaf")
+    made = Hive(client, slurm_for_all)
+    yield made
+    made.end_jobs()
 
 
 LATER = ("--set", 'slurm.extra=["--begin=now+1hour"]')
@@ -220,3 +240,295 @@ def test_a_queued_run(hive):
     refused = hive.client.run("exec", run, "--", "true")
     assert refused.returncode == 4
     assert "its files are there" in refused.stderr
+
+
+def test_stop_saves_and_ends_the_job(lone):
+    """The last step is saved; the job has completed, and was not cancelled."""
+    run = lone.start()
+    lone.trains(run)
+    said = lone.client.ok("stop", run)
+    assert "stopped: by-user" in said
+    last = int(lone.ledger(run)[-1])
+    assert f"step {last}" in said
+    assert lone.saved(run)[-1] == last
+    until(lambda: [state for _, state in lone.jobs(run)] == ["COMPLETED"], "the job to end")
+
+
+def test_stop_now_cancels_the_job(lone):
+    """It saves nothing more, and a training that ignores SIGTERM ends too."""
+    lone.cluster.ssh("touch", "deaf")
+    run = lone.start()
+    lone.trains(run)
+    assert "stopped: by-user-now" in lone.client.ok("stop", "--now", run)
+    until(lambda: [state for _, state in lone.jobs(run)] == ["CANCELLED"], "the job to end")
+    steps = len(lone.ledger(run))
+    assert lone.saved(run)[-1] <= steps
+    assert lone.row(run)["state"] == "stopped"
+
+
+def test_stop_of_a_training_that_ignores_it(lone):
+    """It is killed after the grace of its plan, and the run has stopped as its user wished."""
+    lone.cluster.ssh("touch", "deaf")
+    run = lone.start("--set", "stop_grace_s=2")
+    lone.trains(run)
+    assert "stopped: by-user" in lone.client.ok("stop", run)
+    until(lambda: all(state in ("COMPLETED", "CANCELLED") for _, state in lone.jobs(run)), "the job to end")
+
+
+@pytest.mark.long
+def test_stop_of_an_agent_that_hears_nothing(lone):
+    """The job is cancelled after the grace: nothing of it is left, and the run has stopped as its user wished."""
+    run = lone.start("--set", "stop_grace_s=2")
+    lone.trains(run)
+    node = lone.node(run)
+    node.enter("sh", "-c", f"kill -STOP $(pgrep -f '[s]upervise.*{run}') $(pgrep -f '[t]rain.py')")
+    assert "stopped: by-user" in lone.client.ok("stop", run)
+    until(lambda: [state for _, state in lone.jobs(run)] == ["CANCELLED"], "the job to end")
+
+
+@pytest.mark.long
+def test_stop_while_the_controller_is_silent(lone):
+    """A run that trains hears of it through its folder; of one that waits, it is said that nobody knows, and what to type."""
+    queued = lone.start(*LATER)
+    run = lone.start()
+    lone.trains(run)
+    with lone.cluster.silent_controller():
+        assert "stopped: by-user" in lone.client.ok("stop", run)
+        began = time.monotonic()
+        for words in (("stop", queued), ("stop", "--now", queued)):
+            done = lone.client.run(*words)
+            assert done.returncode == 4
+            assert "Slurm does not answer" in done.stderr
+            assert "launch ps --host hive" in done.stderr
+        assert time.monotonic() - began < 60
+    assert "stopped: by-user" in lone.client.ok("stop", queued)
+    assert [state for _, state in lone.jobs(queued)] == ["CANCELLED"]
+
+
+# a submission without an answer, and one that is refused
+
+LOST = {
+    "says nothing": '/usr/bin/sbatch "$@" >/dev/null',
+    "is killed": '/usr/bin/sbatch "$@" >/dev/null; kill -9 $$',
+    "fails": '/usr/bin/sbatch "$@" >/dev/null; echo "sbatch: error: Unable to contact" >&2; exit 1',
+    "hangs": '/usr/bin/sbatch "$@" >/dev/null; sleep 100',
+}
+"""How an `sbatch` ends whose job was submitted, in a shell."""
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=pytest.mark.long if how == "hangs" else ()) for how in LOST]
+)
+def test_a_lost_answer_of_sbatch(hive, how):
+    """The job is found again, and no other is submitted: not when somebody asks for the run to go on, either."""
+    with hive.cluster.logins[0].wrapped("sbatch", LOST[how]):
+        run = hive.start(*LATER)
+    assert [job for job, _ in hive.jobs(run)] == [hive.job(run)]
+    hive.client.run("recover", run)
+    assert [job for job, _ in hive.jobs(run)] == [hive.job(run)]
+    assert "stopped: by-user" in hive.client.ok("stop", run)
+    assert [state for _, state in hive.jobs(run)] == ["CANCELLED"]
+
+
+@pytest.mark.long
+def test_a_job_that_appears_late_is_the_runs_own(hive):
+    """The launch says that nobody knows, and keeps the run; the job takes it up when it begins."""
+    late = (
+        '(sleep 15; /usr/bin/sbatch "$@" <$HOME/script) >/dev/null 2>&1 & cat >$HOME/script; sleep 1; exit 9'
+    )
+    before = {path.name for path in hive.client.runs.glob("[0-9]*")}
+    with hive.cluster.logins[0].wrapped("sbatch", late):
+        done = hive.client.run("--detach", *hive.words())
+        assert done.returncode == 4
+        assert "whether the job was submitted is not known" in done.stderr
+        (run,) = {path.name for path in hive.client.runs.glob("[0-9]*")} - before
+        assert f"launch stop {run.rpartition('-')[2]}" in done.stderr
+        row = hive.row(run)
+        assert row["state"] == "reserved"
+        assert "may still appear" in row["evidence"]["service"]
+        hive.trains(run)
+    assert [(job, state) for job, state in hive.jobs(run)] == [(hive.job(run), "RUNNING")]
+    assert "stopped: by-user" in hive.client.ok("stop", run)
+
+
+def test_what_slurm_refuses(hive):
+    """Its own words are shown, with exit code 3; nothing is left of the run on the cluster or here."""
+    before = {path.name for path in hive.client.runs.glob("[0-9]*")}
+    there = hive.cluster.ssh("ls", ".launch/runs").split()
+    with hive.cluster.logins[0].wrapped("sbatch", 'exec /usr/bin/sbatch "$@" --partition=none'):
+        done = hive.client.run("--detach", *hive.words())
+    assert done.returncode == 3
+    assert "invalid partition specified: none" in done.stderr
+    assert {path.name for path in hive.client.runs.glob("[0-9]*")} == before
+    until(lambda: hive.cluster.ssh("ls", ".launch/runs").split() == there, "the run to be cleared away")
+
+
+# two login nodes
+
+
+def test_each_login_node_may_serve(lone, tmp_path):
+    """A run that was launched through one of two behind a name is listed, followed, entered, stopped and resumed through the other."""
+    client, one, two = lone.client, *lone.cluster.logins
+    with Link(one.address, 22) as link:
+        key = one.known_hosts.read_text().partition(" ")[2]
+        known = tmp_path / "known_hosts"
+        known.write_text(f"[{link.address}]:{link.port} {key}")
+        hive = Hive(client, lone.cluster, address=link.address, port=link.port, known_hosts=str(known))
+        run = hive.start()
+        hive.trains(run)
+        link.lead_to(two.address, 22)
+        assert (hive.row(run)["state"], hive.row(run)["trouble"]) == ("running", None)
+        follower = client.start("attach", run, "--json")
+        until(lambda: "loss" in follower.stdout.readline(), "a step at the follower")
+        assert "agent.pyz serve" in two.enter("ps", "ax", "-o", "args")
+        assert client.ok("exec", run, "--", "hostname").strip() == hive.node(run).name
+        assert "stopped: by-user" in client.ok("stop", run)
+        assert follower.wait(timeout=30) != 0
+        last = int(hive.ledger(run)[-1])
+        assert client.ok("logs", run) == ""
+        child = client.ok("resume", run, "--detach").split()[-1]
+        hive.trains(child)
+        assert hive.ledger(child)[0].startswith(f"from {last} ")
+        link.lead_to(one.address, 22)
+        assert hive.row(child)["state"] == "running"
+        assert "stopped: by-user-now" in client.ok("stop", "--now", child)
+
+
+# a run that goes on in another job
+
+
+def _requeue_refused(hive, run):
+    """Have Slurm tell a run that its time is nearly up, and then refuse to start its job again."""
+    job = hive.job(run)
+    hive.cluster.ssh("scontrol", "update", f"JobId={job}", "Requeue=0")
+    hive.cluster.ssh("scancel", "--batch", "--signal=USR1", job)
+    until(lambda: hive.row(run)["state"] == "waiting", "the run to wait")
+    return job
+
+
+def test_two_clients_that_have_a_run_go_on(lone, tmp_path):
+    """One of them submits one job, through whichever login node; the run goes on from its last checkpoint with a card of the job."""
+    run = lone.start("--set", 'slurm.gres="gpu:2"')
+    lone.trains(run, 10)
+    first = _requeue_refused(lone, run)
+    row = lone.row(run)
+    assert (row["state"], row["reason"]) == ("waiting", "client")
+    assert "is not started again: " in row["evidence"]["service"]
+    assert "Requested operation is presently disabled" in row["evidence"]["service"]
+    lines = lone.ledger(run)
+    other = Hive(Client(tmp_path / "other"), lone.cluster, login=1)
+    both = [one.client.start("recover", run, "--host", "hive") for one in (lone, other)]
+    said = ["".join(process.communicate(timeout=60)) for process in both]
+    assert not any("Traceback" in text for text in said), said
+    assert [process.returncode for process in both] in ([0, 0], [0, 1], [1, 0]), said
+    lone.trains(run, len(lines) + 1)
+    assert lone.ledger(run)[len(lines)].split() == [
+        *("from", lines[-1], "on", lone.node(run).name, "with", "0,1")
+    ]
+    assert sorted(job for job, _ in lone.jobs(run)) == sorted([first, lone.job(run)])
+    assert lone.client.ok("exec", run, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES") == "0,1\n"
+
+
+def test_a_run_whose_job_died_and_one_whose_job_was_cancelled(lone):
+    """`attach` has the first go on in a new job; the second has stopped, and `resume` begins another run where it was."""
+    run = lone.start()
+    lone.trains(run, 5)
+    node = lone.node(run)
+    # As Slurm does with all of a job on a cluster that keeps jobs in cgroups.
+    node.enter("sh", "-c", "kill -9 $(pgrep -f '[j]ob.*RUN|[s]upervise.*RUN|[t]rain.py')".replace("RUN", run))
+    until(lambda: lone.row(run)["state"] == "interrupted", "the run to be interrupted")
+    before = len(lone.ledger(run))
+    follower = lone.client.start("attach", run)
+    lone.trains(run, before + 5)
+    assert len(lone.jobs(run)) == 2
+    lone.cluster.ssh("scancel", lone.job(run))
+    out, err = follower.communicate(timeout=60)
+    assert "cancelled-in-slurm" in out + err
+    row = lone.row(run)
+    assert (row["state"], row["reason"]) == ("stopped", "cancelled-in-slurm")
+    refused = lone.client.run("recover", run)
+    assert refused.returncode == 2
+    assert f"launch resume {run.rpartition('-')[2]}" in refused.stderr
+    assert len(lone.jobs(run)) == 2
+    child = lone.client.ok("resume", run, "--detach").split()[-1]
+    lone.trains(child)
+    assert lone.ledger(child)[0].startswith(f"from {lone.ledger(run)[-1]} ")
+
+
+# what is left over, and what is still needed
+
+
+def _submit(hive, name, comment, folder):
+    """Submit a job by hand that waits; return its id."""
+    flags = (
+        f"--job-name={name}",
+        f"--comment={comment}",
+        f"--chdir={folder}",
+        "--hold",
+        "--output=/dev/null",
+    )
+    return hive.cluster.submit("true", *flags)
+
+
+def test_sweep_ends_jobs_of_runs_that_have_ended(hive):
+    """And no others: not one that is called the same, not one of another root, not one that its run does not know."""
+    run = hive.start(*LATER)
+    hive.client.ok("stop", run)
+    folder = f"/home/ada/.launch/runs/{run}"
+    decoys = [
+        _submit(hive, f"launch-{run}", f"launch:{run}", "/home/ada"),
+        _submit(hive, f"launch-{run}", f"launch:{run}", f"/home/ada/.other/runs/{run}"),
+        _submit(hive, f"launch-{run}", "mine", folder),
+        _submit(hive, "launch-mine", f"launch:{run}", folder),
+        _submit(hive, f"launch-{run}", f"launch:{run}", folder),
+    ]
+    job = _submit(hive, f"launch-{run}", f"launch:{run}", folder)
+    record = f"{folder}/control/slurm.json"
+    known = json.loads(hive.cluster.ssh("cat", record))
+    text = json.dumps({**known, "jobs": [*known["jobs"], job]})
+    hive.cluster.ssh("sh", "-c", f"echo '{text}' >{record}")
+    shown = json.loads(hive.client.ok("sweep", "--host", "hive", "--dry-run", "--json"))["items"]
+    assert [(item["name"], item["run"], item["did"]) for item in shown] == [(job, run, "ended")]
+    assert hive.cluster.state(job) == "PENDING"
+    said = hive.client.ok("sweep", "--host", "hive")
+    assert f"job {job}" in said
+    assert "its run has ended" in said
+    assert hive.cluster.state(job) == "CANCELLED"
+    assert {hive.cluster.state(decoy) for decoy in decoys} == {"PENDING"}
+    hive.client.ok("rm", "--force", "--here", run)
+    assert f"job {decoys[-1]}" in hive.client.ok("sweep", "--host", "hive")
+    assert [hive.cluster.state(decoy) for decoy in decoys] == ["PENDING"] * 4 + ["CANCELLED"]
+    assert hive.row(hive.run)["state"] == "running"
+    hive.cluster.ssh("scancel", *decoys[:-1])
+
+
+NEWER_GC = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from launch_agent.host.garbage import Survey
+survey = Survey("/home/ada/.launch", "/home/ada/.launch/agent/fedcba9876543210")
+survey.look(lambda number: None)
+print(*[item["path"] for item in survey.garbage()])
+"""
+"""What `gc` would remove for a client whose agent is another one, by the path of an agent."""
+
+
+def test_a_queued_run_is_not_removed_and_keeps_what_it_needs(hive):
+    """`rm` says what to type; `gc` of a newer client leaves the agent that the job starts, which the run names."""
+    run = hive.start(*LATER)
+    refused = hive.client.run("rm", "--force", run)
+    assert refused.returncode == 1
+    assert f"run {run} is reserved" in refused.stderr
+    assert f"launch stop {run.rpartition('-')[2]}" in refused.stderr
+    script = hive.cluster.ssh("scontrol", "write", "batch_script", hive.job(run), "-")
+    agent = next(word for word in script.split() if word.endswith("/agent.pyz"))
+    hive.cluster.ssh(
+        "sh", "-c", "mkdir .launch/agent/0123456789abcdef; touch -d '2 days ago' .launch/agent/*"
+    )
+    found = hive.cluster.ssh("python3", "-I", "-c", NEWER_GC, agent).split()
+    named = hive.cluster.ssh("grep", "-rhoE", '"agent_folder": ?"[^"]*', f".launch/runs/{run}", check=False)
+    assert {line.rpartition('"')[2] for line in named.splitlines()} == {agent.rpartition("/")[0]}
+    assert "agent/0123456789abcdef" in found
+    assert not agent.startswith(tuple(f"/home/ada/.launch/{path}/" for path in found))
+    hive.client.ok("stop", run)
+    hive.client.ok("rm", "--force", "--here", run)

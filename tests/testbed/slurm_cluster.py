@@ -155,6 +155,20 @@ class SlurmMachine(Machine):
             program.unlink()
             cards.close()
 
+    @contextlib.contextmanager
+    def wrapped(self, program: str, script: str) -> Iterator[None]:
+        """Let a login node find this shell script before a program of Slurm's, which it may start as /usr/bin/NAME, for a while."""
+        self.programs.mkdir(exist_ok=True)
+        path = self.programs / program
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        self.enter("mount", "--bind", str(self.programs), "/usr/local/bin")
+        try:
+            yield
+        finally:
+            self.enter("umount", "--lazy", "/usr/local/bin")
+            path.unlink()
+
     def _connect(self) -> None:
         self._join(self._cluster.nodes_bridge, "eth1", f"{_NODES_NETWORK}.{self._number}")
         if self.is_login:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import importlib
 import re
 from abc import ABC, abstractmethod
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..record.rundir import Run
 from ..system import process
@@ -52,6 +52,17 @@ class Verdict(NamedTuple):
     words: str = ""
     state: str = ""
     reason: Optional[str] = None
+
+
+class Stray(NamedTuple):
+    """A thing that was started for a run and that no run needs: what it is, its name, its run, and why it is not needed."""
+
+    kind: str
+    name: str
+    run: str
+    why: str
+    end: Callable[[], bool]
+    """Ends it; returns whether that was done."""
 
 
 class StartError(Exception):
@@ -143,6 +154,16 @@ class Fate(ABC):
         """Say in one clause why the agent of a run does not move; empty if that is not known."""
         return ""
 
+    def remaining(self, run: Run) -> str:
+        """Say in one clause what still runs of a run that has ended, where its processes are not seen; empty if nothing does."""
+        del run
+        return ""
+
+    def strays(self, root: str) -> List[Stray]:
+        """Return what keeps runs below a root although no run there needs it."""
+        del root
+        return []
+
     def left(self, run: Run) -> str:
         """Say in one clause what is left of a run that was not ended completely; empty if nothing is."""
         verdict = self.judge([run])[run.id]
@@ -171,6 +192,11 @@ def fate_of(kind: str) -> Fate:
 def is_known(kind: str) -> bool:
     """Whether this agent has a module for a kind of runtime."""
     return _find(kind) is not None
+
+
+def keeping_strays() -> Sequence[Fate]:
+    """Return the kinds of runtime that may keep something which only they can find."""
+    return [fate_of("slurm")]
 
 
 def _find(kind: str) -> Optional[Fate]:

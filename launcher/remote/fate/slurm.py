@@ -7,13 +7,15 @@ processes and locks nobody sees from here. What decides is the scheduler's word,
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from ..record.rundir import TERMINAL, Run
+from ..record.rundir import RUN_ID, TERMINAL, Run
 from ..system.attending import CommandError
 from . import slurm_jobs, slurm_submission
-from .fate import GONE, SILENT, Fate, Verdict
+from .fate import GONE, SILENT, Fate, Stray, Verdict
 from .slurm_jobs import Job
 from .slurm_programs import Question, SilentError, ask, cluster_name, path_of
 from .slurm_submission import Submission
@@ -21,6 +23,10 @@ from .slurm_submission import Submission
 PLACE = "slurm:"
 """What the id of a cluster's place begins with; the name of the cluster follows."""
 KEPT_S, WAIT_S, SILENCE_S = 2.0, 3.0, 30.0
+MOST_S = 8.0
+"""How long a person waits for an answer that a stop, or a command beside a run, needs."""
+LEAVING_S = 60.0
+"""How long after the end of its run a job that runs may still have its nodes before it counts as left over."""
 BESIDE = (
     "--overlap",
     "--nodes=1",
@@ -115,6 +121,30 @@ class Slurm(Fate):
         if job is not None:
             slurm_submission.cancel(job.id)
 
+    def remaining(self, run: Run) -> str:
+        """Say that the run's job still has its nodes, or may still get some."""
+        try:
+            job = self._ask_for_job(run)
+        except SilentError as error:
+            return "nobody can say whether its job has ended: %s" % error
+        if job is None or job.state == slurm_jobs.COMPLETES:
+            return ""
+        return "its job %s is %s" % (job.id, job.state)
+
+    def strays(self, root: str) -> List[Stray]:
+        """Return the jobs that were submitted for runs below a root which have ended, or were removed.
+
+        A job that runs has a moment to end with its run.
+        """
+        if not cluster_name():
+            return []
+        try:
+            answer = ask(slurm_jobs.STARTED, MOST_S)
+        except SilentError:
+            return []
+        jobs = slurm_jobs.parse_started(answer.text) if answer.code == 0 else []
+        return [found for found in (_stray(root, job) for job in jobs) if found is not None]
+
     def standstill(self, run: Run) -> str:
         """Say that the agent's heartbeat has stopped, although Slurm has the job running."""
         verdict = self.judge([run])[run.id]
@@ -129,7 +159,7 @@ class Slurm(Fate):
 
     def _ask_for_job(self, run: Run) -> Optional[Job]:
         """Return the job of a run if the queue has it, None if it has ended. Raises SilentError."""
-        queue = _by_id(self._queue.answer_now())
+        queue = _by_id(self._queue.answer_now(MOST_S))
         job_id = _job_of(run, slurm_submission.read(run), queue)
         job = queue.get(job_id or "")
         return job if job is not None and not slurm_jobs.has_ended(job) else None
@@ -204,6 +234,24 @@ def _note_end(run: Run, job: Job, noted: Optional[Job]) -> None:
             slurm_submission.note_end(run, job.id, job.state)
 
 
+def _stray(root: str, job: slurm_jobs.Started) -> Optional[Stray]:
+    """Return a job as what no run needs; None if one does, or if it is not of this root."""
+    run_id = job.run_below(root)
+    if run_id is None or not RUN_ID.fullmatch(run_id):
+        return None
+    run = Run(os.path.join(root, "runs", run_id))
+    cancel = functools.partial(slurm_submission.cancel, job.id)
+    if not os.path.lexists(run.path):
+        return Stray("job", job.id, run_id, "its run was removed", cancel)
+    last = run.last()
+    state = last.read_state() if last is not None else {}
+    age_s = time.time() - float(state.get("time") or 0.0)
+    is_leaving = job.state != slurm_jobs.WAITS and 0 <= age_s < LEAVING_S
+    if state.get("state") not in TERMINAL or is_leaving or job.id not in slurm_submission.read(run).jobs:
+        return None
+    return Stray("job", job.id, run_id, "its run has ended", cancel)
+
+
 def _has_begun(run: Run) -> bool:
     """Whether an agent has had the run: its first folder is that of the client that prepared it."""
     numbers = run.numbers()
@@ -212,4 +260,4 @@ def _has_begun(run: Run) -> bool:
 
 def _silent(run: Run, words: str) -> Verdict:
     state = "resuming" if _has_begun(run) else "reserved"
-    return Verdict(SILENT, {"service": words}, words, state)
+    return Verdict(SILENT, {"service": words, "silent": True}, words, state)

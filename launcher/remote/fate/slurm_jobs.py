@@ -10,6 +10,7 @@ for gone that is not would start its run twice.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Dict, List, Match, NamedTuple, Optional
 
@@ -17,6 +18,8 @@ from .fate import ALIVE, COMING_BACK, GONE, SILENT, Verdict
 
 QUEUE = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T|%r|%S|%b|%D|%N|%k")
 """Asks for all jobs of a user that the controller remembers: those that have ended within the last minutes too."""
+STARTED = ("squeue", "--me", "--noheader", "--array", "--format=%i|%T|%j|%k|%Z")
+"""Asks for the jobs of a user that have not ended: what they are called, and where they work."""
 SHOW = ("scontrol", "--oneliner", "show", "job")
 """Asks for the job whose id follows."""
 HISTORY = (
@@ -36,7 +39,7 @@ _TROUBLES = {
     "Requested operation is presently disabled": NO_REQUEUE,
 }
 
-WAITS = "PENDING"
+WAITS, COMPLETES = "PENDING", "COMPLETING"
 IN_NODES = frozenset(("RUNNING", "SUSPENDED", "STOPPED"))
 """The states of a job that has its nodes, and takes another step."""
 _TO_COME = frozenset(("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
@@ -99,6 +102,34 @@ def parse_queue(text: str) -> List[Job]:
             job_id, state, reason, starts, resources, nodes, where, comment = fields
             jobs.append(Job(job_id, state, reason, "", starts, resources, nodes, where, comment))
     return jobs
+
+
+class Started(NamedTuple):
+    """A job that has not ended, as `squeue` prints it."""
+
+    id: str
+    state: str
+    name: str
+    comment: str
+    folder: str
+
+    def run_below(self, root: str) -> Optional[str]:
+        """Return the run below a root that it was submitted for: by its name, its comment and its folder; None if by any it was not."""
+        run = self.comment[len(COMMENT) :]
+        words = (self.name, self.comment, self.folder)
+        ours = (name_of(run), COMMENT + run, os.path.join(root, "runs", run))
+        return run if run and words == ours else None
+
+
+def name_of(run: str) -> str:
+    """Return the name of the jobs of a run."""
+    return "launch-%s" % run
+
+
+def parse_started(text: str) -> List[Started]:
+    """Read an answer to STARTED. A line that is not of a job is left out."""
+    rows = (line.split("|", 4) for line in text.splitlines())
+    return [Started(*map(_said, fields)) for fields in rows if len(fields) == 5]
 
 
 def parse_shown(text: str) -> Optional[Job]:

@@ -142,10 +142,10 @@ class Question:
         self._program = None
         self._asked_s = self._answered_s = -float("inf")
 
-    def answer_now(self) -> str:
-        """Return an answer to a question that is asked now, however long it takes. Raises SilentError."""
+    def answer_now(self, timeout_s: float = ANSWER_S) -> str:
+        """Return an answer to a question that is asked now. Raises SilentError."""
         self.forget()
-        reply = ask(self._words)
+        reply = ask(self._words, timeout_s)
         self._take(reply.code, reply.text, reply.said)
         self._asked_s = time.monotonic()
         if self._answer is None:

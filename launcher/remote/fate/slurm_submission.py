@@ -21,8 +21,8 @@ from . import slurm_jobs
 from .fate import StartError
 from .slurm_programs import Answer, SilentError, ask, cluster_name
 
-SUBMIT_S = 60.0
-FIND_S = 30.0
+SUBMIT_S = 30.0
+FIND_S = 10.0
 """How long a job is looked for whose `sbatch` got no answer."""
 UNSETTLED_S = 60.0
 """How long such a job may still appear in the queue: a stuck controller takes it in when it goes on."""
@@ -30,6 +30,8 @@ EARLY_S = 30
 """How much earlier than its grace a run is told that its time is nearly up: Slurm looks at its clock every half minute."""
 MOST_TOLD = 0.5
 """Of a job's time, at most, is left when it is told."""
+REFUSED = 1
+"""The exit status of an `sbatch` that says why it submits nothing, or that it does not know."""
 _UNCERTAIN = ("timed out", "Zero Bytes", "Unexpected message", "Transport endpoint", "Communication")
 """Words of an `sbatch` that failed and may have submitted its job."""
 
@@ -72,7 +74,7 @@ def write(run: Run, submission: Submission) -> None:
 def submit(run: Run) -> str:
     """Submit the job of a run, or find the one again that was submitted without an answer; return its id.
 
-    Raises StartError: `refused` with Slurm's own words, `unsettled` if nobody can say.
+    Raises StartError: `not-submitted` with Slurm's own words, `unsettled` if nobody can say.
     """
     before = read(run)
     if before.asked is not None:
@@ -97,14 +99,15 @@ def _settle(run: Run, intent: Submission, answer: Answer) -> str:
     """Return the job of an `sbatch` that failed, if there is one. Raises StartError."""
     lines = [line.replace("sbatch: error: ", "") for line in answer.said.strip().splitlines()]
     words = "sbatch: %s" % ("; ".join(lines) or "it ended with %d" % answer.code)
-    if not any(one in words for one in _UNCERTAIN):
-        write(run, intent._replace(asked=None))
-        raise StartError("refused", words)
+    is_refused = answer.code == REFUSED and bool(lines) and not any(one in words for one in _UNCERTAIN)
     deadline = time.monotonic() + FIND_S
     while True:
         found = _find(run, intent)
         if found is not None:
             return found
+        if is_refused:
+            write(run, intent._replace(asked=None))
+            raise StartError("not-submitted", words)
         if time.monotonic() >= deadline:
             raise StartError("unsettled", "%s; whether the job was submitted is not known" % words)
         time.sleep(1.0)
@@ -166,7 +169,7 @@ def flags(run: Run) -> List[str]:
     return [
         *(str(flag) for flag in settings.get("flags") or ()),
         "--parsable",
-        "--job-name=launch-%s" % run.id,
+        "--job-name=%s" % slurm_jobs.name_of(run.id),
         "--comment=%s%s" % (slurm_jobs.COMMENT, run.id),
         "--output=%s" % run.slurm_log.replace("%", "%%"),
         "--chdir=%s" % run.path,

@@ -13,7 +13,7 @@ import time
 from typing import Any, Collection, Dict, Iterator, List, Optional, Tuple
 
 from ..cards import lease
-from ..fate import ownership, run_state
+from ..fate import fate, ownership, run_state
 from ..making import environment_build, scratch_folder
 from ..record import secret, strict_json
 from ..record.locks import Lock, is_locked
@@ -44,6 +44,7 @@ def sweep(root: str, *, dry_run: bool) -> List[Item]:
     """
     items = [
         *end_leftovers(root, dry_run=dry_run),
+        *_strays(root, dry_run=dry_run),
         *_leases(root, dry_run=dry_run),
         *_files(root, dry_run=dry_run),
     ]
@@ -83,6 +84,7 @@ def remains(run: Run) -> List[str]:
         groups = ownership.leftovers(run.root, [run.id]).ours.values()
         left = [_name(found) for group in groups for found in group]
         left += ["the lease of %s" % card for card in lease.of(run)]
+        left += filter(None, [run_state.fate_of(run).remaining(run)])
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.02)
@@ -244,6 +246,19 @@ def _proof(root: str, run: str) -> Dict[str, Any]:
         "boot_id": process.boot_id(),
         "pid_namespace": space,
     }
+
+
+# what a place keeps
+
+
+def _strays(root: str, *, dry_run: bool) -> List[Item]:
+    """End what keeps runs that no longer need it, where it is not a process of this host."""
+    items = []
+    for stray in (found for kind in fate.keeping_strays() for found in kind.strays(root)):
+        is_ended = dry_run or stray.end()
+        why = stray.why if is_ended else stray.why + "; it could not be ended"
+        items.append(_item(stray.kind, stray.name, stray.run, ENDED if is_ended else LEFT, why))
+    return items
 
 
 # leases

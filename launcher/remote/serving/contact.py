@@ -145,7 +145,7 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
 
     `by_force` kills an agent that does not answer, and its training.
     A run whose fate is silent may still be running. Only `cancel` ends it, as `stop-incomplete`; an agent that comes
-    back later finds that end, or the wish, and leaves. What a disk refuses is returned: the run is stopped all the same.
+    back later finds that end, or the wish, and leaves. Where no lock is seen an agent may be at work: it finds the wish. What a disk refuses is returned: the run is stopped all the same.
     """
     refusal = None
     run_fate = run_state.fate_of(run)
@@ -167,7 +167,7 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
             evidence = judged.get("evidence") or {}
             said = {"evidence": {"service": evidence["service"]}} if "service" in evidence else {}
             return _settle_if_possible(run, "stopped", str(WISHES[wish]), **said) or refusal
-        if wish == "cancel" and run_state.is_silent(judged):
+        if wish == "cancel" and run_state.is_silent(judged) and run_fate.sees_lock:
             evidence = judged.get("evidence")
             return _settle_if_possible(run, "stop-incomplete", "engine-silent", evidence=evidence) or refusal
     return refusal

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from typing import Iterator, List, NamedTuple, Optional
 
 from ..cards import lease
 from ..fate import run_state
 from ..host import garbage, leftovers
-from ..record.rundir import RUN_ID, Run
+from ..record.rundir import RUN_ID, TERMINAL, Run
 from ..store.last_copies import LastCopies, last_copies
 from ..store.output_digests import OutputDigests
 from ..store.shipping import LineWriter
@@ -19,6 +20,8 @@ from .requests import OfRun, Reply, RequestError, RunId, read_object
 from .session import Session, Verb
 from .summary_cache import SummaryCache
 
+LEAVING_S, LOOK_S = 10.0, 0.2
+"""How long what still runs of a run that has ended may take to end, and how often to look."""
 LOSSES = ("nothing", "checkpoints", "all")
 
 
@@ -47,6 +50,8 @@ def remove(session: Session, request: Remove, payload: bytes) -> Reply:
         contact.check_is_here(run)
     if request.lose == "all" and run_state.is_silent(run_state.state_of(run)):
         contact.stop(run, "cancel")
+    elif run_state.state_of(run)["state"] in TERMINAL:
+        _see_out(run)
     lines = LineWriter(session.connection)  # signs of life: reading the files may take long
     digests = OutputDigests(run, lines.advance)
 
@@ -66,6 +71,22 @@ def remove(session: Session, request: Remove, payload: bytes) -> Reply:
         lease.give_back(run)
     lines.finish()
     return Reply({"bytes": freed})
+
+
+def _see_out(run: Run) -> None:
+    """Wait until nothing of a run that has ended still runs, and end it after a while. Raises RequestError."""
+    run_fate = run_state.fate_of(run)
+    for end in (run_fate.end, None):
+        deadline = time.monotonic() + LEAVING_S
+        while left := run_fate.remaining(run):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(LOOK_S)
+        else:
+            return
+        if end is not None:
+            end(run)
+    raise RequestError("refused", "run %s has ended, but %s: try again" % (run.id, left))
 
 
 @contextlib.contextmanager

@@ -23,14 +23,22 @@ from .session import Session, Verb
 START_S = 20.0
 SPARE_FILES = 100  # fewer are copied in no time
 POLL_S = 0.01
+UNSETTLED = "unsettled"
+"""The code of a start of which nobody can say whether it has succeeded."""
 
 
 def start(session: Session, request: OfRun, _payload: bytes) -> Reply:
     """Start a prepared run; return when its agent has taken over, or when it is sure to come."""
     run = session.prepared_run(request.run)
-    folder = session.prepared[run.id]
-    _start(run, folder)
-    del session.prepared[run.id]
+    folder = session.prepared.pop(run.id)
+    session.handed_over[run.id] = folder  # a run that may have begun is not cleared away
+    try:
+        _start(run, folder)
+    except RequestError as error:
+        if error.code != UNSETTLED:
+            session.prepared[run.id] = session.handed_over.pop(run.id)
+        raise
+    del session.handed_over[run.id]
     session.release_cards(run.id)
     folder.release()
     _make_spare(session, run)
