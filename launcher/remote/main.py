@@ -17,6 +17,7 @@ _MODULES = {
     "relay": "serving.relay",
     "segment": "segment.segment",
     "job": "slurm.job_script",
+    "member": "slurm.member",
 }
 
 
