@@ -69,6 +69,12 @@ class Rendezvous(NamedTuple):
         }
         return options if self.address is None else {**options, "local-addr": self.address}
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables by which a torchrun in the user's own command joins those of the other nodes."""
+        options = {"PET_" + name.upper().replace("-", "_"): value for name, value in self.options.items()}
+        return {**options, "MASTER_ADDR": self.host, "MASTER_PORT": str(self.port)}
+
 
 def variables(run: Run, runtime: dict[str, Any]) -> dict[str, str]:
     """Return the variables of a run's processes, without its secrets; `runtime` is the recorded one."""
@@ -133,14 +139,8 @@ def training_variables(
         "LAUNCH_ATTEMPT": attempt,
         "LAUNCH_SOCKET": socket,
         **({"LAUNCH_HOOK": " ".join(hook)} if hook else {}),
-        **({} if rendezvous is None else _of_nodes(rendezvous)),
+        **({} if rendezvous is None else rendezvous.variables),
     }
-
-
-def _of_nodes(rendezvous: Rendezvous) -> dict[str, str]:
-    """Return the variables by which a torchrun in the user's own command joins those of the other nodes."""
-    options = {"PET_" + name.upper().replace("-", "_"): value for name, value in rendezvous.options.items()}
-    return {"MASTER_ADDR": rendezvous.host, "PET_MASTER_ADDR": rendezvous.host, **options}
 
 
 def _first(folder: str, rest: str | None) -> str:
