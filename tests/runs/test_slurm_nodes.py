@@ -171,22 +171,36 @@ def test_a_stop_reaches_the_ranks_of_both_nodes(client, hive):
     until(lambda: not left(hive), "both nodes to be empty")
 
 
-def test_a_member_that_is_killed_ends_the_attempt_and_the_next_one_resumes(client, hive):
-    """The class is that of the killed one, and the new attempt's members find nothing of the old one."""
+def test_a_member_or_the_agent_that_is_killed_takes_the_attempt_with_it_and_the_next_one_resumes(
+    client, hive
+):
+    """A member's end is the attempt's, of its own class; an agent's end is that of all members, on both nodes."""
     run = detached(client, hive)
-    (member,) = hive.nodes[1].enter("pgrep", "-f", " member /").split()
-    hive.nodes[1].enter("kill", "-KILL", member)
-    until(
-        lambda: len([word for *_, word in ledger(hive) if word.startswith("from")]) == 4, "a second attempt"
-    )
+    kill(hive.nodes[1], " member /")
+    until(lambda: len(begins(hive)) == 4, "a second attempt")
+    until(lambda: len(ledger(hive)) > 80, "more steps")
+    kill(hive.nodes[0], "^[^ ]*python[^ ]* -I .* supervise /")
+    until(lambda: len(begins(hive)) == 6, "a third attempt")
     hive.ssh("touch", "enough")
     until(lambda: client.summary(run)["state"] == "succeeded", "the end")
-    ended = attempts(client, run)
-    assert [state["reason"] for state in ended] == ["preempted", "completed"]
-    assert ended[0]["evidence"]["signal"] == 9
-    begins = [(node, word) for _, node, word in ledger(hive) if word.startswith("from")]
-    assert {word for _, word in begins[2:]} != {"from 0"}
+    killed, _, done = attempts(client, run)
+    assert (killed["reason"], killed["evidence"]["signal"]) == ("preempted", 9)
+    assert done["reason"] == "completed"
+    first, second, third = (set(begins(hive)[start : start + 2]) for start in (0, 2, 4))
+    assert first == {"from 0"}
+    assert len(second) == len(third) == 1  # both ranks from one checkpoint
     until(lambda: not left(hive), "both nodes to be empty")
+
+
+def begins(cluster):
+    """Where each start of each rank has begun."""
+    return [word for *_, word in ledger(cluster) if word.startswith("from")]
+
+
+def kill(node, pattern):
+    """Kill the one process of a node whose command line has a pattern."""
+    (pid,) = node.enter("pgrep", "-u", "ada", "-f", pattern).split()
+    node.enter("kill", "-KILL", pid)
 
 
 def attempts(client, run):
@@ -215,5 +229,4 @@ def test_a_node_that_is_lost_takes_the_attempt_with_it_and_the_run_goes_on(clien
     assert (lost["state"], lost["reason"]) == ("resuming", "host-lost")
     assert lost["evidence"]["line"] == "srun: error: Node failure on node2"
     assert done["reason"] == "completed"
-    begins = {word for *_, word in ledger(hive) if word.startswith("from")}
-    assert len(begins) == 2  # all from the beginning, then all from one checkpoint
+    assert begins(hive)[2] == begins(hive)[3] != "from 0"

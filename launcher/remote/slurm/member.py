@@ -2,7 +2,8 @@
 
 It starts the command with this node's ranks, has the socket for its workers, and ends all of it. It writes down what they
 report and print in the node's folder, where the run's agent on node FIRST reads it, and follows that agent's orders, which
-are lines of its standard input. Once that has ended, it ends its command: the agent has died, or is out of reach.
+are lines of its standard input. Once that has ended, it ends its command: the agent has died, or is out of reach. If it is
+killed itself, its guard ends the command.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from typing import Any, Dict, List, Optional, Set
 
 from ..record import secret, strict_json
 from ..record.appender import Appender
-from ..record.files import read_json, read_text
+from ..record.files import read_json
 from ..record.rundir import Folder, Run
 from ..store import worker_folder
 from ..system import bearers, oom, process
+from ..system.attending import start_guard
 from ..training.account import Report, read_report
 from ..training.command_watch import LEFTOVER_GRACE_S, TURN_S
 from ..training.fence import Fence
@@ -47,10 +49,10 @@ def main(arguments: List[str]) -> int:
     for ignored in (signal.SIGINT, signal.SIGUSR1):  # meant for the run's agent
         signal.signal(ignored, signal.SIG_IGN)
     worker_folder.unpack(sys.argv[0])
-    token = read_text(run.token)
-    if token:  # an earlier member's that was killed
-        process.end(lambda: bearers.with_token(token), "token", 0.0)
-    return _Member(run, run.folder(int(number)), first, float(grace_s), terminations).run()
+    folder = run.folder(int(number))
+    # Steps that are made once this process is dead are not recorded.
+    with start_guard(folder.path, bearers.OF_ATTEMPT, 0.0) as guard:
+        return _Member(run, folder, first, float(grace_s), terminations, guard.pid).run()
 
 
 def node_name() -> str:
@@ -73,12 +75,15 @@ def address_towards(host: str, port: int) -> Optional[str]:
 class _Member:
     """One node's part of an attempt."""
 
-    def __init__(self, run: Run, folder: Folder, first: str, grace_s: float, terminations: List[int]) -> None:
+    def __init__(
+        self, run: Run, folder: Folder, first: str, grace_s: float, terminations: List[int], guard: int
+    ) -> None:
         self._run_of = run
         self._folder = folder
         self._first = first
         self._grace_s = grace_s
         self._terminations = terminations
+        self._guard = guard
         self._plan = read_json(run.plan)
         self._record = folder.read_attempt()
         self._secrets = secret.read(run)
@@ -175,7 +180,7 @@ class _Member:
                     streams.turn(TURN_S)
                     self._control(command)
             grace_s = 0.0 if self._is_killed else LEFTOVER_GRACE_S
-            leftovers = end_leftovers(grace_s, lambda: streams.turn(0.02), ())
+            leftovers = end_leftovers(grace_s, lambda: streams.turn(0.02), [self._guard])
             streams.drain()
         if leftovers.proofs or leftovers.remaining:
             self._report({"ended": leftovers.proofs, "remaining": leftovers.remaining})
@@ -185,7 +190,7 @@ class _Member:
         """Follow the orders."""
         if STACKS in self._orders:
             self._orders.remove(STACKS)
-            self._report({"hang": {"processes": ask_for_stacks(())}})
+            self._report({"hang": {"processes": ask_for_stacks([self._guard])}})
         if not self._is_asked and (STOP in self._orders or self._terminations):
             self._is_asked = True
             self._signal(command, signal.SIGTERM)
