@@ -172,7 +172,6 @@ def test_ranks_of_several_nodes_are_started_by_one_torchrun_on_each():
     assert options == {
         "--nnodes": "2",
         "--nproc-per-node": "4",
-        "--node-rank": "1",
         "--rdzv-backend": "c10d",
         "--rdzv-endpoint": "n1:4000",
         "--rdzv-id": "run-2",

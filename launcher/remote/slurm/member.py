@@ -31,7 +31,7 @@ from ..training.hook_parts import hook_parts
 from ..training.members import KILL, STACKS, STOP
 from ..training.streams import Receiver, Streams, listening
 from ..training.training_command import Command, Start, ask_for_stacks, end_leftovers
-from ..training.variables import Rendezvous, interpreter_of, native_command, training_variables
+from ..training.variables import Rendezvous, interpreter_of, is_one_rank, native_command, training_variables
 
 BEAT_S = 1.0
 """So often a sign of life of a node's ranks is worth a line."""
@@ -140,6 +140,7 @@ class _Member:
             is_first=node_name() == self._first,
             address=address_towards(self._first, record["port"]),
         )
+        command = [str(word) for word in plan["command"]]
         variables = training_variables(
             run,
             runtime,
@@ -150,11 +151,9 @@ class _Member:
             attempt=self._folder.path,
             socket=socket_path,
             hook=hook_parts(plan),
-            rendezvous=rendezvous,
+            rendezvous=None if is_one_rank(command) else rendezvous,
         )
-        words = native_command(
-            [str(word) for word in plan["command"]], interpreter_of(runtime), rendezvous.ranks, rendezvous
-        )
+        words = native_command(command, interpreter_of(runtime), rendezvous.ranks, rendezvous)
         # One rank here is one of several, which torchrun starts.
         return Start(words, run.code, variables, sum(ranks), may_dump=not self._secrets)
 

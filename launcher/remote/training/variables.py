@@ -60,7 +60,6 @@ class Rendezvous(NamedTuple):
         options = {
             "nnodes": str(self.nodes),
             "nproc-per-node": str(self.ranks),
-            "node-rank": str(self.node),
             "rdzv-backend": "c10d",
             "rdzv-endpoint": "%s:%d" % (self.host, self.port),
             "rdzv-id": self.name,
@@ -73,7 +72,8 @@ class Rendezvous(NamedTuple):
     def variables(self) -> dict[str, str]:
         """The variables by which a torchrun in the user's own command joins those of the other nodes."""
         options = {"PET_" + name.upper().replace("-", "_"): value for name, value in self.options.items()}
-        return {**options, "MASTER_ADDR": self.host, "MASTER_PORT": str(self.port)}
+        master = {"MASTER_ADDR": self.host, "MASTER_PORT": str(self.port)}
+        return {**options, **master, "PET_NODE_RANK": str(self.node)}
 
 
 def variables(run: Run, runtime: dict[str, Any]) -> dict[str, str]:
@@ -161,6 +161,12 @@ def interpreter_of(runtime: dict[str, Any]) -> str:
     return runtime.get("interpreter") or sys.executable
 
 
+def is_one_rank(command: list[str]) -> bool:
+    """Whether a command is a Python that does not start ranks itself."""
+    starts_ranks = command[1:2] == ["-m"] and command[2:3] and command[2].split(".")[0] in _LAUNCHERS
+    return command[0] in ("python", "python3") and not starts_ranks
+
+
 def native_command(
     command: list[str], interpreter: str, ranks: int = 1, rendezvous: Rendezvous | None = None
 ) -> list[str]:
@@ -174,10 +180,8 @@ def native_command(
         if rendezvous is not None:
             options = [word for name, value in rendezvous.options.items() for word in ("--" + name, value)]
         torchrun = ["-m", "torch.distributed.run", *options, "-m", "launcher_worker"]
-        starts_ranks = command[1:2] == ["-m"] and command[2:3] and command[2].split(".")[0] in _LAUNCHERS
-        is_wrapped = (ranks > 1 or rendezvous is not None) and not starts_ranks
-        wrapped = torchrun if is_wrapped else []
-        return [interpreter, *wrapped, *command[1:]]
+        is_wrapped = (ranks > 1 or rendezvous is not None) and is_one_rank(command)
+        return [interpreter, *(torchrun if is_wrapped else ()), *command[1:]]
     beside = os.path.join(os.path.dirname(interpreter), command[0])
     if os.sep not in command[0] and os.access(beside, os.X_OK):
         return [beside, *command[1:]]
