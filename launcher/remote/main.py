@@ -13,11 +13,11 @@ _MODULES = {
     "spare": "store.store",
     "settle": "making.environment_seal",
     "guard": "system.attending",
+    "member": "slurm.member",
     "webhook": "training.webhook",
     "relay": "serving.relay",
     "segment": "segment.segment",
     "job": "slurm.job_script",
-    "member": "slurm.member",
 }
 
 
