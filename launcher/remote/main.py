@@ -13,6 +13,7 @@ _MODULES = {
     "spare": "store.store",
     "settle": "making.environment_seal",
     "guard": "system.attending",
+    "member": "slurm.member",
     "webhook": "training.webhook",
     "relay": "serving.relay",
     "segment": "segment.segment",

@@ -95,6 +95,7 @@ class Reason(StrEnum):
     MISSING_DEPENDENCY = "missing-dependency"
     NCCL_ERROR = "nccl-error"
     PREEMPTED = "preempted"
+    HOST_LOST = "host-lost"
     HANG = "hang"
     NEEDS_TERMINAL = "needs-terminal"
     DOWNLOAD_FAILED = "download-failed"

@@ -185,6 +185,8 @@ ENDINGS = [
     ("missing-dependency", f"{FRAME}ModuleNotFoundError: No module named 'flash_attn'\n"),
     ("nccl-error", "[E ProcessGroupNCCL.cpp:475] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(\n"),
     ("preempted", "slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***\n"),
+    ("host-lost", f"{FRAME}RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:7\nsrun: error: Node failure on n2\n"),
+    ("host-lost", "slurmstepd: error: *** STEP 7.1 ON n1 CANCELLED AT 2026-11-26T13:55:21 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***\n"),
     ("preempted", f"{FRAME}torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 1\n"),
     ("ssh-connection-lost", "client_loop: send disconnect: Broken pipe\n"),
     ("needs-terminal", f"{FRAME}EOFError: EOF when reading a line\n"),

@@ -52,6 +52,7 @@ CHANGES = {
     "disk-full": {"keep_checkpoints": 1},
     "checkpoint-corrupt": {},
     "preempted": {},
+    "host-lost": {},
     "hang": {},
     "unknown": {},
 }

@@ -784,6 +784,15 @@ FAILURES = (
         ),
     ),
     FailureClass(
+        "host-lost",
+        "a node of the run was lost: its machine died, or Slurm could not reach it any more",
+        "the run goes on when Slurm has another node; if the same one is lost again, leave it out: sbatch's --exclude",
+        causes=(
+            ("node failure on", r"^srun: error: Node failure on \S+"),
+            ("due to node failure", r"\bDUE TO NODE FAILURE\b"),
+        ),
+    ),
+    FailureClass(
         "preempted",
         "the process was asked to end by its scheduler, a spot host that is being reclaimed, a shell that closed, or a person",
         "resume from the last checkpoint, unless a person ended it; request more time, and detach from the shell (launch does)",

@@ -251,6 +251,7 @@ TABLE = {
     "checkpoint-corrupt": Edit(_earlier_checkpoint, knob="resume", most=2),
     "no-gpu-in-container": Edit(_new_container, most=1),
     "preempted": _again("a new attempt", most=5),
+    "host-lost": _again("on the nodes that Slurm gives it next", most=5),
     "hang": _again("a new attempt", most=1),
     "unknown": _again("a new attempt", most=1),
 }

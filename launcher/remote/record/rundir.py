@@ -8,7 +8,7 @@
 
     NNNN/        one numbered folder, one writer: lock  sealed.json  attempt.json  state.json  events.jsonl  log.txt  heartbeat
                  precision.json
-    NNNN/<node>/ the same, of one node of several; the leader writes into NNNN/ itself
+    NNNN/<node>/ what one node of several has for the agent, which records it in NNNN/: reports.jsonl  output.txt  state.json
 
 A run that was recorded before 2026-11-22 has all of it in one folder, and is read as it is.
 """
@@ -304,10 +304,17 @@ class Folder:
         self.log = path.below("log.txt")
         self.heartbeat = path.below("heartbeat")
         self.precision = path.below("precision.json")
+        self.reports = path.below("reports.jsonl")
+        self.output = path.below("output.txt")
         self._held: Lock | None = None
 
+    def of_node(self, name: str) -> Folder:
+        """Name the folder of a node of a run on several, by the node's name."""
+        fitting = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63].rstrip("-")
+        return Folder(self.path.below(fitting or "node"), self.number)
+
     def nodes(self) -> list[Folder]:
-        """Return the folders of the other nodes, by name; none if the run has one node."""
+        """Return the folders of the nodes of a run on several, by name; none if the run has one node."""
         try:
             with opened_folder(self.path) as folder, os.scandir(folder) as entries:
                 names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -35,8 +35,9 @@ PIECE = 3900  # bytes: with its header line at most what a writable pipe accepts
 
 def main(arguments: list[str]) -> int:
     """Guard a program: wait until our standard input closes, then end the processes that carry the token; return 0."""
+    token, variable, grace_s = arguments
     sys.stdin.buffer.read()
-    process.end(lambda: bearers.with_token(arguments[0], MARK, _parent), "token", GRACE_S)
+    process.end(lambda: bearers.with_token(token, variable, _parent), "token", float(grace_s))
     return 0
 
 
@@ -118,7 +119,7 @@ def guarded() -> Iterator[Callable[[Program, Any], dict[str, Any]]]:
         raise CommandError("busy", "this connection has started something else")
     process.become_subreaper()
     token = "%s.%d" % (os.urandom(16).hex(), os.getpid())
-    with _start_guard(token) as guard:
+    with start_guard(token, MARK, GRACE_S) as guard:
         try:
             yield partial(_attend, token, guard.pid)
         finally:
@@ -175,10 +176,13 @@ def _popen(program: Program, token: str, stdin: int, stdout: int) -> subprocess.
         raise CommandError("not-executable", "%s: %s" % (program.words[0], reason)) from None
 
 
-def _start_guard(token: str) -> subprocess.Popen[bytes]:
-    """Start the guard before the program. Its input closes when this process ends, in any way."""
+def start_guard(token: str, variable: str, grace_s: float) -> subprocess.Popen[bytes]:
+    """Start the guard before the program, which will have the token in a variable.
+
+    The guard's input closes when this process ends, in any way.
+    """
     return subprocess.Popen(
-        [sys.executable, "-I", sys.argv[0], "guard", token],
+        [sys.executable, "-I", sys.argv[0], "guard", token, variable, str(grace_s)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -14,6 +14,8 @@ from . import deadline, process, process_lineage
 from .process_lineage import ProcessEntry
 
 OF_RUN = "LAUNCH_TOKEN"
+OF_ATTEMPT = "LAUNCH_ATTEMPT"
+"""The path of the attempt's folder, in what the attempt itself has started."""
 OF_EXEC = "LAUNCH_EXEC"
 """Ends with `.` and the pid of the agent that attends to the command."""
 OF_KEEPER = "LAUNCH_KEEPER"

@@ -9,7 +9,6 @@ from typing import Any, Dict, List
 
 from ..diagnosis.logscan import LogScanner, Metric
 from ..diagnosis.remedy import Failure
-from ..system import process
 from .account import Account, read_report
 from .fence import Fence
 from .host_watch import HostWatch
@@ -18,7 +17,7 @@ from .progress import News, Progress
 from .proofs import Proofs
 from .stopping import RunTime, Stopping
 from .streams import Receiver, Streams
-from .training_command import Command, ask_for_stacks, end_leftovers
+from .training_command import Command, end_leftovers
 
 TURN_S = 0.5
 """So often the agent of a run that says nothing looks up: for the wish, its successor, and how the host is."""
@@ -59,17 +58,22 @@ class Running:
                 with streams.woken_by_signals():
                     while (status := command.reap()) is None:
                         streams.turn(STOPPING_TURN_S if self._stopping.is_asked else TURN_S)
+                        self._take_from_nodes(command)
                         self._control(command)
                         self._host_watch.turn(streams)
             finally:
                 self._host_watch.end(streams)
             remaining = self._end_leftovers(streams)
+            self._take_from_nodes(command)
             streams.drain()
-        code, number = process.exit_of(status)
+        self._note_failure(command)
+        ended = command.ended(status)
         progress = self._progress
         return Outcome(
-            code=code,
-            signal=number,
+            code=ended.code,
+            signal=ended.signal,
+            log=ended.log,
+            oom_kills=ended.oom_kills,
             remaining=remaining,
             is_stop_asked=self._stopping.is_asked,
             wish=self._stopping.wish,
@@ -101,6 +105,13 @@ class Running:
                     continue
             reports.append(report)
         self._account.write_reports(reports)
+
+    def _take_from_nodes(self, command: Command) -> None:
+        lines, output = command.from_nodes()
+        if lines:
+            self.take_lines(lines)
+        if output:
+            self._take_output(output)
 
     def _take_output(self, piece: bytes) -> None:
         self._progress.liveness.note_sign()
@@ -155,8 +166,9 @@ class Running:
             self._account.record("state", {"state": "stopping", "wish": stopping.wish})
             if stopping.wish != "cancel" and progress.failure is None:
                 self._signal(command, signal.SIGTERM)
+        self._note_failure(command)
         if not stopping.is_asked and progress.failure is None and progress.liveness.is_hung():
-            self._give_up_hung()
+            self._give_up_hung(command)
         if stopping.must_kill():
             self._signal(command, signal.SIGKILL)
 
@@ -165,10 +177,15 @@ class Running:
         if proofs:
             self._account.record("evidence", {"signalled": proofs})
 
-    def _give_up_hung(self) -> None:
+    def _note_failure(self, command: Command) -> None:
+        failure = command.failure()
+        if failure is not None and self._progress.failure is None:
+            self._give_up(failure, 0.0)
+
+    def _give_up_hung(self, command: Command) -> None:
         """Take the attempt for hung, and record what its processes wait for; their stacks go to the log."""
         step, silent_s = self._progress.step, self._progress.liveness.silent_s
-        hang = {"silent_s": round(silent_s, 1), "processes": ask_for_stacks(self._host_watch.pids)}
+        hang = {"silent_s": round(silent_s, 1), "processes": command.ask_for_stacks(self._host_watch.pids)}
         self._account.record("evidence", {"hang": hang}, step)
         step_s = self._progress.liveness.step_s or 0.0
         failure = Failure(

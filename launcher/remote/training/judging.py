@@ -21,6 +21,7 @@ class Outcome(NamedTuple):
     given up while the command ran. `marker` is the step that the worker reported as done. `lost_loss` is the line of the
     last training loss if that was not finite. `is_without_step` says that a training began and made no step. `is_off_card`:
     a card was imitated, and nothing ran on it. `shutdown_reason` is why it goes on later if it was asked to stop without a wish.
+    `log` and `oom_kills` are those of the node that ended a command of several.
     """
 
     code: Optional[int]
@@ -38,6 +39,8 @@ class Outcome(NamedTuple):
     is_without_step: bool = False
     is_off_card: bool = False
     shutdown_reason: str = ""
+    log: Optional[bytes] = None
+    oom_kills: Optional[int] = None
 
     @property
     def is_good_exit(self) -> bool:

@@ -243,29 +243,17 @@ class Supervisor:
     def _train(self) -> int | None:
         """Run the command and deal with its end; return the agent's exit status, None if another attempt follows."""
         account, runtime = self.account, self.record["runtime"]
-        words, ranks = self._command()
-        words = native_command(words, interpreter_of(runtime), ranks)
         with listening() as (listener, socket_path):
             # On disk before the command starts: an attempt counts as soon as it may have had an effect.
             account.has_begun = True
             account.say("running", self._purpose(), must=True)
-            variables = training_variables(
-                self.run,
-                runtime,
-                self.secrets,
-                port=self.record["port"],
-                ranks=ranks,
-                grace_s=self.progress.grace_s,
-                attempt=account.folder.path,
-                socket=socket_path,
-                hook=hook_parts(self.plan),
-            )
+            start = self._start(socket_path)
             try:
-                start = Start(words, self.run.code, variables, ranks, may_dump=not self.secrets)
-                command = Command(start)
+                command = self._begin(start)
             except OSError as error:
-                return self._end("failed", NOT_STARTED, self._why_not_started(words[0], error, variables))
-            begun = {"state": "running", "command": words, "pid": command.pid, "from": self.chosen.step}
+                why = self._why_not_started(start.words[0], error, start.variables)
+                return self._end("failed", NOT_STARTED, why)
+            begun = {"state": "running", "command": start.words, "pid": command.pid, "from": self.chosen.step}
             account.record("state", {**begun, **self._trial_begun()})
             stopping = Stopping(self.run, self.terminations)
             host_watch = make_watch(self.run, self.plan, runtime.get("gpus") or (), account)
@@ -274,6 +262,40 @@ class Supervisor:
             )
             outcome = running.run(command, listener)
         return self._conclude(outcome)
+
+    def _start(self, socket_path: str) -> Start:
+        """Return what the command is started with; on several nodes, what starts a member on each."""
+        run, runtime, grace_s = self.run, self.record["runtime"], self.progress.grace_s
+        if self._nodes > 1:
+            from .members import start_of  # few runs have several
+
+            return start_of(run, self.account.folder, self._nodes, grace_s)
+        words, ranks = self._command()
+        variables = training_variables(
+            run,
+            runtime,
+            self.secrets,
+            port=self.record["port"],
+            ranks=ranks,
+            grace_s=grace_s,
+            attempt=self.account.folder.path,
+            socket=socket_path,
+            hook=hook_parts(self.plan),
+        )
+        words = native_command(words, interpreter_of(runtime), ranks)
+        return Start(words, run.code, variables, ranks, may_dump=not self.secrets)
+
+    def _begin(self, start: Start) -> Command:
+        """Start the command. Raises OSError."""
+        if self._nodes <= 1:
+            return Command(start)
+        from .members import Members
+
+        return Members(start, self.account.folder)
+
+    @property
+    def _nodes(self) -> int:
+        return len(self.plan.get("nodes") or ())
 
     def _why_not_started(
         self, program: str, error: OSError, variables: Mapping[str, str | bytes]
@@ -337,7 +359,8 @@ class Supervisor:
 
         now = oom.kills()
         kills = None if now is None or self.oom_kills is None else now - self.oom_kills
-        log = self.account.log_tail(TAIL_BYTES)
+        kills = kills if outcome.oom_kills is None else outcome.oom_kills
+        log = self.account.log_tail(TAIL_BYTES) if outcome.log is None else outcome.log
         failure = cause.crash(log, outcome.code, outcome.signal, kills)
         has_advanced = outcome.step is not None and outcome.step > (self.chosen.step or 0)
         if failure.name == "checkpoint-corrupt" and not has_advanced:  # it was the one that was resumed from
@@ -366,8 +389,8 @@ class Supervisor:
         status = self._end("resuming", failure.name, evidence, remedy=verdict.remedy.record())
         if self.has_left:
             return status
-        needs_new_container = failure.name == "no-gpu-in-container"
-        if status or needs_new_container or (self.terminations and self.run.read_wish() == "run"):
+        needs_new_place = failure.name in ("no-gpu-in-container", "host-lost")
+        if status or needs_new_place or (self.terminations and self.run.read_wish() == "run"):
             return RESTART
         return None
 

@@ -8,10 +8,31 @@ import signal
 import subprocess
 from typing import IO, Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Union
 
+from ..diagnosis.remedy import Failure
 from ..system import process
 from ..system.attending import reap
 from ..system.core_limit import login_limit
 from ..system.login_umask import login_umask
+
+
+class End(NamedTuple):
+    """How a command ended: by an exit status or a signal, the other is None.
+
+    If that is because of one node of several, `log` is the end of what it printed there, and `oom_kills` is how many
+    processes the kernel killed there for lack of memory.
+    """
+
+    code: Optional[int]
+    signal: Optional[int]
+    log: Optional[bytes] = None
+    oom_kills: Optional[int] = None
+
+
+class FromNodes(NamedTuple):
+    """What came from other nodes: lines of workers there, and what was printed."""
+
+    lines: List[bytes]
+    output: bytes
 
 
 class Start(NamedTuple):
@@ -30,7 +51,9 @@ class Start(NamedTuple):
 class Command:
     """A running command in a session of its own."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(
+        self, start: Start, stdin: int = subprocess.DEVNULL, stderr: int = subprocess.STDOUT
+    ) -> None:
         """Start it. Raises OSError if it cannot be started."""
         self._ranks = start.ranks
         with login_umask(), login_limit() if start.may_dump else contextlib.nullcontext():
@@ -38,9 +61,9 @@ class Command:
                 start.words,
                 cwd=start.folder,
                 env=start.variables,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stderr=stderr,
                 start_new_session=True,
             )
 
@@ -75,6 +98,24 @@ class Command:
             for target in targets
             if process.send(target, number)
         ]
+
+    # what a command that runs on several nodes answers for itself
+
+    def from_nodes(self) -> FromNodes:
+        """Return what has come from other nodes since the last call."""
+        return FromNodes([], b"")
+
+    def failure(self) -> Optional[Failure]:
+        """Return why the command cannot go on, which only what started it knows; None for nothing."""
+        return None
+
+    def ended(self, status: int) -> End:
+        """Return how the command ended, by its wait status."""
+        return End(*process.exit_of(status))
+
+    def ask_for_stacks(self, spared: Collection[int]) -> List[Dict[str, Any]]:
+        """Ask all processes of the command but the `spared` pids for their stacks; return what each of them waits for."""
+        return ask_for_stacks(spared)
 
 
 class Leftovers(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence
 
 from ..record import secret
 from ..record.files import read_json, read_text
@@ -35,6 +35,45 @@ _LAUNCHERS = (
     "deepspeed",
     "horovod",
 )  # modules of these packages start ranks themselves
+MEETING_S = 600
+"""How long a node waits for the first one: loading torch from a shared disk may take minutes."""
+
+
+class Rendezvous(NamedTuple):
+    """Where the ranks of several nodes meet: the first node's name and a free port there, and which node this is.
+
+    `ranks` are those of this node. `address` is this node's own, as the others reach it; None leaves it to torchrun.
+    """
+
+    nodes: int
+    node: int
+    ranks: int
+    host: str
+    port: int
+    name: str
+    is_first: bool
+    address: str | None
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of torchrun. Nodes do not come and go, and torchrun starts nothing again: the agent does."""
+        options = {
+            "nnodes": str(self.nodes),
+            "nproc-per-node": str(self.ranks),
+            "rdzv-backend": "c10d",
+            "rdzv-endpoint": "%s:%d" % (self.host, self.port),
+            "rdzv-id": self.name,
+            "rdzv-conf": "is_host=%d,read_timeout=%d" % (self.is_first, MEETING_S),
+            "max-restarts": "0",
+        }
+        return options if self.address is None else {**options, "local-addr": self.address}
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables by which a torchrun in the user's own command joins those of the other nodes."""
+        options = {"PET_" + name.upper().replace("-", "_"): value for name, value in self.options.items()}
+        master = {"MASTER_ADDR": self.host, "MASTER_PORT": str(self.port)}
+        return {**options, **master, "PET_NODE_RANK": str(self.node)}
 
 
 def variables(run: Run, runtime: dict[str, Any]) -> dict[str, str]:
@@ -74,11 +113,13 @@ def training_variables(
     attempt: str,
     socket: str,
     hook: Sequence[str],
+    rendezvous: Rendezvous | None = None,
 ) -> dict[str, str | bytes]:
     """Return the variables of the training itself, the only ones with the secrets.
 
     `port` is where the ranks connect, `attempt` the attempt's folder, `socket` the path where its workers report.
-    `hook` names the parts of the start-up hook that are on in the training's Python processes.
+    `hook` names the parts of the start-up hook that are on in the training's Python processes. `ranks` are those of this
+    node, of several with a `rendezvous`.
     """
     values = variables(run, runtime)
     if hook:
@@ -98,6 +139,7 @@ def training_variables(
         "LAUNCH_ATTEMPT": attempt,
         "LAUNCH_SOCKET": socket,
         **({"LAUNCH_HOOK": " ".join(hook)} if hook else {}),
+        **({} if rendezvous is None else rendezvous.variables),
     }
 
 
@@ -119,17 +161,27 @@ def interpreter_of(runtime: dict[str, Any]) -> str:
     return runtime.get("interpreter") or sys.executable
 
 
-def native_command(command: list[str], interpreter: str, ranks: int = 1) -> list[str]:
+def is_one_rank(command: list[str]) -> bool:
+    """Whether a command is a Python that does not start ranks itself."""
+    starts_ranks = command[1:2] == ["-m"] and command[2:3] and command[2].split(".")[0] in _LAUNCHERS
+    return command[0] in ("python", "python3") and not starts_ranks
+
+
+def native_command(
+    command: list[str], interpreter: str, ranks: int = 1, rendezvous: Rendezvous | None = None
+) -> list[str]:
     """Replace a bare `python` with the environment's interpreter; other programs are found by PATH.
 
     Several ranks of such a Python are started by torchrun through the worker, which shows each rank only its own card:
     in exclusive mode a rank that touched another's card would fail. Other commands start their ranks themselves.
     """
     if command[0] in ("python", "python3"):
-        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        starts_ranks = command[1:2] == ["-m"] and command[2:3] and command[2].split(".")[0] in _LAUNCHERS
-        wrapped = [*torchrun, "-m", "launcher_worker"] if ranks > 1 and not starts_ranks else []
-        return [interpreter, *wrapped, *command[1:]]
+        options = ["--standalone", "--nproc-per-node", str(ranks)]
+        if rendezvous is not None:
+            options = [word for name, value in rendezvous.options.items() for word in ("--" + name, value)]
+        torchrun = ["-m", "torch.distributed.run", *options, "-m", "launcher_worker"]
+        is_wrapped = (ranks > 1 or rendezvous is not None) and is_one_rank(command)
+        return [interpreter, *(torchrun if is_wrapped else ()), *command[1:]]
     beside = os.path.join(os.path.dirname(interpreter), command[0])
     if os.sep not in command[0] and os.access(beside, os.X_OK):
         return [beside, *command[1:]]
