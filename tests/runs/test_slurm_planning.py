@@ -216,7 +216,7 @@ def test_what_slurm_refuses_is_shown_in_its_words_and_leaves_no_run(client, hive
     done = client.run(*words)
     assert done.returncode == 3
     assert "Requested reservation is invalid" in done.stderr
-    assert "no run is left" in done.stderr
+    assert "launch probe --host hive" in done.stderr
     assert hive.ssh("ls", ".launch/runs", check=False) == ""
     assert not [*client.runs.glob("2*")]
     assert hive.ssh("squeue", "--noheader") == ""
