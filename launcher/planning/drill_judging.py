@@ -156,8 +156,8 @@ def judge(planned: Planned, seen: Seen) -> Judgement:
 def _wrong_end(fault: Fault, seen: Seen) -> list[str]:
     ended = seen.state if seen.reason is None else f"{seen.state}: {seen.reason}"
     if fault.reason is not None:
-        is_as_stated = seen.state == "failed" and seen.reason == fault.reason
-        problems = [] if is_as_stated else [f"it ended as {ended}; expected was failed: {fault.reason}"]
+        stated = f"{fault.end}: {fault.reason}"
+        problems = [] if ended == stated else [f"it ended as {ended}; expected was {stated}"]
         return [*problems, *(["its training reached the end"] if seen.ledger.ends else [])]
     problems = [] if seen.state == "succeeded" else [f"it ended as {ended}; expected was succeeded"]
     if seen.ledger.ends != 1:

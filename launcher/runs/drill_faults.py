@@ -15,6 +15,7 @@ from launcher.values.drill import By, Planned
 
 STEP_WAIT_S = 90
 """How long the step may take to come."""
+SLURM = "slurm"
 CLIENT = (sys.executable, "-c", "from launcher.cli import main; main()")
 
 _TOOLS = """
@@ -26,6 +27,8 @@ hit() { # kill them; there must be one
     [ -n "$found" ] && kill -9 $found || { echo "not killed: $1: $([ -n "$found" ] && echo not allowed || echo not there)"; exit; }
 }
 newest() { ls "$RUN/work/checkpoints" | sed -n 's/^step-//p' | sort -n | sed -n '$p'; }
+"""
+_WAIT = """
 turns=0
 until [ "$(grep -c '"step"' "$LEDGER")" -ge "$AT" ]; do
     turns=$((turns + 1))
@@ -34,9 +37,35 @@ until [ "$(grep -c '"step"' "$LEDGER")" -ge "$AT" ]; do
 done
 """
 
+_ON_CLUSTER = """
+PATH="$PATH:/opt/slurm/bin:/usr/local/slurm/bin:/cm/shared/apps/slurm/current/bin"
+job() { squeue --me --noheader --name="launch-${RUN##*/}" --format=%i; }
+state() { squeue --me --noheader --name="launch-${RUN##*/}" --format=%T; }
+hit() { # kill them on the node of the run; there must be one
+    WORDS="$1" srun --overlap --jobid="$(job)" --nodes=1 --ntasks=1 --quiet --export=ALL sh -c '
+        found=$(ps -eww -o pid=,args= | awk "index(\\$0, ENVIRON[\\"WORDS\\"]) && !index(\\$0, \\"srun\\") { print \\$1 }")
+        [ -n "$found" ] && kill -9 $found
+    ' || { echo "not killed: $1: not there, or not allowed"; exit; }
+}
+begin_again() { # at once, where the user may ask for that; else after the two minutes that Slurm lets pass
+    turns=0
+    until [ "$(state)" = PENDING ]; do
+        turns=$((turns + 1))
+        [ $turns -lt 600 ] || { echo "Slurm did not put its job back into the queue"; exit; }
+        sleep 0.2
+    done
+    while [ "$(state)" = PENDING ]; do
+        turns=$((turns + 1))
+        [ $turns -lt 800 ] || { echo "Slurm did not start its job again"; exit; }
+        scontrol update JobId="$(job)" StartTime=now
+        sleep 1
+    done
+}
+"""
+"""What the shell of a login node has besides: a run's processes are on another node."""
+
 _HURT = """
 printf '{"hurt": "%s"}\\n' "$FAULT" >> "$LEDGER"
-echo done
 """
 
 _SCRIPTS = {
@@ -56,6 +85,15 @@ hit "drill.py $TOKEN"
 """,
 }
 """What the host's shell does once the step has begun."""
+_SCRIPTS_ON_CLUSTER = {
+    "agent-killed": 'hit "step $RUN"',
+    "job-requeued": 'scontrol requeue "$(job)" || { echo "scontrol requeue was refused"; exit; }',
+    "time-nearly-up": 'scancel --batch --signal=USR1 "$(job)" || { echo "scancel was refused"; exit; }',
+    "job-cancelled": 'scancel "$(job)" || { echo "scancel was refused"; exit; }',
+}
+"""What the shell of a login node does instead, or for a fault that only a cluster has."""
+_AFTER = {"job-requeued": "begin_again\n", "time-nearly-up": "begin_again\n"}
+"""What it does after the fault."""
 
 
 class Place(NamedTuple):
@@ -75,6 +113,7 @@ def bring_about(
     watching: Desk,
     planned: Planned,
     place: Place,
+    runtime: str,
     followed: Desk | None,
     client: subprocess.Popen[bytes] | None,
 ) -> str | None:
@@ -88,9 +127,13 @@ def bring_about(
         AT=str(planned.at),
         WAIT=str(STEP_WAIT_S),
     )
-    body = [variables, _TOOLS, _SCRIPTS.get(fault.name, "")]
+    tools, hurt = _TOOLS, _SCRIPTS.get(fault.name, "")
+    if runtime == SLURM:
+        tools, hurt = _TOOLS + _ON_CLUSTER, _SCRIPTS_ON_CLUSTER.get(fault.name, hurt)
+    body = [variables, tools, _WAIT, hurt]
     if fault.by == By.HOST:
-        return _problem(host_shell.run(watching, "".join([*body, _HURT]), STEP_WAIT_S + 30))
+        script = "".join([*body, _HURT, _AFTER.get(fault.name, ""), "echo done"])
+        return _problem(host_shell.run(watching, script, STEP_WAIT_S + fault.seconds + 120))
     problem = _problem(host_shell.run(watching, "".join([*body, "echo done"]), STEP_WAIT_S + 30))
     if problem is not None:
         return problem
@@ -101,7 +144,7 @@ def bring_about(
             return f"the client had ended by itself before, with exit code {client.returncode}"
         client.kill()
         client.wait()
-    return _problem(host_shell.run(watching, variables + _HURT))
+    return _problem(host_shell.run(watching, variables + _HURT + "echo done"))
 
 
 def _problem(said: str) -> str | None:

@@ -229,7 +229,7 @@ def _hurt(ready: Prepared, planned: Planned, started: Started, place: Place) -> 
         hurting = None
         if fault.by != By.JOB:
             severed = followed if fault.by == By.LINK else None
-            hurting = pool.submit(bring_about, ready.desk, planned, place, severed, client)
+            hurting = pool.submit(bring_about, ready.desk, planned, place, ready.runtime, severed, client)
         try:
             if client is not None:
                 with suppress(subprocess.TimeoutExpired):
@@ -366,6 +366,7 @@ look() {
         $1 == ENVIRON["SELF"] { sees = 1 }
         END { if (!sees) print "its processes cannot be seen: ps does not show all" }
     ' || echo "its processes cannot be seen: awk does not work"
+    squeue --me --noheader --name="launch-$RUN" --format='job %i %T'
     docker ps $ALL --format '{{.Names}} {{.Status}}' | grep -F "$RUN" | sed 's/^/container /'
     [ -z "$ALL" ] || ls -d "$FOLDER" "$LEDGER"
 }

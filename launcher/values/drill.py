@@ -21,7 +21,8 @@ class By(StrEnum):
 class Fault(NamedTuple):
     """A fault that needs no root.
 
-    `runtimes` are those in which it can happen; `reason` is why the run ends, None if it goes on and succeeds. `intervals`
+    `runtimes` are those in which it can happen; `reason` is why the run ends, in the state `end`, None if it goes on and
+    succeeds. `intervals`
     is how many checkpoint intervals may be trained again. `seconds` is how long a run with it takes, about. It may come in
     the steps from `first` to `last`.
     """
@@ -29,8 +30,9 @@ class Fault(NamedTuple):
     name: str
     title: str
     by: By
-    runtimes: tuple[str, ...] = ("native", "docker")
+    runtimes: tuple[str, ...] = ("native", "docker", "slurm")
     reason: str | None = None
+    end: str = "failed"
     intervals: int = 1
     seconds: int = 10
     first: int = 1
@@ -49,6 +51,16 @@ FAULTS = (
     Fault("all-killed", "keeper, agent and training get SIGKILL", By.HOST, ("native",), seconds=12),
     Fault("container-killed", "docker kill", By.HOST, ("docker",), seconds=13),
     Fault("container-removed", "docker rm --force", By.HOST, ("docker",), seconds=13),
+    Fault("job-requeued", "Slurm ends the job and starts it again", By.HOST, ("slurm",), seconds=40),
+    Fault("time-nearly-up", "Slurm says that the job's time is nearly up", By.HOST, ("slurm",), seconds=40),
+    Fault(
+        "job-cancelled",
+        "scancel, by another than launch",
+        By.HOST,
+        ("slurm",),
+        reason="cancelled-in-slurm",
+        end="stopped",
+    ),
     Fault("link-cut", "the connection of the client breaks", By.LINK, intervals=0),
     Fault("client-killed", "the client gets SIGKILL", By.CLIENT, intervals=0),
     Fault("hang", "the training sleeps for ever", By.JOB, seconds=15),

@@ -126,7 +126,7 @@ def test_a_line_that_is_not_ours_counts_as_none(line):
 
 
 def test_by_default_all_faults_of_a_runtime_come_and_none_of_another():
-    for runtime in ("native", "docker"):
+    for runtime in ("native", "docker", "slurm"):
         planned = chosen((), runtime)
         assert [one.fault.name for one in planned] == [
             fault.name for fault in FAULTS if runtime in fault.runtimes

@@ -118,7 +118,7 @@ def test_a_client_that_was_gone_before_was_not_killed(tmp_path):
     client = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     client.wait()
     planned = Planned(next(fault for fault in FAULTS if fault.name == "client-killed"), 1)
-    told = drill_faults.bring_about(Machine(), planned, place, None, client)
+    told = drill_faults.bring_about(Machine(), planned, place, "native", None, client)
     assert told == "the client had ended by itself before, with exit code 3"
     assert "hurt" not in (tmp_path / "ledger.jsonl").read_text()
 

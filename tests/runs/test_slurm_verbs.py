@@ -242,6 +242,7 @@ def test_a_queued_run(hive):
     assert "its files are there" in refused.stderr
 
 
+@pytest.mark.long
 def test_stop_saves_and_ends_the_job(lone):
     """The last step is saved; the job has completed, and was not cancelled."""
     run = lone.start()
@@ -266,6 +267,7 @@ def test_stop_now_cancels_the_job(lone):
     assert lone.row(run)["state"] == "stopped"
 
 
+@pytest.mark.long
 def test_stop_of_a_training_that_ignores_it(lone):
     """It is killed after the grace of its plan, and the run has stopped as its user wished."""
     lone.cluster.ssh("touch", "deaf")
@@ -281,7 +283,7 @@ def test_stop_of_an_agent_that_hears_nothing(lone):
     run = lone.start("--set", "stop_grace_s=2")
     lone.trains(run)
     node = lone.node(run)
-    node.enter("sh", "-c", f"kill -STOP $(pgrep -f '[s]upervise.*{run}') $(pgrep -f '[t]rain.py')")
+    node.enter("sh", "-c", f"kill -STOP $(pgrep -f '[s]tep .*{run}') $(pgrep -f '[t]rain.py')")
     assert "stopped: by-user" in lone.client.ok("stop", run)
     until(lambda: [state for _, state in lone.jobs(run)] == ["CANCELLED"], "the job to end")
 
@@ -429,13 +431,14 @@ def test_two_clients_that_have_a_run_go_on(lone, tmp_path):
     assert lone.client.ok("exec", run, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES") == "0,1\n"
 
 
+@pytest.mark.long
 def test_a_run_whose_job_died_and_one_whose_job_was_cancelled(lone):
     """`attach` has the first go on in a new job; the second has stopped, and `resume` begins another run where it was."""
     run = lone.start()
     lone.trains(run, 5)
     node = lone.node(run)
     # As Slurm does with all of a job on a cluster that keeps jobs in cgroups.
-    node.enter("sh", "-c", "kill -9 $(pgrep -f '[j]ob.*RUN|[s]upervise.*RUN|[t]rain.py')".replace("RUN", run))
+    node.enter("sh", "-c", "kill -9 $(pgrep -f '[j]ob.*RUN|[s]tep .*RUN|[t]rain.py')".replace("RUN", run))
     until(lambda: lone.row(run)["state"] == "interrupted", "the run to be interrupted")
     before = len(lone.ledger(run))
     follower = lone.client.start("attach", run)
@@ -532,3 +535,35 @@ def test_a_queued_run_is_not_removed_and_keeps_what_it_needs(hive):
     assert not agent.startswith(tuple(f"/home/ada/.launch/{path}/" for path in found))
     hive.client.ok("stop", run)
     hive.client.ok("rm", "--force", "--here", run)
+
+
+# the drill
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "job-requeued",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in (
+                "time-nearly-up",
+                "job-cancelled",
+                "trainer-killed",
+                "agent-killed",
+                "checkpoint-torn",
+            )
+        ),
+    ],
+)
+def test_a_drill_hurts_a_job(hive, fault):
+    """A user proves on their own cluster that a run whose job Slurm starts again goes on; nothing is left of it."""
+    before = {path.name for path in hive.client.runs.glob("[0-9]*")}
+    done = hive.client.run("drill", "--host", "hive", "--fault", fault, "--json", timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["result"], row["left"]) == ("ok", [])
+    assert row["steps_again"] <= {"job-requeued": 5, "checkpoint-torn": 10, "time-nearly-up": 0}.get(fault, 5)
+    assert {path.name for path in hive.client.runs.glob("[0-9]*")} == before
+    assert not hive.cluster.ssh("squeue", "--me", "-h", f"--name=launch-{row['run']}")
+    assert row["run"] not in hive.cluster.ssh("ls", ".launch/runs")
