@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from testbed.client import Client, until
@@ -567,3 +568,73 @@ def test_a_drill_hurts_a_job(hive, fault):
     assert {path.name for path in hive.client.runs.glob("[0-9]*")} == before
     assert not hive.cluster.ssh("squeue", "--me", "-h", f"--name=launch-{row['run']}")
     assert row["run"] not in hive.cluster.ssh("ls", ".launch/runs")
+
+
+# a batch
+
+COUNTED = """
+echo "$(date +%s.%N) $*" >>$HOME/squeues
+exec /usr/bin/squeue "$@"
+"""
+
+
+def _batch(hive, count, seconds):
+    """Submit a batch of runs that wait in the queue, watch it for so many seconds, and stop it; return what was seen of it.
+
+    That is: its items, the questions that the queue was asked each second, the growth of the worker's memory in kB, and how
+    long `ps` took.
+    """
+    lines = [
+        'host = ["hive"]',
+        'profile = "cpu"',
+        'job = "waits.toml"',
+        "[matrix]",
+        f'"settings.number" = [{", ".join(map(str, range(count)))}]',
+    ]
+    job = 'name = "many"\ncommand = ["python", "train.py"]\nslurm.extra = ["--begin=now+1hour"]\n'
+    (hive.client.project / "waits.toml").write_text(job)
+    (hive.client.project / "many.toml").write_text("\n".join(lines) + "\n")
+    hive.cluster.ssh("rm", "-f", "squeues")
+    with hive.cluster.logins[0].wrapped("squeue", COUNTED):
+        worker = hive.client.start("batch", "many.toml")
+        until(lambda: len(_queued(hive)) == count, "all jobs", 60 + 4 * count, every=0.5)
+        before, began = _memory_kb(worker.pid), time.time()
+        times = []
+        for _ in range(3):
+            times.append(-time.monotonic())
+            rows = json.loads(hive.client.ok("ps", "--json", "--host", "hive"))["runs"]
+            times[-1] += time.monotonic()
+        until(lambda: time.time() > began + seconds, "the time to pass", seconds + 10, every=0.5)
+        asked = [
+            line for line in hive.cluster.ssh("cat", "squeues").splitlines() if float(line.split()[0]) > began
+        ]
+        grown = _memory_kb(worker.pid) - before
+        lines = map(json.loads, hive.client.ok("batch", "status", "many", "--json").splitlines())
+        items = [line for line in lines if line["kind"] == "item"]
+        hive.client.ok("batch", "stop", "many", timeout=600)
+        worker.wait(timeout=60)
+    return rows, items, len(asked) / seconds, grown, min(times)
+
+
+def _queued(hive):
+    return hive.cluster.ssh("squeue", "--me", "-h", "--states=PENDING", "-o", "%j").split()
+
+
+def _memory_kb(pid):
+    """The memory that a process has for itself, as the kernel says it."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line.split()[1] for line in text.splitlines() if line.startswith("VmRSS:")))
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(200, marks=pytest.mark.long)])
+def test_a_batch_that_waits_in_the_queue(lone, count):
+    """All its jobs are submitted; one question a round is asked of the queue, however many wait; a stop takes all of them out."""
+    rows, items, asked, grown, took = _batch(lone, count, 5 if count == 5 else 30)
+    print({"items": count, "squeue/s": asked, "grown_kb": grown, "ps_s": took})
+    assert len(items) == count
+    assert {item["state"] for item in items} == {"reserved"}
+    assert len(rows) >= count
+    assert asked < 1.5
+    assert grown < 20_000
+    assert took < 1.0
+    assert not _queued(lone)

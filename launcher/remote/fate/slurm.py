@@ -89,8 +89,10 @@ class Slurm(Fate):
 
     def start(self, run: Run, after: int) -> None:
         """Submit the run's job. It may wait for long before it begins."""
-        del after
         slurm_submission.submit(run)
+        folder = run.folder(after)
+        if folder.read_state().get("state") == "preparing":
+            folder.write_state("reserved")  # for whoever has a copy of the record alone
         self._queue.forget()
 
     def wake(self, run: Run) -> None:
