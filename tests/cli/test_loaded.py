@@ -10,10 +10,12 @@ from typer.testing import CliRunner
 from launcher.cli import app as app_module
 
 LOADED = """
-import atexit, json, sys
-atexit.register(lambda: open("loaded.json", "w").write(json.dumps(sorted(sys.modules))))
+import json, sys
 from launcher.cli import main
-main()
+try:
+    main()
+finally:
+    open("loaded.json", "w").write(json.dumps(sorted(sys.modules)))
 """
 OF_OTHERS = (
     "cryptography",
