@@ -22,7 +22,7 @@ from launcher.errors import (
     ServiceError,
     UsageError,
 )
-from launcher.hosts import Desk
+from launcher.hosts import Desk, meanwhile
 from launcher.planning import (
     MachineChoice,
     PrecisionRequest,
@@ -248,6 +248,8 @@ def _launch_on(
 ) -> Started:
     """Start a run on the machine of a request, under a new id unless one is given. A plan that was shown is not shown again."""
     host, (request, secrets, loaded, before, opening, hold) = resolved.host, ready
+    if host.runtime != AUTO:  # the probe decides
+        meanwhile.load(*load_runtime(host.runtime).modules)
     with view.stage("connect") as stage:
         desk = connect(host, opening)
         stage.text = desk.about

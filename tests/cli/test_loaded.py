@@ -88,6 +88,19 @@ def test_a_connection_loads_no_mock_and_a_mock_loads_as_ever():
     subprocess.run([sys.executable, "-c", LEAN], check=True, timeout=60)
 
 
+WITHOUT_SSH = """
+import sys
+import launcher.runtimes.docker.engine
+heavy = {"asyncio", "paramiko"} & {*sys.modules}
+assert not heavy, heavy
+"""
+
+
+def test_what_asks_an_engine_loads_no_ssh():
+    """docker-py has a way of its own over SSH, which nobody here takes: an engine is reached by the host's connection."""
+    subprocess.run([sys.executable, "-c", WITHOUT_SSH], check=True, timeout=60)
+
+
 VERBS = sorted({name for verbs in app_module._TASKS.values() for name in verbs} - {app_module.DEFAULT})
 
 
