@@ -104,6 +104,17 @@ def test_what_asks_an_engine_loads_no_ssh():
 VERBS = sorted({name for verbs in app_module._TASKS.values() for name in verbs} - {app_module.DEFAULT})
 
 
+@pytest.mark.parametrize("word", ["--help", "-h", "help", "--version"])
+def test_a_look_at_all_verbs_shows_what_it_shows_when_all_are_built(word):
+    """Their arguments are left unread; nobody can tell."""
+    overview = app_module.app_for([word])
+    assert overview is not app_module.app
+    shown = [CliRunner().invoke(one, [word], prog_name="launch") for one in (overview, app_module.app)]
+    assert [one.exit_code for one in shown] == [0, 0]
+    assert shown[0].output == shown[1].output
+    assert "launch" in shown[0].output
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_alone_has_the_help_that_it_has_among_all(verb):
     """Only the verb that is typed is built; nobody can tell."""
