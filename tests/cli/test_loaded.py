@@ -1,10 +1,13 @@
 """What a launch loads: nothing that only other launches need."""
 
 import json
+import shutil
+import signal
 import subprocess
 import sys
 
 import pytest
+from testbed.client import until
 from typer.testing import CliRunner
 
 from launcher.cli import app as app_module
@@ -69,6 +72,45 @@ def test_a_look_at_a_run_loads_nothing_of_a_launch(client):
         assert "launcher.hosts.connecting" in loaded
         of_a_launch = [name for name in loaded if name.startswith(OF_A_LAUNCH)]
         assert not of_a_launch, words
+
+
+AGENTS = """
+import sys
+started = []
+def note(event, arguments):
+    if event == "subprocess.Popen" and "binascii" in str(arguments[1]):
+        started.append(str(arguments[1]))
+sys.addaudithook(note)
+from launcher.cli import main
+try:
+    main()
+finally:
+    open("agents", "w").write(str(len(started)))
+"""
+
+
+@pytest.mark.slow(reason="a launch, and two commands about its run")
+@pytest.mark.parametrize("verb", ["logs", "attach"])
+def test_a_run_that_is_found_on_its_host_is_reached_by_the_same_agent(client, verb):
+    """A client without its record looks for it there first: a second connection would take as long again."""
+    run = client.detached("--", "sh", "-c", "echo seen; sleep 600")
+    until(lambda: "seen" in client.ok("logs", run), "its line")
+    shutil.rmtree(client.runs)
+    client.is_forked = False
+    client.program = [sys.executable, "-c", AGENTS]
+    process = client.start(verb, run, "--host", "local")
+    if verb == "attach":
+        assert any("seen" in line for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert (client.project / "agents").read_text() == "1"
+
+
+def test_what_follows_a_run_loads_nothing_that_plans():
+    """Whoever attaches waits for the first line; a plan is read for the end."""
+    code = "import sys, launcher.cli.follow, launcher.runs.lost_machines; assert 'launcher.planning' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 LEAN = """
