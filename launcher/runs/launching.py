@@ -277,7 +277,7 @@ def _launch_on(
             not_sent.remember(started.mirror.folder, loaded.cargo)
             remember(started.mirror, request)
             for shipment in shipments:
-                sent_record.write(started.mirror, shipment.sent)
+                sent_record.write(started.mirror, sent_record.sent(loaded.tree, shipment.manifest))
         return started
     except BaseException:
         desk.close()
