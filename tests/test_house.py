@@ -258,10 +258,10 @@ def test_what_travels_is_python_3_8(path):
 def test_quick_commands_load_no_heavy_library(words, tmp_path):
     """Help and listings answer without fabric, paramiko, docker, torch or matplotlib."""
     code = (
-        "import atexit, json, sys\n"
-        "atexit.register(lambda: print('\\n' + json.dumps([name for name in sys.modules if '.' not in name])))\n"
+        "import json, sys\n"
         f"sys.argv = ['launch', *{words!r}]\n"
-        "from launcher.cli import main\nmain()\n"
+        "from launcher.cli import main\ntry:\n    main()\n"
+        "finally:\n    print('\\n' + json.dumps([name for name in sys.modules if '.' not in name]))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True

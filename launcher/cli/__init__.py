@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import signal
 import sys
 import time
 from _thread import start_new_thread
-from gc import freeze, set_threshold  # `gc` is a verb here
+from gc import set_threshold  # `gc` is a verb here
 from types import ModuleType
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -22,6 +24,8 @@ _GARBAGE = 200_000
 _NO_PLUGINS = ModuleType("pydantic.plugin._loader")
 """Stands for the module by which pydantic looks for plugins in every package that is installed, which takes 15 ms. We use none."""
 vars(_NO_PLUGINS)["get_plugins"] = tuple
+_exit_codes: list[int] = []
+"""The exit code of a command that has done all that it had to do."""
 
 
 def main() -> None:
@@ -33,6 +37,7 @@ def main() -> None:
     if completes:  # a shell would show errors in the middle of the line, and what Ctrl-C prints
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     set_threshold(_GARBAGE)
+    atexit.register(_leave)  # the first that is registered: it is called last
     sys.modules["pydantic.plugin._loader"] = _NO_PLUGINS
     if not completes:
         from launcher.cli import early
@@ -47,10 +52,22 @@ def main() -> None:
         app.main()
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            _exit_codes.append(end.code)
+        raise
     finally:
         if is_heard:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-        freeze()  # Python would look for cycles once more in all that is there: 30 ms before the process is gone
+
+
+def _leave() -> None:
+    """End the process now: Python would first take apart all that is loaded, for 10 to 40 ms. Threads that matter have ended."""
+    with contextlib.suppress(OSError, ValueError):  # Python reports what cannot be written
+        if _exit_codes:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(_exit_codes[-1])
 
 
 def _not_lost(lost: sys.UnraisableHookArgs) -> None:

@@ -59,6 +59,7 @@ from launcher.errors import LaunchError, UsageError
 DEFAULT = "run"
 WIDEST = 1000
 """Help has the width of the terminal; 80 cells in a pipe."""
+_ABOUT_ALL = ("--help", "-h", "help", "--version")
 _OWN = ("--help", "-h", "--version", "--install-completion", "--show-completion")
 
 
@@ -175,8 +176,8 @@ def _root(
     pass
 
 
-def _app_of(names: Container[str]) -> typer.Typer:
-    """Return the root command with some of the verbs."""
+def _app_of(names: Container[str], *, is_overview: bool = False) -> typer.Typer:
+    """Return the root command with some of the verbs. An overview has what its help shows: of most verbs, the first sentence."""
     root = typer.Typer(
         cls=RootGroup,
         pretty_exceptions_enable=False,
@@ -189,25 +190,42 @@ def _app_of(names: Container[str]) -> typer.Typer:
         for name, verb in verbs.items():
             if name not in names:
                 continue
-            if isinstance(verb, typer.Typer):
-                root.add_typer(verb, name=name, rich_help_panel=task)
+            shown = _outline(verb) if is_overview and name != DEFAULT else verb
+            if isinstance(shown, typer.Typer):
+                root.add_typer(shown, name=name, rich_help_panel=task)
             else:
-                root.command(name, cls=_CLASSES.get(name, QuickCommand), rich_help_panel=task)(verb)
+                root.command(name, cls=_CLASSES.get(name, QuickCommand), rich_help_panel=task)(shown)
     return root
+
+
+def _outline(verb: Any) -> Any:
+    """Return a verb, or a group of them, with nothing but what the help of all verbs says of it."""
+    if isinstance(verb, typer.Typer):
+        return typer.Typer(help=verb.info.help)
+
+    def outline() -> None:
+        pass
+
+    outline.__doc__ = verb.__doc__
+    return outline
 
 
 app = _app_of(_VERBS)
 
 
 def app_for(words: Sequence[str]) -> typer.Typer:
-    """Return the root command that these words need: with the verb that they name, or with all for help and for a wrong verb.
+    """Return the root command that these words need: with the verb that they name, or with all for a wrong verb.
 
     typer takes longer to read the arguments of forty verbs than most commands need for their work.
     """
+    if "_LAUNCH_COMPLETE" in os.environ:
+        return app
+    if len(words) == 1 and words[0] in _ABOUT_ALL:
+        return _app_of(_VERBS, is_overview=True)
     first = words[0] if words else DEFAULT
     if first.startswith("-") and first not in _OWN:
         first = DEFAULT
-    return _app_of({first}) if first in _VERBS and "_LAUNCH_COMPLETE" not in os.environ else app
+    return _app_of({first}) if first in _VERBS else app
 
 
 _NEW_OBJECTS = 200_000

@@ -13,7 +13,7 @@ from launcher.cli import streams
 from launcher.cli.say import say
 from launcher.cli.wrapping import cells as cells_of
 from launcher.cli.wrapping import terminal_width, wrapped
-from launcher.values.text import printable
+from launcher.values.text import printables
 
 GAP = "  "
 INDENT = "      "
@@ -69,7 +69,7 @@ def _print_head(head: str) -> None:
 def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None) -> Layout:
     """Return the rows as lines, at most `width` cells long if one is given."""
     titles = [column.title for column in columns]
-    cells = [list(map(printable, column)) for column in zip(titles, *rows, strict=True)]
+    cells = [printables(column) for column in zip(titles, *rows, strict=True)]
     widths = list(map(_widest, cells))
     kept = list(range(len(columns)))
     while width is not None and not _fit(columns, widths, kept, width):

@@ -6,7 +6,6 @@ wrong guess costs a connection that is closed unused.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,11 +48,9 @@ def _hosts(words: Sequence[str]) -> Iterator[str]:
 
 def _destination(hosts: list[str], *, is_launch: bool) -> Destination | None:
     """Return how the host is reached; None for this machine, an account, and what is not clear."""
-    from launcher.hosts import held_socket
-    from launcher.hosts.ahead import Destination
-    from launcher.hosts.ssh_config import names_and_patterns
+    import tomllib
+
     from launcher.runs.catalogue import user_folder
-    from launcher.values import login_text
 
     tables: dict[str, Any] = {}
     default = None
@@ -67,6 +64,11 @@ def _destination(hosts: list[str], *, is_launch: bool) -> Destination | None:
         hosts = [default]
     if len(hosts) != 1 or hosts[0] == "local":
         return None
+    from launcher.hosts import held_socket
+    from launcher.hosts.ahead import Destination
+    from launcher.hosts.ssh_config import names_and_patterns
+    from launcher.values import login_text
+
     table = tables.get(hosts[0])
     if table is None and hosts[0] in names_and_patterns()[0]:
         table = {"address": hosts[0]}

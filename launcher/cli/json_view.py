@@ -30,14 +30,25 @@ from launcher.values.record import Event, Parent, RunState
 class JsonView(PlainView):
     """One JSON object a line."""
 
+    def __init__(self, *, is_quiet: bool = False) -> None:
+        super().__init__(is_quiet=is_quiet)
+        self._metric_lines: list[str] = []
+        """The metric lines of an answer that are not yet written: one by one that takes as long as to make them."""
+
     def _put(self, shape: type[json_shapes.Line], **values: Any) -> None:
+        self._write_metrics()
         answer(shape(**values, rehearsed=self.rehearsed))
+
+    def _write_metrics(self) -> None:
+        sys.stdout.write("".join(self._metric_lines))
+        self._metric_lines.clear()
 
     def hear(self, news: News) -> None:
         """Do nothing: a script has its own clock."""
 
     def printed(self, printed: Printed, text: str) -> None:
         """Put a record for each line that the training printed."""
+        self._write_metrics()
         sys.stdout.write(log_records(self.progress.run, printed, text, rehearsed=self.rehearsed))
 
     def write(self, text: str, style: str = "") -> None:
@@ -93,6 +104,7 @@ class JsonView(PlainView):
     def news(self, news: News) -> None:
         """Put the events of an answer, with one flush."""
         super().news(news)
+        self._write_metrics()
         sys.stdout.flush()
 
     def event(self, event: Event) -> None:
@@ -103,7 +115,7 @@ class JsonView(PlainView):
                 line = to_json(
                     record(run, point, rehearsed=rehearsed), ensure_ascii=True
                 )  # ten times as fast as json.dumps
-                sys.stdout.write(f"{line.decode()}\n")
+                self._metric_lines.append(f"{line.decode()}\n")
         else:
             self._put(json_shapes.EventLine, **{**vars(event), "version": 1}, run=self.progress.run)
 

@@ -280,7 +280,7 @@ def _step(run: Summary) -> str:
 
 
 def _loss(loss: object) -> str:
-    return f"{loss:.4g}" if isinstance(loss, int | float) else str(loss or "-")
+    return f"{loss:.4g}" if isinstance(loss, (int, float)) else str(loss or "-")
 
 
 def _time(run: Summary) -> str:

@@ -6,7 +6,7 @@ import re
 import sys
 from typing import TextIO
 
-from launcher.values.text import printable
+from launcher.values.text import printables
 
 _ENDS_TITLE = r"[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
 _ESCAPE = re.compile(
@@ -20,7 +20,7 @@ _ESCAPE_IN_ONE = re.compile(rf"\x9b[0-?]*[ -/]*[@-~]|[\x9d\x90\x98\x9e\x9f]{_END
 
 def say(*lines: str, file: TextIO | None = None) -> None:
     """Print lines, by default on standard output. Control characters and line breaks in them are made harmless."""
-    print(*map(printable, lines), sep="\n", file=file, flush=True)
+    print("\n".join(printables(lines)), file=file, flush=True)
 
 
 def complain(message: str) -> None:

@@ -100,6 +100,7 @@ def _over_ssh(host: Host) -> HeldConnection | SshConnection:
     load_invoke()
     from launcher.hosts.ssh import SshConnection  # fabric and paramiko take 0.15 s to import
 
+    meanwhile.begin()  # not before: what loads in a thread would keep this one from loading what connects
     made = SshConnection(host, route)
     held.note(host, needs_person=made.needs_person)
     return made

@@ -26,7 +26,7 @@ from launcher.runs.ended_rows import EndedRows
 from launcher.runs.evidence import diagnosis, doubt, why_silent
 from launcher.runs.lookup import Lookup
 from launcher.runs.mirror import Mirror, latest, mirrors, run_ids
-from launcher.runs.run_desk import connect
+from launcher.runs.run_desk import connect, leave_open
 from launcher.runs.run_id import RUN_ID, find
 from launcher.runs.runs_folder import runs_folder
 from launcher.runtimes import open_for_run
@@ -323,14 +323,16 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
         except UnknownNameError as error:
             raise UnknownNameError(f"{host.name}: {error}") from error
         return mirror.host(), mirror
-    with connect(host) as desk:
-        root_id = desk.root_id
+    with contextlib.ExitStack() as until_found:
+        desk = until_found.enter_context(connect(host))
         try:
             summary = _latest_there(desk) if word == "last" else _named_there(desk, word)
         except UnknownNameError as error:
             raise UnknownNameError(f"{host.name}: {error}") from error
-    mirror = Mirror(summary.run, runs_folder())
-    mirror.bind_seen(host, root_id, summary.time)
+        mirror = Mirror(summary.run, runs_folder())
+        mirror.bind_seen(host, desk.root_id, summary.time)
+        until_found.pop_all()
+    leave_open(host, desk)
     return host, mirror
 
 

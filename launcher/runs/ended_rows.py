@@ -14,7 +14,6 @@ from typing import NamedTuple
 from pydantic import TypeAdapter
 
 from launcher import __version__
-from launcher.runs.run_id import RUN_ID
 from launcher.runs.whole_file import write_whole
 from launcher.values.record import Summary
 
@@ -54,9 +53,10 @@ class EndedRows:
         self._is_new = False
         self.rows: dict[str, EndedRow] = {}
         for line, row in self._read():
-            if self._changed.get(row.summary.run) == row.changed:
-                self.rows[row.summary.run] = row
-                self._lines[row.summary.run] = line
+            run = row.summary.run
+            if self._changed.get(run) == row.changed:
+                self.rows[run] = row
+                self._lines[run] = line
             else:
                 self._is_new = True
 
@@ -84,9 +84,9 @@ class EndedRows:
 
 
 def _changed(folder: Path) -> dict[str, int]:
-    """Return the time of each run's folder, in ns."""
+    """Return the time of each folder in it, in ns."""
     try:
         with os.scandir(folder) as entries:
-            return {entry.name: entry.stat().st_mtime_ns for entry in entries if RUN_ID.fullmatch(entry.name)}
+            return {entry.name: entry.stat().st_mtime_ns for entry in entries if entry.is_dir()}
     except OSError:
         return {}

@@ -13,7 +13,6 @@ from rich.filesize import decimal
 from launcher.errors import HostError, MachineGoneError, RunError, ServiceError, UnreachableError
 from launcher.hosts import Desk
 from launcher.runs import departures, shown, tenancies
-from launcher.runs.adapting import mending_command
 from launcher.runs.checkpoint_pulling import CheckpointKeeper
 from launcher.runs.host_figures import host_figures
 from launcher.runs.last_answer import last_answer
@@ -23,7 +22,6 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.not_sent import explained
 from launcher.runs.picture import draw
 from launcher.runs.picture_title import title_of
-from launcher.runs.precision_report import known_precision
 from launcher.runs.pulling import Choice, Pulled, by_number, came, checkpoint_of, pull, shown_path
 from launcher.runs.refreshing import goes_on
 from launcher.runs.run_desk import Opening, open_desk
@@ -283,6 +281,10 @@ def _is_rehearsed(mirror: Mirror, state: RunState) -> bool:
 
 def finish(mirror: Mirror, state: RunState, view: View) -> None:
     """Draw a run's loss and show how it ended."""
+    # These load all of planning, which would keep whoever attaches waiting for the first line.
+    from launcher.runs.adapting import mending_command
+    from launcher.runs.precision_report import known_precision
+
     if state.state == State.SUCCEEDED:
         _correct(mirror, state, view)
     measured = [point for _, point in joined(mirror)]

@@ -22,7 +22,7 @@ from launcher.errors import (
     ServiceError,
     UsageError,
 )
-from launcher.hosts import Desk
+from launcher.hosts import Desk, meanwhile
 from launcher.planning import (
     MachineChoice,
     PrecisionRequest,
@@ -274,6 +274,8 @@ def _launch_on(
 ) -> Started:
     """Start a run on the machine of a request, under a new id unless one is given. A plan that was shown is not shown again."""
     host, (request, secrets, loaded, before, opening, hold) = resolved.host, ready
+    if host.runtime != AUTO:  # the probe decides
+        meanwhile.load(*load_runtime(host.runtime).modules)
     with view.stage("connect") as stage:
         desk = connect(host, opening)
         stage.text = desk.about
@@ -301,7 +303,7 @@ def _launch_on(
             not_sent.remember(started.mirror.folder, loaded.cargo)
             remember(started.mirror, request)
             for shipment in shipments:
-                sent_record.write(started.mirror, shipment.sent)
+                sent_record.write(started.mirror, sent_record.sent(loaded.tree, shipment.manifest))
         return started
     except BaseException:
         desk.close()

@@ -6,7 +6,6 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from launcher.errors import BadFileError, HostError, HostKeyError, MachineGoneError, UnreachableError
-from launcher.planning.reconciling import loss
 from launcher.runs.run_desk import open_desk
 from launcher.runs.tenancies import RentedMachine, check_rented, rented_for
 from launcher.values.renting import Rental
@@ -63,6 +62,7 @@ def look_for(found: RentedMachine) -> RentedMachine:
     if not found.rental.is_open:
         return found
     from launcher.hosts.rental_account import open_account
+    from launcher.planning.reconciling import loss
 
     with (
         contextlib.suppress(HostError, BadFileError),

@@ -666,7 +666,7 @@ def mirrors(without: Container[str] = ()) -> list[Mirror]:
 def run_ids(without: Container[str] = ()) -> list[str]:
     """Return the ids of all runs of this client but some, by name."""
     folder = runs_folder()
-    return [name for name in _names(folder) if name not in without and _bound(folder, name)]
+    return [name for name in _names(folder, without) if _bound(folder, name)]
 
 
 def latest() -> Mirror | None:
@@ -681,9 +681,9 @@ def latest() -> Mirror | None:
     return next(reversed(mirrors()), None)
 
 
-def _names(folder: Path) -> list[str]:
+def _names(folder: Path, without: Container[str] = ()) -> list[str]:
     try:
-        return sorted(filter(RUN_ID.fullmatch, os.listdir(folder)))
+        return sorted(name for name in os.listdir(folder) if name not in without and RUN_ID.fullmatch(name))
     except FileNotFoundError:
         return []
 

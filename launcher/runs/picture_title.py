@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from launcher.runs.mirror import Mirror
-from launcher.runs.precision_report import PrecisionReport
 from launcher.values.text import printable
+
+if TYPE_CHECKING:
+    from launcher.runs.precision_report import PrecisionReport
 
 
 def title_of(mirror: Mirror, report: PrecisionReport | None) -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import LaunchError, UsageError
 from launcher.hosts import Desk
-from launcher.planning import job_of
 from launcher.runs import build_settings, departures, env_file, resolve, secret_values, tenancies
 from launcher.runs.control import known_summary, listing, locate, summary_of
 from launcher.runs.evidence import diagnosis, why_failed, words
@@ -174,6 +173,8 @@ def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReques
     is_asked = False
 
     def secrets(_missing: Sequence[str]) -> Mapping[str, str]:
+        from launcher.planning import job_of  # few runs have secrets
+
         nonlocal is_asked
         is_asked = True
         job = job_of(plan())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 
 from launcher import hosts
@@ -27,11 +28,35 @@ def on_line(line: Line) -> Opening:
     return opening
 
 
+JUST_NOW_S = 5.0
+"""How long a desk that was left open counts as one that works: a person may have been asked something meanwhile."""
+_left_open: list[tuple[Host, Desk, float]] = []
+
+
+def leave_open(host: Host, desk: Desk) -> None:
+    """Leave a desk to the next that connects to its host: who has found a run there is about to do something with it."""
+    _left_open.append((host, desk, time.monotonic()))
+
+
+def _taken_over(host: Host) -> Desk | None:
+    """Return the desk that was left open at a host just now; any other is closed."""
+    desk = None
+    while _left_open:
+        place, left, since = _left_open.pop()
+        if desk is None and place == host and time.monotonic() - since < JUST_NOW_S:
+            desk = left
+        else:
+            left.close()
+    return desk
+
+
 def connect(host: Host, opening: Opening | None = None) -> Desk:
     """Connect to a host and return its desk; close it, or use it in a `with`. It hears which of its runs were abandoned.
 
     Raises HostError that says what to do.
     """
+    if opening is None and (left := _taken_over(host)) is not None:
+        return left
     desk = (opening or hosts.connect)(host)
     with contextlib.suppress(UsageError):  # this client has no folder of runs
         runs = runs_folder()

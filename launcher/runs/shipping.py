@@ -9,12 +9,11 @@ from rich.filesize import decimal
 
 from launcher.errors import ConnectionLostError, RunError
 from launcher.hosts import Desk
-from launcher.runs import sent_record, tree
+from launcher.runs import tree
 from launcher.runs.cargo_text import left_out_line
 from launcher.runs.loading import Load
 from launcher.runs.meter import Meter
 from launcher.runs.mirror import Mirror
-from launcher.runs.sent_record import Sent
 from launcher.runs.shipped_before import ShippedBefore, is_large
 from launcher.runs.view import Stage
 from launcher.values.cargo import Cargo
@@ -27,9 +26,9 @@ MOST_LARGEST = 3
 
 
 class Shipment(NamedTuple):
-    """What was put in place for a run, and in words how much of it had to be sent."""
+    """What was put in place for a run, by the manifest, and in words how much of it had to be sent."""
 
-    sent: Sent
+    manifest: dict[str, Any]
     words: str
 
 
@@ -46,7 +45,7 @@ def ship(desk: Desk, load: Load, before: ShippedBefore, mirror: Mirror, stage: S
         before.record(manifest.values())
     left_out = left_out_line(load.cargo)
     words = f"{_sent(load.cargo, sent)}; left out: {left_out}" if left_out else _sent(load.cargo, sent)
-    return Shipment(sent_record.sent(load.tree, manifest), words)
+    return Shipment(manifest, words)
 
 
 def _sent(cargo: Cargo, sent: dict[str, int]) -> str:

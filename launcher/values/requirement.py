@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
@@ -17,6 +16,8 @@ _READ_OTHERWISE = re.compile(r"[^\x20-\x7e]|[\\$]|\s#")
 
 def requirement_text(written: str) -> str:
     """Return a requirement as it is kept. Raises ValueError or PydanticCustomError for text that is not a requirement."""
+    from packaging.requirements import InvalidRequirement, Requirement  # most jobs need no package
+
     if kind := credential_in(written):
         raise PydanticCustomError(
             "credential", f"holds {kind}, which a plan would record: that is for pip_conf"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 MOST_CHARACTERS = 2000
 
 
@@ -10,6 +12,12 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text[:MOST_CHARACTERS]
     return "".join(char if char.isprintable() else " " for char in text)[:MOST_CHARACTERS]
+
+
+def printables(texts: Sequence[str]) -> Sequence[str]:
+    """Return texts that a terminal can show. Thousands that are short and plain cost one look at all of them."""
+    is_plain = "".join(texts).isprintable() and max(map(len, texts), default=0) <= MOST_CHARACTERS
+    return texts if is_plain else [printable(text) for text in texts]
 
 
 def hours_text(hours: float) -> str:

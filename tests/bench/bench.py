@@ -10,7 +10,7 @@ bulk       the ship of a new file of 1 GB beside `tar | ssh`
 far        the first ship of 500 small files at a round trip of 40 ms, beside `tar | ssh`
 image      a job's image built cold, after another requirement, and when it is there, and its size, beside a plain Dockerfile
 environment  an environment that uv fills from a folder, cold and with another package, beside `uv pip install` in turn
-container  a warm job that only exits, in a container, beside `ssh HOST docker run --rm IMAGE true` of the same image
+container  a warm job that only exits, in a container, beside `ssh HOST docker run --rm IMAGE true` of the same image; and held
 probe      one probe of a host with 4 simulated cards and 8 holders, without what its nvidia-smi takes itself
 hosts      50 and 200 hosts probed at once by one client, beside as many `ssh HOST true` at once
 hook       a Python that does nothing, with the start-up hook and without it in turn
@@ -171,12 +171,7 @@ def held(client: Client, host: SshHost) -> Iterator[Figure]:
     )
     try:
         until(control.exists, "ssh's master")
-        client.ok("--host", "A", "--", "true")
-        until(
-            lambda: json.loads(client.ok("hosts", "--json"))["connections"],
-            "a connection that is held",
-            every=1,
-        )
+        _hold(client, "A")
         whole = {
             words: lambda words=words: seconds([*LAUNCH, *words.split()], **more)
             for words in ("ps --host A", "logs", "--host A -- true")
@@ -194,22 +189,38 @@ def held(client: Client, host: SshHost) -> Iterator[Figure]:
         table.write_text(known)
 
 
+def _hold(client: Client, host: str) -> None:
+    """Have the connection to a host held."""
+    client.ok("--host", host, "--", "true")
+    until(
+        lambda: json.loads(client.ok("hosts", "--json"))["connections"], "a connection that is held", every=1
+    )
+
+
 def container(client: Client, _host: SshHost) -> Iterator[Figure]:
-    """Measure a job that only exits in a container of an image that is there, on an engine of its own."""
+    """Measure a job that only exits in a container of an image that is there, on an engine of its own; then by a held connection."""
     with engine_in_a_machine("bench", 60) as engine:
         machine = engine.machine
         others = (client.project / "launch.toml").read_text()
-        table = f'{others}\n{machine.table("D", runtime="docker")}\n[hosts.D.build]\nbase = "{BASE}"\n'
-        (client.project / "launch.toml").write_text(table)
+        hosts = {"D": 0, "E": 600}
+        tables = [
+            f'{machine.table(name, runtime="docker", hold=hold)}\n[hosts.{name}.build]\nbase = "{BASE}"\n'
+            for name, hold in hosts.items()
+        ]
+        (client.project / "launch.toml").write_text("\n".join([others, *tables]))
         image = stages(client, "--host", "D")["image"]["text"].split(",")[0]
         more = {"cwd": client.project, "env": client.env}
-        ours, floor = in_turn(
-            lambda: seconds([*LAUNCH, "--host", "D", "--", "true"], **more),
-            lambda: seconds([*machine.ssh_words(), f"docker run --rm {image} true"], **more),
-        )
-        what = "launch of `true` in a container"
-        yield beside(what, ours, "`ssh HOST docker run --rm IMAGE true`", floor, 1.6)
-        yield from _stages_of(client, "D")
+        for name, how, most in (("D", "", 1.6), ("E", ", held", 1.2)):
+            if how:
+                _hold(client, name)
+            ours, floor = in_turn(
+                lambda name=name: seconds([*LAUNCH, "--host", name, "--", "true"], **more),
+                lambda: seconds([*machine.ssh_words(), f"docker run --rm {image} true"], **more),
+            )
+            what = f"launch of `true` in a container{how}"
+            yield beside(what, ours, "`ssh HOST docker run --rm IMAGE true`", floor, most)
+            yield from _stages_of(client, name)
+        client.run("hosts", "--close")
 
 
 def _stages_of(client: Client, host: str) -> Iterator[Figure]:

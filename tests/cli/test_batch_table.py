@@ -35,20 +35,20 @@ def test_a_followed_item_keeps_no_finite_loss_after_nan():
 
 
 STATUS = """
-import atexit, json, sqlite3, sys
+import json, sqlite3, sys
 queries, connect = [], sqlite3.connect
 def traced(*words, **more):
     made = connect(*words, **more)
     made.set_trace_callback(queries.append)
     return made
 sqlite3.connect = traced
-def tell():
-    loaded = sorted(name for name in sys.modules if name.startswith("launcher."))
-    print(json.dumps({"queries": queries, "loaded": loaded}), file=sys.stderr)
-atexit.register(tell)
 sys.argv = ["launch", "batch", "status"]
 from launcher.cli import main
-main()
+try:
+    main()
+finally:
+    loaded = sorted(name for name in sys.modules if name.startswith("launcher."))
+    print(json.dumps({"queries": queries, "loaded": loaded}), file=sys.stderr)
 """
 
 

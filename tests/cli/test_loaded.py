@@ -1,19 +1,24 @@
 """What a launch loads: nothing that only other launches need."""
 
 import json
+import shutil
+import signal
 import subprocess
 import sys
 
 import pytest
+from testbed.client import until
 from typer.testing import CliRunner
 
 from launcher.cli import app as app_module
 
 LOADED = """
-import atexit, json, sys
-atexit.register(lambda: open("loaded.json", "w").write(json.dumps(sorted(sys.modules))))
+import json, sys
 from launcher.cli import main
-main()
+try:
+    main()
+finally:
+    open("loaded.json", "w").write(json.dumps(sorted(sys.modules)))
 """
 OF_OTHERS = (
     "cryptography",
@@ -69,6 +74,45 @@ def test_a_look_at_a_run_loads_nothing_of_a_launch(client):
         assert not of_a_launch, words
 
 
+AGENTS = """
+import sys
+started = []
+def note(event, arguments):
+    if event == "subprocess.Popen" and "binascii" in str(arguments[1]):
+        started.append(str(arguments[1]))
+sys.addaudithook(note)
+from launcher.cli import main
+try:
+    main()
+finally:
+    open("agents", "w").write(str(len(started)))
+"""
+
+
+@pytest.mark.slow(reason="a launch, and two commands about its run")
+@pytest.mark.parametrize("verb", ["logs", "attach"])
+def test_a_run_that_is_found_on_its_host_is_reached_by_the_same_agent(client, verb):
+    """A client without its record looks for it there first: a second connection would take as long again."""
+    run = client.detached("--", "sh", "-c", "echo seen; sleep 600")
+    until(lambda: "seen" in client.ok("logs", run), "its line")
+    shutil.rmtree(client.runs)
+    client.is_forked = False
+    client.program = [sys.executable, "-c", AGENTS]
+    process = client.start(verb, run, "--host", "local")
+    if verb == "attach":
+        assert any("seen" in line for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert (client.project / "agents").read_text() == "1"
+
+
+def test_what_follows_a_run_loads_nothing_that_plans():
+    """Whoever attaches waits for the first line; a plan is read for the end."""
+    code = "import sys, launcher.cli.follow, launcher.runs.lost_machines; assert 'launcher.planning' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 LEAN = """
 import sys
 from launcher.hosts.lean_invoke import load_invoke
@@ -86,7 +130,31 @@ def test_a_connection_loads_no_mock_and_a_mock_loads_as_ever():
     subprocess.run([sys.executable, "-c", LEAN], check=True, timeout=60)
 
 
+WITHOUT_SSH = """
+import sys
+import launcher.runtimes.docker.engine
+heavy = {"asyncio", "paramiko"} & {*sys.modules}
+assert not heavy, heavy
+"""
+
+
+def test_what_asks_an_engine_loads_no_ssh():
+    """docker-py has a way of its own over SSH, which nobody here takes: an engine is reached by the host's connection."""
+    subprocess.run([sys.executable, "-c", WITHOUT_SSH], check=True, timeout=60)
+
+
 VERBS = sorted({name for verbs in app_module._TASKS.values() for name in verbs} - {app_module.DEFAULT})
+
+
+@pytest.mark.parametrize("word", ["--help", "-h", "help", "--version"])
+def test_a_look_at_all_verbs_shows_what_it_shows_when_all_are_built(word):
+    """Their arguments are left unread; nobody can tell."""
+    overview = app_module.app_for([word])
+    assert overview is not app_module.app
+    shown = [CliRunner().invoke(one, [word], prog_name="launch") for one in (overview, app_module.app)]
+    assert [one.exit_code for one in shown] == [0, 0]
+    assert shown[0].output == shown[1].output
+    assert "launch" in shown[0].output
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -9,10 +9,14 @@ import pytest
 from launcher.cli.shell_answers import Offer, rejoin_words, tell
 
 ODD = "a $(touch x) `y` \"z\" 'w' \\ \x1b[31m\n é"
-LOADED = (
-    "import atexit, sys; atexit.register(lambda: open('loaded', 'w').write(' '.join(sys.modules)));"
-    "from launcher.cli import main; main()"
-)
+LOADED = """
+import sys
+from launcher.cli import main
+try:
+    main()
+finally:
+    open("loaded", "w").write(" ".join(sys.modules))
+"""
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,33 @@ def test_ctrl_c_in_a_callback_is_not_lost():
     assert done.stderr == ""
 
 
+LATE = """
+import atexit, sys, threading, time
+from launcher.cli import app, main
+class Kept:
+    def __del__(self): print("taken apart")
+def late():
+    time.sleep(0.2)
+    print("of a thread")
+def work():
+    vars(app)["kept"] = Kept()
+    atexit.register(print, "of the end")
+    threading.Thread(target=late).start()
+    sys.exit(CODE)
+app.main = work
+main()
+"""
+
+
+@pytest.mark.parametrize(("code", "status", "last"), [("3", 3, ""), ("'why'", 1, "taken apart\n")])
+def test_a_command_ends_when_all_is_done_and_takes_nothing_apart(code, status, last):
+    """What threads and modules still have to do is done, and reaches a pipe; the exit code stays. Words for it are Python's to print."""
+    words = [sys.executable, "-c", LATE.replace("CODE", code)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == status
+    assert done.stdout == "of a thread\nof the end\n" + last
+
+
 @pytest.mark.parametrize("name", ["typer", "launcher.cli.app", "launcher.runs.known_runs"])
 def test_ctrl_c_after_tab_shows_nothing(client, name):
     """A shell would print it into the line that is being typed."""

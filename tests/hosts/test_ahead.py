@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from testbed.client import until
 
 from launcher.hosts import ahead
 from launcher.hosts.ssh_config import hops
@@ -31,6 +32,16 @@ from launcher.cli import early
 from launcher.hosts import ahead
 early.begin(sys.argv[1:])
 print(ahead._begun is not None)
+"""
+
+NOTED = """
+import os, pathlib, sys
+def note(event, arguments):
+    if event == "import" and arguments[0] == "docker":
+        pathlib.Path("loads").touch()
+sys.addaudithook(note)
+from launcher.cli import main
+main()
 """
 
 
@@ -85,6 +96,24 @@ def test_the_connection_that_began_is_the_one_that_is_used(client, listener):
             listener.accept()
     process.communicate(timeout=60)
     assert process.returncode == 4
+
+
+@pytest.mark.parametrize(("runtime", "loads"), [("docker", True), ("native", False)])
+def test_what_asks_an_engine_loads_while_the_host_is_waited_for(client, listener, runtime, loads):
+    """The host says nothing until it was loaded, and then only that it is no sshd: nothing else had a reason to load it."""
+    (client.project / "launch.toml").write_text(table(listener, f'runtime = "{runtime}"\n'))
+    client.program = [sys.executable, "-c", NOTED]
+    process = client.start("--host", "far", "--", "true")
+    visitor, _ = listener.accept()
+    with visitor:
+        visitor.settimeout(30)
+        visitor.sendall(b"SSH-2.0-none\r\n")
+        assert visitor.recv(4) == b"SSH-"  # it has loaded what connects
+        if loads:
+            until((client.project / "loads").exists, "what asks an engine")
+    process.communicate(timeout=60)
+    assert process.returncode == 4
+    assert (client.project / "loads").exists() is loads
 
 
 @pytest.mark.parametrize("words", [["--no-such-option"], ["--probe", "x"], ["--job", "none.toml"]])

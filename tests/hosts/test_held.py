@@ -29,10 +29,12 @@ pytestmark = pytest.mark.testbed
 
 RUN = "261126-held-aaaaaa"
 LOADED = """
-import atexit, json, sys
-atexit.register(lambda: open("loaded.json", "w").write(json.dumps(sorted(sys.modules))))
+import json, sys
 from launcher.cli import main
-main()
+try:
+    main()
+finally:
+    open("loaded.json", "w").write(json.dumps(sorted(sys.modules)))
 """
 PREPARES = """
 import sys, time

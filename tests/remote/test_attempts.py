@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -598,3 +600,16 @@ def test_a_client_shows_class_line_cause_and_mend_of_a_failed_run_and_that_it_wa
         assert all(json.loads(line)["rehearsed"] for line in client.ok("metrics", RUN, "--json").splitlines())
     finally:
         toy.clear_away()
+
+
+BEFORE_ITS_FIRST_LINE = """
+import sys
+from launcher.remote.training import attempts, command_watch
+late = {"launcher.remote.diagnosis.logscan", "launcher.remote.diagnosis.failures"} & {*sys.modules}
+assert not late, late
+"""
+
+
+def test_an_attempt_begins_without_what_reads_its_log():
+    """That takes as long to load as all else: the first line of the log has it loaded."""
+    subprocess.run([sys.executable, "-c", BEFORE_ITS_FIRST_LINE], check=True, timeout=60)

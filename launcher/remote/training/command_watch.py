@@ -5,9 +5,8 @@ from __future__ import annotations
 import selectors
 import signal
 import socket
-from typing import Any, Dict, List
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
-from ..diagnosis.logscan import LogScanner, Metric
 from ..diagnosis.remedy import Failure
 from .account import Account, read_report
 from .fence import Fence
@@ -18,6 +17,9 @@ from .proofs import Proofs
 from .stopping import RunTime, Stopping
 from .streams import Receiver, Streams
 from .training_command import Command, end_leftovers
+
+if TYPE_CHECKING:
+    from ..diagnosis.logscan import LogScanner, Metric
 
 TURN_S = 0.5
 """So often the agent of a run that says nothing looks up: for the wish, its successor, and how the host is."""
@@ -47,7 +49,8 @@ class Running:
         self._run_time = run_time
         self._proofs = proofs
         self._host_watch = host_watch
-        self._scanner = LogScanner()
+        self._scanner: Optional[LogScanner] = None
+        """What reads the log, from its first piece on: to load it takes as long as all else that an attempt begins with."""
 
     def run(self, command: Command, listener: socket.socket) -> Outcome:
         """Attend to a command until it and everything that it started have ended."""
@@ -83,7 +86,7 @@ class Running:
             is_marked=progress.is_marked,
             was_asked_to_end=progress.was_asked_to_end,
             uses_worker=progress.uses_worker,
-            lost_loss=progress.lost_loss(self._scanner.last_loss),
+            lost_loss=progress.lost_loss(self._scanner.last_loss if self._scanner is not None else None),
             is_without_step=progress.is_without_step,
             is_off_card=progress.is_off_card,
             shutdown_reason=self._stopping.shutdown_reason,
@@ -115,13 +118,23 @@ class Running:
 
     def _take_output(self, piece: bytes) -> None:
         self._progress.liveness.note_sign()
-        self._learn(self._scanner.feed(self._account.write_output(piece)))
+        self._scan(self._account.write_output(piece))
 
     def _finish_output(self) -> None:
-        self._learn(self._scanner.feed(self._account.finish_output()))
-        self._learn(self._scanner.finish())
+        self._scan(self._account.finish_output())
+        if self._scanner is not None:
+            self._learn(self._scanner, self._scanner.finish())
 
-    def _learn(self, metrics: List[Metric]) -> None:
+    def _scan(self, piece: bytes) -> None:
+        """Read the next piece of the log."""
+        if self._scanner is None and piece:
+            from ..diagnosis.logscan import LogScanner
+
+            self._scanner = LogScanner()
+        if self._scanner is not None:
+            self._learn(self._scanner, self._scanner.feed(piece))
+
+    def _learn(self, scanner: LogScanner, metrics: List[Metric]) -> None:
         """Record what was read from the log."""
         if self._progress.learn_log_metrics(metrics):
             self._account.write_events(
@@ -130,8 +143,8 @@ class Running:
                     for step, values in metrics
                 ]
             )
-        if self._scanner.divergence is not None:
-            news = self._progress.learn_divergence(self._scanner.divergence)
+        if scanner.divergence is not None:
+            news = self._progress.learn_divergence(scanner.divergence)
             if news is not None:
                 self._react(news)
 

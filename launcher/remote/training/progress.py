@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Set
 
-from ..diagnosis.logscan import Metric
-from ..diagnosis.loss_watch import Divergence, LastLoss
 from ..diagnosis.remedy import Failure
 from .history import HELD
 from .liveness import Liveness
+
+if TYPE_CHECKING:
+    from ..diagnosis.logscan import Metric
+    from ..diagnosis.loss_watch import Divergence, LastLoss
 
 LOST_LOSSES = 3  # in a row; a worker's guard, if the script has one, reacts earlier
 TRIP_GRACE_S = 5.0  # to end by itself with a traceback; SIGTERM would make it save its bad state

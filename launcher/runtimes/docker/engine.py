@@ -113,10 +113,11 @@ class DockerEngine:
 
     # containers
 
-    def create(self, name: str, config: Mapping[str, Any]) -> None:
-        """Create a container. Raises EngineError."""
+    def create(self, name: str, config: Mapping[str, Any]) -> Container:
+        """Create a container and return it. Raises EngineError."""
         with self._errors():
-            self.api.create_container_from_config(dict(config), name)
+            made = _Created.model_validate(self.api.create_container_from_config(dict(config), name))
+        return Container(made.id, "created", None)
 
     def find(self, run: str, root: str) -> Container | None:
         """Return the container of a run below a root; `None` if the engine has none.
@@ -396,6 +397,10 @@ class _Labelled(Record):
 class _State(Record):
     status: str = Field(alias="Status")
     exit_code: int | None = Field(alias="ExitCode", default=None)
+
+
+class _Created(Record):
+    id: str = Field(alias="Id", pattern=r"^[0-9a-f]{12,64}$")
 
 
 class _Inspected(Record):

@@ -58,6 +58,7 @@ class Docker(Runtime):
     name = "docker"
     has_images = True
     has_own_loopback = True
+    modules = ("launcher.runtimes.docker.engine",)
 
     _checked: Image | None = None
 
@@ -139,8 +140,7 @@ class Docker(Runtime):
         """
         plan, place, gpus = self._prepared[run]
         self.desk.preparation.hand_over(run)
-        self._create(run, plan, 1, place, gpus)
-        self._begin(run, place)
+        self._begin(run, place, self._create(run, plan, 1, place, gpus))
 
     # a recorded run
 
@@ -157,8 +157,8 @@ class Docker(Runtime):
         if container is None:
             plan = needs.plan()
             images.provide(self.desk, self.engine, plan, needs.build(), needs.say)
-            self._create(run, plan, needs.attempt, place, resumed.gpus)
-        self._begin(run, place)
+            container = self._create(run, plan, needs.attempt, place, resumed.gpus)
+        self._begin(run, place, container)
         return resumed
 
     def stop(self, run: str, grace_s: float) -> bool:
@@ -251,16 +251,15 @@ class Docker(Runtime):
         self.engine.remove(container)
         return True
 
-    def _create(self, run: str, plan: Plan, attempt: int, place: RunLocation, gpus: Sequence[str]) -> None:
+    def _create(
+        self, run: str, plan: Plan, attempt: int, place: RunLocation, gpus: Sequence[str]
+    ) -> Container:
         config = configuration(plan, run, attempt, place, self._engine_facts, gpus)
-        self.engine.create(name_of(run), config)
+        return self.engine.create(name_of(run), config)
 
-    def _begin(self, run: str, place: RunLocation) -> None:
+    def _begin(self, run: str, place: RunLocation, container: Container) -> None:
         """Start the run's container and wait until its agent has begun an attempt. Raises EngineError."""
         host = self.desk.host
-        container = self.engine.find(run, place.root)
-        if container is None:
-            raise EngineError(host, f"{host}: the container of {run} was removed")
         try:
             self.engine.start(container)
         except EngineError as error:
