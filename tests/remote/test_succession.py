@@ -335,3 +335,59 @@ def test_a_second_agent_on_the_same_machine_leaves_at_once(toy):
     assert toy.run.numbers() == [1, 2]
     assert toy.wait(first)["state"] == "succeeded"
     assert steps(toy) == [*range(1, 10)]
+
+
+def test_an_agent_that_a_scheduler_has_started_trains_once_the_last_one_has_left(toy):
+    """As on a node that Slurm has lost and that lives on: nobody sees its lock, and its training has ended before the next begins."""
+    toy.script(
+        AWARE
+        + "step = int((newest() or 'step-0').split('-')[1])\n"
+        + f"while not os.path.exists({str(toy.home / 'enough')!r}):\n"
+        + "    step += 1\n    write(step=step, attempt=values['attempt'])\n    save(step)\n    time.sleep(0.05)\n"
+        + "tell('done', step)\n"
+    )
+    prepared = toy.run.prepared()
+    write_durably(
+        toy.run.prepared_record,
+        json.dumps({**prepared, "runtime": {**prepared["runtime"], "kind": "slurm"}}),
+    )
+    first = toy.start()
+    until(lambda: len(steps(toy)) >= 5, "steps")
+    second = subprocess.Popen([sys.executable, "-I", str(toy.agent), "supervise", toy.run.path])
+    try:
+        until(
+            lambda: len([1 for line in toy.ledger() if line.get("attempt") == 2]) >= 5, "the second's steps"
+        )
+        (toy.home / "enough").touch()
+        assert (first.wait(30), second.wait(30)) == (0, 0)
+    finally:
+        second.kill()
+        second.wait()
+    assert toy.record(2)["reason"] == "superseded"
+    order = [line["attempt"] for line in toy.ledger() if "step" in line]
+    assert order == sorted(order)
+
+
+def test_whether_an_agent_has_left_that_nobody_sees(tmp_path):
+    """Its word, its silence by the disk's own times, or the end of its process on this machine."""
+    run = recorded_run(tmp_path, "0101-toy-aaaa")
+    last = run.new_folder()
+    last.release()
+    write_durably(last.attempt, json.dumps({"boot_id": "another", "agent": {"pid": 1, "start": "1"}}))
+    last.write_state("running")
+    write_over(last.heartbeat, "{}")
+    later = run.new_folder()
+    write_durably(later.attempt, "{}")
+    departure = predecessor.Departure(last, later)
+    assert not departure.is_over()
+    old = time.time() - 3600
+    os.utime(last.heartbeat, (old, old))
+    assert predecessor.Departure(last, later).is_over()
+    write_over(last.heartbeat, "{}")
+    assert not predecessor.Departure(last, later).is_over()
+    dead = {"boot_id": process.boot_id(), "agent": {"pid": 1 << 22, "start": "1"}}
+    write_durably(last.attempt, json.dumps(dead))
+    assert predecessor.Departure(last, later).is_over()
+    last.write_state("interrupted")
+    assert departure.is_over()
+    later.release()
