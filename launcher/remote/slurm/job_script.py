@@ -185,6 +185,8 @@ class _Keeping:
             words.append(strict_json.encode(seen))
         # As a keeper's: they prove that the agent is ours, whatever is above it.
         variables = {**os.environ, bearers.OF_RUN: read_text(self._run.token) or "", bearers.OF_KEEPER: "1"}
+        if (cpus := os.environ.get("SLURM_CPUS_PER_TASK")) is not None:
+            variables["SRUN_CPUS_PER_TASK"] = cpus  # since 22.05 srun takes no notice of the job's
         step = subprocess.Popen([*STEP, *words], stdin=subprocess.DEVNULL, env=variables)
         passed: List[int] = []
         while step.poll() is None:

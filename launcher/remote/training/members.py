@@ -43,6 +43,7 @@ LOST = "host-lost"
 KILL_S = 10.0
 """So long after an order to end now, `srun` itself is ended: it waits for nodes that do not answer."""
 _OF_JOB = ("SLURM_JOB_", "SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURM_SUBMIT_")
+_CPUS = "SRUN_CPUS_PER_TASK"
 _MOST_BYTES = 1 << 20
 _MOST_WORDS = 64 * 1024
 _LOST = re.compile(r"^.*(?:Node failure on \S+|DUE TO NODE FAILURE).*$", re.MULTILINE)
@@ -61,7 +62,7 @@ def start_of(run: Run, folder: Folder, nodes: int, grace_s: float) -> Start:
     variables = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("SLURM_", "SRUN_")) or name.startswith(_OF_JOB)
+        if not name.startswith(("SLURM_", "SRUN_")) or name.startswith(_OF_JOB) or name == _CPUS
     }
     first = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
     member = ["member", run.path, str(folder.number), first, "%.1f" % grace_s]
