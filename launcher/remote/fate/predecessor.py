@@ -11,7 +11,7 @@ import contextlib
 import time
 from typing import Optional
 
-from ..record.rundir import HEARTBEAT_S, Folder, Run
+from ..record.rundir import HEARTBEAT_S, LIVE, Folder, Run
 from ..record.safe_open import read_regular, status_of
 from ..system import mounts, process
 from . import run_state
@@ -19,8 +19,6 @@ from . import run_state
 CACHE_S = 60.0
 """How long a file system of several machines may show old contents: NFS by default (`acregmax` in nfs(5))."""
 _MOST_BYTES = 4096
-LIVE = ("preparing", "running", "stopping")
-"""The recorded states in which an agent may be at work."""
 _BY_A_CLIENT = ("prepare", "contact")
 
 

@@ -12,7 +12,7 @@ import os
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from ..record.rundir import RUN_ID, TERMINAL, Run
+from ..record.rundir import LIVE, RUN_ID, TERMINAL, Run
 from ..system.attending import CommandError
 from . import slurm_jobs, slurm_submission
 from .fate import GONE, SILENT, Fate, Stray, Verdict
@@ -54,6 +54,7 @@ class Slurm(Fate):
         self._queue = Question(slurm_jobs.QUEUE, KEPT_S, WAIT_S, SILENCE_S)
         self._history: Dict[str, Optional[Job]] = {}
         self._accounts_silent_until_s = 0.0
+        self._looked_at: Dict[str, int] = {}
 
     def place_id(self) -> str:
         """Return the id of the cluster that this machine belongs to."""
@@ -66,8 +67,7 @@ class Slurm(Fate):
         try:
             queue = _by_id(self._queue.answer())
             jobs = {run.id: _job_of(run, submissions[run.id], queue) for run in runs}
-            if any(job not in queue and job not in self._history for job in jobs.values() if job is not None):
-                # Another agent may have submitted it since the queue was asked.
+            if any(self._is_older(run, jobs[run.id], queue) for run in runs):
                 queue = _by_id(self._queue.answer_now())
         except SilentError as error:
             return {run.id: _silent(run, str(error)) for run in runs}
@@ -169,6 +169,18 @@ class Slurm(Fate):
     def _why_no_job(self, run: Run) -> str:
         verdict = self.judge([run])[run.id]
         return verdict.words or str((verdict.evidence or {}).get("service") or "it has no job")
+
+    def _is_older(self, run: Run, job: Optional[str], queue: Dict[str, Job]) -> bool:
+        """Whether an answer about the queue seems older than what became of a run since; once for each folder of it."""
+        if job is None:
+            return False
+        if job not in queue:  # another agent may have submitted it
+            return job not in self._history
+        last = run.last()
+        if queue[job].state != slurm_jobs.WAITS or last is None or self._looked_at.get(run.id) == last.number:
+            return False
+        self._looked_at[run.id] = last.number
+        return last.number > 1 and last.read_state().get("state") in LIVE  # it may have begun
 
     def _look_up(self, missing: List[str]) -> None:
         """Ask accounting for jobs that the queue has forgotten; what has ended does not change."""

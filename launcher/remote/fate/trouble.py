@@ -9,7 +9,7 @@ from typing import Any
 
 from ..record.files import REFUSED
 from ..record.record_shape import HEARTBEAT, read_record
-from ..record.rundir import Folder, Run
+from ..record.rundir import LIVE, Folder, Run
 from ..record.safe_open import open_regular, status_of
 from .run_state import State, fate_of
 
@@ -22,7 +22,6 @@ LATE_S = 7.0
 LEAST_ROOM = 64 * 1024
 """Bytes free, below which a file system counts as full."""
 LEAST_FILES = 8
-_LIVE = ("preparing", "running", "stopping")
 _WORDS = {
     "disk-full": "disk full, the run waits for room",
     "quota": "disk quota used up, the run waits for room",
@@ -36,14 +35,14 @@ def trouble_of(run: Run, state: State, *, asks: bool = False) -> dict[str, Any] 
     With `asks` the disk is tried and a container's engine asked at once, otherwise once its agent has not moved for a while.
     """
     run_fate = fate_of(run)
-    if state.get("state") not in (*_LIVE, "resuming") or not run.has_locks_here(run_fate.place_id()):
+    if state.get("state") not in (*LIVE, "resuming") or not run.has_locks_here(run_fate.place_id()):
         return None
     last = run.last()
     still_s = None if last is None else _still_s(last, sees_lock=run_fate.sees_lock)
     disk = _disk_trouble(run, last, still_s, tries=asks)
     if disk is not None:
         return {"kind": disk, "what": _WORDS[disk]}
-    if state["state"] not in _LIVE:
+    if state["state"] not in LIVE:
         return None
     is_still = still_s is not None and still_s >= STILL_S
     if (asks or is_still) and run_fate.is_paused(run):

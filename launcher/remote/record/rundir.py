@@ -30,6 +30,8 @@ from .safe_open import RunPath, UnreadableError, open_up, opened_folder, status_
 
 VERSION = 1
 TERMINAL = ("succeeded", "failed", "stopped", "stop-incomplete")
+LIVE = ("preparing", "running", "stopping")
+"""The recorded states in which an agent may be at work."""
 RUN_ID = re.compile(
     r"[0-9]{6}-[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?-[a-z0-9]{6}|[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}"
 )
