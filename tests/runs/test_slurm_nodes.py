@@ -219,15 +219,14 @@ def test_a_node_that_is_lost_takes_the_attempt_with_it_and_the_run_goes_on(clien
     hive.nodes[1].kill()
     hive.until_state(job, "PENDING", timeout=60)
     hive.nodes[1].up()
-    until(hive.is_idle, "two nodes", 60)
-    hive.start_now(job)
-    until(
-        lambda: len([word for *_, word in ledger(hive) if word.startswith("from")]) == 4, "a second attempt"
-    )
+    until(lambda: hive.is_idle() and not left(hive), "two nodes, and the end of the job's script", 60)
+    # Sooner than after Slurm's two minutes, and not so soon that it still ends the first start's steps.
+    hive.controller.enter("scontrol", "update", f"JobId={job}", "StartTime=now+8")
+    until(lambda: len(begins(hive)) == 4, "a second attempt", 90)
     hive.ssh("touch", "enough")
     until(lambda: client.summary(run)["state"] == "succeeded", "the end")
     lost, done = attempts(client, run)
     assert (lost["state"], lost["reason"]) == ("resuming", "host-lost")
-    assert lost["evidence"]["line"] == "srun: error: Node failure on node2"
+    assert "node failure" in lost["evidence"]["line"].lower()  # either of two that Slurm says
     assert done["reason"] == "completed"
     assert begins(hive)[2] == begins(hive)[3] != "from 0"

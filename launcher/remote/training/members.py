@@ -37,7 +37,6 @@ STEP = (
     "--cpu-bind=none",
     "--input=all",
     "--kill-on-bad-exit=1",
-    "--quiet",
 )
 LOST = "host-lost"
 KILL_S = 10.0
