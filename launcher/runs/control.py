@@ -121,13 +121,12 @@ def _all_own(states: Sequence[str], most: int | None) -> list[Row]:
     rows = {run: Row(row.host, row.summary, rent=costs.get(run)) for run, row in ended.rows.items()}
     rows |= {row.summary.run: row for row in _own_rows(others)}
     in_order = sorted(rows.values(), key=lambda row: places[row.summary.run], reverse=True)
-    found = []
-    for row in _newest(in_order, states)[:most]:
-        known = ended.rows.get(row.summary.run)
-        found.append(row if known is not None else _with_departures(row))
-    for row in found:
-        is_new = row.summary.run not in ended.rows
-        if is_new and row == Row(row.host, row.summary) and _is_final(row.summary):
+    found = _newest(in_order, states)[:most]
+    for number, row in enumerate(found):
+        if row.summary.run in ended.rows:
+            continue
+        whole = found[number] = _with_departures(row)
+        if whole == Row(row.host, row.summary) and _is_final(row.summary):
             ended.keep(places[row.summary.run], row.host, row.summary)
     ended.save()
     return found

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from launcher import __version__
 from launcher.runs.whole_file import write_whole
@@ -38,8 +38,8 @@ class EndedRow(NamedTuple):
         return (self.order, self.launched, self.summary.run)
 
 
-_ROWS = TypeAdapter(list[EndedRow])
-_ROW = TypeAdapter(EndedRow)
+_ROWS = TypeAdapter(list[EndedRow], config=ConfigDict(defer_build=True))
+_ROW = TypeAdapter(EndedRow, config=ConfigDict(defer_build=True))
 
 
 class EndedRows:

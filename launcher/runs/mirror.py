@@ -18,7 +18,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from launcher.errors import ConnectionLostError, OtherRootError, RunError
 from launcher.hosts.channel import Reply
@@ -48,7 +48,7 @@ _MIRRORED = re.compile(
     rf"plan\.json|[0-9]{{4,9}}/{_NODE}(?:attempt\.json|state\.json|events\.jsonl|log\.txt)"
 )
 _EVENT = TypeAdapter(Event)
-_EVENTS = TypeAdapter(list[Event])
+_EVENTS = TypeAdapter(list[Event], config=ConfigDict(defer_build=True))
 
 
 class Reached(NamedTuple):

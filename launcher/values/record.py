@@ -166,7 +166,7 @@ class Summary(Judged):
         return self.run.rpartition("-")[2]
 
 
-@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="ignore"))
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="ignore", defer_build=True))
 class Event:
     """One line of `events.jsonl`. `time` is the host's clock, for display only.
 

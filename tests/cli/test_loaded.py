@@ -113,6 +113,21 @@ def test_what_follows_a_run_loads_nothing_that_plans():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+UNBUILT = """
+from launcher.runs import control, ended_rows
+from launcher.values.record import Event
+assert not Event.__pydantic_complete__
+assert not ended_rows._ROWS.pydantic_complete
+Event(version=1, kind="beat", time=0.0)
+assert Event.__pydantic_complete__
+"""
+
+
+def test_what_checks_records_is_built_when_it_is_first_used():
+    """To build it takes longer than to import the rest of its module, and most commands read no event."""
+    subprocess.run([sys.executable, "-c", UNBUILT], check=True, timeout=60)
+
+
 LEAN = """
 import sys
 from launcher.hosts.lean_invoke import load_invoke
