@@ -290,12 +290,13 @@ def test_stop_of_an_agent_that_hears_nothing(lone):
 
 
 @pytest.mark.long
-def test_stop_while_the_controller_is_silent(lone):
+@pytest.mark.parametrize("how", ["silent_controller", "no_controller"])
+def test_stop_while_the_controller_is_silent(lone, how):
     """A run that trains hears of it through its folder; of one that waits, it is said that nobody knows, and what to type."""
     queued = lone.start(*LATER)
     run = lone.start()
     lone.trains(run)
-    with lone.cluster.silent_controller():
+    with getattr(lone.cluster, how)():
         assert "stopped: by-user" in lone.client.ok("stop", run)
         began = time.monotonic()
         for words in (("stop", queued), ("stop", "--now", queued)):
@@ -320,7 +321,7 @@ LOST = {
 
 
 @pytest.mark.parametrize(
-    "how", [pytest.param(how, marks=pytest.mark.long if how == "hangs" else ()) for how in LOST]
+    "how", [pytest.param(how, marks=() if how == "says nothing" else pytest.mark.long) for how in LOST]
 )
 def test_a_lost_answer_of_sbatch(hive, how):
     """The job is found again, and no other is submitted: not when somebody asks for the run to go on, either."""
