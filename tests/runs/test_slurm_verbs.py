@@ -162,7 +162,7 @@ def test_exec_passes_bytes_on_as_they_are(hive):
     assert hashlib.sha256(done.stdout).hexdigest() == done.stderr.decode().split()[0]
 
 
-@pytest.mark.parametrize("ending", ["ctrl-c", "lost"])
+@pytest.mark.parametrize("ending", ["ctrl-c", pytest.param("lost", marks=pytest.mark.long)])
 def test_exec_leaves_no_step(hive, ending):
     """Ctrl-C ends the command in the node, and so does a client that dies: also what had left its session."""
     job = hive.job(hive.run)
@@ -256,6 +256,7 @@ def test_stop_saves_and_ends_the_job(lone):
     until(lambda: [state for _, state in lone.jobs(run)] == ["COMPLETED"], "the job to end")
 
 
+@pytest.mark.long
 def test_stop_now_cancels_the_job(lone):
     """It saves nothing more, and a training that ignores SIGTERM ends too."""
     lone.cluster.ssh("touch", "deaf")
