@@ -176,14 +176,18 @@ def test_many_runs_of_a_silent_engine_are_in_doubt_after_one_timeout(fake, runs)
 def test_a_runtime_that_this_agent_does_not_know_is_silent(runs):
     """A newer agent made the record; what became of the run is not for this one to say. No module but a Fate counts."""
     run = runs[0]
-    record = {"place_id": process.host_id(), "runtime": {"kind": "slurm"}}
+    record = {"place_id": process.host_id(), "runtime": {"kind": "pbs"}}
     write_durably(run.folder(1).attempt, json.dumps(record))
     state = states_of([run])[run.id]
     assert (state["state"], state["fate"]) == ("resuming", SILENT)
-    assert state["evidence"] == {"runtime": "'slurm' is not known to this agent"}
-    assert fate_of("slurm").left(run) == "its runtime 'slurm' is not known to this agent"
-    known = [kind for kind in ("native", "docker", "slurm", "fate", "..main", "Native", "") if is_known(kind)]
-    assert known == ["native", "docker"]
+    assert state["evidence"] == {"runtime": "'pbs' is not known to this agent"}
+    assert fate_of("pbs").left(run) == "its runtime 'pbs' is not known to this agent"
+    known = [
+        kind
+        for kind in ("native", "docker", "slurm", "pbs", "fate", "..main", "Native", "")
+        if is_known(kind)
+    ]
+    assert known == ["native", "docker", "slurm"]
 
 
 def test_a_program_that_cannot_be_killed_holds_nobody_up(fake, tmp_path, monkeypatch):

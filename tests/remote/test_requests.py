@@ -73,9 +73,9 @@ def test_a_line_that_is_not_a_request_ends_the_connection(line, monkeypatch):
 def test_a_runtime_that_the_agent_does_not_know_makes_no_run(tmp_path):
     """Nobody could say what became of it."""
     with pytest.raises(RequestError) as caught:
-        serve.answer(Session(str(tmp_path), None), "create", {"run": RUN, "runtime": "slurm"}, b"{}")
+        serve.answer(Session(str(tmp_path), None), "create", {"run": RUN, "runtime": "pbs"}, b"{}")
     assert caught.value.code == "bad-runtime"
-    assert str(caught.value) == "runtime: 'slurm' is not known to this agent"
+    assert str(caught.value) == "runtime: 'pbs' is not known to this agent"
     assert not list(tmp_path.iterdir())
 
 

@@ -230,3 +230,20 @@ def test_a_comment_may_hold_the_separator():
     """It stands last."""
     job = parse_queue("7|RUNNING|None|N/A|N/A|1|node1|mine | launch:x\n")[0]
     assert (job.comment, job.run_id) == ("mine | launch:x", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "comment", "folder", "run"),
+    [
+        ("launch-1126-a-x", "launch:1126-a-x", "/r/runs/1126-a-x", "1126-a-x"),
+        ("launch-1126-a-x", "launch:1126-a-x", "/other/runs/1126-a-x", None),
+        ("launch-1126-a-x", "launch:1126-a-x", "/r/runs/1126-a-y", None),
+        ("launch-1126-a-x", "(null)", "/r/runs/1126-a-x", None),
+        ("mine", "launch:1126-a-x", "/r/runs/1126-a-x", None),
+        ("launch-", "launch:", "/r/runs/", None),
+    ],
+)
+def test_a_job_is_of_a_root_by_its_name_its_comment_and_its_folder(name, comment, folder, run):
+    """All three are needed: a user may name jobs, and comment them, as they like."""
+    (job,) = slurm_jobs.parse_started(f"7|PENDING|{name}|{comment}|{folder}\nno job\n")
+    assert job.run_below("/r") == run

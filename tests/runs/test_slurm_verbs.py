@@ -162,7 +162,7 @@ def test_exec_passes_bytes_on_as_they_are(hive):
     assert hashlib.sha256(done.stdout).hexdigest() == done.stderr.decode().split()[0]
 
 
-@pytest.mark.parametrize("ending", ["ctrl-c", "lost"])
+@pytest.mark.parametrize("ending", ["ctrl-c", pytest.param("lost", marks=pytest.mark.long)])
 def test_exec_leaves_no_step(hive, ending):
     """Ctrl-C ends the command in the node, and so does a client that dies: also what had left its session."""
     job = hive.job(hive.run)
@@ -256,6 +256,7 @@ def test_stop_saves_and_ends_the_job(lone):
     until(lambda: [state for _, state in lone.jobs(run)] == ["COMPLETED"], "the job to end")
 
 
+@pytest.mark.long
 def test_stop_now_cancels_the_job(lone):
     """It saves nothing more, and a training that ignores SIGTERM ends too."""
     lone.cluster.ssh("touch", "deaf")
@@ -290,12 +291,13 @@ def test_stop_of_an_agent_that_hears_nothing(lone):
 
 
 @pytest.mark.long
-def test_stop_while_the_controller_is_silent(lone):
+@pytest.mark.parametrize("how", ["silent_controller", "no_controller"])
+def test_stop_while_the_controller_is_silent(lone, how):
     """A run that trains hears of it through its folder; of one that waits, it is said that nobody knows, and what to type."""
     queued = lone.start(*LATER)
     run = lone.start()
     lone.trains(run)
-    with lone.cluster.silent_controller():
+    with getattr(lone.cluster, how)():
         assert "stopped: by-user" in lone.client.ok("stop", run)
         began = time.monotonic()
         for words in (("stop", queued), ("stop", "--now", queued)):
@@ -320,7 +322,7 @@ LOST = {
 
 
 @pytest.mark.parametrize(
-    "how", [pytest.param(how, marks=pytest.mark.long if how == "hangs" else ()) for how in LOST]
+    "how", [pytest.param(how, marks=() if how == "says nothing" else pytest.mark.long) for how in LOST]
 )
 def test_a_lost_answer_of_sbatch(hive, how):
     """The job is found again, and no other is submitted: not when somebody asks for the run to go on, either."""
