@@ -13,7 +13,7 @@ from testbed.client import is_gone, until
 from launcher.remote.fate.native import end_keeper
 from launcher.remote.record import appender
 from launcher.remote.record.appender import Appender
-from launcher.remote.record.files import write_durably
+from launcher.remote.record.files import remove_tree, write_durably
 from launcher.remote.record.locks import Lock, is_locked
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving.client_connection import ClientConnection
@@ -212,3 +212,28 @@ def test_the_last_folder_is_found_among_any_number_of_other_names(tmp_path, monk
     for function in ("listdir", "scandir"):
         monkeypatch.setattr(os, function, refuse)
     assert run.numbers() == list(range(1, count + 1))
+
+
+def test_a_folder_whose_files_a_network_disk_keeps_is_left_for_the_next_time(tmp_path):
+    """What NFS and FUSE leave of an open file is no error; anything else that stays is."""
+    for name, inner in (("nfs", "control/.nfs0001"), ("fuse", ".fuse_hidden0001")):
+        top = tmp_path / name
+        (top / "control" / "deep").mkdir(parents=True)
+        (top / "control" / "deep" / "file").write_text("1234")
+        kept = top / inner
+        unlink, left = os.unlink, []
+
+        def keeping(path, *more, name=kept.name, unlink=unlink, left=left, **options):
+            if os.path.basename(path) == name:
+                left.append(path)
+            else:
+                unlink(path, *more, **options)
+
+        kept.write_text("open")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "unlink", keeping)
+            assert remove_tree(str(top)) == 8
+        assert left
+        assert top.exists()
+        remove_tree(str(top))
+        assert not top.exists()

@@ -1,9 +1,13 @@
 """Runs on a real Slurm cluster: from a login node to a compute node and back, judged by Slurm's own programs."""
 
+import hashlib
 import json
+import os
 
 import pytest
-from testbed.client import until
+from testbed.client import missing, until
+from testbed.slurm_cluster import slurm_cluster
+from testbed.sshd import MissingPartError
 
 pytestmark = pytest.mark.testbed
 
@@ -65,3 +69,29 @@ def test_a_batch_runs_on_a_cluster(client, hive):
     done = client.run("batch", "b.toml", "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 items: 3 succeeded" in done.stderr
+
+
+def test_all_of_a_run_comes_home_from_a_disk_that_shows_sizes_late(client):
+    """Through FUSE the login node knows the old size of a file for a second; what a node wrote last is in the mirror too."""
+    if not os.access("/dev/fuse", os.W_OK):
+        pytest.skip("the kernel has no FUSE, or not for this user")
+    try:
+        with slurm_cluster("fuse", name="late") as cluster:
+            table = cluster.logins[0].table("hive")
+            (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\n')
+            client.script(
+                "import time, launcher_worker as worker\n"
+                "for step in range(1, 6):\n    worker.log(step, loss=1 / step)\n    print('line', step, flush=True)\n"
+                "    time.sleep(0.3)\nworker.done(5)\n"
+            )
+            for number in range(3):
+                out = client.ok("--host", "hive", "--profile", "cpu", "--", "python3", "train.py")
+                assert [line for line in out.splitlines() if line.startswith("line")][-1] == "line 5"
+                run = max(client.runs.glob("2*"), key=os.path.getmtime)
+                words = ["sha256sum", f".launch/runs/{run.name}/record/0002/log.txt"]
+                digest = cluster.ssh(*words).split()[0]
+                assert hashlib.sha256((run / "0002" / "log.txt").read_bytes()).hexdigest() == digest, number
+                client.ok("rm", run.name)
+                assert cluster.ssh("ls", "-A", ".launch/runs") == ""
+    except MissingPartError as error:
+        missing(str(error))

@@ -88,6 +88,8 @@ class Fate(ABC):
     """Whether the run's agent sees the host's processes and the other runs, so that it may judge who holds a card."""
     sees_lock: bool = True
     """Whether the lock of a live run's folder is seen to be held. Otherwise a free lock shows nothing."""
+    writes_afar: bool = False
+    """Whether the agent writes from another machine, so that a shared disk may show what it wrote late."""
     shutdown_reason: str = "host-shutdown"
     """Why an agent leaves, and its run goes on later, that got SIGTERM without a wish."""
     is_in_image: bool = False

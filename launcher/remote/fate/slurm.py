@@ -47,6 +47,7 @@ class Slurm(Fate):
     shows_processes = False
     sees_host = False
     sees_lock = False
+    writes_afar = True
     shutdown_reason = "preempted"
 
     def __init__(self) -> None:

@@ -46,10 +46,17 @@ class LastCopyError(Exception):
         self.copies = copies
 
 
-def remove_run(run: Run, find_last_copies: Optional[Callable[[Run], LastCopies]]) -> int:
+def _pass() -> None:
+    """Let go of nothing."""
+
+
+def remove_run(
+    run: Run, find_last_copies: Optional[Callable[[Run], LastCopies]], let_go: Callable[[], object] = _pass
+) -> int:
     """Remove a run that has ended; return the bytes that this frees. The caller holds its contact lock.
 
-    What `find_last_copies` finds must not be lost; None if all may be. Raises LastCopyError, and NotRemovableError for a
+    What `find_last_copies` finds must not be lost; None if all may be. `let_go` releases the lock once nobody can find the
+    run any more: a network disk keeps a file that is open, and its folder. Raises LastCopyError, and NotRemovableError for a
     run that has not ended. The run disappears in one step; a removal that is interrupted is finished by `gc` or a sweep.
     """
     state = run_state.state_of(run)["state"]
@@ -66,6 +73,7 @@ def remove_run(run: Run, find_last_copies: Optional[Callable[[Run], LastCopies]]
         if found is not None and look_again(Run(away), OutputDigests(Run(away))) != found.look:
             os.rename(away, run.path)
             raise NotRemovableError("run %s: a file changed while they were compared; try again" % run.id)
+        let_go()
         return remove(away)
 
 

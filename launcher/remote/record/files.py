@@ -14,6 +14,8 @@ from .safe_open import UnreadableError
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 REFUSED = {errno.ENOSPC: "disk-full", errno.EDQUOT: "quota", errno.EROFS: "read-only"}
 """The names that clients know for a disk that takes nothing for now."""
+_KEPT = (".nfs", ".fuse_hidden")
+"""How NFS and FUSE name a file that was removed while it was open."""
 MOST_BYTES = 256 << 20
 """No file of ours is larger: the manifest of 200,000 files has 60 MB."""
 
@@ -89,9 +91,11 @@ def open_folders(path: str) -> None:
 def remove_tree(top: str) -> int:
     """Remove a folder with everything in it, however deep; return the bytes that this frees. Raises OSError.
 
-    Folders are moved up before they are looked into: a job can nest them deeper than a path, or Python's stack, may be.
+    A network disk keeps files that somebody has open, under names of its own: they stay, with their folder, for the next
+    time. Folders are moved up before they are looked into: a job can nest them deeper than a path, or Python's stack, may be.
     """
     size = moved = 0
+    kept: list[str] = []
     prefix = os.path.join(top, ".%s-" % os.urandom(8).hex())
     os.chmod(top, 0o700)
     waiting = [top]
@@ -109,10 +113,22 @@ def remove_tree(top: str) -> int:
                 status = entry.stat(follow_symlinks=False)
                 size += status.st_size if status.st_nlink == 1 else 0
                 os.unlink(entry.path)
-        if folder != top:
-            os.rmdir(folder)
-    os.rmdir(top)
+        if folder != top and not _is_removed(folder):
+            kept.append(folder)
+    if not kept and not _is_removed(top):
+        kept.append(top)
     return size
+
+
+def _is_removed(folder: str) -> bool:
+    """Remove a folder; return False if a disk keeps files in it that somebody has open. Raises OSError."""
+    try:
+        os.rmdir(folder)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY or not all(name.startswith(_KEPT) for name in os.listdir(folder)):
+            raise
+        return False
+    return True
 
 
 def read_text(path: str) -> str | None:

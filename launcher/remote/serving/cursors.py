@@ -15,10 +15,10 @@ import os
 import time
 from typing import Any
 
-from ..fate.run_state import state_of
+from ..fate.run_state import fate_of, state_of
 from ..fate.trouble import trouble_of
 from ..record.record_shape import MOST_BYTES
-from ..record.rundir import GROWING_FILES, SMALL_FILES, Run
+from ..record.rundir import GROWING_FILES, SMALL_FILES, TERMINAL, Run
 from ..record.safe_open import UnreadableError, open_regular, read_regular, status_of
 
 TAIL = 4096
@@ -40,6 +40,7 @@ def read(run: Run, args: dict[str, Any], room: int = MAX_BYTES) -> tuple[dict[st
     """
     state = state_of(run)
     state = {**state, "trouble": trouble_of(run, state)}
+    is_afar = fate_of(run).writes_afar
     numbers = run.numbers()  # once, before the files: a folder that appears meanwhile is the next answer's
     cursors = args.get("cursors") or {}
     parts: list[dict[str, Any]] = []
@@ -59,7 +60,10 @@ def read(run: Run, args: dict[str, Any], room: int = MAX_BYTES) -> tuple[dict[st
             for name in GROWING_FILES:
                 key = "%s/%s" % (prefix, name)
                 if room > 0:
-                    room -= _growth(folder.path.below(name), key, cursors.get(key), room, parts, pieces)
+                    path, cursor = folder.path.below(name), cursors.get(key)
+                    if is_afar and number == numbers[-1]:
+                        _expire(path, state["state"])
+                    room -= _growth(path, key, cursor, room, parts, pieces)
     answer = {
         "state": state,
         "parts": parts,
@@ -99,7 +103,7 @@ def _growth(
         if known == look and time.time() < until:
             return 0
         with open(open_regular(path, os.O_RDONLY), "rb") as file:
-            if offset and not _continues(file, offset, size, str(cursor.get("sha256"))):
+            if offset and not _continues(file, offset, str(cursor.get("sha256"))):
                 offset = 0
             file.seek(offset)
             data = file.read(room)
@@ -121,9 +125,19 @@ def _note(path: str, look: tuple[Any, ...], changed: float) -> None:
     _looks[path] = (look, math.inf if now - changed > SETTLED_S else now + AGAIN_S)
 
 
-def _continues(file: Any, offset: int, size: int, sha256: str) -> bool:
-    if size < offset:
-        return False
+def _expire(path: str, state: Any) -> None:
+    """Have a file that grows on another machine looked at again soon, and at once when its run has ended.
+
+    A shared disk shows its old size for seconds, FUSE and NFS alike; whoever opens it, and reads on at its end, sees the new one.
+    """
+    known = _looks.get(path)
+    if known is not None and state in TERMINAL:
+        del _looks[path]
+    elif known is not None and known[1] == math.inf:
+        _looks[path] = (known[0], time.time() + AGAIN_S)
+
+
+def _continues(file: Any, offset: int, sha256: str) -> bool:
     before = min(TAIL, offset)
     file.seek(offset - before)
     return hashlib.sha256(file.read(before)).hexdigest() == sha256

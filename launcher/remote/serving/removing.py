@@ -58,9 +58,10 @@ def remove(session: Session, request: Remove, payload: bytes) -> Reply:
     def find(run: Run) -> LastCopies:
         return last_copies(run, digests, held, with_checkpoints=request.lose == "nothing")
 
-    with _held(run):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_held(run))
         try:
-            freed = garbage.remove_run(run, None if request.lose == "all" else find)
+            freed = garbage.remove_run(run, None if request.lose == "all" else find, stack.close)
         except garbage.NotRemovableError as error:
             raise RequestError("refused", str(error)) from None
         except garbage.LastCopyError as error:
