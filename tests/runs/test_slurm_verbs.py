@@ -640,3 +640,18 @@ def test_a_batch_that_waits_in_the_queue(lone, count):
     assert grown < 20_000
     assert took < 1.0
     assert not _queued(lone)
+
+
+@pytest.mark.long
+def test_a_run_whose_job_does_not_end_is_removed_once_it_has(lone):
+    """`stop` says that the job is still there; `rm` waits, and cancels it before anything of the run goes."""
+    run = lone.start()
+    lone.trains(run)
+    lone.node(run).enter("sh", "-c", f"kill -STOP $(pgrep -f '[a]gent.pyz job .*{run}')")
+    said = lone.client.ok("stop", run)
+    assert "stopped: by-user" in said
+    assert f"still there: its job {lone.job(run)} is RUNNING" in said
+    job = lone.job(run)
+    lone.client.ok("rm", "--force", "--here", run)
+    assert lone.cluster.state(job) in ("CANCELLED", "COMPLETING")
+    assert run not in lone.cluster.ssh("ls", "-A", ".launch/runs")
