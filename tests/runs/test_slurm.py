@@ -81,10 +81,10 @@ def test_all_of_a_run_comes_home_from_a_disk_that_shows_sizes_late(client):
             (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\n')
             client.script(
                 "import time, launcher_worker as worker\n"
-                "for step in range(1, 6):\n    worker.log(step, loss=1 / step)\n    print('line', step, flush=True)\n"
-                "    time.sleep(0.3)\nworker.done(5)\n"
+                "for step in range(1, 6):\n    time.sleep(0.3)\n    worker.log(step, loss=1 / step)\n"
+                "    print('line', step, flush=True)\nworker.done(5)\n"
             )
-            for number in range(3):
+            for number in range(4):
                 out = client.ok("--host", "hive", "--profile", "cpu", "--", "python3", "train.py")
                 assert [line for line in out.splitlines() if line.startswith("line")][-1] == "line 5"
                 run = max(client.runs.glob("2*"), key=os.path.getmtime)

@@ -144,6 +144,7 @@ STATE: Shape = {
     "remedy": table_of({"changes": _table}),
     "failure": table_of({"class": _text, "since": _whole}),
     "trial": _table,
+    "sizes": _table,
 }
 RUNTIME: Shape = {
     "kind": _text,

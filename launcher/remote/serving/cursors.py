@@ -18,15 +18,19 @@ from typing import Any
 from ..fate.run_state import fate_of, state_of
 from ..fate.trouble import trouble_of
 from ..record.record_shape import MOST_BYTES
-from ..record.rundir import GROWING_FILES, SMALL_FILES, TERMINAL, Run
+from ..record.rundir import GROWING_FILES, SMALL_FILES, Run
 from ..record.safe_open import UnreadableError, open_regular, read_regular, status_of
 
 TAIL = 4096
 MAX_BYTES = 8 * 1024 * 1024
 SETTLED_S = 1.0
 AGAIN_S = 0.2
+LATE_S = 5.0
+"""How long a shared disk may show an old size: NFS for 3 s at least (`acregmin` in nfs(5)), and until the file is opened."""
+LOOK_S = 0.05
 _MOST_LOOKS = 1000
 
+_awaited: dict[str, int] = {}
 _looks: dict[str, tuple[tuple[Any, ...], float]] = {}  # what was found equal, and until when that holds
 
 
@@ -41,6 +45,7 @@ def read(run: Run, args: dict[str, Any], room: int = MAX_BYTES) -> tuple[dict[st
     state = state_of(run)
     state = {**state, "trouble": trouble_of(run, state)}
     is_afar = fate_of(run).writes_afar
+    sizes = state.pop("sizes", None) or {}
     numbers = run.numbers()  # once, before the files: a folder that appears meanwhile is the next answer's
     cursors = args.get("cursors") or {}
     parts: list[dict[str, Any]] = []
@@ -62,7 +67,8 @@ def read(run: Run, args: dict[str, Any], room: int = MAX_BYTES) -> tuple[dict[st
                 if room > 0:
                     path, cursor = folder.path.below(name), cursors.get(key)
                     if is_afar and number == numbers[-1]:
-                        _expire(path, state["state"])
+                        _expire(path)
+                        _await_size(path, sizes.get(name))
                     room -= _growth(path, key, cursor, room, parts, pieces)
     answer = {
         "state": state,
@@ -125,16 +131,36 @@ def _note(path: str, look: tuple[Any, ...], changed: float) -> None:
     _looks[path] = (look, math.inf if now - changed > SETTLED_S else now + AGAIN_S)
 
 
-def _expire(path: str, state: Any) -> None:
-    """Have a file that grows on another machine looked at again soon, and at once when its run has ended.
-
-    A shared disk shows its old size for seconds, FUSE and NFS alike; whoever opens it, and reads on at its end, sees the new one.
-    """
+def _expire(path: str) -> None:
+    """Have a file that grows on another machine opened again soon, although nothing shows that it has changed."""
     known = _looks.get(path)
-    if known is not None and state in TERMINAL:
-        del _looks[path]
-    elif known is not None and known[1] == math.inf:
+    if known is not None and known[1] == math.inf:
         _looks[path] = (known[0], time.time() + AGAIN_S)
+
+
+def _await_size(path: str, size: Any) -> None:
+    """Wait until a file is as long as its writer, on another machine, has said; once for each end of a run.
+
+    A shared disk shows an old size for a while: FUSE for a second, whatever is read of the file meanwhile.
+    """
+    if not isinstance(size, int) or _awaited.get(path) == size:
+        return
+    _looks.pop(path, None)
+    _awaited[path] = size
+    deadline = time.monotonic() + LATE_S
+    while time.monotonic() < deadline:
+        if _size_when_opened(path) >= size:
+            return
+        time.sleep(LOOK_S)
+
+
+def _size_when_opened(path: str) -> int:
+    """Return the size of a file, 0 if there is none: NFS asks its server once the file is opened."""
+    try:
+        with open(open_regular(path, os.O_RDONLY), "rb") as file:
+            return os.fstat(file.fileno()).st_size
+    except (FileNotFoundError, UnreadableError):
+        return 0
 
 
 def _continues(file: Any, offset: int, sha256: str) -> bool:

@@ -10,6 +10,7 @@ from ..record import secret, strict_json
 from ..record.appender import Appender
 from ..record.files import REFUSED, write_durably, write_over
 from ..record.rundir import VERSION, Folder
+from ..record.safe_open import status_of
 from .progress import Progress
 
 _FROM_A_WORKER = frozenset({"kind", "rank", "time"})
@@ -109,6 +110,11 @@ class Account:
         except OSError as error:
             if must or error.errno not in REFUSED:
                 raise
+
+    def sizes(self) -> Dict[str, int]:
+        """Return how long the files are that grow, for who reads them by a disk that shows new sizes late."""
+        paths = (self.folder.events, self.folder.log)
+        return {os.path.basename(path): status_of(path).st_size for path in paths if os.path.exists(path)}
 
     def say_again(self) -> None:
         """Write the same state with what is known now."""

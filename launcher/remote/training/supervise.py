@@ -487,6 +487,8 @@ class Supervisor:
                     account.state, must=True
                 )  # there is room, so the end can be written after the erasure
                 evidence = {**evidence, **self._erase_secrets()}
+            if run_state.fate_of(self.run).writes_afar:
+                more = {**more, "sizes": account.sizes()}
             account.say(state, reason, must=True, evidence=evidence, **more)
         except OSError as error:
             if error.errno not in REFUSED:
