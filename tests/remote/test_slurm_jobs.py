@@ -124,8 +124,8 @@ def test_a_job_that_has_ended_is_gone(name):
     verdict = judge(job, has_begun=True)
     assert verdict.fate == GONE
     assert (job.state, job.exit) == (state, code)
-    said = f"its job {job_id} is {state}" + (f" (exit code {code})" if state == "FAILED" else "")
-    assert verdict.evidence == {"service": said}
+    reason = f" ({job.reason}, exit code {code})" if state == "FAILED" else ""
+    assert verdict.evidence == {"service": f"its job {job_id} is {state}{reason}"}
     by_accounts = parse_history(history)[job_id]
     assert (by_accounts.state, judge_history(by_accounts, has_begun=True).fate) == (state, GONE)
     shown_as = {"CANCELLED": ("stopped", CANCELLED)}

@@ -13,6 +13,7 @@ import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..record.rundir import LIVE, RUN_ID, TERMINAL, Run
+from ..record.safe_open import read_regular
 from ..system.attending import CommandError
 from . import slurm_jobs, slurm_submission
 from .fate import GONE, SILENT, Fate, Stray, Verdict
@@ -20,6 +21,7 @@ from .slurm_jobs import Job
 from .slurm_programs import Question, SilentError, ask, cluster_name, path_of
 from .slurm_submission import Submission
 
+MOST_LOG = 1 << 20
 PLACE = "slurm:"
 """What the id of a cluster's place begins with; the name of the cluster follows."""
 KEPT_S, WAIT_S, SILENCE_S = 2.0, 3.0, 30.0
@@ -218,7 +220,11 @@ class Slurm(Fate):
         else:
             verdict = Verdict(GONE, {"service": "Slurm has forgotten its job %s" % job_id})
         if verdict.fate == GONE and not has_begun and not verdict.state:
-            said = "%s; its log is to be %s" % (verdict.words, run.slurm_log)
+            last = _last_line(run)
+            said = "%s; its log %s" % (
+                verdict.words,
+                "ends: " + last if last else "is to be " + run.slurm_log,
+            )
             return verdict._replace(state="failed", reason="never-started", evidence={"service": said})
         if verdict.fate == GONE and submission.refused and not verdict.state:
             words = "its job %s is not started again: %s" % (job_id, submission.refused)
@@ -265,6 +271,15 @@ def _stray(root: str, job: slurm_jobs.Started) -> Optional[Stray]:
     if state.get("state") not in TERMINAL or is_leaving or job.id not in slurm_submission.read(run).jobs:
         return None
     return Stray("job", job.id, run_id, "its run has ended", cancel)
+
+
+def _last_line(run: Run) -> str:
+    """Return the last line of what a job's script has printed, empty if there is none."""
+    try:
+        text = read_regular(run.slurm_log, MOST_LOG).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return (text.strip().splitlines() or [""])[-1][-200:]
 
 
 def _has_begun(run: Run) -> bool:

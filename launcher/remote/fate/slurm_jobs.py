@@ -226,8 +226,9 @@ def _ended(job: Job) -> Verdict:
 
     Slurm itself starts a job again only before it has ended: that one is pending.
     """
-    code = " (exit code %s)" % job.exit if job.state == "FAILED" else ""
-    words = "its job %s is %s%s" % (job.id, job.state, code)
+    said = [job.reason, "exit code %s" % job.exit if job.exit else ""] if job.state == "FAILED" else []
+    why = ", ".join(filter(None, said))
+    words = "its job %s is %s%s" % (job.id, job.state, " (%s)" % why if why else "")
     if job.state == "CANCELLED":
         return Verdict(GONE, {"service": words}, words, "stopped", CANCELLED)
     if job.state in _TAKEN:

@@ -30,8 +30,8 @@ EARLY_S = 30
 """How much earlier than its grace a run is told that its time is nearly up: Slurm looks at its clock every half minute."""
 MOST_TOLD = 0.5
 """Of a job's time, at most, is left when it is told."""
-REFUSED = 1
-"""The exit status of an `sbatch` that says why it submits nothing, or that it does not know."""
+REFUSED = (1, 255)
+"""The exit status of an `sbatch` that says why it submits nothing, or that it does not know; the second is for its flags."""
 _UNCERTAIN = ("timed out", "Zero Bytes", "Unexpected message", "Transport endpoint", "Communication")
 """Words of an `sbatch` that failed and may have submitted its job."""
 
@@ -99,7 +99,7 @@ def _settle(run: Run, intent: Submission, answer: Answer) -> str:
     """Return the job of an `sbatch` that failed, if there is one. Raises StartError."""
     lines = [line.replace("sbatch: error: ", "") for line in answer.said.strip().splitlines()]
     words = "sbatch: %s" % ("; ".join(lines) or "it ended with %d" % answer.code)
-    is_refused = answer.code == REFUSED and bool(lines) and not any(one in words for one in _UNCERTAIN)
+    is_refused = answer.code in REFUSED and bool(lines) and not any(one in words for one in _UNCERTAIN)
     deadline = time.monotonic() + FIND_S
     while True:
         found = _find(run, intent)
