@@ -8,10 +8,13 @@ from typing import Any
 
 from launcher.cli.figures import clock_text
 from launcher.cli.log_text import readable
+from launcher.runs.evidence import of_service
 from launcher.runs.mirror import News
+from launcher.values.states import State
 
 QUIET_S = 10.0
 LONGEST_S = 600.0
+_WAITING = (State.RESERVED, State.RESUMING)
 _CARD_USE = re.compile(r"gpu\d{1,3}\.use_percent")
 
 
@@ -24,6 +27,7 @@ class Silence:
     def __init__(self) -> None:
         self.last_line = ""
         self._figures: dict[str, Any] = {}
+        self._waits: str | None = None
         self._began = time.time()
         self._heard_s = time.monotonic()
         self._due_after_s = QUIET_S
@@ -41,6 +45,7 @@ class Silence:
         if len(figures) < len(news.events) or news.log or (start and start != self.last_line):
             self._heard_s, self._due_after_s = time.monotonic(), QUIET_S
         self.last_line = start or self.last_line
+        self._waits = of_service(news.state.evidence) if news.state.state in _WAITING else None
 
     @property
     def seconds(self) -> float:
@@ -60,7 +65,10 @@ class Silence:
 
     def words(self) -> str:
         """Return how long the run has said nothing, the use of CPU and cards, and its last line."""
-        words = [f"nothing new for {clock_text(self.seconds)}", *_use(self._figures)]
+        words = [f"nothing new for {clock_text(self.seconds)}"]
+        if self._waits:  # nothing of it runs, which had figures or a last line
+            return "   ".join([*words, self._waits])
+        words += _use(self._figures)
         if self.last_line.strip():
             words.append(f"last: {self.last_line.strip()}")
         return "   ".join(words)

@@ -96,6 +96,7 @@ class Reason(StrEnum):
     NCCL_ERROR = "nccl-error"
     PREEMPTED = "preempted"
     HOST_LOST = "host-lost"
+    ENDED_BY_SLURM = "ended-by-slurm"
     CANCELLED_IN_SLURM = "cancelled-in-slurm"
     HANG = "hang"
     NEEDS_TERMINAL = "needs-terminal"

@@ -119,7 +119,7 @@ def preempted(row):
     """Another partition takes its node."""
     row.launch("--set", "slurm.partition=spare")
     other = row.cluster.submit("sleep 1", "--nodes=2", "--exclusive")
-    row.state("resuming", reason="preempted")
+    row.state("resuming", reason="ended-by-slurm")
     row.cluster.until_state(other, "COMPLETED", timeout=SAID_S)
     row.go_on()
     row.end()
@@ -130,7 +130,7 @@ def preempted_with_grace(row):
     with row.cluster.graced(8):
         row.launch("--set", "slurm.partition=spare")
         other = row.cluster.submit("sleep 1", "--nodes=2", "--exclusive")
-        row.state("resuming", reason="preempted")
+        row.state("resuming", reason="ended-by-slurm")
         row.cluster.until_state(other, "COMPLETED", timeout=SAID_S)
         row.go_on()
     row.end()

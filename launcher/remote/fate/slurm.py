@@ -50,7 +50,7 @@ class Slurm(Fate):
     sees_host = False
     sees_lock = False
     writes_afar = True
-    shutdown_reason = "preempted"
+    shutdown_reason = "ended-by-slurm"
 
     def __init__(self) -> None:
         """Ask nothing yet."""

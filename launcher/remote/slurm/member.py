@@ -29,6 +29,7 @@ from ..training.command_watch import LEFTOVER_GRACE_S, TURN_S
 from ..training.fence import Fence
 from ..training.hook_parts import hook_parts
 from ..training.members import KILL, STACKS, STOP
+from ..training.progress import NODE
 from ..training.streams import Receiver, Streams, listening
 from ..training.training_command import Command, Start, ask_for_stacks, end_leftovers
 from ..training.variables import Rendezvous, interpreter_of, is_one_rank, native_command, training_variables
@@ -237,7 +238,8 @@ class _Notes:
 
     def record(self, values: Dict[str, Any]) -> None:
         """Write down what happened here."""
-        event = {"kind": "evidence", "rank": 0, "time": time.time(), "values": self._redactor.redact(values)}
+        event = {"kind": "evidence", "rank": 0, "time": time.time(), "source": NODE}
+        event["values"] = self._redactor.redact(values)
         self._append([strict_json.encode(event).encode()])
 
     def _append(self, lines: List[bytes]) -> None:

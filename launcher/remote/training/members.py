@@ -25,6 +25,7 @@ from ..record import strict_json
 from ..record.rundir import Folder, Run
 from ..record.safe_open import RunPath, UnreadableError, open_regular
 from ..system import process
+from .progress import NODE
 from .training_command import Command, End, FromNodes, Start
 
 STOP, KILL, STACKS = "stop", "kill", "stacks"
@@ -212,4 +213,5 @@ def _tail_of(path: RunPath) -> bytes:
 
 
 def _evidence(values: Dict[str, Any]) -> bytes:
-    return strict_json.encode({"kind": "evidence", "rank": 0, "time": time.time(), "values": values}).encode()
+    event = {"kind": "evidence", "rank": 0, "time": time.time(), "source": NODE, "values": values}
+    return strict_json.encode(event).encode()

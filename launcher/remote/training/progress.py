@@ -17,6 +17,8 @@ TRIP_GRACE_S = 5.0  # to end by itself with a traceback; SIGTERM would make it s
 BETWEEN_S = 3.0  # from SIGTERM to the step that reacts to it, in addition to the time of steps
 MOST_CHARS = 500
 _HOOK = "hook"  # the source of what the start-up hook reports
+NODE = "node"
+"""The source of what a member reports of its node."""
 _NON_FINITE = ("nan", "inf", "-inf")
 _TRIPS = ("nan-divergence", "not-learning")  # the classes that a worker's guard may report
 
@@ -91,9 +93,9 @@ class Progress:
     def learn(self, event: Dict[str, Any]) -> Optional[News]:
         """Take in an event of a worker; return what it makes necessary, None for nothing (as for nearly all).
 
-        What the start-up hook reports counts as much, but does not show that the script itself uses the worker.
+        What the start-up hook and a node's member report counts as much, but does not show that the script itself uses the worker.
         """
-        self.uses_worker = self.uses_worker or event.get("source") != _HOOK
+        self.uses_worker = self.uses_worker or event.get("source") not in (_HOOK, NODE)
         self.liveness.note_sign()
         kind, step = event["kind"], event.get("step")
         values: Any = event.get("values")
