@@ -152,6 +152,12 @@ def parse_shown(text: str) -> Optional[Job]:
     )
 
 
+def name_in(text: str) -> str:
+    """Return what a job is called, by an answer to SHOW; empty for another text."""
+    found = re.search(r"(?:^| )JobName=(\S+)", text)
+    return found[1] if found else ""
+
+
 def makes_way(text: str) -> bool:
     """Whether an answer to SHOW says that its job has begun to make way for another."""
     found = re.search(r"(?:^| )PreemptTime=(\S+)", text)
@@ -226,7 +232,7 @@ def _ended(job: Job) -> Verdict:
 
     Slurm itself starts a job again only before it has ended: that one is pending.
     """
-    code = " (exit code %s)" % job.exit if job.state == "FAILED" else ""
+    code = " (exit code %s)" % job.exit if job.state == "FAILED" and job.exit else ""
     words = "its job %s is %s%s" % (job.id, job.state, code)
     if job.state == "CANCELLED":
         return Verdict(GONE, {"service": words}, words, "stopped", CANCELLED)
