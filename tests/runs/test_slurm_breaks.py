@@ -80,3 +80,18 @@ def test_accounting_that_hears_of_an_end_late(hive):
         hive.cluster.ssh("sh", "-c", f"echo '{job}|CANCELLED by 20001|0:0|None|node1' >said")
         out, err = follower.communicate(timeout=30)
         assert "cancelled-in-slurm" in out + err
+
+
+def test_a_login_with_variables_of_slurm(hive):
+    """As in a shell of `salloc`, or one where somebody has tried something: the job and what runs beside it know none of them."""
+    hive.cluster.ssh(
+        "sh", "-c", "echo 'export SLURM_DEBUG=2 SLURM_HINT=nomultithread SBATCH_NO_KILL=1' >.bashrc"
+    )
+    try:
+        run = hive.start()
+        hive.trains(run)
+        seen = hive.client.ok("exec", run, "--", "env").splitlines()
+        assert f"SLURM_JOB_ID={hive.job(run)}" in seen
+        assert not [line for line in seen if line.startswith(("SLURM_DEBUG", "SLURM_HINT", "SBATCH_"))]
+    finally:
+        hive.cluster.ssh("rm", ".bashrc")

@@ -17,7 +17,7 @@ from ..system.attending import CommandError
 from . import slurm_jobs, slurm_submission
 from .fate import GONE, SILENT, Fate, Stray, Verdict
 from .slurm_jobs import Job
-from .slurm_programs import Question, SilentError, ask, cluster_name, path_of
+from .slurm_programs import FREED, Question, SilentError, ask, cluster_name, path_of
 from .slurm_submission import Submission
 
 PLACE = "slurm:"
@@ -116,7 +116,7 @@ class Slurm(Fate):
                 raise CommandError("no-job", self._why_no_job(run))
             start = "\n".join(slurm_submission.start_of_agent("beside", run))
             srun = [path_of("srun"), *BESIDE, "--jobid=%s" % job.id, "/bin/sh", "-c", start, "sh"]
-            return ["sh", "-c", 'exec "$@" 2>&1', "sh", *srun]  # why it fails is for whoever listens
+            return ["sh", "-c", FREED + 'exec "$@" 2>&1', "sh", *srun]  # why it fails is for whoever listens
         except SilentError as error:
             raise CommandError("silent", "Slurm does not answer: %s" % error) from None
 
