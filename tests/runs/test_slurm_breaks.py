@@ -35,7 +35,9 @@ def test_a_number_that_another_job_has_now(hive, words):
     mine = hive.cluster.submit("sleep 600", "--output=/dev/null")
     hive.cluster.until_state(mine, "RUNNING")
     put_job_on_record(hive, run, mine)
-    assert hive.row(run)["state"] not in ("running", "resuming", "reserved")
+    row = hive.row(run)
+    assert (row["state"], row["reason"]) == ("failed", "never-started")
+    assert row["evidence"]["service"].startswith(f"Slurm has forgotten its job {mine}; ")
     hive.client.run(*words, run)
     assert hive.cluster.state(mine) == "RUNNING"
     hive.cluster.ssh("scancel", mine)

@@ -219,7 +219,8 @@ class Slurm(Fate):
         else:
             verdict = Verdict(GONE, {"service": "Slurm has forgotten its job %s" % job_id})
         if verdict.fate == GONE and not has_begun and not verdict.state:
-            said = "%s; its log is to be %s" % (verdict.words, run.slurm_log)
+            words = verdict.words or str((verdict.evidence or {}).get("service"))
+            said = "%s; its log is to be %s" % (words, run.slurm_log)
             return verdict._replace(state="failed", reason="never-started", evidence={"service": said})
         if verdict.fate == GONE and submission.refused and not verdict.state:
             words = "its job %s is not started again: %s" % (job_id, submission.refused)
