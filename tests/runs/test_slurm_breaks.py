@@ -97,3 +97,17 @@ def test_a_login_with_variables_of_slurm(hive):
         assert not [line for line in seen if line.startswith(("SLURM_DEBUG", "SLURM_HINT", "SBATCH_"))]
     finally:
         hive.cluster.ssh("rm", ".bashrc")
+
+
+def test_the_secrets_of_a_run_whose_job_was_cancelled(hive):
+    """They are erased as at any end, once anybody has looked: no agent of the run has begun that would do it."""
+    job = 'name = "t"\ncommand = ["python", "train.py"]\nsecrets = ["HF_TOKEN"]\n'
+    (hive.client.project / "t.toml").write_text(job)
+    hive.client.variables["HF_TOKEN"] = "hf_of_nobody_12345678"
+    run = hive.client.detached("--host", "hive", "--profile", "cpu", *LATER, "--job", "t.toml")
+    held = ("grep", "-rl", "hf_of_nobody", f".launch/runs/{run}")
+    assert hive.cluster.ssh(*held)
+    hive.cluster.ssh("scancel", hive.job(run))
+    row = hive.row(run)
+    assert (row["state"], row["reason"]) == ("stopped", "cancelled-in-slurm")
+    assert not hive.cluster.ssh(*held, check=False)

@@ -12,6 +12,7 @@ import os
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from ..record import secret
 from ..record.rundir import RUN_ID, TERMINAL, Run
 from ..system.attending import CommandError
 from . import slurm_jobs, slurm_submission
@@ -75,7 +76,14 @@ class Slurm(Fate):
         except SilentError as error:
             return {run.id: _silent(run, str(error)) for run in runs}
         self._look_up({run.id: job for run in runs if (job := jobs[run.id]) and queued[run.id] is None})
-        return {run.id: self._verdict(run, submissions[run.id], jobs[run.id], queued[run.id]) for run in runs}
+        verdicts = {
+            run.id: self._verdict(run, submissions[run.id], jobs[run.id], queued[run.id]) for run in runs
+        }
+        for run in runs:
+            if verdicts[run.id].state in TERMINAL:
+                with contextlib.suppress(OSError):  # whoever looks next tries again
+                    secret.erase(run)  # no agent and no contact puts this end on record
+        return verdicts
 
     def forget(self, run: Run) -> None:
         """Ask the queue again the next time."""
