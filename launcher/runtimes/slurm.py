@@ -28,6 +28,8 @@ ENDING_S = 15.0
 """How much longer than its grace a run may take to stop by itself: its agent ends what ignores it."""
 SILENT_S = 5.0
 """How long Slurm may be silent before somebody who stops a run hears of that."""
+_FREED = ("-u", "SLURM_JOB_ID", "-u", "SLURM_JOBID", "-u", "SLURM_TIMELIMIT", "-u", "SLURM_DEBUG")
+"""Lets `srun` make a job of its own in a shell of `salloc` too, with the limits and the silence that it is told."""
 _HAVE = MAGIC + b"have\n"
 _READY = b"+"
 """What the agent's relay says once the port has answered."""
@@ -84,7 +86,10 @@ class Slurm(Native):
         command = ["env", f"LAUNCH_HOST_ID={place.host_id}", *serving(place)]
         # What srun itself says comes first, and what the agent may say to nobody does not come.
         stream = self.desk.open_program(
-            ["sh", "-c", 'exec "$@" 2>&1', "sh", *words, "sh", "-c", 'exec "$@" 2>/dev/null', "sh", *command]
+            [
+                *("env", *_FREED, "sh", "-c", 'exec "$@" 2>&1', "sh", *words),
+                *("sh", "-c", 'exec "$@" 2>/dev/null', "sh", *command),
+            ]
         )
         with contextlib.closing(stream):
             _await_node(host, stream, say)

@@ -10,21 +10,24 @@ import contextlib
 import functools
 import os
 import time
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from ..record import secret
 from ..record.rundir import LIVE, RUN_ID, TERMINAL, Run
 from ..record.safe_open import read_regular
 from ..system.attending import CommandError
 from . import slurm_jobs, slurm_submission
 from .fate import GONE, SILENT, Fate, Stray, Verdict
 from .slurm_jobs import Job
-from .slurm_programs import Question, SilentError, ask, cluster_name, path_of
+from .slurm_programs import FREED, Question, SilentError, ask, cluster_name, path_of
 from .slurm_submission import Submission
 
 MOST_LOG = 1 << 20
 PLACE = "slurm:"
 """What the id of a cluster's place begins with; the name of the cluster follows."""
 KEPT_S, WAIT_S, SILENCE_S = 2.0, 3.0, 30.0
+AGAIN_S = 5.0
+"""How soon accounting is asked again about a job that has not ended by it."""
 MOST_S = 8.0
 """How long a person waits for an answer that a stop, or a command beside a run, needs."""
 LEAVING_S = 60.0
@@ -55,7 +58,7 @@ class Slurm(Fate):
     def __init__(self) -> None:
         """Ask nothing yet."""
         self._queue = Question(slurm_jobs.QUEUE, KEPT_S, WAIT_S, SILENCE_S)
-        self._history: Dict[str, Optional[Job]] = {}
+        self._history: Dict[str, _Looked] = {}
         self._accounts_silent_until_s = 0.0
         self._looked_at: Dict[str, int] = {}
 
@@ -72,10 +75,18 @@ class Slurm(Fate):
             jobs = {run.id: _job_of(run, submissions[run.id], queue) for run in runs}
             if any(self._is_older(run, jobs[run.id], queue) for run in runs):
                 queue = _by_id(self._queue.answer_now())
+            queued = {run.id: _own(run, queue.get(jobs[run.id] or "")) for run in runs}
         except SilentError as error:
             return {run.id: _silent(run, str(error)) for run in runs}
-        self._look_up([job for job in jobs.values() if job is not None and job not in queue])
-        return {run.id: self._verdict(run, submissions[run.id], jobs[run.id], queue) for run in runs}
+        self._look_up({run.id: job for run in runs if (job := jobs[run.id]) and queued[run.id] is None})
+        verdicts = {
+            run.id: self._verdict(run, submissions[run.id], jobs[run.id], queued[run.id]) for run in runs
+        }
+        for run in runs:
+            if verdicts[run.id].state in TERMINAL:
+                with contextlib.suppress(OSError):  # whoever looks next tries again
+                    secret.erase(run)  # no agent and no contact puts this end on record
+        return verdicts
 
     def forget(self, run: Run) -> None:
         """Ask the queue again the next time."""
@@ -116,7 +127,7 @@ class Slurm(Fate):
                 raise CommandError("no-job", self._why_no_job(run))
             start = "\n".join(slurm_submission.start_of_agent("beside", run))
             srun = [path_of("srun"), *BESIDE, "--jobid=%s" % job.id, "/bin/sh", "-c", start, "sh"]
-            return ["sh", "-c", 'exec "$@" 2>&1', "sh", *srun]  # why it fails is for whoever listens
+            return ["sh", "-c", FREED + 'exec "$@" 2>&1', "sh", *srun]  # why it fails is for whoever listens
         except SilentError as error:
             raise CommandError("silent", "Slurm does not answer: %s" % error) from None
 
@@ -166,7 +177,7 @@ class Slurm(Fate):
         """Return the job of a run if the queue has it, None if it has ended. Raises SilentError."""
         queue = _by_id(self._queue.answer_now(MOST_S))
         job_id = _job_of(run, slurm_submission.read(run), queue)
-        job = queue.get(job_id or "")
+        job = _own(run, queue.get(job_id or ""))
         return job if job is not None and not slurm_jobs.has_ended(job) else None
 
     def _why_no_job(self, run: Run) -> str:
@@ -185,21 +196,31 @@ class Slurm(Fate):
         self._looked_at[run.id] = last.number
         return last.number > 1 and last.read_state().get("state") in LIVE  # it may have begun
 
-    def _look_up(self, missing: List[str]) -> None:
-        """Ask accounting for jobs that the queue has forgotten; what has ended does not change."""
-        fresh = [job for job in missing if job not in self._history]
-        if not fresh or time.monotonic() < self._accounts_silent_until_s:
+    def _look_up(self, missing: Dict[str, str]) -> None:
+        """Ask accounting for the jobs of runs which the queue has forgotten.
+
+        What has ended does not change. Anything else may: accounting hears of an end late.
+        """
+        now = time.monotonic()
+        fresh = {
+            run: job
+            for run, job in missing.items()
+            if job not in self._history or self._history[job].is_due(now)
+        }
+        if not fresh or now < self._accounts_silent_until_s:
             return
+        # By their names too: where a controller has lost its state, numbers are given again.
+        names = "--name=" + ",".join(map(slurm_jobs.name_of, fresh))
         try:
-            answer = ask([*slurm_jobs.HISTORY, ",".join(fresh)])
+            answer = ask([*slurm_jobs.HISTORY, ",".join(fresh.values()), names])
         except SilentError:
             self._accounts_silent_until_s = time.monotonic() + SILENCE_S
             return
         found = slurm_jobs.parse_history(answer.text) if answer.code == 0 else {}
-        self._history.update({job: found.get(job) for job in fresh})
+        self._history.update({job: _Looked(found.get(job), time.monotonic()) for job in fresh.values()})
 
     def _verdict(
-        self, run: Run, submission: Submission, job_id: Optional[str], queue: Dict[str, Job]
+        self, run: Run, submission: Submission, job_id: Optional[str], queued: Optional[Job]
     ) -> Verdict:
         has_begun = _has_begun(run)
         if job_id is None:
@@ -207,24 +228,23 @@ class Slurm(Fate):
                 return Verdict(GONE, words="no job was submitted for it")
             return _silent(run, "sbatch has given no answer; its job may still appear in the queue")
         noted = slurm_submission.noted_end(run)
-        if job_id in queue:
-            verdict = slurm_jobs.judge(queue[job_id], has_begun=has_begun)
-            if slurm_jobs.has_ended(queue[job_id]):
-                _note_end(run, queue[job_id], noted)
-        elif (job := self._history.get(job_id)) is not None:
-            verdict = slurm_jobs.judge_history(job, has_begun=has_begun)
+        looked = self._history.get(job_id)
+        if queued is not None:
+            verdict = slurm_jobs.judge(queued, has_begun=has_begun)
+            if slurm_jobs.has_ended(queued):
+                _note_end(run, queued, noted)
+        elif looked is not None and looked.job is not None:
+            verdict = slurm_jobs.judge_history(looked.job, has_begun=has_begun)
         elif noted is not None and noted.id == job_id:
             verdict = slurm_jobs.judge(noted, has_begun=has_begun)
-        elif job_id not in self._history:
+        elif looked is None:
             return _silent(run, "sacct does not say what became of its job %s" % job_id)
         else:
             verdict = Verdict(GONE, {"service": "Slurm has forgotten its job %s" % job_id})
         if verdict.fate == GONE and not has_begun and not verdict.state:
             last = _last_line(run)
-            said = "%s; its log %s" % (
-                verdict.words,
-                "ends: " + last if last else "is to be " + run.slurm_log,
-            )
+            words = verdict.words or str((verdict.evidence or {}).get("service"))
+            said = "%s; its log %s" % (words, "ends: " + last if last else "is to be " + run.slurm_log)
             return verdict._replace(state="failed", reason="never-started", evidence={"service": said})
         if verdict.fate == GONE and submission.refused and not verdict.state:
             words = "its job %s is not started again: %s" % (job_id, submission.refused)
@@ -235,6 +255,35 @@ class Slurm(Fate):
 
 
 FATE = Slurm()
+
+
+class _Looked(NamedTuple):
+    """What accounting has said of a job, None if it knows none, and when."""
+
+    job: Optional[Job]
+    when_s: float
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether to ask again."""
+        is_final = self.job is not None and slurm_jobs.has_ended(self.job)
+        return not is_final and now_s - self.when_s > AGAIN_S
+
+
+def _own(run: Run, job: Optional[Job]) -> Optional[Job]:
+    """Return a job of the queue that has the number of a run's job, if it is that: by its comment, or by its name.
+
+    A controller that has lost its state gives each number again, and then it is another job of the user's. Raises SilentError.
+    """
+    if job is None or job.run_id == run.id:
+        return job
+    name = _name_of(job.id, int(time.monotonic() / SILENCE_S))  # a cluster may set all comments itself
+    return job if name == slurm_jobs.name_of(run.id) else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _name_of(job: str, _period: int) -> str:
+    """Return what a job is called, asked once in a period. Raises SilentError."""
+    return slurm_jobs.name_in(ask([*slurm_jobs.SHOW, job]).text)
 
 
 def _by_id(answer: str) -> Dict[str, Job]:

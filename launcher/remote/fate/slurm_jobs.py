@@ -152,6 +152,12 @@ def parse_shown(text: str) -> Optional[Job]:
     )
 
 
+def name_in(text: str) -> str:
+    """Return what a job is called, by an answer to SHOW; empty for another text."""
+    found = re.search(r"(?:^| )JobName=(\S+)", text)
+    return found[1] if found else ""
+
+
 def makes_way(text: str) -> bool:
     """Whether an answer to SHOW says that its job has begun to make way for another."""
     found = re.search(r"(?:^| )PreemptTime=(\S+)", text)

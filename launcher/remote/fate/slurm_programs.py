@@ -23,8 +23,20 @@ _FOLDERS = (
 )
 """Where the programs are if PATH does not lead to them: a command over SSH may not read the login's own files."""
 _CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
-_CHANGING = ("SQUEUE_", "SACCT_", "SCONTROL_")
-_CHANGING_ONE = ("SBATCH_ARRAY_INX", "SBATCH_WAIT", "SBATCH_CLUSTERS", "SLURM_CLUSTERS")
+_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCONTROL_")
+_REACHING = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+"""The variables by which the programs find their cluster, and show who asks."""
+_DEFAULTS = tuple(
+    "SBATCH_" + name
+    for name in ("ACCOUNT", "CONSTRAINT", "PARTITION", "QOS", "RESERVATION", "TIMELIMIT", "WCKEY")
+)
+"""The variables with which a user says where their jobs go."""
+FREED = (
+    'for name in $(env | sed -n "s/^\\([A-Z]*_[A-Z0-9_]*\\)=.*/\\1/p"); do case $name in '
+    + "%s) ;; " % "|".join(_REACHING)
+    + '%s) unset "$name";; esac; done; ' % "|".join(prefix + "*" for prefix in _PREFIXES)
+)
+"""Frees a shell of those that change what `srun` does: in a shell of `salloc` it would start a step of that job."""
 _NAME = re.compile(r"^\s*ClusterName\s*=\s*([\w.-]+)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -62,11 +74,14 @@ def ask(words: Sequence[str], timeout_s: float = ANSWER_S, given: str = "") -> A
 
 
 def variables() -> Dict[str, str]:
-    """Return the variables that a program of Slurm's gets: without those that change what it prints or does for us."""
+    """Return the variables that a program of Slurm's gets: without those that change what it prints or does for us.
+
+    A login may be within a job itself, and `sbatch` passes all that begins with SLURM_ on, to an `srun` of the new job too.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(_CHANGING) and name not in _CHANGING_ONE
+        if not name.startswith(_PREFIXES) or name in (*_REACHING, *_DEFAULTS)
     }
     return {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 

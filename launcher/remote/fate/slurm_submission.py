@@ -191,6 +191,7 @@ def script(run: Run) -> str:
     ]
     lines = [
         "#!/bin/bash" if modules else "#!/bin/sh",
+        "trap '' USR1",  # until the agent takes it: it would end the script, and the job would have failed
         *(loading if modules else ()),
         *start_of_agent("job", run),
     ]

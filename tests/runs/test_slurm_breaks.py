@@ -1,0 +1,113 @@
+"""What somebody did to break runs on a Slurm cluster, and how they hold now; judged by Slurm's own programs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from runs.test_slurm_verbs import LATER, Hive
+from testbed.client import until
+
+pytestmark = pytest.mark.testbed
+
+
+@pytest.fixture
+def hive(client, slurm_for_all):
+    """A client of the cluster that has nothing on it; the jobs of its runs are ended afterwards, and no others."""
+    slurm_for_all.ssh("rm", "-rf", "enough", "deaf")
+    made = Hive(client, slurm_for_all)
+    yield made
+    made.end_jobs()
+
+
+def put_job_on_record(hive, run, job):
+    """Let a run have this number for its job, as after a controller that lost its state, and gives numbers again."""
+    record = f".launch/runs/{run}/control/slurm.json"
+    known = json.loads(hive.cluster.ssh("cat", record))
+    hive.cluster.ssh("sh", "-c", f"echo '{json.dumps({**known, 'jobs': [job]})}' >{record}")
+
+
+@pytest.mark.parametrize("words", [("stop",), ("stop", "--now")], ids=" ".join)
+def test_a_number_that_another_job_has_now(hive, words):
+    """It is not the run's job, and nobody cancels it; the run is not shown as what that job is."""
+    run = hive.start(*LATER)
+    hive.cluster.ssh("scancel", hive.job(run))
+    mine = hive.cluster.submit("sleep 600", "--output=/dev/null")
+    hive.cluster.until_state(mine, "RUNNING")
+    put_job_on_record(hive, run, mine)
+    row = hive.row(run)
+    assert (row["state"], row["reason"]) == ("failed", "never-started")
+    assert row["evidence"]["service"].startswith(f"Slurm has forgotten its job {mine}; ")
+    hive.client.run(*words, run)
+    assert hive.cluster.state(mine) == "RUNNING"
+    hive.cluster.ssh("scancel", mine)
+
+
+def test_a_job_whose_comment_its_cluster_has_changed(hive):
+    """It is the run's all the same, by its name: some clusters write comments of their own."""
+    run = hive.start(*LATER)
+    job = hive.job(run)
+    hive.cluster.ssh("scontrol", "update", f"JobId={job}", "Comment=billed")
+    assert hive.row(run)["state"] == "reserved"
+    assert "stopped: by-user" in hive.client.ok("stop", run)
+    assert hive.cluster.state(job) == "CANCELLED"
+
+
+def test_a_signal_before_the_agent(hive):
+    """A job that is told before its script has become the agent goes on: the signal would have ended it as failed."""
+    slow = "module() { touch $HOME/loading; sleep 3; }\n"
+    for node in hive.cluster.nodes:
+        (node.folder / "etc" / "profile.d" / "slow.sh").write_text(slow)
+    try:
+        hive.cluster.ssh("rm", "-f", "loading")
+        run = hive.start("--set", 'slurm.modules=["cuda/12.4"]')
+        until(lambda: hive.cluster.ssh("ls", "loading", check=False), "its modules to load")
+        hive.cluster.ssh("scancel", "--batch", "--signal=USR1", hive.job(run))
+        hive.trains(run)
+        assert [state for _, state in hive.jobs(run)] == ["RUNNING"]
+    finally:
+        for node in hive.cluster.nodes:
+            (node.folder / "etc" / "profile.d" / "slow.sh").unlink()
+
+
+def test_accounting_that_hears_of_an_end_late(hive):
+    """Who follows the run hears of it too: accounting is asked again about a job that had not ended by it."""
+    run = hive.start(*LATER)
+    job = hive.job(run)
+    login = hive.cluster.logins[0]
+    with login.wrapped("squeue", "exit 0"), login.wrapped("sacct", "cat $HOME/said"):
+        hive.cluster.ssh("sh", "-c", f"echo '{job}|RUNNING|0:0|None|node1' >said")
+        follower = hive.client.start("attach", run, "--json")
+        until(lambda: "by accounting, and not in the queue" in follower.stdout.readline(), "what sacct says")
+        hive.cluster.ssh("sh", "-c", f"echo '{job}|CANCELLED by 20001|0:0|None|node1' >said")
+        out, err = follower.communicate(timeout=30)
+        assert "cancelled-in-slurm" in out + err
+
+
+def test_a_login_with_variables_of_slurm(hive):
+    """As in a shell of `salloc`, or one where somebody has tried something: the job and what runs beside it know none of them."""
+    hive.cluster.ssh(
+        "sh", "-c", "echo 'export SLURM_DEBUG=2 SLURM_HINT=nomultithread SBATCH_NO_KILL=1' >.bashrc"
+    )
+    try:
+        run = hive.start()
+        hive.trains(run)
+        seen = hive.client.ok("exec", run, "--", "env").splitlines()
+        assert f"SLURM_JOB_ID={hive.job(run)}" in seen
+        assert not [line for line in seen if line.startswith(("SLURM_DEBUG", "SLURM_HINT", "SBATCH_"))]
+    finally:
+        hive.cluster.ssh("rm", ".bashrc")
+
+
+def test_the_secrets_of_a_run_whose_job_was_cancelled(hive):
+    """They are erased as at any end, once anybody has looked: no agent of the run has begun that would do it."""
+    job = 'name = "t"\ncommand = ["python", "train.py"]\nsecrets = ["HF_TOKEN"]\n'
+    (hive.client.project / "t.toml").write_text(job)
+    hive.client.variables["HF_TOKEN"] = "hf_of_nobody_12345678"
+    run = hive.client.detached("--host", "hive", "--profile", "cpu", *LATER, "--job", "t.toml")
+    held = ("grep", "-rl", "hf_of_nobody", f".launch/runs/{run}")
+    assert hive.cluster.ssh(*held)
+    hive.cluster.ssh("scancel", hive.job(run))
+    row = hive.row(run)
+    assert (row["state"], row["reason"]) == ("stopped", "cancelled-in-slurm")
+    assert not hive.cluster.ssh(*held, check=False)
