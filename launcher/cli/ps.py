@@ -284,8 +284,8 @@ def _loss(loss: object) -> str:
 
 
 def _time(run: Summary) -> str:
-    """Return how long a run has been running, or took; `-` if nobody knows when it ended."""
-    if run.time is None or (run.ended is None and run.state in ("interrupted", "unreadable")):
+    """Return how long a run has been running, or took; `-` if nobody knows when it ended, or if it has not begun."""
+    if run.time is None or (run.ended is None and run.state in ("interrupted", "unreadable", "reserved")):
         return "-"
     return duration_text((time.time() if run.ended is None else run.ended) - run.time)
 

@@ -302,7 +302,12 @@ class Mirror:
         return self.place_in_order()[1]
 
     def took_s(self, state: RunState | None) -> float | None:
-        """Return how long the run took by its last state, or, of one that goes on, had taken when its host last answered; None if unknown."""
+        """Return how long the run took by its last state, or, of one that goes on, had taken when its host last answered; None if unknown.
+
+        The time in which its job waits in a scheduler's queue does not count.
+        """
+        if "slurm" in (read_json(self.folder / "client.json").get("host") or {}):
+            return self._attempts_s()
         if state is not None and is_terminal(state.state):
             began = self.began()
             return max(0.0, state.time - began) if state.time is not None and began is not None else None
@@ -570,6 +575,25 @@ class Mirror:
     def began(self) -> float | None:
         """Return when the run was made, by the host's clock."""
         return FolderStart.lenient(read_json(self.folder / "0001" / "attempt.json")).time
+
+    def _attempts_s(self) -> float:
+        """Return how long the attempts took together, by the clock of their hosts; the last one may go on."""
+        began, launched, reached = self.began(), self.launched(), self.reached()
+        now = None if began is None or reached is None else reached - launched + began
+        total = 0.0
+        folders = sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"))
+        for folder in folders:
+            attempt, state = read_json(folder / "attempt.json"), read_json(folder / "state.json")
+            begin, end = FolderStart.lenient(attempt).time, state.get("time")
+            if attempt.get("kind") != "attempt" or begin is None or not isinstance(end, int | float):
+                continue
+            is_live = folder == folders[-1] and state.get("state") in (
+                State.PREPARING,
+                State.RUNNING,
+                State.STOPPING,
+            )
+            total += max(0.0, (now if is_live and now is not None else end) - begin)
+        return total
 
     def parent(self) -> Parent | None:
         """Return the run that this one continues; `None` if it continues none, or if that has not been fetched yet."""
