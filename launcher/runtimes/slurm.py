@@ -26,6 +26,9 @@ IN_JOB = "job"
 LOOK_S = 0.2
 ENDING_S = 15.0
 """How much longer than its grace a run may take to stop by itself: its agent ends what ignores it."""
+AGAIN_S = 3.0
+_QUEUED = ("reserved", "resuming")
+"""The states of a run whose job may be in the queue, from which a wish takes it."""
 SILENT_S = 5.0
 """How long Slurm may be silent before somebody who stops a run hears of that."""
 _FREED = ("-u", "SLURM_JOB_ID", "-u", "SLURM_JOBID", "-u", "SLURM_TIMELIMIT", "-u", "SLURM_DEBUG")
@@ -101,13 +104,17 @@ class Slurm(Native):
 
         Raises HostError if Slurm does not answer, so that nobody can say whether the run has ended.
         """
-        began = time.monotonic()
+        began = asked = time.monotonic()
         while time.monotonic() < began + ENDING_S + grace_s:
             summary = next(iter(self.desk.runs.summaries(run)), None)
             if summary is None or is_terminal(summary.state):
                 return False
             if _is_silent(summary) and time.monotonic() > began + SILENT_S:
                 raise self._unanswered(summary)
+            if summary.state in _QUEUED and time.monotonic() > asked + AGAIN_S:
+                # Slurm has put its job back into the queue meanwhile, where it hears of no wish.
+                self.desk.runs.wish(run, "stop" if grace_s else "cancel")
+                asked = time.monotonic()
             time.sleep(LOOK_S)
         if grace_s:
             self.desk.runs.wish(run, "stop", force=True)

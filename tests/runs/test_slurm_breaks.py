@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from runs.test_slurm_verbs import LATER, Hive
@@ -27,7 +28,9 @@ def put_job_on_record(hive, run, job):
     hive.cluster.ssh("sh", "-c", f"echo '{json.dumps({**known, 'jobs': [job]})}' >{record}")
 
 
-@pytest.mark.parametrize("words", [("stop",), ("stop", "--now")], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [("stop",), pytest.param(("stop", "--now"), marks=pytest.mark.long)], ids=" ".join
+)
 def test_a_number_that_another_job_has_now(hive, words):
     """It is not the run's job, and nobody cancels it; the run is not shown as what that job is."""
     run = hive.start(*LATER)
@@ -70,6 +73,7 @@ def test_a_signal_before_the_agent(hive):
             (node.folder / "etc" / "profile.d" / "slow.sh").unlink()
 
 
+@pytest.mark.long
 def test_accounting_that_hears_of_an_end_late(hive):
     """Who follows the run hears of it too: accounting is asked again about a job that had not ended by it."""
     run = hive.start(*LATER)
@@ -111,3 +115,19 @@ def test_the_secrets_of_a_run_whose_job_was_cancelled(hive):
     row = hive.row(run)
     assert (row["state"], row["reason"]) == ("stopped", "cancelled-in-slurm")
     assert not hive.cluster.ssh(*held, check=False)
+
+
+@pytest.mark.long
+def test_a_job_that_is_requeued_while_its_run_stops(hive):
+    """It is taken out of the queue soon, and not after the grace that a training would have."""
+    hive.cluster.ssh("touch", "deaf")
+    run = hive.start("--set", "stop_grace_s=60")
+    hive.trains(run)
+    stop = hive.client.start("stop", run)
+    until(lambda: hive.row(run)["state"] == "stopping", "the run to stop")
+    began = time.monotonic()
+    hive.cluster.ssh("scontrol", "requeue", hive.job(run), login=1)
+    out, err = stop.communicate(timeout=90)
+    assert "stopped: by-user" in out, out + err
+    assert time.monotonic() - began < 30
+    assert [state for _, state in hive.jobs(run)] == ["CANCELLED"]
