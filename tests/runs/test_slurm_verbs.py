@@ -655,3 +655,14 @@ def test_a_run_whose_job_does_not_end_is_removed_once_it_has(lone):
     lone.client.ok("rm", "--force", "--here", run)
     assert lone.cluster.state(job) in ("CANCELLED", "COMPLETING")
     assert run not in lone.cluster.ssh("ls", "-A", ".launch/runs")
+
+
+def test_a_run_that_was_cancelled_in_slurm_stays_so_when_it_is_stopped(lone):
+    """Whoever stops it puts on record what has become of it, and not a wish of theirs."""
+    run = lone.start(*LATER)
+    lone.cluster.ssh("scancel", lone.job(run))
+    until(lambda: lone.row(run)["state"] == "stopped", "the cancel to be seen")
+    assert json.loads(lone.client.ok("stop", run, "--json"))["reason"] == "cancelled-in-slurm"
+    records = lone.cluster.ssh("sh", "-c", f"cat .launch/runs/{run}/record/0*/state.json").splitlines()
+    state = json.loads(records[-1])
+    assert (state["state"], state["reason"]) == ("stopped", "cancelled-in-slurm")

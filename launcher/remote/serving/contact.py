@@ -150,6 +150,15 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
     refusal = None
     run_fate = run_state.fate_of(run)
     run.open_up()
+    found = run_state.state_of(run)
+    if run_state.is_unwritten(found) and run.read_wish() == "run":  # it had ended before anybody wished so
+        with contact(run) as is_ours:
+            evidence = found.get("evidence")
+            return (
+                _settle_if_possible(run, found["state"], found["reason"], evidence=evidence)
+                if is_ours
+                else None
+            )
     try:
         run.write_wish(wish)
     except OSError as error:

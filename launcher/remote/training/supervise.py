@@ -50,6 +50,13 @@ RESTART = 75
 NOT_STARTED = "command-not-found"
 SUPERSEDED = "superseded"
 NO_ROOM_S = 1.0
+NOT_RESTARTABLE = {
+    "class": "not-restartable",
+    "line": "its last attempt was ended from outside",
+    "why": "its script never asked worker.resume_from(), so another attempt would begin at step 1 again",
+    "mend": "a script that asks for its checkpoint goes on where it was; `restart = true` lets it begin anew",
+}
+"""What is said of a run whose script cannot go on."""
 
 
 class Supervisor:
@@ -233,7 +240,7 @@ class Supervisor:
             return self._end("failed", "attempts-exhausted", {"attempts": history.begun})
         has_remedy = self.mending.in_force.remedy is not None
         if history.begun and not has_remedy and not self.mending.may_begin_again(history.consumed):
-            return self._end("failed", "not-restartable", {"previous": self.previous})
+            return self._end("failed", "not-restartable", {"previous": self.previous, **NOT_RESTARTABLE})
         if missing:
             return self._end("waiting", "secret", {"secrets": "missing: " + ", ".join(missing)})
         return None
