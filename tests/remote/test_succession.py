@@ -343,7 +343,7 @@ def test_an_agent_that_a_scheduler_has_started_trains_once_the_last_one_has_left
         AWARE
         + "step = int((newest() or 'step-0').split('-')[1])\n"
         + f"while not os.path.exists({str(toy.home / 'enough')!r}):\n"
-        + "    step += 1\n    write(step=step, attempt=values['attempt'])\n    save(step)\n    time.sleep(0.05)\n"
+        + "    step += 1\n    write(step=step, attempt=values['attempt'])\n    time.sleep(0.05)\n"
         + "tell('done', step)\n"
     )
     prepared = toy.run.prepared()
@@ -353,14 +353,21 @@ def test_an_agent_that_a_scheduler_has_started_trains_once_the_last_one_has_left
     )
     first = toy.start()
     until(lambda: len(steps(toy)) >= 5, "steps")
+    agent = toy.run.folder(2).read_attempt()["agent"]["pid"]
+    os.kill(agent, signal.SIGSTOP)  # as one whose disk shows it late that the run has gone on
     second = subprocess.Popen([sys.executable, "-I", str(toy.agent), "supervise", toy.run.path])
     try:
+        until(lambda: toy.run.folder(3).read_attempt(), "the second's folder")
+        before = len(steps(toy))
+        until(lambda: len(steps(toy)) >= before + 15, "steps of the first, whose agent is stopped")
+        os.kill(agent, signal.SIGCONT)
         until(
             lambda: len([1 for line in toy.ledger() if line.get("attempt") == 2]) >= 5, "the second's steps"
         )
         (toy.home / "enough").touch()
         assert (first.wait(30), second.wait(30)) == (0, 0)
     finally:
+        os.kill(agent, signal.SIGCONT) if process.find(agent) else None
         second.kill()
         second.wait()
     assert toy.record(2)["reason"] == "superseded"
