@@ -20,6 +20,7 @@ _MODULES = {
     "job": "slurm.job_script",
     "step": "slurm.step",
     "beside": "slurm.beside",
+    "attended": "slurm.attended",
 }
 
 

@@ -90,7 +90,8 @@ class Slurm(Native):
         # What srun itself says comes first, and what the agent may say to nobody does not come.
         stream = self.desk.open_program(
             [
-                *("env", *_FREED, "sh", "-c", 'exec "$@" 2>&1', "sh", *words),
+                *("env", *_FREED, "sh", "-c", 'exec "$@" 2>&1', "sh"),
+                *("python3", "-I", place.agent, "attended", *words),
                 *("sh", "-c", 'exec "$@" 2>/dev/null', "sh", *command),
             ]
         )

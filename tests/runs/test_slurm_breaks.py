@@ -131,3 +131,12 @@ def test_a_job_that_is_requeued_while_its_run_stops(hive):
     assert "stopped: by-user" in out, out + err
     assert time.monotonic() - began < 30
     assert [state for _, state in hive.jobs(run)] == ["CANCELLED"]
+
+
+@pytest.mark.parametrize("partition", ["short", "short,batch"])
+def test_a_grace_that_is_longer_than_a_partition_allows_a_job(hive, partition):
+    """The job is told in the middle of its time: told earlier than it may run, it would be told as it begins, each time."""
+    words = ("--set", f"slurm.partition={partition}", "--set", "stop_grace_s=700")
+    with hive.cluster.logins[0].wrapped("sbatch", 'echo "$@" >$HOME/asked; exec /usr/bin/sbatch "$@"'):
+        hive.start(*LATER, *words)
+    assert "--signal=B:USR1@300" in hive.cluster.ssh("cat", "asked").split()

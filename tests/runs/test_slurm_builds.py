@@ -1,6 +1,7 @@
 """Environments for jobs on a cluster: by the login node, or in a job where that may not make them."""
 
 import shutil
+import signal
 
 import pytest
 from testbed.client import until
@@ -39,3 +40,28 @@ def test_an_environment_is_made_where_the_host_says(client, slurm, small_wheels,
 
 def jobs_called(cluster, name):
     return len(cluster.ssh("squeue", "--me", "--states=all", "-h", f"--name={name}").splitlines())
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
+def test_a_client_that_goes_takes_the_job_for_its_environment_with_it(client, slurm, ending):
+    """It waits in the queue, and neither it nor what waits for it on the login node is left."""
+    table = slurm.logins[0].table("hive")
+    making = '[hosts.hive.build]\nwhere = "job"\ntorch_index = ""\n'
+    (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\n{making}')
+    slurm.ssh("rm", "-rf", ".launch")
+    client.script("pass")
+    (client.project / "job.toml").write_text(
+        'name = "small"\ncommand = ["python", "train.py"]\nrequirements = ["small==1.0"]\n'
+    )
+
+    def queued():
+        return slurm.controller.enter("squeue", "--noheader", "--name=launch-environment", "-o", "%i %T")
+
+    with slurm.drained(*slurm.nodes):
+        started = client.start("--host", "hive", "--profile", "cpu", "--job", "job.toml")
+        until(queued, "the job for the environment")
+        assert "PENDING" in queued()
+        started.send_signal(ending)
+        started.communicate(timeout=30)
+        until(lambda: not queued(), "an empty queue")
+        until(lambda: not slurm.logins[0].enter("pgrep", "srun", check=False), "no srun on the login node")

@@ -311,8 +311,12 @@ def _stray(root: str, job: slurm_jobs.Started) -> Optional[Stray]:
         return None
     run = Run(os.path.join(root, "runs", run_id))
     cancel = functools.partial(slurm_submission.cancel, job.id)
-    if not os.path.lexists(run.path):
+    try:
+        os.lstat(run.path)
+    except FileNotFoundError:
         return Stray("job", job.id, run_id, "its run was removed", cancel)
+    except OSError:  # a home that is away for a moment says nothing of its runs
+        return None
     last = run.last()
     state = last.read_state() if last is not None else {}
     age_s = time.time() - float(state.get("time") or 0.0)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, Match, NamedTuple, Optional
+from typing import Dict, List, Match, NamedTuple, Optional, Sequence
 
 from .fate import ALIVE, COMING_BACK, GONE, SILENT, Verdict
 
@@ -22,6 +22,8 @@ STARTED = ("squeue", "--me", "--noheader", "--array", "--format=%i|%T|%j|%k|%Z")
 """Asks for the jobs of a user that have not ended: what they are called, and where they work."""
 SHOW = ("scontrol", "--oneliner", "show", "job")
 """Asks for the job whose id follows."""
+PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
+"""Asks for the limits of all partitions."""
 HISTORY = (
     *("sacct", "--noheader", "--parsable2", "--allocations", "--duplicates"),
     *("--format=JobID,State,ExitCode,Reason,NodeList", "--jobs"),
@@ -168,6 +170,22 @@ def restarts(text: str) -> int:
     """Return how often Slurm has started a job again, or is about to, by an answer to SHOW."""
     found = re.search(r"(?:^| )Restarts=(\d+)", text)
     return int(found[1]) if found else 0
+
+
+def limit_s(text: str, names: Sequence[str]) -> Optional[int]:
+    """Return the least time of a job that asks for none, by an answer to PARTITIONS; None if none of them has a limit.
+
+    Without names it is that of the default partition.
+    """
+    found = []
+    for line in text.splitlines():
+        values = dict(re.findall(r"(?:^| )([A-Z]\w*)=(\S*)", line))
+        if values.get("PartitionName") in names or (not names and values.get("Default") == "YES"):
+            times = (
+                _seconds(re.search(r"(?:^| )%s=(\S+)" % key, line)) for key in ("DefaultTime", "MaxTime")
+            )
+            found += [time for time in times if time][:1]
+    return min(found, default=None)
 
 
 def reason_of_end(text: str) -> str:

@@ -13,6 +13,7 @@ from typing import IO, Dict, NamedTuple, Optional, Sequence
 
 ANSWER_S = 20.0
 """How long an answer may take: a stuck controller lets `squeue` wait for 18 to 20 s."""
+NAME_KEPT_S = 30.0
 MOST_BYTES = 64 << 20
 _FOLDERS = (
     "/usr/bin",
@@ -99,12 +100,16 @@ def path_of(program: str) -> str:
     return found
 
 
-@functools.lru_cache(maxsize=1)
 def cluster_name() -> str:
     """Return the name of the cluster that this machine belongs to; empty if it belongs to none, or nothing tells.
 
-    It is read where the programs read it: a controller need not answer.
+    It is read where the programs read it: a controller need not answer. One that is asked all the same may answer later.
     """
+    return _cluster_name(int(time.monotonic() / NAME_KEPT_S))
+
+
+@functools.lru_cache(maxsize=1)
+def _cluster_name(_period: int) -> str:
     if "SLURM_JOB_ID" in os.environ and os.environ.get("SLURM_CLUSTER_NAME"):
         return os.environ["SLURM_CLUSTER_NAME"].lower()
     for path in filter(None, (os.environ.get("SLURM_CONF"), *_CONFIGURATIONS)):

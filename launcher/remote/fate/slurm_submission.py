@@ -22,6 +22,7 @@ from .fate import StartError
 from .slurm_programs import Answer, SilentError, ask, cluster_name
 
 SUBMIT_S = 30.0
+LIMIT_S = 3.0
 FIND_S = 10.0
 """How long a job is looked for whose `sbatch` got no answer."""
 UNSETTLED_S = 60.0
@@ -82,10 +83,11 @@ def submit(run: Run) -> str:
         if found is not None:
             write(run, Submission((*before.jobs, found)))
             return found
+    words = ["sbatch", *flags(run)]
     intent = Submission(before.jobs, time.time())
     write(run, intent)
     try:
-        answer = ask(["sbatch", *flags(run)], SUBMIT_S, script(run))
+        answer = ask(words, SUBMIT_S, script(run))
     except SilentError as error:
         answer = Answer(1, "", "%s: timed out" % error)
     job = answer.text.strip().partition(";")[0]
@@ -164,7 +166,7 @@ def flags(run: Run) -> List[str]:
     """Return the flags of `sbatch` for a run: those of its plan, and those that are ours."""
     settings = settings_of(run)
     grace_s = float(read_json(run.plan).get("stop_grace_s", 30.0)) + EARLY_S
-    time_s = settings.get("time_s")
+    time_s = settings.get("time_s") or _partition_limit_s(settings)
     told_s = int(min(grace_s, time_s * MOST_TOLD) if time_s else grace_s)
     return [
         *(str(flag) for flag in settings.get("flags") or ()),
@@ -180,6 +182,20 @@ def flags(run: Run) -> List[str]:
         "--ntasks-per-node=1",
         "--signal=B:USR1@%d" % told_s,
     ]
+
+
+def _partition_limit_s(settings: Dict[str, Any]) -> Optional[int]:
+    """Return how long a job may run that asks for no time, None if nothing limits it or nobody says it.
+
+    One that was told of its end earlier than that would be told as it begins, each time.
+    """
+    partition = next((flag for flag in settings.get("flags") or () if flag.startswith("--partition=")), "")
+    names = [name for name in partition.partition("=")[2].split(",") if name]
+    try:
+        text = ask(slurm_jobs.PARTITIONS, LIMIT_S).text
+    except SilentError:
+        return None
+    return slurm_jobs.limit_s(text, names)
 
 
 def script(run: Run) -> str:

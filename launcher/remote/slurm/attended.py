@@ -1,0 +1,38 @@
+"""The agent's verb `attended WORDS…`: a program on the login node that ends with the client that started it.
+
+An `srun` that waits for its job does not read what comes from its client, and would wait on without one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import signal
+import subprocess
+from typing import List, Optional
+
+TURN_S = 0.2
+LEAVE_S = 5.0
+"""How long the program may take to end by itself once its client is gone, and then to take back what it has asked for."""
+
+
+def main(arguments: List[str]) -> int:
+    """Run a program with our own input and output until it ends, or nobody is at the other end; return its exit status."""
+    child = subprocess.Popen(arguments)
+    client = select.poll()
+    client.register(0, select.POLLRDHUP)  # and POLLHUP, which is always reported
+    while child.poll() is None and not client.poll(TURN_S * 1000):
+        pass
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        if _has_ended(child, number):
+            break
+    code = child.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _has_ended(child: subprocess.Popen[bytes], number: Optional[int]) -> bool:
+    if number is not None:
+        child.send_signal(number)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(LEAVE_S)
+    return child.poll() is not None
