@@ -71,12 +71,14 @@ def test_two_nodes_train_as_one_node_with_two_ranks_does(client, hive, tmp_path)
     """The losses are the same to the last digit, each node has one rank, and rank 0's losses are the curve."""
     client.script(DDP)
     worker = str(REPOSITORY / "launcher" / "worker")
-    alone = subprocess.Popen(
+    alone = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"],
         cwd=client.project,
         env={**os.environ, "PYTHONPATH": worker, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         text=True,
+        check=True,
+        timeout=180,
     )
     packages = f"variables.PYTHONPATH={sysconfig.get_path('purelib')}"
     words = ("--set", packages, "--set", "batch.global=64", "--", "python", "train.py")
@@ -84,7 +86,7 @@ def test_two_nodes_train_as_one_node_with_two_ranks_does(client, hive, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
     ours = printed(event["text"] for event in events if event["kind"] == "log")
-    others = printed(alone.communicate(timeout=60)[0].splitlines())
+    others = printed(alone.stdout.splitlines())
     assert len(others) == 24
     assert sorted([rank, *figures] for rank, _, *figures in ours) == sorted(
         [rank, *figures] for rank, _, *figures in others

@@ -66,7 +66,7 @@ def read(run: Run, args: dict[str, Any], room: int = MAX_BYTES) -> tuple[dict[st
                 key = "%s/%s" % (prefix, name)
                 if room > 0:
                     path, cursor = folder.path.below(name), cursors.get(key)
-                    if is_afar and number == numbers[-1]:
+                    if is_afar and folder is leader and number == numbers[-1]:
                         _expire(path)
                         _await_size(path, sizes.get(name))
                     room -= _growth(path, key, cursor, room, parts, pieces)
