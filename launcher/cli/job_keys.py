@@ -39,6 +39,17 @@ ABOUT = {
     "requirements": "a list of packages, as pip writes them",
     "image": "an image of yours, used as it is",
     "secrets": "a list of names of variables",
+    "slurm.partition": "on a Slurm cluster: one, or several with commas",
+    "slurm.account": "on a Slurm cluster: who pays",
+    "slurm.qos": "on a Slurm cluster: the quality of service",
+    "slurm.time": "on a Slurm cluster: the limit of one start of the job",
+    "slurm.nodes": "on a Slurm cluster: how many, a fixed number",
+    "slurm.gres": "on a Slurm cluster: what each node must have",
+    "slurm.constraint": "on a Slurm cluster: features of its nodes",
+    "slurm.reservation": "on a Slurm cluster: nodes that are set aside",
+    "slurm.extra": "on a Slurm cluster: a list of further flags of sbatch",
+    "slurm.modules": "on a Slurm cluster: a list of modules to load",
+    "slurm.build": "on a Slurm cluster: login or job, who makes environments",
 }
 """The keys of a job in the order in which they are offered: those that people change come first."""
 TABLES = {
@@ -59,5 +70,6 @@ RESUMED = (
     *("steps", "batch.micro", "save_every_steps", "save_every_minutes", "keep_checkpoints", "checkpoints"),
     *("loader_workers", "attempts", "restart", "hang_minutes", "time_limit_minutes", "stop_grace_s"),
     *("outputs", "pull_limit", "writable", "guard", "adapt", "inject", "on_end"),
+    *(key for key in ABOUT if key.startswith("slurm.")),
 )
 """The keys that `launch resume` takes; a resumed run keeps the others."""

@@ -11,6 +11,7 @@ from launcher.errors import LaunchError
 from launcher.runs.resuming import check_settings
 from launcher.values.host import LOCAL
 from launcher.values.job import Batch, Data, Job
+from launcher.values.slurm_settings import SlurmSettings
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +32,8 @@ def values(word, verb="run", **params):
 
 def test_every_key_of_a_job_has_its_line():
     """And no other: a new key of a job gets one in job_keys.py."""
-    leaves = set(Job.model_fields) - {"batch", "data"}
+    leaves = set(Job.model_fields) - {"batch", "data", "slurm"}
+    leaves |= {f"slurm.{name}" for name in SlurmSettings.model_fields}
     leaves |= {f"batch.{field.serialization_alias or name}" for name, field in Batch.model_fields.items()}
     leaves |= {f"data.{name}" for name in Data.model_fields}
     assert {*ABOUT, *TABLES} == leaves

@@ -149,8 +149,9 @@ def test_a_killed_agent_is_mended_by_the_keeper(segments):
     segments.payload(1)
     process = segments.start(1)
     until(lambda: 7 in segments.ledger(), "the seventh step")
-    agent = json.loads(Path(segments.kernel(1).folder(2).attempt).read_text())["agent"]["pid"]
-    os.kill(agent, signal.SIGKILL)
+    folder = segments.kernel(1).folder(2)
+    until(lambda: folder.read_state().get("checkpoint") == 5, "the agent to have heard of it")
+    os.kill(folder.read_attempt()["agent"]["pid"], signal.SIGKILL)
     until(lambda: segments.ledger()[-1] == 7 and len(segments.ledger()) > 7, "the second attempt")
     Path(f"{segments.ledger_path}.go").touch()
     assert process.wait(60) == 0

@@ -53,10 +53,10 @@ class Came(NamedTuple):
     capability: Optional[str]
 
 
-def choose_cards(root: str, allowed: Sequence[AllowedCards], mend: str) -> Optional[Came]:
+def choose_cards(root: str, allowed: Sequence[AllowedCards], place: str, mend: str) -> Optional[Came]:
     """Return the first of the allowed cards that are here; None for a run without a card.
 
-    Raises UnfitError, which proposes `mend` to the user, for other cards.
+    Raises UnfitError for other cards, which says what the `place` has, and proposes `mend` to the user.
     """
     if not allowed:
         return None
@@ -68,7 +68,7 @@ def choose_cards(root: str, allowed: Sequence[AllowedCards], mend: str) -> Optio
             return Came(one, [gpu["uuid"] for gpu in used], used[0]["capability"])
     raise UnfitError(
         WRONG_CARD,
-        "there is %s" % _words(report),
+        "%s has %s" % (place, _words(report)),
         "other cards came than the plan was made for: %s" % " or ".join(one.title for one in allowed),
         mend,
     )

@@ -139,7 +139,7 @@ class _Segment:
     def _check_machine(self) -> None:
         """Put on record which cards came, and install what is lacking. Raises UnfitError."""
         run, orders, say = self._run, self._orders, self._printer.say
-        came = choose_cards(run.root, orders.cards, _OTHER_CARDS)
+        came = choose_cards(run.root, orders.cards, "the session", _OTHER_CARDS)
         prepared = run.prepared()
         runtime = {**(prepared.get("runtime") or {}), "interpreter": sys.executable}
         runtime["gpus"] = [] if came is None else came.gpus

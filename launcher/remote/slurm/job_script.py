@@ -166,9 +166,8 @@ class _Keeping:
         """Whether the cards of this node are those that the plan was made for; the run has failed if they are not."""
         run = self._run
         try:
-            came = choose_cards(
-                run.root, [read_cards(one) for one in self._settings.get("cards") or ()], _OTHER_CARDS
-            )
+            allowed = [read_cards(one) for one in self._settings.get("cards") or ()]
+            came = choose_cards(run.root, allowed, "node %s" % os.uname().nodename, _OTHER_CARDS)
         except UnfitError as error:
             _say("%s: %s" % (error.reason, error))
             with contextlib.suppress(RequestError):

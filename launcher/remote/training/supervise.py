@@ -157,7 +157,7 @@ class Supervisor:
     def _wait_for_departure(self, interruption: Interruption) -> None:
         """Let the last agent leave, where nobody sees whether it is alive: two trainings must not write into one folder."""
         last = self._last
-        if last is None or run_state.fate_of(self.run).sees_lock or predecessor.is_by_a_client(last):
+        if last is None or not run_state.fate_of(self.run).writes_afar or predecessor.is_by_a_client(last):
             return
         departure = predecessor.Departure(last, self.account.folder)
         began_s = time.monotonic()
