@@ -243,7 +243,7 @@ def test_a_cluster_has_the_keys_of_its_login_node_and_those_of_its_jobs():
     table = {
         "user": "ada",
         "port": 2222,
-        "root": "~/work/.launch",
+        "root": "~/runs/.launch",
         "profile": "a100",
         "environment": "~/venv",
     }
