@@ -123,6 +123,12 @@ def read_host(name: str, written: Mapping[str, Any], *, is_here: bool, file: str
     if own is None:
         return build(Host, {"name": name, **written}, file=file, text=text, prefix=prefix)
     written, making = _split_build(written) if own.key == "slurm" else (written, None)
+    for key in ("base", "network"):
+        if making is not None and key in making:
+            raise BadFileError(
+                f"{file}: {prefix}build.{key}: no image is built on a cluster\n"
+                "  known: where ('login' or 'job'), pip_conf, ca_bundle, proxy, torch_index"
+            )
     values = dict(build(own.table, written, file=file, text=text, prefix=prefix))
     if objection := runtime_objection(values["kind"], values["runtime"]):
         raise BadFileError(f'{file}: {prefix}runtime = "{values["runtime"]}": {objection}')
