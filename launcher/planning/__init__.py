@@ -56,7 +56,7 @@ from launcher.planning.wheel_choice import (
     unimported_torch,
     verifiable_torch,
 )
-from launcher.planning.worker_use import values_taken
+from launcher.planning.worker_use import python_tree, values_taken
 
 __all__ = [
     "Excluded",
@@ -109,6 +109,7 @@ __all__ = [
     "plan",
     "planned_machine",
     "possible_profiles",
+    "python_tree",
     "release_advice",
     "requested_gpus",
     "requested_processes",

@@ -6,6 +6,7 @@ It is a forecast for the launch: what a run has really taken is in its state, as
 from __future__ import annotations
 
 import ast
+import threading
 from collections.abc import Iterable, Iterator
 
 from launcher.values.plan import PlanValue
@@ -22,19 +23,26 @@ _OWN_KEYWORDS: dict[str, dict[PlanValue, frozenset[str]]] = {
     "scaler": {"precision": frozenset()},
 }
 """The worker's functions that take a value, and the keywords by which a script decides it itself."""
+_ONE_AT_A_TIME = threading.Lock()
 
 
 def values_taken(sources: Iterable[str]) -> tuple[PlanValue, ...]:
     """Return what the Python sources of one training take from the plan. A source that is not Python takes nothing."""
-    files = [_File(tree) for tree in map(_parsed, sources) if tree is not None]
+    files = [_File(tree) for tree in map(python_tree, sources) if tree is not None]
     knobs = frozenset().union(*(file.knobs() for file in files))
     taken = {value for file in files for value in file.taken(knobs)}
     return tuple(sorted(taken))
 
 
-def _parsed(source: str) -> ast.Module | None:
+def python_tree(source: str) -> ast.Module | None:
+    """Return the tree of a source, or `None` if it is not Python.
+
+    One thread parses at a time, for the items of a batch start in threads: CPython 3.11 counts the depth of a tree for all threads
+    at once, and may raise `SystemError: AST constructor recursion depth mismatch` (seen; python/cpython issue 106905).
+    """
     try:
-        return ast.parse(source)
+        with _ONE_AT_A_TIME:
+            return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launcher.planning import values_taken
+from launcher.planning import python_tree, values_taken
 from launcher.values.job import Job
 from launcher.values.plan import PlanValue
 
@@ -81,9 +81,8 @@ class _Reading:
 
     def _take(self, text: str, folder: Path) -> Iterator[str]:
         """Yield a text if it is Python, and note the files that it names and imports."""
-        try:
-            tree = ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = python_tree(text)
+        if tree is None:
             self._read_shell(text, folder)
             return
         for node in ast.walk(tree):

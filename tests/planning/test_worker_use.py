@@ -1,5 +1,8 @@
 """What a script takes from the plan, by its source; and that a plan claims nothing that it does not take."""
 
+import sys
+import threading
+
 import pytest
 
 from launcher.cli.plan_text import headline
@@ -50,6 +53,43 @@ def test_knobs_that_one_source_reads_may_be_used_in_another():
     """A script hands its knobs to a function of another module."""
     main = "import launcher_worker as w, other\nplan = w.knobs()\nother.train(plan)"
     assert values_taken([main, "def train(plan):\n    return plan.split.micro_batch"]) == SPLIT
+
+
+class Garbage:
+    """What only the garbage collector finds, and whose end lets another thread run."""
+
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self):
+        for _ in range(3):
+            pass
+
+
+def test_threads_read_sources_at_the_same_time():
+    """As the items of a batch do. Without a lock about one source in seven was a SystemError here, by CPython 3.11.7."""
+    source = "\n".join(f"a = {'-' * 40}{n}" for n in range(60))
+    failed = []
+
+    def read():
+        try:
+            for _ in range(100):
+                _litter = [Garbage() for _ in range(300)]
+                values_taken([source])
+        except SystemError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failed
 
 
 def test_the_headline_says_what_the_script_decides():

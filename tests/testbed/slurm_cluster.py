@@ -458,8 +458,15 @@ class SlurmCluster:
         return self.job(job)
 
     def start_now(self, job: str) -> None:
-        """Let a job begin that waits out the two minutes after a requeue."""
-        self.controller.enter("scontrol", "update", f"JobId={job}", "StartTime=now")
+        """Let a job begin that waits out the two minutes after a requeue; Slurm may set them once more while it cleans up."""
+
+        def has_begun() -> bool:
+            is_waiting = self.state(job) == "PENDING"
+            if is_waiting:
+                self.controller.enter("scontrol", "update", f"JobId={job}", "StartTime=now")
+            return not is_waiting
+
+        until(has_begun, f"job {job} to begin", 90, every=1)
 
 
 def _listens(machine: Machine, port: int) -> bool:
