@@ -607,15 +607,13 @@ def _batch(hive, count, seconds):
             rows = json.loads(hive.client.ok("ps", "--json", "--host", "hive"))["runs"]
             times[-1] += time.monotonic()
         until(lambda: time.time() > began + seconds, "the time to pass", seconds + 10, every=0.5)
-        asked = [
-            line for line in hive.cluster.ssh("cat", "squeues").splitlines() if float(line.split()[0]) > began
-        ]
+        asked = _asked_since(hive, began)
         grown = _memory_kb(worker.pid) - before
         lines = map(json.loads, hive.client.ok("batch", "status", "many", "--json").splitlines())
         items = [line for line in lines if line["kind"] == "item"]
         hive.client.ok("batch", "stop", "many", timeout=600)
         worker.wait(timeout=60)
-    return rows, items, len(asked) / seconds, grown, min(times)
+    return rows, items, asked / seconds, grown, min(times)
 
 
 def _queued(hive):
@@ -640,6 +638,47 @@ def test_a_batch_that_waits_in_the_queue(lone, count):
     assert grown < 20_000
     assert took < 1.0
     assert not _queued(lone)
+
+
+@pytest.mark.long
+def test_200_runs_that_wait_in_the_queue(lone):
+    """Launched one by one, and followed by one client: a question a round is asked of the queue, by `ps` as well."""
+    lone.cluster.ssh("rm", "-f", "squeues")
+    runs = [lone.start(*LATER) for _ in range(200)]
+    assert len(_queued(lone)) == len(runs)
+    with lone.cluster.logins[0].wrapped("squeue", COUNTED):
+        follower = lone.client.start("attach", runs[-1])
+        until(lambda: lone.cluster.ssh("cat", "squeues", check=False), "a first question")
+        before, began = _memory_kb(follower.pid), time.time()
+        until(lambda: time.time() > began + 30, "half a minute", 40, every=0.5)
+        rate = _asked_since(lone, began) / 30
+        grown = _memory_kb(follower.pid) - before
+        times, asked = [], []
+        for _ in range(5):
+            began = time.time()
+            rows = json.loads(lone.client.ok("ps", "--json", "--host", "hive"))["runs"]
+            times.append(time.time() - began)
+            asked.append(_asked_since(lone, began))
+    print({"squeue/s": rate, "grown_kb": grown, "ps_s": times, "squeue by ps": asked})
+    assert {row["state"] for row in rows if row["run"] in runs} == {"reserved"}
+    assert rate < 1.5
+    assert grown < 20_000
+    assert min(times) < 1.0
+    assert max(asked) <= 2, "its own question, and perhaps one of the follower's"
+    lone.cluster.ssh("scancel", "--me")
+    assert follower.wait(timeout=60) == 1
+
+    def are_stopped():
+        rows = json.loads(lone.client.ok("ps", "--json", "--host", "hive"))["runs"]
+        return {row["reason"] for row in rows if row["run"] in runs} == {"cancelled-in-slurm"}
+
+    until(are_stopped, "the cancels to be seen")
+
+
+def _asked_since(hive, began):
+    """How often the queue was asked since a moment, by a wrapper of `squeue`."""
+    lines = hive.cluster.ssh("cat", "squeues", check=False).splitlines()
+    return sum(float(line.split()[0]) > began for line in lines)
 
 
 @pytest.mark.long
