@@ -137,7 +137,15 @@ def test_a_job_that_has_ended_is_gone(name):
 def test_every_recorded_job_is_judged_here():
     """No state that was recorded is left out."""
     files = {path.stem for path in OUTPUTS.glob("*.txt") if not path.stem.startswith("probe-")}
-    others = {"array-waits", "unknown", "refusals", "no-controller", "silent-controller", "no-accounting"}
+    others = {
+        "array-waits",
+        "steps",
+        "unknown",
+        "refusals",
+        "no-controller",
+        "silent-controller",
+        "no-accounting",
+    }
     assert files == {*WAITING, *ALIVE_STATES, *ENDED, *others}
 
 
@@ -146,6 +154,15 @@ def test_items_of_an_array_are_jobs_of_their_own():
     jobs = parse_queue(of_job("array-waits")[0])
     number = of_job("array-waits")[3]
     assert [job.id for job in jobs if job.id.startswith(f"{number}_")] == [f"{number}_{n}" for n in (1, 2, 3)]
+
+
+def test_the_steps_of_a_job_are_found_by_their_name():
+    """A name that anybody chose may hold the separator. A job that nobody knows has none, and that is no error."""
+    (command, said), (_, unknown) = answers("steps")
+    job = command.split()[-1]
+    assert slurm_jobs.parse_steps(said.text, slurm_jobs.MEMBERS) == [f"{job}.0"]
+    assert slurm_jobs.parse_steps(said.text, "a|b") == [f"{job}.1"]
+    assert (unknown.status, slurm_jobs.parse_steps(unknown.text, slurm_jobs.MEMBERS)) == (0, [])
 
 
 def test_a_job_is_ours_by_its_comment():

@@ -110,7 +110,7 @@ resumed = worker.resume_from()
 begin = int(open(os.path.join(resumed, "step")).read()) if resumed else 0
 def note(word):
     with open(os.path.join(home, "ledger"), "a") as file:
-        file.write(f"{rank} {os.uname().nodename} {word}\\n")
+        file.write(f"{rank} {os.uname().nodename} {os.getpid()} {word}\\n")
 note(f"from {begin}")
 for step in range(begin + 1, 1001):
     time.sleep(0.05)
@@ -130,12 +130,34 @@ for step in range(begin + 1, 1001):
 if rank == 0:
     worker.done(step)
 """
+NO_CONTROLLER = (
+    "echo 'slurm_load_job_steps error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+)
+AGENT = "^[^ ]*python[^ ]* -I .* step /"
 BY_SHELL = "RANK=$PET_NODE_RANK WORLD_SIZE=$PET_NNODES exec python3 train.py"
 
 
 def ledger(cluster):
     """What the ranks have noted: rank, node, words."""
-    return [line.split(maxsplit=2) for line in cluster.ssh("cat", "ledger", check=False).splitlines()]
+    return [(rank, node, words) for rank, node, _, words in notes(cluster)]
+
+
+def notes(cluster):
+    """The same, with the pid before the words."""
+    return [line.split(maxsplit=3) for line in cluster.ssh("cat", "ledger", check=False).splitlines()]
+
+
+def beside(cluster):
+    """What ranks noted after a rank of a later attempt had made a step."""
+    attempts, newest, late = {}, 0, []
+    for rank, node, pid, words in notes(cluster):
+        if words.startswith("from"):
+            attempts[node, pid] = len(attempts) // 2
+        elif attempts[node, pid] < newest:
+            late.append((rank, node, pid, words))
+        else:
+            newest = attempts[node, pid]
+    return late
 
 
 def left(cluster):
@@ -182,7 +204,7 @@ def test_a_member_or_the_agent_that_is_killed_takes_the_attempt_with_it_and_the_
     kill(hive.nodes[1], " member /")
     until(lambda: len(begins(hive)) == 4, "a second attempt")
     until(lambda: len(ledger(hive)) > 80, "more steps")
-    kill(hive.nodes[0], "^[^ ]*python[^ ]* -I .* step /")
+    kill(hive.nodes[0], AGENT)
     until(lambda: len(begins(hive)) == 6, "a third attempt")
     hive.ssh("touch", "enough")
     until(lambda: client.summary(run)["state"] == "succeeded", "the end")
@@ -195,15 +217,54 @@ def test_a_member_or_the_agent_that_is_killed_takes_the_attempt_with_it_and_the_
     until(lambda: not left(hive), "both nodes to be empty")
 
 
+def test_a_member_that_is_stopped_does_not_outlive_its_attempt(client, hive):
+    """It cannot end by itself what it started on its node, so Slurm does; before it says so, no attempt begins.
+
+    Other steps of the job stay.
+    """
+    run = detached(client, hive)
+    job = hive.ssh("squeue", "--me", "--noheader", "-o", "%i").strip()
+    other = f"srun --overlap --jobid={job} --nodes=1 --ntasks=1 --relative=1 sleep 300 >/dev/null 2>&1 </dev/null &"
+    hive.ssh("sh", "-c", other)
+    until(lambda: "sleep" in steps(hive), "a step beside it")
+    kill(hive.nodes[1], " member /", "STOP")
+    kill(hive.nodes[0], "^[^ ]*srun .* member /")
+    until(lambda: len(begins(hive)) == 4, "a second attempt")
+    until_steps(hive)
+    assert beside(hive) == []
+    kill(hive.nodes[1], " member /", "STOP")
+    with hive.nodes[0].wrapped("squeue", NO_CONTROLLER):
+        kill(hive.nodes[0], AGENT)
+        log = f".launch/runs/{run}/record/slurm.log"
+        until(lambda: "no agent starts yet: squeue:" in hive.ssh("cat", log), "word of the silence")
+        assert len(begins(hive)) == 4
+    until(lambda: len(begins(hive)) == 6, "a third attempt")
+    until_steps(hive)
+    assert beside(hive) == []
+    assert "sleep" in steps(hive)
+    hive.ssh("touch", "enough")
+    until(lambda: client.summary(run)["state"] == "succeeded", "the end")
+    until(lambda: not left(hive), "both nodes to be empty")
+
+
+def until_steps(cluster):
+    """Wait until the last 40 lines of the ledger are steps."""
+    until(lambda: all(words.isdigit() for *_, words in ledger(cluster)[-40:]), "40 more steps")
+
+
+def steps(cluster):
+    """The names of the steps of all jobs."""
+    return cluster.ssh("squeue", "--steps", "--noheader", "-o", "%j").split()
+
+
 def begins(cluster):
     """Where each start of each rank has begun."""
     return [word for *_, word in ledger(cluster) if word.startswith("from")]
 
 
-def kill(node, pattern):
-    """Kill the one process of a node whose command line has a pattern."""
-    (pid,) = node.enter("pgrep", "-u", "ada", "-f", pattern).split()
-    node.enter("kill", "-KILL", pid)
+def kill(node, pattern, by="KILL"):
+    """Send a signal to the processes of a node whose command line has a pattern."""
+    node.enter("kill", f"-{by}", *node.enter("pgrep", "-u", "ada", "-f", pattern).split())
 
 
 def attempts(client, run):

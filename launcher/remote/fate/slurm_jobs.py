@@ -20,6 +20,8 @@ QUEUE = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i
 """Asks for all jobs of a user that the controller remembers: those that have ended within the last minutes too."""
 STARTED = ("squeue", "--me", "--noheader", "--array", "--format=%i|%T|%j|%k|%Z")
 """Asks for the jobs of a user that have not ended: what they are called, and where they work."""
+STEPS = ("squeue", "--me", "--steps", "--noheader", "--format=%i|%j", "--jobs")
+"""Asks for the steps that run of the job whose id follows: nothing, and no error, if there is no such job."""
 SHOW = ("scontrol", "--oneliner", "show", "job")
 """Asks for the job whose id follows."""
 PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
@@ -31,6 +33,8 @@ HISTORY = (
 """Asks for each start of the jobs whose ids follow, with commas between."""
 CANCELLED = "cancelled-in-slurm"
 """The reason of a run whose job somebody has cancelled."""
+MEMBERS = "launch-members"
+"""The name of the step of a job that has a member of the run's attempt on each node."""
 COMMENT = "launch:"
 """What the comment of a job of ours begins with; the run's id follows."""
 
@@ -132,6 +136,12 @@ def parse_started(text: str) -> List[Started]:
     """Read an answer to STARTED. A line that is not of a job is left out."""
     rows = (line.split("|", 4) for line in text.splitlines())
     return [Started(*map(_said, fields)) for fields in rows if len(fields) == 5]
+
+
+def parse_steps(text: str, name: str) -> List[str]:
+    """Return the ids of the steps with a name, such as 7.1, by an answer to STEPS."""
+    rows = (line.strip().split("|", 1) for line in text.splitlines())
+    return [fields[0] for fields in rows if len(fields) == 2 and fields[1] == name]
 
 
 def parse_shown(text: str) -> Optional[Job]:

@@ -23,6 +23,7 @@ from .slurm_programs import Answer, SilentError, ask, cluster_name
 
 SUBMIT_S = 30.0
 LIMIT_S = 3.0
+LOOK_S = 10.0
 FIND_S = 10.0
 """How long a job is looked for whose `sbatch` got no answer."""
 UNSETTLED_S = 60.0
@@ -231,6 +232,20 @@ def cancel(job: str) -> bool:
 def signal_script(job: str) -> bool:
     """Send USR1 to a job's script; return whether Slurm took the order."""
     return _is_done(["scancel", "--batch", "--signal=USR1", job])
+
+
+def end_steps(job: str, name: str) -> str:
+    """Kill the steps of a job that have a name, on all nodes; return in words what may be left, empty if there was none."""
+    try:
+        answer = ask([*slurm_jobs.STEPS, job], LOOK_S)
+        if answer.code != 0:
+            return "squeue: %s" % (answer.said.strip() or "it ended with %d" % answer.code)
+        steps = slurm_jobs.parse_steps(answer.text, name)
+        if steps:
+            ask(["scancel", "--signal=KILL", *steps], LOOK_S)
+    except SilentError as error:
+        return str(error)
+    return "step %s has not ended" % ", ".join(steps) if steps else ""
 
 
 def requeue(job: str) -> str:

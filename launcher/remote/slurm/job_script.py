@@ -39,6 +39,8 @@ TURN_S = 1.0
 LEAVING_S = 600.0
 """How long Slurm may take to end a job of which it has told a step to end: the longest grace that is usual."""
 LOOK_S = 5.0
+MEMBERS_S = 1800.0
+"""How long the members of an agent that died may take to end, or Slurm to say so, before the job ends with them."""
 _OTHER_CARDS = "ask for these cards by `gres` or `constraint`, or plan for what comes: --profile auto"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -90,6 +92,12 @@ class _Signals:
         self.is_told = False
         """The script was told that time is nearly up, or that there is a wish."""
 
+    def pause(self, seconds: float) -> None:
+        """Wait, but not on once the job ends."""
+        deadline = time.monotonic() + seconds
+        while not self.is_over and (left := deadline - time.monotonic()) > 0:
+            self.wait(left)
+
     def wait(self, seconds: float) -> None:
         """Wait for a signal, or for the end of a child."""
         if select.select([self.ready], [], [], seconds)[0]:
@@ -132,6 +140,8 @@ class _Keeping:
         seen: Optional[Dict[str, Any]] = None
         failures = 0
         while not self._signals.is_over and os.path.exists(self._run.plan):
+            if not self._end_members():
+                return 1
             began_s, said_before = time.monotonic(), size_of(self._run.slurm_log)
             code = self._run_agent(seen)
             if code == 0:
@@ -204,6 +214,29 @@ class _Keeping:
         token = read_text(self._run.token)
         return process.end(lambda: bearers.with_token(token), "token", 0.0) if token else []
 
+    def _end_members(self) -> bool:
+        """End the members that an earlier agent has left on any node of this job; return whether another agent may start.
+
+        A member ends with its agent, but not if it is stopped: its ranks would train on beside the next attempt. So no agent
+        starts while a step of theirs is left, or while nobody can say. If that lasts, the job ends, and with it all of them.
+        """
+        if len(read_json(self._run.plan).get("nodes") or ()) <= 1:
+            return True
+        began_s = time.monotonic()
+        said = ""
+        while not self._signals.is_over and (
+            left := slurm_submission.end_steps(self._job, slurm_jobs.MEMBERS)
+        ):
+            waited_s = time.monotonic() - began_s
+            if waited_s > MEMBERS_S:
+                _say("the job ends, because no agent may start in it: %s" % left)
+                return False
+            if waited_s > LOOK_S and left != said:
+                _say("no agent starts yet: %s" % left)
+                said = left
+            self._signals.pause(LOOK_S if said else TURN_S)
+        return True
+
     def _signal_agent(self, number: int) -> bool:
         """Signal the agent, which is on this node; return whether it is there."""
         agent = agent_of(self._run)
@@ -225,7 +258,7 @@ class _Keeping:
                 return True
         deadline = time.monotonic() + LEAVING_S
         while not signals.is_over and time.monotonic() < deadline and self._is_being_ended():
-            signals.wait(LOOK_S)
+            signals.pause(LOOK_S)
         signals.is_told = False
         return signals.is_over
 

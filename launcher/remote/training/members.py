@@ -2,7 +2,8 @@
 
 What the members have to say lies in the folders of their nodes, on the disk that all share: the agent reads on there, and
 records it as its own workers' reports and its own command's output. Orders go through the step's standard input, which
-Slurm passes on to each member. It ends with this process, and a member then ends what it has started.
+Slurm passes on to each member. It ends with this process, and a member then ends what it has started. One that cannot, e.g. because
+it is stopped, is ended by its job's script, by the name of the step.
 
 A signal would not do: `srun` ends its step at a TERM, and passes others on to all processes below a member.
 """
@@ -21,6 +22,7 @@ from typing import Any, Collection, Dict, List, NamedTuple, Optional
 from ..diagnosis.diagnose import TAIL_BYTES
 from ..diagnosis.failures import BY_NAME
 from ..diagnosis.remedy import Failure
+from ..fate.slurm_jobs import MEMBERS
 from ..record import strict_json
 from ..record.rundir import Folder, Run
 from ..record.safe_open import RunPath, UnreadableError, open_regular
@@ -32,6 +34,7 @@ STOP, KILL, STACKS = "stop", "kill", "stacks"
 """The orders, each a line."""
 STEP = (
     "srun",
+    "--job-name=%s" % MEMBERS,
     "--export=ALL",
     "--overlap",
     "--ntasks-per-node=1",

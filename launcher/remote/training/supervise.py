@@ -397,7 +397,13 @@ class Supervisor:
         if self.has_left:
             return status
         needs_new_place = failure.name in ("no-gpu-in-container", "host-lost")
-        if status or needs_new_place or (self.terminations and self.run.read_wish() == "run"):
+        may_leave_members = self._nodes > 1  # whoever starts the next agent sees to it that none is left
+        if (
+            status
+            or needs_new_place
+            or may_leave_members
+            or (self.terminations and self.run.read_wish() == "run")
+        ):
             return RESTART
         return None
 

@@ -92,6 +92,17 @@ def running(cluster: SlurmCluster) -> None:
     cluster.clear()
 
 
+def steps(cluster: SlurmCluster) -> None:
+    """Record the steps of a job, and those of one that nobody knows."""
+    srun = "srun --overlap --nodes=1 --ntasks=1"
+    script = f"{srun} --job-name={slurm_jobs.MEMBERS} sleep 60 & {srun} --job-name='a|b' sleep 60 & wait"
+    job = cluster.submit(script)
+    until(lambda: len(cluster.ssh("squeue", "--steps", "-h", "-j", job).splitlines()) == 3, "its steps")
+    said = [asked(cluster, *slurm_jobs.STEPS, number) for number in (job, "999999")]
+    (FOLDER / "steps.txt").write_text("".join(said))
+    cluster.clear()
+
+
 def ended(cluster: SlurmCluster) -> None:
     """Record jobs that have ended."""
     for name, script in (("completed", "exit 0"), ("failed", "exit 3"), ("killed", "kill -9 $$")):
@@ -180,7 +191,7 @@ def in_trouble(cluster: SlurmCluster) -> None:
 def main() -> None:
     """Record everything, with accounting and then without."""
     with slurm_cluster(has_accounting=True) as cluster:
-        for part in (waiting, running, ended, made_way, out_of_time, lost, in_trouble):
+        for part in (waiting, running, steps, ended, made_way, out_of_time, lost, in_trouble):
             part(cluster)
     with slurm_cluster() as cluster:
         job = cluster.submit("true")
