@@ -140,6 +140,7 @@ def test_every_recorded_job_is_judged_here():
     others = {
         "array-waits",
         "steps",
+        "in-line",
         "unknown",
         "refusals",
         "no-controller",

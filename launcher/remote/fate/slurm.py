@@ -21,6 +21,7 @@ from .fate import GONE, SILENT, Fate, Stray, Verdict
 from .slurm_jobs import Job
 from .slurm_programs import FREED, Question, SilentError, ask, cluster_name, path_of
 from .slurm_submission import Submission
+from .slurm_turn import Turn
 
 MOST_LOG = 1 << 20
 PLACE = "slurm:"
@@ -58,6 +59,7 @@ class Slurm(Fate):
     def __init__(self) -> None:
         """Ask nothing yet."""
         self._queue = Question(slurm_jobs.QUEUE, KEPT_S, WAIT_S, SILENCE_S)
+        self._turn = Turn()
         self._history: Dict[str, _Looked] = {}
         self._accounts_silent_until_s = 0.0
         self._looked_at: Dict[str, int] = {}
@@ -79,8 +81,10 @@ class Slurm(Fate):
         except SilentError as error:
             return {run.id: _silent(run, str(error)) for run in runs}
         self._look_up({run.id: job for run in runs if (job := jobs[run.id]) and queued[run.id] is None})
+        before = self._turn.before([job for job in queued.values() if job is not None])
         verdicts = {
-            run.id: self._verdict(run, submissions[run.id], jobs[run.id], queued[run.id]) for run in runs
+            run.id: self._verdict(run, submissions[run.id], jobs[run.id], queued[run.id], before)
+            for run in runs
         }
         for run in runs:
             if verdicts[run.id].state in TERMINAL:
@@ -220,7 +224,12 @@ class Slurm(Fate):
         self._history.update({job: _Looked(found.get(job), time.monotonic()) for job in fresh.values()})
 
     def _verdict(
-        self, run: Run, submission: Submission, job_id: Optional[str], queued: Optional[Job]
+        self,
+        run: Run,
+        submission: Submission,
+        job_id: Optional[str],
+        queued: Optional[Job],
+        before: Dict[str, int],
     ) -> Verdict:
         has_begun = _has_begun(run)
         if job_id is None:
@@ -230,7 +239,7 @@ class Slurm(Fate):
         noted = slurm_submission.noted_end(run)
         looked = self._history.get(job_id)
         if queued is not None:
-            verdict = slurm_jobs.judge(queued, has_begun=has_begun)
+            verdict = slurm_jobs.judge(queued, has_begun=has_begun, before=before.get(queued.id))
             if slurm_jobs.has_ended(queued):
                 _note_end(run, queued, noted)
         elif looked is not None and looked.job is not None:

@@ -71,6 +71,13 @@ _REASONS = {
     "PartitionInactive": "because its partition starts no jobs at present",
     "ReqNodeNotAvail": "for nodes that are down, drained or reserved",
 }
+TURNS = frozenset(("Resources", "Priority"))
+"""The reasons of a job that waits for its turn alone."""
+_ASIDE = (
+    *("BeginTime", "Dependency", "DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin"),
+    *("PartitionTimeLimit", "PartitionNodeLimit", "PartitionConfig"),
+)
+"""The reasons of a job that would not start if it were the first in the line."""
 _ESTIMATED = frozenset(("", "Resources", "Priority", "BeginTime"))
 """The reasons for which a time of start is more than an old estimate."""
 _CARDS = re.compile(r"gpu(?::([a-z]\w*))?(?::(\d+))?", re.IGNORECASE)
@@ -243,11 +250,14 @@ def _said(value: str) -> str:
     return "" if value in ("None", "N/A", "(null)", "Unknown", "None assigned") else value
 
 
-def judge(job: Job, *, has_begun: bool) -> Verdict:
-    """Return what becomes of a run by its job as `squeue` or `scontrol` has it; `has_begun`: an attempt was made before."""
+def judge(job: Job, *, has_begun: bool, before: Optional[int] = None) -> Verdict:
+    """Return what becomes of a run by its job as `squeue` or `scontrol` has it.
+
+    `has_begun`: an attempt was made before; `before`: so many jobs wait before it, None if nobody can say.
+    """
     if job.state == WAITS or job.state in _TO_COME:
         state = "resuming" if has_begun else "reserved"
-        words = _waiting_words(job)
+        words = _waiting_words(job, before)
         return Verdict(COMING_BACK, {"service": words}, words, state)
     if job.state in _ENDED:
         return _ended(job)
@@ -283,7 +293,12 @@ def judge_history(job: Job, *, has_begun: bool) -> Verdict:
     return Verdict(SILENT, {"service": words}, words, "resuming" if has_begun else "reserved")
 
 
-def _waiting_words(job: Job) -> str:
+def is_in_line(reason: str) -> bool:
+    """Whether a job that waits for a reason is before others; not if a limit of its user, or another time, keeps it back."""
+    return reason not in _ASIDE and not _LIMITS.fullmatch(reason)
+
+
+def _waiting_words(job: Job, before: Optional[int]) -> str:
     reason = _REASONS.get(job.reason)
     if reason is not None:
         reason = reason.replace("{id}", job.id)
@@ -293,9 +308,13 @@ def _waiting_words(job: Job) -> str:
         reason = "for a limit of its user, account or QOS (%s)" % job.reason
     else:
         reason = "for its turn" if not job.reason else "(%s)" % job.reason
-    if job.reason == "Resources" and (cards := _CARDS.search(job.resources)):
+    line = ", %d before it" % before if before and job.reason in TURNS else ""
+    cards = _CARDS.search(job.resources)
+    if cards and (job.reason == "Resources" or line):
         each = " on each of %s nodes" % job.nodes if job.nodes not in ("", "1") else ""
         reason = "for %s x %s%s" % (cards[2] or "1", cards[1] or "a card", each)
+    elif line:
+        reason = _REASONS["Resources"]
     is_estimated = job.starts and job.reason in _ESTIMATED
     about = ", to start about %s" % job.starts.replace("T", " ")[:16] if is_estimated else ""
-    return "its job %s waits %s%s" % (job.id, reason, about)
+    return "its job %s waits %s%s%s" % (job.id, reason, line, about)

@@ -11,6 +11,7 @@ import tempfile
 import time
 from typing import IO, Dict, NamedTuple, Optional, Sequence
 
+CONFIG = ("scontrol", "show", "config")
 ANSWER_S = 20.0
 """How long an answer may take: a stuck controller lets `squeue` wait for 18 to 20 s."""
 NAME_KEPT_S = 30.0
@@ -121,7 +122,7 @@ def _cluster_name(_period: int) -> str:
         if found:
             return found[1].lower()
     try:
-        said = ask(("scontrol", "show", "config"), 5.0).text
+        said = ask(CONFIG, 5.0).text
     except SilentError:
         return ""
     found = _NAME.search(said)
@@ -144,11 +145,22 @@ class Question:
 
     def answer(self) -> str:
         """Return the answer, which may be a few seconds old. Raises SilentError if there is none, or if it is too old."""
+        self.begin()
+        return self._answer_by(time.monotonic() + self._wait_s)
+
+    def answer_at_hand(self) -> str:
+        """Do the same, but however often this is called, wait for one answer `wait_s` in all."""
+        self.begin()
+        return self._answer_by(self._asked_s + self._wait_s)
+
+    def begin(self) -> None:
+        """Ask, if the last answer is too old, and if nothing is being asked."""
         now = time.monotonic()
         if now - self._asked_s > self._kept_s and self._program is None:
             self._begin(now)
-        deadline = now + self._wait_s
-        while self._program is not None and not self._collect() and time.monotonic() < deadline:
+
+    def _answer_by(self, deadline_s: float) -> str:
+        while self._program is not None and not self._collect() and time.monotonic() < deadline_s:
             time.sleep(0.01)
         if self._answer is not None and time.monotonic() - self._answered_s <= self._silence_s:
             return self._answer
@@ -156,9 +168,10 @@ class Question:
 
     def forget(self) -> None:
         """Wait for an answer to a question that is asked from now on, the next time."""
-        if self._program is not None:
+        if self._program is not None and self._output is not None:
             self._program.kill()
             self._program.wait()
+            self._output.close()
         self._program = None
         self._asked_s = self._answered_s = -float("inf")
 

@@ -12,12 +12,11 @@ import re
 from functools import partial
 from typing import Any, Callable
 
-from ..fate.slurm_programs import SilentError, ask, title_of
+from ..fate.slurm_programs import CONFIG, SilentError, ask, title_of
 from ..record.files import paths_in
 from ..system import process
 from ..system.deadline import at_once
 
-CONFIG = ("scontrol", "show", "config")
 NODES = ("sinfo", "--noheader", "--all", "--format=%P|%a|%l|%s|%D|%t|%c|%m|%G|%f")
 """Asks for the nodes of each partition, hidden ones too, alike nodes on one line for each state that they are in."""
 QUEUE = ("squeue", "--me", "--noheader", "--format=%t")

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from testbed.client import until
 from testbed.slurm_cluster import SlurmCluster, slurm_cluster
 
-from launcher.remote.fate import slurm_jobs
+from launcher.remote.fate import slurm_jobs, slurm_turn
 
 FOLDER = Path(__file__).resolve().parent
 LOOP = "trap : TERM; while :; do sleep 0.1; done"
@@ -100,6 +100,29 @@ def steps(cluster: SlurmCluster) -> None:
     until(lambda: len(cluster.ssh("squeue", "--steps", "-h", "-j", job).splitlines()) == 3, "its steps")
     said = [asked(cluster, *slurm_jobs.STEPS, number) for number in (job, "999999")]
     (FOLDER / "steps.txt").write_text("".join(said))
+    cluster.clear()
+
+
+def in_line(cluster: SlurmCluster) -> None:
+    """Record what ada sees of her own jobs, and of all that wait, while bob has the nodes and more jobs."""
+    holder = cluster.submit(LOOP, *ALONE, user="bob")
+    cluster.until_state(holder, "RUNNING")
+    for flags in (
+        ("--nodes=2",),
+        ("--partition=short",),
+        ("--partition=short,spare",),
+        ("--hold",),
+        ("--begin=now+1hour",),
+        ("--array=1-3",),
+        ("--nice=100",),
+    ):
+        cluster.submit("true", *flags, user="bob")
+    for flags in (("--gres=gpu:a100:1",), ("--partition=short,batch",)):
+        last = cluster.submit("true", "--comment=launch:a-run", *flags)
+    cluster.submit("true", user="bob")
+    until(lambda: cluster.job(last)["Reason"] == "Priority", "a reason")
+    said = [asked(cluster, *words) for words in (slurm_jobs.QUEUE, slurm_turn.LINE)]
+    (FOLDER / "in-line.txt").write_text("".join(said))
     cluster.clear()
 
 
@@ -191,7 +214,7 @@ def in_trouble(cluster: SlurmCluster) -> None:
 def main() -> None:
     """Record everything, with accounting and then without."""
     with slurm_cluster(has_accounting=True) as cluster:
-        for part in (waiting, running, steps, ended, made_way, out_of_time, lost, in_trouble):
+        for part in (waiting, running, steps, in_line, ended, made_way, out_of_time, lost, in_trouble):
             part(cluster)
     with slurm_cluster() as cluster:
         job = cluster.submit("true")

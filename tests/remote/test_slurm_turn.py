@@ -1,0 +1,143 @@
+"""How many jobs wait before ours, by what a real cluster printed, and by programs that say nothing in time."""
+
+import time
+
+import pytest
+from remote.test_slurm_jobs import answers
+from testbed.client import until
+
+from launcher.remote.fate import slurm_turn
+from launcher.remote.fate.slurm_jobs import Job, judge, parse_queue
+from launcher.remote.fate.slurm_turn import Turn, hides_jobs, parse_line
+
+OPEN = "PrivateData             = none"
+PRIVATE = "PrivateData             = jobs"
+
+
+def words(job, before):
+    return judge(job, has_begun=False, before=before).words
+
+
+def test_jobs_of_a_higher_priority_in_the_same_partitions_are_before_one():
+    """Each item of an array is a job; what is held, or begins later, is before nobody."""
+    (_, queue), (_, said) = answers("in-line")
+    ours = {job.id: job for job in parse_queue(queue.text) if job.state == "PENDING"}
+    line = parse_line(said.text)
+    in_batch, in_both = sorted(ours)
+    assert (line.before(in_batch), line.before(in_both)) == (4, 7)
+    assert words(ours[in_batch], 4) == (
+        f"its job {in_batch} waits for 1 x a100, 4 before it, to start about 2026-12-03 17:48"
+    )
+    assert words(ours[in_both], 7).startswith(f"its job {in_both} waits for free nodes, 7 before it, to")
+
+
+@pytest.mark.parametrize(
+    ("line", "before"),
+    [
+        ("6|batch|50|Priority", 1),
+        ("8|batch|50|Priority", 0),
+        ("8|batch|51|Priority", 1),
+        ("6|batch|49|Priority", 0),
+        ("6|other|51|Priority", 0),
+        ("6|other,batch|51|None", 1),
+        ("6|batch|51|Dependency", 0),
+        ("6|batch|51|QOSMaxJobsPerUserLimit", 0),
+        ("6|batch|51|AssocGrpGRES", 0),
+        ("squeue: error: something", 0),
+        ("6|batch|x|Priority", 0),
+        ("6_[1-4]|batch|50|Priority", 1),
+    ],
+)
+def test_the_order_is_the_priority_and_then_the_number(line, before):
+    assert parse_line(f"{line}\n7|batch|50|Resources\n").before("7") == before
+
+
+@pytest.mark.parametrize(
+    ("reason", "before", "said"),
+    [
+        ("Resources", 3, "for 2 x a100, 3 before it"),
+        ("Resources", 0, "for 2 x a100"),
+        ("Priority", 3, "for 2 x a100, 3 before it"),
+        ("Priority", None, "for the jobs before it"),
+        ("BeginTime", 3, "for the time that it may begin at"),
+    ],
+)
+def test_nothing_is_said_of_others_that_is_not_known(reason, before, said):
+    """Nor of a job that is the first."""
+    job = Job("7", "PENDING", reason, resources="gres:gpu:a100:2", nodes="1")
+    assert words(job, before) == f"its job 7 waits {said}"
+
+
+@pytest.mark.parametrize(
+    ("said", "hides"),
+    [
+        (OPEN, False),
+        ("PrivateData             = accounts,usage", False),
+        (PRIVATE, True),
+        (
+            "PrivateData             = accounts,cloud,events,jobs,nodes,partitions,reservations,usage,users",
+            True,
+        ),
+        ("", True),
+    ],
+)
+def test_a_cluster_may_hide_the_jobs_of_others(said, hides):
+    """One that does not say it counts as if it did."""
+    assert hides_jobs(f"Prolog                  = (null)\n{said}\nProctrackType           = x\n") is hides
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Programs that a test writes, each of which notes that it was asked."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def put(name, script):
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\necho asked >>{tmp_path}/{name}.asked\n{script}\n")
+        path.chmod(0o755)
+
+    def asked(name):
+        path = tmp_path / f"{name}.asked"
+        return path.read_text().count("asked") if path.exists() else 0
+
+    put.asked, put.folder = asked, tmp_path
+    return put
+
+
+WAITS = [Job("7", "PENDING", "Priority"), Job("8", "PENDING", "Dependency")]
+
+
+def test_one_question_is_asked_for_all_jobs_that_wait_for_their_turn_and_none_without(programs):
+    """The answer is kept for long."""
+    programs("squeue", "echo '6|batch|9|Resources'; echo '7|batch|8|Priority'")
+    programs("scontrol", f"echo '{OPEN}'")
+    turn = Turn()
+    assert turn.before([Job("8", "PENDING", "BeginTime"), Job("9", "RUNNING")]) == {}
+    assert (programs.asked("squeue"), programs.asked("scontrol")) == (0, 0)
+    for _ in range(20):
+        assert turn.before(WAITS) == {"7": 1}
+    assert (programs.asked("squeue"), programs.asked("scontrol")) == (1, 1)
+
+
+@pytest.mark.parametrize("silent", ["squeue", "scontrol"])
+def test_a_silent_program_delays_once_and_says_nothing(programs, monkeypatch, silent):
+    """However often a run is judged meanwhile; a late answer counts."""
+    monkeypatch.setattr(slurm_turn, "WAIT_S", 0.5)
+    go = f"while [ ! -e {programs.folder}/go ]; do sleep 0.05; done\n"
+    said = {"squeue": "echo '6|batch|9|Resources'; echo '7|batch|8|Priority'", "scontrol": f"echo '{OPEN}'"}
+    for name, script in said.items():
+        programs(name, (go if name == silent else "") + script)
+    turn = Turn()
+    began = time.monotonic()
+    for _ in range(50):
+        assert turn.before(WAITS) == {}
+    assert time.monotonic() - began < 2
+    (programs.folder / "go").touch()
+    until(lambda: turn.before(WAITS) == {"7": 1}, "the answer")
+    assert (programs.asked("squeue"), programs.asked("scontrol")) == (1, 1)
+
+
+def test_a_program_that_fails_says_nothing(programs):
+    programs("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    programs("scontrol", f"echo '{OPEN}'")
+    assert Turn().before(WAITS) == {}
