@@ -79,8 +79,12 @@ def _refusal(code: str, message: str, mend: str) -> Finding:
 
 
 def _root(plan: Plan, facts: Facts) -> list[Finding]:
-    """Refuse a root that no compute node can see; note one on a disk of the login node that they may not see."""
+    """Refuse a root that `sbatch` or no compute node can use; note one on a disk of the login node that may be its own."""
     disk, root = facts.file_system, facts.root
+    if "\\" in root:
+        message = f"{plan.host}: {root} has a backslash, which Slurm leaves out of the name of a job's log: it would be written elsewhere, or nowhere"
+        mend = f'a folder without one that all nodes see   root = "/shared/you/launch"  for {plan.host}'
+        return [_refusal("root-with-backslash", message, mend)]
     if disk.is_shared or (facts.slurm is not None and facts.slurm.root_was_seen):
         return []
     mend = f'a folder that all nodes see, such as your home   root = "~/.launch"  for {plan.host}'

@@ -157,6 +157,18 @@ def test_a_cluster_without_a_default_partition_must_be_told_one():
     )
 
 
+@pytest.mark.parametrize("root", ["/home/LAB\\u/.launch", "/data/a\\b"])
+def test_a_root_that_sbatch_would_take_for_another_is_refused(root):
+    """A home may have a backslash where users are a domain's; that other machines use the root does not help."""
+    for cluster in ({}, {"root_was_seen": True}):
+        findings = found(facts={"root": root, "file_system": {"kind": "nfs4"}}, cluster=cluster)
+        assert {code: finding.level for code, finding in findings.items()} == {
+            "root-with-backslash": "refuse"
+        }
+        assert root in findings["root-with-backslash"].message
+        assert 'root = "/' in findings["root-with-backslash"].mend
+
+
 @pytest.mark.parametrize(
     ("root", "kind", "code", "level"),
     [
