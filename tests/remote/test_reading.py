@@ -12,6 +12,7 @@ from testbed.toy import recorded_run
 
 from launcher.errors import AgentError
 from launcher.hosts.run_reading import answers
+from launcher.remote.serving import cursors
 from launcher.remote.serving.client_connection import ClientConnection
 from launcher.remote.serving.cursors import MAX_BYTES
 from launcher.remote.serving.reading import Read, read
@@ -232,3 +233,14 @@ def test_many_quiet_runs_cost_the_agent_a_fifth_of_a_core_at_most(many, agent):
     assert took_s >= 4.0
     assert len(found) == 50
     assert used_s() - before < 0.3 * took_s
+
+
+def test_the_sizes_that_were_waited_for_are_not_kept_for_ever(tmp_path, monkeypatch):
+    """An agent may live for months, and serve very many runs."""
+    monkeypatch.setattr(cursors, "_MOST_KEPT", 3)
+    monkeypatch.setattr(cursors, "_awaited", {})
+    for number in range(10):
+        path = tmp_path / f"{number}.log"
+        path.write_text("x")
+        cursors._await_size(str(path), 1)
+    assert list(cursors._awaited) == [str(tmp_path / f"{number}.log") for number in (7, 8, 9)]

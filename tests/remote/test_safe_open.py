@@ -13,7 +13,7 @@ from launcher.remote.record import secret
 from launcher.remote.record.appender import Appender
 from launcher.remote.record.files import read_json, read_text, write_durably, write_over
 from launcher.remote.record.locks import Lock, is_locked
-from launcher.remote.record.safe_open import UnreadableError, open_regular
+from launcher.remote.record.safe_open import RunPath, UnreadableError, open_regular, read_tail
 from launcher.remote.serving import cursors
 
 RUN = "261122-train-k3f9w2"
@@ -162,3 +162,17 @@ def test_json_nested_too_deeply_is_not_json(run):
     assert read_json(run.folder(1).state) == {}
     Path(run.plan).write_text(json.dumps({"steps": 3}))
     assert read_json(run.plan) == {"steps": 3}
+
+
+def test_the_end_of_a_file_is_read_from_a_place_on(tmp_path):
+    """Nothing of a file that is not there, or that is a link below a run."""
+    path = tmp_path / "log"
+    path.write_bytes(b"0123456789")
+    assert read_tail(str(path), 4) == b"6789"
+    assert read_tail(str(path), 100) == b"0123456789"
+    assert read_tail(str(path), 100, start=7) == b"789"
+    assert read_tail(str(path), 2, start=7) == b"89"
+    assert read_tail(str(path), 4, start=20) == b""
+    assert read_tail(str(tmp_path / "none"), 4) == b""
+    (tmp_path / "link").symlink_to(path)
+    assert read_tail(RunPath(str(tmp_path), str(tmp_path / "link")), 4) == b""

@@ -96,14 +96,6 @@ def test_what_a_node_has_is_read_as_slurm_writes_it(text, gres):
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("7-00:00:00", 604800), ("1:30:00", 5400), ("10:00", 600), ("infinite", None), ("n/a", None)],
-)
-def test_a_limit_of_time_is_read_in_seconds(text, seconds):
-    assert slurm_facts.seconds(text) == seconds
-
-
-@pytest.mark.parametrize(
     "line", ["", "slurm_load_partitions: Unable to contact slurm controller", "a|b|c", "|" * 9]
 )
 def test_a_line_of_another_form_is_left_out(line):

@@ -195,23 +195,22 @@ def test_the_last_start_of_a_job_counts():
 
 
 @pytest.mark.parametrize(
-    ("name", "command", "trouble"),
+    ("name", "command"),
     [
-        ("unknown", "scontrol", slurm_jobs.UNKNOWN),
-        ("no-accounting", "sacct", slurm_jobs.NO_ACCOUNTS),
-        ("refusals", "scontrol requeue", slurm_jobs.NO_REQUEUE),
-        ("no-controller", "squeue", slurm_jobs.NO_ANSWER),
-        ("no-controller", "scontrol", slurm_jobs.NO_ANSWER),
-        ("no-controller", "sbatch", slurm_jobs.NO_ANSWER),
-        ("silent-controller", "squeue", slurm_jobs.NO_ANSWER),
-        ("silent-controller", "sbatch", slurm_jobs.NO_ANSWER),
+        ("unknown", "scontrol"),
+        ("no-accounting", "sacct"),
+        ("refusals", "scontrol requeue"),
+        ("no-controller", "squeue"),
+        ("no-controller", "scontrol"),
+        ("no-controller", "sbatch"),
+        ("silent-controller", "squeue"),
+        ("silent-controller", "sbatch"),
     ],
 )
-def test_why_a_program_failed(name, command, trouble):
-    """Only its own words say that a job is unknown; any other failure says nothing of a job."""
+def test_a_program_that_failed_says_nothing_of_any_job(name, command):
+    """Whatever its words are, they are not taken for a job's."""
     said = next(answer for words, answer in answers(name) if words.startswith(command))
     assert said.status == 1
-    assert slurm_jobs.trouble_in(said.text) == trouble
     assert parse_queue(said.text) == []
     assert parse_shown(said.text) is None
     assert parse_history(said.text) == {}
@@ -242,6 +241,24 @@ def test_a_reason_that_nobody_translated_is_shown_as_it_is(reason, words):
 def test_a_state_that_nobody_knows_is_alive():
     """As SIGNALING, which a job is for a moment while it is told to make way."""
     assert judge(Job("7", "SIGNALING"), has_begun=True).fate == ALIVE
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("7-00:00:00", 604800),
+        ("1-02:03:04", 93784),
+        ("1:30:00", 5400),
+        ("10:00", 600),
+        ("infinite", None),
+        ("UNLIMITED", None),
+        ("n/a", None),
+        ("", None),
+    ],
+)
+def test_a_time_is_read_in_seconds(text, seconds):
+    """As `sinfo` and `scontrol` write it."""
+    assert slurm_jobs.seconds_of(text) == seconds
 
 
 def test_a_comment_may_hold_the_separator():

@@ -1,5 +1,6 @@
 """How many jobs wait before ours, by what a real cluster printed, and by programs that say nothing in time."""
 
+import os
 import time
 
 import pytest
@@ -8,6 +9,7 @@ from testbed.client import until
 
 from launcher.remote.fate import slurm_turn
 from launcher.remote.fate.slurm_jobs import Job, judge, parse_queue
+from launcher.remote.fate.slurm_programs import Question
 from launcher.remote.fate.slurm_turn import Turn, hides_jobs, parse_line
 
 OPEN = "PrivateData             = none"
@@ -141,3 +143,14 @@ def test_a_program_that_fails_says_nothing(programs):
     programs("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     programs("scontrol", f"echo '{OPEN}'")
     assert Turn().before(WAITS) == {}
+
+
+def test_a_question_that_is_forgotten_leaves_nothing_open(programs):
+    """Whoever forgets it before its answer, as each contact does, would run out of descriptors."""
+    programs("squeue", "exec sleep 60")
+    question = Question(("squeue",), 2.0, 0.1, 30.0)
+    before = len(os.listdir("/proc/self/fd"))
+    question.begin()
+    assert len(os.listdir("/proc/self/fd")) > before
+    question.forget()
+    assert len(os.listdir("/proc/self/fd")) == before

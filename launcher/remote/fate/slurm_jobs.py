@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, Match, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from .fate import ALIVE, COMING_BACK, GONE, SILENT, Verdict
 
@@ -37,13 +37,6 @@ MEMBERS = "launch-members"
 """The name of the step of a job that has a member of the run's attempt on each node."""
 COMMENT = "launch:"
 """What the comment of a job of ours begins with; the run's id follows."""
-
-UNKNOWN, NO_ACCOUNTS, NO_REQUEUE, NO_ANSWER = "unknown", "no-accounts", "no-requeue", "no-answer"
-_TROUBLES = {
-    "Invalid job id specified": UNKNOWN,
-    "Slurm accounting storage is disabled": NO_ACCOUNTS,
-    "Requested operation is presently disabled": NO_REQUEUE,
-}
 
 WAITS, COMPLETES = "PENDING", "COMPLETING"
 IN_NODES = frozenset(("RUNNING", "SUSPENDED", "STOPPED"))
@@ -153,9 +146,7 @@ def parse_steps(text: str, name: str) -> List[str]:
 
 def parse_shown(text: str) -> Optional[Job]:
     """Read an answer to SHOW for one job that is no array; None if it is another text."""
-    found: Dict[str, str] = {}
-    for key, value in re.findall(r"(?:^| )([A-Z]\w*)=(\S*)", text):
-        found.setdefault(key, _said(value))
+    found = {key: _said(value) for key, value in _values(text).items()}
     if "JobId" not in found or "JobState" not in found:
         return None
     return Job(
@@ -173,20 +164,18 @@ def parse_shown(text: str) -> Optional[Job]:
 
 def name_in(text: str) -> str:
     """Return what a job is called, by an answer to SHOW; empty for another text."""
-    found = re.search(r"(?:^| )JobName=(\S+)", text)
-    return found[1] if found else ""
+    return _values(text).get("JobName", "")
 
 
 def makes_way(text: str) -> bool:
     """Whether an answer to SHOW says that its job has begun to make way for another."""
-    found = re.search(r"(?:^| )PreemptTime=(\S+)", text)
-    return found is not None and found[1] not in ("None", "N/A", "Unknown")
+    return bool(_said(_values(text).get("PreemptTime", "")))
 
 
 def restarts(text: str) -> int:
     """Return how often Slurm has started a job again, or is about to, by an answer to SHOW."""
-    found = re.search(r"(?:^| )Restarts=(\d+)", text)
-    return int(found[1]) if found else 0
+    found = _values(text).get("Restarts", "")
+    return int(found) if found.isdigit() else 0
 
 
 def limit_s(text: str, names: Sequence[str]) -> Optional[int]:
@@ -196,11 +185,9 @@ def limit_s(text: str, names: Sequence[str]) -> Optional[int]:
     """
     found = []
     for line in text.splitlines():
-        values = dict(re.findall(r"(?:^| )([A-Z]\w*)=(\S*)", line))
+        values = _values(line)
         if values.get("PartitionName") in names or (not names and values.get("Default") == "YES"):
-            times = (
-                _seconds(re.search(r"(?:^| )%s=(\S+)" % key, line)) for key in ("DefaultTime", "MaxTime")
-            )
+            times = (seconds_of(values.get(key, "")) for key in ("DefaultTime", "MaxTime"))
             found += [time for time in times if time][:1]
     return min(found, default=None)
 
@@ -209,14 +196,22 @@ def reason_of_end(text: str) -> str:
     """Return the state that a job will end in which got TERM and does not come back, by an answer to SHOW."""
     if makes_way(text):
         return "PREEMPTED"
-    ran = _seconds(re.search(r"(?:^| )RunTime=(\S+)", text))
-    limit = _seconds(re.search(r"(?:^| )TimeLimit=(\S+)", text))
+    values = _values(text)
+    ran, limit = (seconds_of(values.get(key, "")) for key in ("RunTime", "TimeLimit"))
     return "CANCELLED" if ran is None or limit is None or ran < limit else "TIMEOUT"
 
 
-def _seconds(found: Optional[Match[str]]) -> Optional[int]:
-    """Return a time such as 1-02:03:04 in seconds, None for another text."""
-    parts = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", found[1]) if found else None
+def _values(text: str) -> Dict[str, str]:
+    """Return the values of an answer by `scontrol --oneliner`, the first one of each key."""
+    values: Dict[str, str] = {}
+    for key, value in re.findall(r"(?:^| )([A-Z]\w*)=(\S*)", text):
+        values.setdefault(key, value)
+    return values
+
+
+def seconds_of(text: str) -> Optional[int]:
+    """Return a time such as 1-02:03:04 or 30:00 in seconds; None for another text, such as `infinite`."""
+    parts = re.fullmatch(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)", text)
     if parts is None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
@@ -233,16 +228,6 @@ def parse_history(text: str) -> Dict[str, Job]:
             # Who cancelled it follows in the same field.
             jobs[job_id] = Job(job_id, state.split(" ")[0], reason, code, where=where)
     return jobs
-
-
-def trouble_in(text: str) -> str:
-    """Return what is meant by the words of a program that failed.
-
-    UNKNOWN: the job is not remembered. NO_ACCOUNTS: the cluster keeps none. NO_REQUEUE: the job may not be started again.
-    NO_ANSWER: anything else, from which nothing follows for a job. An `sbatch` that ends so may have submitted its job, which
-    then appears once the controller goes on.
-    """
-    return next((trouble for words, trouble in _TROUBLES.items() if words in text), NO_ANSWER)
 
 
 def _said(value: str) -> str:

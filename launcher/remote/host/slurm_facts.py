@@ -12,6 +12,7 @@ import re
 from functools import partial
 from typing import Any, Callable
 
+from ..fate.slurm_jobs import seconds_of
 from ..fate.slurm_programs import CONFIG, SilentError, ask, title_of
 from ..record.files import paths_in
 from ..system import process
@@ -93,7 +94,7 @@ def parse_nodes(text: str) -> list[dict[str, Any]]:
                 "name": name.rstrip("*"),
                 "is_default": name.endswith("*"),
                 "state": state,
-                "max_time_s": seconds(limit),
+                "max_time_s": seconds_of(limit),
                 "max_nodes": _number(size.rpartition("-")[2]),
                 "nodes": [],
             },
@@ -149,15 +150,6 @@ def parse_accounts(text: str) -> dict[str, list[str]]:
     qos = [name for row in rows for name in row[1].split(",") if name]
     found = {"accounts": list(dict.fromkeys(accounts)), "qos": list(dict.fromkeys(qos))}
     return {key: names for key, names in found.items() if names}
-
-
-def seconds(text: str) -> int | None:
-    """Read a limit of time such as `7-00:00:00`, `1:00:00` or `30:00`; None for `infinite`."""
-    found = re.fullmatch(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)", text)
-    if not found:
-        return None
-    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
 
 
 def is_seen_elsewhere(root: str) -> bool:

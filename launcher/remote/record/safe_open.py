@@ -173,6 +173,16 @@ def read_regular(path: str, most: int) -> bytes:
     raise UnreadableError(path, "has more than %d bytes" % most)
 
 
+def read_tail(path: str, most: int, start: int = 0) -> bytes:
+    """Return the last bytes of a regular file, at most so many, and none before `start`; none if there is no such file."""
+    try:
+        with open(open_regular(path, os.O_RDONLY), "rb") as file:
+            file.seek(max(start, file.seek(0, os.SEEK_END) - most))
+            return file.read(most)
+    except (FileNotFoundError, UnreadableError):
+        return b""
+
+
 def write_all(descriptor: int, data: Union[bytes, bytearray]) -> None:
     """Write bytes to a descriptor, durably."""
     view = memoryview(data)

@@ -65,7 +65,7 @@ def settle(
         folder = run.new_folder(last, _sealed_now(run))
     except FileExistsError:
         raise RequestError("held", "run %s has just been taken over by another process" % run.id) from None
-    ended = _end_leftovers(run)
+    ended = _end_visible_leftovers(run)
     previous = None if last is None else _previous(run, last, judged, ended)
     try:
         changed = {} if runtime is None else {"runtime": runtime}
@@ -113,10 +113,15 @@ def record_of(run: Run, folder: Folder, kind: str, **more: Any) -> Dict[str, Any
     }
 
 
-def _end_leftovers(run: Run) -> List[Dict[str, Any]]:
-    """End the processes that carry the run's token, if they can be seen from here; return the proofs."""
-    token = read_text(run.token) if run_state.fate_of(run).shows_processes else None
-    return process.end(lambda: bearers.with_token(token), "token", LEFTOVERS_GRACE_S) if token else []
+def end_leftovers(run: Run, grace_s: float) -> List[Dict[str, Any]]:
+    """End the processes of this machine that carry the run's token; return the proofs."""
+    token = read_text(run.token)
+    return process.end(lambda: bearers.with_token(token), "token", grace_s) if token else []
+
+
+def _end_visible_leftovers(run: Run) -> List[Dict[str, Any]]:
+    """Do so if a client sees them from here."""
+    return end_leftovers(run, LEFTOVERS_GRACE_S) if run_state.fate_of(run).shows_processes else []
 
 
 def _previous(run: Run, last: Folder, judged: run_state.State, ended: List[Dict[str, Any]]) -> Dict[str, Any]:
@@ -195,7 +200,7 @@ def _settle_if_possible(run: Run, state: str, reason: str, **more: Any) -> Optio
     except OSError as error:
         if error.errno not in REFUSED:
             raise
-        _end_leftovers(run)
+        _end_visible_leftovers(run)
         for let_go in (secret.erase, lease.give_back):
             with contextlib.suppress(OSError):  # a sweep removes them
                 let_go(run)

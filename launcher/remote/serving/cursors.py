@@ -28,7 +28,7 @@ AGAIN_S = 0.2
 LATE_S = 5.0
 """How long a shared disk may show an old size: NFS for 3 s at least (`acregmin` in nfs(5)), and until the file is opened."""
 LOOK_S = 0.05
-_MOST_LOOKS = 1000
+_MOST_KEPT = 1000
 
 _awaited: dict[str, int] = {}
 _looks: dict[str, tuple[tuple[Any, ...], float]] = {}  # what was found equal, and until when that holds
@@ -126,7 +126,7 @@ def _growth(
 def _note(path: str, look: tuple[Any, ...], changed: float) -> None:
     """Note that a file, which changed at a time, has nothing new for a cursor."""
     now = time.time()
-    if len(_looks) >= _MOST_LOOKS:
+    if len(_looks) >= _MOST_KEPT:
         _looks.clear()
     _looks[path] = (look, math.inf if now - changed > SETTLED_S else now + AGAIN_S)
 
@@ -147,6 +147,8 @@ def _await_size(path: str, size: Any) -> None:
         return
     _looks.pop(path, None)
     _awaited[path] = size
+    if len(_awaited) > _MOST_KEPT:
+        del _awaited[next(iter(_awaited))]  # the oldest
     deadline = time.monotonic() + LATE_S
     while time.monotonic() < deadline:
         if _size_when_opened(path) >= size:

@@ -29,12 +29,11 @@ from ..serving import contact
 from ..serving.requests import RequestError
 from ..store import worker_folder
 from ..system import bearers, process
-from ..training.keeper import back_off_s, size_of, tail_of
+from ..training.keeper import HEALTHY_S, back_off_s, pause, size_of, tail_of
 from ..training.supervise import RESTART
 
 MOST_FAILURES = 20
 """Agents in a row that die: the node may be broken, and another one is Slurm's to give."""
-HEALTHY_S = 300.0
 TURN_S = 1.0
 LEAVING_S = 600.0
 """How long Slurm may take to end a job of which it has told a step to end: the longest grace that is usual."""
@@ -156,8 +155,10 @@ class _Keeping:
                 _say("the agent has died %d times in a row" % failures)
                 return 1
             words = tail_of(self._run.slurm_log, said_before)
-            seen = {"keeper": {"exit": code, "signal": None, "ended": self._end_leftovers(), "said": words}}
-            self._pause(back_off_s(failures))
+            # No grace: nobody records its steps.
+            ended = contact.end_leftovers(self._run, 0.0)
+            seen = {"keeper": {"exit": code, "signal": None, "ended": ended, "said": words}}
+            pause(back_off_s(failures), self._run, lambda: self._signals.is_over)
         if self._signals.is_over:
             self._note_end()
         return RESTART
@@ -208,11 +209,6 @@ class _Keeping:
             if due is not None and due not in passed and self._signal_agent(due):
                 passed.append(due)
         return step.returncode if step.returncode >= 0 else 128 - step.returncode
-
-    def _end_leftovers(self) -> List[Dict[str, Any]]:
-        """End what an agent that died has left on this node: no grace, since nobody records its steps."""
-        token = read_text(self._run.token)
-        return process.end(lambda: bearers.with_token(token), "token", 0.0) if token else []
 
     def _end_members(self) -> bool:
         """End the members that an earlier agent has left on any node of this job; return whether another agent may start.
@@ -270,11 +266,6 @@ class _Keeping:
             return True
         shown = slurm_jobs.parse_shown(text)
         return shown is None or shown.state != "RUNNING" or slurm_jobs.makes_way(text)
-
-    def _pause(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not self._signals.is_over and self._run.read_wish() == "run":
-            self._signals.wait(0.2)
 
 
 STEP = (

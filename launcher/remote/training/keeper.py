@@ -14,12 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Callable
 
 from ..record import secret, strict_json
 from ..record.files import NO_ROOM
 from ..record.locks import Lock
 from ..record.rundir import Run
-from ..record.safe_open import UnreadableError, open_regular, status_of
+from ..record.safe_open import read_tail, status_of
 from ..store import checkpoints
 from ..system import bearers, process
 
@@ -65,7 +66,7 @@ def main(arguments: list[str]) -> int:
         failures = 0 if is_healthy else failures + 1
         if failures >= MOST_UNWRITTEN and run.read_wish() != "run":
             break  # they cannot record the end, and the wish says it
-        _pause(back_off_s(failures), run, shutdown)
+        pause(back_off_s(failures), run, lambda: bool(shutdown))
         if shutdown:
             break
     return 0
@@ -74,6 +75,13 @@ def main(arguments: list[str]) -> int:
 def back_off_s(failures: int) -> float:
     """Return how long to wait before the next agent, after so many in a row that have died."""
     return BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1] if failures else 0.0
+
+
+def pause(seconds: float, run: Run, is_over: Callable[[], bool]) -> None:
+    """Wait before the next start; a wish to stop ends the wait, and so does what ends the keeper."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not is_over() and run.read_wish() == "run":
+        time.sleep(0.1)
 
 
 def size_of(path: str) -> int:
@@ -86,12 +94,7 @@ def size_of(path: str) -> int:
 
 def tail_of(path: str, start: int) -> str:
     """Return the end of what was written to a file after `start`."""
-    try:
-        with open(open_regular(path, os.O_RDONLY), "rb") as file:
-            file.seek(max(start, size_of(path) - TAIL))
-            return file.read(TAIL).decode("utf-8", "replace").strip()
-    except (FileNotFoundError, UnreadableError):
-        return ""
+    return read_tail(path, TAIL, start).decode("utf-8", "replace").strip()
 
 
 def run_agent(run: Run, seen: dict[str, object] | None, shutdown: list[int]) -> int:
@@ -144,10 +147,3 @@ def _has_room(folder: str) -> bool:
     except OSError as error:
         return error.errno not in NO_ROOM
     return True
-
-
-def _pause(seconds: float, run: Run, shutdown: list[int]) -> None:
-    """Wait before the next start; a wish to stop or a shutdown ends the wait."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and not shutdown and run.read_wish() == "run":
-        time.sleep(0.1)

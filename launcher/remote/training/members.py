@@ -25,7 +25,7 @@ from ..diagnosis.remedy import Failure
 from ..fate.slurm_jobs import MEMBERS
 from ..record import strict_json
 from ..record.rundir import Folder, Run
-from ..record.safe_open import RunPath, UnreadableError, open_regular
+from ..record.safe_open import RunPath, UnreadableError, open_regular, read_tail
 from ..system import process
 from .progress import NODE
 from .training_command import Command, End, FromNodes, Start
@@ -158,7 +158,7 @@ class Members(Command):
         if first is None:  # it did not start
             return step._replace(log=self._words.encode()) if not self._readers else step
         node = self._folder.of_node(first["node"])
-        log, state = _tail_of(node.output), node.read_state()
+        log, state = read_tail(node.output, TAIL_BYTES), node.read_state()
         if first["code"] is not None:
             code, number = state.get("exit"), state.get("signal")
             if code is None and number is None:  # it ended otherwise than the member can say
@@ -203,16 +203,6 @@ class _Reader(NamedTuple):
     def of(cls, node: Folder) -> _Reader:
         """Begin with a node's folder."""
         return cls(_Tail(node.reports), _Tail(node.output))
-
-
-def _tail_of(path: RunPath) -> bytes:
-    """Return the end of what was printed on a node."""
-    try:
-        with open(open_regular(path, os.O_RDONLY), "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            return file.read(TAIL_BYTES)
-    except (FileNotFoundError, UnreadableError):
-        return b""
 
 
 def _evidence(values: Dict[str, Any]) -> bytes:
