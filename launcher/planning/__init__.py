@@ -36,6 +36,7 @@ from launcher.planning.placement import (
 from launcher.planning.precision_history import failed_before
 from launcher.planning.recipe import Recipe, buildkit, classic
 from launcher.planning.script import interpreter_of, leading_assignments, script_of, starts_python
+from launcher.planning.slurm_gate import limit_findings
 from launcher.planning.slurm_job import (
     possible_profiles,
     submission,
@@ -101,6 +102,7 @@ __all__ = [
     "ladder",
     "ladder_inputs",
     "leading_assignments",
+    "limit_findings",
     "maker_of",
     "match_profile",
     "no_secrets",

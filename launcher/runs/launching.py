@@ -20,6 +20,7 @@ from launcher.errors import (
     HostError,
     RefusedError,
     ServiceError,
+    UnequalSharesError,
     UsageError,
 )
 from launcher.hosts import Desk, meanwhile
@@ -29,6 +30,7 @@ from launcher.planning import (
     choose_machine,
     environment,
     expected_facts,
+    limit_findings,
     own_runtime,
     possible_profiles,
     requested_gpus,
@@ -60,7 +62,7 @@ from launcher.runs import (
     sweeping,
 )
 from launcher.runs.adapting import suggestion
-from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
+from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, refusal, settle
 from launcher.runs.env_file import HiddenValues
 from launcher.runs.held_interrupts import HeldInterrupts, Interrupts
 from launcher.runs.hook_note import hook_note
@@ -536,24 +538,30 @@ def _plan_for(
     model, platform = known_of(resolved, facts)
     if made is not None and made.torch is not None:
         platform = platform.model_copy(update={"torch": made.torch.partition("+")[0]})
-    return make_plan(
-        profile,
-        resolved.host,
-        resolved.job,
-        resolved.asked,
-        kind.name,
-        sources,
-        site=site(facts),
-        environment=made,
-        model=model,
-        teacher=resolved.teacher,
-        platform=platform,
-        evidence=facts.precision_evidence if facts else (),
-        rehearsed_on=resolved.rehearsed_on,
-        takes=takes,
-        packages_from=resolved.task.packages_from,
-        slurm=submission_of(profile, resolved, facts),
-    )
+    asked = submission_of(profile, resolved, facts)
+    try:
+        return make_plan(
+            profile,
+            resolved.host,
+            resolved.job,
+            resolved.asked,
+            kind.name,
+            sources,
+            site=site(facts),
+            environment=made,
+            model=model,
+            teacher=resolved.teacher,
+            platform=platform,
+            evidence=facts.precision_evidence if facts else (),
+            rehearsed_on=resolved.rehearsed_on,
+            takes=takes,
+            packages_from=resolved.task.packages_from,
+            slurm=asked,
+        )
+    except UnequalSharesError as error:
+        # Another batch does not help where the cluster cannot give so many cards.
+        of_cluster = limit_findings(resolved.host.name, asked, facts.slurm) if asked and facts else []
+        raise refusal(of_cluster) or error from error
 
 
 def submission_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Submission | None:

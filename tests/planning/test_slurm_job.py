@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.errors import RefusedError, UsageError
+from launcher.errors import RefusedError, UnequalSharesError, UsageError
 from launcher.planning import (
     changed,
     job_of,
@@ -216,7 +216,7 @@ def test_nodes_have_equal_shares_of_the_batch():
     assert made.allocation.cards == 4
     assert all(cards.count == 2 for cards in made.slurm.cards)
     assert all(sum(node.ranks for node in cards.plan.nodes) == 4 for cards in made.slurm.cards[1:])
-    with pytest.raises(RefusedError, match="does not divide among 6 cards"):
+    with pytest.raises(UnequalSharesError, match="does not divide among 6 cards"):
         job_plan(gpus="2", slurm={"nodes": 3}, batch={"global": 64})
 
 
