@@ -209,6 +209,8 @@ class Started(NamedTuple):
     """Ctrl-C and SIGTERM since the start, for the caller to release: from here on they do not end the run."""
     tenant: Tenant | None = None
     """Our hold on the machine, if it is rented: the caller ends the rent, or hands it over."""
+    job_id: str | None = None
+    """The id of the run's job in Slurm, on a cluster."""
 
 
 def launch(
@@ -392,15 +394,15 @@ def begin(
         interrupts = hold()  # once the run is bound, a rent is ended only by who knows that it never began
         try:
             mirror.bind(contact.host, runtime.desk.root_id, plan)
-            _start(runtime, mirror)
+            job_id = _start(runtime, mirror)
         except BaseException:
             interrupts.release()
             raise
         where = [look().title(gpus)] if gpus else []
         batch = [plan.split.title] if plan.hands_out("split") else []
-        began = "attempt 1" if plan.slurm is None else "its job is in Slurm's queue"
+        began = "attempt 1" if plan.slurm is None else f"its job {job_id} is in Slurm's queue"
         stage.text = ", ".join([f"run {mirror.run}", began, *where, *batch])
-    return Started(contact.host, mirror, runtime.desk, interrupts)
+    return Started(contact.host, mirror, runtime.desk, interrupts, job_id=job_id)
 
 
 def build_image(request: Request, view: View) -> None:
@@ -588,13 +590,14 @@ def known_of(resolved: Resolved, facts: Facts | None) -> tuple[Model | None, Pla
     return (resolved.model or facts.model, facts.for_precision) if facts else (resolved.model, Platform())
 
 
-def _start(runtime: Runtime, mirror: Mirror) -> None:
-    """Start the run. If it could not begin and its host removes it, the mirror is removed too; else it may have begun.
+def _start(runtime: Runtime, mirror: Mirror) -> str | None:
+    """Start the run; return the id of its job on a cluster.
 
+    If it could not begin and its host removes it, the mirror is removed too; else it may have begun.
     Raises RefusedError, with its words, for what a cluster's scheduler does not take.
     """
     try:
-        runtime.start(mirror.run)
+        return runtime.start(mirror.run)
     except ConnectionLostError as error:
         words = f"{error}\n  the run may have begun   launch attach {mirror.short}"
         raise ConnectionLostError(error.host, words) from error

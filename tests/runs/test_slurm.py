@@ -59,6 +59,24 @@ def test_a_run_trains_on_a_compute_node(client, hive):
     assert ledger(hive)[0].split()[:3] == ["from", "0", "node1"]
 
 
+def test_the_jobs_number_is_in_what_a_script_reads(client, hive):
+    """Of a launch that detaches and of `ps`, in its queue and after its end; it is the number that Slurm has."""
+    words = ("--host", "hive", "--profile", "cpu", "--set", 'slurm.extra=["--hold"]', "--json")
+    lines = client.ok(*words, "--detach", "--", "python", "train.py").splitlines()
+    started = next(line for line in map(json.loads, lines) if line["kind"] == "started")
+    named = hive.ssh("squeue", "--me", "-h", "-o", "%i", f"--name=launch-{started['run']}").split()
+    assert named == [started["job_id"]]
+    (row,) = json.loads(client.ok("ps", "--json", "--host", "hive"))["runs"]
+    assert (row["run"], row["job"], row["job_id"], row["state"]) == (
+        started["run"],
+        "train",
+        *named,
+        "reserved",
+    )
+    client.ok("stop", "--now", started["run"])
+    assert client.summary(started["run"], "--host", "hive")["job_id"] == named[0]
+
+
 def test_a_batch_runs_on_a_cluster(client, hive):
     """Each item's job is submitted by an agent of its own, and judged at once by another that has just asked the queue."""
     hive.ssh("touch", "enough")
