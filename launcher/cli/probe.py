@@ -123,6 +123,8 @@ def rows(facts: Facts) -> Iterator[tuple[str, str]]:
         yield from _cluster_rows(facts.slurm)
         return
     for gpu in facts.gpus:
+    if facts.is_unused_login:
+        yield "slurm", 'a login node of a cluster: its runs are jobs with   kind = "slurm"   in its table'
         yield f"gpu {gpu.index}", _card(gpu, facts)
         for holder in gpu.holders:
             yield "", f"  {_holder(holder)} holds GPU {gpu.index}: {release_advice(holder, facts)}"

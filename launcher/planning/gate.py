@@ -74,7 +74,7 @@ def check(
     if host.slurm is not None:
         found += slurm_findings(plan, facts)
     if facts is not None:
-        found += [*_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
+        found += [*_login_node(plan, facts), *_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
         if wheels is not None:
             found += [*_installed_torch(plan, facts, wheels), *_chosen_torch(plan, facts, wheels)]
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
@@ -164,6 +164,15 @@ def _model_room(plan: Plan) -> list[Finding]:
     is_certain = plan.method == "full" and plan.hands_out("precision")
     level: Literal["refuse", "note"] = "refuse" if is_certain else "note"
     return [Finding(level=level, code="model-too-large", message=message, mend=mend)]
+
+
+def _login_node(plan: Plan, facts: Facts) -> list[Finding]:
+    """Note a host that is a login node of a cluster, whose table does not say so: the training would run there itself."""
+    if not facts.is_unused_login:
+        return []
+    message = f"{plan.host}: this is a login node of a Slurm cluster, and the training runs on {facts.hostname} itself"
+    mend = f'as a job of the cluster   kind = "slurm"   in [hosts.{plan.host}]'
+    return [Finding(level="note", code="slurm-login-node", message=message, mend=mend)]
 
 
 def _card(plan: Plan, facts: Facts) -> list[Finding]:

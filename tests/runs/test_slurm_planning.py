@@ -61,7 +61,28 @@ def test_hosts_has_a_row_for_a_cluster(client, hive):
     row = next(one for one in json.loads(client.ok("hosts", "--json"))["hosts"] if one["host"] == "hive")
     assert (row["profile"], row["problem"]) == ("a100_40gb", None)
     assert "cluster testbed (Slurm 22.05.8), 2 of 2 nodes idle in batch, also spare, short" in row["quota"]
-    assert "2 of 2 nodes idle in batch" in client.ok("hosts")
+    shown = client.ok("hosts")
+    assert "2 of 2 nodes idle in batch" in shown
+    header, line = (
+        next(one for one in shown.splitlines() if one.startswith(word)) for word in ("HOST", "hive")
+    )
+    assert line[header.index("MEMORY") :].split()[0] == "-"  # that of the login node says nothing of a job's
+
+
+def test_a_login_node_that_counts_as_a_machine_is_noted(client, hive):
+    """By what lies on it alone; within a job, on a compute node and through a table that says it, there is nothing to note."""
+    table = hive.logins[0].table("login")
+    client.script(f"{table}{hive.logins[1].table('hive', kind='slurm')}", "launch.toml")
+    words = ("--dry-run", "--json", "--profile", "cpu", "--", "python3", "train.py")
+    for host, is_noted in (("login", True), ("hive", False)):
+        found = {one["code"]: one for one in json.loads(client.ok("--host", host, *words))["findings"]}
+        assert ("slurm-login-node" in found) == is_noted
+        assert ("a login node of a cluster" in client.ok("probe", "--host", host)) == is_noted
+        if is_noted:
+            assert found["slurm-login-node"]["level"] == "note"
+            assert found["slurm-login-node"]["mend"].endswith('kind = "slurm"   in [hosts.login]')
+    assert 'a login node of a Slurm cluster, without kind = "slurm"' in client.ok("hosts")
+    assert "the login node's" in client.ok("probe", "--host", "hive")
 
 
 def test_a_dry_run_shows_what_sbatch_would_be_given(client, hive):

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, Callable
 
 from ..cards import nvidia
+from ..fate import fate, slurm_programs
 from ..record import precision_evidence
 from ..record.files import paths_in, read_json, read_text
 from ..record.rundir import evidence_folder
@@ -126,6 +127,7 @@ def probe(
         "model_values": answers.get("model_values"),
         "precision_evidence": answers.get("precision_evidence", []),
         "slurm": answers.get("slurm", {"error": "Slurm " + silence}) if slurm else None,
+        "has_slurm": slurm_programs.is_login_node(),
     }
 
 
