@@ -182,7 +182,7 @@ def _cells(row: Probed) -> tuple[str, ...]:
         facts.cards_with_held or ("Apple GPU" if facts.has_apple_gpu else "-"),
         ", ".join(sizes) or "-",
         (facts.gpus[0].driver if facts.gpus and row.host.lambda_cloud is None else None) or "-",
-        f"{facts.memory_gb:.0f} GB" if facts.memory_gb is not None else "-",
+        f"{facts.memory_gb:.0f} GB" if facts.memory_gb is not None and facts.slurm is None else "-",
         f"{facts.room_gb:,.0f} GB" if facts.room_gb is not None else "-",
         row.problem
         or row.quota

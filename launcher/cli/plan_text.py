@@ -15,7 +15,10 @@ _WORDS: dict[PlanValue, str] = {"precision": "precision", "split": "batch"}
 
 def headline(plan: Plan) -> str:
     """Return in one line what runs where, and at which precision."""
+    nodes = len(plan.nodes)
     words = [f"{plan.job} on {plan.host}", plan.card_title]
+    if nodes > 1:
+        words = [f"{plan.job} on {nodes} nodes of {plan.host}", f"{plan.card_title} on each"]
     if plan.hands_out("precision"):
         words.append(plan.ladder[0].title)
     own = [word for value, word in _WORDS.items() if not plan.hands_out(value)]

@@ -121,6 +121,9 @@ def test_two_nodes_share_the_batch(client, hive):
     assert plan["nodes"] == [{"ranks": 2}, {"ranks": 2}]
     assert plan["slurm"]["flags"] == ["--nodes=2", "--gres=gpu:a100:2"]
     assert not [one for one in findings.values() if one["level"] == "refuse"]
+    words = ("--gpus", "2", "--set", "slurm.nodes=2", "--profile", "a100_80gb", "--", "python3", "train.py")
+    shown = client.ok("--host", "hive", "--dry-run", *words)
+    assert shown.startswith("train on 2 nodes of hive · 2 x A100 80 GB on each · ")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +155,23 @@ def test_what_could_never_start_is_refused_before_anything_is_sent(client, hive,
         assert reason in ("PartitionTimeLimit", "PartitionConfig", "PartitionNodeLimit")
 
 
+@pytest.mark.parametrize(
+    ("key", "said", "mend"),
+    [
+        ("nodes=3", "hive: nodes = 3, and partition batch has 2", "--set slurm.nodes=2"),
+        ("gres=gpu:a100:3", "hive: partition batch has no node with gpu:a100:3", "gpu:a100:2 (2 nodes)"),
+    ],
+)
+def test_a_clusters_limit_is_said_before_the_batch_that_does_not_divide(client, hive, key, said, mend):
+    """The batch of 8 does not divide among 3 cards, but another one would not help."""
+    for words in ((), ("--dry-run",)):
+        done = client.run("--host", "hive", "--set", f"slurm.{key}", *words, "--", "python3", "train.py")
+        assert done.returncode == 3
+        assert said in done.stderr
+        assert mend in done.stderr
+        assert "does not divide" not in done.stderr
+
+
 def test_a_root_that_no_node_sees_is_refused(client, hive):
     """Each machine of the cluster has a /tmp of its own."""
     client.script(hive.logins[1].table("hive", kind="slurm", root="/tmp/ada-launch"), "launch.toml")
@@ -176,23 +196,6 @@ def test_a_job_that_names_slurms_keys_runs_on_a_cluster_alone(client, hive):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-@pytest.mark.parametrize(
-    ("key", "said", "mend"),
-    [
-        ("nodes=3", "hive: nodes = 3, and partition batch has 2", "--set slurm.nodes=2"),
-        ("gres=gpu:a100:3", "hive: partition batch has no node with gpu:a100:3", "gpu:a100:2 (2 nodes)"),
-    ],
-)
-def test_a_clusters_limit_is_said_before_the_batch_that_does_not_divide(client, hive, key, said, mend):
-    """The batch of 8 does not divide among 3 cards, but another one would not help."""
-    for words in ((), ("--dry-run",)):
-        done = client.run("--host", "hive", "--set", f"slurm.{key}", *words, "--", "python3", "train.py")
-        assert done.returncode == 3
-        assert said in done.stderr
-        assert mend in done.stderr
-        assert "does not divide" not in done.stderr
-
-
         (["--gpus", "GPU-0000", "--dry-run"], "Slurm chooses the cards of a job"),
         (["--runtime", "native"], "expected auto or slurm"),
         (["--allow-substitute"], "a plan for each card that may come is made by itself"),
