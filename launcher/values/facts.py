@@ -147,7 +147,7 @@ class Measured(Record):
 
 
 class PrecisionEvidence(Record):
-    """How a precision did in an earlier run on this host, with the job's model and the present driver.
+    """How a precision did in an earlier run on this host, with the job's model and the present driver; on a cluster, with any.
 
     `card` is a profile's name, `precision` a `Precision.digest`. `torch` is `None` if the run ended before it reported
     its version. `failed` is the class of the failure; `None` means that the first steps were good. `measured` is from
