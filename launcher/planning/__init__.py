@@ -1,6 +1,7 @@
 """Pure functions from values to values: nothing here reads a file, a clock or a host."""
 
 from launcher.planning.allocation import complete
+from launcher.planning.apptainer import host_paths
 from launcher.planning.assembly import changed, job_of, ladder_inputs, plan, source
 from launcher.planning.build_failure import Indexes, build_failure, indexes
 from launcher.planning.environment_plan import (
@@ -93,6 +94,7 @@ __all__ = [
     "expected_facts",
     "failed_before",
     "has_no_index",
+    "host_paths",
     "image",
     "indexes",
     "interpreter_of",

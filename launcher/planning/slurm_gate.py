@@ -44,7 +44,11 @@ def slurm_findings(plan: Plan, facts: Facts | None) -> list[Finding]:
     """Return the findings of a plan for a cluster; `facts` are those of its login node, with the cards that are expected."""
     if plan.slurm is None or facts is None:
         return []
-    found = [*_root(plan, facts), *limit_findings(plan.host, plan.slurm, facts.slurm)]
+    found = [
+        *_root(plan, facts),
+        *_image(plan, plan.slurm),
+        *limit_findings(plan.host, plan.slurm, facts.slurm),
+    ]
     if facts.slurm is None or facts.slurm.error is not None:
         return found
     settings = SlurmSettings.from_flags(plan.slurm.flags)
@@ -105,6 +109,24 @@ def _root(plan: Plan, facts: Facts) -> list[Finding]:
         "unless the compute nodes see the same files at the same path, the job ends as soon as it begins"
     )
     return [Finding(level="note", code="root-maybe-not-shared", message=message, mend=mend)]
+
+
+def _image(plan: Plan, asked: Submission) -> list[Finding]:
+    """Refuse what does not reach into an image: packages that the job requires, and a Python of the host's. Note what is not known."""
+    if not asked.container:
+        return []
+    image = asked.container[-1]
+    start = f"{plan.host}: the job runs in {image}"
+    found = []
+    if plan.requirements:
+        message = f"{start}, and nothing is installed there: it requires {', '.join(plan.requirements)}"
+        mend = "have them in the image, and   --set 'requirements=[]'"
+        found.append(_refusal("image-lacks-packages", message, mend))
+    if plan.host_environment is not None:
+        message = f"{start}, and not with the Python of environment = {plan.host_environment}"
+        found.append(_refusal("image-and-environment", message, "leave out one of   environment   image"))
+    message = f"{start}, which nobody has looked into; with a real Apptainer launcher was never tried"
+    return [*found, Finding(level="note", code="image-unknown", message=message)]
 
 
 def _named(key: str, name: str | None, known: Sequence[str] | None, host: str) -> Iterable[Finding]:

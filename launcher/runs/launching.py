@@ -30,6 +30,7 @@ from launcher.planning import (
     choose_machine,
     environment,
     expected_facts,
+    host_paths,
     limit_findings,
     own_runtime,
     possible_profiles,
@@ -535,12 +536,15 @@ def _plan_for(
     kind = load_runtime(own_runtime(resolved.host) or known)
     sources = resolve.image_sources() if kind.has_images else None
     made = None
-    if facts is not None and kind.makes_environments and resolved.job.requirements:
+    asked = submission_of(profile, resolved, facts)
+    is_in_image = asked is not None and bool(asked.container)
+    if facts is not None and kind.makes_environments and resolved.job.requirements and not is_in_image:
         made = environment(on, resolved.job, resolved.host, facts, resolve.wheels())
     model, platform = known_of(resolved, facts)
-    if made is not None and made.torch is not None:
+    if is_in_image:
+        platform = platform.model_copy(update={"torch": None})
+    elif made is not None and made.torch is not None:
         platform = platform.model_copy(update={"torch": made.torch.partition("+")[0]})
-    asked = submission_of(profile, resolved, facts)
     try:
         return make_plan(
             profile,
@@ -577,6 +581,7 @@ def submission_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> 
         _possible(profile, resolved, facts),
         cluster,
         is_rehearsed=resolved.rehearsed_on is not None,
+        paths=host_paths(resolved.job),
     )
 
 

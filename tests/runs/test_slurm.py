@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 
 import pytest
 from testbed.client import missing, until
@@ -75,6 +76,83 @@ def test_the_jobs_number_is_in_what_a_script_reads(client, hive):
     )
     client.ok("stop", "--now", started["run"])
     assert client.summary(started["run"], "--host", "hive")["job_id"] == named[0]
+
+
+STAND_IN = """#!/bin/sh
+# Writes down how it was started, and runs the rest as it is: no container.
+{ pwd; printf '%s\\n' "$@" "$LAUNCH_SOCKET"; } >"$HOME/apptainer-$(uname -n)"
+shift
+while :; do
+    case $1 in
+        --nv) shift ;;
+        --bind) shift 2 ;;
+        --pwd) cd "$2" && shift 2 ;;
+        *) break ;;
+    esac
+done
+shift
+exec "$@"
+"""
+
+
+@pytest.fixture
+def image(hive):
+    """An image on a cluster whose `apptainer` is a stand-in of ours: what it is told, not what a real one does with it."""
+    hive.ssh("sh", "-c", f"mkdir -p bin; cat >bin/apptainer <<'EOF'\n{STAND_IN}EOF\nchmod +x bin/apptainer")
+    home = hive.ssh("sh", "-c", "echo $HOME").strip()
+    yield ("--set", "slurm.image=/shared/torch.sif", "--set", f"variables.PATH={home}/bin:/usr/bin:/bin")
+    hive.ssh("sh", "-c", "rm -rf bin apptainer-*")
+
+
+def told_of(cluster, node):
+    """The folder, the words and the socket that a node's stand-in was started with."""
+    folder, *words, socket = cluster.ssh("cat", f"apptainer-{node}").splitlines()
+    return folder, words, socket
+
+
+def test_a_command_in_an_image_is_started_by_the_line_that_a_dry_run_shows(client, hive, image):
+    """With the paths of the run in it; its workers report through the socket, whose folder is bound."""
+    hive.ssh("touch", "enough")
+    client.script("torch\n", "requirements.txt")  # has what an environment would be made of
+    words = ("--host", "hive", "--profile", "cpu", *image)
+    shown = client.ok(*words, "--dry-run", "--", "python", "train.py")
+    line = next(one for one in shown.splitlines() if one.startswith("  in image   "))
+    done = client.run(*words, "--json", "--", "python", "train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [one for one in map(json.loads, done.stdout.splitlines()) if one["kind"] == "metric"]
+    _, told, socket = told_of(hive, "node1")
+    home = hive.ssh("sh", "-c", "echo $HOME").strip()
+    (run,) = (path.name for path in client.runs.glob("2*"))
+    places = {
+        "{root}": f"{home}/.launch",
+        "{code}": f"{home}/.launch/runs/{run}/work/code",
+        "{socket}": os.path.dirname(socket),
+    }
+    expected = [
+        places.get(word, word) for word in shlex.split(line.removeprefix("  in image   ").removesuffix(" …"))
+    ]
+    assert ["apptainer", *told] == [*expected, "python3", "train.py"]
+
+
+def test_each_of_several_nodes_starts_its_command_in_the_image(client, hive, image):
+    """With a socket of its own."""
+    words = ("--host", "hive", "--profile", "cpu", "--set", "slurm.nodes=2", *image)
+    done = client.run(*words, "--", "sh", "-c", "echo node $PET_NODE_RANK of $PET_NNODES")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {"node 0 of 2", "node 1 of 2"} <= {*done.stdout.splitlines()}
+    for node in ("node1", "node2"):
+        _, told, socket = told_of(hive, node)
+        assert told[-4:] == ["/shared/torch.sif", "sh", "-c", "echo node $PET_NODE_RANK of $PET_NNODES"]
+        assert os.path.dirname(socket) in told
+
+
+def test_a_node_without_apptainer_says_so(client, hive):
+    """No image is needed for that."""
+    words = ("--host", "hive", "--profile", "cpu", "--set", "slurm.image=/shared/torch.sif")
+    done = client.run(*words, "--", "python", "train.py")
+    assert done.returncode == 1
+    assert "the host has no program 'apptainer'" in done.stderr
+    assert 'modules = ["apptainer"]' in done.stderr
 
 
 def test_a_batch_runs_on_a_cluster(client, hive):
