@@ -78,6 +78,40 @@ def test_the_jobs_number_is_in_what_a_script_reads(client, hive):
     assert client.summary(started["run"], "--host", "hive")["job_id"] == named[0]
 
 
+NO_BF16 = """
+import launcher_worker as worker
+if worker.knobs().precision.mode.startswith("bf16"):
+    raise ValueError("Your setup doesn't support bf16/gpu")
+worker.resume_from()
+worker.log(1, loss=0.5)
+worker.done(1)
+"""
+
+
+def test_what_a_card_has_shown_through_one_login_node_holds_through_the_other(client, hive):
+    """The next plan lists the precision that failed behind one that did not."""
+    other = hive.logins[1].table("beside", kind="slurm")
+    client.script((client.project / "launch.toml").read_text() + other, "launch.toml")
+    client.script(NO_BF16)
+    words = ("--profile", "a100_40gb", "--set", "model=hub:org/name", "--json")
+
+    def planned(host):
+        shown = json.loads(client.ok("--host", host, *words, "--dry-run", "--", "python", "train.py"))
+        codes = {one["code"] for one in shown["findings"]}
+        return shown["plan"]["ladder"][0]["mode"], "precision-failed-before" in codes
+
+    assert planned("beside")[0].startswith("bf16")
+    with hive.nodes[0].carded("a100_40gb", "a100_40gb"), hive.nodes[1].carded("a100_40gb", "a100_40gb"):
+        done = client.run("--host", "hive", *words, "--", "python", "train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for host in ("beside", "hive"):
+        mode, is_noted = planned(host)
+        assert not mode.startswith("bf16")
+        assert is_noted
+    places = hive.ssh("ls", ".launch/hosts").split()
+    assert "slurm:testbed" in places
+
+
 STAND_IN = """#!/bin/sh
 # Writes down how it was started, and runs the rest as it is: no container.
 { pwd; printf '%s\\n' "$@" "$LAUNCH_SOCKET"; } >"$HOME/apptainer-$(uname -n)"
