@@ -83,6 +83,11 @@ def test_a_login_node_that_counts_as_a_machine_is_noted(client, hive):
             assert found["slurm-login-node"]["mend"].endswith('kind = "slurm"   in [hosts.login]')
     assert 'a login node of a Slurm cluster, without kind = "slurm"' in client.ok("hosts")
     assert "the login node's" in client.ok("probe", "--host", "hive")
+    own = client.home / ".config" / "launch" / "hosts.toml"
+    own.parent.mkdir(parents=True)
+    (client.project / "launch.toml").rename(own)
+    done = client.run("init", "--host", "login", "--no-smoke")
+    assert "this is a login node of a Slurm cluster" in done.stderr
 
 
 def test_a_dry_run_shows_what_sbatch_would_be_given(client, hive):
