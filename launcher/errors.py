@@ -6,6 +6,7 @@ LaunchError                    exit 1
 │   ├── UnknownNameError                an unknown host, profile, job or run
 │   └── LackingError                    a verb that a host's kind of place cannot offer
 ├── RefusedError               exit 3   the gate: this plan cannot work there
+│   ├── UnequalSharesError              its cards cannot have equal shares of the batch
 │   └── CardBusyError                   others hold its cards just now: wait for them
 ├── HostError                  exit 4   the host, or the way to it
 │   ├── UnreachableError                no answer
@@ -156,6 +157,10 @@ class RefusedError(LaunchError):
     """Raised when the gate finds that a plan cannot work on a host; nothing has been sent."""
 
     exit_code = 3
+
+
+class UnequalSharesError(RefusedError):
+    """Raised when the global batch does not divide among the cards of a plan."""
 
 
 class CardBusyError(RefusedError):

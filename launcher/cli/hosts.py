@@ -182,7 +182,12 @@ def _cells(row: Probed) -> tuple[str, ...]:
         facts.cards_with_held or ("Apple GPU" if facts.has_apple_gpu else "-"),
         ", ".join(sizes) or "-",
         (facts.gpus[0].driver if facts.gpus and row.host.lambda_cloud is None else None) or "-",
-        f"{facts.memory_gb:.0f} GB" if facts.memory_gb is not None else "-",
+        f"{facts.memory_gb:.0f} GB" if facts.memory_gb is not None and facts.slurm is None else "-",
         f"{facts.room_gb:,.0f} GB" if facts.room_gb is not None else "-",
-        row.problem or row.quota or facts.gpu_error or facts.holders_error or facts.file_system.error or "",
+        row.problem
+        or row.quota
+        or facts.gpu_error
+        or facts.holders_error
+        or facts.file_system.error
+        or ('a login node of a Slurm cluster, without kind = "slurm"' if facts.is_unused_login else ""),
     )

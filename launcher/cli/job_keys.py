@@ -49,6 +49,7 @@ ABOUT = {
     "slurm.reservation": "on a Slurm cluster: nodes that are set aside",
     "slurm.extra": "on a Slurm cluster: a list of further flags of sbatch",
     "slurm.modules": "on a Slurm cluster: a list of modules to load",
+    "slurm.image": "on a Slurm cluster: an image that Apptainer runs the command in",
     "slurm.build": "on a Slurm cluster: login or job, who makes environments",
 }
 """The keys of a job in the order in which they are offered: those that people change come first."""

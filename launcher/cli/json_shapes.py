@@ -915,10 +915,11 @@ class FindingLine(Line, Finding):
 
 
 class StartedLine(Line):
-    """The run that goes on without this client."""
+    """The run that goes on without this client; `job_id` is that of its job in Slurm, null elsewhere."""
 
     kind: Literal["started"] = "started"
     run: str
+    job_id: str | None
 
 
 class ParentLine(Line):

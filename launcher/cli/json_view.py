@@ -93,9 +93,9 @@ class JsonView(PlainView):
         """Put a finding."""
         self._put(json_shapes.FindingLine, **dict(finding))
 
-    def started(self, run: str) -> None:
+    def started(self, run: str, job_id: str | None) -> None:
         """Put the id of the run that the client detaches from."""
-        self._put(json_shapes.StartedLine, run=run)
+        self._put(json_shapes.StartedLine, run=run, job_id=job_id)
 
     def continues(self, run: str, parent: Parent) -> None:
         """Put which run this one continues."""

@@ -144,7 +144,7 @@ class PlainView:
         """Show a finding of the checks before a launch."""
         self.write_wrapped(f"  ! {finding.message}")
 
-    def started(self, run: str) -> None:
+    def started(self, run: str, job_id: str | None) -> None:
         """Print the run's id alone on standard output, for scripts."""
         say(run)
 

@@ -15,7 +15,10 @@ _WORDS: dict[PlanValue, str] = {"precision": "precision", "split": "batch"}
 
 def headline(plan: Plan) -> str:
     """Return in one line what runs where, and at which precision."""
+    nodes = len(plan.nodes)
     words = [f"{plan.job} on {plan.host}", plan.card_title]
+    if nodes > 1:
+        words = [f"{plan.job} on {nodes} nodes of {plan.host}", f"{plan.card_title} on each"]
     if plan.hands_out("precision"):
         words.append(plan.ladder[0].title)
     own = [word for value, word in _WORDS.items() if not plan.hands_out(value)]
@@ -38,6 +41,11 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
         f"  env        {_environment(plan)}",
         *([f"  variables  {_variables(plan)}"] if plan.variables else []),
         *([f"  slurm      {slurm_line(plan.slurm)}"] if plan.slurm is not None else []),
+        *(
+            [f"  in image   {shlex.join(plan.slurm.container)} …"]
+            if plan.slurm and plan.slurm.container
+            else []
+        ),
         *([f"  on end     {' '.join(plan.on_end)}"] if plan.on_end else []),
         *(f"  hook       {note.partition(': ')[2]}" for note in [hook_note(plan)] if note),
         f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} finding{'s' * (len(findings) != 1)}; complete plan: --json)",
@@ -70,6 +78,8 @@ def _variables(plan: Plan) -> str:
 def _environment(plan: Plan) -> str:
     environment = plan.environment
     if environment is None:
+        if plan.slurm is not None and plan.slurm.container:
+            return f"python3 of {plan.slurm.container[-1]}"
         return plan.host_environment or "the Python found on the host"
     is_made_in_job = plan.slurm is not None and plan.slurm.build == "job"
     where = (

@@ -91,7 +91,8 @@ def rows(facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield the label and the text of each thing that a host has."""
     from launcher.planning import release_advice
 
-    yield "cpus", f"{facts.cpus}, {facts.memory_gb} GB"
+    of_login = "" if facts.slurm is None else "   (the login node's)"
+    yield "cpus", f"{facts.cpus}, {facts.memory_gb} GB{of_login}"
     disk, python = facts.file_system, facts.interpreter
     locks = {True: "locks seen by all machines", False: "locks of this machine alone"}
     are_told = facts.slurm is not None and disk.is_shared and disk.locks_cross is not None
@@ -122,6 +123,8 @@ def rows(facts: Facts) -> Iterator[tuple[str, str]]:
     if facts.slurm is not None:
         yield from _cluster_rows(facts.slurm)
         return
+    if facts.is_unused_login:
+        yield "slurm", 'a login node of a cluster: its runs are jobs with   kind = "slurm"   in its table'
     for gpu in facts.gpus:
         yield f"gpu {gpu.index}", _card(gpu, facts)
         for holder in gpu.holders:

@@ -416,8 +416,8 @@ class _Preparation(_Part):
     def entrust(self, run: str, secrets: Mapping[str, str]) -> None:
         self._channel.call("secrets", json.dumps(secrets).encode(), run=run)
 
-    def start(self, run: str) -> None:
-        self._channel.call("start", run=run, deadline_s=SHORT_S)
+    def start(self, run: str) -> str | None:
+        return self._ask(_Begun, "start", run=run, deadline_s=SHORT_S).job_id
 
     def hand_over(self, run: str) -> None:
         self._channel.call("hand_over", run=run)
@@ -564,6 +564,10 @@ class _Located(Record):
 
 class _Missing(Record):
     missing: list[str] = []
+
+
+class _Begun(Record):
+    job_id: str | None = None
 
 
 class _TakenBack(Record):

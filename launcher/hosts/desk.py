@@ -194,8 +194,11 @@ class Preparation(Protocol):
     def entrust(self, run: str, secrets: Mapping[str, str]) -> None:
         """Put the values of a run's secrets on the host, readable by this user's processes only."""
 
-    def start(self, run: str) -> None:
-        """Start a run's keeper on the host; return when its agent has begun the first attempt."""
+    def start(self, run: str) -> str | None:
+        """Start a run's keeper on the host; return when its agent has begun the first attempt.
+
+        On a cluster a job is submitted instead, whose id is returned.
+        """
 
     def hand_over(self, run: str) -> None:
         """Leave a run to what the client starts next: it is not removed with the connection any more."""

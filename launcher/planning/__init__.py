@@ -1,6 +1,7 @@
 """Pure functions from values to values: nothing here reads a file, a clock or a host."""
 
 from launcher.planning.allocation import complete
+from launcher.planning.apptainer import host_paths
 from launcher.planning.assembly import changed, job_of, ladder_inputs, plan, source
 from launcher.planning.build_failure import Indexes, build_failure, indexes
 from launcher.planning.environment_plan import (
@@ -36,6 +37,7 @@ from launcher.planning.placement import (
 from launcher.planning.precision_history import failed_before
 from launcher.planning.recipe import Recipe, buildkit, classic
 from launcher.planning.script import interpreter_of, leading_assignments, script_of, starts_python
+from launcher.planning.slurm_gate import limit_findings
 from launcher.planning.slurm_job import (
     possible_profiles,
     submission,
@@ -92,6 +94,7 @@ __all__ = [
     "expected_facts",
     "failed_before",
     "has_no_index",
+    "host_paths",
     "image",
     "indexes",
     "interpreter_of",
@@ -101,6 +104,7 @@ __all__ = [
     "ladder",
     "ladder_inputs",
     "leading_assignments",
+    "limit_findings",
     "maker_of",
     "match_profile",
     "no_secrets",

@@ -49,8 +49,8 @@ def plan(
     precisions with the job's model, `teacher` that of a distillation. `rehearsed_on` is the CPU on which a card's precision and split are tried, `takes` is
     what the job's script takes, `packages_from` where requirements are from that the job itself does not name. `slurm` is what a
     cluster is asked for. Raises
-    RefusedError when the card excludes the requested precision or a container, or when the cards cannot share the global
-    batch equally.
+    RefusedError when the card excludes the requested precision or a container, UnequalSharesError when the cards cannot
+    share the global batch equally.
     """
     on = rehearsed_on or profile
     built = image(on, job, host.build, sources, site) if runtime == "docker" else None

@@ -33,6 +33,7 @@ from launcher.planning.placement import (
 )
 from launcher.planning.precision_history import why_failed
 from launcher.planning.slurm_gate import slurm_findings
+from launcher.planning.slurm_job import is_in_image
 from launcher.planning.wheel_choice import choose, objection, site
 from launcher.planning.workload import read_workload
 from launcher.values.facts import Facts
@@ -74,7 +75,7 @@ def check(
     if host.slurm is not None:
         found += slurm_findings(plan, facts)
     if facts is not None:
-        found += [*_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
+        found += [*_login_node(plan, facts), *_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
         if wheels is not None:
             found += [*_installed_torch(plan, facts, wheels), *_chosen_torch(plan, facts, wheels)]
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
@@ -164,6 +165,15 @@ def _model_room(plan: Plan) -> list[Finding]:
     is_certain = plan.method == "full" and plan.hands_out("precision")
     level: Literal["refuse", "note"] = "refuse" if is_certain else "note"
     return [Finding(level=level, code="model-too-large", message=message, mend=mend)]
+
+
+def _login_node(plan: Plan, facts: Facts) -> list[Finding]:
+    """Note a host that is a login node of a cluster, whose table does not say so: the training would run there itself."""
+    if not facts.is_unused_login:
+        return []
+    message = f"{plan.host}: this is a login node of a Slurm cluster, and the training runs on {facts.hostname} itself"
+    mend = f'as a job of the cluster   kind = "slurm"   in [hosts.{plan.host}]'
+    return [Finding(level="note", code="slurm-login-node", message=message, mend=mend)]
 
 
 def _card(plan: Plan, facts: Facts) -> list[Finding]:
@@ -301,7 +311,7 @@ def _installed_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Findi
     On a host without a card its torch is not at fault.
     """
     installed = (facts.interpreter.packages.get("torch") if facts.interpreter else None) or ""
-    is_used = plan.image is None and plan.environment is None
+    is_used = plan.image is None and plan.environment is None and not is_in_image(plan)
     is_there = plan.profile.kind != "cuda" or bool(facts.gpus)
     if not (is_used and is_there and installed) or plan.rehearsed or facts.interpreter is None:
         return []
@@ -358,7 +368,7 @@ def _how(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
     """
     if plan.runtime == "docker":
         return [*_engine(plan, facts, host), *_image_room(plan, facts)]
-    if host.kaggle is not None:
+    if host.kaggle is not None or is_in_image(plan):
         return []
     of_packages = [*_environment(plan, facts), *_environment_room(plan, facts)]
     return of_packages if host.slurm is not None else [*of_packages, *_logout(plan, facts)]

@@ -44,25 +44,39 @@ def slurm_findings(plan: Plan, facts: Facts | None) -> list[Finding]:
     """Return the findings of a plan for a cluster; `facts` are those of its login node, with the cards that are expected."""
     if plan.slurm is None or facts is None:
         return []
-    found = _root(plan, facts)
-    cluster = facts.slurm
-    if cluster is None or cluster.error is not None:
+    found = [
+        *_root(plan, facts),
+        *_image(plan, plan.slurm),
+        *limit_findings(plan.host, plan.slurm, facts.slurm),
+    ]
+    if facts.slurm is None or facts.slurm.error is not None:
         return found
     settings = SlurmSettings.from_flags(plan.slurm.flags)
-    found += [*_named("account", settings.account, cluster.accounts, plan.host)]
-    found += [*_named("qos", settings.qos, cluster.qos, plan.host)]
+    if _partition_refusals(settings, facts.slurm, plan.host):
+        return found
+    return [*found, *_types(plan, plan.slurm, settings, facts.slurm.partitions_of(settings.partition))]
+
+
+def limit_findings(host: str, asked: Submission, cluster: Cluster | None) -> list[Finding]:
+    """Return what a cluster's own limits say to what Slurm is asked for, whatever the plan is for."""
+    if cluster is None or cluster.error is not None:
+        return []
+    settings = SlurmSettings.from_flags(asked.flags)
+    found = [
+        *_named("account", settings.account, cluster.accounts, host),
+        *_named("qos", settings.qos, cluster.qos, host),
+        *(wrong := _partition_refusals(settings, cluster, host)),
+    ]
     partitions = cluster.partitions_of(settings.partition)
-    wrong = _partitions(settings, cluster, plan.host)
-    if any(one.level == "refuse" for one in wrong) or not partitions:
-        return [*found, *wrong]
+    if wrong or not partitions:
+        return found
     return [
         *found,
-        *wrong,
-        *_time(settings, partitions, plan.host),
-        *_nodes(settings, partitions, plan.host),
-        *_gres(settings, partitions, plan.host),
-        *_types(plan, plan.slurm, settings, partitions),
-        *_features(settings, partitions, plan.host),
+        *_closed(partitions, host),
+        *_time(settings, partitions, host),
+        *_nodes(settings, partitions, host),
+        *_gres(settings, partitions, host),
+        *_features(settings, partitions, host),
     ]
 
 
@@ -101,6 +115,24 @@ def _root(plan: Plan, facts: Facts) -> list[Finding]:
     return [Finding(level="note", code="root-maybe-not-shared", message=message, mend=mend)]
 
 
+def _image(plan: Plan, asked: Submission) -> list[Finding]:
+    """Refuse what does not reach into an image: packages that the job requires, and a Python of the host's. Note what is not known."""
+    if not asked.container:
+        return []
+    image = asked.container[-1]
+    start = f"{plan.host}: the job runs in {image}"
+    found = []
+    if plan.requirements:
+        message = f"{start}, and nothing is installed there: it requires {', '.join(plan.requirements)}"
+        mend = "have them in the image, and   --set 'requirements=[]'"
+        found.append(_refusal("image-lacks-packages", message, mend))
+    if plan.host_environment is not None:
+        message = f"{start}, and not with the Python of environment = {plan.host_environment}"
+        found.append(_refusal("image-and-environment", message, "leave out one of   environment   image"))
+    message = f"{start}, which nobody has looked into; launcher was never tried with a real Apptainer"
+    return [*found, Finding(level="note", code="image-unknown", message=message)]
+
+
 def _named(key: str, name: str | None, known: Sequence[str] | None, host: str) -> Iterable[Finding]:
     """Yield the refusal of an account or a QOS that the user does not have: a job with it would wait for ever."""
     if name is None or known is None or name in known:
@@ -109,8 +141,8 @@ def _named(key: str, name: str | None, known: Sequence[str] | None, host: str) -
     yield _refusal(f"no-such-{key}", message, f"yours   {', '.join(known)}")
 
 
-def _partitions(settings: SlurmSettings, cluster: Cluster, host: str) -> list[Finding]:
-    """Refuse a partition that is not there; note one that starts no jobs at present."""
+def _partition_refusals(settings: SlurmSettings, cluster: Cluster, host: str) -> list[Finding]:
+    """Refuse a partition that is not there, or none where the cluster has no default."""
     known = [one.name for one in cluster.partitions]
     listed = ", ".join(f"{one.name} (default)" if one.is_default else one.name for one in cluster.partitions)
     if settings.partition is None and not any(one.is_default for one in cluster.partitions):
@@ -123,7 +155,11 @@ def _partitions(settings: SlurmSettings, cluster: Cluster, host: str) -> list[Fi
     if missing:
         message = f"{host}: there is no partition '{missing[0]}'{nearest(missing[0], known)}"
         return [_refusal("no-partition", message, f"there are   {listed}")]
-    partitions = cluster.partitions_of(settings.partition)
+    return []
+
+
+def _closed(partitions: Sequence[Partition], host: str) -> list[Finding]:
+    """Note partitions that start no jobs at present."""
     if any(one.state == "up" for one in partitions):
         return []
     names = ", ".join(f"{one.name} is {one.state}" for one in partitions)
@@ -166,13 +202,14 @@ def _nodes(settings: SlurmSettings, partitions: Sequence[Partition], host: str) 
 
 
 def _gres(settings: SlurmSettings, partitions: Sequence[Partition], host: str) -> list[Finding]:
-    """Refuse what not enough nodes of a partition have."""
+    """Refuse what not enough nodes of a partition have. That it has too few of any kind is said by `_nodes`."""
     wanted = parse_gres(settings.gres)
+    count = min(settings.nodes, max(one.size for one in partitions))
     most = max(
         sum(alike.count for alike in one.nodes if all(_has(alike.gres, gres) for gres in wanted))
         for one in partitions
     )
-    if most >= settings.nodes:
+    if most >= count:
         return []
     names = ", ".join(one.name for one in partitions)
     short = f"{most} nodes with" if most else "no node with"

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from launcher.errors import RefusedError, UsageError
+from launcher.planning.apptainer import container_words
 from launcher.planning.kaggle_session import possible_cards
 from launcher.planning.placement import requested_gpus
 from launcher.values.cluster import Cluster, Gres, Partition
@@ -62,12 +63,21 @@ def possible_profiles(
 
 
 def submission(
-    settings: SlurmSettings, cards: Sequence[Profile], cluster: Cluster | None, *, is_rehearsed: bool
+    settings: SlurmSettings,
+    cards: Sequence[Profile],
+    cluster: Cluster | None,
+    *,
+    is_rehearsed: bool,
+    paths: Sequence[str] = (),
 ) -> Submission:
-    """Return what Slurm is asked for, for a plan of the first of these profiles of cards that may come."""
+    """Return what Slurm is asked for, for a plan of the first of these profiles of cards that may come.
+
+    `paths` on the cluster are those that the job names, for its image.
+    """
     first = cards[0]
     has_cards = first.kind == "cuda" and not is_rehearsed
     gres = _gres(settings, cards, cluster) if has_cards else settings.gres
+    image = settings.image
     return Submission(
         flags=settings.model_copy(update={"gres": gres}).flags,
         time_s=settings.time_s,
@@ -75,7 +85,13 @@ def submission(
         build=settings.build,
         modules=settings.modules,
         cards=(possible_cards(first),) if has_cards else (),
+        container=container_words(image, has_cards=has_cards, paths=paths) if image is not None else (),
     )
+
+
+def is_in_image(plan: Plan) -> bool:
+    """Whether a job's command runs in an image, so that no Python of the host's counts."""
+    return plan.slurm is not None and bool(plan.slurm.container)
 
 
 def with_others(plan: Plan, others: Sequence[Plan]) -> Plan:

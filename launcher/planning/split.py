@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from launcher.errors import RefusedError
+from launcher.errors import UnequalSharesError
 from launcher.planning.memory import Training, needed_gb, usable_gb
 from launcher.planning.workload import Workload
 from launcher.values.facts import Measured
@@ -37,13 +37,13 @@ def split(
     Each of the `nodes` has the cards of the profile.
 
     `precision` is the first rung, `measured` what is known of it. If the memory is unknown (CPU, Apple) the micro-batch is
-    the job's `batch.micro`, else the whole share. Raises RefusedError if the cards cannot have equal shares.
+    the job's `batch.micro`, else the whole share. Raises UnequalSharesError if the cards cannot have equal shares.
     """
     ranks = profile.count * nodes
     share, rest = divmod(batch.global_size, ranks)
     if rest:
         cards = profile.title if nodes == 1 else f"{nodes} nodes with {profile.title}"
-        raise RefusedError(
+        raise UnequalSharesError(
             f"a global batch of {batch.global_size} does not divide among {ranks} cards ({cards})\n"
             f"  for example   --set batch.global={batch.global_size - rest or ranks}"
         )

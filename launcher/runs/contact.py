@@ -71,14 +71,22 @@ def _of_rented(finding: Finding, host: Host) -> Finding:
 
 def settle(findings: Iterable[Finding], view: View) -> None:
     """Show the notes among findings. Raise RefusedError, which says all the others, if there are any."""
-    lines = []
-    for finding in findings:
+    found = list(findings)
+    for finding in found:
         if finding.level == "note":
             view.finding(finding)
-        else:
-            lines.append(f"{finding.message}\n  {finding.mend}" if finding.mend else finding.message)
-    if lines:
-        raise RefusedError(cards.REFUSED + "\n".join(lines))
+    if error := refusal(found):
+        raise error
+
+
+def refusal(findings: Iterable[Finding]) -> RefusedError | None:
+    """Return an error that says all refusals among findings; None without one."""
+    lines = [
+        f"{finding.message}\n  {finding.mend}" if finding.mend else finding.message
+        for finding in findings
+        if finding.level == "refuse"
+    ]
+    return RefusedError(cards.REFUSED + "\n".join(lines)) if lines else None
 
 
 def pass_gate_when_free(contact: Contact, plan: Plan) -> Contact:

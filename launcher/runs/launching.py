@@ -20,6 +20,7 @@ from launcher.errors import (
     HostError,
     RefusedError,
     ServiceError,
+    UnequalSharesError,
     UsageError,
 )
 from launcher.hosts import Desk, meanwhile
@@ -29,6 +30,8 @@ from launcher.planning import (
     choose_machine,
     environment,
     expected_facts,
+    host_paths,
+    limit_findings,
     own_runtime,
     possible_profiles,
     requested_gpus,
@@ -60,7 +63,7 @@ from launcher.runs import (
     sweeping,
 )
 from launcher.runs.adapting import suggestion
-from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
+from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, refusal, settle
 from launcher.runs.env_file import HiddenValues
 from launcher.runs.held_interrupts import HeldInterrupts, Interrupts
 from launcher.runs.hook_note import hook_note
@@ -207,6 +210,8 @@ class Started(NamedTuple):
     """Ctrl-C and SIGTERM since the start, for the caller to release: from here on they do not end the run."""
     tenant: Tenant | None = None
     """Our hold on the machine, if it is rented: the caller ends the rent, or hands it over."""
+    job_id: str | None = None
+    """The id of the run's job in Slurm, on a cluster."""
 
 
 def launch(
@@ -390,15 +395,15 @@ def begin(
         interrupts = hold()  # once the run is bound, a rent is ended only by who knows that it never began
         try:
             mirror.bind(contact.host, runtime.desk.root_id, plan)
-            _start(runtime, mirror)
+            job_id = _start(runtime, mirror)
         except BaseException:
             interrupts.release()
             raise
         where = [look().title(gpus)] if gpus else []
         batch = [plan.split.title] if plan.hands_out("split") else []
-        began = "attempt 1" if plan.slurm is None else "its job is in Slurm's queue"
+        began = "attempt 1" if plan.slurm is None else f"its job {job_id} is in Slurm's queue"
         stage.text = ", ".join([f"run {mirror.run}", began, *where, *batch])
-    return Started(contact.host, mirror, runtime.desk, interrupts)
+    return Started(contact.host, mirror, runtime.desk, interrupts, job_id=job_id)
 
 
 def build_image(request: Request, view: View) -> None:
@@ -531,29 +536,38 @@ def _plan_for(
     kind = load_runtime(own_runtime(resolved.host) or known)
     sources = resolve.image_sources() if kind.has_images else None
     made = None
-    if facts is not None and kind.makes_environments and resolved.job.requirements:
+    asked = submission_of(profile, resolved, facts)
+    is_in_image = asked is not None and bool(asked.container)
+    if facts is not None and kind.makes_environments and resolved.job.requirements and not is_in_image:
         made = environment(on, resolved.job, resolved.host, facts, resolve.wheels())
     model, platform = known_of(resolved, facts)
-    if made is not None and made.torch is not None:
+    if is_in_image:
+        platform = platform.model_copy(update={"torch": None})
+    elif made is not None and made.torch is not None:
         platform = platform.model_copy(update={"torch": made.torch.partition("+")[0]})
-    return make_plan(
-        profile,
-        resolved.host,
-        resolved.job,
-        resolved.asked,
-        kind.name,
-        sources,
-        site=site(facts),
-        environment=made,
-        model=model,
-        teacher=resolved.teacher,
-        platform=platform,
-        evidence=facts.precision_evidence if facts else (),
-        rehearsed_on=resolved.rehearsed_on,
-        takes=takes,
-        packages_from=resolved.task.packages_from,
-        slurm=submission_of(profile, resolved, facts),
-    )
+    try:
+        return make_plan(
+            profile,
+            resolved.host,
+            resolved.job,
+            resolved.asked,
+            kind.name,
+            sources,
+            site=site(facts),
+            environment=made,
+            model=model,
+            teacher=resolved.teacher,
+            platform=platform,
+            evidence=facts.precision_evidence if facts else (),
+            rehearsed_on=resolved.rehearsed_on,
+            takes=takes,
+            packages_from=resolved.task.packages_from,
+            slurm=asked,
+        )
+    except UnequalSharesError as error:
+        # Another batch does not help where the cluster cannot give so many cards.
+        of_cluster = limit_findings(resolved.host.name, asked, facts.slurm) if asked and facts else []
+        raise refusal(of_cluster) or error from error
 
 
 def submission_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Submission | None:
@@ -567,6 +581,7 @@ def submission_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> 
         _possible(profile, resolved, facts),
         cluster,
         is_rehearsed=resolved.rehearsed_on is not None,
+        paths=host_paths(resolved.job),
     )
 
 
@@ -580,13 +595,14 @@ def known_of(resolved: Resolved, facts: Facts | None) -> tuple[Model | None, Pla
     return (resolved.model or facts.model, facts.for_precision) if facts else (resolved.model, Platform())
 
 
-def _start(runtime: Runtime, mirror: Mirror) -> None:
-    """Start the run. If it could not begin and its host removes it, the mirror is removed too; else it may have begun.
+def _start(runtime: Runtime, mirror: Mirror) -> str | None:
+    """Start the run; return the id of its job on a cluster.
 
+    If it could not begin and its host removes it, the mirror is removed too; else it may have begun.
     Raises RefusedError, with its words, for what a cluster's scheduler does not take.
     """
     try:
-        runtime.start(mirror.run)
+        return runtime.start(mirror.run)
     except ConnectionLostError as error:
         words = f"{error}\n  the run may have begun   launch attach {mirror.short}"
         raise ConnectionLostError(error.host, words) from error

@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 from pydantic_core import PydanticCustomError
 
 from launcher.errors import BadFileError, UsageError
-from launcher.planning import script_of
+from launcher.planning import script_of, slurm_settings_of
 from launcher.runs import requirement_file
 from launcher.runs.requirement_file import RequirementFile
 from launcher.runs.resolve import Task
@@ -113,10 +113,11 @@ def with_packages(task: Task, host: Host, added: Sequence[str]) -> Task:
     Raises BadFileError for a file that cannot be read as packages, UsageError for --with.
     """
     wanted = [_checked_word(word) for word in added]
-    job = task.job
-    if job.image is not None and wanted:
+    job, slurm = task.job, slurm_settings_of(host, task.job)
+    has_image = job.image is not None or (slurm is not None and slurm.image is not None)
+    if has_image and wanted:
         raise UsageError("--with: the job has an image of its own, in which nothing is installed")
-    is_named = task.names_packages or job.image is not None
+    is_named = task.names_packages or has_image
     if is_named or (PurePosixPath(job.command[0]).name in _NEEDS_NONE and not wanted):
         packages = Packages(job.requirements, "")
     elif host.environment is not None:

@@ -20,6 +20,10 @@ NO_NAME = re.compile(r"[^a-z0-9_-]+")
 NUMBERS = re.compile(r"[0-9.]+|[0-9a-f:.]*:[0-9a-f:.]*")
 """What an IPv4 or IPv6 address looks like."""
 
+_LOGIN_NODE = (
+    'this is a login node of a Slurm cluster: with   kind = "slurm"   in its table, its runs are jobs'
+)
+
 A_JOB = NO_JOB.model_copy(update={"requirements": ("torch",)})
 """What most jobs need."""
 
@@ -64,6 +68,7 @@ def propose(host: Host, environment: str | None, facts: Facts) -> Proposal:
         ("host", name),
         ("profile", found.name if found is not None else f"-   {card}"),
         ("runs in", _environment(runtime, environment, facts)),
+        *([("slurm", _LOGIN_NODE)] if facts.is_unused_login else []),
     )
     return Proposal(name, profile, runtime, text, lines)
 

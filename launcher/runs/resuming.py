@@ -71,6 +71,7 @@ _KEPT = {
     "slurm.nodes": "the nodes that its batch is divided among",
     "slurm.gres": "the cards that its batch is divided among",
     "slurm.build": "its parent's environment",
+    "slurm.image": "its parent's image",
 }
 """The keys of a job that a resumed run always keeps from its parent, with what each stands for."""
 _NAMED = ("settings", "variables", "slurm")

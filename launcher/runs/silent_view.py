@@ -43,7 +43,7 @@ class SilentView:
     def finding(self, finding: Finding) -> None:
         """Show nothing."""
 
-    def started(self, run: str) -> None:
+    def started(self, run: str, job_id: str | None) -> None:
         """Show nothing."""
 
     def ahead(self, summary: Summary, plan: PlanSummary) -> None:

@@ -58,10 +58,11 @@ class Kaggle(Runtime):
         del plan
         return self._spool.segments.service.send_tree(self._spool.segments.run(self._run), say)
 
-    def start(self, run: str) -> None:
+    def start(self, run: str) -> str | None:
         """Push the run's first kernel. It begins once the service has a machine for it."""
         self.desk.preparation.hand_over(run)
         self._push(run)
+        return None
 
     def resume(self, run: str, needs: Resumption) -> ResumedRun:
         """Push the next kernel of a run whose last one is over, and whose outputs are at home, unless another client has.

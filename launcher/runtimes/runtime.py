@@ -164,8 +164,8 @@ class Runtime(ABC):
         self.desk.preparation.entrust(run, secrets)
 
     @abstractmethod
-    def start(self, run: str) -> None:
-        """Start a run that was created; return when its agent has begun the first attempt.
+    def start(self, run: str) -> str | None:
+        """Start a run that was created; return when its agent has begun the first attempt, with the id of its job on a cluster.
 
         `desk.preparation.start` has the agent start the run's keeper. A runtime that starts the run itself calls
         `desk.preparation.hand_over` first and waits with `desk.runs.await_agent`.

@@ -147,7 +147,7 @@ class Measured(Record):
 
 
 class PrecisionEvidence(Record):
-    """How a precision did in an earlier run on this host, with the job's model and the present driver.
+    """How a precision did in an earlier run on this host, with the job's model and the present driver; on a cluster, with any.
 
     `card` is a profile's name, `precision` a `Precision.digest`. `torch` is `None` if the run ended before it reported
     its version. `failed` is the class of the failure; `None` means that the first steps were good. `measured` is from
@@ -172,7 +172,8 @@ class Facts(Record):
     the `config.json` of the job's model, if it is on the host. `precision_evidence` is what earlier runs showed about
     precisions with that model. `holders_error` says why the holders of the cards are unknown. `nvidia_mps`: NVIDIA's MPS
     daemon runs, which lets one user's processes share an exclusive card. `ends_with_logout`: logind ends this user's
-    processes when the session ends. `slurm` is the cluster whose login node this is, if the probe asked for it.
+    processes when the session ends. `slurm` is the cluster whose login node this is, if the probe asked for it; `has_slurm`: it
+    is one, by its programs and its configuration, asked for or not.
     """
 
     host_id: str
@@ -202,6 +203,12 @@ class Facts(Record):
     model_values: dict[str, Any] | None = None
     precision_evidence: tuple[PrecisionEvidence, ...] = ()
     slurm: Cluster | None = None
+    has_slurm: bool = False
+
+    @property
+    def is_unused_login(self) -> bool:
+        """Whether this is a login node of a Slurm cluster that was probed as a machine: what trains there is no job."""
+        return self.has_slurm and self.slurm is None
 
     @property
     def model(self) -> Model | None:

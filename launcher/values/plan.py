@@ -90,7 +90,8 @@ class Submission(Written):
     """What Slurm is asked for, and what may come on each node: `cards`, none for a plan without.
 
     `flags` are those of sbatch but for what launcher sets for each run, `time_s` is the limit of one start among them. `build`: the environment is made on the login node,
-    or in the job. `modules` are loaded in the job before the agent.
+    or in the job. `modules` are loaded in the job before the agent. `container` is what the command begins with if it runs
+    in an image; in plans without one there is no such key.
     """
 
     flags: tuple[str, ...]
@@ -99,6 +100,7 @@ class Submission(Written):
     build: Literal["login", "job"] = "login"
     modules: tuple[str, ...] = ()
     cards: tuple[SegmentCards, ...] = ()
+    container: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
 
 
 class TorchWheel(Written):

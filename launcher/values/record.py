@@ -133,7 +133,10 @@ class RuntimeRecord(Record):
 
 
 class Summary(Judged):
-    """A run in one line, as its host reports it. `time` is when it was launched, `ended` when it reached its last state."""
+    """A run in one line, as its host reports it. `time` is when it was launched, `ended` when it reached its last state.
+
+    `job` is the job's name; `job_id` the id that Slurm gave the run's job, None elsewhere, and until its host knows it.
+    """
 
     run: str
     attempt: Whole | None = None
@@ -142,6 +145,7 @@ class Summary(Judged):
     loss: float | str | None = None
     grace_s: Annotated[float, Field(ge=0, le=86400)] | None = None
     job: str | None = None
+    job_id: str | None = None
     card: str | None = None
     engine: EngineWay | None = None
     runtime: RuntimeRecord | None = None

@@ -24,6 +24,7 @@ _UNITS_S = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
 _GRES = re.compile(r"[A-Za-z]\w{0,63}(:(?!0+\b)[\w.-]{1,64}(:[1-9]\d{0,5}[KMGT]?)?)?", re.ASCII)
 _CONSTRAINT = re.compile(r"[\w(\[][\w.&|*,:()\[\]-]{0,255}", re.ASCII)
 _MODULE = re.compile(r"[A-Za-z0-9][\w.+/@:-]{0,127}", re.ASCII)
+_IMAGE = re.compile(r"(?:/|(?:docker|oras|library)://\w)[\w./:@+-]{0,511}", re.ASCII)
 _FLAG = re.compile(r"--([a-z][a-z0-9-]+)(?:=([^\x00-\x1f\x7f]*))?")
 
 _FLAG_KEYS = ("partition", "account", "qos", "time", "nodes", "gres", "constraint", "reservation")
@@ -103,6 +104,14 @@ def _module(written: str) -> str:
     return written
 
 
+def _image(written: str) -> str:
+    if not _IMAGE.fullmatch(written):
+        raise ValueError('expected a path, such as "/shared/torch.sif", or "docker://ORG/NAME:TAG"')
+    if credential_in(written):
+        raise PydanticCustomError("credential", "holds a credential, which plans and records would show")
+    return written
+
+
 def _flag(written: str) -> str:
     match = _FLAG.fullmatch(written)
     if not match:
@@ -126,7 +135,7 @@ class SlurmSettings(Written):
     which is begun again until the run has ended. `nodes` is a fixed number. `gres` is for each node; None leaves it to the
     plan. `constraint` is in Slurm's words for features. `extra` are further flags of sbatch. `build`: the login node makes the
     environment of a job, or the job itself, where login nodes may not, or have another system. `modules` are loaded in the
-    job, in their order.
+    job, in their order. `image` is what Apptainer runs the command in: a path that all nodes see, or a registry's name.
     """
 
     partition: Annotated[str, AfterValidator(_names)] | None = None
@@ -140,10 +149,11 @@ class SlurmSettings(Written):
     extra: Annotated[tuple[Annotated[str, AfterValidator(_flag)], ...], BeforeValidator(_listed)] = ()
     build: Literal["login", "job"] = "login"
     modules: Annotated[tuple[Annotated[str, AfterValidator(_module)], ...], BeforeValidator(_listed)] = ()
+    image: Annotated[str, AfterValidator(_image)] | None = None
 
     @classmethod
     def from_flags(cls, flags: Iterable[str]) -> Self:
-        """Return the settings that became these flags; `build` and `modules`, which sbatch is not told of, are the defaults."""
+        """Return the settings that became these flags; `build`, `modules` and `image`, which sbatch is not told of, are the defaults."""
         values: dict[str, Any] = {}
         extra = []
         for flag in flags:

@@ -29,10 +29,11 @@ class Toy(Runtime):
         del facts
         return RuntimeRecord(kind=cls.name) if host.name == "local" else None
 
-    def start(self, run: str) -> None:
+    def start(self, run: str) -> str | None:
         """Hand the run over to the spooler; return when its agent has begun the first attempt."""
         self.desk.preparation.hand_over(run)
         self._spool(run)
+        return None
 
     def resume(self, run: str, needs: Resumption) -> bool:
         """Have an interrupted run resumed by a new spooler."""

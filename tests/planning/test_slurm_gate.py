@@ -36,10 +36,12 @@ FACTS = {
 }  # fmt: skip
 
 
-def found(named="a100_80gb", facts=None, cluster=None, gpus=None, **keys):
+def found(named="a100_80gb", facts=None, cluster=None, gpus=None, environment=None, needs=(), **keys):
     """The findings of a job that asks Slurm for this, by their codes."""
-    host = Host(name="hive", address="hive", kind="slurm", slurm=SlurmSettings(**keys))
-    job = Job(name="train", command=("python", "train.py"), batch={"global": 24})
+    host = Host(
+        name="hive", address="hive", kind="slurm", slurm=SlurmSettings(**keys), environment=environment
+    )
+    job = Job(name="train", command=("python", "train.py"), batch={"global": 24}, requirements=needs)
     values = {**FACTS, **(facts or {}), "slurm": {**CLUSTER, **(cluster or {})}}
     there = Facts.model_validate(values)
     asked = settings_of(host, job)
@@ -127,6 +129,19 @@ def test_a_type_that_the_user_names_is_taken_at_its_word():
     note = found("l40s", gres="gpu:a100:1")["card-unknown"]
     assert note.level == "note"
     assert "whether its cards (gpu:a100) are L40S 48 GB" in note.message
+
+
+def test_what_does_not_reach_into_an_image_is_refused():
+    """Packages that would be installed on the host, and a Python of the host's. What is in an image nobody knows."""
+    image, lacking = "/shared/torch.sif", {"interpreter": {"path": "/usr/bin/python3", "version": "3.11.2"}}
+    assert [(code, one.level) for code, one in found(image=image).items()] == [("image-unknown", "note")]
+    against = found(image=image, needs=("torch>=2.4", "numpy"), facts=lacking)
+    assert against.keys() == {"image-lacks-packages", "image-unknown"}
+    assert (
+        "nothing is installed there: it requires torch>=2.4, numpy" in against["image-lacks-packages"].message
+    )
+    assert against["image-lacks-packages"].mend.endswith("--set 'requirements=[]'")
+    assert found(image=image, environment="~/venv")["image-and-environment"].level == "refuse"
 
 
 @pytest.mark.parametrize("kind", [None, "fast"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.errors import RefusedError, UsageError
+from launcher.errors import RefusedError, UnequalSharesError, UsageError
 from launcher.planning import (
     changed,
     job_of,
@@ -12,6 +12,7 @@ from launcher.planning import (
     with_expected_cards,
     with_others,
 )
+from launcher.planning.apptainer import host_paths
 from launcher.planning.slurm_job import is_of_type, parse_gres, resubmission, settings_of
 from launcher.runs.resolve import profile, profiles
 from launcher.values.cluster import Cluster
@@ -173,15 +174,13 @@ def test_a_rehearsal_asks_for_no_card():
     assert (asked.flags, asked.cards) == (("--nodes=1",), ())
 
 
-def job_plan(host=None, gpus=None, **keys):
+def job_plan(host=None, gpus=None, named=(), **keys):
     host = host or Host(name="hive", address="hive", kind="slurm", slurm=settings(partition="batch"))
     job = Job(name="train", command=("python", "train.py"), **keys)
     asked = settings_of(host, job)
-    cards = possible_profiles("hive", asked, (), gpus, HIVE, profiles())
-    first, *others = (
-        plan(one, host, job, runtime="slurm", slurm=submission(asked, cards, HIVE, is_rehearsed=False))
-        for one in cards
-    )
+    cards = possible_profiles("hive", asked, [profile(name) for name in named], gpus, HIVE, profiles())
+    wanted = submission(asked, cards, HIVE, is_rehearsed=False, paths=host_paths(job))
+    first, *others = (plan(one, host, job, runtime="slurm", slurm=wanted) for one in cards)
     return with_others(first, others)
 
 
@@ -216,8 +215,49 @@ def test_nodes_have_equal_shares_of_the_batch():
     assert made.allocation.cards == 4
     assert all(cards.count == 2 for cards in made.slurm.cards)
     assert all(sum(node.ranks for node in cards.plan.nodes) == 4 for cards in made.slurm.cards[1:])
-    with pytest.raises(RefusedError, match="does not divide among 6 cards"):
+    with pytest.raises(UnequalSharesError, match="does not divide among 6 cards"):
         job_plan(gpus="2", slurm={"nodes": 3}, batch={"global": 64})
+
+
+@pytest.mark.parametrize(
+    ("named", "slurm", "job", "line"),
+    [
+        (
+            "a100_80gb",
+            {"image": "/shared/torch.sif"},
+            {},
+            "apptainer exec --nv --bind {root} --bind {socket} --pwd {code} /shared/torch.sif",
+        ),
+        (
+            "cpu",
+            {"image": "docker://ghcr.io/org/name:1.2", "nodes": 2},
+            {},
+            "apptainer exec --bind {root} --bind {socket} --pwd {code} docker://ghcr.io/org/name:1.2",
+        ),
+        (
+            "a100_40gb",
+            {"image": "/shared/torch.sif"},
+            {"model": "host:/models/m", "data": {"train": "host:/data/a", "eval": "host:~/b"}},
+            "apptainer exec --nv --bind {root} --bind {socket} --bind /models/m --bind /data/a --pwd {code} /shared/torch.sif",
+        ),
+    ],
+)
+def test_an_image_is_started_by_this_line(named, slurm, job, line):
+    """What the agent puts for the words in braces, tests/remote/test_container_words.py says. No real Apptainer has run it."""
+    made = job_plan(named=[named], slurm=slurm, **job)
+    assert " ".join(made.slurm.container) == line
+    assert Plan.model_validate_json(made.to_json()) == made
+
+
+def test_a_plan_without_an_image_has_no_key_for_it():
+    """So its digest is what it was before there were any."""
+    assert "container" not in job_plan().to_json()
+
+
+def test_a_run_that_goes_on_stays_in_its_image():
+    parent = job_plan(slurm={"image": "/shared/torch.sif"})
+    child = resubmission(parent.slurm, SlurmSettings(time="60"))
+    assert child.container == parent.slurm.container != ()
 
 
 def test_a_plan_for_another_place_has_no_key_of_slurms():

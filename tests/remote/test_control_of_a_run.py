@@ -8,8 +8,8 @@ import pytest
 from testbed.toy import recorded_run
 
 from launcher.remote.cards import lease
-from launcher.remote.fate import docker, run_state
-from launcher.remote.host import evidence_import, leftovers
+from launcher.remote.fate import docker, run_state, slurm_programs
+from launcher.remote.host import evidence_import, leftovers, probe_host, slurm_facts
 from launcher.remote.record import secret
 from launcher.remote.record.files import write_durably
 from launcher.remote.system import process
@@ -80,7 +80,7 @@ def test_precision_evidence_of_a_container_speaks_for_its_own_plan(run):
         "run": "x",
     }
     write_durably(run.folder(1).precision, json.dumps(claims))
-    evidence_import.take_in_all(run.root)
+    evidence_import.take_in_all(run.root, process.host_id())
     (path,) = Path(run.evidence(process.host_id())).iterdir()
     record = json.loads(path.read_text())
     assert {name: record[name] for name in ("card", "model", "job", "run", "failed", "key")} == {
@@ -88,8 +88,37 @@ def test_precision_evidence_of_a_container_speaks_for_its_own_plan(run):
     }  # fmt: skip
     assert record["time"] < 9e11
     path.unlink()
-    evidence_import.take_in_all(run.root)  # the run is over: it was the last time
+    evidence_import.take_in_all(run.root, process.host_id())  # the run is over: it was the last time
     assert not path.exists()
+
+
+def test_precision_evidence_of_a_cluster_holds_through_each_login_node(run, tmp_path, monkeypatch):
+    """Whatever the driver of its nodes is, which no login node knows; a cluster of another name, or a machine, has none of it."""
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+
+    def recalled(host_id, cluster, slurm=True):
+        monkeypatch.setenv("LAUNCH_HOST_ID", host_id)
+        (tmp_path / "slurm.conf").write_text(f"ClusterName={cluster}\n")
+        slurm_programs._cluster_name.cache_clear()
+        found = probe_host.probe(run.root, None, [], model=PLAN["model"], slurm=slurm)["precision_evidence"]
+        slurm_programs._cluster_name.cache_clear()
+        return [record["failed"] for record in found]
+
+    run.write_prepared(
+        run.folder(1), {**PREPARED, "place_id": "slurm:hive", "runtime": {"kind": "slurm", "engine": None}}
+    )
+    monkeypatch.setenv("LAUNCH_HOST_ID", "1" * 16)
+    evidence_import.expect(run)
+    key = {"torch": "2.13.0", "model": "a", "trainable": "b", "precision": "c"}
+    said = {"key": key, "proof": None, "failed": "fp16-unscale", "driver": "580.65.06", "time": 1e9}
+    write_durably(run.folder(1).precision, json.dumps(said))
+    assert recalled("2" * 16, "hive") == ["fp16-unscale"]
+    assert recalled("1" * 16, "Hive") == ["fp16-unscale"]
+    assert recalled("1" * 16, "bee") == recalled("1" * 16, "hive", slurm=False) == []
+    assert not slurm_facts.is_seen_elsewhere(
+        run.root
+    )  # what is kept of a cluster was kept by this login node
 
 
 def test_a_run_cannot_push_out_what_others_have_shown(run):
@@ -98,7 +127,7 @@ def test_a_run_cannot_push_out_what_others_have_shown(run):
     Path(run.folder(1).state).write_text('{"state": "running"}')
     for number in range(3 * evidence_import.MOST_OF_RUN):
         write_durably(run.folder(1).precision, json.dumps({"key": {"model": str(number)}}))
-        evidence_import.take_in_all(run.root)
+        evidence_import.take_in_all(run.root, process.host_id())
     assert len(list(Path(run.evidence(process.host_id())).iterdir())) == evidence_import.MOST_OF_RUN
 
 
@@ -107,11 +136,11 @@ def test_odd_evidence_is_none(run, text):
     """A link or a pipe is none either."""
     evidence_import.expect(run)
     Path(run.folder(1).precision).write_text(text)
-    evidence_import.take_in_all(run.root)
+    evidence_import.take_in_all(run.root, process.host_id())
     os.unlink(run.folder(1).precision)
     os.mkfifo(run.folder(1).precision)
     evidence_import.expect(run)
-    evidence_import.take_in_all(run.root)
+    evidence_import.take_in_all(run.root, process.host_id())
     assert not os.path.isdir(run.evidence(process.host_id()))
 
 

@@ -190,6 +190,7 @@ def test_a_command_that_cannot_be_started_says_what_to_type(tmp_path):
     path = f"/nothing{os.pathsep}{tmp_path}"
     assert words_of_start("pyhton", missing, "/", path).mend == "did you mean 'python'?"
     assert "requirements" in words_of_start("fairseq-train", missing, "/", path).mend
+    assert 'modules = ["apptainer"]' in words_of_start("apptainer", missing, "/", path).mend
     assert "chmod +x ./train.py" in words_of_start("./train.py", refused, "/", path).mend
     (tmp_path / "a.py").write_text("#!/opt/none/python\n")
     (tmp_path / "b.py").write_text("import torch\n")

@@ -61,7 +61,33 @@ def test_hosts_has_a_row_for_a_cluster(client, hive):
     row = next(one for one in json.loads(client.ok("hosts", "--json"))["hosts"] if one["host"] == "hive")
     assert (row["profile"], row["problem"]) == ("a100_40gb", None)
     assert "cluster testbed (Slurm 22.05.8), 2 of 2 nodes idle in batch, also spare, short" in row["quota"]
-    assert "2 of 2 nodes idle in batch" in client.ok("hosts")
+    shown = client.ok("hosts")
+    assert "2 of 2 nodes idle in batch" in shown
+    header, line = (
+        next(one for one in shown.splitlines() if one.startswith(word)) for word in ("HOST", "hive")
+    )
+    assert line[header.index("MEMORY") :].split()[0] == "-"  # that of the login node says nothing of a job's
+
+
+def test_a_login_node_that_counts_as_a_machine_is_noted(client, hive):
+    """By what lies on it alone; within a job, on a compute node and through a table that says it, there is nothing to note."""
+    table = hive.logins[0].table("login")
+    client.script(f"{table}{hive.logins[1].table('hive', kind='slurm')}", "launch.toml")
+    words = ("--dry-run", "--json", "--profile", "cpu", "--", "python3", "train.py")
+    for host, is_noted in (("login", True), ("hive", False)):
+        found = {one["code"]: one for one in json.loads(client.ok("--host", host, *words))["findings"]}
+        assert ("slurm-login-node" in found) == is_noted
+        assert ("a login node of a cluster" in client.ok("probe", "--host", host)) == is_noted
+        if is_noted:
+            assert found["slurm-login-node"]["level"] == "note"
+            assert found["slurm-login-node"]["mend"].endswith('kind = "slurm"   in [hosts.login]')
+    assert 'a login node of a Slurm cluster, without kind = "slurm"' in client.ok("hosts")
+    assert "the login node's" in client.ok("probe", "--host", "hive")
+    own = client.home / ".config" / "launch" / "hosts.toml"
+    own.parent.mkdir(parents=True)
+    (client.project / "launch.toml").rename(own)
+    done = client.run("init", "--host", "login", "--no-smoke")
+    assert "this is a login node of a Slurm cluster" in done.stderr
 
 
 def test_a_dry_run_shows_what_sbatch_would_be_given(client, hive):
@@ -100,6 +126,9 @@ def test_two_nodes_share_the_batch(client, hive):
     assert plan["nodes"] == [{"ranks": 2}, {"ranks": 2}]
     assert plan["slurm"]["flags"] == ["--nodes=2", "--gres=gpu:a100:2"]
     assert not [one for one in findings.values() if one["level"] == "refuse"]
+    words = ("--gpus", "2", "--set", "slurm.nodes=2", "--profile", "a100_80gb", "--", "python3", "train.py")
+    shown = client.ok("--host", "hive", "--dry-run", *words)
+    assert shown.startswith("train on 2 nodes of hive · 2 x A100 80 GB on each · ")
 
 
 @pytest.mark.parametrize(
@@ -129,6 +158,23 @@ def test_what_could_never_start_is_refused_before_anything_is_sent(client, hive,
     if accepts:
         reason = hive.until_state(said, "PENDING")["Reason"]
         assert reason in ("PartitionTimeLimit", "PartitionConfig", "PartitionNodeLimit")
+
+
+@pytest.mark.parametrize(
+    ("key", "said", "mend"),
+    [
+        ("nodes=3", "hive: nodes = 3, and partition batch has 2", "--set slurm.nodes=2"),
+        ("gres=gpu:a100:3", "hive: partition batch has no node with gpu:a100:3", "gpu:a100:2 (2 nodes)"),
+    ],
+)
+def test_a_clusters_limit_is_said_before_the_batch_that_does_not_divide(client, hive, key, said, mend):
+    """The batch of 8 does not divide among 3 cards, but another one would not help."""
+    for words in ((), ("--dry-run",)):
+        done = client.run("--host", "hive", "--set", f"slurm.{key}", *words, "--", "python3", "train.py")
+        assert done.returncode == 3
+        assert said in done.stderr
+        assert mend in done.stderr
+        assert "does not divide" not in done.stderr
 
 
 def test_a_root_that_no_node_sees_is_refused(client, hive):

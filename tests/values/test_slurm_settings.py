@@ -187,6 +187,41 @@ def test_modules_are_for_the_job_and_no_flag():
         assert "cuda/12.4" in complaint(modules=[name])
 
 
+@pytest.mark.parametrize(
+    "image",
+    ["/shared/torch.sif", "/shared/sandbox/", "docker://ghcr.io/org/name:1.2", "oras://r:5000/a@sha256:0f"],
+)
+def test_an_image_is_a_path_or_a_registrys_name_and_no_flag(image):
+    assert (read(image=image).image, read(image=image).flags) == (image, ("--nodes=1",))
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "",
+        "torch.sif",
+        "./a.sif",
+        "~/a.sif",
+        "-B",
+        "--nv",
+        "/a b",
+        "/a,b",
+        "/a\n",
+        "{root}",
+        "http://a",
+        "docker://-x",
+    ],
+)
+def test_another_image_is_refused_with_examples(image):
+    assert "docker://ORG/NAME:TAG" in complaint(image=image)
+
+
+def test_an_image_with_a_password_is_refused_and_not_repeated():
+    said = complaint(image="docker://me:hunter2@registry.example.org/a")
+    assert "holds a credential" in said
+    assert "hunter2" not in said
+
+
 def test_settings_are_read_back_from_the_flags_that_they_became():
     """All but what sbatch is not told."""
     settings = read(**{**ALL, "build": "login"})

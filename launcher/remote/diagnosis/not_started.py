@@ -8,6 +8,8 @@ from typing import Iterator
 
 from .particulars import Words
 
+CONTAINERS = "apptainer"
+"""Starts the command of a run in an image of its cluster."""
 _CLOSE = 0.7
 """How alike two names must be, from 0 to 1, for one to be proposed for the other: `pyhton` and `python` are at 0.83."""
 
@@ -38,6 +40,8 @@ def words_of_start(program: str, error: OSError, code: str, path: str) -> Words:
 
 def _words_of_name(program: str, path: str) -> Words:
     why = "the host has no program '%s'" % program
+    if program == CONTAINERS:
+        return Words(why, 'where it is a module of the cluster   modules = ["%s"]   in its table' % program)
     close = difflib.get_close_matches(program, sorted(set(_programs(path))), n=1, cutoff=_CLOSE)
     if close:
         return Words(why, "did you mean '%s'?" % close[0])

@@ -114,6 +114,11 @@ class Fate(ABC):
         """
         raise NotImplementedError("the client starts run %s, not folder %d's keeper" % (run.id, after))
 
+    def job_id(self, run: Run) -> Optional[str]:
+        """Return the id of a run's job by a scheduler, as our own record has it; None for other kinds, and while it is not known."""
+        del run
+        return None
+
     def wake(self, run: Run) -> None:  # noqa: B027 # the agent of most kinds cannot be signalled from here
         """Have the agent of a run look at once at the wish that was written; one that cannot be woken looks by itself."""
 

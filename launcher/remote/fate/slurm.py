@@ -69,6 +69,10 @@ class Slurm(Fate):
         name = cluster_name()
         return PLACE + name if name else ""
 
+    def job_id(self, run: Run) -> Optional[str]:
+        """Return the id of the run's job by our own record: Slurm is not asked."""
+        return slurm_submission.read(run).job
+
     def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
         """Ask the queue once for all runs, and accounting once for those whose jobs it has forgotten."""
         submissions = {run.id: slurm_submission.read(run) for run in runs}

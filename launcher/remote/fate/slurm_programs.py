@@ -11,6 +11,8 @@ import tempfile
 import time
 from typing import IO, Dict, NamedTuple, Optional, Sequence
 
+from ..record.files import read_text
+
 CONFIG = ("scontrol", "show", "config")
 ANSWER_S = 20.0
 """How long an answer may take: a stuck controller lets `squeue` wait for 18 to 20 s."""
@@ -39,6 +41,8 @@ FREED = (
     + '%s) unset "$name";; esac; done; ' % "|".join(prefix + "*" for prefix in _PREFIXES)
 )
 """Frees a shell of those that change what `srun` does: in a shell of `salloc` it would start a step of that job."""
+_OF_JOB = re.compile(r"/slurm.*/job_[0-9]")
+"""Is in the control groups of a process that Slurm started, or has adopted into a job."""
 _NAME = re.compile(r"^\s*ClusterName\s*=\s*([\w.-]+)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -95,10 +99,14 @@ def title_of(words: Sequence[str]) -> str:
 
 def path_of(program: str) -> str:
     """Return the path of a program. Raises SilentError."""
-    found = shutil.which(program) or shutil.which(program, path=os.pathsep.join(_FOLDERS))
+    found = _find(program)
     if found is None:
         raise SilentError("there is no %s on %s: is it a login node?" % (program, os.uname().nodename))
     return found
+
+
+def _find(program: str) -> Optional[str]:
+    return shutil.which(program) or shutil.which(program, path=os.pathsep.join(_FOLDERS))
 
 
 def cluster_name() -> str:
@@ -127,6 +135,15 @@ def _cluster_name(_period: int) -> str:
         return ""
     found = _NAME.search(said)
     return found[1].lower() if found else ""
+
+
+def is_login_node() -> bool:
+    """Whether jobs can be submitted from this machine, and we are in none; no program is asked."""
+    cgroups = read_text("/proc/self/cgroup") or ""
+    if "SLURM_JOB_ID" in os.environ or _OF_JOB.search(cgroups):
+        return False
+    places = filter(None, (os.environ.get("SLURM_CONF"), *_CONFIGURATIONS))
+    return _find("sbatch") is not None and any(os.path.exists(path) for path in places)
 
 
 class Question:

@@ -1,6 +1,8 @@
-"""Precision evidence of runs in containers: it comes from the run's own record, since a container writes nowhere else.
+"""Precision evidence of runs in containers and of jobs: it comes from the run's own record, since their agents write nowhere else.
 
-    <root>/hosts/<host-id>/expected/<run-id>   what was taken from the run so far, as digests
+    <root>/hosts/<place-id>/expected/<run-id>   what was taken from the run so far, as digests
+
+The place is this host, or a cluster: what a run of one has shown holds through each of its login nodes.
 
 A job may have written anything there, so it speaks for its own plan only: card, model, method and job are the plan's.
 It has few records, because what is kept of all runs is bounded: too many would push out those of others.
@@ -32,27 +34,31 @@ _DRIVER = re.compile(r"\d{3}\.\d+(?:\.\d+)?")
 
 def expect(run: Run) -> None:
     """Note that evidence may come from a run."""
-    path = _note_of(run)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    write_durably(path, "")
+    folder = _folder_of(run.root, _place_of(run))
+    os.makedirs(folder, exist_ok=True)
+    write_durably(os.path.join(folder, run.id), "")
 
 
-def take_in_all(root: str) -> None:
-    """Take in what the runs below a root have shown since the last time. What the disk refuses is left for the next."""
+def take_in_all(root: str, place_id: str) -> None:
+    """Take in what a place's runs below a root have shown since the last time. What the disk refuses is left for the next."""
     try:
-        paths = paths_in(os.path.dirname(_note_of(Run(os.path.join(root, "runs", "any")))))
+        paths = paths_in(_folder_of(root, place_id))
     except OSError:
         return
     for path in paths[:MOST_RUNS]:
         name = os.path.basename(path)
         if RUN_ID.fullmatch(name):
             with contextlib.suppress(OSError):
-                take_in(Run(os.path.join(root, "runs", name)))
+                _take_in(Run(os.path.join(root, "runs", name)), place_id)
 
 
 def take_in(run: Run) -> None:
     """Take in what a run has shown since the last time, if anything is expected of it. Raises OSError."""
-    path = _note_of(run)
+    _take_in(run, _place_of(run))
+
+
+def _take_in(run: Run, place_id: str) -> None:
+    path = os.path.join(_folder_of(run.root, place_id), run.id)
     text = read_text(path)
     if text is None:
         return
@@ -62,7 +68,7 @@ def take_in(run: Run) -> None:
     fresh = {} if last is None else {_digest(record): record for record in _records(run)}
     taken = [digest for digest in fresh if digest not in known][: max(0, MOST_OF_RUN - len(known))]
     for digest in taken:
-        precision_evidence.keep(run.evidence(process.host_id()), fresh[digest])
+        precision_evidence.keep(run.evidence(place_id), fresh[digest])
     if has_ended:
         os.unlink(path)
     elif taken:
@@ -104,5 +110,9 @@ def _record(run: Run, plan: Dict[str, Any], said: Dict[str, Any]) -> Dict[str, A
     }
 
 
-def _note_of(run: Run) -> str:
-    return os.path.join(run.root, "hosts", process.host_id(), "expected", run.id)
+def _place_of(run: Run) -> str:
+    return run.place_id() or process.host_id()
+
+
+def _folder_of(root: str, place_id: str) -> str:
+    return os.path.join(root, "hosts", place_id, "expected")

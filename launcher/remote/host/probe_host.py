@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, Callable
 
 from ..cards import nvidia
+from ..fate import fate, slurm_programs
 from ..record import precision_evidence
 from ..record.files import paths_in, read_json, read_text
 from ..record.rundir import evidence_folder
@@ -89,7 +90,7 @@ def probe(
     else:
         questions.update(cards=partial(nvidia.look, root), engines=partial(_engines, engine))
     if packages is not None:
-        questions["precision_evidence"] = partial(_recall, root, model)
+        questions["precision_evidence"] = partial(_recall, root, model, slurm)
     makers: dict[str, Callable[[], Any]] = {"pythons": pythons, "uv": _uv}
     if packages is None:
         questions.update(makers)
@@ -126,13 +127,17 @@ def probe(
         "model_values": answers.get("model_values"),
         "precision_evidence": answers.get("precision_evidence", []),
         "slurm": answers.get("slurm", {"error": "Slurm " + silence}) if slurm else None,
+        "has_slurm": slurm_programs.is_login_node(),
     }
 
 
-def _recall(root: str, model: Any) -> list[dict[str, Any]]:
-    """Return what earlier runs showed about precisions with a model."""
-    evidence_import.take_in_all(root)
-    return precision_evidence.recall(evidence_folder(root, process.host_id()), model)
+def _recall(root: str, model: Any, slurm: bool) -> list[dict[str, Any]]:
+    """Return what earlier runs showed about precisions with a model: on this host, or anywhere in its cluster."""
+    place_id = fate.fate_of("slurm").place_id() if slurm else process.host_id()
+    if not place_id:
+        return []
+    evidence_import.take_in_all(root, place_id)
+    return precision_evidence.recall(evidence_folder(root, place_id), model, of_any_driver=slurm)
 
 
 def _apple_chip() -> str | None:

@@ -153,9 +153,9 @@ def parse_accounts(text: str) -> dict[str, list[str]]:
 
 
 def is_seen_elsewhere(root: str) -> bool:
-    """Whether another machine has kept something in the root: so others see it."""
-    hosts = {os.path.basename(path) for path in paths_in(os.path.join(root, "hosts"))}
-    return bool(hosts - {process.host_id()})
+    """Whether another machine has kept something in the root: so others see it. What is kept of the cluster says nothing."""
+    places = {os.path.basename(path) for path in paths_in(os.path.join(root, "hosts"))}
+    return any(":" not in place for place in places - {process.host_id()})
 
 
 def _number(text: str) -> int | None:

@@ -1,6 +1,6 @@
 """Precision evidence: how each precision did on this host, one file per card, driver, torch build, model and precision.
 
-    <root>/hosts/<host-id>/evidence/<sha256>.json
+    <root>/hosts/<host-id>/evidence/<sha256>.json      of a cluster, hosts/slurm:<name>/
         {"card", "driver", "model", "method", "job", "key", "proof", "failed", "measured", "run", "time"}
 
 `key` is {"torch", "model", "trainable", "precision"}: torch's version and three digests, as the worker reports them.
@@ -116,12 +116,13 @@ def _remove_oldest(paths: list[str], most: int) -> None:
             os.unlink(oldest)
 
 
-def recall(folder: str, model: Any) -> list[dict[str, Any]]:
+def recall(folder: str, model: Any, *, of_any_driver: bool = False) -> list[dict[str, Any]]:
     """Return what earlier runs showed about precisions with a model and the present driver, newest first, measurements last.
 
-    `model` is the plan's, {"kind", "value"} or None. A file that cannot be a record of ours is skipped.
+    `model` is the plan's, {"kind", "value"} or None. A file that cannot be a record of ours is skipped. `of_any_driver`: the
+    present driver is that of another machine, a compute node, and nobody knows it before the job.
     """
-    present = driver()
+    present = None if of_any_driver else driver()
     try:
         paths = _kept(folder)
     except OSError:  # the root is not a folder or cannot be read, which the probe reports elsewhere
@@ -130,7 +131,7 @@ def recall(folder: str, model: Any) -> list[dict[str, Any]]:
     measured: list[dict[str, Any]] = []
     for path in sorted(paths, key=_modified, reverse=True)[:MOST_READ]:
         record = _read(path)
-        if record.get("model") == model and record.get("driver") == present:
+        if record.get("model") == model and (of_any_driver or record.get("driver") == present):
             entry = _entry(record)
             if entry is not None:
                 (measured if "measured" in entry else recalled).append(entry)

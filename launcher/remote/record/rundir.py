@@ -270,9 +270,9 @@ class Run:
             self._known_place = place
         return self._known_place
 
-    def evidence(self, host_id: str) -> str:
-        """Return the folder of a host's precision evidence."""
-        return evidence_folder(self.root, host_id)
+    def evidence(self, place_id: str) -> str:
+        """Return the folder of a place's precision evidence."""
+        return evidence_folder(self.root, place_id)
 
     def read_wish(self) -> str:
         """Return `run`, `stop` or `cancel`."""
@@ -429,6 +429,6 @@ def place_of(record: dict[str, Any]) -> str | None:
     return place if isinstance(place, str) else None
 
 
-def evidence_folder(root: str, host_id: str) -> str:
-    """Return the folder of a host's precision evidence."""
-    return os.path.join(root, "hosts", host_id, "evidence")
+def evidence_folder(root: str, place_id: str) -> str:
+    """Return the folder of the precision evidence of a place: a host, or a cluster."""
+    return os.path.join(root, "hosts", place_id, "evidence")

@@ -42,7 +42,7 @@ def start(session: Session, request: OfRun, _payload: bytes) -> Reply:
     session.release_cards(run.id)
     folder.release()
     _make_spare(session, run)
-    return Reply({"run": run.id})
+    return Reply({"run": run.id, "job_id": run_state.fate_of(run).job_id(run)})
 
 
 def _start(run: Run, folder: Folder) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from typing import Any
 
-from ..fate.run_state import State, runtime_of
+from ..fate.run_state import State, fate_of, runtime_of
 from ..fate.trouble import trouble_of
 from ..record.record_shape import ATTEMPT, PLAN, read_record
 from ..record.rundir import TERMINAL, UNREADABLE, Run, unreadable
@@ -57,6 +57,7 @@ def summary(run: Run, state: State) -> dict[str, Any]:
         "loss": latest.get("loss"),
         "grace_s": beat.get("grace_s"),
         "job": plan.get("job"),
+        "job_id": fate_of(run).job_id(run),
         "card": (plan.get("profile") or {}).get("title"),
         **_kind_and_engine(runtime),
         "evidence": evidence

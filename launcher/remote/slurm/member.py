@@ -26,6 +26,7 @@ from ..system import bearers, oom, process
 from ..system.attending import start_guard
 from ..training.account import Report, read_report
 from ..training.command_watch import LEFTOVER_GRACE_S, TURN_S
+from ..training.container_words import PYTHON, words_of
 from ..training.fence import Fence
 from ..training.hook_parts import hook_parts
 from ..training.members import KILL, STACKS, STOP
@@ -154,7 +155,9 @@ class _Member:
             hook=hook_parts(plan),
             rendezvous=None if is_one_rank(command) else rendezvous,
         )
-        words = native_command(command, interpreter_of(runtime), rendezvous.ranks, rendezvous)
+        before = words_of(run, plan, socket_path)
+        python = PYTHON if before else interpreter_of(runtime)
+        words = [*before, *native_command(command, python, rendezvous.ranks, rendezvous)]
         # One rank here is one of several, which torchrun starts.
         return Start(words, run.code, variables, sum(ranks), may_dump=not self._secrets)
 

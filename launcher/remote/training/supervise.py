@@ -27,6 +27,7 @@ from ..system import oom
 from .account import Account
 from .attempt_record import Basis, compose
 from .command_watch import Running
+from .container_words import PYTHON, words_of
 from .fence import Fence
 from .history import describe_previous, read_history, taken_knobs
 from .hook_parts import hook_parts, imitates_card
@@ -289,7 +290,8 @@ class Supervisor:
             socket=socket_path,
             hook=hook_parts(self.plan),
         )
-        words = native_command(words, interpreter_of(runtime), ranks)
+        before = words_of(run, self.plan, socket_path)
+        words = [*before, *native_command(words, PYTHON if before else interpreter_of(runtime), ranks)]
         return Start(words, run.code, variables, ranks, may_dump=not self.secrets)
 
     def _begin(self, start: Start) -> Command:

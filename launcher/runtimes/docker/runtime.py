@@ -133,7 +133,7 @@ class Docker(Runtime):
         """Make sure that the engine has the plan's image: it is there, or is pulled, or is built on the host."""
         return images.provide(self.desk, self.engine, plan, self.build, say)
 
-    def start(self, run: str) -> None:
+    def start(self, run: str) -> str | None:
         """Create the run's container and start it; return when the agent inside has begun the first attempt.
 
         Raises EngineError, with the container's last output, if no agent appears; the run may be taken back then.
@@ -141,6 +141,7 @@ class Docker(Runtime):
         plan, place, gpus = self._prepared[run]
         self.desk.preparation.hand_over(run)
         self._begin(run, place, self._create(run, plan, 1, place, gpus))
+        return None
 
     # a recorded run
 

@@ -36,9 +36,9 @@ class Native(Runtime):
         maker = maker_of(environment, self.facts, self.build) if self.facts is not None else None
         return environments.provide(desk, plan, maker, self.build, say)
 
-    def start(self, run: str) -> None:
-        """Start the run's keeper; return when its agent has begun the first attempt."""
-        self.desk.preparation.start(run)
+    def start(self, run: str) -> str | None:
+        """Start the run's keeper; return when its agent has begun the first attempt. A cluster's agent submits a job instead."""
+        return self.desk.preparation.start(run)
 
 
 RUNTIME = Native

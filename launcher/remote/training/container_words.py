@@ -1,0 +1,18 @@
+"""The words that start a run's command in an image of its cluster, which its plan has: see launcher/planning/apptainer.py."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List
+
+from ..record.rundir import Run
+
+PYTHON = "python3"
+"""The interpreter of a command in an image: the image's own."""
+
+
+def words_of(run: Run, plan: Dict[str, Any], socket: str) -> List[str]:
+    """Return what the command of a run begins with on this node, none without an image; `socket` is the path of the workers' socket."""
+    places = {"{root}": run.root, "{socket}": os.path.dirname(socket), "{code}": str(run.code)}
+    words = (plan.get("slurm") or {}).get("container") or ()
+    return [places.get(word, str(word)) for word in words]
