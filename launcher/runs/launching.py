@@ -154,7 +154,7 @@ def understand(request: Request, lookup: Lookup | None = None) -> Resolved:
         raise UsageError(
             f"--rehearse needs no card, and nothing is rented for it\n  on this machine   launch --host local --rehearse --profile {name}"
         )
-    _check_is_cluster(host, task)
+    _check_slurm_keys(host, task)
     rehearsed_on = lookup.profile("cpu") if request.rehearses else None
     requested_gpus(request.gpus, 1)
     machine = _machine(host, profiles, request, lookup)
@@ -165,9 +165,15 @@ def understand(request: Request, lookup: Lookup | None = None) -> Resolved:
     )
 
 
-def _check_is_cluster(host: Host, task: resolve.Task) -> None:
-    """Raise UsageError for a job that asks Slurm for something, on a host that is no cluster."""
-    if task.job.slurm is None or host.slurm is not None:
+def _check_slurm_keys(host: Host, task: resolve.Task) -> None:
+    """Raise UsageError for a job that asks Slurm for something on a host that is no cluster, or has an image for Docker alone on one."""
+    settings, image = slurm_settings_of(host, task.job), task.job.image
+    if settings is not None and image is not None and settings.image is None:
+        raise UsageError(
+            f'image = "{image}" is for containers of Docker, and {host.name} is a Slurm cluster\n'
+            f"  by Apptainer   --set slurm.image=docker://{image}"
+        )
+    if settings is not None or task.job.slurm is None:
         return
     changed = sorted(key for key in task.changed if key.partition(".")[0] == "slurm")
     where = f"--set {changed[0]}" if changed else f"{task.file or 'the job'}: [slurm]"

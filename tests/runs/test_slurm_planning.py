@@ -204,6 +204,7 @@ def test_a_job_that_names_slurms_keys_runs_on_a_cluster_alone(client, hive):
         (["--gpus", "GPU-0000", "--dry-run"], "Slurm chooses the cards of a job"),
         (["--runtime", "native"], "expected auto or slurm"),
         (["--allow-substitute"], "a plan for each card that may come is made by itself"),
+        (["--set", "image=lab/torch:1", "--dry-run"], "--set slurm.image=docker://lab/torch:1"),
         (["--profile", "l40s", "--dry-run"], "gives gpu:a100, and the plan is for L40S"),
     ],
 )
