@@ -62,7 +62,7 @@ lint: .venv/ready
 check: lint test
 
 docs: .venv/ready
-	$(BIN)/mkdocs build --quiet --strict
+	$(BIN)/mkdocs build --strict
 
 bench: .venv/ready
 	$(BIN)/python tests/bench/bench.py
