@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -36,6 +37,12 @@ def prepare() -> None:
         if getattr(sys, name) is None:  # closed, as by `launch ps >&-`
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - it lasts as long as we do
         stream = getattr(sys, name)
+        if isinstance(getattr(stream, "buffer", None), io.RawIOBase):
+            # By PYTHONUNBUFFERED: of a write that a signal cuts short, the rest would be lost.
+            stream = io.TextIOWrapper(
+                io.BufferedWriter(stream.buffer), encoding=stream.encoding, line_buffering=True
+            )
+            setattr(sys, name, stream)
         if hasattr(stream, "reconfigure"):  # what a test puts there has none
             stream.reconfigure(errors="launch-twin")
 
