@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import math
 import shutil
+import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from launcher.values.record import Event
 MOST_BYTES = 8 * 1024 * 1024
 """Of the events of a run that this one continues, read at a time."""
 MOST_POINTS = 1000
-"""Of one name in what comes at a time; TensorBoard itself shows as many of a curve."""
+"""Of one name at once, and in a second; TensorBoard itself shows as many of a curve."""
 
 
 class TensorBoard:
@@ -33,6 +35,7 @@ class TensorBoard:
         self._lock = folder.with_name(".tensorboard.lock").open("ab")
         self._file: EventFile | None = None
         self._began: float | None = None
+        self._room, self._added_s = float(MOST_POINTS), time.monotonic()
         self.problem: str | None = None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,9 +47,13 @@ class TensorBoard:
 
     def add(self, events: Sequence[Event]) -> None:
         """Draw the metrics of rank 0 and the host's figures; the mirror holds these events by now."""
-        drawn = _thinned(events, math.inf) if self._writes else []
+        now_s = time.monotonic()
+        self._room = min(MOST_POINTS, self._room + MOST_POINTS * (now_s - self._added_s))
+        self._added_s = now_s
+        drawn = _thinned(events, math.inf, max(1, int(self._room))) if self._writes else []
         if not drawn:
             return
+        self._room -= max(Counter(point.name for point in drawn).values())
         try:
             if self._file is None:
                 self._file = EventFile(self._folder)
@@ -99,15 +106,15 @@ def _began(run: Path) -> float:
     return 0.0
 
 
-def _thinned(events: Sequence[Event], until: float) -> list[Point]:
-    """Return the points to draw, up to a step, in their order; of events with the same names that are too many, evenly chosen ones."""
+def _thinned(events: Sequence[Event], until: float, most: int = MOST_POINTS) -> list[Point]:
+    """Return the points to draw, up to a step, in their order; of more than `most` events with the same names, evenly chosen ones."""
     found: dict[tuple[str, ...], list[int]] = {}
     for place, event in enumerate(events):
         if event.rank == 0 and event.kind in ("metric", "host"):
             found.setdefault((event.kind, *event.values), []).append(place)
     chosen: list[int] = []
     for places in found.values():
-        chosen += places[:: -math.ceil(len(places) / MOST_POINTS)]  # counted from the last, which stays
+        chosen += places[:: -math.ceil(len(places) / most)]  # counted from the last, which stays
     kept: list[Point] = []
     for event in map(events.__getitem__, sorted(chosen)):
         kept += [point for point in points(event) if point.step is None or point.step <= until]

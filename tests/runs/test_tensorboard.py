@@ -162,3 +162,21 @@ def test_what_the_disk_refuses_is_told_once(mirror):
     board.add(events)
     assert board.problem is None
     board.close()
+
+
+def test_a_run_of_very_many_steps_a_second_gets_about_as_many_points_as_are_shown(mirror, monkeypatch):
+    """Each answer brings few of them; what is slower than that is drawn in full."""
+    now = 0.0
+    monkeypatch.setattr(tensorboard.time, "monotonic", lambda: now)
+    board = tensorboard.TensorBoard(mirror.tensorboard)
+    for answer in range(200):  # 2 s at 100 answers a second
+        now += 0.01
+        lines = [metric(100 * answer + step, loss=1.0) for step in range(100)]
+        board.add(mirror(1, *lines))
+    fast = len(drawn(mirror.tensorboard))
+    assert 2 * tensorboard.MOST_POINTS <= fast <= 3.2 * tensorboard.MOST_POINTS
+    for answer in range(50):
+        now += 1.0
+        board.add(mirror(1, *(metric(30_000 + 100 * answer + step, loss=1.0) for step in range(100))))
+    board.close()
+    assert len(drawn(mirror.tensorboard)) == fast + 5000
