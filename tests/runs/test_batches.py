@@ -27,7 +27,11 @@ def test_items_are_spread_over_hosts_and_each_ends_once(made):
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
-    ("transition", "count", "hosts"), [*((n, 1, ["gone", "A"]) for n in range(1, 8)), (4, 3, ["A", "local"])]
+    ("transition", "count", "hosts"),
+    [
+        *(pytest.param(n, 1, ["gone", "A"], marks=() if n % 2 else pytest.mark.long) for n in range(1, 8)),
+        (4, 3, ["A", "local"]),
+    ],
 )
 def test_a_worker_that_is_killed_at_any_transition_begins_each_item_once(
     made, transition, count, hosts, when

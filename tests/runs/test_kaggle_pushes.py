@@ -22,7 +22,7 @@ def only_run(account):
     [
         ("lost", {}, [1]),
         ("accepted", {"status": 503}, [1]),
-        ("late", {"wait_s": 0.5}, [1]),
+        pytest.param("late", {"wait_s": 0.5}, [1], marks=pytest.mark.long),
         ("cut", {}, [2]),
         ("status", {"status": 500}, [2]),
         ("broken", {}, [2]),

@@ -241,6 +241,7 @@ def stocked(client, lab, say):
     lab.ssh("rm", "-rf", ".launch/envs")
 
 
+@pytest.mark.long  # CI trains it in an image, and makes smaller environments over SSH
 @pytest.mark.training
 def test_sft_trains_on_the_host_and_its_adapter_answers_fresh_prompts(client, stocked, copy_demo, demo):
     """The main job over SSH, in an environment that is made for it: its record's accuracy, and that of fresh prompts here."""
