@@ -30,18 +30,18 @@ def new_run_id(name: str) -> str:
 def find(word: str, runs: list[str]) -> str:
     """Return the run that a word names: `last`, the start of an id or of its last part, or the run's name.
 
-    `runs` ends with the latest. Raises UnknownNameError if no run matches, UsageError if several do: SeveralRunsError if
+    A whole id, or its whole last part, comes first. A name that is also the start of another run's id names neither: whoever
+    stops or removes a run must not hit another one. `runs` ends with the latest. Raises UnknownNameError if no run matches, UsageError if several do: SeveralRunsError if
     that is their name, of which no more can be typed.
     """
     if word == "last":
         if not runs:
             raise UnknownNameError("no runs yet\n  next   launch")
         return runs[-1]
-    matches = [run for run in runs if word and word in _prefixes(run, len(word))]
-    matches = matches or [run for run in runs if word == _name(run)]
-    exact = [run for run in matches if word in (run, run.rpartition("-")[2])]
+    exact = [run for run in runs if word in (run, run.rpartition("-")[2])]
     if len(exact) == 1:
         return exact[0]
+    matches = [run for run in runs if word and (word == _name(run) or word in _prefixes(run, len(word)))]
     if not matches:
         raise UnknownNameError(
             f"no run '{word}' here\n  look   launch ps     or on a host   launch ps --host HOST"
@@ -49,7 +49,9 @@ def find(word: str, runs: list[str]) -> str:
     if len(matches) > 1:
         if all(word == _name(run) for run in matches):
             raise SeveralRunsError(word, matches[::-1])
-        raise UsageError(f"'{word}' matches {len(matches)} runs: {', '.join(matches[:8])}\n  type more of it")
+        raise UsageError(
+            f"'{word}' matches {len(matches)} runs: {', '.join(matches[:8])}\n  type more of an id"
+        )
     return matches[0]
 
 

@@ -116,7 +116,7 @@ MISTAKES = {
     "stop live": (2, "'live' is the name of 2 runs: cccc33, bbbb22", "name one by its id"),
     "stop --now twice": (2, "'twice' is the name of 3 runs: eeee55, ffff66, dddd44", "launch stop eeee55  "),
     "attach twice": (2, "'twice' is the name of 3 runs: ffff66, eeee55, dddd44", "e.g. ffff66"),
-    "stop 261122-": (2, "'261122-' matches 2 runs", "type more of it"),
+    "stop 261122-": (2, "'261122-' matches 2 runs", "type more of an id"),
     "rerun done": (2, "its command line is not on record here", "launch resume aaaa11"),
     "rm last": (2, "name it, or add --yes", "launch rm cccc33"),
     "stop last": (2, "name it, or add --yes", "launch stop cccc33"),

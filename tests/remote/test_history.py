@@ -166,6 +166,8 @@ def test_a_choice_is_made_before_anything_is_read(history, opened):
     word = ids[5].rpartition("-")[2][:5]
     assert [line["run"] for line in listed(root, like=word)] == [ids[5]]
     assert {line["run"] for line in listed(root, like=ids[9])} == {ids[9]}
+    name = ids[9].partition("-")[2].rpartition("-")[0]
+    assert ids[9] in {line["run"] for line in listed(root, like=name)}
     del opened[:]
     assert [line["run"] for line in listed(root, most=20)] == ids[:20]
     assert len({run for run in ids if opened.of(run)}) <= 20 + run_lines.GROUP

@@ -565,6 +565,16 @@ def test_a_name_of_several_runs_gives_their_last_parts():
     assert "type more" not in str(caught.value)
 
 
+@pytest.mark.parametrize("word", ["dn", "82"])
+def test_a_name_that_is_the_start_of_another_run_means_neither(word):
+    """`launch stop --now` would end a run that nobody meant."""
+    runs = [f"261126-c1-{word}5gaa", f"261126-{word}-8ah3v9"]
+    with pytest.raises(UsageError, match=f"'{word}' matches 2 runs: {', '.join(runs)}"):
+        find(word, runs)
+    assert find("8ah3v9", runs) == runs[1]
+    assert find(word, runs[1:]) == runs[1]
+
+
 def test_whole_letters_beat_a_longer_id_that_begins_with_them():
     """An id that is written out is that run, though another one begins with it."""
     assert find("0101-a-bbbb", ["0101-a-bbbb", "0101-a-bbbb-cccc"]) == "0101-a-bbbb"

@@ -18,7 +18,7 @@ _TOO_LONG = {UNREADABLE: "what its record says is too long to list"}
 
 
 class Choice(NamedTuple):
-    """Which runs: those `like` the start of an id or of its last part, in one of these states, the newest `most`."""
+    """Which runs: those `like` the start of an id or of its last part, or of that name, in one of these states, the newest `most`."""
 
     like: Optional[str] = None
     states: Optional[List[str]] = None
@@ -72,10 +72,15 @@ def _names(folder: str, choice: Choice) -> List[str]:
         return []
     like = choice.like
     if like is not None:
-        names = [name for name in names if name.startswith(like) or name.rpartition("-")[2].startswith(like)]
+        names = [name for name in names if _is_like(name, like)]
     if choice.most is None:
         return sorted(names, reverse=True)
     return sorted(names, key=lambda name: (_made(os.path.join(folder, name)), name), reverse=True)
+
+
+def _is_like(run: str, like: str) -> bool:
+    front, _, last = run.rpartition("-")
+    return run.startswith(like) or last.startswith(like) or front.partition("-")[2] == like
 
 
 def _made(path: str) -> float:
