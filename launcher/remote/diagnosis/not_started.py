@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from typing import Iterator, Optional
+from typing import Iterator, NamedTuple, Optional
 
 from .particulars import Words
 
@@ -41,26 +41,36 @@ def words_of_start(program: str, error: OSError, code: str, path: str) -> Words:
     )
 
 
-def words_of_image(log: str) -> Optional[Words]:
-    """Return why Apptainer could not start a command in its image, by the last line that it printed; None if there is none."""
+class ImageRefusal(NamedTuple):
+    """Why Apptainer could not start a command in its image. `is_certain`: another attempt would end the same way."""
+
+    words: Words
+    is_certain: bool
+
+
+def refusal_of_image(log: str) -> Optional[ImageRefusal]:
+    """Return why Apptainer could not start a command, by the last line that it printed; None if it printed none."""
     said = _FATAL.findall(log)
     if not said:
         return None
     missing = _MISSING.match(said[-1])
     if missing is not None:
-        return Words(
+        words = Words(
             "the image has no program '%s'" % missing[1],
-            "name an image or a program that has it; python is the image's own python3, from 3.8 on",
+            "name a program that it has, or an image that has it; python is the image's own python3, from 3.8 on",
         )
+        return ImageRefusal(words, is_certain=True)
     if "could not open image" in said[-1]:
-        return Words(
+        words = Words(
             "the node cannot open the image",
             "image is the path of a file or folder that all nodes see, or a registry's name   docker://ORG/NAME:TAG",
         )
-    return Words(
+        return ImageRefusal(words, is_certain=True)
+    words = Words(
         "%s could not start the command in the image" % CONTAINERS,
         "the line is %s's own; on a node   %s exec IMAGE python3 --version" % (CONTAINERS, CONTAINERS),
     )
+    return ImageRefusal(words, is_certain=False)
 
 
 def _words_of_name(program: str, path: str) -> Words:

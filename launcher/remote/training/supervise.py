@@ -388,10 +388,13 @@ class Supervisor:
 
             failure = failure._replace(others=card_admission.others(self.run, self.cards))
         if failure.name == "unknown" and outcome.code == NOT_BEGUN and has_image(self.plan):
-            from ..diagnosis.not_started import words_of_image
+            from ..diagnosis.not_started import refusal_of_image
 
-            words = words_of_image(log.decode("utf-8", "replace"))
-            failure = failure if words is None else failure._replace(why=words.why, mend=words.mend)
+            refusal = refusal_of_image(log.decode("utf-8", "replace"))
+            if refusal is not None:
+                failure = failure._replace(why=refusal.words.why, mend=refusal.words.mend)
+            if refusal is not None and refusal.is_certain:
+                failure = failure._replace(name=NOT_STARTED, reason=None)
         if failure.name in ("unknown", "user-code-error"):
             from ..store import large_files
 
