@@ -1,4 +1,4 @@
-"""The words that start a job's command in an image on a cluster, by Apptainer. Pure; nothing here was run by a real Apptainer.
+"""The words that start a job's command in an image on a cluster, by Apptainer. Pure; docs/what-was-run.md says what ran it.
 
     container_words("/shared/torch.sif", has_cards=True)
     ("apptainer", "exec", "--nv", "--bind", "{root}", "--bind", "{socket}", "--pwd", "{code}", "/shared/torch.sif")

@@ -129,7 +129,8 @@ def _image(plan: Plan, asked: Submission) -> list[Finding]:
     if plan.host_environment is not None:
         message = f"{start}, and not with the Python of environment = {plan.host_environment}"
         found.append(_refusal("image-and-environment", message, "leave out one of   environment   image"))
-    message = f"{start}, which nobody has looked into; launcher was never tried with a real Apptainer"
+    untried = "; launcher was never tried with cards there (--nv)" if "--nv" in asked.container else ""
+    message = f"{start}, which nobody has looked into{untried}"
     return [*found, Finding(level="note", code="image-unknown", message=message)]
 
 

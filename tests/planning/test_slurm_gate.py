@@ -135,6 +135,8 @@ def test_what_does_not_reach_into_an_image_is_refused():
     """Packages that would be installed on the host, and a Python of the host's. What is in an image nobody knows."""
     image, lacking = "/shared/torch.sif", {"interpreter": {"path": "/usr/bin/python3", "version": "3.11.2"}}
     assert [(code, one.level) for code, one in found(image=image).items()] == [("image-unknown", "note")]
+    assert "never tried with cards there (--nv)" in found(image=image)["image-unknown"].message
+    assert "--nv" not in found("cpu", image=image)["image-unknown"].message
     against = found(image=image, needs=("torch>=2.4", "numpy"), facts=lacking)
     assert against.keys() == {"image-lacks-packages", "image-unknown"}
     assert (

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.remote.diagnosis.cause import crash
 from launcher.remote.diagnosis.diagnose import Ended, diagnose
-from launcher.remote.diagnosis.not_started import words_of_start
+from launcher.remote.diagnosis.not_started import refusal_of_image, words_of_start
 
 FRAME = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n    go()\n'
 
@@ -181,6 +181,33 @@ def test_what_a_script_said_by_sys_exit_is_the_line():
     assert (of_file.line, of_file.number, of_file.why) == (found.line, 2, found.why)
     assert crash(text, 2, None, 0).line is None
     assert crash(b"", 1, None, 0).line is None
+
+
+@pytest.mark.parametrize(
+    ("said", "why", "is_certain"),
+    [
+        (
+            'FATAL:   "python3": executable file not found in $PATH',
+            "the image has no program 'python3'",
+            True,
+        ),
+        (
+            "FATAL:   While checking container encryption: could not open image /shared/none.sif: failed to retrieve path",
+            "the node cannot open the image",
+            True,
+        ),
+        (
+            "\x1b[31mFATAL:  \x1b[0m Couldn't determine user account information: user: unknown userid 20001",
+            "apptainer could not start the command in the image",
+            False,
+        ),
+        ("INFO:    fuse2fs not found, will not be able to mount EXT3 filesystems", None, None),
+    ],
+)
+def test_what_apptainer_says_of_an_image_that_it_cannot_start_is_said_again(said, why, is_certain):
+    """Lines of Apptainer 1.4.5; a script's own line before does not count."""
+    refusal = refusal_of_image(f"FATAL: of the script\n{said}\n" if why else f"{said}\n")
+    assert (refusal and (refusal.words.why, refusal.is_certain)) == (why and (why, is_certain))
 
 
 def test_a_command_that_cannot_be_started_says_what_to_type(tmp_path):

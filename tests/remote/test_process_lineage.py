@@ -174,6 +174,32 @@ def test_what_a_subreaper_has_adopted_is_still_the_runs(tmp_path):
             os.kill(int(left), signal.SIGKILL)
 
 
+@pytest.mark.parametrize(
+    ("said", "is_ours"),
+    [
+        (
+            {"ENGINE_CONFIG1": '{"env":["A=\\"","LAUNCH_TO', "ENGINE_CONFIG2": 'KEN=TOKEN","B=1"]}'},
+            True,
+        ),
+        ({"ENGINE_CONFIG1": '{"env":["LAUNCH_TOKEN=\\q"]}'}, False),
+        ({}, False),
+    ],
+)
+def test_what_waits_for_a_container_is_the_runs_as_its_command_is(tmp_path, said, is_ours):
+    """Apptainer's parent has the variables in what it was told, by 1.4.5 in pieces, and only there. Its agent is killed, and init has it."""
+    token = f"in <{tmp_path.name}> & out"
+    escaped = token.replace("<", r"\u003c").replace("&", r"\u0026")
+    told = {name: text.replace('TOKEN"', f'{escaped}"') for name, text in said.items()}
+    words = ["sh", "-c", f"LAUNCH_TOKEN='{token}' sleep 1000 & wait"]
+    parent = orphan(words, {"PATH": os.environ["PATH"], **told}, tmp_path / "output")
+    (child,) = until(lambda: [one for one in process.descendants(parent) if one.name == "sleep"], "it")
+    try:
+        found = {one.pid for one in bearers.with_token(token)}
+        assert found == ({parent, child.pid} if is_ours else set())
+    finally:
+        os.kill(child.pid, signal.SIGKILL)  # the shell ends with it
+
+
 TMUX = """
 import subprocess
 subprocess.run(["tmux", "-f", "/dev/null", "new-session", "-d", "sleep 1000"], check=True)

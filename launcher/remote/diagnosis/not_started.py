@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 import os
-from typing import Iterator
+import re
+from typing import Iterator, NamedTuple, Optional
 
 from .particulars import Words
 
 CONTAINERS = "apptainer"
 """Starts the command of a run in an image of its cluster."""
+_FATAL = re.compile(r"^(?:\x1b\[\d+m)?FATAL: *(?:\x1b\[0m)? *(\S.*)", re.MULTILINE)
+_MISSING = re.compile(r"\"(.+)\": executable file not found in \$PATH")
 _CLOSE = 0.7
 """How alike two names must be, from 0 to 1, for one to be proposed for the other: `pyhton` and `python` are at 0.83."""
 
@@ -36,6 +39,38 @@ def words_of_start(program: str, error: OSError, code: str, path: str) -> Words:
         "the first line of '%s' names an interpreter that the host does not have: %s" % (program, first),
         "name one that it has: python %s, or write   #!/usr/bin/env python3   there" % program,
     )
+
+
+class ImageRefusal(NamedTuple):
+    """Why Apptainer could not start a command in its image. `is_certain`: another attempt would end the same way."""
+
+    words: Words
+    is_certain: bool
+
+
+def refusal_of_image(log: str) -> Optional[ImageRefusal]:
+    """Return why Apptainer could not start a command, by the last line that it printed; None if it printed none."""
+    said = _FATAL.findall(log)
+    if not said:
+        return None
+    missing = _MISSING.match(said[-1])
+    if missing is not None:
+        words = Words(
+            "the image has no program '%s'" % missing[1],
+            "name a program that it has, or an image that has it; python is the image's own python3, from 3.8 on",
+        )
+        return ImageRefusal(words, is_certain=True)
+    if "could not open image" in said[-1]:
+        words = Words(
+            "the node cannot open the image",
+            "image is the path of a file or folder that all nodes see, or a registry's name   docker://ORG/NAME:TAG",
+        )
+        return ImageRefusal(words, is_certain=True)
+    words = Words(
+        "%s could not start the command in the image" % CONTAINERS,
+        "the line is %s's own; on a node   %s exec IMAGE python3 --version" % (CONTAINERS, CONTAINERS),
+    )
+    return ImageRefusal(words, is_certain=False)
 
 
 def _words_of_name(program: str, path: str) -> Words:

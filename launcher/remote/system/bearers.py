@@ -5,10 +5,12 @@ On other systems than Linux no variables can be read.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 from functools import partial
-from typing import Callable, Collection, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import deadline, process, process_lineage
 from .process_lineage import ProcessEntry
@@ -22,6 +24,8 @@ OF_KEEPER = "LAUNCH_KEEPER"
 """In the variables of a keeper and its agent, and of nothing that a run starts."""
 OF_ADOPTER = "LAUNCH_ADOPTER"
 """The pid and the start of the process that adopts the orphans of a run, as `pid.start`."""
+_ENGINE = b"ENGINE_CONFIG%d"
+_HANDED_IN = re.compile(rb'"(LAUNCH_[A-Z_]+)=((?:[^"\\]|\\.)*)"')
 SILENCE_S = 0.5
 MOST_LOOKS = 5
 
@@ -71,6 +75,7 @@ def _entry(found: process.Process, variable: str) -> ProcessEntry:
             with open("/proc/%d/environ" % found.pid, "rb") as file:
                 pairs = [text.partition(b"=") for text in file.read().split(b"\0")]
                 variables = {name: value for name, _, value in reversed(pairs)}  # the first of a name counts
+                variables = {**_handed_in(variables), **variables}
         except OSError:  # another user's, or it has ended: nothing proves that it is ours
             pass
     return _without_variables(found)._replace(
@@ -82,6 +87,22 @@ def _entry(found: process.Process, variable: str) -> ProcessEntry:
         adopter=_adopter(variables.get(OF_ADOPTER.encode(), b"")),
         server=process.server_of(found),
     )
+
+
+def _handed_in(variables: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
+    """Return our variables of what runs in a container of Apptainer, if this is the process that waits for it.
+
+    That one has none of its own any more: the command would look as if it had been handed over to it.
+    """
+    engine, number = b"", 1
+    while _ENGINE % number in variables:
+        engine += variables[_ENGINE % number]
+        number += 1
+    found = {}
+    for name, text in _HANDED_IN.findall(engine):
+        with contextlib.suppress(ValueError):  # not Apptainer's, or of bytes that JSON cannot hold
+            found[name] = os.fsencode(json.loads(b'"%s"' % text))
+    return found
 
 
 def _last_number(text: bytes) -> Optional[int]:

@@ -11,6 +11,11 @@ PYTHON = "python3"
 """The interpreter of a command in an image: the image's own."""
 
 
+def has_image(plan: Dict[str, Any]) -> bool:
+    """Whether the command of a run is started in an image of its cluster."""
+    return bool((plan.get("slurm") or {}).get("container"))
+
+
 def words_of(run: Run, plan: Dict[str, Any], socket: str) -> List[str]:
     """Return what the command of a run begins with on this node, none without an image; `socket` is the path of the workers' socket."""
     places = {"{root}": run.root, "{socket}": os.path.dirname(socket), "{code}": str(run.code)}

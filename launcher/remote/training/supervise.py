@@ -27,7 +27,7 @@ from ..system import oom
 from .account import Account
 from .attempt_record import Basis, compose
 from .command_watch import Running
-from .container_words import PYTHON, words_of
+from .container_words import PYTHON, has_image, words_of
 from .fence import Fence
 from .history import describe_previous, read_history, taken_knobs
 from .hook_parts import hook_parts, imitates_card
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 RESTART = 75
 NOT_STARTED = "command-not-found"
+NOT_BEGUN = 255
+"""The exit status of Apptainer where it could not start the command in the image."""
 SUPERSEDED = "superseded"
 NO_ROOM_S = 1.0
 NOT_RESTARTABLE = {
@@ -292,7 +294,14 @@ class Supervisor:
         )
         before = words_of(run, self.plan, socket_path)
         words = [*before, *native_command(words, PYTHON if before else interpreter_of(runtime), ranks)]
-        return Start(words, run.code, variables, ranks, may_dump=not self.secrets)
+        return Start(
+            words,
+            run.code,
+            variables,
+            ranks,
+            may_dump=not self.secrets,
+            is_in_image=has_image(self.plan),
+        )
 
     def _begin(self, start: Start) -> Command:
         """Start the command. Raises OSError."""
@@ -378,6 +387,14 @@ class Supervisor:
             from . import card_admission
 
             failure = failure._replace(others=card_admission.others(self.run, self.cards))
+        if failure.name == "unknown" and outcome.code == NOT_BEGUN and has_image(self.plan):
+            from ..diagnosis.not_started import refusal_of_image
+
+            refusal = refusal_of_image(log.decode("utf-8", "replace"))
+            if refusal is not None:
+                failure = failure._replace(why=refusal.words.why, mend=refusal.words.mend)
+            if refusal is not None and refusal.is_certain:
+                failure = failure._replace(name=NOT_STARTED, reason=None)
         if failure.name in ("unknown", "user-code-error"):
             from ..store import large_files
 

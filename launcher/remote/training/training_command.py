@@ -9,7 +9,7 @@ import subprocess
 from typing import IO, Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Union
 
 from ..diagnosis.remedy import Failure
-from ..system import process
+from ..system import bearers, process
 from ..system.attending import reap
 from ..system.core_limit import login_limit
 from ..system.login_umask import login_umask
@@ -38,7 +38,7 @@ class FromNodes(NamedTuple):
 class Start(NamedTuple):
     """What a command is started with: its words, its folder, its variables, and the number of its ranks.
 
-    `may_dump`: a crash leaves a core dump if the login's limit allows it.
+    `may_dump`: a crash leaves a core dump if the login's limit allows it. `is_in_image`: the words begin with Apptainer's.
     """
 
     words: List[str]
@@ -46,6 +46,7 @@ class Start(NamedTuple):
     variables: Mapping[str, Union[str, bytes]]
     ranks: int
     may_dump: bool = False
+    is_in_image: bool = False
 
 
 class Command:
@@ -56,6 +57,7 @@ class Command:
     ) -> None:
         """Start it. Raises OSError if it cannot be started."""
         self._ranks = start.ranks
+        self._is_in_image = start.is_in_image
         with login_umask(), login_limit() if start.may_dump else contextlib.nullcontext():
             self._child = subprocess.Popen(
                 start.words,
@@ -91,13 +93,24 @@ class Command:
         leader = process.find(self.pid)
         targets = [leader] if leader is not None else []
         if number == signal.SIGTERM and self._ranks > 1:
-            ranks = [child for child in process.descendants(self.pid) if child.parent == self.pid]
+            ranks = _children(self._inside) if self._is_in_image else _children(self.pid)
             targets = [rank for rank in ranks if process.catches(rank.pid, number)] or targets
         return [
             dict(target.proof("child"), signal=int(number))
             for target in targets
             if process.send(target, number)
         ]
+
+    @property
+    def _inside(self) -> Optional[int]:
+        """The pid of what Apptainer has started in the image, None if it is not there.
+
+        Its other children give the image, such as squashfuse_ll: they have no variables of the run, and a SIGTERM to them
+        takes the image away.
+        """
+        children = _children(self.pid)
+        entries = bearers.read_entries(children, [child.pid for child in children if child.letter == "D"])
+        return next((entry.pid for entry in entries if entry.token is not None), None)
 
     # what a command that runs on several nodes answers for itself
 
@@ -116,6 +129,10 @@ class Command:
     def ask_for_stacks(self, spared: Collection[int]) -> List[Dict[str, Any]]:
         """Ask all processes of the command but the `spared` pids for their stacks; return what each of them waits for."""
         return ask_for_stacks(spared)
+
+
+def _children(pid: Optional[int]) -> List[process.Process]:
+    return [] if pid is None else [child for child in process.descendants(pid) if child.parent == pid]
 
 
 class Leftovers(NamedTuple):
