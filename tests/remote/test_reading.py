@@ -4,7 +4,9 @@ import json
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from testbed.client import channel_to
@@ -12,6 +14,7 @@ from testbed.toy import recorded_run
 
 from launcher.errors import AgentError
 from launcher.hosts.run_reading import answers
+from launcher.remote.record.rundir import Run
 from launcher.remote.serving import cursors
 from launcher.remote.serving.client_connection import ClientConnection
 from launcher.remote.serving.cursors import MAX_BYTES
@@ -244,3 +247,35 @@ def test_the_sizes_that_were_waited_for_are_not_kept_for_ever(tmp_path, monkeypa
         path.write_text("x")
         cursors._await_size(str(path), 1)
     assert list(cursors._awaited) == [str(tmp_path / f"{number}.log") for number in (7, 8, 9)]
+
+
+def test_a_folder_that_another_one_follows_is_sent_whole_by_a_disk_that_shows_it_late(tmp_path, monkeypatch):
+    """The client asks for it no more. Its last lines say why an attempt failed."""
+    monkeypatch.setattr(cursors, "fate_of", lambda _run: SimpleNamespace(writes_afar=True))
+    run = Run(str(tmp_path / "runs" / "261126-a-aaaaaa"))
+    for number in (1, 2):
+        folder = Path(run.folder(number).path)
+        folder.mkdir(parents=True)
+        (folder / "attempt.json").write_text("{}")
+        (folder / "log.txt").write_text("begins\n")
+    first = Path(run.folder(1).path)
+    (first / "state.json").write_text('{"version": 1, "state": "running", "time": 1.0}')
+
+    def arrive():
+        state = '{"version": 1, "state": "resuming", "time": 2.0, "sizes": {"log.txt": 12}}'
+        time.sleep(0.3)
+        (first / "state.json").write_text(state)
+        time.sleep(0.3)
+        (first / "log.txt").write_text("begins\nends\n")
+
+    with ThreadPoolExecutor() as pool:
+        pool.submit(arrive)
+        answer, data = cursors.read(run, {"plan": True})
+    (log,) = [part for part in answer["parts"] if part["path"] == "0001/log.txt"]
+    assert log["size"] == 12
+    assert b"begins\nends\n" in data
+    os.utime(run.folder(2).attempt, (1, 1))  # long ago, an agent was killed that left no sizes
+    (first / "state.json").write_text('{"version": 1, "state": "running", "time": 1.0}')
+    before = time.monotonic()
+    cursors.read(run, {"plan": True})
+    assert time.monotonic() - before < 1.0

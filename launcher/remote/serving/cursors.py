@@ -18,7 +18,7 @@ from typing import Any
 from ..fate.run_state import fate_of, state_of
 from ..fate.trouble import trouble_of
 from ..record.record_shape import MOST_BYTES
-from ..record.rundir import GROWING_FILES, SMALL_FILES, Run
+from ..record.rundir import GROWING_FILES, SMALL_FILES, Folder, Run
 from ..record.safe_open import UnreadableError, open_regular, read_regular, status_of
 
 TAIL = 4096
@@ -45,17 +45,21 @@ def read(run: Run, args: dict[str, Any], room: int = MAX_BYTES) -> tuple[dict[st
     state = state_of(run)
     state = {**state, "trouble": trouble_of(run, state)}
     is_afar = fate_of(run).writes_afar
-    sizes = state.pop("sizes", None) or {}
+    last_sizes = state.pop("sizes", None) or {}
     numbers = run.numbers()  # once, before the files: a folder that appears meanwhile is the next answer's
     cursors = args.get("cursors") or {}
     parts: list[dict[str, Any]] = []
     pieces: list[bytes] = []
     if args.get("plan") is not True:
         room -= _whole(run.plan, "plan.json", None, parts, pieces)
-    for number in numbers:
+    for place, number in enumerate(numbers):
         if number < int(args.get("from", 0)):
             continue
         leader = run.folder(number)
+        if number == numbers[-1]:
+            sizes = last_sizes
+        else:
+            sizes = _sizes_before(leader, run.folder(numbers[place + 1])) if is_afar else {}
         for folder in (leader, *leader.nodes()):
             prefix = os.path.relpath(folder.path, run.record)
             for name in SMALL_FILES:
@@ -66,7 +70,7 @@ def read(run: Run, args: dict[str, Any], room: int = MAX_BYTES) -> tuple[dict[st
                 key = "%s/%s" % (prefix, name)
                 if room > 0:
                     path, cursor = folder.path.below(name), cursors.get(key)
-                    if is_afar and folder is leader and number == numbers[-1]:
+                    if is_afar and folder is leader:
                         _expire(path)
                         _await_size(path, sizes.get(name))
                     room -= _growth(path, key, cursor, room, parts, pieces)
@@ -136,6 +140,25 @@ def _expire(path: str) -> None:
     known = _looks.get(path)
     if known is not None and known[1] == math.inf:
         _looks[path] = (known[0], time.time() + AGAIN_S)
+
+
+def _sizes_before(folder: Folder, following: Folder) -> dict[str, Any]:
+    """Return how long the files of a folder are by the one who ended it, if the next folder has just begun.
+
+    The client will not ask for this folder again, and a shared disk may still show it as it was: even its state. An agent that
+    was killed has left no sizes.
+    """
+    try:
+        age_s = time.time() - os.lstat(following.attempt).st_mtime
+    except FileNotFoundError:
+        age_s = 0.0
+    deadline = time.monotonic() + LATE_S
+    while age_s < LATE_S and time.monotonic() < deadline:
+        sizes = folder.read_state().get("sizes")
+        if isinstance(sizes, dict):
+            return sizes
+        time.sleep(LOOK_S)
+    return {}
 
 
 def _await_size(path: str, size: Any) -> None:
