@@ -23,7 +23,7 @@ from launcher.cli.say import say
 from launcher.cli.silence import QUIET_S, Silence
 from launcher.errors import HostError
 from launcher.runs import evidence
-from launcher.runs.curves import numbers, points
+from launcher.runs.curves import points
 from launcher.runs.meter import Moved
 from launcher.runs.mirror import News
 from launcher.runs.printed_lines import Printed
@@ -152,7 +152,6 @@ class PlainView:
         """Remember where a run is now: its history is read next."""
         self.plan = plan
         self.progress = Progress(summary.run, plan.steps or summary.steps)
-        self.progress.hold(summary.step, numbers({"loss": summary.loss}))
         self.progress.attempt = summary.attempt
 
     def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
@@ -308,7 +307,7 @@ class PlainView:
         """Return the step of a metric, or its time if the log gave no step."""
         if event.step is None:
             return f"at {time.strftime('%H:%M:%S', time.localtime(event.time)):>11}"
-        return f"step {self.progress.where():>9}"
+        return f"step {self.progress.place(event.step):>9}"
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:
         """Show that the link is lost, and again if it stays so."""

@@ -142,7 +142,11 @@ class Progress:
 
     def where(self) -> str:
         """Return the step, and the number of steps if known: 412/900."""
-        return "-" if self.step is None else f"{self.step}/{self.steps}" if self.steps else str(self.step)
+        return "-" if self.step is None else self.place(self.step)
+
+    def place(self, step: int) -> str:
+        """Return any step of the run in the same way."""
+        return f"{step}/{self.steps}" if self.steps else str(step)
 
 
 def count(value: object) -> int | None:

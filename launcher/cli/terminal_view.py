@@ -21,6 +21,7 @@ from launcher.cli.silence import QUIET_S
 from launcher.cli.thinning import Thinning
 from launcher.cli.wrapping import wrapped_lines
 from launcher.errors import HostError
+from launcher.runs.curves import numbers
 from launcher.runs.mirror import News
 from launcher.runs.printed_lines import Printed
 from launcher.runs.view import Result
@@ -93,6 +94,7 @@ class TerminalView(PlainView):
     def ahead(self, summary: Summary, plan: PlanSummary) -> None:
         """Begin the live region with where a run is now."""
         super().ahead(summary, plan)
+        self.progress.hold(summary.step, numbers({"loss": summary.loss}))
         self._draw()
 
     def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:

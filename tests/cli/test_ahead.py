@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
+from launcher.cli.plain_view import PlainView
 from launcher.cli.terminal_view import TerminalView
 from launcher.runs.mirror import Mirror, News
 from launcher.runs.recovering import Outcome, show_and_recover
@@ -74,3 +75,18 @@ def test_attach_shows_a_live_run_before_its_history_is_asked_for(tmp_path):
     view = SimpleNamespace(ahead=lambda summary, _plan: asked.append(f"shown at {summary.step}"))
     assert show_and_recover(desk, Mirror(RUN, tmp_path), view) == Outcome.NOTHING_TO_DO
     assert asked == ["summary", "shown at 900000"]
+
+
+def test_without_a_bar_each_line_has_its_own_step(capsys):
+    """In a pipe there is nothing to hold: the lines of the history come first."""
+    view = PlainView()
+    view.ahead(NOW, PlanSummary())
+    view.begin(RUN, PlanSummary(steps=1_000_000), [])
+    view.news(news(metric(1, 2.0), metric(2, 1.5), is_full=True))
+    view.news(news(metric(900_001, 0.125), is_full=False))
+    shown = [line.split()[1:4] for line in capsys.readouterr().err.splitlines()]
+    assert shown == [
+        ["1/1000000", "loss", "2"],
+        ["2/1000000", "loss", "1.5"],
+        ["900001/1000000", "loss", "0.125"],
+    ]
