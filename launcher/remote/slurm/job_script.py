@@ -91,6 +91,10 @@ class _Signals:
         self.is_told = False
         """The script was told that time is nearly up, or that there is a wish."""
 
+    def has_any(self) -> bool:
+        """Whether either has come."""
+        return self.is_over or self.is_told
+
     def pause(self, seconds: float) -> None:
         """Wait, but not on once the job ends."""
         deadline = time.monotonic() + seconds
@@ -136,11 +140,21 @@ class _Keeping:
         """Start the run's agent until none is needed."""
         if not self._has_its_card():
             return 0
+        code = self._keep_agents()
+        if code == RESTART and self._signals.is_over:
+            self._note_end()
+        return code
+
+    def _keep_agents(self) -> int:
         seen: Optional[Dict[str, Any]] = None
+        is_first = True
         failures = 0
         while not self._signals.is_over and os.path.exists(self._run.plan):
-            if not self._end_members():
-                return 1
+            # Slurm has ended all steps before it started the job again.
+            ended = None if is_first else self._ended_beside_members()
+            if ended is not None:
+                return ended
+            is_first = False
             began_s, said_before = time.monotonic(), size_of(self._run.slurm_log)
             code = self._run_agent(seen)
             if code == 0:
@@ -156,11 +170,9 @@ class _Keeping:
                 return 1
             words = tail_of(self._run.slurm_log, said_before)
             # No grace: nobody records its steps.
-            ended = contact.end_leftovers(self._run, 0.0)
-            seen = {"keeper": {"exit": code, "signal": None, "ended": ended, "said": words}}
+            proofs = contact.end_leftovers(self._run, 0.0)
+            seen = {"keeper": {"exit": code, "signal": None, "ended": proofs, "said": words}}
             pause(back_off_s(failures), self._run, lambda: self._signals.is_over)
-        if self._signals.is_over:
-            self._note_end()
         return RESTART
 
     def _note_end(self) -> None:
@@ -210,6 +222,22 @@ class _Keeping:
                 passed.append(due)
         return step.returncode if step.returncode >= 0 else 128 - step.returncode
 
+    def _ended_beside_members(self) -> Optional[int]:
+        """End the members that an earlier agent has left; return the job's exit status if it ends first, None if an agent may start.
+
+        A wish to stop ends the run without another agent: the job ends, and with it what is left of them.
+        """
+        while not self._end_members():
+            if self._signals.is_over:
+                return RESTART
+            if self._run.read_wish() != "run":
+                return 0
+            if not self._signals.is_told:
+                return 1
+            if self._is_over_for_us():
+                return RESTART
+        return None
+
     def _end_members(self) -> bool:
         """End the members that an earlier agent has left on any node of this job; return whether another agent may start.
 
@@ -220,9 +248,7 @@ class _Keeping:
             return True
         began_s = time.monotonic()
         said = ""
-        while not self._signals.is_over and (
-            left := slurm_submission.end_steps(self._job, slurm_jobs.MEMBERS)
-        ):
+        while left := slurm_submission.end_steps(self._job, slurm_jobs.MEMBERS):
             waited_s = time.monotonic() - began_s
             if waited_s > MEMBERS_S:
                 _say("the job ends, because no agent may start in it: %s" % left)
@@ -230,8 +256,10 @@ class _Keeping:
             if waited_s > LOOK_S and left != said:
                 _say("no agent starts yet: %s" % left)
                 said = left
-            self._signals.pause(LOOK_S if said else TURN_S)
-        return True
+            pause(LOOK_S if said else TURN_S, self._run, self._signals.has_any)
+            if self._signals.has_any() or self._run.read_wish() != "run":
+                return False
+        return not self._signals.is_over
 
     def _signal_agent(self, number: int) -> bool:
         """Signal the agent, which is on this node; return whether it is there."""

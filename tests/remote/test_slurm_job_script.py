@@ -1,0 +1,139 @@
+"""The script of a job on two nodes whose agent has died: no other starts while something is left of it, nor once the job is over.
+
+Slurm's programs are stand-ins that a test writes; `srun` is the agent, and notes each start.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from testbed.client import until
+
+from launcher.hosts.agent_file import agent_file
+from launcher.remote.record.rundir import Run
+
+LEFT = "echo '7.1|launch-members'"
+SILENT = "echo 'squeue: error: this node may not ask' >&2; exit 1"
+
+
+class Script:
+    """The script of a run's job, as Slurm starts it."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.run = Run(str(folder / "root" / "runs" / "261126-nodes-aaaaaa"))
+        self.run.make()
+        Path(self.run.plan).write_text(json.dumps({"nodes": ["node1", "node2"]}))
+        Path(self.run.slurm).write_text(json.dumps({"version": 1, "jobs": ["7"], "asked": None}))
+        (folder / "agent.pyz").write_bytes(agent_file().data)
+        self.put("srun", "exit 9")
+        self.put("scancel", "")
+        self.put("scontrol", "")
+        self.process = None
+
+    def put(self, program, script):
+        """Write a program, which notes that it was asked; the one before it is replaced in one step."""
+        (self.folder / "programs").mkdir(exist_ok=True)
+        path = self.folder / "programs" / program
+        new = path.with_suffix(".new")
+        new.write_text(f'#!/bin/sh\necho "$*" >>{path}.asked\n{script}\n')
+        new.chmod(0o755)
+        new.rename(path)
+
+    def asked(self, program):
+        """What a program was asked, in its order."""
+        path = self.folder / "programs" / f"{program}.asked"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def start(self):
+        """Start it."""
+        variables = {
+            "SLURM_JOB_ID": "7",
+            "SLURM_CLUSTER_NAME": "testbed",
+            "PATH": f"{self.folder}/programs:/usr/bin:/bin",
+        }
+        with (self.folder / "slurm.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", str(self.folder / "agent.pyz"), "job", self.run.path],
+                env={**os.environ, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def until_it_waits(self):
+        """Start it, and wait until it has asked twice for what its first agent has left."""
+        self.start()
+        until(lambda: len(self.asked("squeue")) >= 2, "a question about the members")
+        assert len(self.asked("srun")) == 1
+
+    def said(self):
+        """What it has printed."""
+        return (self.folder / "slurm.log").read_text()
+
+
+@pytest.fixture
+def script(tmp_path):
+    """The script of a run that nobody has started yet; it is ended afterwards."""
+    made = Script(tmp_path)
+    yield made
+    if made.process is not None and made.process.poll() is None:
+        made.process.kill()
+        made.process.wait()
+
+
+@pytest.mark.parametrize("answer", [LEFT, SILENT])
+def test_no_agent_starts_once_the_job_is_over(script, answer):
+    """As by a preemption while a stopped member is left: two trainers of one rank would run on through the grace."""
+    script.put("squeue", answer)
+    script.until_it_waits()
+    script.process.send_signal(signal.SIGTERM)
+    assert script.process.wait(timeout=20) != 0
+    assert len(script.asked("srun")) == 1, script.said()
+
+
+def test_an_agent_starts_once_the_members_of_the_one_before_have_ended(script):
+    """What is left of them is killed, by the number of its step."""
+    script.put("squeue", LEFT)
+    script.until_it_waits()
+    assert "--signal=KILL 7.1" in script.asked("scancel")
+    script.put("srun", "exit 0")
+    script.put("squeue", "echo '7.batch|batch'")
+    assert script.process.wait(timeout=20) == 0
+    assert len(script.asked("srun")) == 2
+
+
+def test_nothing_is_asked_before_the_first_agent(script):
+    """A node where `squeue` does not answer would never begin: it has no members of an earlier agent."""
+    script.put("squeue", SILENT)
+    script.put("srun", "exit 0")
+    script.start()
+    assert script.process.wait(timeout=20) == 0
+    assert (len(script.asked("srun")), script.asked("squeue")) == (1, [])
+
+
+@pytest.mark.parametrize("answer", [LEFT, SILENT])
+def test_a_wish_to_stop_ends_the_wait_for_members(script, answer):
+    """Nobody is there to save anything: the run has ended by its wish, and its job's end is that of its members."""
+    script.put("squeue", answer)
+    script.until_it_waits()
+    script.run.write_wish("stop")
+    script.process.send_signal(signal.SIGUSR1)
+    assert script.process.wait(timeout=10) == 0
+    assert len(script.asked("srun")) == 1
+
+
+def test_a_job_whose_time_is_nearly_up_while_members_are_left_is_started_again(script):
+    """By Slurm, which ends them before."""
+    script.put("squeue", LEFT)
+    script.until_it_waits()
+    script.process.send_signal(signal.SIGUSR1)
+    until(lambda: "requeue 7" in script.asked("scontrol"), "the requeue")
+    assert script.process.poll() is None  # one that ended early would count as failed
+    script.process.send_signal(signal.SIGTERM)
+    assert script.process.wait(timeout=20) != 0
+    assert len(script.asked("srun")) == 1
