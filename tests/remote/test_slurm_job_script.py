@@ -23,8 +23,10 @@ SILENT = "echo 'squeue: error: this node may not ask' >&2; exit 1"
 class Script:
     """The script of a run's job, as Slurm starts it."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, programs):
         self.folder = folder
+        self.asked = programs.asked
+        self.put = programs.put
         self.run = Run(str(folder / "root" / "runs" / "261126-nodes-aaaaaa"))
         self.run.make()
         Path(self.run.plan).write_text(json.dumps({"nodes": ["node1", "node2"]}))
@@ -35,27 +37,9 @@ class Script:
         self.put("scontrol", "")
         self.process = None
 
-    def put(self, program, script):
-        """Write a program, which notes that it was asked; the one before it is replaced in one step."""
-        (self.folder / "programs").mkdir(exist_ok=True)
-        path = self.folder / "programs" / program
-        new = path.with_suffix(".new")
-        new.write_text(f'#!/bin/sh\necho "$*" >>{path}.asked\n{script}\n')
-        new.chmod(0o755)
-        new.rename(path)
-
-    def asked(self, program):
-        """What a program was asked, in its order."""
-        path = self.folder / "programs" / f"{program}.asked"
-        return path.read_text().splitlines() if path.exists() else []
-
     def start(self):
         """Start it."""
-        variables = {
-            "SLURM_JOB_ID": "7",
-            "SLURM_CLUSTER_NAME": "testbed",
-            "PATH": f"{self.folder}/programs:/usr/bin:/bin",
-        }
+        variables = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "testbed"}
         with (self.folder / "slurm.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", str(self.folder / "agent.pyz"), "job", self.run.path],
@@ -77,9 +61,9 @@ class Script:
 
 
 @pytest.fixture
-def script(tmp_path):
+def script(tmp_path, programs):
     """The script of a run that nobody has started yet; it is ended afterwards."""
-    made = Script(tmp_path)
+    made = Script(tmp_path, programs)
     yield made
     if made.process is not None and made.process.poll() is None:
         made.process.kill()

@@ -88,37 +88,19 @@ def test_a_cluster_may_hide_the_jobs_of_others(said, hides):
     assert hides_jobs(f"Prolog                  = (null)\n{said}\nProctrackType           = x\n") is hides
 
 
-@pytest.fixture
-def programs(tmp_path, monkeypatch):
-    """Programs that a test writes, each of which notes that it was asked."""
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-
-    def put(name, script):
-        path = tmp_path / name
-        path.write_text(f"#!/bin/sh\necho asked >>{tmp_path}/{name}.asked\n{script}\n")
-        path.chmod(0o755)
-
-    def asked(name):
-        path = tmp_path / f"{name}.asked"
-        return path.read_text().count("asked") if path.exists() else 0
-
-    put.asked, put.folder = asked, tmp_path
-    return put
-
-
 WAITS = [Job("7", "PENDING", "Priority"), Job("8", "PENDING", "Dependency")]
 
 
 def test_one_question_is_asked_for_all_jobs_that_wait_for_their_turn_and_none_without(programs):
     """The answer is kept for long."""
-    programs("squeue", "echo '6|batch|9|Resources'; echo '7|batch|8|Priority'")
-    programs("scontrol", f"echo '{OPEN}'")
+    programs.put("squeue", "echo '6|batch|9|Resources'; echo '7|batch|8|Priority'")
+    programs.put("scontrol", f"echo '{OPEN}'")
     turn = Turn()
     assert turn.before([Job("8", "PENDING", "BeginTime"), Job("9", "RUNNING")]) == {}
-    assert (programs.asked("squeue"), programs.asked("scontrol")) == (0, 0)
+    assert (len(programs.asked("squeue")), len(programs.asked("scontrol"))) == (0, 0)
     for _ in range(20):
         assert turn.before(WAITS) == {"7": 1}
-    assert (programs.asked("squeue"), programs.asked("scontrol")) == (1, 1)
+    assert (len(programs.asked("squeue")), len(programs.asked("scontrol"))) == (1, 1)
 
 
 @pytest.mark.parametrize("silent", ["squeue", "scontrol"])
@@ -128,7 +110,7 @@ def test_a_silent_program_delays_once_and_says_nothing(programs, monkeypatch, si
     go = f"while [ ! -e {programs.folder}/go ]; do sleep 0.05; done\n"
     said = {"squeue": "echo '6|batch|9|Resources'; echo '7|batch|8|Priority'", "scontrol": f"echo '{OPEN}'"}
     for name, script in said.items():
-        programs(name, (go if name == silent else "") + script)
+        programs.put(name, (go if name == silent else "") + script)
     turn = Turn()
     began = time.monotonic()
     for _ in range(50):
@@ -136,18 +118,18 @@ def test_a_silent_program_delays_once_and_says_nothing(programs, monkeypatch, si
     assert time.monotonic() - began < 2
     (programs.folder / "go").touch()
     until(lambda: turn.before(WAITS) == {"7": 1}, "the answer")
-    assert (programs.asked("squeue"), programs.asked("scontrol")) == (1, 1)
+    assert (len(programs.asked("squeue")), len(programs.asked("scontrol"))) == (1, 1)
 
 
 def test_a_program_that_fails_says_nothing(programs):
-    programs("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
-    programs("scontrol", f"echo '{OPEN}'")
+    programs.put("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    programs.put("scontrol", f"echo '{OPEN}'")
     assert Turn().before(WAITS) == {}
 
 
 def test_a_question_that_is_forgotten_leaves_nothing_open(programs):
     """Whoever forgets it before its answer, as each contact does, would run out of descriptors."""
-    programs("squeue", "exec sleep 60")
+    programs.put("squeue", "exec sleep 60")
     question = Question(("squeue",), 2.0, 0.1, 30.0)
     before = len(os.listdir("/proc/self/fd"))
     question.begin()

@@ -11,6 +11,9 @@ from testbed.client import until
 
 pytestmark = pytest.mark.testbed
 
+UNKNOWN = """case "$*" in *"show job"*) echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1;; esac
+exec /usr/bin/scontrol "$@\""""
+
 
 @pytest.fixture
 def hive(client, slurm_for_all):
@@ -73,13 +76,28 @@ def test_a_signal_before_the_agent(hive):
             (node.folder / "etc" / "profile.d" / "slow.sh").unlink()
 
 
+def test_a_queue_that_lacks_a_job_that_runs(hive):
+    """As by a site's own program that is behind: who follows the run, or looks at it, sees that it trains, in the same job."""
+    run = hive.start()
+    hive.trains(run)
+    job = hive.job(run)
+    with hive.cluster.logins[0].wrapped("squeue", "exit 0"):
+        assert hive.row(run)["state"] == "running"
+        follower = hive.client.start("attach", run, "--json")
+        until(lambda: '"metric"' in follower.stdout.readline(), "a step")
+        follower.terminate()
+        follower.communicate(timeout=30)
+    assert hive.jobs(run) == [(job, "RUNNING")]
+
+
 @pytest.mark.long
 def test_accounting_that_hears_of_an_end_late(hive):
     """Who follows the run hears of it too: accounting is asked again about a job that had not ended by it."""
     run = hive.start(*LATER)
     job = hive.job(run)
     login = hive.cluster.logins[0]
-    with login.wrapped("squeue", "exit 0"), login.wrapped("sacct", "cat $HOME/said"):
+    forgotten = (login.wrapped("squeue", "exit 0"), login.wrapped("scontrol", UNKNOWN))
+    with forgotten[0], forgotten[1], login.wrapped("sacct", "cat $HOME/said"):
         hive.cluster.ssh("sh", "-c", f"echo '{job}|RUNNING|0:0|None|node1' >said")
         follower = hive.client.start("attach", run, "--json")
         until(lambda: "by accounting, and not in the queue" in follower.stdout.readline(), "what sacct says")

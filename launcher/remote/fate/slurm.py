@@ -1,7 +1,8 @@
 """Runs that are jobs of a Slurm cluster: its scheduler starts them, again too, and says what became of them.
 
 A run belongs to the cluster and not to a machine: each login node may judge it, and its agent is on a compute node, whose
-processes and locks nobody sees from here. What decides is the scheduler's word, then accounting, then our own record.
+processes and locks nobody sees from here. What decides is the scheduler's word, of its queue and then of the one job, then
+accounting, then our own record.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import functools
 import os
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..record import secret
 from ..record.rundir import LIVE, RUN_ID, TERMINAL, Run
@@ -19,6 +20,7 @@ from ..system.attending import CommandError
 from . import slurm_jobs, slurm_submission
 from .fate import GONE, SILENT, Fate, Stray, Verdict
 from .slurm_jobs import Job
+from .slurm_lookup import Lookup
 from .slurm_programs import FREED, Question, SilentError, ask, cluster_name, path_of
 from .slurm_submission import Submission
 from .slurm_turn import Turn
@@ -60,6 +62,8 @@ class Slurm(Fate):
         """Ask nothing yet."""
         self._queue = Question(slurm_jobs.QUEUE, KEPT_S, WAIT_S, SILENCE_S)
         self._turn = Turn()
+        self._lookup = Lookup()
+        self._missing: Set[str] = set()
         self._history: Dict[str, _Looked] = {}
         self._accounts_silent_until_s = 0.0
         self._looked_at: Dict[str, int] = {}
@@ -74,7 +78,7 @@ class Slurm(Fate):
         return slurm_submission.read(run).job
 
     def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
-        """Ask the queue once for all runs, and accounting once for those whose jobs it has forgotten."""
+        """Ask the queue once for all runs, the controller for each job that it lacks, and accounting once for those."""
         submissions = {run.id: slurm_submission.read(run) for run in runs}
         try:
             queue = _by_id(self._queue.answer())
@@ -84,10 +88,21 @@ class Slurm(Fate):
             queued = {run.id: _own(run, queue.get(jobs[run.id] or "")) for run in runs}
         except SilentError as error:
             return {run.id: _silent(run, str(error)) for run in runs}
-        self._look_up({run.id: job for run in runs if (job := jobs[run.id]) and queued[run.id] is None})
+        missing = [run for run in runs if jobs[run.id] is not None and queued[run.id] is None]
+        self._missing.update(str(jobs[run.id]) for run in missing)
+        unsaid: Dict[str, str] = {}
+        for run in missing:
+            try:
+                queued[run.id] = self._look_beyond(run, str(jobs[run.id]))
+            except SilentError as error:
+                unsaid[run.id] = str(error)
+        unknown = [run.id for run in missing if queued[run.id] is None and run.id not in unsaid]
+        self._look_up({run: str(jobs[run]) for run in unknown})
         before = self._turn.before([job for job in queued.values() if job is not None])
         verdicts = {
-            run.id: self._verdict(run, submissions[run.id], jobs[run.id], queued[run.id], before)
+            run.id: _silent(run, unsaid[run.id])
+            if run.id in unsaid
+            else self._verdict(run, submissions[run.id], jobs[run.id], queued[run.id], before)
             for run in runs
         }
         for run in runs:
@@ -100,7 +115,9 @@ class Slurm(Fate):
         """Ask the queue again the next time."""
         del run
         self._queue.forget()
+        self._lookup.forget()
         self._history.clear()
+        self._missing.clear()
 
     def hopeless(self, run: Run) -> Optional[Tuple[str, str, Dict[str, Any]]]:
         """Do not start a run again whose job somebody has cancelled in Slurm, or whose first job could not begin."""
@@ -175,17 +192,19 @@ class Slurm(Fate):
         return "no sign of life from its node; %s" % verdict.words if verdict.words else ""
 
     def _job_now(self, run: Run) -> Optional[Job]:
-        """Return the job of a run if the queue has it; None if it has ended, or if nobody can say."""
+        """Return the job of a run if Slurm has it; None if it has ended, or if nobody can say."""
         try:
             return self._ask_for_job(run)
         except SilentError:
             return None
 
     def _ask_for_job(self, run: Run) -> Optional[Job]:
-        """Return the job of a run if the queue has it, None if it has ended. Raises SilentError."""
+        """Return the job of a run if Slurm has it, None if it has ended. Raises SilentError."""
         queue = _by_id(self._queue.answer_now(MOST_S))
         job_id = _job_of(run, slurm_submission.read(run), queue)
         job = _own(run, queue.get(job_id or ""))
+        if job is None and job_id is not None:
+            job = self._look_beyond(run, job_id)
         return job if job is not None and not slurm_jobs.has_ended(job) else None
 
     def _why_no_job(self, run: Run) -> str:
@@ -197,15 +216,20 @@ class Slurm(Fate):
         if job is None:
             return False
         if job not in queue:  # another agent may have submitted it
-            return job not in self._history
+            return job not in self._missing
         last = run.last()
         if queue[job].state != slurm_jobs.WAITS or last is None or self._looked_at.get(run.id) == last.number:
             return False
         self._looked_at[run.id] = last.number
         return last.number > 1 and last.read_state().get("state") in LIVE  # it may have begun
 
+    def _look_beyond(self, run: Run, job: str) -> Optional[Job]:
+        """Return the job of a run that the queue lacks if the controller has it, unless its end is on record. Raises SilentError."""
+        noted = slurm_submission.noted_end(run)
+        return None if noted is not None and noted.id == job else self._lookup.find(run, job)
+
     def _look_up(self, missing: Dict[str, str]) -> None:
-        """Ask accounting for the jobs of runs which the queue has forgotten.
+        """Ask accounting for the jobs of runs which the controller has forgotten.
 
         What has ended does not change. Anything else may: accounting hears of an end late.
         """

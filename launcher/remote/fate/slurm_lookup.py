@@ -1,0 +1,77 @@
+"""What the controller has of jobs that its queue does not list, asked by `scontrol` for one job at a time.
+
+A queue that is behind, or that a site's own program answers for, may lack a job that runs. So a run has not ended because the
+queue lacks its job: the controller must have its end, or not know its number.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Dict, NamedTuple, Optional, Tuple
+
+from ..record.rundir import Run
+from . import slurm_jobs
+from .slurm_jobs import Job
+from .slurm_programs import SilentError, ask
+
+ANSWER_S = 3.0
+AGAIN_S = 5.0
+"""How soon the controller is asked again about a job that has not ended, or after it has given no answer."""
+_UNKNOWN = "Invalid job id specified"
+
+
+class Lookup:
+    """The answers about jobs. An end does not change, nor does it that a number is not known."""
+
+    def __init__(self) -> None:
+        """Ask nothing yet."""
+        self._answers: Dict[Tuple[str, str], _Looked] = {}
+        self._silent_until_s = 0.0
+        self._why = ""
+
+    def find(self, run: Run, job: str) -> Optional[Job]:
+        """Return the job of a run by its number, None if the controller knows none that is the run's. Raises SilentError."""
+        now = time.monotonic()
+        looked = self._answers.get((run.id, job))
+        if looked is None or looked.is_due(now):
+            self._answers.pop((run.id, job), None)
+            looked = self._answers[run.id, job] = _Looked(self._ask(run, job, now), now)
+        return looked.job
+
+    def forget(self) -> None:
+        """Ask for each job again."""
+        self._answers.clear()
+        self._silent_until_s = 0.0
+
+    def _ask(self, run: Run, job: str, now: float) -> Optional[Job]:
+        if now < self._silent_until_s:
+            raise SilentError(self._why)
+        try:
+            return _shown(run, job)
+        except SilentError as error:  # many runs wait for one answer that does not come
+            self._silent_until_s, self._why = time.monotonic() + AGAIN_S, str(error)
+            raise
+
+
+class _Looked(NamedTuple):
+    """A job as the controller had it, None if it knew none, and when."""
+
+    job: Optional[Job]
+    when_s: float
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether to ask again."""
+        is_final = self.job is None or slurm_jobs.has_ended(self.job)
+        return not is_final and now_s - self.when_s > AGAIN_S
+
+
+def _shown(run: Run, job: str) -> Optional[Job]:
+    answer = ask([*slurm_jobs.SHOW, job], ANSWER_S)
+    if answer.code != 0 and _UNKNOWN in answer.said:
+        return None
+    shown = slurm_jobs.parse_shown(answer.text) if answer.code == 0 else None
+    if shown is None:
+        said = answer.said.strip().splitlines()[-1:] or ["it says nothing of job %s" % job]
+        raise SilentError("scontrol show job: %s" % said[0][:200])
+    is_ours = shown.run_id == run.id or slurm_jobs.name_in(answer.text) == slurm_jobs.name_of(run.id)
+    return shown if is_ours else None

@@ -1,0 +1,147 @@
+"""What becomes of runs by what Slurm's programs say, where the queue alone does not settle it.
+
+The programs are stand-ins, which print what a real cluster did.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from remote.test_slurm_jobs import answers
+from testbed.toy import recorded_run
+
+from launcher.remote.fate import slurm_lookup
+from launcher.remote.fate.fate import ALIVE, COMING_BACK, GONE, SILENT
+from launcher.remote.fate.slurm import Slurm
+from launcher.remote.record import secret
+
+RUN = "261126-cluster-aaaaaa"
+UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+NO_ACCOUNTS = "echo 'Slurm accounting storage is disabled' >&2; exit 1"
+
+
+@pytest.fixture
+def cluster(programs):
+    """A cluster that has forgotten all jobs and keeps no accounts."""
+    programs.put("squeue", "exit 0")
+    programs.put("scontrol", UNKNOWN)
+    programs.put("sacct", NO_ACCOUNTS)
+    return programs
+
+
+def made(folder, name=RUN, job="7", **more):
+    """A run whose job was submitted, and has not begun as far as its record says."""
+    run = recorded_run(folder / "root", name, "reserved")
+    Path(run.slurm).write_text(json.dumps({"version": 1, "jobs": [job], "asked": None, **more}))
+    secret.write(run, b'{"HF_TOKEN": "hf_of_nobody_12345678"}')
+    return run
+
+
+def shown(name, run, tmp_path):
+    """A `scontrol` that prints what was recorded of a job, as if it were the run's."""
+    text = next(said.text for command, said in answers(name) if command.startswith("scontrol"))
+    (tmp_path / "shown").write_text(text.replace("launch:a-run", f"launch:{run.id}"))
+    return f"cat {tmp_path}/shown"
+
+
+@pytest.mark.parametrize(
+    ("name", "fate", "words"),
+    [
+        ("running", ALIVE, "its job 10 is RUNNING on node1"),
+        ("held", COMING_BACK, "because it is held"),
+        ("nodes-drained", COMING_BACK, "for nodes that are"),
+    ],
+)
+def test_a_job_that_the_queue_lacks_is_what_the_controller_has_it_as(cluster, tmp_path, name, fate, words):
+    """A queue that is behind ends no run, and erases no secret of it."""
+    run = made(tmp_path)
+    cluster.put("scontrol", shown(name, run, tmp_path))
+    verdict = Slurm().judge([run])[run.id]
+    assert (verdict.fate, verdict.state in ("", "reserved")) == (fate, True)
+    assert words in verdict.words
+    assert secret.read(run)
+    assert cluster.asked("sacct") == []
+
+
+def test_a_job_whose_comment_its_cluster_has_changed_is_the_runs_by_its_name(cluster, tmp_path):
+    run = made(tmp_path)
+    cluster.put("scontrol", f"echo 'JobId=7 JobName=launch-{RUN} JobState=RUNNING Comment=billed'")
+    assert Slurm().judge([run])[run.id].fate == ALIVE
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1",
+        "echo hello",
+        "head -c 100000 /dev/urandom",
+        "exit 0",
+        "exit 3",
+    ],
+)
+def test_a_controller_that_says_nothing_of_a_job_leaves_its_run_in_doubt(cluster, tmp_path, answer):
+    """Whatever the queue lacks."""
+    run = made(tmp_path)
+    cluster.put("scontrol", answer)
+    verdict = Slurm().judge([run])[run.id]
+    assert (verdict.fate, verdict.state) == (SILENT, "reserved")
+    assert verdict.words.startswith("scontrol")
+    assert secret.read(run)
+
+
+@pytest.mark.parametrize("answer", [UNKNOWN, "echo 'JobId=7 JobName=mine JobState=RUNNING Comment=(null)'"])
+def test_a_number_that_the_controller_does_not_know_or_has_given_again_is_of_no_run(
+    cluster, tmp_path, answer
+):
+    """Two programs have said so; accounting is asked then."""
+    run = made(tmp_path)
+    cluster.put("scontrol", answer)
+    verdict = Slurm().judge([run])[run.id]
+    assert (verdict.fate, verdict.state, verdict.reason) == (GONE, "failed", "never-started")
+    assert verdict.evidence["service"].startswith("Slurm has forgotten its job 7; ")
+    assert len(cluster.asked("sacct")) == 1
+
+
+def test_an_end_that_the_controller_alone_remembers_is_put_on_record(cluster, tmp_path):
+    """It will forget it too."""
+    run = made(tmp_path, job="16")
+    cluster.put("scontrol", shown("cancelled", run, tmp_path))
+    slurm = Slurm()
+    assert slurm.judge([run])[run.id].state == "stopped"
+    cluster.put("scontrol", UNKNOWN)
+    slurm.forget(run)
+    assert slurm.judge([run])[run.id].state == "stopped"
+
+
+def test_a_job_that_the_controller_remembers_is_asked_for_seldom(cluster, tmp_path, monkeypatch):
+    """Of one in the queue nothing is asked, however many there are; of one whose end is final, once."""
+    runs = [made(tmp_path, f"261126-cluster-aaaa{n:02}", str(n)) for n in range(50)]
+    lines = "".join(f"{n}|PENDING|Dependency|N/A|N/A|1||launch:{run.id}\n" for n, run in enumerate(runs))
+    (tmp_path / "queue").write_text(lines)
+    cluster.put("squeue", f"cat {tmp_path}/queue")
+    slurm = Slurm()
+    assert {verdict.fate for verdict in slurm.judge(runs).values()} == {COMING_BACK}
+    assert cluster.asked("scontrol") == []
+    (tmp_path / "queue").write_text("".join(lines.splitlines(keepends=True)[1:]))
+    slurm.forget(runs[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(slurm_lookup, "AGAIN_S", 0.0)
+        for _ in range(5):
+            slurm.judge(runs)
+        assert cluster.asked("scontrol") == ["--oneliner show job 0"]
+        cluster.put("scontrol", f"echo 'JobId=0 JobName=launch-{runs[0].id} JobState=RUNNING'")
+        slurm.forget(runs[0])
+        for _ in range(5):
+            slurm.judge(runs)
+        assert len(cluster.asked("scontrol")) == 6
+    for _ in range(5):
+        slurm.judge(runs)
+    assert len(cluster.asked("scontrol")) == 6
+
+
+def test_a_controller_that_is_silent_is_asked_once_for_many_jobs(cluster, tmp_path):
+    """Each question may take seconds."""
+    runs = [made(tmp_path, f"261126-cluster-aaaa{n:02}", str(n)) for n in range(20)]
+    cluster.put("scontrol", "exit 1")
+    assert {verdict.fate for verdict in Slurm().judge(runs).values()} == {SILENT}
+    assert len(cluster.asked("scontrol")) == 1
