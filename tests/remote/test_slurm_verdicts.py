@@ -145,3 +145,54 @@ def test_a_controller_that_is_silent_is_asked_once_for_many_jobs(cluster, tmp_pa
     cluster.put("scontrol", "exit 1")
     assert {verdict.fate for verdict in Slurm().judge(runs).values()} == {SILENT}
     assert len(cluster.asked("scontrol")) == 1
+
+
+DAMAGED = [
+    '{"version":1,"jobs":5,"asked":null}',
+    '{"version":1,"jobs":["1\\u0000; x"],"asked":null}',
+    '{"version":1,"jobs":["--help"],"asked":null}',
+    '{"version":1,"jobs":[7],"asked":null}',
+    '{"version":1,"jobs":["7"],"asked":"now"}',
+    '{"version":1,"jobs":["7"],"asked":1e999}',
+    '{"version":1,"jobs":["7"],"asked":null,"refused":[]}',
+    "[1]",
+    "\0",
+    "{",
+]
+"""What a job's own code may have put in the place of the record of its jobs."""
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_record_of_jobs_harms_no_other_run(cluster, tmp_path, text):
+    """The run's own job is found by its comment; with none in the queue nothing keeps the run."""
+    other, run, lost = (made(tmp_path, f"261126-cluster-aaaaa{n}") for n in range(3))
+    for one in (run, lost):
+        Path(one.slurm).write_text(text)
+        Path(one.slurm_end).write_text(text)
+    lines = (f"{n}|RUNNING|None|N/A|N/A|1|node1|launch:{one.id}" for n, one in ((7, other), (8, run)))
+    cluster.put("squeue", "".join(f"echo '{line}'\n" for line in lines))
+    slurm = Slurm()
+    found = slurm.judge([other, run, lost])
+    assert [found[one.id].words for one in (other, run)] == [
+        "its job 7 is RUNNING on node1",
+        "its job 8 is RUNNING on node1",
+    ]
+    assert (found[lost.id].fate, found[lost.id].state) == (GONE, "")
+    assert [slurm.job_id(one) for one in (other, run)] == ["7", None]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"job":5,"state":"CANCELLED"}', '{"job":"7","state":["CANCELLED"]}', '{"job":"7","state":"x"}', "[]"],
+)
+def test_a_damaged_record_of_an_end_is_none(cluster, tmp_path, text):
+    run = made(tmp_path)
+    Path(run.slurm_end).write_text(text)
+    assert Slurm().judge([run])[run.id].evidence["service"].startswith("Slurm has forgotten its job 7; ")
+
+
+def test_a_record_that_may_not_be_opened_is_damaged(cluster, tmp_path):
+    run = made(tmp_path)
+    Path(run.slurm).unlink()
+    Path(run.slurm).mkdir()
+    assert Slurm().judge([run])[run.id].words == "no job was submitted for it"

@@ -9,6 +9,7 @@ its name, and a job that nobody knew of takes itself for the run's own when it b
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import time
@@ -16,7 +17,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ..record import strict_json
 from ..record.files import read_json, write_durably
+from ..record.record_shape import Shape, read_record
 from ..record.rundir import VERSION, Run
+from ..record.safe_open import UnreadableError
 from . import slurm_jobs
 from .fate import StartError
 from .slurm_programs import Answer, SilentError, ask, cluster_name
@@ -36,6 +39,24 @@ REFUSED = (1, 255)
 """The exit status of an `sbatch` that says why it submits nothing, or that it does not know; the second is for its flags."""
 _UNCERTAIN = ("timed out", "Zero Bytes", "Unexpected message", "Transport endpoint", "Communication")
 """Words of an `sbatch` that failed and may have submitted its job."""
+_ID = re.compile(r"[0-9]{1,10}(?:_[0-9]{1,10})?")
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_SUBMISSION: Shape = {
+    "jobs": lambda value: isinstance(value, list) and all(map(_is_id, value)),
+    "asked": lambda value: type(value) in (int, float) and abs(value) <= 1e12,
+    "refused": _is_text,
+}
+_END: Shape = {"job": _is_id, "state": _is_text}
+"""What a record must look like: a job can write one, too."""
 
 
 class Submission(NamedTuple):
@@ -57,14 +78,12 @@ class Submission(NamedTuple):
 
 
 def read(run: Run) -> Submission:
-    """Return what is on record of a run's jobs."""
-    record = read_json(run.slurm)
-    asked = record.get("asked")
-    return Submission(
-        tuple(str(job) for job in record.get("jobs") or ()),
-        float(asked) if isinstance(asked, (int, float)) else None,
-        str(record.get("refused") or ""),
-    )
+    """Return what is on record of a run's jobs. If that cannot be ours, the run's job is the one that its comment shows."""
+    try:
+        record = read_record(run.slurm, _SUBMISSION)
+    except UnreadableError:
+        return Submission((), 0.0)
+    return Submission(tuple(record.get("jobs") or ()), record.get("asked"), record.get("refused") or "")
 
 
 def write(run: Run, submission: Submission) -> None:
@@ -152,9 +171,12 @@ def note_end(run: Run, job: str, state: str) -> None:
 
 def noted_end(run: Run) -> Optional[slurm_jobs.Job]:
     """Return the job of a run that ended by our own record, None if none is on record."""
-    record = read_json(run.slurm_end)
-    job, state = record.get("job"), record.get("state")
-    return slurm_jobs.Job(job, state) if isinstance(job, str) and isinstance(state, str) else None
+    try:
+        record = read_record(run.slurm_end, _END)
+    except UnreadableError:
+        return None
+    noted = slurm_jobs.Job(record.get("job") or "", record.get("state") or "")
+    return noted if noted.id and slurm_jobs.has_ended(noted) else None
 
 
 def settings_of(run: Run) -> Dict[str, Any]:
