@@ -121,3 +121,12 @@ def test_a_job_whose_time_is_nearly_up_while_members_are_left_is_started_again(s
     script.process.send_signal(signal.SIGTERM)
     assert script.process.wait(timeout=20) != 0
     assert len(script.asked("srun")) == 1
+
+
+def test_a_job_that_starts_again_has_not_ended(script):
+    """As one that was requeued after its end: what is on record of that does not count any more."""
+    Path(script.run.slurm_end).write_text('{"version":1,"job":"7","state":"CANCELLED"}')
+    script.put("srun", "exit 0")
+    script.start()
+    assert script.process.wait(timeout=20) == 0
+    assert not Path(script.run.slurm_end).exists()

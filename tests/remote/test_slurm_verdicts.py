@@ -196,3 +196,33 @@ def test_a_record_that_may_not_be_opened_is_damaged(cluster, tmp_path):
     Path(run.slurm).unlink()
     Path(run.slurm).mkdir()
     assert Slurm().judge([run])[run.id].words == "no job was submitted for it"
+
+
+def test_an_end_on_record_holds_while_slurm_is_silent(cluster, tmp_path):
+    """A run that was stopped is not under way again."""
+    run, other = made(tmp_path), made(tmp_path, "261126-cluster-aaaaa1", "8")
+    cluster.put("squeue", f"echo '7|CANCELLED|None|N/A|N/A|1||launch:{run.id}'")
+    slurm = Slurm()
+    assert slurm.judge([run])[run.id].state == "stopped"
+    cluster.put("squeue", "exit 1")
+    slurm.forget(run)
+    found = slurm.judge([run, other])
+    assert (found[run.id].fate, found[run.id].state) == (GONE, "stopped")
+    assert found[other.id].fate == SILENT
+
+
+def test_an_end_after_which_slurm_may_start_the_job_again_leaves_doubt_while_it_is_silent(cluster, tmp_path):
+    """But for a run that is to stop."""
+    run = made(tmp_path)
+    Path(run.slurm_end).write_text('{"job":"7","state":"PREEMPTED"}')
+    cluster.put("squeue", "exit 1")
+    assert Slurm().judge([run])[run.id].fate == SILENT
+    run.write_wish("stop")
+    assert Slurm().judge([run])[run.id].fate == GONE
+
+
+def test_an_end_of_a_job_that_the_run_had_before_does_not_count(cluster, tmp_path):
+    run = made(tmp_path)
+    Path(run.slurm_end).write_text('{"job":"6","state":"CANCELLED"}')
+    cluster.put("squeue", "exit 1")
+    assert Slurm().judge([run])[run.id].fate == SILENT

@@ -87,7 +87,7 @@ class Slurm(Fate):
                 queue = _by_id(self._queue.answer_now())
             queued = {run.id: _own(run, queue.get(jobs[run.id] or "")) for run in runs}
         except SilentError as error:
-            return {run.id: _silent(run, str(error)) for run in runs}
+            return {run.id: self._without_slurm(run, submissions[run.id], str(error)) for run in runs}
         missing = [run for run in runs if jobs[run.id] is not None and queued[run.id] is None]
         self._missing.update(str(jobs[run.id]) for run in missing)
         unsaid: Dict[str, str] = {}
@@ -250,6 +250,15 @@ class Slurm(Fate):
             return
         found = slurm_jobs.parse_history(answer.text) if answer.code == 0 else {}
         self._history.update({job: _Looked(found.get(job), time.monotonic()) for job in fresh.values()})
+
+    def _without_slurm(self, run: Run, submission: Submission, words: str) -> Verdict:
+        """Return the verdict while Slurm gives no answer: the end on record of the run's job, unless Slurm may have started it again."""
+        noted = slurm_submission.noted_end(run)
+        if noted is not None and noted.id == submission.job:
+            verdict = self._verdict(run, submission, noted.id, noted, {})
+            if verdict.state != "waiting" or run.read_wish() != "run":
+                return verdict
+        return _silent(run, words)
 
     def _verdict(
         self,

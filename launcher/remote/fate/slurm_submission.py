@@ -8,6 +8,7 @@ its name, and a job that nobody knew of takes itself for the run's own when it b
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -19,7 +20,7 @@ from ..record import strict_json
 from ..record.files import read_json, write_durably
 from ..record.record_shape import Shape, read_record
 from ..record.rundir import VERSION, Run
-from ..record.safe_open import UnreadableError
+from ..record.safe_open import UnreadableError, unlink
 from . import slurm_jobs
 from .fate import StartError
 from .slurm_programs import Answer, SilentError, ask, cluster_name
@@ -167,6 +168,12 @@ def note_end(run: Run, job: str, state: str) -> None:
     In a file of its own: whoever looks at a run may do it, and must not write over what a submission writes.
     """
     write_durably(run.slurm_end, strict_json.encode({"version": VERSION, "job": job, "state": state}) + "\n")
+
+
+def erase_end(run: Run) -> None:
+    """Take it off the record: Slurm has started the job again. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        unlink(run.slurm_end)
 
 
 def noted_end(run: Run) -> Optional[slurm_jobs.Job]:

@@ -55,6 +55,8 @@ def main(arguments: List[str]) -> int:
         _say("run %s has another job: there is nothing to do" % run.id)
         return 0
     complete_variables()
+    with contextlib.suppress(OSError):  # what Slurm says comes first
+        slurm_submission.erase_end(run)
     with contextlib.suppress(OSError):  # shows a later probe that nodes see this root
         os.makedirs(os.path.join(run.root, "hosts", process.host_id()), exist_ok=True)
     worker_folder.unpack(sys.argv[0])
