@@ -58,7 +58,7 @@ WAITING = {
     "depends": "for another job",
     "over-the-limit-of-its-partition": "for ever: its `time` is above the limit of its partition",
     "more-nodes-than-there-are": "for ever: its partition has no such nodes",
-    "nodes-drained": "for nodes that are down, drained or reserved",
+    "nodes-drained": "for nodes that are down, drained or kept for jobs in partitions of a higher priority",
     "waits-for-cards": "for 2 x a100 on each of 2 nodes, to start about 20",
     "requeued": "for the time that it may begin at, to start about 20",
     "requeued-and-held": "because it is held: scontrol release {id}",

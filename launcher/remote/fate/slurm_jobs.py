@@ -45,6 +45,8 @@ _TO_COME = frozenset(("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT",
 _TAKEN = frozenset(("NODE_FAIL", "PREEMPTED", "TIMEOUT", "BOOT_FAIL"))
 _ENDED = frozenset(("COMPLETED", "FAILED", "CANCELLED", "OUT_OF_MEMORY", "DEADLINE", "REVOKED")) | _TAKEN
 
+_NODES_TAKEN = "Nodes required for job are"
+"""What a long reason begins with: … DOWN, DRAINED or reserved for jobs in higher priority partitions."""
 _REASONS = {
     "Resources": "for free nodes",
     "Priority": "for the jobs before it",
@@ -63,12 +65,15 @@ _REASONS = {
     "PartitionDown": "because its partition starts no jobs at present",
     "PartitionInactive": "because its partition starts no jobs at present",
     "ReqNodeNotAvail": "for nodes that are down, drained or reserved",
+    _NODES_TAKEN: "for nodes that are down, drained or kept for jobs in partitions of a higher priority",
 }
 TURNS = frozenset(("Resources", "Priority"))
 """The reasons of a job that waits for its turn alone."""
 _ASIDE = (
     *("BeginTime", "Dependency", "DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin"),
-    *("PartitionTimeLimit", "PartitionNodeLimit", "PartitionConfig"),
+    *("PartitionTimeLimit", "PartitionNodeLimit", "PartitionConfig", "PartitionDown", "PartitionInactive"),
+    *("JobArrayTaskLimit", "Licenses", "Reservation", "ReservationDeleted"),
+    *("job requeued in held state", "launch failed requeued held"),
 )
 """The reasons of a job that would not start if it were the first in the line."""
 _ESTIMATED = frozenset(("", "Resources", "Priority", "BeginTime"))
@@ -287,8 +292,8 @@ def _waiting_words(job: Job, before: Optional[int]) -> str:
     reason = _REASONS.get(job.reason)
     if reason is not None:
         reason = reason.replace("{id}", job.id)
-    elif job.reason.startswith("Nodes required for job are"):
-        reason = _REASONS["ReqNodeNotAvail"]
+    elif job.reason.startswith(_NODES_TAKEN):
+        reason = _REASONS[_NODES_TAKEN]
     elif _LIMITS.fullmatch(job.reason):
         reason = "for a limit of its user, account or QOS (%s)" % job.reason
     else:
