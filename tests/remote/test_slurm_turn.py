@@ -1,15 +1,17 @@
 """How many jobs wait before ours, by what a real cluster printed, and by programs that say nothing in time."""
 
 import os
+import subprocess
+import sys
 import time
 
 import pytest
 from remote.test_slurm_jobs import answers
-from testbed.client import until
+from testbed.client import REPOSITORY, is_gone, until
 
-from launcher.remote.fate import slurm_turn
+from launcher.remote.fate import slurm_programs, slurm_turn
 from launcher.remote.fate.slurm_jobs import Job, judge, parse_queue
-from launcher.remote.fate.slurm_programs import Question
+from launcher.remote.fate.slurm_programs import Question, SilentError
 from launcher.remote.fate.slurm_turn import Turn, hides_jobs, parse_line
 
 OPEN = "PrivateData             = none"
@@ -141,3 +143,32 @@ def test_a_question_that_is_forgotten_leaves_nothing_open(programs):
     assert len(os.listdir("/proc/self/fd")) > before
     question.forget()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_program_that_hangs_is_ended_and_said_to_have_given_no_answer(programs, monkeypatch):
+    """And not that it ended with -9; it is not asked again at once."""
+    monkeypatch.setattr(slurm_programs, "ANSWER_S", 0.3)
+    programs.put("squeue", "exec sleep 60")
+    question = Question(("squeue",), 600.0, 30.0, 30.0)
+    for _ in range(3):
+        with pytest.raises(SilentError, match=r"^squeue did not answer within 0\.3 s$"):
+            question.answer()
+    assert len(programs.asked("squeue")) == 1
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(0)", "raise KeyboardInterrupt"])
+def test_a_program_that_hangs_ends_with_who_has_asked(programs, end):
+    """It would stay on the login node."""
+    programs.put("squeue", f"echo $$ >{programs.folder}/pid; exec sleep 300")
+    code = (
+        "import pathlib, sys, time\n"
+        "from launcher.remote.fate.slurm_programs import Question\n"
+        "Question(('squeue',), 2.0, 0.1, 30.0).begin()\n"
+        f"path = pathlib.Path('{programs.folder}/pid')\n"
+        f"while not (path.exists() and path.read_text().strip()): time.sleep(0.01)\n{end}"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, stderr=subprocess.DEVNULL, timeout=60, check=False
+    )
+    pid = int((programs.folder / "pid").read_text())
+    until(lambda: is_gone(pid), "its end", 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import re
@@ -9,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from typing import IO, Dict, NamedTuple, Optional, Sequence
+from typing import IO, Dict, NamedTuple, Optional, Sequence, Set
 
 from ..record.files import read_text
 
@@ -72,11 +73,15 @@ def ask(words: Sequence[str], timeout_s: float = ANSWER_S, given: str = "") -> A
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise SilentError("%s did not answer within %.3g s" % (title_of(words), timeout_s)) from None
+        raise SilentError(_late(words, timeout_s)) from None
     except OSError as error:
         raise SilentError("%s: %s" % (words[0], error.strerror)) from None
     texts = (stream[:MOST_BYTES].decode("utf-8", "replace") for stream in (ended.stdout, ended.stderr))
     return Answer(ended.returncode, *texts)
+
+
+def _late(words: Sequence[str], after_s: float) -> str:
+    return "%s did not answer within %.3g s" % (title_of(words), after_s)
 
 
 def variables() -> Dict[str, str]:
@@ -146,6 +151,17 @@ def is_login_node() -> bool:
     return _find("sbatch") is not None and any(os.path.exists(path) for path in places)
 
 
+_RUNNING: Set[subprocess.Popen[bytes]] = set()
+"""The programs that have not answered their question yet."""
+
+
+@atexit.register
+def _end_running() -> None:
+    """End them with this process: one that hangs would be left on the login node."""
+    for program in _RUNNING:
+        program.kill()
+
+
 class Question:
     """A question that is asked again and again, of which an answer is kept for a while; a late one delays nobody for long."""
 
@@ -185,12 +201,16 @@ class Question:
 
     def forget(self) -> None:
         """Wait for an answer to a question that is asked from now on, the next time."""
+        self._end()
+        self._asked_s = self._answered_s = -float("inf")
+
+    def _end(self) -> None:
         if self._program is not None and self._output is not None:
             self._program.kill()
             self._program.wait()
             self._output.close()
+            _RUNNING.discard(self._program)
         self._program = None
-        self._asked_s = self._answered_s = -float("inf")
 
     def answer_now(self, timeout_s: float = ANSWER_S) -> str:
         """Return an answer to a question that is asked now. Raises SilentError."""
@@ -217,20 +237,24 @@ class Question:
         except (OSError, SilentError) as error:
             self._output.close()
             self._why = str(error)
+        else:
+            _RUNNING.add(self._program)
 
     def _collect(self) -> bool:
         """Take the answer of a program that has ended, and end one that takes too long; return whether it is over."""
         assert self._program is not None and self._output is not None  # noqa: S101, PT018 - both or none
         code = self._program.poll()
         if code is None and time.monotonic() - self._asked_s > ANSWER_S:
-            self._program.kill()
-            code = self._program.wait()
+            self._end()
+            self._answer, self._why = None, _late(self._words, ANSWER_S)
+            return True
         if code is None:
             self._why = "%s has not answered for %.0f s" % (self._words[0], time.monotonic() - self._asked_s)
             return False
         with self._output:
             self._output.seek(0)
             text = self._output.read(MOST_BYTES).decode("utf-8", "replace")
+        _RUNNING.discard(self._program)
         self._program = None
         self._take(code, text, text)
         return True
