@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import time
 
 import pytest
 from testbed.client import REPOSITORY, until
@@ -165,12 +166,11 @@ def left(cluster):
     return "".join(node.enter("pgrep", "-a", "-u", "ada", check=False) for node in cluster.nodes)
 
 
-def detached(client, cluster):
+def detached(client, cluster, *more):
     """Launch the steps, and wait until both nodes have made some; return the run's id."""
     client.script(STEPS)
-    run = client.detached(
-        "--host", "hive", "--profile", "cpu", "--set", "batch.global=8", "--", "sh", "-c", BY_SHELL
-    )
+    words = ("--host", "hive", "--profile", "cpu", "--set", "batch.global=8", *more)
+    run = client.detached(*words, "--", "sh", "-c", BY_SHELL)
     until(lambda: len({node for _, node, word in ledger(cluster) if word == "8"}) == 2, "steps on both nodes")
     return run
 
@@ -244,6 +244,21 @@ def test_a_member_that_is_stopped_does_not_outlive_its_attempt(client, hive):
     assert "sleep" in steps(hive)
     hive.ssh("touch", "enough")
     until(lambda: client.summary(run)["state"] == "succeeded", "the end")
+    until(lambda: not left(hive), "both nodes to be empty")
+
+
+def test_a_stop_while_a_member_is_left_ends_the_job_at_once(client, hive):
+    """No attempt is there to save anything, and no grace is waited for; Slurm ends the member with its job."""
+    run = detached(client, hive, "--set", "stop_grace_s=120")
+    kill(hive.nodes[1], " member /", "STOP")
+    with hive.nodes[0].wrapped("squeue", NO_CONTROLLER):
+        kill(hive.nodes[0], AGENT)
+        log = f".launch/runs/{run}/record/slurm.log"
+        until(lambda: "no agent starts yet: squeue:" in hive.ssh("cat", log), "word of the silence")
+        began = time.monotonic()
+        assert "stopped: by-user" in client.ok("stop", run)
+        assert time.monotonic() - began < 60
+    assert len(begins(hive)) == 2
     until(lambda: not left(hive), "both nodes to be empty")
 
 
