@@ -6,6 +6,7 @@ of their nodes.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -64,8 +65,8 @@ def python_on(cluster):
 
 
 def printed(lines):
-    """What the ranks printed: rank, node, step, loss."""
-    return [json.loads(line.partition(" ")[2]) for line in lines if line.startswith("printed ")]
+    """What the ranks printed: rank, node, step, loss. It may follow a half of a line of gloo's, which is printed in pieces."""
+    return [json.loads(found) for line in lines for found in re.findall(r"printed (\[[^]]*\])", line)]
 
 
 def test_two_nodes_train_as_one_node_with_two_ranks_does(client, hive, tmp_path):
