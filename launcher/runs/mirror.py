@@ -576,6 +576,14 @@ class Mirror:
         """Return when the run was made, by the host's clock."""
         return FolderStart.lenient(read_json(self.folder / "0001" / "attempt.json")).time
 
+    def job_id(self) -> str | None:
+        """Return the id that Slurm gave the run's last job, by the newest folders; None elsewhere, and if no job is on record here."""
+        for folder in sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"), reverse=True)[:MOST_LOOKED_BACK]:
+            job_id = FolderStart.lenient(read_json(folder / "attempt.json")).job_id
+            if job_id is not None:
+                return job_id
+        return None
+
     def _attempts_s(self) -> float:
         """Return how long the attempts took together, by the clock of their hosts; the last one may go on."""
         began, launched, reached = self.began(), self.launched(), self.reached()

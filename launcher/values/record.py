@@ -46,11 +46,12 @@ class Judged(Record):
 class FolderStart(Record):
     """What `attempt.json` says of its folder: when it was made, by the host's clock, and for which attempt.
 
-    `parent` is the run that this one continues.
+    `parent` is the run that this one continues, `job_id` the id of its job in Slurm.
     """
 
     time: Moment | None = None
     attempt: Whole | None = None
+    job_id: str | None = None
     parent: Parent | None = None
 
 

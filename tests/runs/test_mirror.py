@@ -742,6 +742,18 @@ def test_what_a_run_is_bound_to_is_on_the_disk_before_it_begins(tmp_path, monkey
     assert {*map(str, once)} == {*synced}
 
 
+def test_the_jobs_number_is_the_last_one_on_record(mirror):
+    """Of a run that Slurm has started again in another job, and whose end a client has written; a run of an older version has none."""
+    records = [{}, {"job_id": "7"}, {"job_id": "12"}, {"job_id": None}, {"job_id": 5}]
+    numbers = []
+    for number, record in enumerate(records, 1):
+        folder = mirror.folder / f"{number:04d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "attempt.json").write_text(json.dumps({"time": 1.0, **record}))
+        numbers.append(mirror.job_id())
+    assert numbers == [None, "7", "12", "12", "12"]
+
+
 def test_a_run_that_was_removed_before_its_state_came_was_stopped(mirror):
     """As one whose rented machine died in its first seconds: it is not shown as one that still begins."""
     assert mirror.state() is None
