@@ -296,6 +296,7 @@ def remembered(mirror: Mirror) -> Summary:
         parent=mirror.parent(),
         time=mirror.launched() or None,
         ended=_ended(mirror, state),
+        took_s=mirror.attempts_s(),
     )
 
 

@@ -82,7 +82,7 @@ def test_the_jobs_number_is_in_what_a_script_reads(client, hive):
     client.ok("logs", started["run"])  # brings the end home: the host is not asked any more
     (client.project / "launch.toml").unlink()
     row = client.summary(started["run"])
-    assert (row["state"], row["job_id"]) == ("stopped", named[0])
+    assert (row["state"], row["job_id"], row["took_s"]) == ("stopped", named[0], 0.0)
 
 
 NO_BF16 = """
