@@ -11,9 +11,10 @@ from launcher.cli.log_records import log_records
 from launcher.cli.log_text import readable
 from launcher.cli.plain_view import PlainView
 from launcher.cli.say import without_escapes
+from launcher.runs.evidence import why_waiting
 from launcher.runs.mirror import Mirror, News
 from launcher.runs.printed_lines import Printed, PrintedLines
-from launcher.values.record import Parent
+from launcher.values.record import Parent, RunState
 
 _UNPRINTED = 3
 """So many metrics in a row that come while nothing is printed show that the training prints none."""
@@ -31,6 +32,7 @@ class LogView(PlainView):
         self._mirror = mirror
         self._shown = dict(starts or {})
         self._unprinted = 0
+        self._said_of_wait: str | None = None
 
     def continues(self, run: str, parent: Parent) -> None:
         """Do nothing: the parent run is not part of the log."""
@@ -39,12 +41,20 @@ class LogView(PlainView):
         """Show the next piece of the log, which is in the mirror already."""
         before = sum(self._shown.values())
         self.show()
+        self.waits(news.state)
         if self._unprinted >= _UNPRINTED:
             return
         reported = sum(event.kind == "metric" and event.source is None for event in news.events)
         self._unprinted = 0 if sum(self._shown.values()) > before else self._unprinted + reported
         if self._unprinted >= _UNPRINTED:
             self.say_where_metrics_are()
+
+    def waits(self, state: RunState | None) -> None:
+        """Say why a run waits to be started, and prints nothing meanwhile; once, until that changes."""
+        words = None if state is None else why_waiting(state)
+        if words is not None and words != self._said_of_wait:
+            self.note(words)
+        self._said_of_wait = words
 
     def say_where_metrics_are(self) -> None:
         """Say which verbs show the steps of this run."""

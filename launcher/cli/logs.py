@@ -55,6 +55,7 @@ def logs(
             kind(mirror, starts if since is None else lines_since(mirror, since_s))
         ) as view:
             view.show()
+            view.waits(mirror.told)
             if follow:
                 from launcher.runs.sessions import follow_sessions
                 from launcher.values.states import State

@@ -284,9 +284,14 @@ def _loss(loss: object) -> str:
 
 
 def _time(run: Summary) -> str:
-    """Return how long a run has been running, or took; `-` if nobody knows when it ended, or if it has not begun."""
+    """Return how long a run has been running, or took; `-` if nobody knows when it ended, or if it has not begun.
+
+    The time in which its job waits in a queue does not count.
+    """
     if run.time is None or (run.ended is None and run.state in ("interrupted", "unreadable", "reserved")):
         return "-"
+    if run.took_s is not None:
+        return duration_text(run.took_s)
     return duration_text((time.time() if run.ended is None else run.ended) - run.time)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from launcher.planning.slurm_job import gpus_of, is_of_type, parse_gres
+from launcher.planning.slurm_job import gpus_of, gres_titles, is_of_type, parse_gres
 from launcher.values.cluster import Cluster, Gres, Partition
 from launcher.values.facts import Facts
 from launcher.values.parsing import nearest
@@ -213,11 +213,23 @@ def _gres(settings: SlurmSettings, partitions: Sequence[Partition], host: str) -
     if most >= count:
         return []
     names = ", ".join(one.name for one in partitions)
+    types = {(one.type or "").lower() for partition in partitions for one in partition.gpus}
+    card = next((gres for gres in wanted if gres.name.lower() in types), None)
+    if card is not None and not any(gres.name == card.name for gres in _all_gres(partitions)):
+        message = f"{host}: gres = {card.title} names a type of cards: no node of partition {names} has a resource of that name"
+        return [
+            _refusal("no-such-gres", message, f"cards are gpu:TYPE:COUNT   --set slurm.gres=gpu:{card.title}")
+        ]
     short = f"{most} nodes with" if most else "no node with"
     message = (
         f"{host}: partition {names} has {short} {settings.gres}{f', not {settings.nodes}' if most else ''}"
     )
-    return [_refusal("no-such-gres", message, f"its nodes have   {_gres_titles(partitions)}")]
+    return [_refusal("no-such-gres", message, f"its nodes have   {gres_titles(partitions)}")]
+
+
+def _all_gres(partitions: Sequence[Partition]) -> list[Gres]:
+    """Return what the nodes of partitions have."""
+    return [gres for one in partitions for alike in one.nodes for gres in alike.gres]
 
 
 def _has(there: Sequence[Gres], wanted: Gres) -> bool:
@@ -225,18 +237,6 @@ def _has(there: Sequence[Gres], wanted: Gres) -> bool:
     kind = wanted.type and wanted.type.lower()
     fitting = [one for one in there if one.name == wanted.name and kind in (None, (one.type or "").lower())]
     return sum(one.count for one in fitting) >= wanted.count
-
-
-def _gres_titles(partitions: Sequence[Partition]) -> str:
-    """Return what the nodes of partitions have, e.g. `gpu:a100:2 (2 nodes)`."""
-    found: dict[str, int] = {}
-    for alike in (alike for one in partitions for alike in one.nodes):
-        title = ",".join(gres.title for gres in alike.gres) or "nothing of the kind"
-        found[title] = found.get(title, 0) + alike.count
-    return (
-        "     ".join(f"{title} ({count} node{'s' * (count != 1)})" for title, count in found.items())
-        or "nothing"
-    )
 
 
 def _types(

@@ -143,6 +143,18 @@ def is_of_type(profile: Profile, kind: str) -> bool:
     return memory is None or profile.memory_gb is None or int(memory[1]) == round(profile.memory_gb)
 
 
+def gres_titles(partitions: Sequence[Partition]) -> str:
+    """Return what the nodes of partitions have, e.g. `gpu:a100:2 (2 nodes)`."""
+    found: dict[str, int] = {}
+    for alike in (alike for one in partitions for alike in one.nodes):
+        title = ",".join(gres.title for gres in alike.gres) or "nothing of the kind"
+        found[title] = found.get(title, 0) + alike.count
+    return (
+        "     ".join(f"{title} ({count} node{'s' * (count != 1)})" for title, count in found.items())
+        or "nothing"
+    )
+
+
 def _expected(profile: Profile, index: int) -> Gpu:
     return Gpu(
         index=index,
@@ -177,7 +189,11 @@ def _types(settings: SlurmSettings, cluster: Cluster | None) -> list[str | None]
     typed = [one.type for one in gpus_of(settings) if one.type is not None]
     if typed:
         return [*dict.fromkeys(typed)]
-    partitions = cluster.partitions_of(settings.partition) if cluster is not None else ()
+    return _types_there(cluster.partitions_of(settings.partition) if cluster is not None else ())
+
+
+def _types_there(partitions: Sequence[Partition]) -> list[str | None]:
+    """Return the types of the cards of partitions, as the cluster names them."""
     return [*dict.fromkeys(one.type for partition in partitions for one in partition.gpus)]
 
 
@@ -191,22 +207,25 @@ def _by_type(
     host: str, settings: SlurmSettings, cluster: Cluster | None, known: Mapping[str, Profile]
 ) -> tuple[Profile, ...]:
     """Return the profiles of all cards that may come. Raises RefusedError for cards that no profile names."""
-    where, mend = (
-        host,
-        f"name the card   launch --host {host} --profile NAME     the names   launch profile list",
-    )
+    mend = f"name the card   launch --host {host} --profile NAME     the names   launch profile list"
     if cluster is None:
         raise RefusedError(f"{host}: which cards its nodes have is not known\n  {mend}")
     partitions = cluster.partitions_of(settings.partition)
-    if partitions:
-        where = f"{host}: partition {', '.join(one.name for one in partitions)}"
+    where = f"{host}: partition {', '.join(one.name for one in partitions)}"
     types = _types(settings, cluster)
     if not types:
         return (known["cpu"],)
+    there = {(kind or "").lower() for kind in _types_there(partitions)}
     found: dict[str, Profile] = {}
     for kind in types:
         alike = [one for one in known.values() if one.kind == "cuda" and one.count == 1 and kind is not None]
         fitting = [one for one in alike if is_of_type(one, kind or "")]
+        if not fitting and partitions and (kind or "").lower() not in there:
+            raise RefusedError(
+                f"{where} has no node with {settings.gres}\n  its nodes have   {gres_titles(partitions)}"
+            )
+        if not fitting and not partitions:  # which the gate would refuse
+            raise RefusedError(f"{host}: no profile is for gpu:{kind}\n  {mend}")
         if not fitting:
             words = (
                 f"gpu:{kind}, which no profile is for"

@@ -347,7 +347,8 @@ class BatchQueue:
         """Put on record what items wait for, by their numbers."""
         with self._errors(), self._transaction():
             self._data.executemany(
-                "UPDATE item SET why = ? WHERE number = ?", [(why, number) for number, why in reasons.items()]
+                "UPDATE item SET why = ? WHERE number = ? AND outcome IS NULL",
+                [(why, number) for number, why in reasons.items()],
             )
 
     def runs(self, items: Collection[int] | None = None) -> dict[str, int]:

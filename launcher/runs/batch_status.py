@@ -97,7 +97,8 @@ def state_of(item: Item, view: ItemView | None = None) -> str:
 def _row(item: Item, view: ItemView | None) -> ItemRow:
     if view is not None:
         state = view.doing or state_of(item, view)
-        why = view.lost_for or (view.state and view.state.trouble and view.state.trouble.kind) or None
+        trouble = view.state and view.state.trouble and view.state.trouble.kind
+        why = view.lost_for or trouble or view.waits_for
         return _as_row(item, state, view.step, view.steps, view.loss, view.seen, why)
     if item.run is None or item.state in (ItemState.RESERVED, ItemState.SUBMITTED):
         return _as_row(item, state_of(item))

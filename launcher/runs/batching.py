@@ -258,6 +258,10 @@ class Batching:
             return
         self._noted_at = time.monotonic()
         waits = {n: item.why for n, item in self._items.items() if item.state == ItemState.QUEUED}
+        for number, view in self._live.items():
+            if self._items[number].state == ItemState.CONFIRMED:
+                waits[number] = view.waits_for
+                self._items[number] = self._items[number]._replace(why=view.waits_for)
         if changed := {n: why for n, why in waits.items() if self._noted.get(n) != why}:
             self._queue.note(changed)
             self._noted.update(changed)

@@ -289,12 +289,14 @@ def remembered(mirror: Mirror) -> Summary:
         steps=plan.steps,
         loss=reached.loss,
         job=plan.job,
+        job_id=mirror.job_id(),
         card=plan.card,
         evidence=state.evidence if diagnosis(state.evidence) or doubt(state.evidence) else None,
         rehearsed=plan.rehearsed,
         parent=mirror.parent(),
         time=mirror.launched() or None,
         ended=_ended(mirror, state),
+        took_s=mirror.attempts_s(),
     )
 
 

@@ -20,7 +20,7 @@ from launcher.values.record import Summary
 NAME = ".ended.jsonl"
 SETTLED_S = 60.0
 """The row of a folder that has changed since is not kept: a file system's clock may show two changes as one."""
-_FORM = f'["{__version__}",2]'.encode()
+_FORM = f'["{__version__}",3]'.encode()
 
 
 class EndedRow(NamedTuple):

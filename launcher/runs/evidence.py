@@ -62,6 +62,11 @@ def of_service(evidence: object) -> str | None:
     return said if isinstance(said, str) else None
 
 
+def why_waiting(run: Summary | RunState) -> str | None:
+    """Return why a run waits that its place is to start: its job is in a queue; `None` of any other run."""
+    return of_service(run.evidence) if run.state in (State.RESERVED, State.RESUMING) else None
+
+
 def of_rent(evidence: object) -> bool:
     """Whether a run waits because the rent of its machine is over."""
     return isinstance(evidence, dict) and "rent" in evidence

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from launcher.runs.curves import numbers
+from launcher.runs.evidence import why_waiting
 from launcher.runs.silent_view import SilentView
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ class ItemView(SilentView):
         self.lost_for: str | None = None
         self.has_rented = False
         self.result: Result | None = None
+
+    @property
+    def waits_for(self) -> str | None:
+        """Why its run waits to be started, in the words of what starts it."""
+        return None if self.state is None else why_waiting(self.state)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:

@@ -306,8 +306,8 @@ class Mirror:
 
         The time in which its job waits in a scheduler's queue does not count.
         """
-        if "slurm" in (read_json(self.folder / "client.json").get("host") or {}):
-            return self._attempts_s()
+        if (attempts_s := self.attempts_s()) is not None:
+            return attempts_s
         if state is not None and is_terminal(state.state):
             began = self.began()
             return max(0.0, state.time - began) if state.time is not None and began is not None else None
@@ -576,8 +576,21 @@ class Mirror:
         """Return when the run was made, by the host's clock."""
         return FolderStart.lenient(read_json(self.folder / "0001" / "attempt.json")).time
 
-    def _attempts_s(self) -> float:
-        """Return how long the attempts took together, by the clock of their hosts; the last one may go on."""
+    def job_id(self) -> str | None:
+        """Return the id that Slurm gave the run's last job, by the newest folders; None elsewhere, and if no job is on record here."""
+        for folder in sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"), reverse=True)[:MOST_LOOKED_BACK]:
+            job_id = FolderStart.lenient(read_json(folder / "attempt.json")).job_id
+            if job_id is not None:
+                return job_id
+        return None
+
+    def attempts_s(self) -> float | None:
+        """Return how long the attempts of a run took together whose job waits in a scheduler's queue; None of any other run.
+
+        It is by the clock of their hosts; the last one may go on. One whose agent died ends with the last thing that it reported.
+        """
+        if "slurm" not in (read_json(self.folder / "client.json").get("host") or {}):
+            return None
         began, launched, reached = self.began(), self.launched(), self.reached()
         now = None if began is None or reached is None else reached - launched + began
         total = 0.0
@@ -587,12 +600,10 @@ class Mirror:
             begin, end = FolderStart.lenient(attempt).time, state.get("time")
             if attempt.get("kind") != "attempt" or begin is None or not isinstance(end, int | float):
                 continue
-            is_live = folder == folders[-1] and state.get("state") in (
-                State.PREPARING,
-                State.RUNNING,
-                State.STOPPING,
-            )
-            total += max(0.0, (now if is_live and now is not None else end) - begin)
+            if state.get("state") in (State.PREPARING, State.RUNNING, State.STOPPING):
+                last_time = now if folder == folders[-1] else _last_time(folder / "events.jsonl")
+                end = max(end, last_time or end)
+            total += max(0.0, end - begin)
         return total
 
     def parent(self) -> Parent | None:
@@ -636,6 +647,12 @@ def _last_reported(path: Path) -> Reached:
             return Reached(event.step, loss)
         without_step = without_step if without_step.loss is not None else Reached(None, loss)
     return without_step
+
+
+def _last_time(path: Path) -> float | None:
+    """Return the time of the last event in a folder's events."""
+    events = map(parse_event, reversed(_end_of(path).splitlines()))
+    return next((event.time for event in events if event is not None), None)
 
 
 def _end_of(path: Path) -> bytes:

@@ -128,12 +128,12 @@ def _recover_to_follow(desk: Desk, mirror: Mirror, summary: Summary, view: View)
 def recover_on(desk: Desk, mirror: Mirror, request: RecoverRequest, view: View) -> Recovery:
     """Do the same over an open desk for one run."""
     summary = known_summary(desk, mirror.run)
-    run, short, host = mirror.run, mirror.short, desk.host
+    run, host = mirror.run, desk.host
     if is_terminal(summary.state):
         if elsewhere := departures.elsewhere(mirror):
             raise UsageError(elsewhere)
         words = f"{run} has {summary.state}: only a run that has not ended can be recovered"
-        raise UsageError(f"{words}\n  a new run from its last checkpoint   launch resume {short}")
+        raise UsageError(f"{words}\n  {_new_run(desk, mirror)}")
     if summary.state not in TO_RECOVER:
         _note_unread(run, request, view)
         return Recovery(run, host, Outcome.NOTHING_TO_DO, summary.state)
@@ -141,6 +141,16 @@ def recover_on(desk: Desk, mirror: Mirror, request: RecoverRequest, view: View) 
         words = f"goes on: it is {summary.state}{f' ({summary.reason})' if summary.reason else ''}; nothing was sent"
         return Recovery(run, host, Outcome.PLANNED, summary.state, words)
     return _recover(desk, mirror, summary, request, view)
+
+
+def _new_run(desk: Desk, mirror: Mirror) -> str:
+    """Return the command for a new run after one that has ended: from its last checkpoint, if it has saved any."""
+    refresh(desk, mirror)
+    if any(event.kind == "checkpoint" for event in mirror.events()):
+        return f"a new run from its last checkpoint   launch resume {mirror.short}"
+    from launcher.runs.request import new_launch  # it loads planning, and few commands ask for this
+
+    return f"it left no checkpoint: a new run from its start   {new_launch(mirror)}"
 
 
 def _note_unread(run: str, request: RecoverRequest, view: View) -> None:

@@ -58,19 +58,34 @@ def recall(mirror: Mirror) -> Request:
 
     Raises UsageError if it is not on record here, or was made in another folder, whose files it means.
     """
-    record = read_json(mirror.folder / NAME)
-    try:
-        request = TypeAdapter(Request).validate_json(json.dumps(record["request"]))
-        folder = Path(str(record["folder"]))
-    except (KeyError, ValidationError):
+    recorded = _recorded(mirror)
+    if recorded is None:
         raise UsageError(
             f"{mirror.run}: its command line is not on record here\n"
             f"  from its last checkpoint   launch resume {mirror.short}\n"
-            f"  a new launch               launch --host {mirror.plan().host or 'HOST'} …"
-        ) from None
+            f"  a new launch               {new_launch(mirror)}"
+        )
+    request, folder = recorded
     if folder != Path.cwd():
         raise UsageError(
             f"{mirror.run} was launched in {folder}, and takes its files from there\n"
             f"  next   cd {shlex.quote(str(folder))} && launch rerun {mirror.short}"
         )
     return request
+
+
+def new_launch(mirror: Mirror) -> str:
+    """Return the command that begins a run anew: its own command line is taken, if that is on record here."""
+    if _recorded(mirror) is not None:
+        return f"launch rerun {mirror.short}"
+    return f"launch --host {mirror.plan().host or 'HOST'} …"
+
+
+def _recorded(mirror: Mirror) -> tuple[Request, Path] | None:
+    """Return the request that a run came from and the folder that it was made in; None if they are not on record here."""
+    record = read_json(mirror.folder / NAME)
+    try:
+        request = TypeAdapter(Request).validate_json(json.dumps(record["request"]))
+        return request, Path(str(record["folder"]))
+    except (KeyError, ValidationError):
+        return None

@@ -37,6 +37,7 @@ from launcher.runs.launching import Filling, Started, begin
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import describe, probe
 from launcher.runs.refreshing import refresh
+from launcher.runs.request import new_launch
 from launcher.runs.run_desk import open_desk
 from launcher.runs.secret_consent import check_consent
 from launcher.runs.tenancies import RentedMachine, rented_for
@@ -268,7 +269,7 @@ def _inherit(desk: Desk, parent: Mirror, host: Host, view: View, keys: Sequence[
     try:
         inheritance = desk.preparation.inherit(child.run, parent.run, keys)
     except AgentError as error:
-        raise _explained(error, parent, host) from error
+        raise _explained(error, parent) from error
     except ConnectionLostError as error:
         raise ConnectionLostError(
             error.host, f"{error}\n  no run was begun   the same command again"
@@ -282,13 +283,13 @@ def _inherit(desk: Desk, parent: Mirror, host: Host, view: View, keys: Sequence[
     return f"{source.checkpoint} of {source.run}, step {source.step}; code and data as they lie there"
 
 
-def _explained(error: AgentError, parent: Mirror, host: Host) -> LaunchError:
+def _explained(error: AgentError, parent: Mirror) -> LaunchError:
     """Return what the agent said against a parent as the error that it is, with what to do."""
     words, short = str(error), parent.short
     if error.code == "steps":
         return UsageError(f"{words}\n  train on   launch resume {short} --set steps=…")
     if error.code in ("no-checkpoint", "cannot-resume", "lost"):
-        return RunError(f"{words}\n  begin anew   launch --host {host.name} …")
+        return RunError(f"{words}\n  begin anew   {new_launch(parent)}")
     if error.code in ("not-ended", "held", "changed"):
         return RunError(f"{words}\n  look   launch ps     again   launch resume {short}")
     return error

@@ -46,11 +46,12 @@ class Judged(Record):
 class FolderStart(Record):
     """What `attempt.json` says of its folder: when it was made, by the host's clock, and for which attempt.
 
-    `parent` is the run that this one continues.
+    `parent` is the run that this one continues, `job_id` the id of its job in Slurm.
     """
 
     time: Moment | None = None
     attempt: Whole | None = None
+    job_id: str | None = None
     parent: Parent | None = None
 
 
@@ -135,7 +136,8 @@ class RuntimeRecord(Record):
 class Summary(Judged):
     """A run in one line, as its host reports it. `time` is when it was launched, `ended` when it reached its last state.
 
-    `job` is the job's name; `job_id` the id that Slurm gave the run's job, None elsewhere, and until its host knows it.
+    `job` is the job's name; `job_id` the id that Slurm gave the run's job, None elsewhere, and until its host knows it. `took_s` is
+    how long the attempts of such a run took, without the time in which its job waited in the queue; None elsewhere.
     """
 
     run: str
@@ -156,6 +158,7 @@ class Summary(Judged):
     parent: Parent | None = None
     time: Moment | None = None
     ended: Moment | None = None
+    took_s: Annotated[float, Field(ge=0)] | None = None
 
     @property
     def recorded_runtime(self) -> RuntimeRecord:

@@ -149,7 +149,10 @@ class SlurmSettings(Written):
     extra: Annotated[tuple[Annotated[str, AfterValidator(_flag)], ...], BeforeValidator(_listed)] = ()
     build: Literal["login", "job"] = "login"
     modules: Annotated[tuple[Annotated[str, AfterValidator(_module)], ...], BeforeValidator(_listed)] = ()
-    image: Annotated[str, AfterValidator(_image)] | None = None
+    # Older versions would refuse the key in a run's record.
+    image: Annotated[
+        Annotated[str, AfterValidator(_image)] | None, Field(exclude_if=lambda value: value is None)
+    ] = None
 
     @classmethod
     def from_flags(cls, flags: Iterable[str]) -> Self:
@@ -168,7 +171,8 @@ class SlurmSettings(Written):
         """Return the settings with the keys that the changes name, as a job's table or --set does."""
         if changes is None:
             return self
-        return SlurmSettings.model_validate({**self.model_dump(), **changes.model_dump(exclude_unset=True)})
+        named = {key: getattr(changes, key) for key in changes.model_fields_set}
+        return SlurmSettings.model_validate({**self.model_dump(), **named})
 
     @property
     def time_s(self) -> int | None:

@@ -16,7 +16,7 @@ from testbed.pty_run import in_terminal, without_style
 from testbed.screen import Screen
 
 from launcher.cli import watching
-from launcher.cli.ps import _state, _why
+from launcher.cli.ps import _state, _time, _why
 from launcher.errors import UnreachableError
 from launcher.hosts.channel import Reply
 from launcher.runs.batch_queue import Entry, make_queue
@@ -152,6 +152,23 @@ def test_a_run_that_has_ended_shows_how_long_it_took(client, ended):
     assert "2 h 10 m 2 d" in found["w8q2zz"]
     assert "16:02 2 d" in found["p0x1yy"]
     assert "0:02 2 d" in found["a77ccc"]
+
+
+@pytest.mark.parametrize(
+    ("state", "took_s", "shown"),
+    [
+        ("reserved", 0.0, "-"),
+        ("running", 65.0, "1:05"),
+        ("resuming", 65.0, "1:05"),
+        ("stopped", 0.0, "0:00"),
+        ("stopped", None, "10:40"),
+    ],
+)
+def test_the_time_of_a_run_has_nothing_of_its_queue(state, took_s, shown):
+    """Whether it waits, trains or has ended; without a figure of its attempts it is that since the launch."""
+    ended = 1640.0 if state == "stopped" else None
+    run = Summary(run="261122-sft-w8q2zz", state=state, time=1000.0, ended=ended, took_s=took_s)
+    assert _time(run) == shown
 
 
 def test_watched_in_a_terminal_the_list_changes_in_place(client):

@@ -80,6 +80,8 @@ def test_a_plan_that_can_start_passes():
         ({"partition": "short", "nodes": 2}, "too-many-nodes", "short allows a job 1", "slurm.nodes=1"),
         ({"gres": "gpu:a100:3"}, "no-such-gres", "batch has no node with gpu:a100:3", "gpu:a100:2 (2 nodes)"),
         ({"gres": "gpu:h100:1"}, "no-such-gres", "batch has no node with gpu:h100:1", "gpu:a100:2 (2 nodes)"),
+        ({"gres": "a100:2"}, "no-such-gres", "gres = a100:2 names a type of cards", "gpu:TYPE:COUNT   --set slurm.gres=gpu:a100:2"),
+        ({"gres": "nvme:2"}, "no-such-gres", "batch has no node with nvme:2", "gpu:a100:2 (2 nodes)"),
         ({"partition": "cpus"}, "no-such-gres", "cpus has no node with gpu:1", "nothing of the kind (8 nodes)"),
         ({"constraint": "h100"}, "no-such-feature", "has the feature 'h100'", "a100, rack1"),
         ({"constraint": "a100&rack2"}, "no-such-feature", "'rack2': did you mean 'rack1'?", "a100, rack1"),

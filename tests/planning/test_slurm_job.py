@@ -126,6 +126,20 @@ def test_cards_that_no_profile_names_must_be_named(known, partition, said):
     assert "launch --host hive --profile NAME" in str(caught.value)
 
 
+def test_cards_that_no_node_has_are_not_said_to_be_there():
+    """What its nodes have is, in the words of the gate. Another case is Slurm's same type."""
+    with pytest.raises(RefusedError) as caught:
+        possible(gres="gpu:v100:1")
+    assert str(caught.value) == (
+        "hive: partition batch has no node with gpu:v100:1\n  its nodes have   gpu:a100:4 (2 nodes)"
+    )
+    there = cluster({"name": "b", "is_default": True, "nodes": [nodes([("fast", 4)])]})
+    with pytest.raises(RefusedError, match="has gpu:FAST, which no profile is for"):
+        possible(known=there, gres="gpu:FAST:1")
+    with pytest.raises(RefusedError, match="hive: no profile is for gpu:v100"):
+        possible(gres="gpu:v100:1", partition="no-such")
+
+
 def test_a_users_own_profile_is_found_by_the_clusters_name_for_its_cards():
     own = profile("l40s").model_copy(update={"name": "fast", "title": "our card"})
     there = cluster({"name": "b", "is_default": True, "nodes": [nodes([("fast", 4)])]})

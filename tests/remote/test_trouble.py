@@ -174,3 +174,38 @@ def test_a_run_that_waits_or_is_mended_shows_the_last_step_that_is_known(tmp_pat
         folder.release()
     write_over(folder.heartbeat, json.dumps({"step": 21, "loss": 1.9}))
     assert summary(run, folder.read_state())["step"] == 21  # it began again from an earlier step
+
+
+def test_what_a_job_waits_in_its_queue_is_no_time_of_its_run(tmp_path):
+    """Before the first attempt and between two, and after an end that a client wrote; an agent that died left a heartbeat."""
+    run, folder = held(tmp_path, "slurm")
+    folder.release()
+    assert took_s(run, "reserved") == 0.0
+    ago_s = ((9000, 8000, "resuming"), (5000, 4990, "running"), (100, 90, "running"))
+    for begin_s, end_s, state in ago_s:
+        folder = run.new_folder()
+        begin = time.time() - begin_s
+        write_durably(folder.attempt, json.dumps({"kind": "attempt", "time": begin}))
+        folder.write_state(state, time=time.time() - end_s)
+        folder.release()
+        if begin_s == 5000:
+            write_over(folder.heartbeat, json.dumps({"ran_s": 400.0}))
+    assert took_s(run, "running") == pytest.approx(1500, abs=5)
+    assert took_s(run, "resuming") == pytest.approx(1410, abs=5)
+    folder.write_state("stopped", time=time.time() - 70)
+    contact = run.new_folder()
+    write_durably(contact.attempt, json.dumps({"kind": "contact", "time": time.time()}))
+    contact.write_state("stopped", "by-user-now")
+    contact.release()
+    assert took_s(run, "stopped") == pytest.approx(1430, abs=5)
+
+
+def test_a_run_that_waits_in_no_queue_has_the_time_since_its_launch(tmp_path):
+    """No other figure is sent of it."""
+    run, folder = held(tmp_path)
+    assert took_s(run, "running") is None
+    folder.release()
+
+
+def took_s(run, state):
+    return summary(run, {"state": state})["took_s"]

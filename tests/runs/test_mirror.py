@@ -20,6 +20,7 @@ from launcher.hosts.channel import Reply
 from launcher.remote.record.rundir import RUN_ID as RUN_ID_THERE
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving import cursors
+from launcher.runs.control import remembered
 from launcher.runs.mirror import Mirror, mirrors, parse_event
 from launcher.runs.refreshing import refresh
 from launcher.runs.run_id import RUN_ID, find, new_run_id
@@ -740,6 +741,45 @@ def test_what_a_run_is_bound_to_is_on_the_disk_before_it_begins(tmp_path, monkey
     synced.clear()
     mirror.bind(LOCAL, "a-root", PLAN)
     assert {*map(str, once)} == {*synced}
+
+
+def test_the_jobs_number_is_the_last_one_on_record(mirror):
+    """Of a run that Slurm has started again in another job, and whose end a client has written; a run of an older version has none."""
+    records = [{}, {"job_id": "7"}, {"job_id": "12"}, {"job_id": None}, {"job_id": 5}]
+    numbers = []
+    for number, record in enumerate(records, 1):
+        folder = mirror.folder / f"{number:04d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "attempt.json").write_text(json.dumps({"time": 1.0, **record}))
+        numbers.append(mirror.job_id())
+    assert numbers == [None, "7", "12", "12", "12"]
+
+
+def test_what_a_job_waits_in_its_queue_is_no_time_of_its_run(tmp_path):
+    """By the record here: an agent that died left its last event, and a client writes its folder later."""
+    mirror = Mirror(RUN, tmp_path / "runs")
+    cluster = Host.model_validate(
+        {"name": "hive", "kind": "slurm", "address": "hive.example.org", "slurm": {}}
+    )
+    mirror.bind_seen(cluster, "", 1000.0)
+    event = {"version": 1, "kind": "metric", "step": 1, "values": {"loss": 1.0}}
+    folders = [
+        ({"kind": "prepare", "time": 1000.0}, {"state": "reserved", "time": 1001.0}, []),
+        ({"kind": "attempt", "time": 5000.0}, {"state": "running", "time": 5002.0}, [5100.0, 5400.0]),
+        ({"kind": "attempt", "time": 8000.0}, {"state": "resuming", "time": 8030.0}, []),
+        ({"kind": "contact", "time": 9000.0}, {"state": "stopped", "time": 9000.0}, []),
+    ]
+    for number, (attempt, state, times) in enumerate(folders, 1):
+        folder = mirror.folder / f"{number:04d}"
+        folder.mkdir()
+        (folder / "attempt.json").write_text(json.dumps(attempt))
+        (folder / "state.json").write_text(json.dumps(state))
+        lines = [json.dumps({**event, "time": at}) for at in times]
+        (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    assert (remembered(mirror).took_s, mirror.took_s(mirror.state())) == (430.0, 430.0)
+    other = Mirror(RUN, tmp_path / "others")
+    other.bind_seen(LOCAL, "", 1000.0)
+    assert remembered(other).took_s is None
 
 
 def test_a_run_that_was_removed_before_its_state_came_was_stopped(mirror):

@@ -237,7 +237,7 @@ def test_a_run_that_needs_nothing_an_ended_and_an_unknown_one_are_told_apart(cli
     (client.home / "go").touch()
     client.ok("attach", run)
     ended = client.run("recover", run)
-    assert (ended.returncode, "launch resume" in ended.stderr) == (2, True)
+    assert (ended.returncode, "launch rerun" in ended.stderr) == (2, True)  # it has saved nothing
     unknown = client.run("recover", "nothere")
     assert (unknown.returncode, "nothere" in unknown.stderr) == (2, True)
 

@@ -315,7 +315,18 @@ def test_a_run_without_a_checkpoint_is_only_repeated_by_a_launch(aware):
     run = launched(aware, "--set", "settings.fails_at=3")
     said = refused(aware, 1, run)
     assert "left no checkpoint" in said
-    assert "launch --host local" in said
+    assert f"begin anew   launch rerun {run[-6:]}\n" in f"{said}\n"
+    (aware.runs / run / "request.json").unlink()
+    assert "begin anew   launch --host local" in refused(aware, 1, run)
+
+
+def test_recover_of_a_run_that_has_ended_names_what_will_not_be_refused(aware):
+    """`resume` where it has saved, `rerun` where it has not."""
+    without = launched(aware, "--set", "settings.fails_at=3")
+    saved = launched(aware, "--name", "saved")
+    for run, verb in ((without, "rerun"), (saved, "resume")):
+        done = aware.run("recover", run)
+        assert (done.returncode, done.stderr.split("   ")[-1].strip()) == (2, f"launch {verb} {run[-6:]}")
 
 
 def test_a_script_that_never_resumed_is_not_begun_again(aware):

@@ -58,6 +58,9 @@ def test_a_run_trains_on_a_compute_node(client, hive):
     events = [json.loads(line) for line in out.splitlines()]
     assert events[-1]["state"] == "succeeded", out + err
     assert ledger(hive)[0].split()[:3] == ["from", "0", "node1"]
+    (row,) = json.loads(client.ok("ps", "--json"))["runs"]
+    asked = ("--states=all", "-o", "%i", f"--name=launch-{row['run']}")
+    assert hive.ssh("squeue", "--me", "-h", *asked).split() == [row["job_id"]]
 
 
 def test_the_jobs_number_is_in_what_a_script_reads(client, hive):
@@ -76,6 +79,10 @@ def test_the_jobs_number_is_in_what_a_script_reads(client, hive):
     )
     client.ok("stop", "--now", started["run"])
     assert client.summary(started["run"], "--host", "hive")["job_id"] == named[0]
+    client.ok("logs", started["run"])  # brings the end home: the host is not asked any more
+    (client.project / "launch.toml").unlink()
+    row = client.summary(started["run"])
+    assert (row["state"], row["job_id"], row["took_s"]) == ("stopped", named[0], 0.0)
 
 
 NO_BF16 = """

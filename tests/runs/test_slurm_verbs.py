@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -234,6 +235,11 @@ def test_a_queued_run(hive):
     assert refused.returncode == 4
     assert f"its job {hive.job(run)} waits for the time that it may begin at" in refused.stderr
     assert f"launch attach {run.rpartition('-')[2]}" in refused.stderr
+    for words in ((), ("--json",)):
+        read = hive.client.run("logs", run, *words)
+        assert (read.returncode, read.stdout) == (0, "")
+        (line,) = read.stderr.splitlines()
+        assert line.startswith(f"  · its job {hive.job(run)} waits for the time that it may begin at")
     began = time.monotonic()
     assert "stopped: by-user" in hive.client.ok("stop", run)
     assert time.monotonic() - began < 5
@@ -633,6 +639,8 @@ def test_a_batch_that_waits_in_the_queue(lone, count):
     print({"items": count, "squeue/s": asked, "grown_kb": grown, "ps_s": took})
     assert len(items) == count
     assert {item["state"] for item in items} == {"reserved"}
+    words = r"its job \d+ waits for the time that it may begin at"
+    assert not [item for item in items if not re.match(words, item["why"] or "")]
     assert len(rows) >= count
     assert asked < 1.5
     assert grown < 20_000

@@ -56,6 +56,15 @@ def test_what_is_not_asked_for_is_left_to_the_cluster():
     assert (settings.build, settings.time_s) == ("login", None)
 
 
+def test_the_record_has_no_image_that_an_older_version_refuses():
+    """Unless the job runs in one. A job's table may still take it away from a host's."""
+    assert "image" not in read(**ALL).model_dump()
+    host = read(image="/shared/torch.sif")
+    assert host.model_dump()["image"] == "/shared/torch.sif"
+    assert host.changed_by(read(partition="gpu")).image == "/shared/torch.sif"
+    assert host.changed_by(SlurmSettings(image=None)).image is None
+
+
 def test_settings_are_the_same_after_their_record_was_read():
     """As JSON, which a run's record keeps."""
     settings = read(**ALL)

@@ -221,7 +221,7 @@ class Slurm(Fate):
         if queue[job].state != slurm_jobs.WAITS or last is None or self._looked_at.get(run.id) == last.number:
             return False
         self._looked_at[run.id] = last.number
-        return last.number > 1 and last.read_state().get("state") in LIVE  # it may have begun
+        return last.number > 1 and last.read_state().get("state") in (None, *LIVE)  # it may have begun
 
     def _look_beyond(self, run: Run, job: str) -> Optional[Job]:
         """Return the job of a run that the queue lacks if the controller has it, unless its end is on record. Raises SilentError."""

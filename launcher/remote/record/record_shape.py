@@ -166,6 +166,7 @@ ATTEMPT: Shape = {
     "time": _number,
     "device": _whole,
     "agent": table_of({"pid": _whole, "start": _text}),
+    "job_id": _text,
     "runtime": table_of(RUNTIME),
     "parent": table_of(
         {"run": _text, "checkpoint": _text, "step": _whole}, required=("run", "checkpoint", "step")

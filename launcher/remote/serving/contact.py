@@ -69,7 +69,8 @@ def settle(
     previous = None if last is None else _previous(run, last, judged, ended)
     try:
         changed = {} if runtime is None else {"runtime": runtime}
-        record = record_of(run, folder, "contact", previous=previous, by=by, **changed)
+        job_id = run_state.fate_of(run).job_id(run)
+        record = record_of(run, folder, "contact", previous=previous, by=by, job_id=job_id, **changed)
         write_durably(folder.attempt, strict_json.encode(record) + "\n")
         event = {
             "version": VERSION,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from typing import Any
 
 from ..fate.run_state import State, fate_of, runtime_of
 from ..fate.trouble import trouble_of
 from ..record.record_shape import ATTEMPT, PLAN, read_record
-from ..record.rundir import TERMINAL, UNREADABLE, Run, unreadable
+from ..record.rundir import LIVE, TERMINAL, UNREADABLE, Run, unreadable
 
 IN_DOUBT = ("resuming", "interrupted", "stop-incomplete", UNREADABLE)
+SLURM = "slurm"
+"""The kind of runtime whose runs wait in a queue before each attempt."""
 MOST_LOOKED_BACK = 8
 """Folders in which a step is looked for, so that a long history costs a listing nothing."""
 
@@ -69,7 +72,27 @@ def summary(run: Run, state: State) -> dict[str, Any]:
         "parent": prepared.get("parent"),
         "time": prepared.get("time"),
         "ended": state.get("time") if state["state"] in TERMINAL else None,
+        "took_s": _attempts_s(run, state) if runtime.get("kind") == SLURM else None,
     }
+
+
+def _attempts_s(run: Run, state: State) -> float:
+    """Return how long the attempts of a run took together; the last one may go on.
+
+    One whose agent died took as long as its last heartbeat says.
+    """
+    total = 0.0
+    for number, folder in enumerate(run.newest()):
+        attempt, last = folder.read_attempt(), folder.read_state()
+        begin, end = attempt.get("time"), last.get("time")
+        if attempt.get("kind") != "attempt" or begin is None or end is None:
+            continue
+        if number == 0 and state["state"] in LIVE:
+            end = time.time()
+        elif last.get("state") in LIVE:
+            end = max(end, begin + (folder.read_heartbeat().get("ran_s") or 0.0))
+        total += max(0.0, end - begin)
+    return total
 
 
 def _kind_and_engine(runtime: dict[str, Any]) -> dict[str, Any]:

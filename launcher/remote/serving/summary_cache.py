@@ -19,7 +19,7 @@ from ..record.rundir import Run
 from ..record.safe_open import APPENDING, open_regular, read_regular
 from ..system import process
 
-FORMAT = "3"
+FORMAT = "4"
 """Is in the file's name: change it with the contents of a summary."""
 MOST_BYTES = 32 * MOST_RECORD
 SETTLED_S = 2.0

@@ -8,6 +8,7 @@ import time
 from typing import Any, Dict, NamedTuple, Optional
 
 from ..diagnosis import remedy
+from ..fate.run_state import fate_of
 from ..record.rundir import VERSION, Folder, Run, place_of
 from ..store import checkpoints
 from ..system import process
@@ -49,6 +50,7 @@ def compose(basis: Basis, folder: Folder, attempt: int) -> Dict[str, Any]:
         "boot_id": process.boot_id(),
         "device": folder.device(),
         "agent": {"pid": os.getpid(), "start": me.start if me else ""},
+        "job_id": fate_of(run).job_id(run),
         "runtime": basis.runtime,
         "previous": basis.previous,
         "rung": rung,

@@ -1,0 +1,66 @@
+"""A job that has just begun: the answer about the queue that is at hand may be older, and still have it waiting."""
+
+import json
+
+import pytest
+
+from launcher.remote.fate import slurm
+from launcher.remote.fate.run_state import state_of
+from launcher.remote.record.files import write_durably
+from launcher.remote.record.rundir import Run
+
+RUN = "261126-train-aaaa22"
+
+
+class Queue:
+    """The answers about the queue: the one at hand has the job waiting, one that is asked for now has it running."""
+
+    def __init__(self):
+        self.state = "PENDING"
+
+    def answer(self):
+        """Return the answer at hand."""
+        return f"7|{self.state}|None|||1||launch:{RUN}\n"
+
+    def answer_now(self, _timeout_s=0.0):
+        """Ask."""
+        self.state = "RUNNING"
+        return self.answer()
+
+
+@pytest.fixture
+def queued(tmp_path, monkeypatch):
+    """A run whose job is in the queue, on a cluster that knows it as job 7."""
+    fate = slurm.Slurm()
+    monkeypatch.setattr(slurm, "FATE", fate)
+    monkeypatch.setattr(slurm, "cluster_name", lambda: "hive")
+    fate._queue = Queue()
+    run = Run(str(tmp_path / "runs" / RUN))
+    run.make()
+    folder = run.new_folder()
+    record = {"kind": "prepare", "place_id": "slurm:hive", "runtime": {"kind": "slurm"}}
+    run.write_prepared(folder, record)
+    folder.write_state("reserved")
+    folder.release()
+    write_durably(run.slurm, json.dumps({"jobs": ["7"]}))
+    return run
+
+
+@pytest.mark.parametrize("written", [None, "preparing", "running"])
+def test_a_first_attempt_that_has_just_begun_does_not_resume(queued, written):
+    """Also one whose agent has made its folder, and has not written a state yet."""
+    assert state_of(queued)["state"] == "reserved"
+    folder = queued.new_folder()
+    if written is not None:
+        folder.write_state(written)
+    assert state_of(queued)["state"] == (written or "preparing")
+    folder.release()
+
+
+def test_what_waits_again_after_an_attempt_resumes(queued):
+    """By the same answer: its agent has written how the attempt ended."""
+    folder = queued.new_folder()
+    folder.write_state("resuming", "ended-by-slurm")
+    folder.release()
+    assert state_of(queued)["state"] == "resuming"
+    assert slurm.FATE._queue.state == "PENDING"
