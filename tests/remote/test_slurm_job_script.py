@@ -3,6 +3,7 @@
 Slurm's programs are stand-ins that a test writes; `srun` is the agent, and notes each start.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -11,10 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from testbed.client import until
+from testbed.client import is_gone, until
 
 from launcher.hosts.agent_file import agent_file
 from launcher.remote.record.rundir import Run
+from launcher.remote.system import bearers
 
 LEFT = "echo '7.1|launch-members'"
 SILENT = "echo 'squeue: error: this node may not ask' >&2; exit 1"
@@ -130,3 +132,27 @@ def test_a_job_that_starts_again_has_not_ended(script):
     script.start()
     assert script.process.wait(timeout=20) == 0
     assert not Path(script.run.slurm_end).exists()
+
+
+def orphan(token):
+    """Start a process with a token whose parent ends at once; return its pid."""
+    env = {**os.environ, bearers.OF_RUN: token}
+    words = ["sh", "-c", "sleep 60 >/dev/null & echo $!"]
+    return int(subprocess.run(words, env=env, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def test_what_an_earlier_start_of_the_job_has_left_on_its_node_is_ended_first(script):
+    """Its agent and Slurm's own process for the step are gone: two trainers would run side by side. Another run's stays."""
+    Path(script.run.token).write_text("token-of-this-run")
+    ours, other = orphan("token-of-this-run"), orphan("token-of-another")
+    try:
+        script.put("srun", f"grep -q sleep /proc/{ours}/cmdline && exit 9; exit 0")
+        script.start()
+        until(lambda: is_gone(ours), "the end of the orphan")
+        assert script.process.wait(timeout=20) == 0
+        assert not is_gone(other)
+        assert f"had left on this node: pid {ours}\n" in script.said()
+    finally:
+        for pid in (ours, other):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

@@ -142,6 +142,11 @@ class _Keeping:
         """Start the run's agent until none is needed."""
         if not self._has_its_card():
             return 0
+        # Where all that kept it was killed at once, Slurm may start the job again on the node where the training still runs.
+        ended = contact.end_leftovers(self._run, 0.0)
+        if ended:
+            pids = ", ".join(str(proof["pid"]) for proof in ended)
+            _say("ended what an earlier start of the job had left on this node: pid %s" % pids)
         code = self._keep_agents()
         if code == RESTART and self._signals.is_over:
             self._note_end()
