@@ -41,11 +41,7 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
         f"  env        {_environment(plan)}",
         *([f"  variables  {_variables(plan)}"] if plan.variables else []),
         *([f"  slurm      {slurm_line(plan.slurm)}"] if plan.slurm is not None else []),
-        *(
-            [f"  in image   {shlex.join(plan.slurm.container)} …"]
-            if plan.slurm and plan.slurm.container
-            else []
-        ),
+        *([f"  in image   {shlex.join(plan.container)} …"] if plan.container else []),
         *([f"  on end     {' '.join(plan.on_end)}"] if plan.on_end else []),
         *(f"  hook       {note.partition(': ')[2]}" for note in [hook_note(plan)] if note),
         f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} finding{'s' * (len(findings) != 1)}; complete plan: --json)",
@@ -78,8 +74,8 @@ def _variables(plan: Plan) -> str:
 def _environment(plan: Plan) -> str:
     environment = plan.environment
     if environment is None:
-        if plan.slurm is not None and plan.slurm.container:
-            return f"python3 of {plan.slurm.container[-1]}"
+        if plan.container:
+            return f"python3 of {plan.container[-1]}"
         return plan.host_environment or "the Python found on the host"
     is_made_in_job = plan.slurm is not None and plan.slurm.build == "job"
     where = (

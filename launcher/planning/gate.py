@@ -33,7 +33,6 @@ from launcher.planning.placement import (
 )
 from launcher.planning.precision_history import why_failed
 from launcher.planning.slurm_gate import slurm_findings
-from launcher.planning.slurm_job import is_in_image
 from launcher.planning.wheel_choice import choose, objection, site
 from launcher.planning.workload import read_workload
 from launcher.values.facts import Facts
@@ -311,7 +310,7 @@ def _installed_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Findi
     On a host without a card its torch is not at fault.
     """
     installed = (facts.interpreter.packages.get("torch") if facts.interpreter else None) or ""
-    is_used = plan.image is None and plan.environment is None and not is_in_image(plan)
+    is_used = plan.image is None and plan.environment is None and not plan.container
     is_there = plan.profile.kind != "cuda" or bool(facts.gpus)
     if not (is_used and is_there and installed) or plan.rehearsed or facts.interpreter is None:
         return []
@@ -368,7 +367,7 @@ def _how(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
     """
     if plan.runtime == "docker":
         return [*_engine(plan, facts, host), *_image_room(plan, facts)]
-    if host.kaggle is not None or is_in_image(plan):
+    if host.kaggle is not None or plan.container:
         return []
     of_packages = [*_environment(plan, facts), *_environment_room(plan, facts)]
     return of_packages if host.slurm is not None else [*of_packages, *_logout(plan, facts)]

@@ -89,11 +89,6 @@ def submission(
     )
 
 
-def is_in_image(plan: Plan) -> bool:
-    """Whether a job's command runs in an image, so that no Python of the host's counts."""
-    return plan.slurm is not None and bool(plan.slurm.container)
-
-
 def with_others(plan: Plan, others: Sequence[Plan]) -> Plan:
     """Return a plan that goes to Slurm with those for other cards that may come."""
     if plan.slurm is None or not plan.slurm.cards:
