@@ -58,7 +58,7 @@ def slurm_findings(plan: Plan, facts: Facts | None) -> list[Finding]:
 
 
 def limit_findings(host: str, asked: Submission, cluster: Cluster | None) -> list[Finding]:
-    """Return what a cluster's own limits say to what Slurm is asked for, whatever the plan is for."""
+    """Return what a cluster's own limits say against what Slurm is asked for. The rest of the plan does not matter."""
     if cluster is None or cluster.error is not None:
         return []
     settings = SlurmSettings.from_flags(asked.flags)

@@ -166,7 +166,7 @@ def understand(request: Request, lookup: Lookup | None = None) -> Resolved:
 
 
 def _check_slurm_keys(host: Host, task: resolve.Task) -> None:
-    """Raise UsageError for a job that asks Slurm for something on a host that is no cluster, or has an image for Docker alone on one."""
+    """Raise UsageError for Slurm's keys on a machine, and on a cluster for a job whose only image is for Docker."""
     settings, image = slurm_settings_of(host, task.job), task.job.image
     if settings is not None and image is not None and settings.image is None:
         raise UsageError(

@@ -30,8 +30,8 @@ def new_run_id(name: str) -> str:
 def find(word: str, runs: list[str]) -> str:
     """Return the run that a word names: `last`, the start of an id or of its last part, or the run's name.
 
-    A whole id, or its whole last part, comes first. A name that is also the start of another run's id names neither: whoever
-    stops or removes a run must not hit another one. `runs` ends with the latest. Raises UnknownNameError if no run matches, UsageError if several do: SeveralRunsError if
+    A whole id, or its whole last part, comes first. A name that is also the start of another run's id is
+    ambiguous: `stop` or `rm` must not hit the wrong run. `runs` ends with the latest. Raises UnknownNameError if no run matches, UsageError if several do: SeveralRunsError if
     that is their name, of which no more can be typed.
     """
     if word == "last":

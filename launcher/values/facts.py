@@ -207,7 +207,7 @@ class Facts(Record):
 
     @property
     def is_unused_login(self) -> bool:
-        """Whether this is a login node of a Slurm cluster that was probed as a machine: what trains there is no job."""
+        """Whether this is a login node of a Slurm cluster, and its table does not say so: a run would train on it."""
         return self.has_slurm and self.slurm is None
 
     @property

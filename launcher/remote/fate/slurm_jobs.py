@@ -21,7 +21,7 @@ QUEUE = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i
 STARTED = ("squeue", "--me", "--noheader", "--array", "--format=%i|%T|%j|%k|%Z")
 """Asks for the jobs of a user that have not ended: what they are called, and where they work."""
 STEPS = ("squeue", "--me", "--steps", "--noheader", "--format=%i|%j", "--jobs")
-"""Asks for the steps that run of the job whose id follows: nothing, and no error, if there is no such job."""
+"""Asks for the running steps of the job whose id follows. For an unknown job it prints nothing, and succeeds."""
 SHOW = ("scontrol", "--oneliner", "show", "job")
 """Asks for the job whose id follows."""
 PARTITIONS = ("scontrol", "--oneliner", "show", "partition")

@@ -174,7 +174,7 @@ def read_regular(path: str, most: int) -> bytes:
 
 
 def read_tail(path: str, most: int, start: int = 0) -> bytes:
-    """Return the last bytes of a regular file, at most so many, and none before `start`; none if there is no such file."""
+    """Return at most `most` bytes from the end of a regular file, none of them before `start`; empty if there is no such file."""
     try:
         with open(open_regular(path, os.O_RDONLY), "rb") as file:
             file.seek(max(start, file.seek(0, os.SEEK_END) - most))

@@ -26,7 +26,7 @@ from ..system import bearers, oom, process
 from ..system.attending import start_guard
 from ..training.account import Report, read_report
 from ..training.command_watch import LEFTOVER_GRACE_S, TURN_S
-from ..training.container_words import PYTHON, has_image, words_of
+from ..training.container_words import PYTHON, words_of
 from ..training.fence import Fence
 from ..training.hook_parts import hook_parts
 from ..training.members import KILL, STACKS, STOP
@@ -160,7 +160,7 @@ class _Member:
         words = [*before, *native_command(command, python, rendezvous.ranks, rendezvous)]
         # One rank here is one of several, which torchrun starts.
         return Start(
-            words, run.code, variables, sum(ranks), may_dump=not self._secrets, is_in_image=has_image(plan)
+            words, run.code, variables, sum(ranks), may_dump=not self._secrets, is_in_image=bool(before)
         )
 
     def _attend(self, command: Command, listener: socket.socket) -> tuple[int, List[Dict[str, Any]]]:

@@ -300,7 +300,7 @@ class Supervisor:
             variables,
             ranks,
             may_dump=not self.secrets,
-            is_in_image=has_image(self.plan),
+            is_in_image=bool(before),
         )
 
     def _begin(self, start: Start) -> Command:
@@ -416,7 +416,7 @@ class Supervisor:
         if self.has_left:
             return status
         needs_new_place = failure.name in ("no-gpu-in-container", "host-lost")
-        may_leave_members = self._nodes > 1  # whoever starts the next agent sees to it that none is left
+        may_leave_members = self._nodes > 1  # the job's script ends them before the next agent starts
         if (
             status
             or needs_new_place
