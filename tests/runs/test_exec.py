@@ -87,8 +87,9 @@ def test_it_stands_where_the_training_stands_and_leaves_no_mark(client, monkeypa
     )
     run = client.detached("--secret", "HF_TOKEN", "--", "python", "train.py")
     folder = client.home / ".launch" / "runs" / run
-    log = folder / "record" / "0002" / "log.txt"
+    log, events = (folder / "record" / "0002" / name for name in ("log.txt", "events.jsonl"))
     until(lambda: log.read_bytes().endswith(b"\n"), "the training's look around")
+    until(lambda: b'"done"' in events.read_bytes(), "its events, which come by another way")
     before = {path: path.read_bytes() for path in folder.rglob("*.jsonl")}
     done = execute(client, run, "python", "train.py", "once")
     assert done.returncode == 0, done.stderr
