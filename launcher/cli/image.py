@@ -56,7 +56,8 @@ def show(
         launch image show --profile titan_rtx
     """
     from launcher.cli.wrapping import say_wrapped
-    from launcher.planning import TorchTarget, image, torch_for
+    from launcher.planning.image_plan import image, torch_for
+    from launcher.planning.wheel_choice import TorchTarget
     from launcher.runs import package_sources, resolve
     from launcher.values.lacking import check_has
 

@@ -89,7 +89,7 @@ def _expected_rows(facts: Facts, hours: str) -> Iterator[tuple[str, str]]:
 
 def rows(facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield the label and the text of each thing that a host has."""
-    from launcher.planning import release_advice
+    from launcher.planning.placement import release_advice
 
     of_login = "" if facts.slurm is None else "   (the login node's)"
     yield "cpus", f"{facts.cpus}, {facts.memory_gb} GB{of_login}"

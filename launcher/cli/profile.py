@@ -58,7 +58,7 @@ def show(
     if as_toml:
         _show_file(name, as_json=as_json)
         return
-    from launcher.planning import LadderInputs, ladder
+    from launcher.planning.ladder import LadderInputs, ladder
     from launcher.runs.resolve import profile
 
     card = profile(name)

@@ -6,8 +6,8 @@ import contextlib
 import shlex
 
 from launcher.errors import LaunchError
-from launcher.planning import starts_python
 from launcher.planning.precision_history import PRECISION_FAILURES
+from launcher.planning.script import starts_python
 from launcher.runs.mirror import Mirror
 from launcher.values.host import LOCAL
 from launcher.values.plan import Finding, Plan

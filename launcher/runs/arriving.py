@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from launcher.errors import AgentError, HostError, RunError, UsageError
-from launcher.planning import job_of
+from launcher.planning.assembly import job_of
 from launcher.runs import (
     build_settings,
     checkpoints_here,

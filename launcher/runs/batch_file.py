@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 from pydantic import ValidationError
 
 from launcher.errors import BadFileError
-from launcher.planning import PrecisionRequest
+from launcher.planning.ladder import PrecisionRequest
 from launcher.runs import resolve
 from launcher.runs.batch_check import Tell, check, tell_nobody
 from launcher.runs.batch_draft import Draft, Large

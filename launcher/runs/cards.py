@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from launcher.errors import AgentError, CardBusyError
-from launcher.planning import (
+from launcher.planning.placement import (
     cards_of,
     choose_gpus,
     describe_holders,

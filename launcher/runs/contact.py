@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from launcher.errors import RefusedError
 from launcher.hosts import Desk
-from launcher.planning import check
+from launcher.planning.gate import check
 from launcher.runs import cards, resolve
 from launcher.runs.probing import probe
 from launcher.runs.view import View

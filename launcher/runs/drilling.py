@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher.errors import HostError, LaunchError, RefusedError
 from launcher.hosts import Desk
 from launcher.planning import drill_judging as judging
-from launcher.planning import runtime as choose_runtime
+from launcher.planning.placement import runtime as choose_runtime
 from launcher.resources import data_folder
 from launcher.runs import host_shell
 from launcher.runs.cleaning import free, remove_here

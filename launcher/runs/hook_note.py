@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.planning import starts_python
+from launcher.planning.script import starts_python
 from launcher.values.job import Job
 from launcher.values.plan import Plan
 

@@ -8,7 +8,8 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from launcher.planning import distribution, source
+from launcher.planning.assembly import source
+from launcher.planning.gate import distribution
 from launcher.runs import job_variables, local_paths
 from launcher.runs.resolve import Task
 from launcher.values.credential import credential_in

@@ -24,28 +24,25 @@ from launcher.errors import (
     UsageError,
 )
 from launcher.hosts import Desk, meanwhile
-from launcher.planning import (
-    MachineChoice,
-    PrecisionRequest,
-    choose_machine,
-    environment,
-    expected_facts,
-    host_paths,
-    limit_findings,
-    own_runtime,
+from launcher.planning.apptainer import host_paths
+from launcher.planning.assembly import plan as make_plan
+from launcher.planning.environment_plan import environment
+from launcher.planning.kaggle_machines import MachineChoice, choose_machine, expected_facts
+from launcher.planning.kaggle_session import session
+from launcher.planning.ladder import PrecisionRequest
+from launcher.planning.placement import own_runtime, requested_gpus
+from launcher.planning.placement import runtime as choose_runtime
+from launcher.planning.script import starts_python
+from launcher.planning.slurm_gate import limit_findings
+from launcher.planning.slurm_job import (
     possible_profiles,
-    requested_gpus,
-    session,
-    site,
-    slurm_settings_of,
-    starts_python,
     submission,
-    verification,
     with_expected_cards,
     with_others,
 )
-from launcher.planning import plan as make_plan
-from launcher.planning import runtime as choose_runtime
+from launcher.planning.slurm_job import settings_of as slurm_settings_of
+from launcher.planning.verification import verification
+from launcher.planning.wheel_choice import site
 from launcher.runs import (
     build_settings,
     cards,

@@ -530,7 +530,7 @@ class Mirror:
 
     def whole_plan(self) -> Plan:
         """Return the whole plan. Raises BadFileError if this version does not understand it."""
-        from launcher.planning import complete
+        from launcher.planning.allocation import complete
         from launcher.values.parsing import build
         from launcher.values.plan import Plan
 

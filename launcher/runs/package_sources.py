@@ -23,7 +23,8 @@ from packaging.utils import canonicalize_name
 from pydantic_core import PydanticCustomError
 
 from launcher.errors import BadFileError, UsageError
-from launcher.planning import script_of, slurm_settings_of
+from launcher.planning.script import script_of
+from launcher.planning.slurm_job import settings_of as slurm_settings_of
 from launcher.runs import requirement_file
 from launcher.runs.requirement_file import RequirementFile
 from launcher.runs.resolve import Task

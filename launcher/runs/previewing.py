@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from launcher.errors import CardBusyError, HostError, RefusedError
-from launcher.planning import Ladder, LadderInputs, check, expected_facts, ladder, ladder_inputs
+from launcher.planning.assembly import ladder_inputs
+from launcher.planning.gate import check
+from launcher.planning.kaggle_machines import expected_facts
+from launcher.planning.ladder import Ladder, LadderInputs, ladder
 from launcher.planning.lambda_machines import expected_facts as expected_of_rental
 from launcher.runs import cards, job_check, resolve, script_check, secret_values, session_check
 from launcher.runs.adapting import suggestion

@@ -21,19 +21,15 @@ from launcher.errors import (
     UnknownNameError,
 )
 from launcher.hosts import Desk
-from launcher.planning import (
-    MachineChoice,
-    best_card,
-    card_choice_reason,
-    choose_machine,
-    distribution,
-    expected_facts,
-    match_profile,
+from launcher.planning.assembly import source
+from launcher.planning.gate import distribution
+from launcher.planning.kaggle_machines import MachineChoice, choose_machine, expected_facts
+from launcher.planning.placement import best_card, card_choice_reason, match_profile
+from launcher.planning.slurm_job import (
     possible_profiles,
-    slurm_settings_of,
-    source,
     with_expected_cards,
 )
+from launcher.planning.slurm_job import settings_of as slurm_settings_of
 from launcher.runs import resolve
 from launcher.runs.mirror import mirrors
 from launcher.runs.run_desk import connect

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import RefusedError, UnknownNameError, UsageError
-from launcher.planning import runtime as choose_runtime
+from launcher.planning.placement import runtime as choose_runtime
 from launcher.runs import resolve
 from launcher.runs.catalogue import user_folder_text
 from launcher.runs.probing import NO_JOB, cards_there, profiles_named

@@ -183,7 +183,7 @@ def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReques
     is_asked = False
 
     def secrets(_missing: Sequence[str]) -> Mapping[str, str]:
-        from launcher.planning import job_of  # few runs have secrets
+        from launcher.planning.assembly import job_of  # few runs have secrets
 
         nonlocal is_asked
         is_asked = True

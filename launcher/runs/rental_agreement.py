@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from launcher.planning import check
+from launcher.planning.gate import check
 from launcher.planning.lambda_machines import expected_facts
 from launcher.planning.offers import fits
 from launcher.runs import cards, resolve

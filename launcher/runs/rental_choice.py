@@ -25,8 +25,8 @@ from launcher.hosts.call_pace import usual_pace
 from launcher.hosts.lambda_provider import LambdaProvider
 from launcher.hosts.lambda_service import log_in
 from launcher.hosts.rental_ledger import Ledger, usual_folder
-from launcher.planning import requested_gpus
 from launcher.planning.offers import Candidate, Expected, Limits, Priced, Wish, candidates, priced, regions_of
+from launcher.planning.placement import requested_gpus
 from launcher.runs import resolve
 from launcher.runs.lookup import LAMBDA
 from launcher.runs.mirror import Mirror, mirrors

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.errors import UsageError
-from launcher.planning import PrecisionRequest
+from launcher.planning.ladder import PrecisionRequest
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_whole

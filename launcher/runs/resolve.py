@@ -23,7 +23,7 @@ from launcher.values.toml import parse_toml, read_text, read_toml
 from launcher.values.wheels import WheelTable
 
 if TYPE_CHECKING:
-    from launcher.planning import Sources
+    from launcher.planning.image_plan import Sources
 
 DEFAULT_JOB = "sft"
 
@@ -116,7 +116,7 @@ def template() -> tuple[str, Path]:
 
 def image_sources() -> Sources:
     """Return the sources of images: the template, and the table of torch's builds. Raises BadFileError."""
-    from launcher.planning import Sources  # most commands plan nothing
+    from launcher.planning.image_plan import Sources  # most commands plan nothing
 
     return Sources(template()[0], wheels())
 

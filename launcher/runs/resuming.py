@@ -19,7 +19,9 @@ from launcher.errors import (
     UsageError,
 )
 from launcher.hosts import Desk
-from launcher.planning import changed, job_of, planned_machine, with_expected_cards
+from launcher.planning.assembly import changed, job_of
+from launcher.planning.kaggle_machines import planned_machine
+from launcher.planning.slurm_job import with_expected_cards
 from launcher.runs import (
     build_settings,
     departures,

@@ -9,14 +9,9 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from launcher.planning import (
-    PrecisionRequest,
-    distribution,
-    interpreter_of,
-    leading_assignments,
-    script_of,
-)
-from launcher.planning.script import Script
+from launcher.planning.gate import distribution
+from launcher.planning.ladder import PrecisionRequest
+from launcher.planning.script import Script, interpreter_of, leading_assignments, script_of
 from launcher.values.cargo import Cargo, LeftOut, Why
 from launcher.values.job import Job
 from launcher.values.plan import Finding, Plan

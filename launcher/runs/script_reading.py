@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launcher.planning import python_tree, values_taken
+from launcher.planning.worker_use import python_tree, values_taken
 from launcher.values.job import Job
 from launcher.values.plan import PlanValue
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.planning import no_secrets, slurm_settings_of
+from launcher.planning.kaggle_gate import no_secrets
+from launcher.planning.slurm_job import settings_of as slurm_settings_of
 from launcher.runs.resolve import Task
 from launcher.runs.script_reading import seems_to_resume
 from launcher.values.host import Host

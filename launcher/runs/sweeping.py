@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launcher.hosts import Desk
-from launcher.planning import release_advice, strangers_on
+from launcher.planning.placement import release_advice, strangers_on
 from launcher.runtimes import Runtime
 from launcher.runtimes.runtime import Holding
 from launcher.values.answers import Sweep, Swept

@@ -26,8 +26,7 @@ import transformers
 from peft import LoraConfig, get_peft_model
 
 from launcher.errors import RefusedError
-from launcher.planning import LadderInputs, ladder
-from launcher.planning.ladder import MODES, Method
+from launcher.planning.ladder import MODES, LadderInputs, Method, ladder
 from launcher.runs.resolve import profiles
 from launcher.values.model import Model
 from launcher.values.precision import Platform, Precision

@@ -4,7 +4,8 @@ import pytest
 
 from launcher.cli.live_region import headline
 from launcher.cli.verify_view import conclusions, make_view, report_json, show_report, trial_line
-from launcher.planning import plan, verification
+from launcher.planning.assembly import plan
+from launcher.planning.verification import verification
 from launcher.runs.request import Request
 from launcher.runs.resolve import profile
 from launcher.runs.verification_report import RungReport, VerificationReport, launch_command

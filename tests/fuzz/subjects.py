@@ -13,7 +13,7 @@ from typing import Any
 from fuzz import file_streams, toml_files
 from launcher.errors import LaunchError
 from launcher.hosts.channel import Reply
-from launcher.planning import plan as make_plan
+from launcher.planning.assembly import plan as make_plan
 from launcher.remote.fate import run_state
 from launcher.remote.record import strict_json
 from launcher.remote.record.rundir import Run

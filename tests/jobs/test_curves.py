@@ -7,7 +7,7 @@ from bench import curves, curves_page
 from bench.curves import Card, Way
 from bench.curves_page import Curve, Measurement
 
-from launcher.planning import LadderInputs, ladder
+from launcher.planning.ladder import LadderInputs, ladder
 from launcher.runs.resolve import profile
 
 STEPS = 5

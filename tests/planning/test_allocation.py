@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 from testbed.client import REPOSITORY
 
-from launcher.planning import complete
+from launcher.planning.allocation import complete
 from launcher.values.plan import Plan
 
 CASES = REPOSITORY / "tests" / "cases"

@@ -10,7 +10,7 @@ import pytest
 from testbed.client import missing
 from testbed.wheels import WheelServer, make_wheel
 
-from launcher.planning import Indexes, build_failure, indexes
+from launcher.planning.build_failure import Indexes, build_failure, indexes
 from launcher.values.image import BuildOptions
 
 TORCHS = "https://torch.example.org/cu126"

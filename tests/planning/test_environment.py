@@ -5,20 +5,17 @@ import json
 import pytest
 
 from launcher.errors import RefusedError
-from launcher.planning import (
+from launcher.planning.assembly import changed, job_of
+from launcher.planning.assembly import plan as make_plan
+from launcher.planning.environment_plan import (
     build_variables,
-    changed,
-    check,
-    context,
     environment,
     environment_files,
     has_no_index,
-    image,
-    job_of,
     maker_of,
 )
-from launcher.planning import plan as make_plan
-from launcher.planning.image_plan import Sources
+from launcher.planning.gate import check
+from launcher.planning.image_plan import Sources, context, image
 from launcher.planning.wheel_choice import Site
 from launcher.runs.resolve import profile, wheels
 from launcher.values.facts import Facts

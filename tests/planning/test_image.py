@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
 from launcher.errors import BadFileError, RefusedError
-from launcher.planning import Site, Sources, TorchTarget, buildkit, classic, context, image, plan, torch_for
-from launcher.planning.image_plan import pinned
+from launcher.planning.assembly import plan
+from launcher.planning.image_plan import Sources, context, image, pinned, torch_for
+from launcher.planning.recipe import buildkit, classic
+from launcher.planning.wheel_choice import Site, TorchTarget
 from launcher.resources import data_folder
 from launcher.runs.resolve import profile, wheels
 from launcher.values.host import Host

@@ -2,7 +2,10 @@
 
 import pytest
 
-from launcher.planning import check, choose_machine, expected_facts, plan, planned_machine, session
+from launcher.planning.assembly import plan
+from launcher.planning.gate import check
+from launcher.planning.kaggle_machines import choose_machine, expected_facts, planned_machine
+from launcher.planning.kaggle_session import session
 from launcher.runs.resolve import profiles, wheels
 from launcher.values.host import KAGGLE, Host
 from launcher.values.job import Job

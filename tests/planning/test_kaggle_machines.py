@@ -3,7 +3,8 @@
 import pytest
 
 from launcher.errors import LaunchError, RefusedError, UnknownNameError
-from launcher.planning import check, choose_gpus, plan, runtime
+from launcher.planning.assembly import plan
+from launcher.planning.gate import check
 from launcher.planning.kaggle_machines import (
     MACHINES,
     RETIRED,
@@ -13,6 +14,7 @@ from launcher.planning.kaggle_machines import (
     fits,
     shape_for,
 )
+from launcher.planning.placement import choose_gpus, runtime
 from launcher.runs.resolve import profiles, wheels
 from launcher.values.host import KAGGLE
 from launcher.values.job import Batch, Job

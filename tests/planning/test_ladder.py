@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.errors import RefusedError
-from launcher.planning import LadderInputs, check, ladder, plan, split
+from launcher.planning.assembly import plan
+from launcher.planning.gate import check
+from launcher.planning.ladder import LadderInputs, ladder
+from launcher.planning.split import split
 from launcher.planning.workload import Workload
 from launcher.runs.resolve import profile, profiles
 from launcher.values.host import Host

@@ -2,9 +2,12 @@
 
 import pytest
 
-from launcher.planning import check, environment, plan, runtime
+from launcher.planning.assembly import plan
+from launcher.planning.environment_plan import environment
+from launcher.planning.gate import check
 from launcher.planning.lambda_machines import DATE, expected_facts
 from launcher.planning.offers import Priced, profile_of
+from launcher.planning.placement import runtime
 from launcher.runs.resolve import image_sources, profiles, wheels
 from launcher.values.host import Host
 from launcher.values.job import Job

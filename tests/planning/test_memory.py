@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.planning import LadderInputs, ladder
+from launcher.planning.ladder import LadderInputs, ladder
 from launcher.planning.memory import Training, needed_gb, weights_gb
 from launcher.planning.workload import Workload, read_workload
 from launcher.runs.resolve import profile

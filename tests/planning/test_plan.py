@@ -7,22 +7,19 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import BadFileError, RefusedError, UnknownNameError
-from launcher.planning import (
+from launcher.planning.assembly import changed, job_of, plan, source
+from launcher.planning.gate import check
+from launcher.planning.kaggle_machines import choose_machine
+from launcher.planning.kaggle_session import session
+from launcher.planning.placement import (
     best_card,
     card_choice_reason,
-    changed,
-    check,
     choose_gpus,
-    choose_machine,
-    job_of,
     match_profile,
-    plan,
     requested_processes,
     runtime,
-    session,
-    verification,
 )
-from launcher.planning.assembly import source
+from launcher.planning.verification import verification
 from launcher.runs.resolve import image_sources, profile, profiles, wheels
 from launcher.values.facts import Facts
 from launcher.values.host import KAGGLE, Host

@@ -2,7 +2,8 @@
 
 import pytest
 
-from launcher.planning import LadderInputs, failed_before, ladder
+from launcher.planning.ladder import LadderInputs, ladder
+from launcher.planning.precision_history import failed_before
 from launcher.runs.resolve import profile
 from launcher.values.facts import PrecisionEvidence
 from launcher.values.job import Job

@@ -7,7 +7,7 @@ from pathlib import Path
 from planning.second_ladder import second_ladder
 from testbed.client import REPOSITORY
 
-from launcher.planning import LadderInputs, ladder
+from launcher.planning.ladder import LadderInputs, ladder
 from launcher.runs.resolve import profile
 from launcher.values.model import read_model
 from launcher.values.precision import SHORT

@@ -2,9 +2,10 @@
 
 import pytest
 
-from launcher.planning import check, plan, possible_profiles, submission, with_expected_cards
+from launcher.planning.assembly import plan
+from launcher.planning.gate import check
 from launcher.planning.slurm_gate import duration_text
-from launcher.planning.slurm_job import settings_of
+from launcher.planning.slurm_job import possible_profiles, settings_of, submission, with_expected_cards
 from launcher.runs.resolve import profile, profiles
 from launcher.values.facts import Facts
 from launcher.values.host import Host

@@ -3,17 +3,18 @@
 import pytest
 
 from launcher.errors import RefusedError, UnequalSharesError, UsageError
-from launcher.planning import (
-    changed,
-    job_of,
-    plan,
+from launcher.planning.apptainer import host_paths
+from launcher.planning.assembly import changed, job_of, plan
+from launcher.planning.slurm_job import (
+    is_of_type,
+    parse_gres,
     possible_profiles,
+    resubmission,
+    settings_of,
     submission,
     with_expected_cards,
     with_others,
 )
-from launcher.planning.apptainer import host_paths
-from launcher.planning.slurm_job import is_of_type, parse_gres, resubmission, settings_of
 from launcher.runs.resolve import profile, profiles
 from launcher.values.cluster import Cluster
 from launcher.values.facts import Facts

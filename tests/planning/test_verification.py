@@ -3,7 +3,8 @@
 import pytest
 
 from launcher.errors import BadFileError, RefusedError
-from launcher.planning import ladder_inputs, plan, verification
+from launcher.planning.assembly import ladder_inputs, plan
+from launcher.planning.verification import verification
 from launcher.runs.resolve import profile, task
 from launcher.values.facts import Measured, PrecisionEvidence
 from launcher.values.host import LOCAL

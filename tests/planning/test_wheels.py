@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from launcher.errors import BadFileError, RefusedError
-from launcher.planning import TorchTarget, choose, objection, unfit, unimported_torch
+from launcher.planning.wheel_choice import TorchTarget, choose, objection, unfit, unimported_torch
 from launcher.resources import data_folder
 from launcher.runs.resolve import profile, profiles, wheels
 from launcher.values.image import BuildOptions

@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from launcher.cli.plan_text import headline
-from launcher.planning import plan, values_taken
+from launcher.planning.assembly import plan
+from launcher.planning.worker_use import values_taken
 from launcher.runs.resolve import profile
 from launcher.values.host import Host
 from launcher.values.job import Job

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.planning import LadderInputs, ladder
+from launcher.planning.ladder import LadderInputs, ladder
 from launcher.remote.record import precision_evidence
 from launcher.runs.resolve import profile
 from launcher.values.facts import PrecisionEvidence

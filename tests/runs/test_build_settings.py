@@ -3,7 +3,8 @@
 import pytest
 
 from launcher.errors import BadFileError
-from launcher.planning import classic, image
+from launcher.planning.image_plan import image
+from launcher.planning.recipe import classic
 from launcher.runs import build_settings, resolve
 from launcher.values.host import Host
 from launcher.values.image import CA_BUNDLE_AT, Build, BuildOptions

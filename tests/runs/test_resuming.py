@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from testbed.stream import Stream
 
-from launcher import planning
+from launcher.planning import assembly
 from launcher.cli.plain_view import PlainView
 from launcher.errors import InterruptedRunError, RefusedError
 from launcher.hosts.agent_desk import AgentDesk
@@ -68,7 +68,7 @@ def test_a_secret_that_the_host_does_not_say_it_lacks_needs_consent_too(tmp_path
     monkeypatch.setattr(recovering, "refresh", lambda *_: None)
     monkeypatch.setattr(Mirror, "whole_plan", lambda _: None)
     job = Job(name="x", command=("a",), secrets=("HF_TOKEN", "CLOUD_KEY"))
-    monkeypatch.setattr(planning, "job_of", lambda _plan: job)
+    monkeypatch.setattr(assembly, "job_of", lambda _plan: job)
     for name in job.secrets:
         monkeypatch.setenv(name, "correct-horse-battery")
     mirror = Mirror(RUN, tmp_path)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.errors import RefusedError
-from launcher.planning import plan
+from launcher.planning.assembly import plan
 from launcher.runs import resolve
 from launcher.runtimes.docker.container import STOP_SLACK_S, EngineFacts, container
 from launcher.values.engine_access import RunLocation

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from testbed.llama import save_small_llama
 
-from launcher.planning import LadderInputs, ladder
+from launcher.planning.ladder import LadderInputs, ladder
 from launcher.runs import resolve
 
 pytestmark = pytest.mark.training

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.planning import LadderInputs, ladder
+from launcher.planning.ladder import LadderInputs, ladder
 from launcher.planning.memory import Training, needed_gb
 from launcher.planning.workload import read_workload
 from launcher.runs import resolve

@@ -17,7 +17,9 @@ from pydantic import ValidationError
 from launcher.errors import EngineError, HostError, RefusedError
 from launcher.hosts import Desk
 from launcher.hosts.agent_file import torch_check
-from launcher.planning import build_failure, buildkit, classic, indexes, unfit, verifiable_torch
+from launcher.planning.build_failure import build_failure, indexes
+from launcher.planning.recipe import buildkit, classic
+from launcher.planning.wheel_choice import unfit, verifiable_torch
 from launcher.runtimes.docker import build_remains
 from launcher.runtimes.docker.build_remains import LABEL_NAME, LABEL_STEP
 from launcher.runtimes.docker.container import LABEL_CHECK, LABEL_ROOT

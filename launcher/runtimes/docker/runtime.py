@@ -13,8 +13,8 @@ from launcher.errors import EngineError, NobodyListensError
 from launcher.hosts import Desk
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Channel, Socket
-from launcher.planning import engine as usable_engine
-from launcher.planning import is_closed
+from launcher.planning.placement import engine as usable_engine
+from launcher.planning.placement import is_closed
 from launcher.runtimes.docker import build_remains, images
 from launcher.runtimes.docker.container import (
     DOWN,

@@ -8,16 +8,9 @@ import time
 
 from launcher.errors import AgentError, HostError, MalformedAnswerError, RefusedError
 from launcher.hosts import Desk
-from launcher.planning import (
-    build_failure,
-    build_variables,
-    environment_files,
-    has_no_index,
-    indexes,
-    unfit,
-    unimported_torch,
-    verifiable_torch,
-)
+from launcher.planning.build_failure import build_failure, indexes
+from launcher.planning.environment_plan import build_variables, environment_files, has_no_index
+from launcher.planning.wheel_choice import unfit, unimported_torch, verifiable_torch
 from launcher.runtimes.making import Lines, alone, encoded
 from launcher.runtimes.runtime import Say
 from launcher.values.environment import Environment, Maker
