@@ -27,25 +27,49 @@ class Destination(NamedTuple):
 
 
 class _Beginning:
-    """The route to a host, and the connection to its only hop while it begins."""
+    """The route to a host while it is looked up, and the connection to its only hop while it begins."""
 
-    def __init__(self, destination: Destination, route: list[Hop]) -> None:
-        self.destination, self.route = destination, route
+    def __init__(self, destination: Destination) -> None:
+        self.destination = destination
+        self._route: list[Hop] | None = None
+        self._is_looked_up = threading.Event()
         self._deadline = time.monotonic() + CONNECT_S
         self._lock = threading.Lock()
         self._carrier: Carrier | None = None
         self._is_wanted = True
-        self._thread = threading.Thread(target=self._dial, name="connect ahead", daemon=True)
+        self._thread = threading.Thread(target=self._connect, name="connect ahead", daemon=True)
         self._thread.start()
 
-    def _dial(self) -> None:
-        with contextlib.suppress(OSError, ValueError):  # whoever connects tries again, and reports it
-            carrier = dial(self.route[0].address, self.route[0].port, self._deadline)
-            with self._lock:
-                if self._is_wanted:
-                    self._carrier = carrier
-                    return
-            carrier.stream.close()
+    def _connect(self) -> None:
+        with contextlib.suppress(
+            LaunchError, OSError, ValueError, LookupError
+        ):  # whoever connects tries again, and reports it
+            try:
+                self._route = hops(self.destination)
+            finally:
+                self._is_looked_up.set()
+            if self.is_direct:
+                self._dial(self._route[0])
+
+    def _dial(self, hop: Hop) -> None:
+        carrier = dial(hop.address, hop.port, self._deadline)
+        with self._lock:
+            if self._is_wanted:
+                self._carrier = carrier
+                return
+        carrier.stream.close()
+
+    @property
+    def route(self) -> list[Hop] | None:
+        """The route, once it is looked up; None if it is not clear."""
+        self._is_looked_up.wait()
+        return self._route
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the host is reached without another one, and without a program."""
+        route = self.route
+        return route is not None and len(route) == 1 and not route[0].proxy_command
 
     def take(self) -> Carrier | None:
         """Return the connection once it stands; None if it cannot be made."""
@@ -68,13 +92,10 @@ _begun: _Beginning | None = None
 
 
 def begin(destination: Destination) -> None:
-    """Begin to connect to a host that is reached directly; nothing happens where it is not, or where its route is not clear."""
+    """Begin to look up the way to a host, and to connect if it is reached directly. What fails is left to whoever connects."""
     global _begun  # noqa: PLW0603 - a command line names one host
     drop()
-    with contextlib.suppress(LaunchError, OSError, ValueError, LookupError):
-        route = hops(destination)
-        if len(route) == 1 and not route[0].proxy_command:
-            _begun = _Beginning(destination, route)
+    _begun = _Beginning(destination)
 
 
 def route_to(host: Login) -> list[Hop] | None:

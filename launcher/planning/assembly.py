@@ -6,9 +6,10 @@ from collections.abc import Collection
 
 from launcher.planning.allocation import allocation, nodes
 from launcher.planning.image_plan import Sources, image
-from launcher.planning.ladder import LadderInputs, PrecisionRequest, ladder
+from launcher.planning.ladder import LadderInputs, ladder
 from launcher.planning.precision_history import concerning, failed_before, measured_in
 from launcher.planning.slurm_job import resubmission
+from launcher.planning.source import source, written
 from launcher.planning.split import split
 from launcher.planning.verification import workload_digest
 from launcher.planning.wheel_choice import UNKNOWN, Site
@@ -19,7 +20,7 @@ from launcher.values.host import Host
 from launcher.values.job import Batch, Job
 from launcher.values.model import Model
 from launcher.values.plan import Plan, PlanValue, Source, Submission
-from launcher.values.precision import Platform
+from launcher.values.precision import Platform, PrecisionRequest
 from launcher.values.profile import Profile
 
 
@@ -187,21 +188,3 @@ def _data(job: Job) -> dict[str, Source]:
 
 def _source_or_none(written: str | None) -> Source | None:
     return source(written) if written is not None else None
-
-
-def source(written: str) -> Source:
-    """Classify a path here (`./x`, `/x`, `~/x`), a path on the host (`host:/x`), or a name for the script.
-
-    `hub:org/name` is always the name `org/name`.
-    """
-    if written.startswith("host:"):
-        return Source(kind="host", value=written.removeprefix("host:"))
-    if written.startswith(("./", "../", "/", "~")) or written in (".", ".."):
-        return Source(kind="local", value=written)
-    return Source(kind="name", value=written.removeprefix("hub:"))
-
-
-def written(source: Source) -> str:
-    """Return how a source is written in a job."""
-    prefix = {"host": "host:", "local": "", "name": "hub:"}[source.kind]
-    return f"{prefix}{source.value}"

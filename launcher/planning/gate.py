@@ -8,7 +8,6 @@ returns findings; the caller refuses.
 from __future__ import annotations
 
 import contextlib
-import re
 from typing import Literal
 
 from launcher.errors import RefusedError
@@ -39,6 +38,7 @@ from launcher.values.facts import Facts
 from launcher.values.host import LOCAL, Host
 from launcher.values.plan import Finding, Plan
 from launcher.values.precision import numbers
+from launcher.values.requirement import distribution
 from launcher.values.wheels import WheelTable
 
 STARTS_RANKS = ("python", "python3", "torchrun", "accelerate")
@@ -417,9 +417,3 @@ def _room(facts: Facts) -> list[Finding]:
         message = f"{facts.root} has room for less than {FREE_INODES_NEEDED} files"
         return [Finding(level="refuse", code="disk-full", message=message, mend=mend)]
     return []
-
-
-def distribution(requirement: str) -> str:
-    """Return the distribution's name of a requirement, e.g. `torch` of `torch>=2.6`."""
-    found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement)
-    return found[0] if found else requirement

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 
 from launcher.errors import BadFileError, RefusedError
 from launcher.planning.wheel_choice import UNKNOWN, Site, TorchChoice, TorchTarget, choose
 from launcher.values.image import Build, Image
 from launcher.values.job import Job
 from launcher.values.profile import Profile
+from launcher.values.requirement import normalized, package_of
 from launcher.values.wheels import WheelTable
 
 _LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
@@ -68,7 +68,7 @@ def torch_for(requirements: Iterable[str], place: TorchTarget, table: WheelTable
 
 def expected_torch(requirements: Collection[str], chosen: TorchChoice) -> str | None:
     """Return the torch that the packages must contain, e.g. `2.13.0+cu126`; None without packages or if torch has a URL."""
-    has_own = any(_name(one) == "torch" and Requirement(one).url is not None for one in requirements)
+    has_own = any(package_of(one) == "torch" and Requirement(one).url is not None for one in requirements)
     if not requirements or has_own:
         return None
     return f"{chosen.torch}+{chosen.build}" if chosen.build is not None else chosen.torch
@@ -76,7 +76,7 @@ def expected_torch(requirements: Collection[str], chosen: TorchChoice) -> str | 
 
 def _is_torch_there(wanted: Requirement) -> bool:
     """Whether a requirement is torch and its marker, if any, matches Linux. Other parts of a marker cannot be evaluated."""
-    if canonicalize_name(wanted.name) != "torch":
+    if normalized(wanted.name) != "torch":
         return False
     return wanted.marker is None or wanted.marker.evaluate(_LINUX)
 
@@ -95,7 +95,7 @@ def pinned(requirements: Iterable[str], torch: str) -> tuple[str, ...]:
     wanted = [_with_one_torch(written, torch) for written in requirements]
     if wanted and not any(_is_torch_there(Requirement(one)) for one in wanted):
         wanted.append(f"torch=={torch}")
-    return tuple(sorted(set(wanted), key=lambda one: (not _is_torch(one), _name(one), one)))
+    return tuple(sorted(set(wanted), key=lambda one: (not _is_torch(one), package_of(one), one)))
 
 
 def context(image: Image) -> dict[str, bytes]:
@@ -119,7 +119,7 @@ def requirement_files(requirements: Iterable[str]) -> dict[str, bytes]:
 
 def _with_one_torch(written: str, torch: str) -> str:
     wanted = Requirement(written)
-    if canonicalize_name(wanted.name) != "torch" or wanted.url is not None or _is_exact(wanted.specifier):
+    if normalized(wanted.name) != "torch" or wanted.url is not None or _is_exact(wanted.specifier):
         return written
     wanted.specifier = SpecifierSet(f"=={torch}")
     return str(wanted)
@@ -129,12 +129,8 @@ def _is_exact(specifier: SpecifierSet) -> bool:
     return any(one.operator in ("==", "===") and not one.version.endswith(".*") for one in specifier)
 
 
-def _name(requirement: str) -> str:
-    return canonicalize_name(Requirement(requirement).name)
-
-
 def _is_torch(requirement: str) -> bool:
-    return _name(requirement) in _TORCH_AND_KIN
+    return package_of(requirement) in _TORCH_AND_KIN
 
 
 def _lines(requirements: Iterable[str]) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from launcher.errors import RefusedError
 from launcher.planning.image_plan import torch_for
 from launcher.planning.kaggle_machines import IMAGE, MachineChoice
+from launcher.planning.placement import possible_cards
 from launcher.planning.wheel_choice import CPU, UNKNOWN
 from launcher.values.plan import CardPlan, Plan, SegmentCards, Session, TorchWheel
 from launcher.values.precision import numbers
@@ -51,14 +52,3 @@ def segment_cards(plan: Plan) -> tuple[SegmentCards, ...]:
         return ()
     others = plan.session.others if plan.session is not None else ()
     return (possible_cards(plan.profile), *(possible_cards(other.profile, other) for other in others))
-
-
-def possible_cards(profile: Profile, plan: CardPlan | None = None) -> SegmentCards:
-    """Return the cards of a profile as what may come; `plan` takes the place of the run's own for them."""
-    return SegmentCards(
-        names=profile.probe_names,
-        memory_mib=profile.memory_limits_mib,
-        count=profile.count,
-        title=profile.title,
-        plan=plan,
-    )

@@ -21,12 +21,11 @@ from launcher.planning.workload import Workload
 from launcher.values.base import Written
 from launcher.values.facts import Measured, PrecisionEvidence
 from launcher.values.model import Model
-from launcher.values.precision import SHORT, Attention, Dtype, Mode, Platform, Precision
+from launcher.values.precision import SHORT, Attention, Dtype, Mode, Platform, Precision, PrecisionRequest
 from launcher.values.profile import Profile
 from launcher.values.trial_record import rate_of, rate_words
 
 Method = Literal["lora", "full"]
-PrecisionRequest = Literal["auto", "bf16", "fp16", "fp16-native", "fp32"]
 
 MODES: tuple[Mode, ...] = ("fp16-native", "fp16", "bf16", "fp32")
 """Least safe first."""

@@ -14,6 +14,7 @@ from launcher.errors import UnknownNameError, UsageError
 from launcher.values.facts import Engine, Facts, Gpu, Holder
 from launcher.values.host import Host
 from launcher.values.job import Job
+from launcher.values.plan import CardPlan, SegmentCards
 from launcher.values.profile import Profile
 
 _PROCESSES = re.compile(r" --(?:nproc[-_]per[-_]node|num[-_]processes)[ =]([0-9]{1,4})(?: |$)")
@@ -206,3 +207,14 @@ def why_unusable(engine: Engine, host: Host) -> str | None:
 def is_closed(engine: Engine) -> bool:
     """Whether an engine has a socket that this user may not open."""
     return engine.socket is not None and engine.error == "Permission denied"
+
+
+def possible_cards(profile: Profile, plan: CardPlan | None = None) -> SegmentCards:
+    """Return the cards of a profile as what may come; `plan` takes the place of the run's own for them."""
+    return SegmentCards(
+        names=profile.probe_names,
+        memory_mib=profile.memory_limits_mib,
+        count=profile.count,
+        title=profile.title,
+        plan=plan,
+    )

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from launcher.errors import RefusedError, UsageError
 from launcher.planning.apptainer import container_words
-from launcher.planning.kaggle_session import possible_cards
-from launcher.planning.placement import requested_gpus
+from launcher.planning.placement import possible_cards, requested_gpus
 from launcher.values.cluster import Cluster, Gres, Partition
 from launcher.values.facts import Facts, Gpu
 from launcher.values.host import Host

@@ -28,10 +28,11 @@ from launcher.runs import (
 from launcher.runs.contact import Contact, pass_gate_when_free
 from launcher.runs.control import known_summary, summary_of
 from launcher.runs.key_stays import check_key_stays
-from launcher.runs.launching import Filling, Resolved, Started, begin, plan_with, there
+from launcher.runs.launching import Filling, Resolved, Started, begin, there
 from launcher.runs.lost_machines import end_rental, look_for
 from launcher.runs.meter import Meter
 from launcher.runs.mirror import Mirror
+from launcher.runs.planned import plan_with
 from launcher.runs.probing import describe, probe
 from launcher.runs.recovering import Outcome, RecoverRequest, Recovery, recover_on
 from launcher.runs.run_desk import connect

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from launcher.errors import RefusedError, UsageError
-from launcher.planning.assembly import source
+from launcher.planning.source import source
 from launcher.runs import job_check, script_check, secret_values, session_check
 from launcher.runs.batch_draft import Draft, Large
 from launcher.runs.batch_mistakes import Mistakes

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, get_args
 from pydantic import ValidationError
 
 from launcher.errors import BadFileError
-from launcher.planning.ladder import PrecisionRequest
 from launcher.runs import resolve
 from launcher.runs.batch_check import Tell, check, tell_nobody
 from launcher.runs.batch_draft import Draft, Large
@@ -23,6 +22,7 @@ from launcher.runs.request import Request
 from launcher.values.batch import MOST_ITEMS, BatchFile, BatchRun, Rules
 from launcher.values.job import Job
 from launcher.values.parsing import build, nearest
+from launcher.values.precision import PrecisionRequest
 from launcher.values.toml import inline, read_toml
 
 OWN_KEYS = ("host", "profile", "precision", "gpus")

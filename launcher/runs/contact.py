@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from launcher.errors import RefusedError
 from launcher.hosts import Desk
-from launcher.planning.gate import check
 from launcher.runs import cards, resolve
 from launcher.runs.probing import probe
 from launcher.runs.view import View
@@ -47,6 +46,8 @@ def pass_gate(contact: Contact, plan: Plan) -> None:
 
     Raises RefusedError for what is refused, CardBusyError if only busy cards stand in the way.
     """
+    from launcher.planning.gate import check  # it was loaded while the host was waited for
+
     findings = [
         *cards.findings(contact.gpus, plan, contact.facts),
         *check(plan, contact.facts, contact.host, resolve.wheels()),

@@ -8,13 +8,13 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from launcher.planning.assembly import source
-from launcher.planning.gate import distribution
+from launcher.planning.source import source
 from launcher.runs import job_variables, local_paths
 from launcher.runs.resolve import Task
 from launcher.values.credential import credential_in
 from launcher.values.parsing import nearest
 from launcher.values.plan import Finding
+from launcher.values.requirement import distribution
 
 _MODEL_FILES = ("config.json", "adapter_config.json")
 """One of them is in every folder that `from_pretrained` of transformers and peft reads."""

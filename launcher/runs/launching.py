@@ -20,29 +20,12 @@ from launcher.errors import (
     HostError,
     RefusedError,
     ServiceError,
-    UnequalSharesError,
     UsageError,
 )
 from launcher.hosts import Desk, meanwhile
-from launcher.planning.apptainer import host_paths
-from launcher.planning.assembly import plan as make_plan
-from launcher.planning.environment_plan import environment
-from launcher.planning.kaggle_machines import MachineChoice, choose_machine, expected_facts
-from launcher.planning.kaggle_session import session
-from launcher.planning.ladder import PrecisionRequest
-from launcher.planning.placement import own_runtime, requested_gpus
-from launcher.planning.placement import runtime as choose_runtime
-from launcher.planning.script import starts_python
-from launcher.planning.slurm_gate import limit_findings
-from launcher.planning.slurm_job import (
-    possible_profiles,
-    submission,
-    with_expected_cards,
-    with_others,
-)
+from launcher.planning.kaggle_machines import MachineChoice, choose_machine
+from launcher.planning.placement import requested_gpus
 from launcher.planning.slurm_job import settings_of as slurm_settings_of
-from launcher.planning.verification import verification
-from launcher.planning.wheel_choice import site
 from launcher.runs import (
     build_settings,
     cards,
@@ -60,7 +43,7 @@ from launcher.runs import (
     sweeping,
 )
 from launcher.runs.adapting import suggestion
-from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, refusal, settle
+from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
 from launcher.runs.env_file import HiddenValues
 from launcher.runs.held_interrupts import HeldInterrupts, Interrupts
 from launcher.runs.hook_note import hook_note
@@ -74,7 +57,6 @@ from launcher.runs.request import Request, remember
 from launcher.runs.run_desk import Opening, connect
 from launcher.runs.run_id import new_run_id
 from launcher.runs.runs_folder import runs_folder
-from launcher.runs.script_reading import plan_values_of
 from launcher.runs.shipped_before import ShippedBefore
 from launcher.runs.shipping import Shipment, ship
 from launcher.runs.verifiable import unverifiable
@@ -86,8 +68,8 @@ from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.lacking import check_has
 from launcher.values.model import Model
-from launcher.values.plan import Finding, Plan, PlanValue, Submission
-from launcher.values.precision import Platform
+from launcher.values.plan import Finding, Plan
+from launcher.values.precision import PrecisionRequest
 from launcher.values.profile import Profile
 
 if TYPE_CHECKING:
@@ -98,8 +80,6 @@ AUTO: Literal["auto"] = "auto"
 ID_TRIES = 5
 NOT_SUBMITTED, UNSETTLED = "not-submitted", "unsettled"
 """The agent's codes for a job that Slurm has refused, and for one of which nobody knows whether Slurm has it."""
-WITHOUT_FACTS = "native"
-"""The runtime of a preview whose host did not answer."""
 
 
 class Resolved(NamedTuple):
@@ -284,13 +264,18 @@ def _launch_on(
     host, (request, secrets, loaded, before, opening, hold) = resolved.host, ready
     if host.runtime != AUTO:  # the probe decides
         meanwhile.load(*load_runtime(host.runtime).modules)
+    meanwhile.load("launcher.runs.planned", "launcher.planning.gate")
     with view.stage("connect") as stage:
         desk = connect(host, opening)
         stage.text = desk.about
     try:
         facts, profile = _look(desk, resolved, view)
+        from launcher.runs.planned import plan_of  # it was loaded while the host was waited for
+
         plan = plan_of(profile, resolved, facts)
         if request.verifies:
+            from launcher.planning.verification import verification  # few launches verify
+
             settle(unverifiable(plan), view)
             plan = verification(plan, resolved.job)
         if shown is None or plan.digest != shown.digest:
@@ -420,6 +405,8 @@ def build_image(request: Request, view: View) -> None:
             desk = stack.enter_context(connect(host))
             stage.text = desk.about
         facts, profile = _look(desk, resolved, view)
+        from launcher.runs.planned import plan_of
+
         plan = plan_of(profile, resolved, facts)
         with contextlib.suppress(CardBusyError):  # a build needs no card
             pass_gate(Contact(host, desk, resolved.job, facts, view), plan)
@@ -457,145 +444,6 @@ def there(resolved: Resolved, facts: Facts) -> CardsThere:
     return cards_there(
         resolved.host, resolved.job, resolved.profiles, resolved.gpus, facts, rehearses=rehearses
     )
-
-
-def plan_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
-    """Return the plan. The facts decide on the runtime; without facts it is `native`. Raises RefusedError."""
-    return plan_with(profile, resolved, facts, plan_values_of(resolved.job, resolved.task.code))
-
-
-def plan_with(
-    profile: Profile, resolved: Resolved, facts: Facts | None, takes: tuple[PlanValue, ...] | None
-) -> Plan:
-    """Return the plan of a job whose script takes these values from it.
-
-    For sessions of Kaggle's, and for a cluster, it has the plans for the other cards that may come.
-    """
-    plan = _plan_for(profile, resolved, facts, takes)
-    if plan.slurm is not None and facts is not None:
-        return with_others(plan, _plans_of_others(plan, resolved, facts, takes))
-    if resolved.machine is None or facts is None:
-        return plan
-    others = [
-        _plan_of_other(other, resolved, resolved.machine, facts, takes)
-        for other in resolved.machine.profiles[1:]
-    ]
-    known = [other for other in others if other is not None]
-    given = session(resolved.machine, known, resolved.job.requirements, resolve.wheels())
-    return plan.model_copy(update={"session": given})
-
-
-def _plans_of_others(
-    plan: Plan, resolved: Resolved, facts: Facts, takes: tuple[PlanValue, ...] | None
-) -> list[Plan]:
-    """Return the plans for the other cards that Slurm may give, but for those that the job cannot run on as it was asked for."""
-    found = []
-    for other in _possible(plan.profile, resolved, facts):
-        if other.name != plan.profile.name and plan.slurm is not None and plan.slurm.cards:
-            with contextlib.suppress(RefusedError):
-                found.append(_plan_for(other, resolved, with_expected_cards(facts, other), takes))
-    return found
-
-
-def _possible(profile: Profile, resolved: Resolved, facts: Facts | None) -> tuple[Profile, ...]:
-    """Return the profiles of the cards that Slurm may give, that of the plan first; it alone on any other host."""
-    settings = slurm_settings_of(resolved.host, resolved.job)
-    if settings is None:
-        return (profile,)
-    cluster = facts.slurm if facts is not None else None
-    named = resolved.profiles or (() if cluster is not None else (profile,))
-    found = possible_profiles(resolved.host.name, settings, named, resolved.gpus, cluster, resolve.profiles())
-    if profile.name not in [one.name for one in found]:  # a rehearsal that is a plan for the CPU
-        return (profile,)
-    return tuple(sorted(found, key=lambda one: one.name != profile.name))
-
-
-def _plan_of_other(
-    profile: Profile,
-    resolved: Resolved,
-    machine: MachineChoice,
-    facts: Facts,
-    takes: tuple[PlanValue, ...] | None,
-) -> Plan | None:
-    """Return the plan for another card that may come; None if the job cannot run on it as it was asked for."""
-    expected = expected_facts(facts.host_id, machine.machine, profile, facts.precision_evidence)
-    try:
-        return _plan_for(profile, resolved, expected, takes)
-    except RefusedError:
-        return None
-
-
-def _plan_for(
-    profile: Profile, resolved: Resolved, facts: Facts | None, takes: tuple[PlanValue, ...] | None
-) -> Plan:
-    if resolved.rehearsed_on is not None and not takes and not _can_imitate(profile, resolved.job):
-        profile, resolved = resolved.rehearsed_on, resolved._replace(rehearsed_on=None)
-    if resolved.host.slurm is not None:
-        profile = _possible(profile, resolved, facts)[0]
-    elif resolved.machine is None or resolved.rehearsed_on is not None:
-        profile = cards.profile_for(resolved.gpus, profile)
-    on = resolved.rehearsed_on or profile
-    known = choose_runtime(on, resolved.host, resolved.job, facts) if facts else WITHOUT_FACTS
-    kind = load_runtime(own_runtime(resolved.host) or known)
-    sources = resolve.image_sources() if kind.has_images else None
-    made = None
-    asked = submission_of(profile, resolved, facts)
-    is_in_image = asked is not None and bool(asked.container)
-    if facts is not None and kind.makes_environments and resolved.job.requirements and not is_in_image:
-        made = environment(on, resolved.job, resolved.host, facts, resolve.wheels())
-    model, platform = known_of(resolved, facts)
-    if is_in_image:
-        platform = platform.model_copy(update={"torch": None})
-    elif made is not None and made.torch is not None:
-        platform = platform.model_copy(update={"torch": made.torch.partition("+")[0]})
-    try:
-        return make_plan(
-            profile,
-            resolved.host,
-            resolved.job,
-            resolved.asked,
-            kind.name,
-            sources,
-            site=site(facts),
-            environment=made,
-            model=model,
-            teacher=resolved.teacher,
-            platform=platform,
-            evidence=facts.precision_evidence if facts else (),
-            rehearsed_on=resolved.rehearsed_on,
-            takes=takes,
-            packages_from=resolved.task.packages_from,
-            slurm=asked,
-        )
-    except UnequalSharesError as error:
-        # Another batch does not help where the cluster cannot give so many cards.
-        of_cluster = limit_findings(resolved.host.name, asked, facts.slurm) if asked and facts else []
-        raise refusal(of_cluster) or error from error
-
-
-def submission_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Submission | None:
-    """Return what Slurm is asked for; None on a host that is no cluster."""
-    settings = slurm_settings_of(resolved.host, resolved.job)
-    if settings is None:
-        return None
-    cluster = facts.slurm if facts is not None else None
-    return submission(
-        settings,
-        _possible(profile, resolved, facts),
-        cluster,
-        is_rehearsed=resolved.rehearsed_on is not None,
-        paths=host_paths(resolved.job),
-    )
-
-
-def _can_imitate(profile: Profile, job: Job) -> bool:
-    """Whether the start-up hook can let the job's script run as on this card."""
-    return profile.kind == "cuda" and job.inject and starts_python(job.command)
-
-
-def known_of(resolved: Resolved, facts: Facts | None) -> tuple[Model | None, Platform]:
-    """Return what is known of the job's model, and of what its precision hangs on."""
-    return (resolved.model or facts.model, facts.for_precision) if facts else (resolved.model, Platform())
 
 
 def _start(runtime: Runtime, mirror: Mirror) -> str | None:

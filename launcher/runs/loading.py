@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.planning.assembly import source
+from launcher.planning.source import source
 from launcher.runs import resolve
 from launcher.runs.digests import Digests
 from launcher.runs.local_paths import values_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from launcher.planning.assembly import source
+from launcher.planning.source import source
 from launcher.runs.json_file import read_json
 from launcher.runs.resolve import Task
 from launcher.values.model import Model, read_model

@@ -16,22 +16,21 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 from pydantic_core import PydanticCustomError
 
 from launcher.errors import BadFileError, UsageError
 from launcher.planning.script import script_of
 from launcher.planning.slurm_job import settings_of as slurm_settings_of
-from launcher.runs import requirement_file
-from launcher.runs.requirement_file import RequirementFile
 from launcher.runs.resolve import Task
 from launcher.values.host import Host
 from launcher.values.plan import Finding
-from launcher.values.requirement import requirement_text
+from launcher.values.requirement import normalized, package_of, requirement_text
 from launcher.values.toml import parse_toml, read_toml
+
+if TYPE_CHECKING:
+    from launcher.runs.requirement_file import RequirementFile
 
 REQUIREMENTS = "requirements.txt"
 LOCK = "uv.lock"
@@ -125,8 +124,8 @@ def with_packages(task: Task, host: Host, added: Sequence[str]) -> Task:
         packages = Packages((), "", tuple(_unused(task, host)))
     else:
         packages = found(task, host) or Packages((), "")
-    names = {canonicalize_name(Requirement(one).name) for one in wanted}
-    kept = [one for one in packages.requirements if canonicalize_name(Requirement(one).name) not in names]
+    names = {package_of(one) for one in wanted}
+    kept = [one for one in packages.requirements if package_of(one) not in names]
     origin = " and ".join(filter(None, (packages.origin, WITH if wanted else "")))
     job = job.model_copy(update={"requirements": (*kept, *wanted)})
     return task._replace(job=job, packages_from=origin or None, package_findings=packages.findings)
@@ -154,6 +153,8 @@ def found(task: Task, host: Host) -> Packages | None:
     if block is not None:
         return block
     if (task.code / REQUIREMENTS).is_file():
+        from launcher.runs import requirement_file  # many folders have none
+
         read = requirement_file.read(task.code / REQUIREMENTS, task.code)
         return _of_file(read, REQUIREMENTS, task, host)
     project = _project(task.code)
@@ -220,9 +221,9 @@ def _project(folder: Path) -> Packages | None:
 
 def _of_project(project: dict[str, Any], written: object, key: str) -> tuple[str, ...]:
     """Return requirements of a project, without the project itself."""
-    own = canonicalize_name(str(project.get("name", "")))
+    own = normalized(str(project.get("name", "")))
     names = _checked(written, f"{PROJECT}: {key}")
-    return tuple(one for one in names if canonicalize_name(Requirement(one).name) != own)
+    return tuple(one for one in names if package_of(one) != own)
 
 
 def _checked(written: object, where: str) -> tuple[str, ...]:
@@ -278,6 +279,8 @@ def _of_lock(task: Task, host: Host) -> Packages | None:
         said = "\n  | ".join(done.stderr.strip().splitlines()[-5:])
         raise BadFileError(f"{LOCK}: uv export failed:\n  | {said}\n  write it anew   uv lock")
     with tempfile.TemporaryDirectory() as folder:
+        from launcher.runs import requirement_file
+
         path = Path(folder) / LOCK
         path.write_text(done.stdout)
         return _of_file(requirement_file.read(path, Path(folder)), LOCK, task, host)
@@ -285,13 +288,15 @@ def _of_lock(task: Task, host: Host) -> Packages | None:
 
 def _of_file(read: RequirementFile, name: str, task: Task, host: Host) -> Packages:
     """Return the packages of a file of requirements, with what is left out of it."""
+    from launcher.runs import requirement_file
+
     requirements = read.requirements
     notes: list[Finding] = []
     if read.extras is not None:
         requirements += _of_folder(task.code, read.extras, name)
         notes.append(_imported_from_folder(task.code, name))
     requirements, unused = requirement_file.constrained(requirements, read.constraints)
-    of_torch = [one for one in requirements if _OF_TORCH.fullmatch(canonicalize_name(Requirement(one).name))]
+    of_torch = [one for one in requirements if _OF_TORCH.fullmatch(package_of(one))]
     for what, why in (
         (unused, "constraints on packages that it does not name are not read"),
         (read.ignored, "options of pip that are not used"),

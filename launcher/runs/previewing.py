@@ -14,9 +14,10 @@ from launcher.planning.lambda_machines import expected_facts as expected_of_rent
 from launcher.runs import cards, job_check, resolve, script_check, secret_values, session_check
 from launcher.runs.adapting import suggestion
 from launcher.runs.kaggle_preview import SessionPreview, preview_session
-from launcher.runs.launching import AUTO, Resolved, known_of, plan_of, submission_of, there, understand
+from launcher.runs.launching import AUTO, Resolved, there, understand
 from launcher.runs.loading import load
 from launcher.runs.lookup import Lookup
+from launcher.runs.planned import known_of, plan_of, submission_of
 from launcher.runs.probing import probe
 from launcher.runs.rental_choice import (
     RentalChoice,

@@ -21,8 +21,6 @@ from launcher.errors import (
     UnknownNameError,
 )
 from launcher.hosts import Desk
-from launcher.planning.assembly import source
-from launcher.planning.gate import distribution
 from launcher.planning.kaggle_machines import MachineChoice, choose_machine, expected_facts
 from launcher.planning.placement import best_card, card_choice_reason, match_profile
 from launcher.planning.slurm_job import (
@@ -30,6 +28,7 @@ from launcher.planning.slurm_job import (
     with_expected_cards,
 )
 from launcher.planning.slurm_job import settings_of as slurm_settings_of
+from launcher.planning.source import source
 from launcher.runs import resolve
 from launcher.runs.mirror import mirrors
 from launcher.runs.run_desk import connect
@@ -41,6 +40,7 @@ from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.model import CONFIG_KEYS
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
+from launcher.values.requirement import distribution
 
 if TYPE_CHECKING:
     from launcher.runs.rental_choice import OffersOnce

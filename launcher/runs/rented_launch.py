@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from launcher.errors import CardBusyError
-from launcher.runs.launching import plan_of
 from launcher.runs.machine_renting import rent
+from launcher.runs.planned import plan_of
 from launcher.runs.rent_handing import leave
 from launcher.runs.rental_agreement import agree
 from launcher.runs.rental_order import order_of

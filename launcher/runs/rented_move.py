@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from launcher.errors import UsageError
 from launcher.runs import departures
 from launcher.runs.arriving import Heir, consented, resolved_there
-from launcher.runs.launching import plan_with
 from launcher.runs.lost_machines import look_for
 from launcher.runs.machine_renting import rent
 from launcher.runs.mirror import Mirror
 from launcher.runs.moving import check_move, move_to
+from launcher.runs.planned import plan_with
 from launcher.runs.rent_handing import hand_over, leave
 from launcher.runs.rental_agreement import Agreement, agree
 from launcher.runs.rental_order import order_of

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.errors import UsageError
-from launcher.planning.ladder import PrecisionRequest
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_whole
+from launcher.values.precision import PrecisionRequest
 
 NAME = "request.json"
 _NOT_AGAIN = {"wait_s": 0.0, "is_sure": False, "most_cents": None}

@@ -20,10 +20,10 @@ from launcher.values.parsing import build, unknown_name
 from launcher.values.plan import Finding
 from launcher.values.profile import NAME, Profile
 from launcher.values.toml import parse_toml, read_text, read_toml
-from launcher.values.wheels import WheelTable
 
 if TYPE_CHECKING:
     from launcher.planning.image_plan import Sources
+    from launcher.values.wheels import WheelTable
 
 DEFAULT_JOB = "sft"
 
@@ -123,6 +123,8 @@ def image_sources() -> Sources:
 
 def wheels() -> WheelTable:
     """Return the table of torch's builds. Raises BadFileError."""
+    from launcher.values.wheels import WheelTable
+
     path = catalogued("images", "torch.toml")
     data, text = read_toml(path)
     return build(WheelTable, data, file=str(path), text=text)

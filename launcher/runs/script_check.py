@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from launcher.planning.gate import distribution
-from launcher.planning.ladder import PrecisionRequest
 from launcher.planning.script import Script, interpreter_of, leading_assignments, script_of
 from launcher.values.cargo import Cargo, LeftOut, Why
 from launcher.values.job import Job
 from launcher.values.plan import Finding, Plan
+from launcher.values.precision import PrecisionRequest
+from launcher.values.requirement import distribution
 
 _MAGIC = (b"#!", b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 """How a file begins that a kernel starts: a script's first line, a program of Linux or macOS."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launcher.planning.kaggle_gate import no_secrets
 from launcher.planning.slurm_job import settings_of as slurm_settings_of
 from launcher.runs.resolve import Task
 from launcher.runs.script_reading import seems_to_resume
@@ -47,4 +46,8 @@ def _of_slurm(task: Task, host: Host) -> Iterator[Finding]:
 
 def refusals(task: Task, host: Host) -> tuple[Finding, ...]:
     """Return the refusal of secrets where a host cannot be given any."""
-    return () if host.kaggle is None else no_secrets(host.name, task.job.secrets)
+    if host.kaggle is None:
+        return ()
+    from launcher.planning.kaggle_gate import no_secrets
+
+    return no_secrets(host.name, task.job.secrets)

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from launcher.values.base import Written, canonical_json
 
 Mode = Literal["fp32", "bf16", "fp16", "fp16-native"]
+PrecisionRequest = Literal["auto", "bf16", "fp16", "fp16-native", "fp32"]
 Dtype = Literal["float32", "float16", "bfloat16"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 Capability = Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")]

@@ -36,5 +36,25 @@ def requirement_text(written: str) -> str:
     return written.strip()
 
 
+def distribution(requirement: str) -> str:
+    """Return the distribution's name of a requirement, e.g. `torch` of `torch>=2.6`."""
+    found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement)
+    return found[0] if found else requirement
+
+
+def package_of(requirement: str) -> str:
+    """Return the normalized name of the package that a valid requirement is of, e.g. `ruamel-yaml` of `Ruamel.yaml>=0.18`."""
+    from packaging.requirements import Requirement
+
+    return normalized(Requirement(requirement).name)
+
+
+def normalized(name: str) -> str:
+    """Return the normalized name of a package."""
+    from packaging.utils import canonicalize_name
+
+    return str(canonicalize_name(name))
+
+
 RequirementText = Annotated[str, AfterValidator(requirement_text)]
 """A requirement as PEP 508 writes it, e.g. `torch>=2.6`."""

@@ -137,12 +137,33 @@ heavy = {"asyncio", "ssl", "unittest.mock"} & {*sys.modules}
 assert not heavy, heavy
 from unittest import mock
 assert mock.Mock(return_value=3)() == 3
+import invoke.config
+assert "invoke.vendor.yaml.parser" not in sys.modules
+assert invoke.config.yaml.safe_load("a: [1, 2]") == {"a": [1, 2]}
+import invoke.vendor.yaml
+assert invoke.vendor.yaml.safe_load("3") == 3
 """
 
 
 def test_a_connection_loads_no_mock_and_a_mock_loads_as_ever():
-    """invoke loads `unittest.mock`, and so asyncio, for tests of tasks; it is Python's own for whoever imports it."""
+    """invoke loads `unittest.mock`, and so asyncio, for tests of tasks; it is Python's own for whoever imports it.
+
+    Its parser of YAML is there for whoever has settings of fabric's in it.
+    """
     subprocess.run([sys.executable, "-c", LEAN], check=True, timeout=60)
+
+
+BEFORE = """
+import sys
+import launcher.runs.launching
+early = {"packaging", "launcher.planning.assembly", "launcher.planning.gate", "launcher.planning.offers"} & {*sys.modules}
+assert not early, early
+"""
+
+
+def test_what_plans_loads_while_the_host_is_waited_for():
+    """Before it answers there is nothing to plan with."""
+    subprocess.run([sys.executable, "-c", BEFORE], check=True, timeout=60)
 
 
 WITHOUT_SSH = """

@@ -31,7 +31,7 @@ import sys
 from launcher.cli import early
 from launcher.hosts import ahead
 early.begin(sys.argv[1:])
-print(ahead._begun is not None)
+print(ahead._begun is not None and ahead._begun.is_direct)
 """
 
 NOTED = """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import BadFileError, RefusedError, UnknownNameError
-from launcher.planning.assembly import changed, job_of, plan, source
+from launcher.planning.assembly import changed, job_of, plan
 from launcher.planning.gate import check
 from launcher.planning.kaggle_machines import choose_machine
 from launcher.planning.kaggle_session import session
@@ -19,6 +19,7 @@ from launcher.planning.placement import (
     requested_processes,
     runtime,
 )
+from launcher.planning.source import source
 from launcher.planning.verification import verification
 from launcher.runs.resolve import image_sources, profile, profiles, wheels
 from launcher.values.facts import Facts

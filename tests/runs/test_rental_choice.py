@@ -8,7 +8,8 @@ from testbed.lambda_service import LambdaService as StandIn
 
 from launcher.errors import CardBusyError, RefusedError, ServiceAuthError, ServiceUnreachableError, UsageError
 from launcher.planning.offers import Expected
-from launcher.runs.launching import plan_of, understand
+from launcher.runs.launching import understand
+from launcher.runs.planned import plan_of
 from launcher.runs.rental_agreement import agree
 from launcher.runs.rental_choice import (
     choose,

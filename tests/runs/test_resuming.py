@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from testbed.stream import Stream
 
-from launcher.planning import assembly
 from launcher.cli.plain_view import PlainView
 from launcher.errors import InterruptedRunError, RefusedError
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Reply
+from launcher.planning import assembly
 from launcher.runs import control, recovering, resuming
 from launcher.runs.mirror import Mirror
 from launcher.values.answers import ResumedRun
