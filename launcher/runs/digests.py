@@ -23,6 +23,8 @@ from launcher.runs.whole_file import write_whole
 FIELDS = 6
 """Size, two times and inode of a file as it was read, whether it is a private key, and its SHA-256."""
 PIECE = 1 << 18
+LATELY_S = 1.0
+"""For how long after a walk has begun its look at a file counts: nobody launches and changes a file in the same second."""
 SETTLED_NS = 2_000_000_000  # a file changed twice within its file system's clock tick looks the same: too young to trust
 
 
@@ -31,6 +33,14 @@ class Known(NamedTuple):
 
     sha256: str
     is_private_key: bool
+
+
+class Looked(NamedTuple):
+    """What a manifest says of a file: its SHA-256, its size in bytes and its permission bits."""
+
+    sha256: str | None
+    size: int
+    mode: int
 
 
 class Digests:
@@ -43,17 +53,31 @@ class Digests:
         self._known = read_json(self._file)
         self._seen: dict[str, list[Any]] = {}
         self._young: dict[str, tuple[list[int], Known]] = {}
+        self._modes: dict[str, int] = {}
         self._has_news = False
         self._now_ns = time.time_ns()
+        self._began = time.monotonic()
 
     def known(self, path: str, status: os.stat_result) -> Known | None:
         """Return what is known of a file with this status; None if it has changed since it was read, or was never read."""
         known = self._seen.get(path) or self._known.get(path)
         if isinstance(known, list) and len(known) == FIELDS and known[:-2] == _look(status):
             self._seen[path] = known
+            self._modes[path] = status.st_mode & 0o777
             return Known(known[-1], known[-2])
         young = self._young.get(path)
         return young[1] if young is not None and young[0] == _look(status) else None
+
+    def lately(self) -> Callable[[str], Looked | None]:
+        """Return what tells what was just seen of a file, None of any other. Nothing was just seen once LATELY_S have passed."""
+        if time.monotonic() - self._began > LATELY_S:
+            return lambda _path: None
+
+        def look(path: str) -> Looked | None:
+            mode = self._modes.get(path)
+            return None if mode is None else Looked(self._seen[path][-1], self._seen[path][0], mode)
+
+        return look
 
     def read(self, path: str, advance: Callable[[int], None]) -> tuple[Known, os.stat_result]:
         """Read a file; return what it holds and its status. `advance` gets the bytes of each piece. Raises OSError."""
@@ -68,6 +92,7 @@ class Digests:
         known = Known(hashing.hexdigest(), is_key)
         if self._now_ns - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS:
             self._seen[path] = [*_look(status), is_key, known.sha256]
+            self._modes[path] = status.st_mode & 0o777
             self._has_news = True
         else:
             self._young[path] = (_look(status), known)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from launcher.errors import UsageError
-from launcher.runs.digests import Digests, Known
+from launcher.runs.digests import Digests, Looked
 from launcher.runs.folder_walk import Entry, FolderWalk
 from launcher.runs.launch_ignore import LaunchIgnore, read_rules, rules_around
 from launcher.runs.meter import Meter, Moved
@@ -79,6 +79,7 @@ def manifest(tree: CodeTree, digests: Digests, show: Callable[[Moved], None]) ->
     """
     found: dict[str, Any] = {}
     unread: list[Entry] = []
+    lately = digests.lately()
     for entry in tree.entries:
         path, source, link, folder, _ = entry
         if link is not None:
@@ -86,13 +87,9 @@ def manifest(tree: CodeTree, digests: Digests, show: Callable[[Moved], None]) ->
         elif folder is not None:
             found[path] = {"folder": folder}
         else:
-            try:
-                status = os.stat(source)
-            except OSError as error:
-                raise _unreadable(source, error) from error
-            known = digests.known(source, status)
-            found[path] = _file(known, status)
-            if known is None:
+            looked = lately(source) or _look(source, digests)
+            found[path] = looked._asdict()
+            if looked.sha256 is None:
                 unread.append(entry)
     meter = Meter(sum(found[entry.path]["size"] for entry in unread), show, doing="reading")
     for entry in unread:
@@ -100,13 +97,18 @@ def manifest(tree: CodeTree, digests: Digests, show: Callable[[Moved], None]) ->
             known, status = digests.read(entry.source, functools.partial(meter.advance, name=entry.name))
         except OSError as error:
             raise _unreadable(entry.source, error) from error
-        found[entry.path] = _file(known, status)
+        found[entry.path] = Looked(known.sha256, status.st_size, status.st_mode & 0o777)._asdict()
     return found
 
 
-def _file(known: Known | None, status: os.stat_result) -> dict[str, Any]:
-    digest = known.sha256 if known is not None else None
-    return {"sha256": digest, "size": status.st_size, "mode": status.st_mode & 0o777}
+def _look(path: str, digests: Digests) -> Looked:
+    """Look at a file; it has no digest if it must be read. Raises UsageError."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    known = digests.known(path, status)
+    return Looked(known.sha256 if known is not None else None, status.st_size, status.st_mode & 0o777)
 
 
 def _unreadable(path: str, error: OSError) -> UsageError:

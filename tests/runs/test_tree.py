@@ -305,6 +305,21 @@ def test_an_unchanged_file_is_not_read_again(folder, monkeypatch):
     assert second["code/changed"]["sha256"] == hashlib.sha256(b"behind").hexdigest()
 
 
+@pytest.mark.parametrize(("waited_s", "expected"), [(0.5, b"old"), (1.5, b"new")])
+def test_a_look_at_a_file_counts_for_a_second(folder, monkeypatch, waited_s, expected):
+    """A launch may wait for hours between the walk and its manifest: for an answer, or for a card."""
+    path = put(folder / "train.py", "old")
+    began, later = time.monotonic(), time.time_ns() + 10_000_000_000
+    monkeypatch.setattr("launcher.runs.digests.time.time_ns", lambda: later)
+    monkeypatch.setattr("launcher.runs.digests.time.monotonic", lambda: began)
+    digests = Digests(folder)
+    tree = collect(folder, {}, {}, digests)
+    path.write_text("new")
+    monkeypatch.setattr("launcher.runs.digests.time.monotonic", lambda: began + waited_s)
+    sent = manifest(tree, digests, ignore)["code/train.py"]
+    assert sent["sha256"] == hashlib.sha256(expected).hexdigest()
+
+
 def test_a_file_younger_than_its_file_systems_tick_is_not_trusted(folder):
     """Two writes within one tick of the clock look the same: such a file is hashed each time."""
     path = put(folder / "young", "one")

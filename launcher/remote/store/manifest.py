@@ -109,7 +109,7 @@ def check(manifest: Any) -> None:
         if match is None or not isinstance(entry, dict):
             raise ShippingError("%r is not a path below code/ or data/KEY/" % path)
         _check_entry(path, entry, match[1])
-        folder = path.rpartition("/")[0]
+        folder = path[: path.rindex("/")]
         while folder and folder not in folders:
             folders.add(folder)
             folder = folder.rpartition("/")[0]
@@ -119,20 +119,28 @@ def check(manifest: Any) -> None:
 
 def _check_entry(path: str, entry: dict[str, Any], top: str) -> None:
     """Raise ShippingError unless an entry is exactly one of a file, a link within its tree and an empty folder."""
+    if _is_file(entry):
+        return
     kinds = [kind for kind in ("sha256", "link", "folder") if kind in entry]
     if kinds == ["link"]:
         target = entry["link"]
         if not isinstance(target, str) or not target or "\0" in target or not _is_below(path, target, top):
             raise ShippingError("%r: a link out of the tree" % path)
-    elif not (kinds == ["folder"] and _is_mode(entry["folder"])) and not (
-        kinds == ["sha256"]
-        and isinstance(entry["sha256"], str)
-        and SHA256.fullmatch(entry["sha256"])
-        and isinstance(entry.get("size"), int)
-        and entry["size"] >= 0
-        and ("mode" not in entry or _is_mode(entry["mode"]))
-    ):
+    elif kinds != ["folder"] or not _is_mode(entry["folder"]):
         raise ShippingError("%r is not a file, a link or an empty folder" % path)
+
+
+def _is_file(entry: dict[str, Any]) -> bool:
+    sha256, size = entry.get("sha256"), entry.get("size")
+    return (
+        isinstance(sha256, str)
+        and SHA256.fullmatch(sha256) is not None
+        and isinstance(size, int)
+        and size >= 0
+        and ("mode" not in entry or _is_mode(entry["mode"]))
+        and "link" not in entry
+        and "folder" not in entry
+    )
 
 
 def _is_mode(value: Any) -> bool:
