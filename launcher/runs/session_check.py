@@ -8,8 +8,12 @@ from launcher.planning.slurm_job import settings_of as slurm_settings_of
 from launcher.runs.resolve import Task
 from launcher.runs.script_reading import seems_to_resume
 from launcher.values.host import Host
+from launcher.values.job import Job
 from launcher.values.plan import Finding
 
+SLURM_EARLY_S = 60
+"""So much earlier than it was asked to Slurm may send a signal: the page of `sbatch` on --signal."""
+WORTH_S = 60
 _MEND = "have it save and resume through launcher_worker     or let it begin anew   --set restart=true"
 
 
@@ -32,16 +36,36 @@ def findings(task: Task, host: Host) -> Iterator[Finding]:
 
 def _of_slurm(task: Task, host: Host) -> Iterator[Finding]:
     settings, job = slurm_settings_of(host, task.job), task.job
-    if settings is None or settings.time_s is None or job.restart:
+    if settings is None or settings.time_s is None:
         return
     limit = job.time_limit_minutes
-    if (limit is not None and limit * 60 <= settings.time_s) or seems_to_resume(job, task.code) is not False:
+    is_short = limit is not None and limit * 60 <= settings.time_s
+    if is_short:
+        return
+    if job.restart or seems_to_resume(job, task.code) is not False:
+        yield from _of_short_time(host, job, settings.time, settings.time_s)
         return
     message = (
         f'{host.name}: the script never asks worker.resume_from(): a run that is longer than its time = "{settings.time}" '
         "cannot go on in the next start of its job, and ends as not-restartable"
     )
     yield Finding(level="note", code="cannot-go-on", message=message, mend=_MEND)
+
+
+def _of_short_time(host: Host, job: Job, time: str | None, time_s: int) -> Iterator[Finding]:
+    """Yield a note if a start of a job may be told to save before it has trained for a minute, or has less than its grace to save."""
+    from launcher.remote.fate.slurm_submission import MOST_TOLD, told_s  # few jobs are for a cluster
+
+    left_s = told_s(job.stop_grace_s, time_s)
+    is_cut = left_s >= time_s * MOST_TOLD
+    if not is_cut and time_s - left_s - SLURM_EARLY_S > WORTH_S:
+        return
+    message = (
+        f'{host.name}: time = "{time}" is short: each start is told to save {left_s} s before its end, '
+        f"and Slurm may say so up to {SLURM_EARLY_S} s sooner"
+    )
+    mend = "a longer time   --set slurm.time=30     or less to save in   --set stop_grace_s=10"
+    yield Finding(level="note", code="short-time", message=message, mend=mend)
 
 
 def refusals(task: Task, host: Host) -> tuple[Finding, ...]:

@@ -158,3 +158,37 @@ def test_a_grace_that_is_longer_than_a_partition_allows_a_job(hive, partition):
     with hive.cluster.logins[0].wrapped("sbatch", 'echo "$@" >$HOME/asked; exec /usr/bin/sbatch "$@"'):
         hive.start(*LATER, *words)
     assert "--signal=B:USR1@300" in hive.cluster.ssh("cat", "asked").split()
+
+
+ALONE = """
+import os, time
+print("began", flush=True)
+while not os.path.exists(os.path.expanduser("~/enough")):
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("ends", ["in time", "by Slurm"])
+def test_a_script_that_cannot_go_on_has_all_of_its_time(hive, ends):
+    """To be told early would only cost it what it has trained: it ends by itself, or Slurm ends it at its limit."""
+    hive.client.script(ALONE)
+    run = hive.start()
+    log = f".launch/runs/{run}/record/0002/log.txt"
+    until(lambda: "began" in hive.cluster.ssh("cat", log, check=False), "its start")
+    hive.cluster.ssh("scancel", "--batch", "--signal=USR1", hive.job(run))
+    time.sleep(2)  # an agent that heeds the signal has ended the script by then
+    assert hive.row(run)["state"] == "running"
+    if ends == "in time":
+        hive.cluster.ssh("touch", "enough")
+    else:
+        hive.cluster.ssh("scancel", "--signal=TERM", f"{hive.job(run)}.0")
+    until(lambda: hive.row(run)["ended"], "its end")
+    row = hive.row(run)
+    if ends == "in time":
+        assert (row["state"], row["attempt"]) == ("succeeded", 1)
+    else:
+        assert (row["state"], row["reason"], row["attempt"]) == ("failed", "not-restartable", 1)
+        assert "its job was up" in row["evidence"]["line"]
+    until(
+        lambda: not [state for _, state in hive.jobs(run) if state in ("RUNNING", "PENDING")], "its job's end"
+    )

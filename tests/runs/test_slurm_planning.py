@@ -106,6 +106,18 @@ def test_a_dry_run_shows_what_sbatch_would_be_given(client, hive):
     assert hive.ssh("squeue", "--noheader") == ""
 
 
+@pytest.mark.parametrize(
+    ("minutes", "grace_s", "is_noted"), [(1, 30, True), (2, 30, True), (30, 30, False), (10, 600, True)]
+)
+def test_a_time_that_leaves_little_to_train_in_is_noted(client, hive, minutes, grace_s, is_noted):
+    """Slurm may say that the time is nearly up a minute before it was asked to."""
+    client.script("import launcher_worker as worker\nworker.resume_from()\n")
+    asked = ("--set", f"slurm.time={minutes}", "--set", f"stop_grace_s={grace_s}")
+    _, findings = previewed(client, *asked)
+    assert ("short-time" in findings) == is_noted
+    assert "cannot-go-on" not in findings
+
+
 def test_explain_shows_it_too(client, hive):
     shown = client.ok("explain", "--host", "hive", "--set", "slurm.partition=short")
     assert "sbatch --partition=short --nodes=1 --gres=gpu:a100:1" in shown

@@ -195,9 +195,8 @@ def settings_of(run: Run) -> Dict[str, Any]:
 def flags(run: Run) -> List[str]:
     """Return the flags of `sbatch` for a run: those of its plan, and those that are ours."""
     settings = settings_of(run)
-    grace_s = float(read_json(run.plan).get("stop_grace_s", 30.0)) + EARLY_S
+    grace_s = float(read_json(run.plan).get("stop_grace_s", 30.0))
     time_s = settings.get("time_s") or _partition_limit_s(settings)
-    told_s = int(min(grace_s, time_s * MOST_TOLD) if time_s else grace_s)
     return [
         *(str(flag) for flag in settings.get("flags") or ()),
         "--parsable",
@@ -210,8 +209,14 @@ def flags(run: Run) -> List[str]:
         "--export=NIL",
         "--propagate=NONE",  # the limits of a login node are not meant for jobs
         "--ntasks-per-node=1",
-        "--signal=B:USR1@%d" % told_s,
+        "--signal=B:USR1@%d" % told_s(grace_s, time_s),
     ]
+
+
+def told_s(grace_s: float, time_s: Optional[float]) -> int:
+    """Return how many seconds before its end a run is told of it, by its grace and its job's time; None is without a limit."""
+    early_s = grace_s + EARLY_S
+    return int(min(early_s, time_s * MOST_TOLD) if time_s else early_s)
 
 
 def _partition_limit_s(settings: Dict[str, Any]) -> Optional[int]:

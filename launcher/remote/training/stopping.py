@@ -106,10 +106,14 @@ class Interruption:
 class Stopping:
     """Whether the command was asked to stop, by which wish, and when it will be killed."""
 
-    def __init__(self, run: Run, terminations: List[int]) -> None:
-        """Begin without a request; `terminations` are the signals that the host has sent to this agent."""
+    def __init__(self, run: Run, terminations: List[int], may_go_on: Callable[[], bool]) -> None:
+        """Begin without a request; `terminations` are the signals that the host has sent to this agent.
+
+        SIGUSR1 says that the time is nearly up. It asks only a command that `may_go_on` later; any other has all of its time.
+        """
         self._run = run
         self._terminations = terminations
+        self._may_go_on = may_go_on
         self.wish = "run"
         self.is_asked = False
         self._deadline_s = float("inf")
@@ -130,12 +134,12 @@ class Stopping:
         """
         now_s = time.monotonic()
         is_due = now_s >= self._look_again_s
-        if not self.is_asked and (self._terminations or is_due):
+        if not self.is_asked and (self._is_told() or is_due):
             self._look_again_s = now_s + WISH_S
             wish = self._run.read_wish()
             if wish == "run" and run_time.left_s <= grace_s:
                 wish = run_time.limit
-            if wish != "run" or self._terminations:
+            if wish != "run" or self._is_told():
                 self._ask(wish, grace_s)
                 return True
         elif self.wish in ("stop", TIME_LIMIT, RENT_OVER) and is_due:
@@ -143,6 +147,11 @@ class Stopping:
             if self._run.read_wish() == "cancel":
                 self._ask("cancel", 0.0)
         return False
+
+    def _is_told(self) -> bool:
+        if not self._terminations:
+            return False
+        return any(number != signal.SIGUSR1 for number in self._terminations) or self._may_go_on()
 
     def _ask(self, wish: str, grace_s: float) -> None:
         self.wish = wish

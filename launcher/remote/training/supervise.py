@@ -60,6 +60,7 @@ NOT_RESTARTABLE = {
     "mend": "a script that asks for its checkpoint goes on where it was; `restart = true` lets it begin anew",
 }
 """What is said of a run whose script cannot go on."""
+TIME_UP = "the time of its job was up before it had ended"
 
 
 class Supervisor:
@@ -265,7 +266,7 @@ class Supervisor:
                 return self._end("failed", NOT_STARTED, why)
             begun = {"state": "running", "command": start.words, "pid": command.pid, "from": self.chosen.step}
             account.record("state", {**begun, **self._trial_begun()})
-            stopping = Stopping(self.run, self.terminations)
+            stopping = Stopping(self.run, self.terminations, self._may_begin_again)
             host_watch = make_watch(self.run, self.plan, runtime.get("gpus") or (), account)
             running = Running(
                 account, self.progress, self.fence, stopping, self.run_time, self.proofs, host_watch
@@ -338,12 +339,17 @@ class Supervisor:
             self.mending.set_aside(failure)
             wish = self.run.read_wish()  # a new one forbids another attempt
         state, reason, evidence = judge(outcome, failure, doubt, wish, self.plan.get("steps"))
+        if state == "resuming" and signal.SIGUSR1 in self.terminations and not self._may_begin_again():
+            return self._end("failed", "not-restartable", {**evidence, **NOT_RESTARTABLE, "line": TIME_UP})
         if state == "resuming":
             self.account.say(state, reason, evidence=evidence)
             return RESTART
         if state == "failed" and failure is not None:
             return self._answer(failure, evidence)
         return self._end(state, reason, evidence)
+
+    def _may_begin_again(self) -> bool:
+        return self.mending.may_begin_again(self.progress.consumed | self.history.consumed)
 
     def _failure_of(self, outcome: Outcome) -> remedy.Failure | None:
         """Return the failure of an attempt: the one seen while it ran, or else the diagnosis of a bad end."""
