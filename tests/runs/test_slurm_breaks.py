@@ -59,6 +59,19 @@ def test_a_job_whose_comment_its_cluster_has_changed(hive):
     assert hive.cluster.state(job) == "CANCELLED"
 
 
+def test_a_job_that_its_user_has_given_another_name_and_comment(hive):
+    """It is the run's all the same, by its folder: it trains, and nobody starts a second one beside it."""
+    run = hive.start()
+    hive.trains(run)
+    job = hive.job(run)
+    hive.cluster.ssh("scontrol", "update", f"JobId={job}", "JobName=mine", "Comment=hello")
+    assert hive.row(run)["state"] == "running"
+    hive.client.run("recover", run)
+    assert hive.job(run) == job
+    assert "stopped: by-user" in hive.client.ok("stop", run)
+    assert hive.cluster.state(job) in ("COMPLETED", "CANCELLED")
+
+
 def test_a_signal_before_the_agent(hive):
     """A job that is told before its script has become the agent goes on: the signal would have ended it as failed."""
     slow = "module() { touch $HOME/loading; sleep 3; }\n"

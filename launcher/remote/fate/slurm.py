@@ -316,20 +316,20 @@ class _Looked(NamedTuple):
 
 
 def _own(run: Run, job: Optional[Job]) -> Optional[Job]:
-    """Return a job of the queue that has the number of a run's job, if it is that: by its comment, or by its name.
+    """Return a job of the queue that has the number of a run's job, if it is that: by its comment, its name or its folder.
 
     A controller that has lost its state gives each number again, and then it is another job of the user's. Raises SilentError.
     """
     if job is None or job.run_id == run.id:
         return job
-    name = _name_of(job.id, int(time.monotonic() / SILENCE_S))  # a cluster may set all comments itself
-    return job if name == slurm_jobs.name_of(run.id) else None
+    shown = _shown(job.id, int(time.monotonic() / SILENCE_S))
+    return job if slurm_jobs.is_shown_of(shown, run.id, run.path) else None
 
 
 @functools.lru_cache(maxsize=1024)
-def _name_of(job: str, _period: int) -> str:
-    """Return what a job is called, asked once in a period. Raises SilentError."""
-    return slurm_jobs.name_in(ask([*slurm_jobs.SHOW, job]).text)
+def _shown(job: str, _period: int) -> str:
+    """Return what the controller says of a job, asked once in a period. Raises SilentError."""
+    return ask([*slurm_jobs.SHOW, job]).text
 
 
 def _by_id(answer: str) -> Dict[str, Job]:

@@ -167,9 +167,13 @@ def parse_shown(text: str) -> Optional[Job]:
     )
 
 
-def name_in(text: str) -> str:
-    """Return what a job is called, by an answer to SHOW; empty for another text."""
-    return _values(text).get("JobName", "")
+def is_shown_of(text: str, run: str, folder: str) -> bool:
+    """Whether an answer to SHOW is about a job of a run: by its name, or by the run's own folder, which no other job is for.
+
+    A user may give a job another name, and a cluster may set all comments itself.
+    """
+    values = _values(text)
+    return values.get("JobName") == name_of(run) or values.get("WorkDir") == folder
 
 
 def makes_way(text: str) -> bool:
