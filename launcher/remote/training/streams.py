@@ -16,6 +16,9 @@ from typing import IO, Callable, Dict, Iterator, List, NamedTuple, Tuple
 from ..record.rundir import HEARTBEAT_S
 
 DRAIN_S = 2.0
+GATHER_S = 0.001
+"""How far apart workers are read that report all the time: to read one line after another would take longer than what is done
+with it."""
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 BACKLOG = 4096
 """Workers that the kernel lets wait for us; it may allow fewer."""
@@ -83,6 +86,7 @@ class Streams:
         self._most = most_connections()
         self._is_accepting = True
         self._next_beat_s = 0.0
+        self._read_at_s = 0.0
         os.set_blocking(output.fileno(), False)
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ)
@@ -123,6 +127,8 @@ class Streams:
             self._receiver.beat()
             self._accept_again()
         ready = self._selector.select(timeout_s)
+        if any(key.fileobj in self._rests for key, _ in ready):
+            self._gather()
         for key, _ in ready:
             if key.fileobj is self._listener:
                 self._accept()
@@ -144,6 +150,13 @@ class Streams:
             if rest:
                 self._receiver.take_lines([bytes(rest)])
             connection.close()
+
+    def _gather(self) -> None:
+        """Let lines of workers gather, if some were read just now."""
+        wait_s = self._read_at_s + GATHER_S - time.monotonic()
+        if wait_s > 0:
+            time.sleep(wait_s)
+        self._read_at_s = time.monotonic()
 
     def _accept(self) -> None:
         try:
