@@ -253,14 +253,14 @@ def start_of_agent(verb: str, run: Run) -> List[str]:
     ]
 
 
-def cancel(job: str) -> bool:
-    """Have Slurm end a job: it gets TERM, and KILL after the cluster's KillWait. Return whether Slurm took the order."""
-    return _is_done(["scancel", job])
+def cancel(job: str) -> str:
+    """Have Slurm end a job: it gets TERM, and KILL after the cluster's KillWait. Return why Slurm does not, empty if it does."""
+    return _refusal(["scancel", job])
 
 
-def signal_script(job: str) -> bool:
-    """Send USR1 to a job's script; return whether Slurm took the order."""
-    return _is_done(["scancel", "--batch", "--signal=USR1", job])
+def signal_script(job: str) -> None:
+    """Send USR1 to a job's script, if Slurm takes the order."""
+    _refusal(["scancel", "--batch", "--signal=USR1", job])
 
 
 def end_steps(job: str, name: str) -> str:
@@ -279,15 +279,14 @@ def end_steps(job: str, name: str) -> str:
 
 def requeue(job: str) -> str:
     """Have Slurm start this job again; return why it does not, empty if it does."""
+    return _refusal(["scontrol", "requeue", job])
+
+
+def _refusal(words: List[str]) -> str:
+    """Give Slurm an order; return in its words why it does not take it, empty if it does."""
     try:
-        answer = ask(["scontrol", "requeue", job])
+        answer = ask(words)
     except SilentError as error:
         return str(error)
-    return "" if answer.code == 0 else answer.said.strip() or "scontrol ended with %d" % answer.code
-
-
-def _is_done(words: List[str]) -> bool:
-    try:
-        return ask(words).code == 0
-    except SilentError:
-        return False
+    said = "; ".join((answer.said.strip() or answer.text.strip()).splitlines())
+    return "" if answer.code == 0 else said or "%s ended with %d" % (words[0], answer.code)
