@@ -42,7 +42,7 @@ class Script:
     def start(self):
         """Start it."""
         variables = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "testbed"}
-        with (self.folder / "slurm.log").open("ab") as log:
+        with Path(self.run.slurm_log).open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", str(self.folder / "agent.pyz"), "job", self.run.path],
                 env={**os.environ, **variables},
@@ -59,7 +59,7 @@ class Script:
 
     def said(self):
         """What it has printed."""
-        return (self.folder / "slurm.log").read_text()
+        return Path(self.run.slurm_log).read_text()
 
 
 @pytest.fixture
@@ -123,6 +123,19 @@ def test_a_job_whose_time_is_nearly_up_while_members_are_left_is_started_again(s
     script.process.send_signal(signal.SIGTERM)
     assert script.process.wait(timeout=20) != 0
     assert len(script.asked("srun")) == 1
+
+
+def test_what_the_last_agent_said_is_no_argument_of_the_next_one(script):
+    """Everybody on the node can read those, and only the user its variables."""
+    script.put("squeue", "exit 0")
+    dies_once = f"test -e {script.folder}/died && exec printenv LAUNCH_SEEN; touch {script.folder}/died"
+    script.put("srun", f"{dies_once}; echo hunter2 >&2; exit 9")
+    script.start()
+    assert script.process.wait(timeout=20) == 0
+    first, second = script.asked("srun")
+    assert first == second
+    seen = json.loads(script.said().splitlines()[-1])
+    assert (seen["keeper"]["exit"], seen["keeper"]["said"]) == (9, "hunter2")
 
 
 def test_a_job_that_starts_again_has_not_ended(script):
