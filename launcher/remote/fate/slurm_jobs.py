@@ -223,6 +223,20 @@ def seconds_of(text: str) -> Optional[int]:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
+def asked_s(text: str) -> Optional[int]:
+    """Return a time that sbatch is asked for, such as 90 (minutes), 1:30:00 or 2-12 (days and hours), in seconds of whole minutes.
+
+    None for one without a limit, and for another text.
+    """
+    parts = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?", text)
+    if parts is None:
+        return None
+    days, *numbers = (int(part or 0) for part in parts.groups())
+    begins_with_hours = parts[1] is not None or parts[4] is not None
+    hours, minutes, seconds = numbers if begins_with_hours else (0, *numbers[:2])
+    return ((days * 24 + hours) * 60 + minutes + -(-seconds // 60)) * 60 or None
+
+
 def parse_history(text: str) -> Dict[str, Job]:
     """Read an answer to HISTORY: the last start of each job by its id."""
     jobs = {}

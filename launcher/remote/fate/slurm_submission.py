@@ -23,7 +23,7 @@ from ..record.rundir import VERSION, Run
 from ..record.safe_open import UnreadableError, unlink
 from . import slurm_jobs
 from .fate import StartError
-from .slurm_programs import Answer, SilentError, ask, cluster_name
+from .slurm_programs import Answer, SilentError, ask, cluster_name, variables
 
 SUBMIT_S = 30.0
 LIMIT_S = 3.0
@@ -196,7 +196,11 @@ def flags(run: Run) -> List[str]:
     """Return the flags of `sbatch` for a run: those of its plan, and those that are ours."""
     settings = settings_of(run)
     grace_s = float(read_json(run.plan).get("stop_grace_s", 30.0)) + EARLY_S
-    time_s = settings.get("time_s") or _partition_limit_s(settings)
+    time_s = (
+        settings.get("time_s")
+        or slurm_jobs.asked_s(variables().get("SBATCH_TIMELIMIT", ""))
+        or _partition_limit_s(settings)
+    )
     told_s = int(min(grace_s, time_s * MOST_TOLD) if time_s else grace_s)
     return [
         *(str(flag) for flag in settings.get("flags") or ()),
@@ -219,8 +223,9 @@ def _partition_limit_s(settings: Dict[str, Any]) -> Optional[int]:
 
     One that was told of its end earlier than that would be told as it begins, each time.
     """
-    partition = next((flag for flag in settings.get("flags") or () if flag.startswith("--partition=")), "")
-    names = [name for name in partition.partition("=")[2].split(",") if name]
+    named = (flag for flag in settings.get("flags") or () if flag.startswith("--partition="))
+    partition = next(named, "").partition("=")[2] or variables().get("SBATCH_PARTITION", "")
+    names = [name for name in partition.split(",") if name]
     try:
         text = ask(slurm_jobs.PARTITIONS, LIMIT_S).text
     except SilentError:
