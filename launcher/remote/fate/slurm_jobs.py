@@ -72,7 +72,7 @@ TURNS = frozenset(("Resources", "Priority"))
 _ASIDE = (
     *("BeginTime", "Dependency", "DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin"),
     *("PartitionTimeLimit", "PartitionNodeLimit", "PartitionConfig", "PartitionDown", "PartitionInactive"),
-    *("JobArrayTaskLimit", "Licenses", "Reservation", "ReservationDeleted"),
+    *("JobArrayTaskLimit", "Licenses", "Reservation", "ReservationDeleted", "ReqNodeNotAvail"),
     *("job requeued in held state", "launch failed requeued held"),
 )
 """The reasons of a job that would not start if it were the first in the line."""
@@ -299,11 +299,16 @@ def judge_history(job: Job, *, has_begun: bool) -> Verdict:
 
 def is_in_line(reason: str) -> bool:
     """Whether a job that waits for a reason is before others; not if a limit of its user, or another time, keeps it back."""
-    return reason not in _ASIDE and not _LIMITS.fullmatch(reason)
+    return _first_word(reason) not in _ASIDE and not _LIMITS.fullmatch(reason)
+
+
+def _first_word(reason: str) -> str:
+    """Return a reason without what may follow it, as in `ReqNodeNotAvail, UnavailableNodes:node[1-2]`."""
+    return reason.partition(",")[0]
 
 
 def _waiting_words(job: Job, before: Optional[int]) -> str:
-    reason = _REASONS.get(job.reason)
+    reason = _REASONS.get(_first_word(job.reason))
     if reason is not None:
         reason = reason.replace("{id}", job.id)
     elif job.reason.startswith(_NODES_TAKEN):
