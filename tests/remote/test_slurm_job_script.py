@@ -147,6 +147,21 @@ def test_a_job_that_starts_again_has_not_ended(script):
     assert not Path(script.run.slurm_end).exists()
 
 
+def test_other_cards_than_planned_are_asked_for_and_not_planned_again_for_those_who_did(script):
+    """A plan may be one for all cards that the partition names; it does not say so."""
+    cards = {"names": ["NVIDIA A100"], "memory_mib": None, "count": 1, "title": "A100"}
+    Path(script.run.plan).write_text(json.dumps({"nodes": ["node1"], "slurm": {"cards": [cards]}}))
+    script.put("nvidia-smi", "exit 1")
+    script.start()
+    assert script.process.wait(timeout=20) == 0
+    assert script.asked("srun") == []
+    evidence = script.run.last().read_state()["evidence"]
+    assert evidence["class"] == "wrong-card"
+    always, named = evidence["mend"].split("; ")
+    assert "`gres` or `constraint`" in always
+    assert named.startswith("if you named a profile, --profile auto")
+
+
 def orphan(token):
     """Start a process with a token whose parent ends at once; return its pid."""
     env = {**os.environ, bearers.OF_RUN: token}

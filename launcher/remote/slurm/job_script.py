@@ -40,7 +40,10 @@ LEAVING_S = 600.0
 LOOK_S = 5.0
 MEMBERS_S = 1800.0
 """How long the members of an agent that died may take to end, or Slurm to say so, before the job ends with them."""
-_OTHER_CARDS = "ask for these cards by `gres` or `constraint`, or plan for what comes: --profile auto"
+_OTHER_CARDS = (
+    "ask for these cards by `gres` or `constraint`; "
+    "if you named a profile, --profile auto plans for all cards that the partition names"
+)
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
