@@ -282,10 +282,12 @@ def test_a_comment_may_hold_the_separator():
 @pytest.mark.parametrize(
     ("name", "comment", "folder", "run"),
     [
+        ("x-launch-1126-a-x", "launch:1126-a-x", "/r/runs/1126-a-x", "1126-a-x"),
         ("launch-1126-a-x", "launch:1126-a-x", "/r/runs/1126-a-x", "1126-a-x"),
-        ("launch-1126-a-x", "launch:1126-a-x", "/other/runs/1126-a-x", None),
-        ("launch-1126-a-x", "launch:1126-a-x", "/r/runs/1126-a-y", None),
-        ("launch-1126-a-x", "(null)", "/r/runs/1126-a-x", None),
+        ("y-launch-1126-a-x", "launch:1126-a-x", "/r/runs/1126-a-x", None),
+        ("x-launch-1126-a-x", "launch:1126-a-x", "/other/runs/1126-a-x", None),
+        ("x-launch-1126-a-x", "launch:1126-a-x", "/r/runs/1126-a-y", None),
+        ("x-launch-1126-a-x", "(null)", "/r/runs/1126-a-x", None),
         ("mine", "launch:1126-a-x", "/r/runs/1126-a-x", None),
         ("launch-", "launch:", "/r/runs/", None),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.remote.fate import slurm_submission
-from launcher.remote.fate.slurm_jobs import asked_s
+from launcher.remote.fate.slurm_jobs import asked_s, name_of
 from launcher.remote.record.rundir import Run
 
 PARTITIONS = """echo 'PartitionName=batch Default=YES DefaultTime=NONE MaxTime=7-00:00:00'
@@ -30,6 +30,14 @@ def told_s(tmp_path, monkeypatch, programs):
         return int(signal.rpartition("@")[2])
 
     return told
+
+
+def test_the_first_letters_of_a_name_tell_runs_apart():
+    """`squeue` shows eight of them; the run's id is in it whole."""
+    runs = ["261126-train-aaaaaa", "261126-train-aaaaab", "1126-train-yk8d"]
+    names = [name_of(run) for run in runs]
+    assert [name[:6] for name in names] == ["aaaaaa", "aaaaab", "yk8d-l"]
+    assert all(run in name for run, name in zip(runs, names, strict=True))
 
 
 def test_a_login_may_say_for_how_long_its_jobs_run(told_s):

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from remote.test_slurm_jobs import answers
+from testbed.slurm_cluster import job_name
 from testbed.toy import recorded_run
 
-from launcher.remote.fate import slurm_lookup
+from launcher.remote.fate import slurm, slurm_lookup
 from launcher.remote.fate.fate import ALIVE, COMING_BACK, GONE, SILENT, EndError
 from launcher.remote.fate.slurm import FATE, Slurm
 from launcher.remote.record import secret
@@ -65,10 +66,22 @@ def test_a_job_that_the_queue_lacks_is_what_the_controller_has_it_as(cluster, tm
     assert cluster.asked("sacct") == []
 
 
-def test_a_job_whose_comment_its_cluster_has_changed_is_the_runs_by_its_name(cluster, tmp_path):
+@pytest.mark.parametrize("name", [job_name(RUN), f"launch-{RUN}"], ids=["new", "given until 2026-11-26"])
+def test_a_job_whose_comment_its_cluster_has_changed_is_the_runs_by_its_name(cluster, tmp_path, name):
     run = made(tmp_path)
-    cluster.put("scontrol", f"echo 'JobId=7 JobName=launch-{RUN} JobState=RUNNING Comment=billed'")
+    cluster.put("scontrol", f"echo 'JobId=7 JobName={name} JobState=RUNNING Comment=billed'")
     assert Slurm().judge([run])[run.id].fate == ALIVE
+    cluster.put("squeue", "echo '7|RUNNING|None|N/A|N/A|1|node1|billed'")
+    slurm._name_of.cache_clear()
+    assert Slurm().judge([run])[run.id].fate == ALIVE
+
+
+def test_accounting_is_asked_for_jobs_of_either_name(cluster, tmp_path):
+    """One that was submitted before the name was another is still a run's."""
+    run = made(tmp_path)
+    Slurm().judge([run])
+    (asked,) = cluster.asked("sacct")
+    assert asked.split()[-1] == f"--name={job_name(RUN)},launch-{RUN}"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +144,7 @@ def test_a_job_that_the_controller_remembers_is_asked_for_seldom(cluster, tmp_pa
         for _ in range(5):
             slurm.judge(runs)
         assert cluster.asked("scontrol") == ["--oneliner show job 0"]
-        cluster.put("scontrol", f"echo 'JobId=0 JobName=launch-{runs[0].id} JobState=RUNNING'")
+        cluster.put("scontrol", f"echo 'JobId=0 JobName={job_name(runs[0].id)} JobState=RUNNING'")
         slurm.forget(runs[0])
         for _ in range(5):
             slurm.judge(runs)

@@ -253,7 +253,7 @@ class Slurm(Fate):
         if not fresh or now < self._accounts_silent_until_s:
             return
         # By their names too: where a controller has lost its state, numbers are given again.
-        names = "--name=" + ",".join(map(slurm_jobs.name_of, fresh))
+        names = "--name=" + ",".join(name for run in fresh for name in slurm_jobs.names_of(run))
         try:
             answer = ask([*slurm_jobs.HISTORY, ",".join(fresh.values()), names])
         except SilentError:
@@ -334,7 +334,7 @@ def _own(run: Run, job: Optional[Job]) -> Optional[Job]:
     if job is None or job.run_id == run.id:
         return job
     name = _name_of(job.id, int(time.monotonic() / SILENCE_S))  # a cluster may set all comments itself
-    return job if name == slurm_jobs.name_of(run.id) else None
+    return job if name in slurm_jobs.names_of(run.id) else None
 
 
 @functools.lru_cache(maxsize=1024)

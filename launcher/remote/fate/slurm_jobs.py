@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .fate import ALIVE, COMING_BACK, GONE, SILENT, Verdict
 
@@ -127,14 +127,19 @@ class Started(NamedTuple):
     def run_below(self, root: str) -> Optional[str]:
         """Return the run below a root that it was submitted for: by its name, its comment and its folder; None if by any it was not."""
         run = self.comment[len(COMMENT) :]
-        words = (self.name, self.comment, self.folder)
-        ours = (name_of(run), COMMENT + run, os.path.join(root, "runs", run))
-        return run if run and words == ours else None
+        words = (self.comment, self.folder)
+        ours = (COMMENT + run, os.path.join(root, "runs", run))
+        return run if run and words == ours and self.name in names_of(run) else None
 
 
 def name_of(run: str) -> str:
-    """Return the name of the jobs of a run."""
-    return "launch-%s" % run
+    """Return the name of the jobs of a run. `squeue` shows 8 letters of it, so the part that differs comes first."""
+    return "%s-launch-%s" % (run.rpartition("-")[2], run)
+
+
+def names_of(run: str) -> Tuple[str, str]:
+    """Return the names that a job of a run may have: that of new ones, and the one that was given until 2026-11-26."""
+    return name_of(run), "launch-%s" % run
 
 
 def parse_started(text: str) -> List[Started]:

@@ -73,5 +73,5 @@ def _shown(run: Run, job: str) -> Optional[Job]:
     if shown is None:
         said = answer.said.strip().splitlines()[-1:] or ["it says nothing of job %s" % job]
         raise SilentError("scontrol show job: %s" % said[0][:200])
-    is_ours = shown.run_id == run.id or slurm_jobs.name_in(answer.text) == slurm_jobs.name_of(run.id)
+    is_ours = shown.run_id == run.id or slurm_jobs.name_in(answer.text) in slurm_jobs.names_of(run.id)
     return shown if is_ours else None
