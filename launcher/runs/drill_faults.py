@@ -39,8 +39,9 @@ done
 
 _ON_CLUSTER = """
 PATH="$PATH:/opt/slurm/bin:/usr/local/slurm/bin:/cm/shared/apps/slurm/current/bin"
-job() { squeue --me --noheader --name="launch-${RUN##*/}" --format=%i; }
-state() { squeue --me --noheader --name="launch-${RUN##*/}" --format=%T; }
+NAME="${RUN##*-}-launch-${RUN##*/}"
+job() { squeue --me --noheader --name="$NAME" --format=%i; }
+state() { squeue --me --noheader --name="$NAME" --format=%T; }
 hit() { # kill them on the node of the run; there must be one
     WORDS="$1" srun --overlap --jobid="$(job)" --nodes=1 --ntasks=1 --quiet --export=ALL sh -c '
         found=$(ps -eww -o pid=,args= | awk "index(\\$0, ENVIRON[\\"WORDS\\"]) && !index(\\$0, \\"srun\\") { print \\$1 }")

@@ -366,7 +366,7 @@ look() {
         $1 == ENVIRON["SELF"] { sees = 1 }
         END { if (!sees) print "its processes cannot be seen: ps does not show all" }
     ' || echo "its processes cannot be seen: awk does not work"
-    squeue --me --noheader --name="launch-$RUN" --format='job %i %T'
+    squeue --me --noheader --name="${RUN##*-}-launch-$RUN" --format='job %i %T'
     docker ps $ALL --format '{{.Names}} {{.Status}}' | grep -F "$RUN" | sed 's/^/container /'
     [ -z "$ALL" ] || ls -d "$FOLDER" "$LEDGER"
 }

@@ -110,9 +110,10 @@ class Slurm(Native):
             summary = next(iter(self.desk.runs.summaries(run)), None)
             if summary is None or is_terminal(summary.state):
                 return False
-            if _is_silent(summary) and time.monotonic() > began + SILENT_S:
-                raise self._unanswered(summary)
-            if summary.state in _QUEUED and time.monotonic() > asked + AGAIN_S:
+            if _is_silent(summary):
+                if time.monotonic() > began + SILENT_S:
+                    raise self._unanswered(summary)
+            elif summary.state in _QUEUED and time.monotonic() > asked + AGAIN_S:
                 # Slurm has put its job back into the queue meanwhile, where it hears of no wish.
                 self.desk.runs.wish(run, "stop" if grace_s else "cancel")
                 asked = time.monotonic()

@@ -43,6 +43,7 @@ _REFUSED = {
     **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), _CARDS),
     **dict.fromkeys(("help", "usage", "version", "test-only"), _OTHER_ANSWER),
     **dict.fromkeys(("quiet", "verbose"), "launcher reads what sbatch answers"),
+    "no-kill": "Slurm would keep the job with fewer nodes when one dies, and no attempt could begin there",
     "wait": "sbatch would wait for the end of the job",
     "clusters": "another cluster is a host of its own",
     "cluster": "another cluster is a host of its own",
@@ -125,6 +126,8 @@ def _flag(written: str) -> str:
     reasons = [reason for flag, reason in _REFUSED.items() if flag.startswith(word)]
     if reasons:
         raise ValueError(f"--{word}: {reasons[0]}")
+    if "help" in value.lower().split(","):
+        raise ValueError(f"--{word}={value}: {_OTHER_ANSWER}")
     return written
 
 

@@ -216,6 +216,21 @@ def test_an_agent_killed_right_after_a_trip_has_not_lost_it(toy):
     assert event["values"]["attempt"] == 1
 
 
+def test_what_was_seen_of_an_agent_is_no_argument_of_the_next_one(toy):
+    """Everybody on the machine can read those, and the end of a log is among it. It is no variable of the training either."""
+    toy.script(
+        AWARE + 'words = open("/proc/%d/cmdline" % os.getppid()).read().split("\\0")\n'
+        'write(words=words[3:-1], has_variable="LAUNCH_SEEN" in os.environ)\n'
+        "if rung == 0:\n"
+        "    trip(5, 4)\n"
+        '    until(lambda: state()["failure"])\n'
+        "    kill_agent()\n" + DONE
+    )
+    assert toy.ended()["state"] == "succeeded"
+    assert toy.ledger()[1::2] == [{"words": ["supervise", toy.run.path], "has_variable": False}] * 2
+    assert toy.record(3, "attempt")["previous"]["keeper"]["signal"] == signal.SIGKILL
+
+
 def test_an_agent_killed_right_after_the_last_rung_s_trip_is_no_reason_to_try_again(toy):
     """The next agent ends the run, with the class, and starts nothing."""
     toy.plan(modes=("fp32",))

@@ -42,7 +42,7 @@ class Script:
     def start(self):
         """Start it."""
         variables = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "testbed"}
-        with (self.folder / "slurm.log").open("ab") as log:
+        with Path(self.run.slurm_log).open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", str(self.folder / "agent.pyz"), "job", self.run.path],
                 env={**os.environ, **variables},
@@ -59,7 +59,7 @@ class Script:
 
     def said(self):
         """What it has printed."""
-        return (self.folder / "slurm.log").read_text()
+        return Path(self.run.slurm_log).read_text()
 
 
 @pytest.fixture
@@ -125,6 +125,19 @@ def test_a_job_whose_time_is_nearly_up_while_members_are_left_is_started_again(s
     assert len(script.asked("srun")) == 1
 
 
+def test_what_the_last_agent_said_is_no_argument_of_the_next_one(script):
+    """Everybody on the node can read those, and only the user its variables."""
+    script.put("squeue", "exit 0")
+    dies_once = f"test -e {script.folder}/died && exec printenv LAUNCH_SEEN; touch {script.folder}/died"
+    script.put("srun", f"{dies_once}; echo hunter2 >&2; exit 9")
+    script.start()
+    assert script.process.wait(timeout=20) == 0
+    first, second = script.asked("srun")
+    assert first == second
+    seen = json.loads(script.said().splitlines()[-1])
+    assert (seen["keeper"]["exit"], seen["keeper"]["said"]) == (9, "hunter2")
+
+
 def test_a_job_that_starts_again_has_not_ended(script):
     """As one that was requeued after its end: what is on record of that does not count any more."""
     Path(script.run.slurm_end).write_text('{"version":1,"job":"7","state":"CANCELLED"}')
@@ -132,6 +145,21 @@ def test_a_job_that_starts_again_has_not_ended(script):
     script.start()
     assert script.process.wait(timeout=20) == 0
     assert not Path(script.run.slurm_end).exists()
+
+
+def test_other_cards_than_planned_are_asked_for_and_not_planned_again_for_those_who_did(script):
+    """A plan may be one for all cards that the partition names; it does not say so."""
+    cards = {"names": ["NVIDIA A100"], "memory_mib": None, "count": 1, "title": "A100"}
+    Path(script.run.plan).write_text(json.dumps({"nodes": ["node1"], "slurm": {"cards": [cards]}}))
+    script.put("nvidia-smi", "exit 1")
+    script.start()
+    assert script.process.wait(timeout=20) == 0
+    assert script.asked("srun") == []
+    evidence = script.run.last().read_state()["evidence"]
+    assert evidence["class"] == "wrong-card"
+    always, named = evidence["mend"].split("; ")
+    assert "`gres` or `constraint`" in always
+    assert named.startswith("if you named a profile, --profile auto")
 
 
 def orphan(token):

@@ -238,6 +238,18 @@ def test_a_reason_that_nobody_translated_is_shown_as_it_is(reason, words):
     assert judge(Job("7", "PENDING", reason), has_begun=False).words == f"its job 7 waits {words}"
 
 
+@pytest.mark.parametrize(
+    "reason",
+    ["ReqNodeNotAvail", "ReqNodeNotAvail, UnavailableNodes:node[1-2]", "ReqNodeNotAvail, May be reserved"],
+)
+def test_what_follows_a_reason_does_not_hide_its_words(reason):
+    """As `squeue` and `scontrol` print it."""
+    expected = "its job 7 waits for nodes that are down, drained or reserved"
+    assert judge(Job("7", "PENDING", reason), has_begun=False).words == expected
+    shown = parse_shown(f"JobId=7 JobState=PENDING Reason={reason.replace(' ', '_')} Dependency=(null)")
+    assert judge(shown, has_begun=False).words == expected
+
+
 def test_a_state_that_nobody_knows_is_alive():
     """As SIGNALING, which a job is for a moment while it is told to make way."""
     assert judge(Job("7", "SIGNALING"), has_begun=True).fate == ALIVE
@@ -270,10 +282,12 @@ def test_a_comment_may_hold_the_separator():
 @pytest.mark.parametrize(
     ("name", "comment", "folder", "run"),
     [
+        ("x-launch-1126-a-x", "launch:1126-a-x", "/r/runs/1126-a-x", "1126-a-x"),
         ("launch-1126-a-x", "launch:1126-a-x", "/r/runs/1126-a-x", "1126-a-x"),
-        ("launch-1126-a-x", "launch:1126-a-x", "/other/runs/1126-a-x", None),
-        ("launch-1126-a-x", "launch:1126-a-x", "/r/runs/1126-a-y", None),
-        ("launch-1126-a-x", "(null)", "/r/runs/1126-a-x", None),
+        ("y-launch-1126-a-x", "launch:1126-a-x", "/r/runs/1126-a-x", None),
+        ("x-launch-1126-a-x", "launch:1126-a-x", "/other/runs/1126-a-x", None),
+        ("x-launch-1126-a-x", "launch:1126-a-x", "/r/runs/1126-a-y", None),
+        ("x-launch-1126-a-x", "(null)", "/r/runs/1126-a-x", None),
         ("mine", "launch:1126-a-x", "/r/runs/1126-a-x", None),
         ("launch-", "launch:", "/r/runs/", None),
     ],

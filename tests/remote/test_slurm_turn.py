@@ -49,6 +49,8 @@ def test_jobs_of_a_higher_priority_in_the_same_partitions_are_before_one():
         ("6|batch|51|AssocGrpGRES", 0),
         ("6_2|batch|51|JobArrayTaskLimit", 0),
         ("6|batch|51|Licenses", 0),
+        ("6|batch|51|ReqNodeNotAvail", 0),
+        ("6|batch|51|ReqNodeNotAvail, UnavailableNodes:node[1-2]", 0),
         ("6|batch|51|PartitionDown", 0),
         ("6|batch|51|PartitionInactive", 0),
         ("6|batch|51|job requeued in held state", 0),

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 from remote.test_slurm_jobs import answers
+from testbed.slurm_cluster import job_name
 from testbed.toy import recorded_run
 
-from launcher.remote.fate import slurm_lookup
-from launcher.remote.fate.fate import ALIVE, COMING_BACK, GONE, SILENT
-from launcher.remote.fate.slurm import Slurm
+from launcher.remote.fate import slurm, slurm_lookup
+from launcher.remote.fate.fate import ALIVE, COMING_BACK, GONE, SILENT, EndError
+from launcher.remote.fate.slurm import FATE, Slurm
 from launcher.remote.record import secret
+from launcher.remote.serving import contact
+from launcher.remote.serving.requests import RequestError
 
 RUN = "261126-cluster-aaaaaa"
 UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
@@ -31,7 +34,7 @@ def cluster(programs):
 
 def made(folder, name=RUN, job="7", **more):
     """A run whose job was submitted, and has not begun as far as its record says."""
-    run = recorded_run(folder / "root", name, "reserved")
+    run = recorded_run(folder / "root", name, "reserved", runtime={"kind": "slurm"})
     Path(run.slurm).write_text(json.dumps({"version": 1, "jobs": [job], "asked": None, **more}))
     secret.write(run, b'{"HF_TOKEN": "hf_of_nobody_12345678"}')
     return run
@@ -63,10 +66,22 @@ def test_a_job_that_the_queue_lacks_is_what_the_controller_has_it_as(cluster, tm
     assert cluster.asked("sacct") == []
 
 
-def test_a_job_whose_comment_its_cluster_has_changed_is_the_runs_by_its_name(cluster, tmp_path):
+@pytest.mark.parametrize("name", [job_name(RUN), f"launch-{RUN}"], ids=["new", "given until 2026-11-26"])
+def test_a_job_whose_comment_its_cluster_has_changed_is_the_runs_by_its_name(cluster, tmp_path, name):
     run = made(tmp_path)
-    cluster.put("scontrol", f"echo 'JobId=7 JobName=launch-{RUN} JobState=RUNNING Comment=billed'")
+    cluster.put("scontrol", f"echo 'JobId=7 JobName={name} JobState=RUNNING Comment=billed'")
     assert Slurm().judge([run])[run.id].fate == ALIVE
+    cluster.put("squeue", "echo '7|RUNNING|None|N/A|N/A|1|node1|billed'")
+    slurm._name_of.cache_clear()
+    assert Slurm().judge([run])[run.id].fate == ALIVE
+
+
+def test_accounting_is_asked_for_jobs_of_either_name(cluster, tmp_path):
+    """One that was submitted before the name was another is still a run's."""
+    run = made(tmp_path)
+    Slurm().judge([run])
+    (asked,) = cluster.asked("sacct")
+    assert asked.split()[-1] == f"--name={job_name(RUN)},launch-{RUN}"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +144,7 @@ def test_a_job_that_the_controller_remembers_is_asked_for_seldom(cluster, tmp_pa
         for _ in range(5):
             slurm.judge(runs)
         assert cluster.asked("scontrol") == ["--oneliner show job 0"]
-        cluster.put("scontrol", f"echo 'JobId=0 JobName=launch-{runs[0].id} JobState=RUNNING'")
+        cluster.put("scontrol", f"echo 'JobId=0 JobName={job_name(runs[0].id)} JobState=RUNNING'")
         slurm.forget(runs[0])
         for _ in range(5):
             slurm.judge(runs)
@@ -226,3 +241,47 @@ def test_an_end_of_a_job_that_the_run_had_before_does_not_count(cluster, tmp_pat
     Path(run.slurm_end).write_text('{"job":"6","state":"CANCELLED"}')
     cluster.put("squeue", "exit 1")
     assert Slurm().judge([run])[run.id].fate == SILENT
+
+
+GARBAGE = "echo 'scancel: error: garbage' >&2; exit 1"
+"""How a `scancel` fails, in a shell."""
+
+
+def in_queue(cluster, run, state):
+    """Have the queue list the job of a run."""
+    cluster.put("squeue", f"echo '7|{state}|None|N/A|N/A|1||launch:{run.id}'")
+    FATE.forget(run)
+
+
+@pytest.mark.parametrize("wish", ["stop", "cancel"])
+def test_why_slurm_does_not_cancel_a_job_that_waits_is_said_at_once(cluster, tmp_path, wish):
+    """In its own words: no agent is there that would hear of the wish."""
+    run = made(tmp_path)
+    in_queue(cluster, run, "PENDING")
+    cluster.put("scancel", GARBAGE)
+    with pytest.raises(RequestError, match=f"job 7 of {RUN}: scancel: error: garbage$") as caught:
+        contact.stop(run, wish)
+    assert caught.value.code == "not-cancelled"
+    assert run.read_wish() == wish
+
+
+def test_a_job_that_runs_hears_of_a_wish_whatever_slurm_says(cluster, tmp_path):
+    """Unless it is to be ended by force."""
+    run = made(tmp_path)
+    in_queue(cluster, run, "RUNNING")
+    cluster.put("scancel", GARBAGE)
+    assert contact.stop(run, "cancel") is None
+    with pytest.raises(RequestError, match="garbage"):
+        contact.stop(run, "cancel", by_force=True)
+
+
+def test_a_job_that_ended_before_it_was_cancelled_is_no_failure(cluster, tmp_path):
+    """Slurm does not know its number any more."""
+    run = made(tmp_path)
+    in_queue(cluster, run, "PENDING")
+    cluster.put("scancel", f"echo '#!/bin/sh' >{cluster.folder}/squeue; exit 1")
+    Slurm().end(run)
+    in_queue(cluster, run, "RUNNING")
+    cluster.put("scancel", "exit 1")
+    with pytest.raises(EndError, match="scancel ended with 1"):
+        Slurm().end(run)

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 from testbed.client import missing, until
-from testbed.slurm_cluster import slurm_cluster
+from testbed.slurm_cluster import job_name, slurm_cluster
 from testbed.sshd import MissingPartError
 
 pytestmark = pytest.mark.testbed
@@ -59,7 +59,7 @@ def test_a_run_trains_on_a_compute_node(client, hive):
     assert events[-1]["state"] == "succeeded", out + err
     assert ledger(hive)[0].split()[:3] == ["from", "0", "node1"]
     (row,) = json.loads(client.ok("ps", "--json"))["runs"]
-    asked = ("--states=all", "-o", "%i", f"--name=launch-{row['run']}")
+    asked = ("--states=all", "-o", "%i", f"--name={job_name(row['run'])}")
     assert hive.ssh("squeue", "--me", "-h", *asked).split() == [row["job_id"]]
 
 
@@ -68,7 +68,7 @@ def test_the_jobs_number_is_in_what_a_script_reads(client, hive):
     words = ("--host", "hive", "--profile", "cpu", "--set", 'slurm.extra=["--hold"]', "--json")
     lines = client.ok(*words, "--detach", "--", "python", "train.py").splitlines()
     started = next(line for line in map(json.loads, lines) if line["kind"] == "started")
-    named = hive.ssh("squeue", "--me", "-h", "-o", "%i", f"--name=launch-{started['run']}").split()
+    named = hive.ssh("squeue", "--me", "-h", "-o", "%i", f"--name={job_name(started['run'])}").split()
     assert named == [started["job_id"]]
     (row,) = json.loads(client.ok("ps", "--json", "--host", "hive"))["runs"]
     assert (row["run"], row["job"], row["job_id"], row["state"]) == (

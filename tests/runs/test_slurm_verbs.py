@@ -15,6 +15,7 @@ import pytest
 from testbed.client import Client, until
 from testbed.link import Link
 from testbed.screen import Screen
+from testbed.slurm_cluster import job_name
 
 pytestmark = pytest.mark.testbed
 
@@ -85,7 +86,7 @@ class Hive:
         """All jobs of a run that Slurm remembers, as (id, state)."""
         said = self.cluster.ssh("squeue", "--me", "-h", "--states=all", "-o", "%i %T %j")
         rows = (line.split() for line in said.splitlines())
-        return [(job, state) for job, state, name in rows if name == f"launch-{run}"]
+        return [(job, state) for job, state, name in rows if name == job_name(run)]
 
     def saved(self, run):
         """The steps of a run's checkpoints, as its files say it."""
@@ -98,7 +99,7 @@ class Hive:
         """End the jobs of this client's runs at once."""
         for run in (path.name for path in self.client.runs.glob("[0-9]*")):
             for words in (("--batch", "--signal=KILL"), ()):
-                self.cluster.ssh("scancel", *words, "--quiet", f"--name=launch-{run}", check=False)
+                self.cluster.ssh("scancel", *words, "--quiet", f"--name={job_name(run)}", check=False)
 
     def steps(self, job):
         """The names of the steps of a job, but for its script."""
@@ -488,13 +489,13 @@ def test_sweep_ends_jobs_of_runs_that_have_ended(hive):
     hive.client.ok("stop", run)
     folder = f"/home/ada/.launch/runs/{run}"
     decoys = [
-        _submit(hive, f"launch-{run}", f"launch:{run}", "/home/ada"),
-        _submit(hive, f"launch-{run}", f"launch:{run}", f"/home/ada/.other/runs/{run}"),
-        _submit(hive, f"launch-{run}", "mine", folder),
+        _submit(hive, job_name(run), f"launch:{run}", "/home/ada"),
+        _submit(hive, job_name(run), f"launch:{run}", f"/home/ada/.other/runs/{run}"),
+        _submit(hive, job_name(run), "mine", folder),
         _submit(hive, "launch-mine", f"launch:{run}", folder),
-        _submit(hive, f"launch-{run}", f"launch:{run}", folder),
+        _submit(hive, job_name(run), f"launch:{run}", folder),
     ]
-    job = _submit(hive, f"launch-{run}", f"launch:{run}", folder)
+    job = _submit(hive, job_name(run), f"launch:{run}", folder)
     record = f"{folder}/control/slurm.json"
     known = json.loads(hive.cluster.ssh("cat", record))
     text = json.dumps({**known, "jobs": [*known["jobs"], job]})
@@ -574,7 +575,7 @@ def test_a_drill_hurts_a_job(hive, fault):
     assert (row["result"], row["left"]) == ("ok", [])
     assert row["steps_again"] <= {"job-requeued": 5, "checkpoint-torn": 10, "time-nearly-up": 0}.get(fault, 5)
     assert {path.name for path in hive.client.runs.glob("[0-9]*")} == before
-    assert not hive.cluster.ssh("squeue", "--me", "-h", f"--name=launch-{row['run']}")
+    assert not hive.cluster.ssh("squeue", "--me", "-h", f"--name={job_name(row['run'])}")
     assert row["run"] not in hive.cluster.ssh("ls", ".launch/runs")
 
 

@@ -475,6 +475,11 @@ def _listens(machine: Machine, port: int) -> bool:
     return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
+def job_name(run: str) -> str:
+    """What the jobs of a run are called; of 8 letters, as many as `squeue` shows, 6 are of this run."""
+    return f"{run[-6:]}-launch-{run}"
+
+
 @contextlib.contextmanager
 def slurm_cluster(
     share: Share = "plain", has_accounting: bool = False, name: str = "testbed"

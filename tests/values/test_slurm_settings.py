@@ -136,6 +136,13 @@ def test_a_value_that_is_none_of_its_kind_is_refused_by_its_key(key, value):
         ("--wra=id", "launcher sets it"),
         ("--no-requeue", "launcher sets it"),
         ("--array=1-3", "launcher sets it"),
+        ("--no-kill", "with fewer nodes when one dies"),
+        ("--no-kill=off", "with fewer nodes when one dies"),
+        ("--no-k", "with fewer nodes when one dies"),
+        ("-k", "one whole flag"),
+        ("--mem-bind=help", "without submitting"),
+        ("--gpu-bind=help", "without submitting"),
+        ("--cpu-bind=verbose,Help", "without submitting"),
         ("--partition=gpu", "a key of its own"),
         ("--tim=5", "a key of its own"),
         ("--ntasks=4", "one process on each node"),
@@ -163,7 +170,8 @@ def test_a_flag_that_launcher_sets_or_cannot_read_is_refused_with_the_reason(fla
     [
         "--time-min=10", "--gres-flags=enforce-binding", "--nodelist=n[1-2]", "--exclude=n3", "--cpus-per-task=8",
         "--begin=now+1hour", "--dependency=afterok:7", "--hold", "--nice=100", "--licenses=", "--wait-all-nodes=1",
-        "--mail-type=END,FAIL", "--mcs-label=a b",
+        "--mail-type=END,FAIL", "--mcs-label=a b", "--no-bell", "--mem-bind=local",
+    "--mail-user=help@example.org",
     ],
 )  # fmt: skip
 def test_any_other_flag_is_slurms_to_judge(flag):

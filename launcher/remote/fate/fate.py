@@ -74,6 +74,10 @@ class StartError(Exception):
         self.code = code
 
 
+class EndError(Exception):
+    """Raised for a run that is not ended; the message has the words of what keeps it."""
+
+
 class Fate(ABC):
     """Answer for the runs of one kind of runtime, start and end them, and say how they differ from those of other kinds.
 
@@ -120,7 +124,10 @@ class Fate(ABC):
         return None
 
     def wake(self, run: Run) -> None:  # noqa: B027 # the agent of most kinds cannot be signalled from here
-        """Have the agent of a run look at once at the wish that was written; one that cannot be woken looks by itself."""
+        """Have the agent of a run look at once at the wish that was written; one that cannot be woken looks by itself.
+
+        Raises EndError where there is no agent yet, and what keeps the run does not end it.
+        """
 
     def entrance(self, run: Run) -> List[str]:
         """Return the words of a program that is an agent where the run's processes are; none if that is here.
@@ -133,7 +140,7 @@ class Fate(ABC):
         return []
 
     def end(self, run: Run) -> None:  # noqa: B027 # the client ends most kinds
-        """End by force what runs of a run."""
+        """End by force what runs of a run. Raises EndError if what keeps it does not."""
 
     def end_without_wish(self, run: Run, *, by_force: bool) -> None:
         """End a run whose wish the disk refuses; without `by_force` it saves first."""

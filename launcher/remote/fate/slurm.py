@@ -18,7 +18,7 @@ from ..record.rundir import LIVE, RUN_ID, TERMINAL, Run
 from ..record.safe_open import read_regular
 from ..system.attending import CommandError
 from . import slurm_jobs, slurm_submission
-from .fate import GONE, SILENT, Fate, Stray, Verdict
+from .fate import GONE, SILENT, EndError, Fate, Stray, Verdict
 from .slurm_jobs import Job
 from .slurm_lookup import Lookup
 from .slurm_programs import FREED, Question, SilentError, ask, cluster_name, path_of
@@ -135,11 +135,16 @@ class Slurm(Fate):
         self._queue.forget()
 
     def wake(self, run: Run) -> None:
-        """Take a job out of the queue that waits, cancel one that is to end now, and tell the script of any other."""
+        """Take a job out of the queue that waits, cancel one that is to end now, and tell the script of any other.
+
+        The agent of one that runs hears of the wish by itself, whatever Slurm says.
+        """
         job = self._job_now(run)
         if job is None:
             return
-        if job.state == slurm_jobs.WAITS or run.read_wish() == "cancel":
+        if job.state == slurm_jobs.WAITS:
+            self._cancel(run, job)
+        elif run.read_wish() == "cancel":
             slurm_submission.cancel(job.id)
         else:
             slurm_submission.signal_script(job.id)
@@ -160,7 +165,13 @@ class Slurm(Fate):
         """Cancel the run's job."""
         job = self._job_now(run)
         if job is not None:
-            slurm_submission.cancel(job.id)
+            self._cancel(run, job)
+
+    def _cancel(self, run: Run, job: Job) -> None:
+        """Cancel a job. Raises EndError with Slurm's words if it does not, and the job has not ended meanwhile."""
+        refused = slurm_submission.cancel(job.id)
+        if refused and self.remaining(run):
+            raise EndError("Slurm does not cancel job %s of %s: %s" % (job.id, run.id, refused))
 
     def remaining(self, run: Run) -> str:
         """Say that the run's job still has its nodes, or may still get some."""
@@ -242,7 +253,7 @@ class Slurm(Fate):
         if not fresh or now < self._accounts_silent_until_s:
             return
         # By their names too: where a controller has lost its state, numbers are given again.
-        names = "--name=" + ",".join(map(slurm_jobs.name_of, fresh))
+        names = "--name=" + ",".join(name for run in fresh for name in slurm_jobs.names_of(run))
         try:
             answer = ask([*slurm_jobs.HISTORY, ",".join(fresh.values()), names])
         except SilentError:
@@ -356,7 +367,10 @@ def _stray(root: str, job: slurm_jobs.Started) -> Optional[Stray]:
     if run_id is None or not RUN_ID.fullmatch(run_id):
         return None
     run = Run(os.path.join(root, "runs", run_id))
-    cancel = functools.partial(slurm_submission.cancel, job.id)
+
+    def cancel() -> bool:
+        return not slurm_submission.cancel(job.id)
+
     try:
         os.lstat(run.path)
     except FileNotFoundError:

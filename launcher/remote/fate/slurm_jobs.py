@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .fate import ALIVE, COMING_BACK, GONE, SILENT, Verdict
 
@@ -72,7 +72,7 @@ TURNS = frozenset(("Resources", "Priority"))
 _ASIDE = (
     *("BeginTime", "Dependency", "DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin"),
     *("PartitionTimeLimit", "PartitionNodeLimit", "PartitionConfig", "PartitionDown", "PartitionInactive"),
-    *("JobArrayTaskLimit", "Licenses", "Reservation", "ReservationDeleted"),
+    *("JobArrayTaskLimit", "Licenses", "Reservation", "ReservationDeleted", "ReqNodeNotAvail"),
     *("job requeued in held state", "launch failed requeued held"),
 )
 """The reasons of a job that would not start if it were the first in the line."""
@@ -127,14 +127,19 @@ class Started(NamedTuple):
     def run_below(self, root: str) -> Optional[str]:
         """Return the run below a root that it was submitted for: by its name, its comment and its folder; None if by any it was not."""
         run = self.comment[len(COMMENT) :]
-        words = (self.name, self.comment, self.folder)
-        ours = (name_of(run), COMMENT + run, os.path.join(root, "runs", run))
-        return run if run and words == ours else None
+        words = (self.comment, self.folder)
+        ours = (COMMENT + run, os.path.join(root, "runs", run))
+        return run if run and words == ours and self.name in names_of(run) else None
 
 
 def name_of(run: str) -> str:
-    """Return the name of the jobs of a run."""
-    return "launch-%s" % run
+    """Return the name of the jobs of a run. `squeue` shows 8 letters of it, so the part that differs comes first."""
+    return "%s-launch-%s" % (run.rpartition("-")[2], run)
+
+
+def names_of(run: str) -> Tuple[str, str]:
+    """Return the names that a job of a run may have: that of new ones, and the one that was given until 2026-11-26."""
+    return name_of(run), "launch-%s" % run
 
 
 def parse_started(text: str) -> List[Started]:
@@ -173,7 +178,7 @@ def is_shown_of(text: str, run: str, folder: str) -> bool:
     A user may give a job another name, and a cluster may set all comments itself.
     """
     values = _values(text)
-    return values.get("JobName") == name_of(run) or values.get("WorkDir") == folder
+    return values.get("JobName") in names_of(run) or values.get("WorkDir") == folder
 
 
 def makes_way(text: str) -> bool:
@@ -225,6 +230,20 @@ def seconds_of(text: str) -> Optional[int]:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def asked_s(text: str) -> Optional[int]:
+    """Return a time that sbatch is asked for, such as 90 (minutes), 1:30:00 or 2-12 (days and hours), in seconds of whole minutes.
+
+    None for one without a limit, and for another text.
+    """
+    parts = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?", text)
+    if parts is None:
+        return None
+    days, *numbers = (int(part or 0) for part in parts.groups())
+    begins_with_hours = parts[1] is not None or parts[4] is not None
+    hours, minutes, seconds = numbers if begins_with_hours else (0, *numbers[:2])
+    return ((days * 24 + hours) * 60 + minutes + -(-seconds // 60)) * 60 or None
 
 
 def parse_history(text: str) -> Dict[str, Job]:
@@ -289,11 +308,16 @@ def judge_history(job: Job, *, has_begun: bool) -> Verdict:
 
 def is_in_line(reason: str) -> bool:
     """Whether a job that waits for a reason is before others; not if a limit of its user, or another time, keeps it back."""
-    return reason not in _ASIDE and not _LIMITS.fullmatch(reason)
+    return _first_word(reason) not in _ASIDE and not _LIMITS.fullmatch(reason)
+
+
+def _first_word(reason: str) -> str:
+    """Return a reason without what may follow it, as in `ReqNodeNotAvail, UnavailableNodes:node[1-2]`."""
+    return reason.partition(",")[0]
 
 
 def _waiting_words(job: Job, before: Optional[int]) -> str:
-    reason = _REASONS.get(job.reason)
+    reason = _REASONS.get(_first_word(job.reason))
     if reason is not None:
         reason = reason.replace("{id}", job.id)
     elif job.reason.startswith(_NODES_TAKEN):

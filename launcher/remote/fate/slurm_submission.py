@@ -23,7 +23,7 @@ from ..record.rundir import VERSION, Run
 from ..record.safe_open import UnreadableError, unlink
 from . import slurm_jobs
 from .fate import StartError
-from .slurm_programs import Answer, SilentError, ask, cluster_name
+from .slurm_programs import Answer, SilentError, ask, cluster_name, variables
 
 SUBMIT_S = 30.0
 LIMIT_S = 3.0
@@ -196,7 +196,11 @@ def flags(run: Run) -> List[str]:
     """Return the flags of `sbatch` for a run: those of its plan, and those that are ours."""
     settings = settings_of(run)
     grace_s = float(read_json(run.plan).get("stop_grace_s", 30.0))
-    time_s = settings.get("time_s") or _partition_limit_s(settings)
+    time_s = (
+        settings.get("time_s")
+        or slurm_jobs.asked_s(variables().get("SBATCH_TIMELIMIT", ""))
+        or _partition_limit_s(settings)
+    )
     return [
         *(str(flag) for flag in settings.get("flags") or ()),
         "--parsable",
@@ -224,8 +228,9 @@ def _partition_limit_s(settings: Dict[str, Any]) -> Optional[int]:
 
     One that was told of its end earlier than that would be told as it begins, each time.
     """
-    partition = next((flag for flag in settings.get("flags") or () if flag.startswith("--partition=")), "")
-    names = [name for name in partition.partition("=")[2].split(",") if name]
+    named = (flag for flag in settings.get("flags") or () if flag.startswith("--partition="))
+    partition = next(named, "").partition("=")[2] or variables().get("SBATCH_PARTITION", "")
+    names = [name for name in partition.split(",") if name]
     try:
         text = ask(slurm_jobs.PARTITIONS, LIMIT_S).text
     except SilentError:
@@ -258,14 +263,14 @@ def start_of_agent(verb: str, run: Run) -> List[str]:
     ]
 
 
-def cancel(job: str) -> bool:
-    """Have Slurm end a job: it gets TERM, and KILL after the cluster's KillWait. Return whether Slurm took the order."""
-    return _is_done(["scancel", job])
+def cancel(job: str) -> str:
+    """Have Slurm end a job: it gets TERM, and KILL after the cluster's KillWait. Return why Slurm does not, empty if it does."""
+    return _refusal(["scancel", job])
 
 
-def signal_script(job: str) -> bool:
-    """Send USR1 to a job's script; return whether Slurm took the order."""
-    return _is_done(["scancel", "--batch", "--signal=USR1", job])
+def signal_script(job: str) -> None:
+    """Send USR1 to a job's script, if Slurm takes the order."""
+    _refusal(["scancel", "--batch", "--signal=USR1", job])
 
 
 def end_steps(job: str, name: str) -> str:
@@ -284,15 +289,14 @@ def end_steps(job: str, name: str) -> str:
 
 def requeue(job: str) -> str:
     """Have Slurm start this job again; return why it does not, empty if it does."""
+    return _refusal(["scontrol", "requeue", job])
+
+
+def _refusal(words: List[str]) -> str:
+    """Give Slurm an order; return in its words why it does not take it, empty if it does."""
     try:
-        answer = ask(["scontrol", "requeue", job])
+        answer = ask(words)
     except SilentError as error:
         return str(error)
-    return "" if answer.code == 0 else answer.said.strip() or "scontrol ended with %d" % answer.code
-
-
-def _is_done(words: List[str]) -> bool:
-    try:
-        return ask(words).code == 0
-    except SilentError:
-        return False
+    said = "; ".join((answer.said.strip() or answer.text.strip()).splitlines())
+    return "" if answer.code == 0 else said or "%s ended with %d" % (words[0], answer.code)

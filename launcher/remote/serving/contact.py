@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from ..cards import lease
 from ..fate import run_state
+from ..fate.fate import EndError
 from ..record import secret, strict_json
 from ..record.files import REFUSED, read_text, remove_folder, write_durably
 from ..record.locks import Lock
@@ -152,6 +153,7 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
     `by_force` kills an agent that does not answer, and its training.
     A run whose fate is silent may still be running. Only `cancel` ends it, as `stop-incomplete`; an agent that comes
     back later finds that end, or the wish, and leaves. Where no lock is seen an agent may be at work: it finds the wish. What a disk refuses is returned: the run is stopped all the same.
+    Raises RequestError `not-cancelled` with the words of what keeps the run and does not end it.
     """
     refusal = None
     run_fate = run_state.fate_of(run)
@@ -169,9 +171,15 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
         run.write_wish(wish)
     except OSError as error:
         refusal = error
-        run_fate.end_without_wish(run, by_force=wish == "cancel")
-    else:
-        run_fate.end(run) if by_force else run_fate.wake(run)
+    try:
+        if refusal is not None:
+            run_fate.end_without_wish(run, by_force=wish == "cancel")
+        elif by_force:
+            run_fate.end(run)
+        else:
+            run_fate.wake(run)
+    except EndError as error:
+        raise RequestError("not-cancelled", str(error)) from None
     with contact(run) as is_ours:
         judged = run_state.state_of(run)
         if not is_ours:

@@ -10,6 +10,7 @@ from typing import Iterator, List, NamedTuple, Optional
 
 from ..cards import lease
 from ..fate import run_state
+from ..fate.fate import EndError
 from ..host import garbage, leftovers
 from ..record.rundir import RUN_ID, TERMINAL, Run
 from ..store.last_copies import LastCopies, last_copies
@@ -86,7 +87,10 @@ def _see_out(run: Run) -> None:
         else:
             return
         if end is not None:
-            end(run)
+            try:
+                end(run)
+            except EndError as error:
+                raise RequestError("refused", "run %s has ended, but %s" % (run.id, error)) from None
     raise RequestError("refused", "run %s has ended, but %s: try again" % (run.id, left))
 
 

@@ -29,7 +29,7 @@ from ..serving import contact
 from ..serving.requests import RequestError
 from ..store import worker_folder
 from ..system import bearers, process
-from ..training.keeper import HEALTHY_S, back_off_s, pause, size_of, tail_of
+from ..training.keeper import HEALTHY_S, back_off_s, handed_on, pause, size_of, tail_of
 from ..training.supervise import RESTART
 
 MOST_FAILURES = 20
@@ -40,7 +40,10 @@ LEAVING_S = 600.0
 LOOK_S = 5.0
 MEMBERS_S = 1800.0
 """How long the members of an agent that died may take to end, or Slurm to say so, before the job ends with them."""
-_OTHER_CARDS = "ask for these cards by `gres` or `constraint`, or plan for what comes: --profile auto"
+_OTHER_CARDS = (
+    "ask for these cards by `gres` or `constraint`; "
+    "if you named a profile, --profile auto plans for all cards that the partition names"
+)
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -212,10 +215,9 @@ class _Keeping:
     def _run_agent(self, seen: Optional[Dict[str, Any]]) -> int:
         """Start the agent as a step of the job, attend to signals until it has ended, and return its exit status."""
         words = [sys.executable, "-I", sys.argv[0], "step", self._run.path]
-        if seen is not None:
-            words.append(strict_json.encode(seen))
         # As a keeper's: they prove that the agent is ours, whatever is above it.
-        variables = {**os.environ, bearers.OF_RUN: read_text(self._run.token) or "", bearers.OF_KEEPER: "1"}
+        own = {bearers.OF_RUN: read_text(self._run.token) or "", bearers.OF_KEEPER: "1"}
+        variables = {**os.environ, **own, **handed_on(seen)}
         if (cpus := os.environ.get("SLURM_CPUS_PER_TASK")) is not None:
             variables["SRUN_CPUS_PER_TASK"] = cpus  # since 22.05 srun takes no notice of the job's
         step = subprocess.Popen([*STEP, *words], stdin=subprocess.DEVNULL, env=variables)

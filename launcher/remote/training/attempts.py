@@ -16,15 +16,17 @@ from ..record import strict_json
 from ..record.files import read_json
 from ..record.rundir import TERMINAL, Folder, Run
 from ..system import process
+from .keeper import SEEN
 from .supervise import Supervisor
 
 LOOK_S = 0.5
 
 
 def main(arguments: list[str]) -> int:
-    """Make attempts of a run until none follows; `arguments` are its folder and what our parent saw of the last agent."""
+    """Make attempts of a run until none follows; the variable SEEN holds what our parent saw of the last agent."""
     run = Run(os.path.abspath(arguments[0]))
-    seen = strict_json.decode(arguments[1]) if len(arguments) > 1 else None
+    text = os.environ.pop(SEEN, None)
+    seen = strict_json.decode(text) if text else None
     last = run.last()
     if last is not None and (last.read_state().get("state") in TERMINAL or not _is_over(run, last)):
         return 0

@@ -31,6 +31,8 @@ MOST_UNWRITTEN = 3
 ROOM = 64 * 1024  # bytes: more than an agent writes before the command starts
 ROOM_POLL_S = 1.0
 TAIL = 500
+SEEN = "LAUNCH_SEEN"
+"""Holds what was seen of the last agent, with the end of its log: everybody on the machine could read an argument."""
 
 
 def main(arguments: list[str]) -> int:
@@ -97,6 +99,11 @@ def tail_of(path: str, start: int) -> str:
     return read_tail(path, TAIL, start).decode("utf-8", "replace").strip()
 
 
+def handed_on(seen: dict[str, object] | None) -> dict[str, str]:
+    """Return the variables by which a new agent hears what was seen of the one before it."""
+    return {} if seen is None else {SEEN: strict_json.encode(seen)}
+
+
 def run_agent(run: Run, seen: dict[str, object] | None, shutdown: list[int]) -> int:
     """Start `supervise`, wait for it while reaping orphans, and return its wait status.
 
@@ -104,9 +111,8 @@ def run_agent(run: Run, seen: dict[str, object] | None, shutdown: list[int]) -> 
     in `shutdown`.
     """
     command = [sys.executable, "-I", sys.argv[0], "supervise", run.path]
-    if seen is not None:
-        command.append(strict_json.encode(seen))
-    agent = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    variables = {**os.environ, **handed_on(seen)}
+    agent = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=variables)
 
     def pass_on(number: int, _frame: object) -> None:
         shutdown.append(number)
