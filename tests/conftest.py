@@ -264,6 +264,7 @@ _TESTBED = {
     "ssh_native",
     "ssh_docker",
     "lambda_cloud",
+    "boxed",
     "slurm_for_all",
 }
 _TRAINING = {"demo"}

@@ -470,6 +470,7 @@ def test_reconcile_shows_what_it_waits_for_and_for_how_long(person, service):
     assert row[1:5] == ["-", "-", "ended", "named"]
 
 
+@pytest.mark.slow(reason="six commands, one after another, that wait for an answer of the account")
 @pytest.mark.parametrize("answer", ["y", "n"])
 def test_a_machine_of_another_computer_is_not_ended_unasked(person, service, answer):
     """An id is soon mistaken: what it is, is said first. The line for cron asks nobody, nor does a dry run."""
