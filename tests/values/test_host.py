@@ -312,3 +312,23 @@ def test_a_cluster_is_of_one_kind(values):
 def test_a_cluster_of_this_machine_inherits_no_variables():
     with pytest.raises(ValueError, match="-e NAME=VALUE"):
         Host(name="k", kind="slurm", slurm=SlurmSettings(), variables="inherit")
+
+
+@pytest.mark.parametrize(
+    ("keys", "command"),
+    [
+        ({}, "ls /data"),
+        ({"address": "lab"}, "ssh lab ls /data"),
+        (
+            {"address": "lab", "user": "ada", "port": 7, "identity_file": "~/key", "known_hosts": "/k/hosts"},
+            "ssh -i '~/key' -o UserKnownHostsFile=/k/hosts -p 7 ada@lab ls /data",
+        ),
+        (
+            {"address": "lab", "known_hosts": "/my k/hosts"},
+            """ssh -o 'UserKnownHostsFile="/my k/hosts"' lab ls /data""",
+        ),
+    ],
+)
+def test_a_command_by_hand_reaches_a_host_as_its_table_says(keys, command):
+    """With the key and the known hosts that launcher itself uses."""
+    assert Host(name="lab", **keys).by_hand("ls /data") == command
