@@ -8,6 +8,7 @@ import pytest
 from launcher.cli.plain_view import PlainView
 from launcher.runs import following
 from launcher.runs.control import remembered
+from launcher.runs.diagnosing import diagnosis_of
 from launcher.runs.mirror import Mirror
 from launcher.values.host import Host
 from launcher.values.record import RunState
@@ -22,7 +23,11 @@ def mirror(tmp_path, monkeypatch):
     """The copy of a run of a cluster, with no folder yet."""
     monkeypatch.chdir(tmp_path)
     mirror = Mirror(RUN, tmp_path / "runs")
-    mirror.bind_seen(Host(name="hive", kind="slurm", runtime="slurm", slurm=SlurmSettings()), "", BEGAN)
+    mirror.bind_seen(
+        Host(name="hive", address="login1", user="ada", kind="slurm", runtime="slurm", slurm=SlurmSettings()),
+        "",
+        BEGAN,
+    )
     (mirror.folder / "plan.json").write_text(json.dumps({"job": "train", "steps": 900}))
     folder(mirror, "prepare", BEGAN, state="reserved", time=BEGAN)
     return mirror
@@ -57,3 +62,58 @@ def test_a_job_that_slurm_has_ended_is_said_to_get_a_new_job(mirror, capsys):
     said = end(mirror, capsys, state="waiting", reason="client", time=BEGAN + 60)
     assert "launch recover w8q2zz     submits a new job" in said
     assert "container" not in said
+
+
+@pytest.mark.parametrize(
+    ("told", "name", "why", "mend"),
+    [
+        (
+            {"state": "failed", "reason": "never-started", "evidence": {"service": "its job 12 is FAILED (BadConstraints); its log is to be /home/ada/slurm.log"}},
+            "never-started",
+            "BadConstraints",
+            f"ssh ada@login1 cat '~/.launch/runs/{RUN}/record/slurm.log'",
+        ),
+        (
+            {"state": "waiting", "reason": "client", "evidence": {"service": "its job 12 is TIMEOUT"}},
+            "ended-by-slurm",
+            "limit of time: its job 12 is TIMEOUT",
+            "launch recover w8q2zz ",
+        ),
+        (
+            {"state": "waiting", "reason": "client", "evidence": {"service": "its job 12 is NODE_FAIL"}},
+            "ended-by-slurm",
+            "for good: its job 12 is NODE_FAIL",
+            "launch recover w8q2zz ",
+        ),
+        (
+            {"state": "stopped", "reason": "cancelled-in-slurm"},
+            "cancelled-in-slurm",
+            "somebody has cancelled its job in Slurm",
+            "launch rerun w8q2zz ",
+        ),
+        (
+            {"state": "stopped", "reason": "cancelled-in-slurm", "checkpoint": 15},
+            "cancelled-in-slurm",
+            "somebody has cancelled its job in Slurm",
+            "launch resume w8q2zz     goes on from step 15",
+        ),
+    ],
+)  # fmt: skip
+def test_what_slurm_has_done_to_a_run_is_its_diagnosis(mirror, told, name, why, mend):
+    """With Slurm's own words, and the command that goes on; also if an attempt has ended before, with nothing in its log."""
+    if told["reason"] != "never-started":
+        attempt = folder(mirror, "attempt", BEGAN, state="resuming", reason="ended-by-slurm", time=BEGAN + 60)
+        (attempt / "log.txt").write_text("step 1\n")
+    mirror.told = RunState(**told)
+    found = diagnosis_of(mirror)
+    assert (found.name, found.line) == (name, None)
+    assert why in found.why
+    assert mend in found.mend
+
+
+def test_a_cancel_is_not_taken_for_a_preemption(mirror):
+    """The training of a cancelled job ends by a signal, as if its node were taken."""
+    evidence = {"exit": None, "signal": 15}
+    folder(mirror, "attempt", BEGAN, state="resuming", time=BEGAN + 60, evidence=evidence)
+    mirror.told = RunState(state="stopped", reason="cancelled-in-slurm")
+    assert diagnosis_of(mirror).name == "cancelled-in-slurm"
