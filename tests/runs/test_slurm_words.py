@@ -5,13 +5,16 @@ import re
 
 import pytest
 
+from launcher.cli import hosts, ps
 from launcher.cli.plain_view import PlainView
 from launcher.runs import following
-from launcher.runs.control import remembered
+from launcher.runs.control import Row, remembered
 from launcher.runs.diagnosing import diagnosis_of
 from launcher.runs.mirror import Mirror
+from launcher.runs.probing import Probed
+from launcher.values.facts import Facts
 from launcher.values.host import Host
-from launcher.values.record import RunState
+from launcher.values.record import RunState, Summary
 from launcher.values.slurm_settings import SlurmSettings
 
 RUN = "261126-train-w8q2zz"
@@ -117,3 +120,38 @@ def test_a_cancel_is_not_taken_for_a_preemption(mirror):
     folder(mirror, "attempt", BEGAN, state="resuming", time=BEGAN + 60, evidence=evidence)
     mirror.told = RunState(state="stopped", reason="cancelled-in-slurm")
     assert diagnosis_of(mirror).name == "cancelled-in-slurm"
+
+
+@pytest.mark.parametrize("state", ["reserved", "resuming"])
+def test_a_job_that_waits_for_ever_is_to_be_stopped(state):
+    """And is not to be watched."""
+    said = "its job 13 waits for ever: its partition has no such nodes"
+    row = Row("hive", Summary(run=RUN, state=state, evidence={"service": said}))
+    assert ps._why(row) == f"{said}   launch stop w8q2zz"
+
+
+NODES = {"cpus": 4, "memory_mib": 4096.0, "gres": [{"name": "gpu", "type": "a100", "count": 2}]}
+FACTS = {
+    "platform": "linux", "machine": "x86_64", "host_id": "0", "boot_id": "0", "user": "u", "hostname": "login1", "cpus": 2,
+    "free_gb": 100.0, "root": "/home/u/.launch", "python": "3.11.2",
+    "gpus": [{"index": 0, "uuid": "expected-0", "name": "NVIDIA A100-PCIE-40GB", "memory_mib": 40960.0}],
+    "slurm": {
+        "name": "hive",
+        "partitions": [
+            {"name": "batch", "is_default": True, "nodes": [{**NODES, "count": 1}, {**NODES, "count": 1, "idle": 1}]},
+            {"name": "large", "nodes": [{"count": 8, "gres": [{"name": "gpu", "count": 4}, {"name": "nvme", "count": 1}]}]},
+            {"name": "thin", "nodes": [{"count": 8}]},
+        ],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("partition", "cards"),
+    [(None, "4 x a100"), ("batch", "4 x a100"), ("large,batch", "32 x gpu, 4 x a100"), ("thin", "-")],
+)
+def test_hosts_shows_the_cards_of_a_cluster_as_slurm_calls_them(partition, cards):
+    """How much memory `a100` has, Slurm does not say; the cards that a plan expects are a guess."""
+    host = Host(name="hive", address="login1", kind="slurm", slurm=SlurmSettings(partition=partition))
+    shown = hosts._cells(Probed(host, Facts.model_validate(FACTS)))
+    assert shown[:3] == (cards, "-", "-")
