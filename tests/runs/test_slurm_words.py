@@ -2,18 +2,23 @@
 
 import json
 import re
+import shutil
 
 import pytest
 
 from launcher.cli import hosts, ps
 from launcher.cli.plain_view import PlainView
 from launcher.runs import following
+from launcher.runs.batch_queue import Entry, make_queue
+from launcher.runs.batch_status import last_state, rows_of
 from launcher.runs.control import Row, remembered
 from launcher.runs.diagnosing import diagnosis_of
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import Probed
+from launcher.values.batch import Rules
 from launcher.values.facts import Facts
 from launcher.values.host import Host
+from launcher.values.queued_item import ItemState
 from launcher.values.record import RunState, Summary
 from launcher.values.slurm_settings import SlurmSettings
 
@@ -155,3 +160,13 @@ def test_hosts_shows_the_cards_of_a_cluster_as_slurm_calls_them(partition, cards
     host = Host(name="hive", address="login1", kind="slurm", slurm=SlurmSettings(partition=partition))
     shown = hosts._cells(Probed(host, Facts.model_validate(FACTS)))
     assert shown[:3] == (cards, "-", "-")
+
+
+def test_an_item_whose_job_waits_is_not_called_running(mirror):
+    """While nothing is known of its run, it has begun; then the run's own state is shown, in every list."""
+    queue = make_queue("sweep", Rules(), [Entry("i1", "{}", ("hive",), {})])
+    item = queue.step(queue.items()[0], ItemState.RESERVED, run=RUN, host="hive")
+    item = queue.step(queue.step(item, ItemState.SUBMITTED), ItemState.CONFIRMED)
+    assert [row.state for row in rows_of([item])] == [last_state(item)] == ["reserved"]
+    shutil.rmtree(mirror.folder / "0001")
+    assert [row.state for row in rows_of([item])] == [last_state(item)] == ["begun"]
