@@ -21,11 +21,15 @@ class Gres(Record):
 
 
 class NodeSet(Record):
-    """Nodes of a partition that are alike: how many there are, how many are idle or down, and what each of them has."""
+    """Nodes of a partition that are alike: how many there are, how many are idle or down, and what each of them has.
+
+    Of those that are down, so many are `drained`: an administrator has taken them out.
+    """
 
     count: int
     idle: int = 0
     down: int = 0
+    drained: int = 0
     cpus: int | None = None
     memory_mib: float | None = None
     gres: tuple[Gres, ...] = ()
