@@ -3,12 +3,14 @@
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
 from launcher.cli import hosts, ps
 from launcher.cli.plain_view import PlainView
-from launcher.runs import following
+from launcher.errors import AgentError, RefusedError
+from launcher.runs import following, launching
 from launcher.runs.batch_queue import Entry, make_queue
 from launcher.runs.batch_status import last_state, rows_of
 from launcher.runs.control import Row, remembered
@@ -170,3 +172,27 @@ def test_an_item_whose_job_waits_is_not_called_running(mirror):
     assert [row.state for row in rows_of([item])] == [last_state(item)] == ["reserved"]
     shutil.rmtree(mirror.folder / "0001")
     assert [row.state for row in rows_of([item])] == [last_state(item)] == ["begun"]
+
+
+@pytest.mark.parametrize(
+    ("said", "look"),
+    [
+        (
+            "unrecognized option '--nonsense=1'; Try \"sbatch --help\" for more information",
+            "ssh login1 sbatch --help",
+        ),
+        ("Invalid --time specification", "ssh login1 sbatch --help"),
+        ("Batch job submission failed: Invalid feature specification", "launch probe --host hive"),
+    ],
+)
+def test_a_refusal_names_what_shows_what_is_right(mirror, said, look):
+    """A probe shows partitions and nodes, and no flags."""
+
+    def start(_run):
+        raise AgentError("hive", launching.NOT_SUBMITTED, f"hive: sbatch: {said}")
+
+    taken_back = SimpleNamespace(take_back=lambda _run: True)
+    desk = SimpleNamespace(preparation=taken_back, by_hand=lambda command: f"ssh login1 {command}")
+    with pytest.raises(RefusedError) as refused:
+        launching._start(SimpleNamespace(start=start, desk=desk), mirror)
+    assert str(refused.value).splitlines()[1].endswith(look)
