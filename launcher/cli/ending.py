@@ -27,7 +27,7 @@ _RECOVER = {
     "secret": "sends the secrets that are set here",
     "image": "tries the image or the environment as it is by then",
     "client": "makes a new container",
-    "job": "submits a new job, which goes on from the last checkpoint",
+    "job": "submits a new job",
     "rent": "goes on elsewhere from the checkpoint that is here",
 }
 """What `launch recover` does for a run, by what it waits for."""

@@ -75,9 +75,13 @@ def _by_slurm(mirror: Mirror, state: RunState) -> Diagnosis | None:
     """Return what Slurm has done to a run that waits for a new job, was cancelled, or never began; None of any other run."""
     said, short = of_service(state.evidence), mirror.short
     if state.state == State.WAITING and state.reason == Reason.CLIENT and said:
-        limit = ", at its limit of time" if _TIMEOUT.search(said) else ""
-        why = f"Slurm has ended its job for good{limit}: {said}"
-        mend = f"launch recover {short}     submits a new job, which goes on from the last checkpoint"
+        _, last, _ = next(_ended_attempts(mirror), (mirror.folder, {}, {}))
+        is_time_up = _TIMEOUT.search(said) or last.get("reason") == Reason.SESSION_LIMIT
+        why = (
+            f"{'its limit of time was reached' if is_time_up else 'Slurm has ended its job for good'}: {said}"
+        )
+        from_step = "" if state.checkpoint is None else f", which goes on from step {state.checkpoint}"
+        mend = f"launch recover {short}     submits a new job{from_step}"
         return Diagnosis(Reason.ENDED_BY_SLURM, None, None, why, mend)
     if state.state == State.STOPPED and state.reason == Reason.CANCELLED_IN_SLURM:
         why = f"somebody has cancelled its job in Slurm, as with scancel{f': {said}' if said else ''}"

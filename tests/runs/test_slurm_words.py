@@ -86,14 +86,14 @@ def test_a_job_that_slurm_has_ended_is_said_to_get_a_new_job(mirror, capsys):
         (
             {"state": "waiting", "reason": "client", "evidence": {"service": "its job 12 is TIMEOUT"}},
             "ended-by-slurm",
-            "limit of time: its job 12 is TIMEOUT",
-            "launch recover w8q2zz ",
+            "its limit of time was reached: its job 12 is TIMEOUT",
+            "launch recover w8q2zz     submits a new job",
         ),
         (
-            {"state": "waiting", "reason": "client", "evidence": {"service": "its job 12 is NODE_FAIL"}},
+            {"state": "waiting", "reason": "client", "checkpoint": 5, "evidence": {"service": "its job 12 is NODE_FAIL"}},
             "ended-by-slurm",
             "for good: its job 12 is NODE_FAIL",
-            "launch recover w8q2zz ",
+            "launch recover w8q2zz     submits a new job, which goes on from step 5",
         ),
         (
             {"state": "stopped", "reason": "cancelled-in-slurm"},
@@ -119,6 +119,14 @@ def test_what_slurm_has_done_to_a_run_is_its_diagnosis(mirror, told, name, why, 
     assert (found.name, found.line) == (name, None)
     assert why in found.why
     assert mend in found.mend
+
+
+def test_a_job_that_slurm_does_not_start_again_at_its_limit_has_reached_that(mirror):
+    """Slurm's words are about the start alone then."""
+    folder(mirror, "attempt", BEGAN, state="resuming", reason="session-limit", time=BEGAN + 60)
+    words = "its job 12 is not started again: Requested operation is presently disabled for job 12"
+    mirror.told = RunState(state="waiting", reason="client", evidence={"service": words})
+    assert diagnosis_of(mirror).why == f"its limit of time was reached: {words}"
 
 
 def test_a_cancel_is_not_taken_for_a_preemption(mirror):
