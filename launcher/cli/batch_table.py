@@ -20,7 +20,7 @@ from launcher.runs.batch_queue import (
     open_queue,
     worker_of,
 )
-from launcher.runs.batch_status import ItemRow, age_s, rows_of, state_of, totals, values_text
+from launcher.runs.batch_status import ItemRow, age_s, last_state, rows_of, totals, values_text
 from launcher.runs.batch_usage import HOUR_S, Usage, Used
 from launcher.values.queued_item import DROPPED, REFUSED, Item, ItemState
 
@@ -213,7 +213,7 @@ def print_batch(name: str, items: Sequence[Item], worker: Worker | None) -> None
     from launcher.cli.answer import answer
     from launcher.cli.json_shapes import BatchRow
 
-    states = Counter(map(state_of, items))
+    states = Counter(map(last_state, items))
     answer(BatchRow(name=name, items=dict(states), worker=None if worker is None else worker.pid))
 
 
@@ -244,7 +244,7 @@ def print_list(*, as_json: bool) -> None:
         [
             (
                 name,
-                totals(map(state_of, items)),
+                totals(map(last_state, items)),
                 "-" if worker is None else f"process {worker.pid} on {worker.machine}",
             )
             for name, items, worker in found
@@ -264,11 +264,15 @@ def print_stopped(queue: BatchQueue, stopped: Sequence[Stopped], *, as_json: boo
         say(f"{queue.name}: everything had ended")
     if rows and not as_json:
         known = {one.item.number: one.state for one in stopped}  # another process may still record it
-        say(f"{queue.name}: {totals(known.get(item.number, state_of(item)) for item in queue.items())}")
+        say(f"{queue.name}: {totals(known.get(item.number, last_state(item)) for item in queue.items())}")
         say(f"  what was stopped or dropped can be run again   launch batch resume {queue.name} --failed")
     if lost := [one for one in stopped if one.problem]:
         count = "1 run" if len(lost) == 1 else f"{len(lost)} runs"
         complain(f"{count} could not be stopped   once their hosts answer: launch batch stop {queue.name}")
+    elif (worker := worker_of(queue)) is not None:
+        complain(
+            f"process {worker.pid} on {worker.machine} has not put all ends on record yet   launch batch status {queue.name}"
+        )
     for line in left_rentals(queue):
         complain(line)
     return 4 if lost else 0

@@ -33,7 +33,7 @@ from launcher.cli.say import complain, say
 from launcher.cli.signals import Terminated, cursor_back_on_stop
 from launcher.errors import RunError
 from launcher.runs.batch_queue import BatchQueue, take_work, worker_of
-from launcher.runs.batch_status import rows_of, state_of, totals, values_text
+from launcher.runs.batch_status import last_state, rows_of, state_of, totals, values_text
 from launcher.runs.batch_usage import HOUR_S, Usage
 from launcher.runs.batching import Batching, Outcome
 from launcher.runs.item_view import ItemView
@@ -173,7 +173,7 @@ def leaving(queue: BatchQueue) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         items = queue.items()
-        complain(f"{queue.name}: {totals(map(state_of, items))}")
+        complain(f"{queue.name}: {totals(map(last_state, items))}")
         for line in who_works(queue, items):
             complain(line)
         if worker_of(queue) is not None:
@@ -202,7 +202,7 @@ def _tell_results(queue: BatchQueue, items: Sequence[Item], results: Results, *,
         answer(
             BatchEnd(
                 name=queue.name,
-                items=dict(Counter(map(state_of, items))),
+                items=dict(Counter(map(last_state, items))),
                 hours=used.total.run_s / HOUR_S,
                 gpu_hours=used.total.gpu_s / HOUR_S,
                 cost=None if queue.max_cost is None else sum(used.cents.values()) / 100,

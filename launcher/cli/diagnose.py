@@ -49,7 +49,13 @@ def diagnose(
         answer(json_shapes.DiagnosisShown(name=name, line=line, line_number=number, why=why, remedy=mend))
         return
     where = f"line {diagnosis.number}: {diagnosis.line}" if diagnosis.number else diagnosis.line or ""
-    say(f"{diagnosis.name}   {where}".rstrip(), f"  why     {diagnosis.why}", f"  mend    {diagnosis.mend}")
+    mend, *more = diagnosis.mend.split("\n")
+    say(
+        f"{diagnosis.name}   {where}".rstrip(),
+        f"  why     {diagnosis.why}",
+        f"  mend    {mend}",
+        *(f"          {line}" for line in more),
+    )
 
 
 def _of(source: str, host: str | None) -> Diagnosis:

@@ -27,6 +27,7 @@ _RECOVER = {
     "secret": "sends the secrets that are set here",
     "image": "tries the image or the environment as it is by then",
     "client": "makes a new container",
+    "job": "submits a new job",
     "rent": "goes on elsewhere from the checkpoint that is here",
 }
 """What `launch recover` does for a run, by what it waits for."""
@@ -113,7 +114,10 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
         else:
             yield Line(f"  next     launch recover {short} --host {host}     {_RECOVER['rent']}")
     elif name in ("interrupted", "waiting"):
-        what = _RECOVER.get(str(state.reason) if name == "waiting" else name, "goes on, if it can")
+        wanted = str(state.reason) if name == "waiting" else name
+        if wanted == "client" and result.is_job:
+            wanted = "job"
+        what = _RECOVER.get(wanted, "goes on, if it can")
         yield Line(f"  next     launch recover {short}     {what}")
     else:
         yield Line(f"  next     launch logs {short}")

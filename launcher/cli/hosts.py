@@ -177,9 +177,12 @@ def _cells(row: Probed) -> tuple[str, ...]:
     facts = row.facts
     if facts is None:
         return "-", "-", "-", "-", "-", row.problem or ""
-    sizes = dict.fromkeys(f"{gpu.memory_mib / 1024:.0f} GiB" if gpu.memory_mib else "?" for gpu in facts.gpus)
+    cards, gpus = facts.cards_with_held, list(facts.gpus)
+    if facts.slurm is not None and row.host.slurm is not None:  # the cards of its nodes are only expected
+        cards, gpus = facts.slurm.cards(row.host.slurm.partition), []
+    sizes = dict.fromkeys(f"{gpu.memory_mib / 1024:.0f} GiB" if gpu.memory_mib else "?" for gpu in gpus)
     return (
-        facts.cards_with_held or ("Apple GPU" if facts.has_apple_gpu else "-"),
+        cards or ("Apple GPU" if facts.has_apple_gpu else "-"),
         ", ".join(sizes) or "-",
         (facts.gpus[0].driver if facts.gpus and row.host.lambda_cloud is None else None) or "-",
         f"{facts.memory_gb:.0f} GB" if facts.memory_gb is not None and facts.slurm is None else "-",

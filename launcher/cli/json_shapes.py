@@ -69,7 +69,7 @@ class Runs(Shape):
 class BatchItem(Shape):
     """`launch batch`, a line for each change, and `launch batch status`, a line for each item.
 
-    `state` is that of its run where it has one, else how far it is in the queue. `seen` is when its host was last heard.
+    `state` is that of its run where that is known here, `begun` before, else how far it is in the queue. `seen` is when its host was last heard.
     `hours` and `gpu_hours` are of all its runs together, `cost` is in dollars, of what was rented for them. `values` are its values of the matrix.
     """
 

@@ -163,8 +163,9 @@ def _cluster_rows(cluster: Cluster) -> Iterator[tuple[str, str]]:
             words = [f"{alike.cpus} CPUs" if alike.cpus else "", *(gres.title for gres in alike.gres)]
             words += [f"{alike.memory_mib / 1024:.0f} GiB"] if alike.memory_mib else []
             words += [f"features {' '.join(alike.features)}"] if alike.features else []
-            down = f", {alike.down} down" if alike.down else ""
-            yield "", f"  {alike.count} with {', '.join(filter(None, words))}: {alike.idle} idle{down}"
+            out = {"drained": alike.drained, "down": alike.down - alike.drained}
+            counts = [f"{alike.idle} idle", *(f"{count} {word}" for word, count in out.items() if count > 0)]
+            yield "", f"  {alike.count} with {', '.join(filter(None, words))}: {', '.join(counts)}"
     yield "yours", f"{cluster.running or 0} jobs running, {cluster.queued or 0} waiting"
 
 

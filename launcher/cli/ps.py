@@ -237,12 +237,14 @@ def _why(row: Row) -> str:
     is_to_go_on = run.state in ("waiting", "interrupted", "reserved")
     if not (evidence or remedy or is_to_go_on):
         return ""
-    from launcher.runs.evidence import diagnosis, doubt, why_failed, words
+    from launcher.runs.evidence import diagnosis, doubt, waits_for_ever, why_failed, why_waiting, words
 
     there = f" --host {row.host}" if row.is_foreign else ""
     if run.state in ("waiting", "interrupted"):
         what = diagnosis(evidence).get("why") or ", ".join(words(evidence))
         return f"{what}   launch recover {run.short}{there}".strip()
+    if (said := why_waiting(run)) is not None and waits_for_ever(said):
+        return f"{said}   launch stop {run.short}{there}"
     if run.state == "reserved":
         return f"{', '.join(words(evidence))}   launch attach {run.short}{there}".strip()
     if why := why_failed(evidence) or doubt(evidence):

@@ -117,7 +117,7 @@ class SshConnection:
 
     def by_hand(self, command: str) -> str:
         """Return the shell command that runs a command there with ssh itself."""
-        return f"{_ssh_command(self._host, self._hop, is_last=True).removesuffix('true')}{command}"
+        return self._host.by_hand(command)
 
     def open_socket(self, path: str) -> paramiko.Channel:
         """Open a stream to a Unix socket on the host; it does not count as one of sshd's sessions.
@@ -271,12 +271,7 @@ def _who(host: Host, hop: Hop, *, is_last: bool) -> str:
 
 def _ssh_command(host: Host, hop: Hop, *, is_last: bool) -> str:
     """Return the shell command that reaches a hop with ssh itself."""
-    if not is_last:
-        return f"ssh {shlex.quote(hop.alias)} true"
-    key = f"-i {shlex.quote(host.identity_file)} " if host.identity_file else ""
-    port = f"-p {host.port} " if host.port else ""
-    login = f"{host.user}@{hop.alias}" if host.user else hop.alias
-    return f"ssh {key}{port}{shlex.quote(login)} true"
+    return host.by_hand("true") if is_last else f"ssh {shlex.quote(hop.alias)} true"
 
 
 @contextlib.contextmanager

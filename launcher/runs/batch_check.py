@@ -183,7 +183,7 @@ def _own_words(words: str, key: str) -> str:
     before, with_set, after = words.partition(" with --set: ")
     if with_set:
         words = after if key else f"{before}: {after}"
-    for start in ("the words after --: ", "--set ", f"{key}: "):
+    for start in ("the words after --: ", "--set: ", "--set ", f"{key}: "):
         words = words.removeprefix(start)
     return words
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WAITS = "waits for"
 UNWORKED = "no process works the batch"
 _WORDS = {
-    ItemState.CONFIRMED: "running",
+    ItemState.CONFIRMED: "begun",
     ItemState.RESERVED: "launching",
     ItemState.SUBMITTED: "launching",
 }
@@ -33,6 +33,7 @@ _ORDER = (
     "refused",
     "dropped",
     "running",
+    "begun",
     "launching",
     "queued",
 )
@@ -92,6 +93,16 @@ def state_of(item: Item, view: ItemView | None = None) -> str:
     if view is not None and view.doing is None and view.state is not None:
         return str(view.state.state)
     return item.outcome or _WORDS.get(item.state, str(item.state))
+
+
+def last_state(item: Item) -> str:
+    """Return how far an item is by the copy of its run here, `begun` while that knows no state; of a job in a queue it is `reserved`."""
+    if item.state != ItemState.CONFIRMED or item.run is None:
+        return state_of(item)
+    from launcher.runs.mirror import Mirror  # what was not begun has none
+
+    last = Mirror(item.run, runs_folder()).state()
+    return state_of(item) if last is None else str(last.state)
 
 
 def _row(item: Item, view: ItemView | None) -> ItemRow:

@@ -30,6 +30,8 @@ from launcher.values.record import State, is_terminal
 LOOK_S = 0.5
 ANSWERS_S = 30.0
 """How long the process that works a batch may take to drop what is queued."""
+ENDS_S = 60.0
+"""How long the process that works a batch may take to see the ends of its runs, and to write its results."""
 MOST_PLACES = 16
 STOPPED = "the batch was stopped"
 AGAIN = ("failed", REFUSED, DROPPED, "stopped", "stop-incomplete")
@@ -48,16 +50,18 @@ class Stopped(NamedTuple):
 def stop_batch(queue: BatchQueue, *, now: bool, tell: Callable[[str], None]) -> list[Stopped]:
     """End what is queued, then the runs; return what became of each that had not ended.
 
-    A process that works the batch begins nothing more, and is waited for while it launches something; `tell` says so. Raises
-    UsageError if that process does nothing any more.
+    A process that works the batch begins nothing more, and is waited for while it launches something, and for ENDS_S at most
+    until it has seen the ends of its runs; `tell` says so. Raises UsageError if that process does nothing any more.
     """
     queue.wish_stop("now" if now else "stop")
     before = [item for item in queue.items() if item.state != ItemState.ENDED]
     work = _after_launches(queue, tell)
     try:
-        return _stop_all(
-            queue, [queue.item(item.number) for item in before], now=now, is_ours=work is not None
-        )
+        items = [queue.item(item.number) for item in before]
+        stopped = _stop_all(queue, items, now=now, is_ours=work is not None)
+        if work is None and all(one.state == DROPPED or is_terminal(one.state) for one in stopped):
+            _wait_for_worker(queue, tell)
+        return stopped
     finally:
         if work is not None:
             queue.mark()
@@ -93,6 +97,17 @@ def _after_launches(queue: BatchQueue, tell: Callable[[str], None]) -> Work | No
             if beginning
             else f"{worker_words(queue)} ends what is queued"
         )
+        time.sleep(LOOK_S)
+
+
+def _wait_for_worker(queue: BatchQueue, tell: Callable[[str], None]) -> None:
+    """Return once no process works a batch whose runs have all ended, after ENDS_S at the latest."""
+    deadline = time.monotonic() + ENDS_S
+    while queue.stop_wish is not None and time.monotonic() < deadline:
+        worker = worker_of(queue)
+        if worker is None or _is_stopped(worker):
+            return
+        tell(f"{worker_words(queue)} brings home what its runs have left")
         time.sleep(LOOK_S)
 
 

@@ -67,6 +67,11 @@ def why_waiting(run: Summary | RunState) -> str | None:
     return of_service(run.evidence) if run.state in (State.RESERVED, State.RESUMING) else None
 
 
+def waits_for_ever(said: str) -> bool:
+    """Whether a job waits in a queue for what cannot come, by what its host said of it."""
+    return "waits for ever" in said
+
+
 def of_rent(evidence: object) -> bool:
     """Whether a run waits because the rent of its machine is over."""
     return isinstance(evidence, dict) and "rent" in evidence

@@ -304,8 +304,9 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
     weights = next(
         (path for path in (mirror.artifacts / "adapter", mirror.artifacts / "model") if path.is_dir()), None
     )
-    began, ended = mirror.began(), state.time
-    seconds = ended - began if ended is not None and began is not None else None
+    began, ended, seconds = mirror.began(), state.time, mirror.attempts_s()
+    if seconds is None and ended is not None and began is not None:
+        seconds = ended - began
     first_loss = losses[0] if losses else None
     if state.evidence is not None:
         state = state.model_copy(update={"evidence": explained(mirror.folder, state.evidence)})
@@ -326,5 +327,6 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
         departures.successor_of(mirror),
         tenancies.rents_at(mirror),
         tenancies.rent_cost(mirror),
+        mirror.is_of_cluster,
     )
     view.end(mirror.run, state, result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -80,6 +81,8 @@ AUTO: Literal["auto"] = "auto"
 ID_TRIES = 5
 NOT_SUBMITTED, UNSETTLED = "not-submitted", "unsettled"
 """The agent's codes for a job that Slurm has refused, and for one of which nobody knows whether Slurm has it."""
+_OF_OPTION = re.compile(r"\boption ['`]|\bInvalid --")
+"""What sbatch says of a flag that it does not know, or whose value it cannot read."""
 
 
 class Resolved(NamedTuple):
@@ -464,7 +467,10 @@ def _start(runtime: Runtime, mirror: Mirror) -> str | None:
         if is_taken:
             shutil.rmtree(mirror.folder, ignore_errors=True)
             if isinstance(error, AgentError) and error.code == NOT_SUBMITTED:
-                words = f"{error}\n  what the cluster has   launch probe --host {error.host}"
+                look = f"what the cluster has   launch probe --host {error.host}"
+                if _OF_OPTION.search(str(error)):
+                    look = f"what sbatch takes   {runtime.desk.by_hand('sbatch --help')}"
+                words = f"{error}\n  {look}"
                 raise RefusedError(words) from error
         elif isinstance(error, AgentError) and error.code == UNSETTLED:
             words = f"{error}\n  look   launch ps     end it, if it has begun   launch stop {mirror.short}"

@@ -288,6 +288,11 @@ class Mirror:
         """Whether the run was removed from its host, and only this copy is left."""
         return "freed" in read_json(self.folder / "client.json")
 
+    @property
+    def is_of_cluster(self) -> bool:
+        """Whether the run is a job of a Slurm cluster."""
+        return "slurm" in (read_json(self.folder / "client.json").get("host") or {})
+
     def host(self) -> Host:
         """Return the run's host. Raises RunError if the mirror does not name it."""
         try:
@@ -589,7 +594,7 @@ class Mirror:
 
         It is by the clock of their hosts; the last one may go on. One whose agent died ends with the last thing that it reported.
         """
-        if "slurm" not in (read_json(self.folder / "client.json").get("host") or {}):
+        if not self.is_of_cluster:
             return None
         began, launched, reached = self.began(), self.launched(), self.reached()
         now = None if began is None or reached is None else reached - launched + began

@@ -157,7 +157,10 @@ def task(
     file = f"{written.title} with --set" if changed else written.title
     if run_name is not None:
         data["name"] = checked_name(run_name)
-    job = build(Job, data, file=file, text="" if changed else written.text)
+    try:
+        job = build(Job, data, file=file, text="" if changed else written.text)
+    except BadFileError as error:
+        raise BadFileError(_by_option(str(error), written, changed)) from error
     base = written.file.parent.resolve() if written.file else Path.cwd()
     task = Task(job, Path.cwd(), base, changed, written.said, written.file, declared)
     task = task._replace(names_packages="requirements" in data)
@@ -168,7 +171,8 @@ def task(
         return task
     folder = task.locate("code", task.job.code)
     if not folder.is_dir():
-        raise BadFileError(f'{file}: code = "{task.job.code}": {folder} is not a folder')
+        words = f'{file}: code = "{task.job.code}": {folder} is not a folder'
+        raise BadFileError(_by_option(words, written, changed))
     return task._replace(code=folder.resolve())
 
 
@@ -180,6 +184,16 @@ class _WrittenJob(NamedTuple):
     text: str = ""
     file: Path | None = None
     said: str | None = None
+
+
+def _by_option(said: str, written: _WrittenJob, changed: Iterable[str]) -> str:
+    """Return the words about a job of the command line with --set alone before what that has made wrong."""
+    tops = "|".join(sorted({re.escape(key.partition(".")[0]) for key in changed}))
+    if written.file is not None or not tops:
+        return said
+    before = rf"(?m)^{re.escape(written.title)} with --set"
+    named = re.sub(rf"{before}: (?=(?:{tops})\b)", "--set ", said)
+    return re.sub(rf"{before}(?=: unknown key '(?:{tops})\b)", "--set", named)
 
 
 def _of_words(words: Sequence[str]) -> _WrittenJob:

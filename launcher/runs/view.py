@@ -96,11 +96,12 @@ class View(Protocol):
 class Result(NamedTuple):
     """What a run left on the client, and how long it took on the host's clock (None where that is not on record).
 
+    The time in which its job waits in a scheduler's queue does not count.
     `home` are the files that came home, with their sizes in bytes. `adapted` is the command that would have mended a
     failure of precision. `folder` is the run's own on the client. `is_rehearsed`: a card's plan was tried on a CPU, and the
     script took something of it or ran as if the card were there. `unsound`: why the precision that ran is not sound on the card.
     `goes_on` is the run that goes on with this one elsewhere. `rents_at` is the account whose machine it had, and has no more.
-    `rent` is what its rented machines have cost.
+    `rent` is what its rented machines have cost. `is_job`: it is a job of a Slurm cluster.
     """
 
     adapter: Path | None
@@ -116,3 +117,4 @@ class Result(NamedTuple):
     goes_on: str | None = None
     rents_at: str | None = None
     rent: RentCost | None = None
+    is_job: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from launcher.values.base import Record
 
 
@@ -19,11 +21,15 @@ class Gres(Record):
 
 
 class NodeSet(Record):
-    """Nodes of a partition that are alike: how many there are, how many are idle or down, and what each of them has."""
+    """Nodes of a partition that are alike: how many there are, how many are idle or down, and what each of them has.
+
+    Of those that are down, so many are `drained`: an administrator has taken them out.
+    """
 
     count: int
     idle: int = 0
     down: int = 0
+    drained: int = 0
     cpus: int | None = None
     memory_mib: float | None = None
     gres: tuple[Gres, ...] = ()
@@ -76,3 +82,18 @@ class Cluster(Record):
             return tuple(one for one in self.partitions if one.is_default)
         by_name = {one.name: one for one in self.partitions}
         return tuple(by_name[name] for name in names.split(",") if name in by_name)
+
+    def cards(self, names: str | None) -> str:
+        """Return the cards in the partitions of a job that names these, in Slurm's words, e.g. `4 x a100`; empty without cards.
+
+        Partitions may share their nodes: of several the largest number counts.
+        """
+        most: dict[str, int] = {}
+        for partition in self.partitions_of(names):
+            found: Counter[str] = Counter()
+            for alike in partition.nodes:
+                for one in alike.gres:
+                    if one.name == "gpu":
+                        found[one.type or one.name] += alike.count * one.count
+            most |= {kind: max(count, most.get(kind, 0)) for kind, count in found.items()}
+        return ", ".join(f"{count} x {kind}" for kind, count in most.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -136,6 +137,19 @@ class Host(MachineKeys):
     def is_local(self) -> bool:
         """Whether this is the machine that `launch` itself runs on, or the cluster of which it is a login node."""
         return self.kind in ("machine", "slurm") and self.address is None
+
+    def by_hand(self, command: str) -> str:
+        """Return the shell command that runs a command there, with ssh itself if that is another machine."""
+        if self.address is None:
+            return command
+        words = ["-i", self.identity_file] if self.identity_file else []
+        if self.known_hosts:
+            # ssh takes several files, with spaces between.
+            file = f'"{self.known_hosts}"' if " " in self.known_hosts else self.known_hosts
+            words += ["-o", f"UserKnownHostsFile={file}"]
+        words += ["-p", str(self.port)] if self.port else []
+        login = f"{self.user}@{self.address}" if self.user else self.address
+        return f"{shlex.join(['ssh', *words, login])} {command}"
 
 
 def runtime_objection(kind: Kind, runtime: str) -> str | None:

@@ -72,19 +72,23 @@ class _SlurmTable(SlurmSettings, MachineKeys):
 
 
 class _Kind(NamedTuple):
-    """A kind of host besides a machine: what messages call it, its settings and its table, and which keys it does not have, and why."""
+    """A kind of host besides a machine: what messages call it, its settings and its table, and which keys it does not have, and why.
+
+    `has_runtimes`: its table may name one, where others have the one of their kind.
+    """
 
     title: str
     key: str
     settings: type[KaggleSettings | LambdaSettings | SlurmSettings]
     table: type[_KaggleTable | _LambdaTable | _SlurmTable]
     foreign: Mapping[str, str]
+    has_runtimes: bool = False
 
 
 _KINDS = {
     "kaggle": _Kind("an account of Kaggle's", "kaggle", KaggleSettings, _KaggleTable, _NOT_OF_KAGGLE),
     "lambda-cloud": _Kind(
-        "an account at Lambda Cloud", "lambda_cloud", LambdaSettings, _LambdaTable, _NOT_OF_LAMBDA
+        "an account at Lambda Cloud", "lambda_cloud", LambdaSettings, _LambdaTable, _NOT_OF_LAMBDA, True
     ),
     "slurm": _Kind("a Slurm cluster", "slurm", SlurmSettings, _SlurmTable, _NOT_OF_SLURM),
 }
@@ -116,7 +120,7 @@ def read_host(name: str, written: Mapping[str, Any], *, is_here: bool, file: str
         raise BadFileError(
             f'{file}: {prefix}kind = "{kind}": unknown kind{nearest(kind, known)}{place}\n  known: {", ".join(known)}'
         )
-    _refuse_foreign(name, written, kind, own, file)
+    _refuse_foreign(name, written, kind, own, file, text)
     has_address = own is None or "address" in own.table.model_fields
     if has_address and not is_here:
         written = {"address": name, **written}
@@ -129,7 +133,8 @@ def read_host(name: str, written: Mapping[str, Any], *, is_here: bool, file: str
                 f"{file}: {prefix}build.{key}: no image is built on a cluster\n"
                 "  known: where ('login' or 'job'), pip_conf, ca_bundle, proxy, torch_index"
             )
-    values = dict(build(own.table, written, file=file, text=text, prefix=prefix))
+    unoffered = {*own.foreign, *(() if own.has_runtimes else ("runtime",))}
+    values = dict(build(own.table, written, file=file, text=text, prefix=prefix, unoffered=unoffered))
     if objection := runtime_objection(values["kind"], values["runtime"]):
         raise BadFileError(f'{file}: {prefix}runtime = "{values["runtime"]}": {objection}')
     settings = own.settings.model_validate({key: values.pop(key) for key in own.settings.model_fields})
@@ -152,18 +157,25 @@ def _split_build(written: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping
 
 
 def _refuse_foreign(
-    name: str, written: Mapping[str, Any], kind: object, own: _Kind | None, file: str
+    name: str, written: Mapping[str, Any], kind: object, own: _Kind | None, file: str, text: str
 ) -> None:
     """Raise BadFileError for keys of another kind of host, of which each has its reason."""
     where = f"{file}: hosts.{name}."
+
+    def place(key: str) -> str:
+        line = line_of(f"hosts.{name}.{key}", text)
+        return f"   (line {line})" if line else ""
+
     if own is not None and (keys := [key for key in written if key in own.foreign]):
         raise BadFileError(
-            "\n".join(f'{where}{key}: not for kind = "{kind}": {own.foreign[key]}' for key in keys)
+            "\n".join(
+                f'{where}{key}: not for kind = "{kind}": {own.foreign[key]}{place(key)}' for key in keys
+            )
         )
     known = (own.table if own is not None else Host).model_fields
     unknown = [key for key in written if key not in known]
     likely = max(_KINDS, key=lambda other: len(_KINDS[other].settings.model_fields.keys() & unknown))
     keys = [key for key in unknown if key in _KINDS[likely].settings.model_fields]
     if keys:
-        lines = [f"{where}{key}: only for {_KINDS[likely].title}" for key in keys]
+        lines = [f"{where}{key}: only for {_KINDS[likely].title}{place(key)}" for key in keys]
         raise BadFileError("\n".join([*lines, f'  if {name} is one   kind = "{likely}"']))

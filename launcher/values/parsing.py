@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -32,16 +32,23 @@ _NOT_IN_TABLES = ("name", "kaggle", "lambda_cloud", "slurm")
 
 
 def build(
-    model: type[Model], data: Mapping[str, Any], *, file: str, text: str = "", prefix: str = ""
+    model: type[Model],
+    data: Mapping[str, Any],
+    *,
+    file: str,
+    text: str = "",
+    prefix: str = "",
+    unoffered: Container[str] = (),
 ) -> Model:
     """Build a value from the tables of `file`; `prefix` is the table that contains it, e.g. `hosts.lambda.`.
 
+    The `unoffered` keys are not named to who writes an unknown one: they would be refused there.
     Types are strict: text is not accepted as a number. Raises BadFileError that names every wrong key.
     """
     try:
         return model.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        lines = [_explain(mistake, model, file=file, text=text, prefix=prefix) for mistake in error.errors()]
+        lines = [_explain(mistake, model, file, text, prefix, unoffered) for mistake in error.errors()]
         raise BadFileError("\n".join(dict.fromkeys(lines))) from error
 
 
@@ -58,7 +65,9 @@ def unknown_name(noun: str, word: str, known: Iterable[str], *, looked_in: str) 
     return UnknownNameError(f"unknown {noun} '{word}' ({looked_in}){nearest(word, names)}{listing}")
 
 
-def _explain(error: Any, model: type[BaseModel], *, file: str, text: str, prefix: str) -> str:
+def _explain(
+    error: Any, model: type[BaseModel], file: str, text: str, prefix: str, unoffered: Container[str]
+) -> str:
     parts = [part for part in error["loc"] if part != "[key]"]
     is_table = [
         isinstance(part, int) and part is not parts[-1] and f"[[{parts[0]}]]" in text for part in parts
@@ -70,9 +79,9 @@ def _explain(error: Any, model: type[BaseModel], *, file: str, text: str, prefix
     line = line_near(key, text)
     place = f"   (line {line})" if line else ""
     if error["type"] == "extra_forbidden":
-        allowed = [
-            name for name in _allowed_keys(model, where[:-1]) if not (prefix and name in _NOT_IN_TABLES)
-        ]
+        hidden = (*_NOT_IN_TABLES,) if prefix else ()
+        known = _allowed_keys(model, where[:-1])
+        allowed = [name for name in known if name not in hidden and (len(where) > 1 or name not in unoffered)]
         return f"{file}: unknown key '{key}'{nearest(where[-1], allowed)}{place}\n  allowed: {', '.join(allowed)}"
     if error["type"] == "missing":
         return f"{file}: '{key}' is missing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
@@ -84,6 +85,9 @@ def _minutes(written: Any) -> Any:
 
 
 def _listed(written: Any) -> Any:
+    if isinstance(written, str):
+        one = {"one": json.dumps(written, ensure_ascii=False)}
+        raise PydanticCustomError("list", "expected a list, as in [{one}]", one)
     return tuple(written) if isinstance(written, list) else written
 
 

@@ -12,6 +12,7 @@ from launcher.remote.diagnosis.remedy import (
     decide,
     in_force,
     tries,
+    went_on,
 )
 from launcher.values.record import Reason
 
@@ -94,6 +95,13 @@ def test_what_a_client_alone_can_mend_is_waited_for(name, more, waits_for):
     found = verdict(name, **more)
     assert found.waits_for == waits_for
     assert found.remedy is None or waits_for is None
+
+
+@pytest.mark.parametrize(("is_job", "where"), [(False, "in a new container"), (True, "in a new job")])
+def test_a_run_goes_on_where_its_place_makes_it_anew(is_job, where):
+    """A cluster has no containers of ours."""
+    remedy = went_on(Failure("preempted"), "client", 6, is_job=is_job)
+    assert remedy.text == f"{where}; resuming from step 6"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cli.probe import _cluster_rows
 from launcher.remote.fate import slurm_programs
 from launcher.remote.host import slurm_facts
 from launcher.values.cluster import Cluster
@@ -45,9 +46,15 @@ def test_partitions_have_limits_and_nodes_that_are_alike_are_counted():
 
 
 def test_nodes_at_work_are_not_idle_and_drained_ones_are_down():
+    """`probe` calls them drained, as Slurm does."""
     found = partitions("at-work")
     (alike,) = found["batch"].nodes
-    assert (alike.count, alike.idle, alike.down) == (2, 0, 1)
+    assert (alike.count, alike.idle, alike.down, alike.drained) == (2, 0, 1, 1)
+    rows = [text for _, text in _cluster_rows(Cluster(partitions=(found["batch"],)))]
+    assert any(row.endswith("features a100: 0 idle, 1 drained") for row in rows)
+    lost = "batch|up|infinite|1-infinite|2|down*|4|4000|(null)|(null)\nbatch|up|infinite|1-infinite|1|drain*|4|4000|(null)|(null)"
+    (alike,) = slurm_facts.parse_nodes(lost)[0]["nodes"]
+    assert (alike["down"], alike["drained"]) == (3, 1)
     assert (found["short"].state, found["batch"].state) == ("down", "up")
 
 

@@ -150,13 +150,15 @@ def test_fail_fast_begins_nothing_more(made):
 
 
 def test_stop_ends_what_is_queued_then_the_runs(made):
-    """Its worker ends too; nothing is begun afterwards."""
+    """Its worker ends too, before the command does; nothing is begun afterwards."""
     file = made.write(made.items(3), host="local", max_parallel=1)
     made.hold()
     process = made.client.start("batch", file)
     until(lambda: made.noted("begin").total() == 1, "the first item")
     done = made.client.run("batch", "stop", "--yes")
     assert done.returncode == 0, done.stderr + done.stdout
+    said = made.client.ok("batch", "status")
+    assert ("1 stopped, 2 dropped" in said, "works it" in said) == (True, False)
     process.communicate(timeout=60)
     assert made.noted("begin") == {"i1": 1}
     assert made.noted("end") == {}

@@ -273,12 +273,15 @@ def test_a_login_node_may_be_this_machine():
     ("table", "words"),
     [
         ({"engine": "docker"}, ["hosts.k.engine: not for kind", "no container of ours"]),
-        ({"sudo": True}, ["hosts.k.sudo: not for kind", "no container of ours"]),
+        ({"sudo": True}, ["hosts.k.sudo: not for kind", "no container of ours   (line 3)"]),
         ({"variables": "inherit"}, ["hosts.k.variables: not for kind", "-e NAME=VALUE"]),
         ({"build": {"base": "x"}}, ["hosts.k.build", "'login' or 'job'"]),
         ({"runtime": "native"}, ["hosts.k.runtime", "expected auto or slurm"]),
         ({"time": "4h"}, ["hosts.k.time", "1:30:00", "line 3"]),
-        ({"extra": "--exclusive"}, ["hosts.k.extra", "expected a list"]),
+        (
+            {"extra": "--mem=1G"},
+            ['hosts.k.extra = "--mem=1G": expected a list, as in ["--mem=1G"]   (line 3)'],
+        ),
         ({"modules": ["cuda; id"]}, ["hosts.k.modules", "cuda/12.4"]),
         ({"modules": ["-f"]}, ["hosts.k.modules", "cuda/12.4"]),
         ({"partitions": "gpu"}, ["did you mean 'partition'"]),
@@ -292,10 +295,20 @@ def test_a_wrong_key_of_a_cluster_is_named(table, words):
     assert all(word in said for word in words), said
 
 
+def test_an_unknown_key_of_a_cluster_is_answered_with_those_that_it_may_have():
+    """What would be refused next is not named; a machine has all of that."""
+    allowed = complaint({"kind": "slurm", "nonsense": 1}).partition("allowed: ")[2].split(", ")
+    assert {"partition", "extra", "address", "root"} <= {*allowed}
+    assert not {"engine", "sudo", "runtime", "variables"} & {*allowed}
+    assert {"engine", "sudo", "runtime"} <= {
+        *complaint({"nonsense": 1}).partition("allowed: ")[2].split(", ")
+    }
+
+
 @pytest.mark.parametrize("key", ["partition", "qos", "gres", "nodes", "modules"])
 def test_a_key_of_a_cluster_is_refused_for_a_machine(key):
     said = complaint({key: "x"})
-    assert f"hosts.k.{key}: only for a Slurm cluster" in said
+    assert f"hosts.k.{key}: only for a Slurm cluster   (line 2)" in said
     assert 'kind = "slurm"' in said.splitlines()[-1]
 
 
@@ -312,3 +325,23 @@ def test_a_cluster_is_of_one_kind(values):
 def test_a_cluster_of_this_machine_inherits_no_variables():
     with pytest.raises(ValueError, match="-e NAME=VALUE"):
         Host(name="k", kind="slurm", slurm=SlurmSettings(), variables="inherit")
+
+
+@pytest.mark.parametrize(
+    ("keys", "command"),
+    [
+        ({}, "ls /data"),
+        ({"address": "lab"}, "ssh lab ls /data"),
+        (
+            {"address": "lab", "user": "ada", "port": 7, "identity_file": "~/key", "known_hosts": "/k/hosts"},
+            "ssh -i '~/key' -o UserKnownHostsFile=/k/hosts -p 7 ada@lab ls /data",
+        ),
+        (
+            {"address": "lab", "known_hosts": "/my k/hosts"},
+            """ssh -o 'UserKnownHostsFile="/my k/hosts"' lab ls /data""",
+        ),
+    ],
+)
+def test_a_command_by_hand_reaches_a_host_as_its_table_says(keys, command):
+    """With the key and the known hosts that launcher itself uses."""
+    assert Host(name="lab", **keys).by_hand("ls /data") == command

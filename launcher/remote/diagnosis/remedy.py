@@ -307,9 +307,12 @@ def decide(attempt: FailedAttempt) -> Verdict:
     return verdict._replace(waits_for=waits_for) if _may_begin_again(attempt) else verdict
 
 
-def went_on(failure: Failure, waited_for: str, checkpoint: Optional[int]) -> Remedy:
-    """Return the remedy of a failure after which a run has waited, and that a client has answered."""
-    text = "%s; %s" % (_WENT_ON.get(waited_for, "as a client asked"), _from_where(checkpoint))
+def went_on(failure: Failure, waited_for: str, checkpoint: Optional[int], *, is_job: bool) -> Remedy:
+    """Return the remedy of a failure after which a run has waited, and that a client has answered; `is_job` of a cluster."""
+    how = (
+        "in a new job" if is_job and waited_for == "client" else _WENT_ON.get(waited_for, "as a client asked")
+    )
+    text = "%s; %s" % (how, _from_where(checkpoint))
     return Remedy(failure.name, {}, failure.since, text)
 
 

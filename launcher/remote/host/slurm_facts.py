@@ -27,6 +27,7 @@ ANSWER_S = 8.0
 """A stuck controller lets these programs wait for 18 s and more."""
 _MARKS = "*~#!%$@^-+"
 _DOWN = ("down", "drain", "drng", "drained", "fail", "failg", "maint", "unk", "pow_dn", "inval")
+_DRAINED = ("drain", "drng", "drained")
 _GONE = "*"
 """The mark of a node that does not answer the controller."""
 
@@ -111,13 +112,14 @@ def parse_nodes(text: str) -> list[dict[str, Any]]:
         same = (one for one in partition["nodes"] if all(one[key] == alike[key] for key in alike))
         entry = next(same, None)
         if entry is None:
-            entry = {"count": 0, "idle": 0, "down": 0, **alike}
+            entry = {"count": 0, "idle": 0, "down": 0, "drained": 0, **alike}
             partition["nodes"].append(entry)
         base = node_state.rstrip(_MARKS)
         is_down = base in _DOWN or _GONE in node_state
         entry["count"] += total
         entry["idle"] += total if base == "idle" and not is_down else 0
         entry["down"] += total if is_down else 0
+        entry["drained"] += total if base in _DRAINED else 0
     return list(partitions.values())
 
 

@@ -212,11 +212,14 @@ def _answer_failure(run: Run, waited_for: str) -> Dict[str, Any]:
     """Return what is on record of the failure after which a run has waited, as a remedy; empty if there was none."""
     from ..diagnosis import remedy  # few runs wait, and every launch would wait for it to load
     from ..store import checkpoints
+    from .summary import SLURM
 
     failure = remedy.in_force(run.newest_records()).failure
     if failure is None:
         return {}
-    return {"remedy": remedy.went_on(failure, waited_for, checkpoints.newest(run.checkpoints)).record()}
+    checkpoint = checkpoints.newest(run.checkpoints)
+    is_job = run_state.runtime_now(run).get("kind") == SLURM
+    return {"remedy": remedy.went_on(failure, waited_for, checkpoint, is_job=is_job).record()}
 
 
 def _lease_again(session: Session, run: Run) -> List[lease.Busy]:

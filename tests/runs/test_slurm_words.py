@@ -1,0 +1,206 @@
+"""What a client says of runs of a Slurm cluster, from its own copies of them alone."""
+
+import json
+import re
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from launcher.cli import hosts, ps
+from launcher.cli.plain_view import PlainView
+from launcher.errors import AgentError, RefusedError
+from launcher.runs import following, launching
+from launcher.runs.batch_queue import Entry, make_queue
+from launcher.runs.batch_status import last_state, rows_of
+from launcher.runs.control import Row, remembered
+from launcher.runs.diagnosing import diagnosis_of
+from launcher.runs.mirror import Mirror
+from launcher.runs.probing import Probed
+from launcher.values.batch import Rules
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.queued_item import ItemState
+from launcher.values.record import RunState, Summary
+from launcher.values.slurm_settings import SlurmSettings
+
+RUN = "261126-train-w8q2zz"
+BEGAN = 1_000_000.0
+
+
+@pytest.fixture
+def mirror(tmp_path, monkeypatch):
+    """The copy of a run of a cluster, with no folder yet."""
+    monkeypatch.chdir(tmp_path)
+    mirror = Mirror(RUN, tmp_path / "runs")
+    mirror.bind_seen(
+        Host(name="hive", address="login1", user="ada", kind="slurm", runtime="slurm", slurm=SlurmSettings()),
+        "",
+        BEGAN,
+    )
+    (mirror.folder / "plan.json").write_text(json.dumps({"job": "train", "steps": 900}))
+    folder(mirror, "prepare", BEGAN, state="reserved", time=BEGAN)
+    return mirror
+
+
+def folder(mirror, kind, began, **state):
+    """Add a numbered folder."""
+    path = mirror.folder / f"{len([*mirror.folder.glob('0*')]) + 1:04d}"
+    path.mkdir()
+    (path / "attempt.json").write_text(json.dumps({"kind": kind, "time": began}))
+    (path / "state.json").write_text(json.dumps(state))
+    return path
+
+
+def end(mirror, capsys, **state):
+    """Return what a person reads at the end of a run that was followed."""
+    following.finish(mirror, RunState(**state), PlainView())
+    return capsys.readouterr().err
+
+
+def test_the_end_of_a_followed_run_counts_no_time_in_the_queue(mirror, capsys):
+    """It is the time that `ps` shows: a run that waited four minutes and trained for 150 s took 2:30."""
+    ended = {"state": "succeeded", "reason": "completed", "time": BEGAN + 394}
+    folder(mirror, "attempt", BEGAN + 244, **ended)
+    assert re.search(r"succeeded 2:30\b", end(mirror, capsys, **ended))
+    assert remembered(mirror).took_s == 150
+
+
+def test_a_job_that_slurm_has_ended_is_said_to_get_a_new_job(mirror, capsys):
+    """And no container."""
+    folder(mirror, "attempt", BEGAN, state="running", time=BEGAN)
+    said = end(mirror, capsys, state="waiting", reason="client", time=BEGAN + 60)
+    assert "launch recover w8q2zz     submits a new job" in said
+    assert "container" not in said
+
+
+@pytest.mark.parametrize(
+    ("told", "name", "why", "mend"),
+    [
+        (
+            {"state": "failed", "reason": "never-started", "evidence": {"service": "its job 12 is FAILED (BadConstraints); its log is to be /home/ada/slurm.log"}},
+            "never-started",
+            "BadConstraints",
+            f"ssh ada@login1 cat '~/.launch/runs/{RUN}/record/slurm.log'",
+        ),
+        (
+            {"state": "waiting", "reason": "client", "evidence": {"service": "its job 12 is TIMEOUT"}},
+            "ended-by-slurm",
+            "its limit of time was reached: its job 12 is TIMEOUT",
+            "launch recover w8q2zz     submits a new job",
+        ),
+        (
+            {"state": "waiting", "reason": "client", "checkpoint": 5, "evidence": {"service": "its job 12 is NODE_FAIL"}},
+            "ended-by-slurm",
+            "for good: its job 12 is NODE_FAIL",
+            "launch recover w8q2zz     submits a new job, which goes on from step 5",
+        ),
+        (
+            {"state": "stopped", "reason": "cancelled-in-slurm"},
+            "cancelled-in-slurm",
+            "somebody has cancelled its job in Slurm",
+            "launch rerun w8q2zz ",
+        ),
+        (
+            {"state": "stopped", "reason": "cancelled-in-slurm", "checkpoint": 15},
+            "cancelled-in-slurm",
+            "somebody has cancelled its job in Slurm",
+            "launch resume w8q2zz     goes on from step 15",
+        ),
+    ],
+)  # fmt: skip
+def test_what_slurm_has_done_to_a_run_is_its_diagnosis(mirror, told, name, why, mend):
+    """With Slurm's own words, and the command that goes on; also if an attempt has ended before, with nothing in its log."""
+    if told["reason"] != "never-started":
+        attempt = folder(mirror, "attempt", BEGAN, state="resuming", reason="ended-by-slurm", time=BEGAN + 60)
+        (attempt / "log.txt").write_text("step 1\n")
+    mirror.told = RunState(**told)
+    found = diagnosis_of(mirror)
+    assert (found.name, found.line) == (name, None)
+    assert why in found.why
+    assert mend in found.mend
+
+
+def test_a_job_that_slurm_does_not_start_again_at_its_limit_has_reached_that(mirror):
+    """Slurm's words are about the start alone then."""
+    folder(mirror, "attempt", BEGAN, state="resuming", reason="session-limit", time=BEGAN + 60)
+    words = "its job 12 is not started again: Requested operation is presently disabled for job 12"
+    mirror.told = RunState(state="waiting", reason="client", evidence={"service": words})
+    assert diagnosis_of(mirror).why == f"its limit of time was reached: {words}"
+
+
+def test_a_cancel_is_not_taken_for_a_preemption(mirror):
+    """The training of a cancelled job ends by a signal, as if its node were taken."""
+    evidence = {"exit": None, "signal": 15}
+    folder(mirror, "attempt", BEGAN, state="resuming", time=BEGAN + 60, evidence=evidence)
+    mirror.told = RunState(state="stopped", reason="cancelled-in-slurm")
+    assert diagnosis_of(mirror).name == "cancelled-in-slurm"
+
+
+@pytest.mark.parametrize("state", ["reserved", "resuming"])
+def test_a_job_that_waits_for_ever_is_to_be_stopped(state):
+    """And is not to be watched."""
+    said = "its job 13 waits for ever: its partition has no such nodes"
+    row = Row("hive", Summary(run=RUN, state=state, evidence={"service": said}))
+    assert ps._why(row) == f"{said}   launch stop w8q2zz"
+
+
+NODES = {"cpus": 4, "memory_mib": 4096.0, "gres": [{"name": "gpu", "type": "a100", "count": 2}]}
+FACTS = {
+    "platform": "linux", "machine": "x86_64", "host_id": "0", "boot_id": "0", "user": "u", "hostname": "login1", "cpus": 2,
+    "free_gb": 100.0, "root": "/home/u/.launch", "python": "3.11.2",
+    "gpus": [{"index": 0, "uuid": "expected-0", "name": "NVIDIA A100-PCIE-40GB", "memory_mib": 40960.0}],
+    "slurm": {
+        "name": "hive",
+        "partitions": [
+            {"name": "batch", "is_default": True, "nodes": [{**NODES, "count": 1}, {**NODES, "count": 1, "idle": 1}]},
+            {"name": "large", "nodes": [{"count": 8, "gres": [{"name": "gpu", "count": 4}, {"name": "nvme", "count": 1}]}]},
+            {"name": "thin", "nodes": [{"count": 8}]},
+        ],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("partition", "cards"),
+    [(None, "4 x a100"), ("batch", "4 x a100"), ("large,batch", "32 x gpu, 4 x a100"), ("thin", "-")],
+)
+def test_hosts_shows_the_cards_of_a_cluster_as_slurm_calls_them(partition, cards):
+    """How much memory `a100` has, Slurm does not say; the cards that a plan expects are a guess."""
+    host = Host(name="hive", address="login1", kind="slurm", slurm=SlurmSettings(partition=partition))
+    shown = hosts._cells(Probed(host, Facts.model_validate(FACTS)))
+    assert shown[:3] == (cards, "-", "-")
+
+
+def test_an_item_whose_job_waits_is_not_called_running(mirror):
+    """While nothing is known of its run, it has begun; then the run's own state is shown, in every list."""
+    queue = make_queue("sweep", Rules(), [Entry("i1", "{}", ("hive",), {})])
+    item = queue.step(queue.items()[0], ItemState.RESERVED, run=RUN, host="hive")
+    item = queue.step(queue.step(item, ItemState.SUBMITTED), ItemState.CONFIRMED)
+    assert [row.state for row in rows_of([item])] == [last_state(item)] == ["reserved"]
+    shutil.rmtree(mirror.folder / "0001")
+    assert [row.state for row in rows_of([item])] == [last_state(item)] == ["begun"]
+
+
+@pytest.mark.parametrize(
+    ("said", "look"),
+    [
+        (
+            "unrecognized option '--nonsense=1'; Try \"sbatch --help\" for more information",
+            "ssh login1 sbatch --help",
+        ),
+        ("Invalid --time specification", "ssh login1 sbatch --help"),
+        ("Batch job submission failed: Invalid feature specification", "launch probe --host hive"),
+    ],
+)
+def test_a_refusal_names_what_shows_what_is_right(mirror, said, look):
+    """A probe shows partitions and nodes, and no flags."""
+
+    def start(_run):
+        raise AgentError("hive", launching.NOT_SUBMITTED, f"hive: sbatch: {said}")
+
+    taken_back = SimpleNamespace(take_back=lambda _run: True)
+    desk = SimpleNamespace(preparation=taken_back, by_hand=lambda command: f"ssh login1 {command}")
+    with pytest.raises(RefusedError) as refused:
+        launching._start(SimpleNamespace(start=start, desk=desk), mirror)
+    assert str(refused.value).splitlines()[1].endswith(look)
