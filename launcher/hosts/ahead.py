@@ -41,9 +41,8 @@ class _Beginning:
         self._thread.start()
 
     def _connect(self) -> None:
-        with contextlib.suppress(
-            LaunchError, OSError, ValueError, LookupError
-        ):  # whoever connects tries again, and reports it
+        # Whoever connects tries again, and reports it.
+        with contextlib.suppress(LaunchError, OSError, ValueError, LookupError):
             try:
                 self._route = hops(self.destination)
             finally:
