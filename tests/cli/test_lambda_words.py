@@ -470,21 +470,22 @@ def test_reconcile_shows_what_it_waits_for_and_for_how_long(person, service):
     assert row[1:5] == ["-", "-", "ended", "named"]
 
 
-@pytest.mark.slow(reason="six commands, one after another, that wait for an answer of the account")
+@pytest.mark.slow(reason="eight commands, each of which waits for a second answer of the account")
 @pytest.mark.parametrize("answer", ["y", "n"])
 def test_a_machine_of_another_computer_is_not_ended_unasked(person, service, answer):
     """An id is soon mistaken: what it is, is said first. The line for cron asks nobody, nor does a dry run."""
     (account,) = service.state.accounts
     one = service.state.stranger(account, "their-training")
     words = ("reconcile", "--adopt", one.id)
-    assert "adopted" in person.run(*words, "--dry-run").stdout
-    for more in ((), ("--force",), ("--json",)):
-        seen = person.run(*words, *more)
-        assert (seen.returncode, seen.stdout) == (3, ""), seen.stderr
-        assert f"{one.id}: gpu_1x_a10, us-east-1, booting, their-training" in seen.stderr
-        assert f"launch reconcile --adopt {one.id} --yes" in seen.stderr
-    assert person.run(*words, "--after", "2099-01-01T00:00Z").returncode == 5
-    assert service.alive() == [one]
+    if answer == "n":
+        assert "adopted" in person.run(*words, "--dry-run").stdout
+        for more in ((), ("--force",), ("--json",)):
+            seen = person.run(*words, *more)
+            assert (seen.returncode, seen.stdout) == (3, ""), seen.stderr
+            assert f"{one.id}: gpu_1x_a10, us-east-1, booting, their-training" in seen.stderr
+            assert f"launch reconcile --adopt {one.id} --yes" in seen.stderr
+        assert person.run(*words, "--after", "2099-01-01T00:00Z").returncode == 5
+        assert service.alive() == [one]
     with Screen([*LAUNCH, *words], {**person.env, "TERM": "xterm-256color"}, person.project, 120) as screen:
         lines = screen.until(lambda lines: lines[-1].startswith("go on?"))
         assert any("not rented on this machine: what is only there is lost" in line for line in lines)
