@@ -513,7 +513,7 @@ def test_a_disk_that_checkpoints_have_filled_is_cleared_and_the_run_ends_well(sm
     try:
         run = Trained(toy, "")
         path = Path(toy.run.code) / "train.py"
-        path.write_text(path.read_text().replace("200000", "1380000"))
+        path.write_text(path.read_text().replace("200000", "1320000"))
         assert toy.ended()["state"] == "succeeded"
         assert len(run.begins()) == 2
         run.judge()

@@ -72,7 +72,7 @@ def test_a_job_whose_comment_its_cluster_has_changed_is_the_runs_by_its_name(clu
     cluster.put("scontrol", f"echo 'JobId=7 JobName={name} JobState=RUNNING Comment=billed'")
     assert Slurm().judge([run])[run.id].fate == ALIVE
     cluster.put("squeue", "echo '7|RUNNING|None|N/A|N/A|1|node1|billed'")
-    slurm._name_of.cache_clear()
+    slurm._shown.cache_clear()
     assert Slurm().judge([run])[run.id].fate == ALIVE
 
 

@@ -193,6 +193,9 @@ def test_a_run_of_an_unchanged_folder_sends_nothing(client, root):
     assert "1 of 151 files sent" in client.seen("--", "python", "train.py")
     assert client.ok("logs") == "7000\n"
     runs = sorted((root / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
-    listed = [subprocess.check_output(["ls", run / "work" / "code"], text=True).split() for run in runs]
+    listed = [
+        subprocess.check_output(["ls", "--hide=__pycache__", run / "work" / "code"], text=True).split()
+        for run in runs
+    ]
     assert listed[0] == listed[1] == listed[2]
     assert len(listed[0]) == 151
