@@ -165,7 +165,7 @@ def tell_mended(queue: BatchQueue, work: Work) -> None:
 def who_works(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
     """Say who works a batch, or that nobody does and what goes on with it; nothing for one that has ended."""
     if (worker := worker_of(queue)) is not None:
-        return [f"process {worker.pid} on {worker.machine} works it"]
+        return [f"{worker.words} works it"]
     if all(item.state == ItemState.ENDED for item in items):
         return []
     return [
@@ -245,7 +245,7 @@ def print_list(*, as_json: bool) -> None:
             (
                 name,
                 totals(map(last_state, items)),
-                "-" if worker is None else f"process {worker.pid} on {worker.machine}",
+                "-" if worker is None else worker.words,
             )
             for name, items, worker in found
         ],
@@ -270,9 +270,7 @@ def print_stopped(queue: BatchQueue, stopped: Sequence[Stopped], *, as_json: boo
         count = "1 run" if len(lost) == 1 else f"{len(lost)} runs"
         complain(f"{count} could not be stopped   once their hosts answer: launch batch stop {queue.name}")
     elif (worker := worker_of(queue)) is not None:
-        complain(
-            f"process {worker.pid} on {worker.machine} has not put all ends on record yet   launch batch status {queue.name}"
-        )
+        complain(f"{worker.words} has not put all ends on record yet   launch batch status {queue.name}")
     for line in left_rentals(queue):
         complain(line)
     return 4 if lost else 0

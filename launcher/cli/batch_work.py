@@ -260,7 +260,7 @@ def follow(queue: BatchQueue, *, as_json: bool) -> int:
     """Show a batch that another process works, until that has ended; return the exit code."""
     worker = worker_of(queue)
     if worker is not None:
-        complain(f"process {worker.pid} on {worker.machine} works {queue.name}; this command only shows it")
+        complain(f"{worker.words} works {queue.name}; this command only shows it")
     try:
         with _view(queue, as_json=as_json) as view:
             _show_to_end(queue, view)

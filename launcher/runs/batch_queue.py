@@ -82,6 +82,11 @@ class Worker(NamedTuple):
     pid: int
     machine: str
 
+    @property
+    def words(self) -> str:
+        """Its name in messages."""
+        return f"process {self.pid} on {self.machine}"
+
 
 class _Sent(NamedTuple):
     """A run that was about to be launched for an item, and where."""

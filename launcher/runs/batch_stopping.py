@@ -124,7 +124,7 @@ def _is_stopped(worker: Worker | None) -> bool:
 def worker_words(queue: BatchQueue) -> str:
     """Name the process that works a batch."""
     worker = worker_of(queue)
-    return "its process" if worker is None else f"process {worker.pid} on {worker.machine}"
+    return "its process" if worker is None else worker.words
 
 
 def _stop_all(queue: BatchQueue, items: Sequence[Item], *, now: bool, is_ours: bool) -> list[Stopped]:
