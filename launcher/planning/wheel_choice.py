@@ -12,7 +12,6 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from launcher.errors import RefusedError
@@ -21,7 +20,7 @@ from launcher.values.image import BuildOptions
 from launcher.values.packages import Packages
 from launcher.values.precision import numbers
 from launcher.values.profile import Profile
-from launcher.values.requirement import package_of
+from launcher.values.requirement import normalized, package_of
 from launcher.values.wheels import Machine, Release, WheelBuild, WheelTable, driver_numbers
 
 CPU = "cpu"
@@ -375,7 +374,7 @@ def unfit(
     elif compute is not None and packages.cuda is not None and packages.architectures is not None:
         found.extend(_without_code(packages.torch, packages.architectures, compute))
     names = {package_of(one) for one in requirements}
-    conflicts = [line for line in packages.conflicts or () if canonicalize_name(line.split(" ")[0]) in names]
+    conflicts = [line for line in packages.conflicts or () if normalized(line.split(" ")[0]) in names]
     return [*found, *(f"packages that do not fit together: {line}" for line in conflicts)]
 
 

@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 
 from launcher.errors import BadFileError
 from launcher.values.credential import credential_in
-from launcher.values.requirement import requirement_text
+from launcher.values.requirement import package_of, requirement_text
 
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _OPTION = re.compile(r"(--[a-z-]+|-[a-zA-Z])(?:\s*=\s*|\s*)(.*)", re.DOTALL)
@@ -203,6 +203,6 @@ def constrained(
             if canonicalize_name(limit.name) == canonicalize_name(wanted.name) and wanted.url is None:
                 wanted.specifier &= limit.specifier
         found.append(str(wanted))
-    names = {canonicalize_name(Requirement(one).name) for one in requirements}
+    names = {package_of(one) for one in requirements}
     others = tuple(one.name for one in limits if canonicalize_name(one.name) not in names)
     return tuple(found), others
