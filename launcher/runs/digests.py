@@ -68,16 +68,12 @@ class Digests:
         young = self._young.get(path)
         return young[1] if young is not None and young[0] == _look(status) else None
 
-    def lately(self) -> Callable[[str], Looked | None]:
-        """Return what tells what was just seen of a file, None of any other. Nothing was just seen once LATELY_S have passed."""
-        if time.monotonic() - self._began > LATELY_S:
-            return lambda _path: None
-
-        def look(path: str) -> Looked | None:
-            mode = self._modes.get(path)
-            return None if mode is None else Looked(self._seen[path][-1], self._seen[path][0], mode)
-
-        return look
+    def lately(self, path: str) -> Looked | None:
+        """Return what was seen of a file within LATELY_S; None of any other file."""
+        mode = self._modes.get(path)
+        if mode is None or time.monotonic() - self._began > LATELY_S:
+            return None
+        return Looked(self._seen[path][-1], self._seen[path][0], mode)
 
     def read(self, path: str, advance: Callable[[int], None]) -> tuple[Known, os.stat_result]:
         """Read a file; return what it holds and its status. `advance` gets the bytes of each piece. Raises OSError."""

@@ -79,7 +79,6 @@ def manifest(tree: CodeTree, digests: Digests, show: Callable[[Moved], None]) ->
     """
     found: dict[str, Any] = {}
     unread: list[Entry] = []
-    lately = digests.lately()
     for entry in tree.entries:
         path, source, link, folder, _ = entry
         if link is not None:
@@ -87,7 +86,7 @@ def manifest(tree: CodeTree, digests: Digests, show: Callable[[Moved], None]) ->
         elif folder is not None:
             found[path] = {"folder": folder}
         else:
-            looked = lately(source) or _look(source, digests)
+            looked = digests.lately(source) or _look(source, digests)
             found[path] = looked._asdict()
             if looked.sha256 is None:
                 unread.append(entry)
