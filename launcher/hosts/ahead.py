@@ -91,7 +91,7 @@ _begun: _Beginning | None = None
 
 
 def begin(destination: Destination) -> None:
-    """Begin to look up the way to a host, and to connect if it is reached directly. What fails is left to whoever connects."""
+    """Start to look up the route to a host, and to connect if it is reached directly. Whoever connects later reports a failure."""
     global _begun  # noqa: PLW0603 - a command line names one host
     drop()
     _begun = _Beginning(destination)

@@ -53,7 +53,7 @@ def _of_slurm(task: Task, host: Host) -> Iterator[Finding]:
 
 
 def _of_short_time(host: Host, job: Job, time: str | None, time_s: int) -> Iterator[Finding]:
-    """Yield a note if a start of a job may be told to save before it has trained for a minute, or has less than its grace to save."""
+    """Yield a note if a start of a job may train for less than a minute, or may have less time to save than its grace."""
     from launcher.hosts.slurm_times import MOST_TOLD, told_s  # few jobs are for a cluster
 
     left_s = told_s(job.stop_grace_s, time_s)

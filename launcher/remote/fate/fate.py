@@ -126,7 +126,7 @@ class Fate(ABC):
     def wake(self, run: Run) -> None:  # noqa: B027 # the agent of most kinds cannot be signalled from here
         """Have the agent of a run look at once at the wish that was written; one that cannot be woken looks by itself.
 
-        Raises EndError where there is no agent yet, and what keeps the run does not end it.
+        Raises EndError if the run has no agent yet and cannot be ended.
         """
 
     def entrance(self, run: Run) -> List[str]:

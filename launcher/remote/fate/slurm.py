@@ -137,7 +137,7 @@ class Slurm(Fate):
     def wake(self, run: Run) -> None:
         """Take a job out of the queue that waits, cancel one that is to end now, and tell the script of any other.
 
-        The agent of one that runs hears of the wish by itself, whatever Slurm says.
+        If the job runs, its agent sees the wish by itself, even if Slurm refuses.
         """
         job = self._job_now(run)
         if job is None:
