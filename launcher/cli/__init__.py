@@ -1,83 +1,11 @@
-"""The command line: one file per verb, with its arguments and its output.
-
-`main` loads nothing before Ctrl-C is quiet: what is interrupted while it loads has done nothing yet.
-"""
-
-from __future__ import annotations
-
-import atexit
-import contextlib
-import os
-import signal
-import sys
-import time
-from _thread import start_new_thread
-from gc import set_threshold  # `gc` is a verb here
-from types import ModuleType
-
-_INTERRUPTED = 128 + signal.SIGINT
-_AGAIN_S = 0.02
-"""How long after a Ctrl-C that was lost it comes once more: the callback that lost it has ended then."""
-_GARBAGE = 200_000
-"""Objects between two collections: at Python's 700 they are a tenth of the time in which the command line loads."""
-
-_NO_PLUGINS = ModuleType("pydantic.plugin._loader")
-"""Stands for the module by which pydantic looks for plugins in every package that is installed, which takes 15 ms. We use none."""
-vars(_NO_PLUGINS)["get_plugins"] = tuple
-_exit_codes: list[int] = []
-"""The exit code of a command that has done all that it had to do."""
+"""The command line: one file per verb, with its arguments and its output."""
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C ends it without a traceback at any moment."""
-    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a background job ignores it
-    if is_heard:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    completes = "_LAUNCH_COMPLETE" in os.environ
-    if completes:  # a shell would show errors in the middle of the line, and what Ctrl-C prints
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    set_threshold(_GARBAGE)
-    atexit.register(_leave)  # the first that is registered: it is called last
-    sys.modules["pydantic.plugin._loader"] = _NO_PLUGINS
-    if not completes:
-        from launcher.cli import early
+    """Run the command line: in a process that stands by for it, or in this one."""
+    from launcher.cli import handing_over
 
-        early.begin(sys.argv[1:])
-    from launcher.cli import app
+    handing_over.hand_over()
+    from launcher.cli import command_process
 
-    try:
-        if is_heard and not completes:
-            sys.unraisablehook = _not_lost
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        app.main()
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
-    except SystemExit as end:
-        if isinstance(end.code, int):
-            _exit_codes.append(end.code)
-        raise
-    finally:
-        if is_heard:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _leave() -> None:
-    """End the process now: Python would first take apart all that is loaded, for 10 to 40 ms. Threads that matter have ended."""
-    with contextlib.suppress(OSError, ValueError):  # Python reports what cannot be written
-        if _exit_codes:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(_exit_codes[-1])
-
-
-def _not_lost(lost: sys.UnraisableHookArgs) -> None:
-    """Have a Ctrl-C come once more that Python lost: it came in a callback, as an import has, out of which nothing is raised."""
-    if lost.exc_type is KeyboardInterrupt:
-        start_new_thread(_interrupt_again, ())
-    else:
-        sys.__unraisablehook__(lost)
-
-
-def _interrupt_again() -> None:
-    time.sleep(_AGAIN_S)
-    os.kill(os.getpid(), signal.SIGINT)
+    command_process.main()

@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Container, Sequence
+from functools import cache
 from gc import set_threshold
 from typing import Annotated, Any
 
@@ -225,7 +226,18 @@ def app_for(words: Sequence[str]) -> typer.Typer:
     first = words[0] if words else DEFAULT
     if first.startswith("-") and first not in _OWN:
         first = DEFAULT
-    return _app_of({first}) if first in _VERBS else app
+    return _app_with(first) if first in _VERBS else app
+
+
+@cache
+def _app_with(verb: str) -> typer.Typer:
+    return _app_of({verb})
+
+
+@cache
+def command_of(root: typer.Typer) -> Any:
+    """Return a root command as it is run. It is made once: a process that stands by makes it before the words are known."""
+    return typer.main.get_command(root)
 
 
 _NEW_OBJECTS = 200_000
@@ -241,7 +253,7 @@ def main() -> None:
     set_threshold(_NEW_OBJECTS)
     try:
         try:
-            code = app_for(sys.argv[1:])(prog_name="launch", standalone_mode=False)
+            code = command_of(app_for(sys.argv[1:]))(prog_name="launch", standalone_mode=False)
         finally:
             sys.stdout.flush()
             _tell_ended_runs()
@@ -291,10 +303,15 @@ def _tell_past_limit() -> None:
 
 
 def _leave_connection() -> None:
-    """Let the connection to a host be held for the next command; few commands have one."""
+    """Let the connection to a host be held for the next command, and a process stand by for it; few commands have one."""
     held = sys.modules.get("launcher.hosts.held")
-    if held is not None:
-        held.leave()
+    if held is None:
+        return
+    held.leave()
+    if held.used_s() and "launcher.cli.standing_by" not in sys.modules:
+        from launcher.cli import standbys
+
+        standbys.leave(held.used_s())
 
 
 _CANNOT_WRITE = (errno.ENOSPC, errno.EIO, errno.EBADF)

@@ -25,7 +25,11 @@ def hosts(
         bool, typer.Option("--all", help="Name the other aliases of ~/.ssh/config too; they are not probed.")
     ] = False,
     close: Annotated[
-        bool, typer.Option("--close", help="Close the connections that are held for the next command.")
+        bool,
+        typer.Option(
+            "--close",
+            help="Close the connections that are held, and end what stands by for the next command.",
+        ),
     ] = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
@@ -48,7 +52,7 @@ def hosts(
     if close:
         _close_held(as_json=as_json)
         return
-    from launcher.cli.held_text import held_row, show_held
+    from launcher.cli.held_text import held_row, show_held, standby_row
     from launcher.cli.wrapping import say_wrapped
     from launcher.hosts import held
     from launcher.runs import resolve
@@ -66,7 +70,7 @@ def hosts(
         rows.extend(probe_all(list(configured.values())))
     rows.sort(key=lambda row: names.index(row.host.name))
     rented = open_rentals(SystemClock().now())
-    connections = held.states()
+    connections, standbys = held.states(), held.standbys()
     if as_json:
         from launcher.cli import json_shapes
         from launcher.cli.answer import answer
@@ -74,6 +78,7 @@ def hosts(
 
         found = {
             "connections": [held_row(one) for one in connections],
+            "standbys": [standby_row(one) for one in standbys],
             "rentals": [rental_row(one) for one in rented.rentals],
             "unreadable": [*map(str, rented.unreadable)],
         }
@@ -84,15 +89,15 @@ def hosts(
         from launcher.cli.rental_text import show_rentals
 
         show_rentals(rented)
-    if connections:
-        show_held(connections)
+    if connections or standbys:
+        show_held(connections, standbys)
     if aliases:
         say_wrapped(f"aliases of ~/.ssh/config, not probed: {', '.join(aliases)}")
 
 
 def _close_held(*, as_json: bool) -> None:
-    """Close the connections that are held for the next command."""
-    from launcher.cli.held_text import held_row, show_closed
+    """Close the connections that are held for the next command, and end the processes that stand by."""
+    from launcher.cli.held_text import held_row, show_closed, standby_row
     from launcher.hosts import held
 
     closed = held.close_all()
@@ -102,8 +107,11 @@ def _close_held(*, as_json: bool) -> None:
     from launcher.cli import json_shapes
     from launcher.cli.answer import answer
 
-    rows = [held_row(one) for one in closed.held]
-    answer(json_shapes.Hosts(hosts=[], aliases=[], connections=rows, rentals=[], unreadable=[]))
+    ended = {
+        "connections": [held_row(one) for one in closed.held],
+        "standbys": [standby_row(one) for one in closed.standbys],
+    }
+    answer(json_shapes.Hosts(hosts=[], aliases=[], rentals=[], unreadable=[], **ended))
 
 
 def _growing(rows: list[Probed], names: list[str]) -> AbstractContextManager[None]:

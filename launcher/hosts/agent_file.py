@@ -6,10 +6,12 @@ import base64
 import hashlib
 import io
 import json
+import os
 import re
 import shlex
 import threading
 import zipfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -171,8 +173,19 @@ def _packed() -> AgentFile:
 def agent_stamp() -> str:
     """Return what changes with the agent's sources: their sizes and times. Packing them takes twenty times as long."""
     folder = Path(remote.__file__).parent
-    paths = sorted(path for top in (folder, _worker_folder(folder)) for path in top.rglob("*.py"))
-    return repr([(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in paths])
+    return repr(sorted(_stamps([str(folder), str(_worker_folder(folder))])))
+
+
+def _stamps(folders: list[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield path, time and size of each source. By `os.scandir`, which takes a third of the time of `Path.rglob`."""
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif entry.name.endswith(".py"):
+                    state = entry.stat()
+                    yield entry.path, state.st_mtime_ns, state.st_size
 
 
 def torch_check() -> str:

@@ -11,20 +11,17 @@ import contextlib
 import json
 import logging
 import os
-import re
 import select
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher import errors
+from launcher import errors, user_sockets
 from launcher.errors import ConnectionLostError, HostError
-from launcher.hosts import held_socket
+from launcher.hosts import background, held_socket
 from launcher.hosts.channel import Passing
 from launcher.hosts.ssh_config import Hop
 from launcher.values.host import Host
@@ -42,14 +39,17 @@ KINDS = ("ConnectionLostError", "RefusedStreamError", "NobodyListensError", "Unr
 """The errors that a holder passes on."""
 _LOG = logging.getLogger(__name__)
 _PROGRAM = "from launcher.hosts.holder import main; main()"
-_VARIABLES = re.compile(
-    "HOME|USER|LOGNAME|SHELL|PATH|TMPDIR|TZ|LANG|LANGUAGE|LC_.*|XDG_.*|SSH_AUTH_SOCK|PYTHON.*|VIRTUAL_ENV"
-)
-"""The variables that a holder gets: a secret may be in any other."""
 _WIPING = {"PYTHONMALLOC": "malloc", "MALLOC_PERTURB_": "85"}
 """With these, glibc overwrites what a holder frees: what it has passed on is not in its memory any more."""
 _spoken: dict[str, Host | None] = {}
 """The hosts over SSH that this process has spoken to; None where nothing is to be left behind."""
+
+_used_s = 0
+
+
+def used_s() -> int:
+    """Return for how many seconds the host is held whose held connection this process has used; 0 if it has used none."""
+    return _used_s
 
 
 def find(host: Host, route: Sequence[Hop]) -> HeldConnection | None:
@@ -68,6 +68,8 @@ def find(host: Host, route: Sequence[Hop]) -> HeldConnection | None:
         return None
     _LOG.debug("%s: by the connection that is held", host.name)
     _spoken[host.name] = None
+    global _used_s  # noqa: PLW0603 - of this process
+    _used_s = max(_used_s, host.hold)
     return connection
 
 
@@ -85,24 +87,9 @@ def leave() -> None:
     """Let a connection be held for the next command, if this one has spoken to a single host. This waits for nothing."""
     hosts = [*_spoken.values()]
     _spoken.clear()
-    if len(hosts) != 1 or hosts[0] is None or not held_socket.KNOWS_PEERS:
+    if len(hosts) != 1 or hosts[0] is None or not user_sockets.KNOWS_PEERS:
         return
-    kept = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
-    with contextlib.suppress(OSError), held_socket.new_mark() as (mark, descriptor):
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM, hosts[0].name, str(mark)],
-            pass_fds=[descriptor],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**kept, **_WIPING},
-            start_new_session=True,
-        )
-        process.returncode = 0  # nobody waits for it
-        os.write(descriptor, json.dumps([process.pid, hosts[0].name]).encode())
-        assert process.stdin is not None  # noqa: S101 - it is a pipe
-        with process.stdin:
-            process.stdin.write(hosts[0].model_dump_json().encode())
+    background.begin(_PROGRAM, hosts[0].name, hosts[0].model_dump_json().encode(), _WIPING)
 
 
 class HeldConnection:
@@ -258,7 +245,10 @@ class HeldLink(Passing):
 
 
 class HeldState(NamedTuple):
-    """A connection that is held: to which host, until when, in seconds from now, and for how many commands that use it."""
+    """What waits for the next command: until when, in seconds from now, and with how many commands that use it.
+
+    It is a connection to a host, or a process that stands by, which has no host.
+    """
 
     host: str
     about: str
@@ -268,10 +258,11 @@ class HeldState(NamedTuple):
 
 
 class Closing(NamedTuple):
-    """What `close_all` has ended: connections that were held, and the hosts to which one was just being made."""
+    """What `close_all` has ended: connections that were held, the hosts to which one was just being made, and processes that stood by."""
 
     held: list[HeldState]
     opening: list[str]
+    standbys: list[HeldState]
 
 
 def states() -> list[HeldState]:
@@ -279,10 +270,18 @@ def states() -> list[HeldState]:
     return sorted(filter(None, map(_state, held_socket.sockets())))
 
 
+def standbys() -> list[HeldState]:
+    """Return the processes that stand by for this user's commands."""
+    return sorted(filter(None, map(_state, held_socket.sockets(of_standbys=True))))
+
+
 def close_all() -> Closing:
-    """Let no connection be held any longer, and return when their processes have ended. One that is in use ends with its commands."""
+    """Let nothing wait for the next command any longer, and return when its processes have ended. One that is in use ends with its commands."""
     opening = sorted(filter(None, map(_give_up, held_socket.marks())))
-    return Closing(sorted(filter(None, map(_close, held_socket.sockets()))), opening)
+    closed = [
+        sorted(filter(None, map(_close, held_socket.sockets(of_standbys=kind)))) for kind in (False, True)
+    ]
+    return Closing(closed[0], opening, closed[1])
 
 
 def _state(path: Path) -> HeldState | None:
@@ -296,7 +295,7 @@ def _close(path: Path) -> HeldState | None:
     """Have a holder end, and wait for that if nobody uses it; None if nobody listens there. One that does not end is killed."""
     try:
         with held_socket.connect(path, LOCAL_S) as stream:
-            pid, state = held_socket.check_peer(stream), None
+            pid, state = user_sockets.check_peer(stream), None
             try:
                 state = _told(stream, ask="close")
                 if state is not None and not state.users:
@@ -347,7 +346,7 @@ def _drop(path: Path) -> None:
     """Take away the socket of a holder that does not answer: it ends with the commands that use it. One that is stopped ends now."""
     with contextlib.suppress(OSError):
         with held_socket.connect(path, LOCAL_S) as stream:
-            pid = held_socket.check_peer(stream)
+            pid = user_sockets.check_peer(stream)
         path.unlink()
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt":
             _kill(pid)

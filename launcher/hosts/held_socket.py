@@ -14,13 +14,13 @@ import json
 import os
 import secrets
 import socket
-import stat
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import __version__
+from launcher import __version__, user_sockets
+from launcher.user_sockets import check_peer
 
 if TYPE_CHECKING:
     from launcher.hosts.ssh_config import Hop
@@ -31,31 +31,22 @@ WAY = ("name", "address", "port", "user", "identity_file", "known_hosts", "root"
 MOST_SAID = 64 * 1024
 MOST_PATH = 100
 """Bytes of a socket's path; systems allow 104 to 108."""
-KNOWS_PEERS = hasattr(socket, "SO_PEERCRED")
-"""Whether the system says whose process is at the other end: Linux does."""
 _OPENING = "opening-"
 _SIZE = struct.Struct(">I")
-_PEER = struct.Struct("3i")
-
-
-class UnsafeSocketError(OSError):
-    """Raised when a socket, or its folder, may be another user's."""
 
 
 def socket_folder() -> Path:
     """Return the folder of this user's sockets, which may not be there yet."""
-    own = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-    if os.path.isabs(own) and os.path.isdir(own):
-        return Path(own) / "launch"
-    return Path(f"/tmp/launch-{os.getuid()}")  # noqa: S108 - it is checked at each use
+    return Path(user_sockets.folder())
 
 
-def sockets() -> list[Path]:
-    """Return the sockets in the folder, checked. An unsafe folder has none."""
+def sockets(*, of_standbys: bool = False) -> list[Path]:
+    """Return the sockets in the folder, checked: of held connections, or of the processes that stand by. An unsafe folder has none."""
     folder = socket_folder()
     try:
-        check_folder(folder)
-        return sorted(path for path in folder.iterdir() if not path.name.startswith(_OPENING))
+        user_sockets.check_folder(str(folder))
+        own = [path for path in folder.iterdir() if not path.name.startswith(_OPENING)]
+        return sorted(path for path in own if path.name.startswith(user_sockets.STANDBY) == of_standbys)
     except OSError:
         return []
 
@@ -64,7 +55,7 @@ def marks() -> list[Path]:
     """Return the marks of the connections that are being made, checked as `sockets` are."""
     folder = socket_folder()
     try:
-        check_folder(folder)
+        user_sockets.check_folder(str(folder))
         return sorted(folder.glob(f"{_OPENING}*"))
     except OSError:
         return []
@@ -79,7 +70,7 @@ def new_mark() -> Iterator[tuple[Path, int]]:
     folder = socket_folder()
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    check_folder(folder)
+    user_sockets.check_folder(str(folder))
     mark = folder / f"{_OPENING}{secrets.token_hex(8)}"
     descriptor = os.open(mark, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
@@ -98,24 +89,9 @@ def is_locked(descriptor: int) -> bool:
     return False
 
 
-def check_folder(folder: Path) -> None:
-    """Check that a folder is this user's alone, and that nobody else can exchange it. Raises OSError, as for one that is missing."""
-    state = folder.lstat()
-    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o077:
-        raise UnsafeSocketError(f"{folder}: is not a folder of this user alone (mode 700)")
-    for parent in folder.parents:
-        above = parent.stat()
-        is_open = above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX
-        if above.st_uid not in (0, os.getuid()) or is_open:
-            raise UnsafeSocketError(f"{parent}: another user can change it")
-
-
 def connect(path: Path, timeout_s: float) -> socket.socket:
     """Connect to a socket whose other end is a process of this user. Raises OSError."""
-    check_folder(path.parent)
-    state = path.lstat()
-    if not stat.S_ISSOCK(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o077:
-        raise UnsafeSocketError(f"{path}: is not a socket of this user alone")
+    user_sockets.check_socket(str(path))
     stream = socket.socket(socket.AF_UNIX)
     try:
         stream.settimeout(timeout_s)
@@ -125,16 +101,6 @@ def connect(path: Path, timeout_s: float) -> socket.socket:
         stream.close()
         raise
     return stream
-
-
-def check_peer(stream: socket.socket) -> int:
-    """Check that the process at the other end is this user's, and return its pid, as the kernel says. Raises UnsafeSocketError."""
-    if not KNOWS_PEERS:
-        raise UnsafeSocketError("this system does not say whose process is at the other end")
-    pid, user, _ = _PEER.unpack(stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    if user != os.getuid():
-        raise UnsafeSocketError(f"a process of another user (uid {user}) is at the other end")
-    return int(pid)
 
 
 def say(stream: socket.socket, **values: Any) -> None:

@@ -8,20 +8,19 @@ connection is lost, when its socket is removed, and after an hour in any case.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher import core_dumps
+from launcher import core_dumps, user_sockets
 from launcher.errors import HostError, LaunchError
-from launcher.hosts import held_socket
+from launcher.hosts import background, held_socket
 from launcher.hosts.agent_file import MAGIC
 from launcher.hosts.channel import PING_S, Channel, Link, Socket
 from launcher.hosts.held import KINDS
@@ -58,7 +57,7 @@ def _hold(host: Host, mark: Path) -> None:
     path = held_socket.socket_of(host, route)
     if path is None:
         return
-    if _is_answered(path):
+    if background.is_answered(path):
         return
     connection = SshConnection(host, route)
     try:
@@ -66,8 +65,11 @@ def _hold(host: Host, mark: Path) -> None:
         if connection.needs_person or held_socket.socket_of(host, hops(host)) != path:
             return  # what the connection was checked by has changed meanwhile
         os.chdir("/")
-        with _listening(path, mark) as listener:
-            holder.serve(listener, path)
+        listener = background.Listener(path, mark)
+        try:
+            holder.serve(listener)
+        finally:
+            listener.close()
         holder.finish()
     finally:
         connection.close()
@@ -89,21 +91,15 @@ class _Holder:
         self._is_over = False
         self._spare: _Spare | None = self._loaded()
 
-    def serve(self, listener: socket.socket, path: Path) -> None:
+    def serve(self, listener: background.Listener) -> None:
         """Serve clients until the time is up, the connection is lost, or the socket is no longer ours."""
-        own = path.stat().st_ino
         self._idle_since = time.monotonic()
-        listener.settimeout(LOOK_S)
-        self._listener = listener
+        self._listener = listener.socket
+        self._listener.settimeout(LOOK_S)
         threading.Thread(target=self._keep_ready, daemon=True).start()
-        while not self._is_over and self._connection.is_open and self._left_s() > 0:
-            with contextlib.suppress(OSError):
-                if path.stat().st_ino != own:
-                    return
-            if not path.exists():
-                return
+        while not self._is_over and self._connection.is_open and self._left_s() > 0 and listener.is_ours():
             try:
-                client, _ = listener.accept()
+                client, _ = self._listener.accept()
             except TimeoutError:
                 continue
             except OSError:  # `_tell` has woken us
@@ -134,7 +130,7 @@ class _Holder:
         try:
             with client, contextlib.suppress(OSError, EOFError):
                 client.settimeout(ASKED_S)
-                held_socket.check_peer(client)
+                user_sockets.check_peer(client)
                 question = held_socket.hear(client)
                 if question.get("ask") in ("state", "close"):
                     self._tell(client, is_last=question["ask"] == "close")
@@ -299,49 +295,3 @@ def _has_left(client: socket.socket, wait_s: float | None) -> bool:
     look = select.poll()
     look.register(client, 0)  # with no events asked for, poll still reports a full hang-up
     return bool(look.poll(None if wait_s is None else wait_s * 1000))
-
-
-@contextlib.contextmanager
-def _listening(path: Path, mark: Path) -> Iterator[socket.socket]:
-    """Yield a socket that listens at a path, and remove it. Raises OSError if another holder has it, or the mark is gone."""
-    with socket.socket(socket.AF_UNIX) as listener:
-        with _locked(path.parent):
-            for other in held_socket.sockets():
-                if not _is_answered(other):
-                    other.unlink(missing_ok=True)  # of a holder that was killed
-            umask = os.umask(0o177)
-            try:
-                listener.bind(str(path))
-            finally:
-                os.umask(umask)
-            listener.listen(64)
-            own = path.stat().st_ino
-        try:
-            mark.unlink()  # from here on `hosts --close` finds the socket; if it has found the mark, this fails
-            yield listener
-        finally:
-            with _locked(path.parent), contextlib.suppress(FileNotFoundError):
-                if path.stat().st_ino == own:
-                    path.unlink()
-
-
-def _is_answered(path: Path) -> bool:
-    """Whether somebody listens at a socket."""
-    try:
-        held_socket.connect(path, ALIVE_S).close()
-    except (FileNotFoundError, ConnectionRefusedError):
-        return False
-    except OSError:
-        pass  # its holder is busy, or it is not ours to remove
-    return True
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock: one process at a time makes or removes sockets there."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

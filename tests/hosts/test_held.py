@@ -20,6 +20,7 @@ from testbed.client import is_gone, until
 from testbed.link import Link
 from testbed.sshd import ADDRESS
 
+from launcher import user_sockets
 from launcher.errors import ConnectionLostError, NobodyListensError, RefusedStreamError
 from launcher.hosts import connect, held, held_socket, open_line, ssh_keys
 from launcher.hosts.held import HeldConnection
@@ -388,10 +389,10 @@ def test_a_process_of_another_user_is_told_apart_by_the_kernel(place):
             client, _ = listener.accept()
             with client:
                 if user == os.getuid():
-                    held_socket.check_peer(client)
+                    user_sockets.check_peer(client)
                 else:
-                    with pytest.raises(held_socket.UnsafeSocketError, match="another user"):
-                        held_socket.check_peer(client)
+                    with pytest.raises(user_sockets.UnsafeSocketError, match="another user"):
+                        user_sockets.check_peer(client)
             assert os.waitpid(child, 0)[1] == 0
 
 
@@ -520,10 +521,10 @@ def test_close_gives_up_a_connection_that_is_just_being_made(place):
         held.leave()
         until(lambda: link.accepted, "the process that connects")
         assert len(place.holders()) == 1
-        assert held.close_all() == held.Closing([], ["A"])
+        assert held.close_all() == held.Closing([], ["A"], [])
         assert place.holders() == []
     assert [*(place.sockets / "launch").iterdir()] == []
-    assert held.close_all() == held.Closing([], [])
+    assert held.close_all() == held.Closing([], [], [])
 
 
 def test_what_was_given_up_is_not_held_even_if_it_connects_meanwhile(place):
@@ -545,7 +546,7 @@ def test_the_end_of_a_failed_attempt_leaves_no_mark(place):
     held.leave()
     assert len(held_socket.marks()) == 1
     until(lambda: not held_socket.marks(), "the end of the attempt")
-    assert held.close_all() == held.Closing([], [])
+    assert held.close_all() == held.Closing([], [], [])
 
 
 def test_close_ends_a_holder_that_is_stopped(place):

@@ -1,0 +1,156 @@
+"""Hand a command over to a process that stands by for it and has loaded already what commands need (`standing_by.py`).
+
+That process gets the words, the variables, the working directory, and standard input, output and error. It says yes or no; after a
+yes and our "go", signals are passed on to it, and this process ends as it does. Without a yes, the command runs here.
+
+Each command loads this first, so it uses only what Python has loaded by itself: `signal` and `socket` take 8 ms.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # typeshed has no stub for it
+import _socket
+import os
+import sys
+from types import FrameType
+
+import launcher
+from launcher import user_sockets
+
+COMMAND = b'{"command": true}'
+"""What is said first, as `held_socket.say` would."""
+GO = b"go\n"
+VERBS = frozenset({"attach", "logs", "ps", "run", "stop"})
+"""Those of which a few in a row are usual, and which need no key of the terminal."""
+DESCRIPTORS = 4
+"""Standard input, output and error, and the working directory."""
+YES_S = 0.5
+"""How long it may take to say yes or no. One that is stopped does not."""
+_SIZE = 4
+_FORWARDED = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGTSTP)
+
+
+def hand_over() -> None:
+    """End this process with the exit code of the command if another one runs it; return if none does."""
+    if not _is_usual(sys.argv[1:]):
+        return
+    path = user_sockets.standby(os.getsid(0))
+    if not os.path.exists(path):
+        return
+    try:
+        stream = _offer(path)
+        runner = _Runner(stream)
+    except OSError:
+        return
+    runner.run()
+
+
+def _is_usual(words: list[str]) -> bool:
+    """Whether the words are of a verb that is handed over. One that names a descriptor of this process is not, nor a completion."""
+    verb = words[0] if words and not words[0].startswith("-") else "run"
+    names = any("/dev/fd/" in word or "/proc/self/" in word for word in words)
+    return verb in VERBS and not names and "_LAUNCH_COMPLETE" not in os.environ and _is_in_front()
+
+
+def _is_in_front() -> bool:
+    """Whether this process may read from its terminal; a job in the background would be stopped, and another process is not."""
+    try:
+        return not os.isatty(0) or os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:  # it is not our terminal
+        return False
+
+
+def _offer(path: str) -> _socket.socket:
+    """Return a stream to the process that stands by, over which it has been given the command. Raises OSError."""
+    user_sockets.check_socket(path)
+    stream = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    stream.settimeout(YES_S)
+    stream.connect(path)
+    user_sockets.check_peer(stream)
+    stream.sendall(_sized(COMMAND))
+    folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    rights = b"".join(number.to_bytes(_SIZE, sys.byteorder) for number in (0, 1, 2, folder))
+    data = _request()
+    try:
+        sent = stream.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
+    finally:
+        os.close(folder)
+    stream.sendall(data[sent:])
+    return stream
+
+
+def _request() -> bytes:
+    """Return what is said of a command: its size, then the parts, each ended by a zero byte: Python, launcher, how many words, these, the variables."""
+    words = [os.fsencode(word) for word in sys.argv[1:]]
+    variables = [name + b"=" + value for name, value in os.environb.items()]
+    of_us = [os.fsencode(sys.prefix), os.fsencode(launcher.__file__), b"%d" % len(words)]
+    return _sized(b"\0".join([*of_us, *words, *variables, b""]))
+
+
+def _sized(data: bytes) -> bytes:
+    return len(data).to_bytes(_SIZE, "big") + data
+
+
+class _Runner:
+    """The process that runs our command."""
+
+    def __init__(self, stream: _socket.socket) -> None:
+        """Wait for its yes. Raises OSError if it says no, or nothing in time."""
+        self._stream = stream
+        answer = _line(stream)
+        if not answer.isdigit():
+            raise OSError("the command is refused")
+        self._process = os.pidfd_open(int(answer))
+        self._last = 0
+
+    def run(self) -> None:
+        """Let it begin, pass signals on to it, and end this process as it ends. Return if it ended before it could begin."""
+        before = {number: _signal.getsignal(number) for number in _FORWARDED}
+        for number, way in before.items():
+            if way != _signal.SIG_IGN:
+                _signal.signal(number, self._forward)
+        self._stream.settimeout(None)
+        try:
+            self._stream.sendall(GO)
+        except OSError:
+            for number, way in before.items():
+                _signal.signal(number, way)
+            return
+        try:
+            said = _line(self._stream)
+        except OSError:
+            said = b""
+        if said.isdigit():
+            os._exit(int(said))
+        self._die()
+
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
+        self._last = number
+        try:
+            _signal.pidfd_send_signal(self._process, number)
+            if number == _signal.SIGTSTP:
+                _signal.signal(number, _signal.SIG_DFL)
+                _signal.raise_signal(number)  # stopped here until SIGCONT
+                _signal.signal(number, self._forward)
+                _signal.pidfd_send_signal(self._process, _signal.SIGCONT)
+        except OSError:
+            pass  # it has ended, as we hear next
+
+    def _die(self) -> None:
+        """End as a process does that ended without an exit code: by the signal that it got last, or as one that broke."""
+        if self._last in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
+            _signal.signal(self._last, _signal.SIG_DFL)
+            _signal.raise_signal(self._last)
+        os.write(2, b"the process that ran this command has broken off\n  what it has done   launch ps\n")
+        os._exit(1)
+
+
+def _line(stream: _socket.socket) -> bytes:
+    """Read up to the end of a line, which is short. Raises OSError."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = stream.recv(64)
+        if not piece:
+            raise ConnectionResetError("the process that stands by has gone")
+        line += piece
+    return line.strip()

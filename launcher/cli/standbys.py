@@ -1,0 +1,34 @@
+"""What a command leaves for the next ones of its terminal: a process that stands by for them (`standing_by.py`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import NamedTuple
+
+from launcher import user_sockets
+from launcher.hosts import background, held_socket
+
+_PROGRAM = "from launcher.cli.standing_by import main; main()"
+
+
+class Order(NamedTuple):
+    """For which session a process stands by, for how many seconds without a command, and which modules it loads first."""
+
+    session: int
+    hold_s: int
+    modules: list[str]
+
+
+def leave(hold_s: int) -> None:
+    """Let a process stand by for this session's next commands, if none does. It loads what this command has loaded.
+
+    A command that is the first process of its session leaves none: the session ends with it.
+    """
+    session = os.getsid(0)
+    path = user_sockets.standby(session)
+    is_short = len(os.fsencode(path)) <= held_socket.MOST_PATH
+    if user_sockets.KNOWS_PEERS and session != os.getpid() and is_short and not os.path.exists(path):
+        order = Order(session, hold_s, [*sys.modules])
+        background.begin(_PROGRAM, "", json.dumps(order._asdict()).encode(), {})

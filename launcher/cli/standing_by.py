@@ -1,0 +1,145 @@
+"""The process that stands by for the next commands of a terminal, with all loaded that they need, which `standbys.py` leaves behind.
+
+It runs each command that is handed over (`handing_over.py`) in a fork of its own (`taken_command.py`). It has one thread, asks no
+host anything, and keeps nothing of a command. It ends by itself: after `hold` seconds without a command, with the session whose
+commands it serves, when its socket is removed, when a file of launcher changes, and after an hour.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import socket
+import sys
+import time
+from pathlib import Path
+
+import launcher
+from launcher import core_dumps, user_sockets
+from launcher.cli import app, command_process, handing_over, standbys
+from launcher.cli.taken_command import PIPE, SAID_S, TakenCommand
+from launcher.hosts import background, held_socket
+
+LOOK_S = 1.0
+MOST_AGE_S = 3600.0
+_PACKAGE = os.path.dirname(launcher.__file__)
+
+
+def main() -> None:
+    """Stand by for the commands of a session, as standard input says. In a fork, run one of them."""
+    core_dumps.turn_off()
+    order = standbys.Order(**json.loads(sys.stdin.buffer.read()))
+    os.chdir("/")
+    try:
+        command = _Standby(order, Path(sys.argv[2])).serve()
+    except OSError:  # another process stands by, or the folder of sockets has gone
+        command = None
+    if command is None:
+        os._exit(0)
+    command_process.main(command.leave)
+
+
+class _Standby:
+    """What this process has loaded, its socket, and its forks."""
+
+    def __init__(self, order: standbys.Order, mark: Path) -> None:
+        """Load what is ordered, and listen. Raises OSError if another process listens there, or none may any more."""
+        self._order = order
+        self._began = time.monotonic()
+        self._load(order.modules)
+        for verb in handing_over.VERBS:
+            app.command_of(app.app_for([verb]))
+        gc.collect()
+        gc.freeze()  # a collection in a fork would copy all of it
+        self._listener = background.Listener(Path(user_sockets.standby(order.session)), mark)
+        self._learned, self._learns = os.pipe()
+        self._forks: set[int] = set()
+        self._idle_since = time.monotonic()
+        self._asker: socket.socket | None = None
+        """Who has asked for our end: it hears of it when this closes."""
+
+    def serve(self) -> TakenCommand | None:
+        """Serve until the time is up, then wait for the forks. Return in a fork, with the command that it is to run."""
+        while self._left_s() > 0 and self._asker is None and self._listener.is_ours() and self._has_session():
+            ready = select.select([self._listener.socket.fileno(), self._learned], [], [], LOOK_S)[0]
+            self._reap(os.WNOHANG)
+            if self._learned in ready:
+                self._load(os.read(self._learned, PIPE).decode().split())
+            if self._listener.socket.fileno() in ready:
+                with contextlib.suppress(OSError):  # a client that leaves, or says nothing in time
+                    if not self._is_current():
+                        break
+                    if (command := self._attend()) is not None:
+                        return command
+        self._listener.close()
+        self._reap(0)
+        return None
+
+    def _left_s(self) -> float:
+        now = time.monotonic()
+        since = now if self._forks else self._idle_since
+        return min(since + self._order.hold_s, self._began + MOST_AGE_S) - now
+
+    def _has_session(self) -> bool:
+        """Whether the process lives that has begun our session: a terminal's shell, mostly."""
+        return os.path.exists(f"/proc/{self._order.session}")
+
+    def _attend(self) -> TakenCommand | None:
+        """Answer one client; return only in a fork with something. Raises OSError."""
+        stream, _ = self._listener.socket.accept()
+        stream.settimeout(SAID_S)
+        user_sockets.check_peer(stream)
+        question = held_socket.hear(stream)
+        if "ask" in question:
+            users = len(self._forks)
+            held_socket.say(stream, host="", about="", left_s=self._left_s(), users=users, pid=os.getpid())
+            if question["ask"] == "close":
+                self._asker = stream
+            return None
+        fork = os.fork()
+        if fork:
+            self._forks.add(fork)
+            return None
+        try:
+            self._listener.socket.close()
+            os.close(self._learned)
+            return TakenCommand(stream, self._learns)
+        except (OSError, ValueError):
+            os._exit(0)
+
+    def _reap(self, options: int) -> None:
+        """Note which forks have ended; with no options, wait for all."""
+        while self._forks:
+            pid, _ = os.waitpid(-1, options)
+            if not pid:
+                return
+            self._forks.discard(pid)
+            self._idle_since = time.monotonic()
+
+    def _load(self, names: list[str]) -> None:
+        """Load modules, and note the files of launcher as they are."""
+        for name in names:
+            with contextlib.suppress(ImportError):  # of a program that runs us, such as `__main__`
+                importlib.import_module(name)
+        self._files = {
+            path: _stamp(path)
+            for module in [*sys.modules.values()]
+            if (path := getattr(module, "__file__", None) or "").startswith(_PACKAGE)
+        }
+        self._files |= {path: _stamp(path) for path in sys.path if os.path.isdir(path)}
+
+    def _is_current(self) -> bool:
+        """Whether nothing was installed since, neither of launcher nor of what it loads."""
+        return all(_stamp(path) == stamp for path, stamp in self._files.items())
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    try:
+        state = os.stat(path)
+    except OSError:
+        return 0, 0
+    return state.st_mtime_ns, state.st_size

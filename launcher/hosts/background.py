@@ -1,0 +1,113 @@
+"""A process that outlasts this command and waits for the next one: how it begins, and the socket at which it listens.
+
+It has nothing of this command: no secret, and no descriptor. It is marked from before it begins until it listens, so that
+`launch hosts --close` misses none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from launcher.hosts import held_socket
+
+ALIVE_S = 2.0
+"""How long a process may take to accept a connection before it counts as busy."""
+
+_VARIABLES = re.compile(
+    "HOME|USER|LOGNAME|SHELL|PATH|TMPDIR|TZ|LANG|LANGUAGE|LC_.*|XDG_.*|SSH_AUTH_SOCK|PYTHON.*|VIRTUAL_ENV"
+)
+"""The variables that it gets: a secret may be in any other."""
+
+
+def begin(program: str, name: str, data: bytes, variables: Mapping[str, str]) -> None:
+    """Begin a program of ours, whose arguments are a name and its mark's path; the data are its input. This waits for nothing."""
+    kept = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
+    with contextlib.suppress(OSError), held_socket.new_mark() as (mark, descriptor):
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", program, name, str(mark)],
+            pass_fds=[descriptor],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**kept, **variables},
+            start_new_session=True,
+        )
+        process.returncode = 0  # nobody waits for it
+        os.write(descriptor, json.dumps([process.pid, name]).encode())
+        assert process.stdin is not None  # noqa: S101 - it is a pipe
+        with process.stdin:
+            process.stdin.write(data)
+
+
+class Listener:
+    """A socket at which this process alone listens."""
+
+    def __init__(self, path: Path, mark: Path) -> None:
+        """Listen at a path, and take away our mark. Raises OSError if another process has the path, or the mark is gone."""
+        self._path = path
+        self.socket = socket.socket(socket.AF_UNIX)
+        try:
+            with _locked(path.parent):
+                for other in (*held_socket.sockets(), *held_socket.sockets(of_standbys=True)):
+                    if not is_answered(other):
+                        other.unlink(missing_ok=True)  # of a process that was killed
+                umask = os.umask(0o177)
+                try:
+                    self.socket.bind(str(path))
+                finally:
+                    os.umask(umask)
+                self.socket.listen(64)
+                self._own = path.stat().st_ino
+        except BaseException:
+            self.socket.close()
+            raise
+        try:
+            mark.unlink()  # from here on `hosts --close` finds the socket; if it has found the mark, this fails
+        except OSError:
+            self.close()
+            raise
+
+    def is_ours(self) -> bool:
+        """Whether the path still leads here; it does not once somebody has removed the socket."""
+        try:
+            return self._path.stat().st_ino == self._own
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Listen no longer, and take the socket away."""
+        with _locked(self._path.parent):
+            if self.is_ours():
+                self._path.unlink()
+        self.socket.close()
+
+
+def is_answered(path: Path) -> bool:
+    """Whether somebody listens at a socket."""
+    try:
+        held_socket.connect(path, ALIVE_S).close()
+    except (FileNotFoundError, ConnectionRefusedError):
+        return False
+    except OSError:
+        pass  # its process is busy, or it is not ours to remove
+    return True
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock: one process at a time makes or removes sockets there."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,69 @@
+"""The folder of this user's sockets, and that no other user can exchange what is in it.
+
+Each command looks there before it has loaded anything, so this needs only what Python has loaded by itself.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import stat
+import sys
+
+KNOWS_PEERS = hasattr(_socket, "SO_PEERCRED")
+"""Whether the system says whose process is at the other end: Linux does."""
+_INT = 4
+"""The bytes of each of the three numbers by which it does: pid, user, group."""
+
+
+class UnsafeSocketError(OSError):
+    """Raised when a socket, or its folder, may be another user's."""
+
+
+def folder() -> str:
+    """Return the folder of this user's sockets, which may not be there yet."""
+    own = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    if os.path.isabs(own) and os.path.isdir(own):
+        return os.path.join(own, "launch")
+    return f"/tmp/launch-{os.getuid()}"  # noqa: S108 - it is checked at each use
+
+
+def check_folder(path: str) -> None:
+    """Check that a folder is this user's alone, and that nobody else can exchange it. Raises OSError, as for one that is missing."""
+    state = os.lstat(path)
+    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o077:
+        raise UnsafeSocketError(f"{path}: is not a folder of this user alone (mode 700)")
+    parent = path
+    while (parent := os.path.dirname(parent)) != path:
+        path, above = parent, os.stat(parent)
+        is_open = above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX
+        if above.st_uid not in (0, os.getuid()) or is_open:
+            raise UnsafeSocketError(f"{parent}: another user can change it")
+
+
+def check_socket(path: str) -> None:
+    """Check that a path is a socket of this user's alone, in a folder that is. Raises OSError."""
+    check_folder(os.path.dirname(path))
+    state = os.lstat(path)
+    if not stat.S_ISSOCK(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o077:
+        raise UnsafeSocketError(f"{path}: is not a socket of this user alone")
+
+
+def check_peer(stream: _socket.socket) -> int:
+    """Check that the process at the other end is this user's, and return its pid, as the kernel says. Raises UnsafeSocketError."""
+    if not KNOWS_PEERS:
+        raise UnsafeSocketError("this system does not say whose process is at the other end")
+    said = stream.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 3 * _INT)
+    pid, user = (int.from_bytes(said[at : at + _INT], sys.byteorder) for at in (0, _INT))
+    if user != os.getuid():
+        raise UnsafeSocketError(f"a process of another user (uid {user}) is at the other end")
+    return pid
+
+
+def standby(session: int) -> str:
+    """Return the path of the socket at which a process stands by for the commands of a session, as those of one terminal."""
+    return os.path.join(folder(), f"{STANDBY}{session}")
+
+
+STANDBY = "standby-"
+"""How the names of such sockets begin."""
