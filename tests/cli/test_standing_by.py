@@ -1,0 +1,320 @@
+"""Commands that a process runs which stands by for them: they do what they would do in a process of their own.
+
+The kernel is asked what runs where, and `setsid` is the witness: its command is of another session, so it runs by itself.
+"""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from testbed.client import is_gone, until
+from testbed.session import Session
+
+from launcher.cli import handing_over
+from launcher.cli.likeness import traits
+
+pytestmark = pytest.mark.testbed
+HELD_S = 30
+
+
+class Terminal(Session):
+    """A session of a client whose host is held."""
+
+    def standbys(self):
+        """The sockets of the processes that stand by."""
+        return sorted(Path(self.client.variables["XDG_RUNTIME_DIR"]).glob("launch/standby-*"))
+
+    def standby(self):
+        """The pid of the process that stands by, once it does."""
+        until(self.standbys, "a process that stands by")
+        return self.state()["pid"]
+
+    def state(self):
+        """What it says of itself."""
+        (row,) = json.loads(self.client.ok("hosts", "--json"))["standbys"]
+        return row
+
+    def forks(self):
+        """The processes that run handed-over commands, by the kernel's word."""
+        pid = self.state()["pid"]
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def fork(self):
+        """The only one."""
+        return until(self.forks, "a command that was handed over")[0]
+
+
+@pytest.fixture
+def packages(client, tmp_path):
+    """A folder in which Python looks for packages."""
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    client.variables["PYTHONPATH"] = str(folder)
+    return folder
+
+
+@pytest.fixture
+def terminal(client, ssh_host, packages, tmp_path):
+    """A session in which two commands have reached a host whose connection is held, so that a process stands by."""
+    sockets = Path(tempfile.mkdtemp(prefix="launch-standby-"))
+    client.variables["XDG_RUNTIME_DIR"] = str(sockets)
+    (client.project / "launch.toml").write_text(ssh_host.table(hold=HELD_S))
+    made = Terminal(client, tmp_path)
+    assert made.run("ps", "--host", "A")[0] == 0
+    until(lambda: json.loads(client.ok("hosts", "--json"))["connections"], "a connection that is held")
+    assert made.standbys() == []
+    assert made.run("ps", "--host", "A")[0] == 0
+    made.standby()
+    yield made
+    made.leave()
+    client.ok("hosts", "--close")
+    with contextlib.suppress(OSError):
+        (sockets / "launch").rmdir()
+        sockets.rmdir()
+
+
+def state_of(pid):
+    """The kernel's letter for a process's state."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def open_files(pid):
+    """What a process has open."""
+    found = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(re.sub(r"\d+", "N", os.readlink(entry)))
+    return found
+
+
+def memory_of(pid):
+    """What a process can write of its memory."""
+    pieces = []
+    with open(f"/proc/{pid}/mem", "rb") as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            begin, end = (int(word, 16) for word in line.split()[0].split("-"))
+            if line.split()[1].startswith("rw"):
+                with contextlib.suppress(OSError, ValueError):
+                    memory.seek(begin)
+                    pieces.append(memory.read(end - begin))
+    return b"".join(pieces)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ps", "--host", "A", "--json", "--state", "nonsense"],
+        ["ps", "--host", "nowhere"],
+        ["logs", "nothing-like-it"],
+        ["stop"],
+        ["ps", "--no-such-option"],
+        ["run", "--help"],
+        ["--host", "A", "--", "sh", "-c", "echo said; exit 3"],
+    ],
+    ids=" ".join,
+)
+def test_it_ends_and_says_what_it_does_by_itself(terminal, words):
+    """Exit code, output and errors, but for ids and times; and it ran in a fork, which the process that stands by has counted."""
+    by_itself = terminal.run(*words, before="setsid -w")
+    handed = terminal.run(*words)
+
+    def same(done):
+        code, out, err = done
+        return code, *(re.sub(r"\d{6}-\S+|\b[a-z0-9]{6}\b|\d+\.\d+|\d+", "#", text) for text in (out, err))
+
+    assert same(handed) == same(by_itself)
+
+
+def test_it_loads_nothing_that_the_process_that_stands_by_has_loaded(terminal):
+    """The process in which it was typed has no module of the commands in its memory: pydantic's library is not mapped there."""
+    command = terminal.start("--host", "A", "--", "sh", "-c", "echo begun; sleep 600")
+    until(lambda: "begun" in command.out, "the run's begin")
+    fork = terminal.fork()
+    assert "pydantic" in Path(f"/proc/{fork}/maps").read_text()
+    assert "pydantic" not in Path(f"/proc/{command.pid}/maps").read_text()
+    assert terminal.state()["users"] == 1
+    terminal.run("stop", "--now", "--yes", "last")
+    code, _, _ = command.end()
+    assert code == 1
+    until(lambda: terminal.state()["users"] == 0, "the end of the fork")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
+)
+def test_a_signal_does_what_it_does_to_a_command_by_itself(terminal, number, code):
+    """Ctrl-C leaves a run that is followed, and says how to come back; the run goes on."""
+    command = terminal.start(
+        "--host", "A", "--", "sh", "-c", "echo begun; sleep 600", before="env --default-signal"
+    )
+    until(lambda: "begun" in command.out, "the run's begin")
+    fork = terminal.fork()
+    command.signal(number)
+    ended, _, err = command.end()
+    assert ended == code
+    assert "attach" in err
+    until(lambda: is_gone(fork), "the end of the fork")
+    assert json.loads(terminal.run("ps", "--host", "A", "--json")[1])["runs"][0]["state"] == "running"
+    terminal.run("stop", "--now", "--yes", "last")
+
+
+def test_a_command_that_is_killed_ends_its_fork_and_not_the_run(terminal):
+    """As the process would have ended in which it was typed."""
+    command = terminal.start("--host", "A", "--", "sh", "-c", "echo begun; sleep 600")
+    until(lambda: "begun" in command.out, "the run's begin")
+    fork = terminal.fork()
+    command.signal(signal.SIGKILL)
+    until(lambda: is_gone(fork), "the end of the fork")
+    assert json.loads(terminal.run("ps", "--host", "A", "--json")[1])["runs"][0]["state"] == "running"
+    terminal.run("stop", "--now", "--yes", "last")
+
+
+def test_ctrl_z_stops_both_and_fg_continues_both(terminal):
+    """A shell stops and continues only the process that it knows."""
+    own_group = (
+        f"{sys.executable} -c 'import os, sys; os.setpgid(0, 0); os.execvp(sys.argv[1], sys.argv[1:])'"
+    )
+    command = terminal.start("--host", "A", "--", "sh", "-c", "echo begun; sleep 600", before=own_group)
+    until(lambda: "begun" in command.out, "the run's begin")
+    fork = terminal.fork()
+    command.signal(signal.SIGTSTP)
+    until(lambda: state_of(command.pid) == "T" and state_of(fork) == "T", "that both are stopped")
+    command.signal(signal.SIGCONT)
+    until(lambda: "T" not in (state_of(command.pid), state_of(fork)), "that both go on")
+    terminal.run("stop", "--now", "--yes", "last")
+    assert command.end()[0] == 1
+
+
+def test_a_fork_that_is_killed_is_said_to_have_broken_off(terminal):
+    """Nothing is claimed of a command whose end nobody knows."""
+    command = terminal.start("--host", "A", "--", "sh", "-c", "echo begun; sleep 600")
+    until(lambda: "begun" in command.out, "the run's begin")
+    os.kill(terminal.fork(), signal.SIGKILL)
+    code, _, err = command.end()
+    assert (code, err.splitlines()[-2:]) == (
+        1,
+        ["the process that ran this command has broken off", "  what it has done   launch ps"],
+    )
+    terminal.run("stop", "--now", "--yes", "last")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_without_an_answer_a_command_runs_by_itself(terminal, number):
+    """A process that was killed refuses; one that was stopped is asked once, and the next command does not wait for it."""
+    pid = terminal.standby()
+    os.kill(pid, number)
+    assert terminal.run("ps", "--host", "A")[0] == 0
+    began = time.monotonic()
+    assert terminal.run("ps", "--host", "A")[0] == 0
+    assert time.monotonic() - began < 30
+    if number == signal.SIGSTOP:
+        os.kill(pid, signal.SIGCONT)
+        until(lambda: is_gone(pid), "the end of the one that nobody finds any more")
+
+
+@pytest.mark.parametrize(
+    ("before", "is_alike"),
+    [
+        ("env A_VARIABLE=of-mine", True),
+        ("sh -c 'cd /; exec \"$@\"' sh", True),
+        ("sh -c 'umask 027; exec \"$@\"' sh", False),
+        ("sh -c 'ulimit -n 512; exec \"$@\"' sh", False),
+        ("env LC_ALL=POSIX", False),
+        ("nice -n 5", False),
+        ("env PYTHONWARNINGS=ignore", False),
+        ("unshare --uts", False),
+    ],
+)
+def test_a_process_that_differs_in_what_a_fork_cannot_take_over_runs_its_command_itself(
+    terminal, before, is_alike
+):
+    """By the count of what was handed over."""
+    command = terminal.start("ps", "--watch", before=before)
+    until(lambda: command.out, "a list")
+    assert terminal.state()["users"] == is_alike
+    command.signal(signal.SIGTERM)
+    assert command.end()[0] == 143
+
+
+def test_it_keeps_nothing_of_a_command(terminal):
+    """No variable, no file, no folder: they were the fork's."""
+    pid = terminal.standby()
+    before = open_files(pid)
+    assert terminal.run("ps", "--host", "A", before="env A_SECRET_OF_MINE=hunter2")[0] == 0
+    assert b"hunter2" not in Path(f"/proc/{pid}/environ").read_bytes() + memory_of(pid)
+    assert open_files(pid) == before
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    assert not [name for name in before if str(terminal.client.project) in name]
+
+
+def test_it_ends_with_its_session(terminal):
+    """Who has left the terminal types nothing there."""
+    pid = terminal.standby()
+    terminal.leave()
+    until(lambda: is_gone(pid), "the end of the process that stood by")
+    assert terminal.standbys() == []
+
+
+def test_it_ends_when_something_was_installed(terminal, packages):
+    """What it has loaded is old then."""
+    pid = terminal.standby()
+    assert terminal.run("ps", "--host", "A")[0] == 0
+    assert not is_gone(pid)
+    (packages / "new.py").write_text("")
+    assert terminal.run("ps", "--host", "A")[0] == 0
+    until(lambda: is_gone(pid), "its end")
+
+
+def test_hosts_shows_and_ends_it(terminal):
+    """With its process and for how long."""
+    pid = terminal.standby()
+    shown = terminal.client.ok("hosts")
+    assert re.search(rf"- +stands by for the next command +\d+ s +{pid}\n", shown)
+    assert "the process that stood by for the next command has ended" in terminal.client.ok(
+        "hosts", "--close"
+    )
+    assert is_gone(pid)
+    assert terminal.standbys() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "is_usual"),
+    [
+        (["ps"], True),
+        (["--host", "lab", "--", "true"], True),
+        ([], True),
+        (["shell", "last"], False),
+        (["rm", "last"], False),
+        (["run", "--env-file", "/dev/fd/63"], False),
+        (["--", "cat", "/proc/self/status"], False),
+    ],
+)
+def test_what_is_handed_over(monkeypatch, words, is_usual):
+    """Verbs that are usual, and never one that names what only its own process has."""
+    monkeypatch.delenv("_LAUNCH_COMPLETE", raising=False)
+    monkeypatch.setattr(handing_over, "_is_in_front", lambda: True)
+    assert handing_over._is_usual(words) is is_usual
+
+
+def test_two_processes_are_alike_or_not():
+    """A fork is like its parent until it changes something."""
+    ours = traits(os.getpid())
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(reading, 1)
+        os.nice(3)
+        os.read(reading, 1)
+        os._exit(0)
+    assert traits(child) == ours
+    os.write(writing, b"x")
+    until(lambda: traits(child) != ours, "that it differs")
+    os.write(writing, b"x")
+    os.waitpid(child, 0)
