@@ -433,6 +433,8 @@ def test_a_rootless_engine_s_run_belongs_to_its_user(client, box, rootless_engin
     path = f".launch/runs/{run}"
     owners = box.machine.ssh("find", path, "-printf", "%u\n", user=rootless_engine.user).split()
     assert set(owners) == {rootless_engine.user}
+    compiled = "stat -c %U .launch/agent/*/images/*/code-*"
+    assert box.machine.ssh("sh", "-c", compiled, user=rootless_engine.user) == f"{rootless_engine.user}\n"
     box.machine.ssh("rm", "-r", path, user=rootless_engine.user)
 
 
