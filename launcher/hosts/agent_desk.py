@@ -46,7 +46,7 @@ from launcher.values.output import (
     Outputs,
     checked,
 )
-from launcher.values.packages import Packages
+from launcher.values.packages import KnownImage
 from launcher.values.parsing import build
 from launcher.values.record import Summary
 from launcher.values.text import printable
@@ -460,8 +460,8 @@ class _Making(_Part):
         )
         return self._as(CommandEnd, "build", reply)
 
-    def packages_of(self, image: str) -> Packages | None:
-        return self._ask(_Recorded, "packages", image=image).packages
+    def known_of(self, image: str) -> KnownImage:
+        return self._ask(KnownImage, "packages", image=image)
 
     def record_packages(self, image: str, packages: bytes) -> None:
         self._channel.call("packages", packages, image=image)
@@ -576,10 +576,6 @@ class _TakenBack(Record):
 
 class _Builder(Record):
     buildkit: bool
-
-
-class _Recorded(Record):
-    packages: Packages | None = None
 
 
 class _Environment(Record):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from launcher.values.environment import Maker
     from launcher.values.facts import Facts
     from launcher.values.output import Loss, Manifest, Outputs
-    from launcher.values.packages import Packages
+    from launcher.values.packages import KnownImage
     from launcher.values.plan import Plan
     from launcher.values.record import Summary
 
@@ -232,8 +232,8 @@ class Making(Protocol):
     ) -> CommandEnd:
         """Build an image with BuildKit; `take` gets what the builder prints."""
 
-    def packages_of(self, image: str) -> Packages | None:
-        """Return the recorded packages of an image, by its id; `None` if they are not on record."""
+    def known_of(self, image: str) -> KnownImage:
+        """Return what the host knows of an image, by its id."""
 
     def record_packages(self, image: str, packages: bytes) -> None:
         """Put the packages of an image on record, as the JSON that its Python printed."""

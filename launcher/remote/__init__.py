@@ -6,6 +6,7 @@ Packed as one zipapp under the name `launch_agent` (see launcher/hosts/agent_fil
     keep RUN             the parent of `supervise`: brings it back when it dies, ends what it left behind
     supervise RUN        beside the training: makes its attempts, the one writer of their folders
     contain RUN          a container's program: the parent of `supervise` in there, as `keep` is outside
+    compile              in a container of its own: has an image's Python compile the agent, see compiled_code.py
     spare RUN            copies a run's code once more, ahead of the next launch of the same tree
     settle ENVIRONMENT   writes a new environment to the disk, and then marks it as complete for good
     guard TOKEN          beside a command of `launch exec`: ends it when its `serve` was killed

@@ -6,6 +6,11 @@
 Python compiles a module in a zip file anew at each start, which takes longer than running it. The file only grows, by a whole
 record at a time, and each record has a checksum: what a crash or a full disk leaves half-written is not used, and the file is
 begun anew then. It is read only if nobody else can write to it, as is the agent's file. One that is replaced gets another.
+
+A container cannot write there, and the Python of its image may be another. So an image compiles all modules once, in a container
+in which nothing else runs (the verb `compile`), into a folder that only containers of this image read:
+
+    agent/<digest16>/images/<image's id>/code-cpython-312-77a01be2
 """
 
 from __future__ import annotations
@@ -27,6 +32,8 @@ else:
     Loader = object  # to load it takes longer than all that follows
 
 PREFIX = "code-"
+FOLDER = "LAUNCH_CODE"
+"""The variable by which an agent in a container hears where its image's code is."""
 _RECORD = struct.Struct(
     "<III?"
 )  # the checksum of what follows, the sizes of the name and of the code, is it a package
@@ -38,12 +45,28 @@ def use(agent: str) -> None:
     sys.meta_path.insert(0, _Finder(agent))
 
 
+def main(_arguments: list[str]) -> int:
+    """Compile all of the agent's modules ahead of their first use; return 0."""
+    import zipfile  # no other verb needs it
+
+    agent = sys.argv[0]
+    finder = _Finder(agent)
+    with zipfile.ZipFile(agent) as archive:
+        paths = [path[: -len(".py")] for path in archive.namelist() if path.endswith(".py")]
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        spec = finder.find_spec((folder if name == "__init__" else path).replace("/", "."))
+        if spec is not None:
+            finder.compile(spec)
+    return 0
+
+
 def path_of(agent: str) -> str:
     """Return the file for this very build of Python and file of the agent. Raises OSError if that is gone."""
     status = os.stat(agent)
     made_by = "%s %d %d %d" % (sys.version, status.st_ino, status.st_size, status.st_mtime_ns)
     name = "%s%s-%08x" % (PREFIX, sys.implementation.cache_tag, zlib.crc32(made_by.encode()))
-    return os.path.join(os.path.dirname(os.path.abspath(agent)), name)
+    return os.path.join(os.environ.get(FOLDER) or os.path.dirname(os.path.abspath(agent)), name)
 
 
 class _Finder(Loader):
@@ -74,7 +97,19 @@ class _Finder(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Run a module's code."""
-        exec(self._code(module), module.__dict__)  # noqa: S102 - what an import does
+        assert module.__spec__ is not None  # noqa: S101 - it was loaded by one
+        exec(self.compile(module.__spec__), module.__dict__)  # noqa: S102 - what an import does
+
+    def compile(self, spec: ModuleSpec) -> CodeType:
+        """Return a module's code, which is recorded then."""
+        known = self._known.get(spec.name)
+        if known is not None:
+            recorded: CodeType = marshal.loads(known[1])  # noqa: S302 - we wrote it, and nobody else could
+            return recorded
+        path = str(spec.origin)
+        code = compile(self.get_data(path), path, "exec", dont_inherit=True)
+        self._add(spec.name, spec.submodule_search_locations is not None, marshal.dumps(code))
+        return code
 
     def get_data(self, path: str) -> bytes:
         """Return a file of the archive, for `pkgutil`."""
@@ -90,16 +125,6 @@ class _Finder(Loader):
                 continue
             return is_package
         return None
-
-    def _code(self, module: ModuleType) -> CodeType:
-        known = self._known.get(module.__name__)
-        if known is not None:
-            recorded: CodeType = marshal.loads(known[1])  # noqa: S302 - we wrote it, and nobody else could
-            return recorded
-        path = str(module.__file__)
-        code = compile(self.get_data(path), path, "exec", dont_inherit=True)
-        self._add(module.__name__, hasattr(module, "__path__"), marshal.dumps(code))
-        return code
 
     def _read(self) -> tuple[dict[str, tuple[bool, memoryview]], int]:
         """Return what is recorded, and the file's size; nothing from a file that others can write to."""

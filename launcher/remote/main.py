@@ -10,6 +10,7 @@ _MODULES = {
     "keep": "training.keeper",
     "supervise": "training.attempts",
     "contain": "training.contain",
+    "compile": "compiled_code",
     "spare": "store.store",
     "settle": "making.environment_seal",
     "guard": "system.attending",

@@ -20,6 +20,16 @@ class EngineWay(Record):
     sudo: bool = False
 
 
+class AgentCode(Record):
+    """Where an image's Python compiles a host's agent to: the agent's file, the folder, whose they are, and whether it is done."""
+
+    agent: Path
+    folder: Path
+    uid: int
+    gid: int
+    there: bool
+
+
 class RunLocation(Record):
     """Where a run lies on its host, and as which user it runs.
 

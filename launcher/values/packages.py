@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.values.base import Record
+from launcher.values.engine_access import AgentCode
 
 
 class Packages(Record):
@@ -17,3 +18,10 @@ class Packages(Record):
     architectures: tuple[str, ...] | None = ()
     conflicts: tuple[str, ...] | None = None
     error: str | None = None
+
+
+class KnownImage(Record):
+    """What a host knows of an image: its packages, once they are on record, and where it compiles the agent to, if it can."""
+
+    packages: Packages | None = None
+    code: AgentCode | None = None

@@ -6,11 +6,13 @@ import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from launcher.hosts.agent_file import agent_file
 from launcher.remote import compiled_code
+from launcher.remote.making import image_code
 
 PING = json.dumps({"id": 1, "verb": "ping", "args": {}}).encode() + b"\n"
 COUNTING = """
@@ -44,6 +46,12 @@ def ping(agent, **more):
     done = subprocess.run(words, input=PING, capture_output=True, check=False, timeout=60, **more)
     assert done.stdout == b'{"ok":{},"id":1}\n', done.stderr.decode()
     return int(done.stderr.split()[-1])
+
+
+def compile_all(agent, folder):
+    """Have the agent compile all of itself into a folder, as in a container of an image."""
+    words = [sys.executable, "-I", str(agent), "compile"]
+    subprocess.run(words, check=True, env={**os.environ, compiled_code.FOLDER: str(folder)}, timeout=60)
 
 
 def code_of(agent):
@@ -142,3 +150,39 @@ def test_a_disk_that_becomes_full_leaves_whole_records(agent):
     assert path.stat().st_ino == before.st_ino
     assert path.read_bytes().startswith(known)
     assert ping(agent) == 0
+
+
+def test_an_image_compiles_all_of_the_agent_into_a_folder_of_its_own(agent, monkeypatch):
+    """Beside the agent's file nothing is added, and whoever is told the folder compiles nothing, though it takes nothing more."""
+    folder = Path(image_code.folder_of(str(agent), "1"))
+    folder.mkdir(parents=True)
+    assert not image_code.is_compiled(str(agent), str(folder))
+    compile_all(agent, folder)
+    assert image_code.is_compiled(str(agent), str(folder))
+    assert [path.name for path in agent.parent.iterdir() if path.is_file()] == [agent.name]
+    (made,) = folder.iterdir()
+    assert made.stat().st_mode & 0o777 == 0o600
+    before = made.read_bytes()
+    for module in ("training/attempts", "training/contain", "diagnosis/diagnose", "cards/lease"):
+        assert f"launch_agent.{module.replace('/', '.')}".encode() in before
+    monkeypatch.setenv(compiled_code.FOLDER, str(folder))
+    assert ping(agent) == 0
+    assert made.read_bytes() == before
+
+
+def test_what_an_image_compiled_of_another_file_of_the_agent_does_not_count(agent):
+    """A file of the agent that was brought again is compiled again."""
+    folder = Path(image_code.folder_of(str(agent), "1"))
+    folder.mkdir(parents=True)
+    compile_all(agent, folder)
+    new = agent.with_name("new")
+    new.write_bytes(agent_file().data)
+    new.replace(agent)
+    assert not image_code.is_compiled(str(agent), str(folder))
+
+
+def test_a_folder_of_an_image_that_is_gone_costs_only_time(agent, monkeypatch):
+    """Each start compiles."""
+    monkeypatch.setenv(compiled_code.FOLDER, str(agent.parent / "gone"))
+    assert ping(agent) > 20
+    assert ping(agent) > 20

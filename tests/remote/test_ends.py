@@ -1,5 +1,7 @@
 """The end is judged, not believed: the logs of commands that ended with exit status 0, and the table of the docs."""
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -7,7 +9,7 @@ from testbed.client import REPOSITORY
 from testbed.ends import BAD, ODD
 
 from launcher.remote.diagnosis.cause import crash
-from launcher.remote.diagnosis.good_exit import diagnose_log, read_good_exit
+from launcher.remote.diagnosis.good_exit import Reading, diagnose_log, read_good_exit
 from launcher.remote.diagnosis.logscan import LogScanner
 from launcher.remote.training.judging import Outcome, judge, suspect
 from launcher.remote.training.progress import Progress
@@ -98,6 +100,21 @@ def test_each_row_of_the_table_in_the_docs_is_so(row):
     """By the values that the agent has at the end of a command."""
     changed, log, expected = ROWS[row]
     assert judged(PLAIN._replace(**changed), log) == expected
+
+
+SILENT = """
+import sys
+from launcher.remote.training.judging import Outcome, suspect
+outcome = Outcome(0, None, [], False, "run", None, None, None, False, False, False)
+assert suspect(outcome, None, 1, lambda: b"") == (None, None)
+assert not [name for name in sys.modules if name.endswith((".diagnose", ".failures", ".good_exit"))]
+"""
+
+
+def test_the_end_of_a_command_that_printed_nothing_waits_for_no_table_of_failures():
+    """To load it takes longer than all else that follows; nothing printed shows nothing."""
+    assert read_good_exit(b"") == Reading()
+    subprocess.run([sys.executable, "-c", SILENT], check=True, timeout=60)
 
 
 def test_the_table_in_the_docs_has_these_rows():

@@ -5,6 +5,8 @@ import json
 import os
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -12,9 +14,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from launcher.remote.fate import docker
+from launcher.remote.fate import docker, docker_container, docker_engine
 from launcher.remote.fate.fate import ALIVE, COMING_BACK, GONE, SILENT, fate_of, is_known
 from launcher.remote.fate.run_state import states_of
+from launcher.remote.fate.slurm_programs import cluster_name
 from launcher.remote.record.files import write_durably
 from launcher.remote.record.rundir import Run
 from launcher.remote.system import process
@@ -90,7 +93,7 @@ class FakeEngine:
 @pytest.fixture
 def fake(monkeypatch):
     """An engine that never answers, until it holds a container."""
-    monkeypatch.setattr(docker, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(docker_engine, "TIMEOUT_S", 0.2)
     monkeypatch.setattr(docker, "FATE", docker.Docker())
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         engine = FakeEngine(Path(folder) / "s")
@@ -105,7 +108,7 @@ def container(access, run):
 def test_a_silent_engine_is_asked_once_for_all_its_runs(fake):
     """Eight runs cost one deadline, not eight; whoever acts on an answer asks anew."""
     for number in range(8):
-        with pytest.raises(docker.SilentError, match="timed out"):
+        with pytest.raises(docker_container.SilentError, match="timed out"):
             container(fake.access, ID % number)
     assert fake.calls == 1
     fake.hold(ID % 0, {"Status": "exited", "ExitCode": 137})
@@ -116,7 +119,7 @@ def test_a_silent_engine_is_asked_once_for_all_its_runs(fake):
 
 def test_another_engines_silence_is_not_this_ones(fake):
     """A host may have several."""
-    with pytest.raises(docker.SilentError):
+    with pytest.raises(docker_container.SilentError):
         container({"socket": f"{fake.path}-none"}, ID % 0)
     fake.hold(ID % 0, {"Status": "running"})
     assert container(fake.access, ID % 0)["status"] == "running"
@@ -198,13 +201,39 @@ def test_a_program_that_cannot_be_killed_holds_nobody_up(fake, tmp_path, monkeyp
     monkeypatch.setattr(docker, "ENDING_S", 0.1, raising=False)
     started = []
 
-    class Unkillable(docker.subprocess.Popen):
+    class Unkillable(docker_engine.subprocess.Popen):
         def kill(self):
             started.append(self)
             raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(docker.subprocess, "Popen", Unkillable)
-    with pytest.raises(docker.SilentError, match="timed out"):
+    monkeypatch.setattr(docker_engine.subprocess, "Popen", Unkillable)
+    with pytest.raises(docker_container.SilentError, match="timed out"):
         container({"program": str(program)}, ID % 0)
     os.kill(started[0].pid, 9)
     started[0].wait()
+
+
+AGES = """
+import json, sys
+from launcher.remote.host import leftovers
+leftovers.sweep(sys.argv[1], dry_run=False)
+found = leftovers.ages(sys.argv[1], sys.argv[2:])
+print(json.dumps([sorted(found), sorted(name.replace("launcher.remote.", "") for name in sys.modules)]))
+"""
+
+
+def test_a_sweep_of_ended_runs_loads_nothing_to_ask_an_engine_or_a_cluster_with(tmp_path):
+    """Each launch waits for its sweep, and a first question may be long in coming."""
+    run = Run(str(tmp_path / "runs" / (ID % 0)))
+    run.make()
+    record = {"kind": "prepare", "host_id": process.host_id(), "runtime": {"kind": "docker"}}
+    write_durably(run.prepared_record, json.dumps(record))
+    folder = run.new_folder()
+    folder.write_state("succeeded")
+    folder.release()
+    words = [sys.executable, "-c", AGES, str(tmp_path), run.id]
+    ended, loaded = json.loads(subprocess.run(words, check=True, capture_output=True).stdout)
+    assert ended == [run.id]
+    assert "fate.docker" in loaded
+    unneeded = {"http.client", "fate.docker_engine"} | ({"fate.slurm"} if not cluster_name() else set())
+    assert not unneeded & set(loaded)

@@ -130,6 +130,50 @@ def test_a_run_in_a_container_is_as_the_design_says(client, box):
     box.machine.ssh("rm", "-r", path)
 
 
+COUNTING = """
+import builtins, runpy, sys
+compiled, compile_it = [], compile
+BEFORE = ("launch_agent/__init__.py", "launch_agent/compiled_code.py")
+def counting(source, name, *more, **words):
+    if "launch_agent" in str(name) and not str(name).endswith(BEFORE):
+        compiled.append(name)
+    return compile_it(source, name, *more, **words)
+builtins.compile = counting
+sys.argv = [sys.argv[1], "serve", sys.argv[2]]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    print(len(compiled))
+"""
+"""A start of the agent that prints how many of its modules it had to compile."""
+
+
+def test_an_image_compiles_the_agent_once_for_all_its_containers(client, box):
+    """Whatever build of Python it has. What it has compiled belongs to the user, and no run's container can write there."""
+    make_image(client)
+    place = ".launch/agent/*/images/*/code-*"
+
+    def there():
+        return box.machine.ssh("sh", "-c", f"stat -c '%n %i %s %y %a %U' {place}").splitlines()
+
+    (before,) = there()
+    assert before.split()[-2:] == ["600", "ada"]
+    run = detached(client)
+    more_steps(box, run)
+    (variable,) = [one for one in inspect(box, run)["Config"]["Env"] if one.startswith("LAUNCH_CODE=")]
+    folder = variable.partition("=")[2]
+    image = json.loads(box.docker("inspect", f"launch-{run}"))[0]["Image"]
+    assert folder.rpartition("/")[2] == image.partition(":")[2]
+    agent = f"{folder.partition('/images/')[0]}/agent.pyz"
+    words = ("exec", f"launch-{run}", "python3", "-I", "-c", COUNTING, agent, "/tmp")
+    assert box.docker(*words) == "0\n"
+    written = f"touch {folder}/more && echo written"
+    assert box.docker("exec", f"launch-{run}", "sh", "-c", written, check=False) == ""
+    enough(box, run)
+    assert "succeeded" in client.seen("attach", run)
+    assert there() == [before]
+
+
 def _digest(plan):
     return hashlib.sha256(plan.strip().encode()).hexdigest()
 
@@ -389,6 +433,8 @@ def test_a_rootless_engine_s_run_belongs_to_its_user(client, box, rootless_engin
     path = f".launch/runs/{run}"
     owners = box.machine.ssh("find", path, "-printf", "%u\n", user=rootless_engine.user).split()
     assert set(owners) == {rootless_engine.user}
+    compiled = "stat -c %U .launch/agent/*/images/*/code-*"
+    assert box.machine.ssh("sh", "-c", compiled, user=rootless_engine.user) == f"{rootless_engine.user}\n"
     box.machine.ssh("rm", "-r", path, user=rootless_engine.user)
 
 

@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from launcher.errors import RefusedError
 from launcher.planning.assembly import plan
+from launcher.remote import compiled_code
 from launcher.runs import resolve
-from launcher.runtimes.docker.container import STOP_SLACK_S, EngineFacts, container
-from launcher.values.engine_access import RunLocation
+from launcher.runtimes.docker.container import CODE, STOP_SLACK_S, EngineFacts, compiling, container
+from launcher.values.engine_access import AgentCode, RunLocation
 from launcher.values.host import Host
 from launcher.values.job import Job
 
@@ -23,7 +24,7 @@ PLACE = RunLocation(
 PLAIN = EngineFacts()
 
 
-def configured(engine=PLAIN, gpus=(), place=PLACE, **job):
+def configured(engine=PLAIN, gpus=(), place=PLACE, code=None, **job):
     card = resolve.profile("l40s" if gpus else "cpu")
     one = plan(
         card,
@@ -33,7 +34,7 @@ def configured(engine=PLAIN, gpus=(), place=PLACE, **job):
         "docker",
         resolve.image_sources(),
     )
-    return container(one, "1121-x-aaaa", 1, place, engine, gpus)
+    return container(one, "1121-x-aaaa", 1, place, engine, gpus, code)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,27 @@ def test_it_runs_as_who_launched_it(engine, uid, user, groups):
     told = configured(engine, place=PLACE.model_copy(update={"uid": uid}))
     assert told["User"] == user
     assert told["HostConfig"].get("GroupAdd") == groups
+
+
+@pytest.mark.parametrize(
+    ("engine", "user"), [(EngineFacts(), "1000:1000"), (EngineFacts(is_rootless=True), "0:0")]
+)
+def test_an_image_that_compiles_the_agent_sees_nothing_else(engine, user):
+    """It writes to the folder of what it has compiled, and may not change the agent, which other images run."""
+    agent, folder = PLACE.agent, "/home/ada/.launch/agent/0/images/1"
+    seen = compiling(AgentCode(agent=agent, folder=folder, uid=1000, gid=1000, there=False), engine)
+    assert (seen.user, seen.variables) == (user, (f"{compiled_code.FOLDER}={folder}",))
+    writable = {mount["Source"]: not mount["ReadOnly"] for mount in seen.mounts}
+    assert writable == {folder: True, "/home/ada/.launch/agent/0": False}
+
+
+def test_a_run_s_container_is_told_what_its_image_has_compiled():
+    """It is never among what the container may write to."""
+    plan_and_more = configured()
+    assert not any(one.startswith(f"{CODE}=") for one in plan_and_more["Env"])
+    told = configured(code="/home/ada/.launch/agent/0/images/1")
+    assert f"{CODE}=/home/ada/.launch/agent/0/images/1" in told["Env"]
+    assert told["HostConfig"]["Mounts"] == plan_and_more["HostConfig"]["Mounts"]
 
 
 def test_the_engine_waits_longer_than_the_job_s_own_grace():

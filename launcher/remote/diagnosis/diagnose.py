@@ -21,7 +21,6 @@ from .logscan import LogScanner
 from .loss_watch import is_of_sweep
 from .particulars import LAST_LINE, words_of_end, words_of_line
 
-TAIL_BYTES = 256 * 1024
 MOST_CHARS = 500
 PROVABLE = ("fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch")
 """The classes that an exception proves without other evidence."""

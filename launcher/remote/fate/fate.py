@@ -210,7 +210,9 @@ def is_known(kind: str) -> bool:
 
 def keeping_strays() -> Sequence[Fate]:
     """Return the kinds of runtime that may keep something which only they can find."""
-    return [fate_of("slurm")]
+    from .slurm_programs import cluster_name
+
+    return [fate_of("slurm")] if cluster_name() else []
 
 
 def _find(kind: str) -> Optional[Fate]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from typing import Any, Dict, NamedTuple, Optional
 
-from ..making import environment_build, environment_seal, image_build
+from ..making import environment_build, environment_seal, image_build, image_code
 from ..record.files import read_json, write_durably
 from ..record.locks import Lock
 from ..system import attending, process
@@ -87,7 +88,10 @@ class Packages(NamedTuple):
 
 
 def packages(session: Session, request: Packages, payload: bytes) -> Reply:
-    """Return what an image once reported of its packages (see torch_check.py); a payload replaces it."""
+    """Return what an image once reported of its packages (see torch_check.py); a payload replaces it.
+
+    `code` is where its Python compiles the agent to, see compiled_code.py; None where the disk takes nothing.
+    """
     image = IMAGE_ID.fullmatch(request.image)
     if image is None or len(payload) > MOST_PACKAGES:
         raise RequestError("bad-image", "image: %r is not the id of an image" % request.image)
@@ -95,7 +99,18 @@ def packages(session: Session, request: Packages, payload: bytes) -> Reply:
     if payload:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_durably(path, payload)
-    return Reply({"packages": read_json(path) or None})
+    return Reply({"packages": read_json(path) or None, "code": _code_of(image[1])})
+
+
+def _code_of(image: str) -> Optional[Dict[str, Any]]:
+    agent = os.path.abspath(sys.argv[0])
+    folder = image_code.folder_of(agent, image)
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        is_there = image_code.is_compiled(agent, folder)
+    except OSError:
+        return None
+    return {"agent": agent, "folder": folder, "uid": os.getuid(), "gid": os.getgid(), "there": is_there}
 
 
 # environments

@@ -13,6 +13,8 @@ from ..record.rundir import VERSION, Folder
 from ..record.safe_open import status_of
 from .progress import Progress
 
+TAIL_BYTES = 256 * 1024
+"""So much of the end of a log is read to judge how its command ended."""
 _FROM_A_WORKER = frozenset({"kind", "rank", "time"})
 _FROM_US = frozenset({"version", "attempt"})
 

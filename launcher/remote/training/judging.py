@@ -78,9 +78,12 @@ def suspect(outcome: Outcome, steps: Optional[int], since: int, log: Callable[[]
         return Suspicion(Failure("nan-divergence", outcome.lost_loss, why, since=since))
     if outcome.is_completed(steps):
         return Suspicion()
+    text = log()
+    if not text and not outcome.is_without_step:  # nothing was printed
+        return Suspicion()
     from ..diagnosis import good_exit  # with its tables it takes long to load
 
-    found = good_exit.read_good_exit(log())
+    found = good_exit.read_good_exit(text)
     if found.failure is not None:
         name, line, _, why, mend = found.failure
         return Suspicion(Failure(name, line, why, mend))

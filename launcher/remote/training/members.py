@@ -19,7 +19,6 @@ import sys
 import time
 from typing import Any, Collection, Dict, List, NamedTuple, Optional
 
-from ..diagnosis.diagnose import TAIL_BYTES
 from ..diagnosis.failures import BY_NAME
 from ..diagnosis.remedy import Failure
 from ..fate.slurm_jobs import MEMBERS
@@ -27,6 +26,7 @@ from ..record import strict_json
 from ..record.rundir import Folder, Run
 from ..record.safe_open import RunPath, UnreadableError, open_regular, read_tail
 from ..system import process
+from .account import TAIL_BYTES
 from .progress import NODE
 from .training_command import Command, End, FromNodes, Start
 

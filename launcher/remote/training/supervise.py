@@ -24,7 +24,7 @@ from ..record.rundir import TERMINAL, Folder, Run
 from ..record.safe_open import unlink
 from ..store import checkpoints, late_seals
 from ..system import oom
-from .account import Account
+from .account import TAIL_BYTES, Account
 from .attempt_record import Basis, compose
 from .command_watch import Running
 from .container_words import PYTHON, has_image, words_of
@@ -366,8 +366,6 @@ class Supervisor:
 
     def _look_behind(self, outcome: Outcome) -> Doubt | None:
         """Take an attempt with exit status 0 for failed if that is certain; return a doubt if it is not."""
-        from ..diagnosis.diagnose import TAIL_BYTES
-
         since, steps = self.progress.doubtful_from, self.plan.get("steps")
         failure, doubt = suspect(outcome, steps, since, lambda: self.account.log_tail(TAIL_BYTES))
         if failure is not None:
@@ -379,7 +377,6 @@ class Supervisor:
         from ..diagnosis import (
             cause,
         )  # the table of failures takes long to load, and most attempts do not need it
-        from ..diagnosis.diagnose import TAIL_BYTES
 
         now = oom.kills()
         kills = None if now is None or self.oom_kills is None else now - self.oom_kills

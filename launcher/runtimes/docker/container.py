@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import posixpath
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from launcher.errors import RefusedError
-from launcher.values.engine_access import RunLocation
+from launcher.values.engine_access import AgentCode, RunLocation
 from launcher.values.plan import Plan
 
 LABEL_RUN = "launcher.run"
@@ -15,7 +16,9 @@ LABEL_ROOT = "launcher.root"
 LABEL_PLAN = "launcher.plan"
 LABEL_ATTEMPT = "launcher.attempt"
 LABEL_CHECK = "launcher.check"
-"""The label of a container in which an image is asked for its packages: the root that asks. No image has it."""
+"""The label of a container in which an image is checked, or compiles the agent: the root that asks. No image has it."""
+CODE = "LAUNCH_CODE"
+"""The variable that names the folder of what an image has compiled, as in remote/compiled_code.py."""
 STOP_SLACK_S = 15
 """How much longer than the job's grace the engine waits before it kills, so that the agent can record the end."""
 SHM_SHARE = 0.5
@@ -33,6 +36,14 @@ class Container(NamedTuple):
     exit_code: int | None
 
 
+class Seen(NamedTuple):
+    """What a container in which an image is asked something has of the host: its user, its variables, its mounts."""
+
+    user: str = ""
+    variables: tuple[str, ...] = ()
+    mounts: tuple[Mapping[str, Any], ...] = ()
+
+
 class EngineFacts(NamedTuple):
     """What an engine reports about itself, as far as containers depend on it."""
 
@@ -48,7 +59,7 @@ def name_of(run: str) -> str:
     return f"launch-{run}"
 
 
-def user_of(place: RunLocation, engine: EngineFacts) -> str:
+def user_of(place: RunLocation | AgentCode, engine: EngineFacts) -> str:
     """Return the user of a container, so that what it writes belongs to the user who launched it.
 
     A rootless engine maps 0 to that user.
@@ -57,9 +68,15 @@ def user_of(place: RunLocation, engine: EngineFacts) -> str:
 
 
 def container(
-    plan: Plan, run: str, attempt: int, place: RunLocation, engine: EngineFacts, gpus: Sequence[str]
+    plan: Plan,
+    run: str,
+    attempt: int,
+    place: RunLocation,
+    engine: EngineFacts,
+    gpus: Sequence[str],
+    code: str | None = None,
 ) -> dict[str, Any]:
-    """Return the configuration of a run's container.
+    """Return the configuration of a run's container; `code` is the folder of what its image has compiled.
 
     Every folder has the same path inside as outside, so that the record is valid in both. HOME lies in the run's folder.
     Secrets are not passed here: the agent inside reads them from the run.
@@ -67,20 +84,16 @@ def container(
     """
     if plan.image is None:
         raise ValueError(f"the plan of run {run} has no image")
-    mounts = [
-        {"Type": "bind", "Source": path, "Target": path, "ReadOnly": is_read_only}
-        for paths, is_read_only in ((place.written, False), (place.read, True))
-        for path in dict.fromkeys(paths)
-    ]
     variables = {
         "HOME": place.home,
         "USER": place.user,
         "LOGNAME": place.user,
         "XDG_CACHE_HOME": f"{place.home}/.cache",
         "LAUNCH_HOST_ID": place.host_id,
+        **({CODE: code} if code is not None else {}),
     }
     host: dict[str, Any] = {
-        "Mounts": mounts,
+        "Mounts": _mounts(place.written, place.read),
         "RestartPolicy": {"Name": "on-failure", "MaximumRetryCount": 0},
         "Init": engine.has_init,
         "CapDrop": ["ALL"],
@@ -109,6 +122,20 @@ def container(
         "StopTimeout": stop_timeout_s(plan.stop_grace_s),
         "HostConfig": host,
     }
+
+
+def compiling(code: AgentCode, engine: EngineFacts) -> Seen:
+    """Return what a container sees in which an image compiles the agent: the agent, and the folder for its code."""
+    mounts = _mounts([code.folder], [posixpath.dirname(code.agent)])
+    return Seen(user_of(code, engine), (f"{CODE}={code.folder}",), tuple(mounts))
+
+
+def _mounts(written: Sequence[str], read: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {"Type": "bind", "Source": path, "Target": path, "ReadOnly": is_read_only}
+        for paths, is_read_only in ((written, False), (read, True))
+        for path in dict.fromkeys(paths)
+    ]
 
 
 def stop_timeout_s(grace_s: float) -> int:

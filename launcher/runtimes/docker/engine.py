@@ -25,7 +25,14 @@ from pydantic import Field
 from launcher.errors import EngineError, RefusedStreamError
 from launcher.hosts import Desk
 from launcher.hosts.channel import Socket
-from launcher.runtimes.docker.container import LABEL_ROOT, LABEL_RUN, Container, EngineFacts, name_of
+from launcher.runtimes.docker.container import (
+    LABEL_ROOT,
+    LABEL_RUN,
+    Container,
+    EngineFacts,
+    Seen,
+    name_of,
+)
 from launcher.values.base import Record
 from launcher.values.engine_access import EngineWay
 from launcher.values.text import printable
@@ -39,6 +46,7 @@ OLDEST_API = (1, 40)
 MOST_LOG_BYTES = 64 * 1024
 MOST_HEAD_BYTES = 16 * 1024
 STDOUT = 1
+NOTHING = Seen()
 USUAL = (None, "/var/run/docker.sock", "/run/docker.sock")
 """Where a docker program looks by itself."""
 
@@ -233,10 +241,11 @@ class DockerEngine:
         except _NotFoundError:
             return None
 
-    def ask(self, image: str, words: Sequence[str], labels: Mapping[str, str]) -> str:
-        """Run a program in a container of its own, without network, mounts or cards, which goes with it; return its output.
+    def ask(self, image: str, words: Sequence[str], labels: Mapping[str, str], seen: Seen = NOTHING) -> str:
+        """Run a program in a container of its own, without network or cards, which goes with it; return its output.
 
-        By its `labels` it is known if this client dies before it begins. Raises EngineError.
+        Of the host it has only what is `seen`. By its `labels` it is known if this client dies before it begins.
+        Raises EngineError.
         """
         config = {
             "Image": image,
@@ -244,10 +253,12 @@ class DockerEngine:
             "Entrypoint": list(words),
             "Cmd": [],
             "WorkingDir": "/",
+            "User": seen.user,
             # An engine whose default runtime is NVIDIA's would hand on its cards, and refuse for an old driver.
-            "Env": ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_DISABLE_REQUIRE=1"],
+            "Env": ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_DISABLE_REQUIRE=1", *seen.variables],
             "NetworkDisabled": True,
             "HostConfig": {
+                "Mounts": [*seen.mounts],
                 "NetworkMode": "none",
                 "CapDrop": ["ALL"],
                 "SecurityOpt": ["no-new-privileges"],

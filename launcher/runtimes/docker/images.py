@@ -10,7 +10,7 @@ import tarfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
@@ -22,7 +22,7 @@ from launcher.planning.recipe import buildkit, classic
 from launcher.planning.wheel_choice import unfit, verifiable_torch
 from launcher.runtimes.docker import build_remains
 from launcher.runtimes.docker.build_remains import LABEL_NAME, LABEL_STEP
-from launcher.runtimes.docker.container import LABEL_CHECK, LABEL_ROOT
+from launcher.runtimes.docker.container import LABEL_CHECK, LABEL_ROOT, compiling
 from launcher.runtimes.making import Lines, alone, encoded
 from launcher.runtimes.runtime import Say, Supply
 from launcher.values.image import BuildOptions, Image
@@ -45,8 +45,15 @@ _DOWNLOAD = re.compile(r"(?:#\d+ [\d.]+ +)?Downloading (?:\S*/)?(\S+ \([\d.]+ \w
 """What pip says in a step of either builder: the file and its size."""
 
 
-def provide(desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions, say: Say) -> str:
-    """Make sure that the engine has the plan's image; return where it came from.
+class Provided(NamedTuple):
+    """Where an image came from, in words, and the folder of what it has compiled of the agent, if there is one."""
+
+    words: str
+    code: str | None
+
+
+def provide(desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions, say: Say) -> Provided:
+    """Make sure that the engine has the plan's image, and has compiled the agent.
 
     One launch at a time makes an image; the others wait. The agent holds the lock, which is released when its client
     leaves. Raises EngineError.
@@ -55,12 +62,12 @@ def provide(desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions, s
     if image is None:
         raise ValueError("the plan has no image")
     if (image_id := engine.image_id(image.name)) is not None:
-        _check_packages(desk, engine, plan, build, image_id, say)
-        return f"{image.name}, there"
+        code = _check(desk, engine, plan, build, image_id, say)
+        return Provided(f"{image.name}, there", code)
     with alone(desk, build_remains.lock_of(image.name), image.name, say) as held:
         if (image_id := engine.image_id(image.name)) is not None:
-            _check_packages(desk, engine, plan, build, image_id, say)
-            return f"{image.name}, made by another launch"
+            code = _check(desk, engine, plan, build, image_id, say)
+            return Provided(f"{image.name}, made by another launch", code)
         began = time.monotonic()
         if image.dockerfile is None:
             _pull(engine, image, say)
@@ -71,12 +78,38 @@ def provide(desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions, s
         image_id = engine.image_id(image.name)
         if image_id is None:
             raise EngineError(engine.host, f"{engine.host}: {image.name} was {made}, and is gone")
-        _check_packages(desk, engine, plan, build, image_id, say)
-        return f"{image.name}, {made}"
+        code = _check(desk, engine, plan, build, image_id, say)
+        return Provided(f"{image.name}, {made}", code)
+
+
+def _check(
+    desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions, image_id: str, say: Say
+) -> str | None:
+    """Make sure that an image is sound, and has compiled the agent; return the folder with that.
+
+    Raises RefusedError, EngineError.
+    """
+    known = desk.making.known_of(image_id)
+    _check_packages(desk, engine, plan, build, image_id, known.packages, say)
+    if known.code is None:
+        return None
+    if not known.code.there:
+        say(f"{plan.image.name if plan.image else image_id}: compiling the agent")
+        words = ["python3", "-I", known.code.agent, "compile"]
+        labels = {LABEL_CHECK: desk.upkeep.root_label()}
+        with contextlib.suppress(EngineError):  # each start compiles it then
+            engine.ask(image_id, words, labels, compiling(known.code, engine.facts()))
+    return known.code.folder
 
 
 def _check_packages(
-    desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions, image_id: str, say: Say
+    desk: Desk,
+    engine: DockerEngine,
+    plan: Plan,
+    build: BuildOptions,
+    image_id: str,
+    packages: Packages | None,
+    say: Say,
 ) -> None:
     """Make sure that an image's packages run on the card and fit together. The image is asked once; its answer is recorded.
 
@@ -84,7 +117,6 @@ def _check_packages(
     """
     image = plan.image
     assert image is not None  # noqa: S101 - it was made or found just now
-    packages = desk.making.packages_of(image_id)
     if packages is None:
         say(f"{image.name}: is it sound?")
         packages = _packages_in(engine, image, desk.upkeep.root_label())

@@ -34,7 +34,7 @@ from launcher.values.answers import ResumedRun
 from launcher.values.engine_access import EngineWay, RunLocation
 from launcher.values.facts import Facts
 from launcher.values.host import Host
-from launcher.values.image import Image
+from launcher.values.image import BuildOptions, Image
 from launcher.values.plan import Plan
 from launcher.values.record import RuntimeRecord
 
@@ -88,6 +88,11 @@ class Docker(Runtime):
         return self.engine.facts()
 
     @functools.cached_property
+    def _code(self) -> dict[str, str | None]:
+        """The folders of what images have compiled of the agent, by their names."""
+        return {}
+
+    @functools.cached_property
     def _prepared(self) -> dict[str, tuple[Plan, RunLocation, tuple[str, ...]]]:
         return {}
 
@@ -131,7 +136,13 @@ class Docker(Runtime):
 
     def provide(self, plan: Plan, say: Say) -> str:
         """Make sure that the engine has the plan's image: it is there, or is pulled, or is built on the host."""
-        return images.provide(self.desk, self.engine, plan, self.build, say)
+        return self._provide(plan, self.build, say)
+
+    def _provide(self, plan: Plan, build: BuildOptions, say: Say) -> str:
+        provided = images.provide(self.desk, self.engine, plan, build, say)
+        if plan.image is not None:
+            self._code[plan.image.name] = provided.code
+        return provided.words
 
     def start(self, run: str) -> str | None:
         """Create the run's container and start it; return when the agent inside has begun the first attempt.
@@ -157,7 +168,7 @@ class Docker(Runtime):
             container = None
         if container is None:
             plan = needs.plan()
-            images.provide(self.desk, self.engine, plan, needs.build(), needs.say)
+            self._provide(plan, needs.build(), needs.say)
             container = self._create(run, plan, needs.attempt, place, resumed.gpus)
         self._begin(run, place, container)
         return resumed
@@ -255,7 +266,8 @@ class Docker(Runtime):
     def _create(
         self, run: str, plan: Plan, attempt: int, place: RunLocation, gpus: Sequence[str]
     ) -> Container:
-        config = configuration(plan, run, attempt, place, self._engine_facts, gpus)
+        code = self._code.get(plan.image.name) if plan.image is not None else None
+        config = configuration(plan, run, attempt, place, self._engine_facts, gpus, code)
         return self.engine.create(name_of(run), config)
 
     def _begin(self, run: str, place: RunLocation, container: Container) -> None:
