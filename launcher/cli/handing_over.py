@@ -40,7 +40,9 @@ def hand_over() -> None:
     try:
         stream = _offer(path)
         runner = _Runner(stream)
-    except OSError:
+    except OSError as error:
+        if isinstance(error, TimeoutError):
+            _drop(path)
         return
     runner.run()
 
@@ -89,6 +91,14 @@ def _request() -> bytes:
 
 def _sized(data: bytes) -> bytes:
     return len(data).to_bytes(_SIZE, "big") + data
+
+
+def _drop(path: str) -> None:
+    """Take away the socket of a process that does not answer, which then ends."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass  # another command has
 
 
 class _Runner:

@@ -4,7 +4,7 @@
 
 start      `launch --help` and `profile list` beside importing typer and rich alone
 launch     a job that only exits, here and on an SSH host on loopback, beside `ssh HOST true`, and its stages
-held       commands through a connection that is held, beside `true` through a live master of ssh, and a launch beside `ssh HOST true`
+held       commands through a connection that is held, with a process that stands by, beside `true` through a live master of ssh, and a launch beside `ssh HOST true`
 unchanged  the ship of 10,000 unchanged files beside an `rsync -a` that finds nothing to do
 bulk       the ship of a new file of 1 GB beside `tar | ssh`
 far        the first ship of 500 small files at a round trip of 40 ms, beside `tar | ssh`
@@ -148,10 +148,13 @@ def wish_s(client: Client, host: SshHost) -> float:
     run = client.detached("--host", "A", "--", "sleep", "600")
     wish = host.root / "runs" / run / "control" / "wish"
     began = time.perf_counter()
-    stop = client.start("stop", "--now", "--yes", run)
+    words = [*LAUNCH, "stop", "--now", "--yes", run]
+    stop = subprocess.Popen(
+        words, cwd=client.project, env=client.env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     until(lambda: "cancel" in wish.read_text(), "the wish on the disk", every=0.001)
     took_s = time.perf_counter() - began
-    stop.communicate()
+    stop.wait()
     return took_s
 
 
@@ -190,11 +193,11 @@ def held(client: Client, host: SshHost) -> Iterator[Figure]:
 
 
 def _hold(client: Client, host: str) -> None:
-    """Have the connection to a host held."""
-    client.ok("--host", host, "--", "true")
-    until(
-        lambda: json.loads(client.ok("hosts", "--json"))["connections"], "a connection that is held", every=1
-    )
+    """Have the connection to a host held, and a process stand by for this session, as after a person's first two commands."""
+    for kind in ("connections", "standbys"):
+        seconds([*LAUNCH, "--host", host, "--", "true"], cwd=client.project, env=client.env)
+        until(lambda kind=kind: json.loads(client.ok("hosts", "--json"))[kind], kind, every=1)
+    seconds([*LAUNCH, "ps", "--host", host], cwd=client.project, env=client.env)
 
 
 def container(client: Client, _host: SshHost) -> Iterator[Figure]:
