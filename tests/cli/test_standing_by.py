@@ -145,11 +145,11 @@ def test_it_loads_nothing_that_the_process_that_stands_by_has_loaded(terminal):
 
 def test_a_signal_does_what_it_does_to_a_command_by_itself(terminal):
     """Ctrl-C leaves a run that is followed, and says how to come back; the run goes on."""
-    run = "--host", "A", "--detach", "--", "sh", "-c", "echo begun; sleep 600"
+    run = "--host", "A", "--detach", "--", "sh", "-c", "while :; do echo goes on; sleep 1; done"
     assert terminal.run(*run)[0] == 0
     for number, code in ((signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 143)):
         command = terminal.start("attach", "last", before="env --default-signal")
-        until(lambda command=command: "begun" in command.out, "the run's output")
+        until(lambda command=command: "goes on" in command.out, "the run's output")
         fork = terminal.fork()
         command.signal(number)
         ended, _, err = command.end()
