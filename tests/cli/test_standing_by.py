@@ -274,7 +274,7 @@ def test_hosts_shows_and_ends_it(terminal):
     assert "the process that stood by for the next command has ended" in terminal.client.ok(
         "hosts", "--close"
     )
-    assert is_gone(pid)
+    until(lambda: is_gone(pid), "its end")
     assert terminal.standbys() == []
 
 
