@@ -1,11 +1,16 @@
 """The command line: one file per verb, with its arguments and its output."""
 
+import sys
+
 
 def main() -> None:
     """Run the command line: in a process that stands by for it, or in this one."""
-    from launcher.cli import handing_over
+    try:
+        from launcher.cli import handing_over
 
-    handing_over.hand_over()
+        handing_over.hand_over()
+    except KeyboardInterrupt:  # nothing has begun
+        sys.exit(130)
     from launcher.cli import command_process
 
     command_process.main()

@@ -31,7 +31,7 @@ _exit_codes: list[int] = []
 
 def main(leave: Callable[[int], object] = os._exit) -> None:
     """Run the command line; Ctrl-C ends it without a traceback at any moment. At the end, `leave` gets its exit code."""
-    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a background job ignores it
+    is_heard = signal.getsignal(signal.SIGINT) != signal.SIG_IGN  # a background job ignores it
     if is_heard:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     completes = "_LAUNCH_COMPLETE" in os.environ

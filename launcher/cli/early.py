@@ -37,6 +37,21 @@ def begin(words: Sequence[str]) -> None:
         ahead.begin(destination)
 
 
+def named_host(words: Sequence[str], folder: str) -> str | None:
+    """Return the host that a command's words name, or that a project's folder has for launches; None for none, and for this machine.
+
+    Raises OSError or ValueError for a file that cannot be read.
+    """
+    own = list(words[: words.index("--")]) if "--" in words else list(words)
+    names = list(_hosts(own))
+    project = Path(folder) / PROJECT_FILE
+    if not names and (not own or own[0].startswith("-") or own[0] == "run") and project.is_file():
+        import tomllib
+
+        names = [str(tomllib.loads(project.read_text()).get("host", "local"))]
+    return names[0] if names and names != ["local"] else None
+
+
 def _hosts(words: Sequence[str]) -> Iterator[str]:
     """Yield the hosts that the words name."""
     for number, word in enumerate(words):

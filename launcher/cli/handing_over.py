@@ -1,7 +1,7 @@
 """Hand a command over to a process that stands by for it and has loaded already what commands need (`standing_by.py`).
 
-That process gets the words, the variables, the working directory, and standard input, output and error. It says yes or no; after a
-yes and our "go", signals are passed on to it, and this process ends as it does. Without a yes, the command runs here.
+That process gets the words and the variables, and says yes or no. After a yes it gets "go", with the working directory and standard
+input, output and error; from then on signals are passed on to it, and this process ends as it does. Without a yes, the command runs here.
 
 Each command loads this first, so it uses only what Python has loaded by itself: `signal` and `socket` take 8 ms.
 """
@@ -19,7 +19,7 @@ from launcher import user_sockets
 
 COMMAND = b'{"command": true}'
 """What is said first, as `held_socket.say` would."""
-GO = b"go\n"
+GO = b"g"
 VERBS = frozenset({"attach", "logs", "ps", "run", "stop"})
 """Those of which a few in a row are usual, and which need no key of the terminal."""
 DESCRIPTORS = 4
@@ -27,7 +27,8 @@ DESCRIPTORS = 4
 YES_S = 0.5
 """How long it may take to say yes or no. One that is stopped does not."""
 _SIZE = 4
-_FORWARDED = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGTSTP)
+_ENDING = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
+_FORWARDED = (*_ENDING, _signal.SIGTSTP)
 
 
 def hand_over() -> None:
@@ -38,27 +39,34 @@ def hand_over() -> None:
     if not os.path.exists(path):
         return
     try:
-        stream = _offer(path)
-        runner = _Runner(stream)
+        runner = _Runner(_offer(path))
     except OSError as error:
-        if isinstance(error, TimeoutError):
+        if isinstance(error, (TimeoutError, ConnectionRefusedError)):
             _drop(path)
         return
     runner.run()
+
+
+def die(number: int) -> None:
+    """End this process by a signal."""
+    _signal.signal(number, _signal.SIG_DFL)
+    _signal.raise_signal(number)
 
 
 def _is_usual(words: list[str]) -> bool:
     """Whether the words are of a verb that is handed over. One that names a descriptor of this process is not, nor a completion."""
     verb = words[0] if words and not words[0].startswith("-") else "run"
     names = any("/dev/fd/" in word or "/proc/self/" in word for word in words)
-    return verb in VERBS and not names and "_LAUNCH_COMPLETE" not in os.environ and _is_in_front()
+    return verb in VERBS and not names and "_LAUNCH_COMPLETE" not in os.environ and _has_usual_files()
 
 
-def _is_in_front() -> bool:
-    """Whether this process may read from its terminal; a job in the background would be stopped, and another process is not."""
+def _has_usual_files() -> bool:
+    """Whether input, output and error are open, and we may read from our terminal: a job in the background would be stopped for that."""
     try:
+        for number in range(3):
+            os.fstat(number)
         return not os.isatty(0) or os.tcgetpgrp(0) == os.getpgrp()
-    except OSError:  # it is not our terminal
+    except OSError:  # one is closed, or of another terminal than ours
         return False
 
 
@@ -69,28 +77,12 @@ def _offer(path: str) -> _socket.socket:
     stream.settimeout(YES_S)
     stream.connect(path)
     user_sockets.check_peer(stream)
-    stream.sendall(_sized(COMMAND))
-    folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
-    rights = b"".join(number.to_bytes(_SIZE, sys.byteorder) for number in (0, 1, 2, folder))
-    data = _request()
-    try:
-        sent = stream.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
-    finally:
-        os.close(folder)
-    stream.sendall(data[sent:])
-    return stream
-
-
-def _request() -> bytes:
-    """Return what is said of a command: its size, then the parts, each ended by a zero byte: Python, launcher, how many words, these, the variables."""
     words = [os.fsencode(word) for word in sys.argv[1:]]
     variables = [name + b"=" + value for name, value in os.environb.items()]
     of_us = [os.fsencode(sys.prefix), os.fsencode(launcher.__file__), b"%d" % len(words)]
-    return _sized(b"\0".join([*of_us, *words, *variables, b""]))
-
-
-def _sized(data: bytes) -> bytes:
-    return len(data).to_bytes(_SIZE, "big") + data
+    for data in (COMMAND, b"\0".join([*of_us, *words, *variables, b""])):  # each part ends with a zero byte
+        stream.sendall(len(data).to_bytes(_SIZE, "big") + data)
+    return stream
 
 
 def _drop(path: str) -> None:
@@ -121,8 +113,10 @@ class _Runner:
                 _signal.signal(number, self._forward)
         self._stream.settimeout(None)
         try:
-            self._stream.sendall(GO)
+            self._go()
         except OSError:
+            if self._last in _ENDING:
+                die(self._last)
             for number, way in before.items():
                 _signal.signal(number, way)
             return
@@ -133,6 +127,15 @@ class _Runner:
         if said.isdigit():
             os._exit(int(said))
         self._die()
+
+    def _go(self) -> None:
+        """Let it begin, with our open files. Raises OSError."""
+        folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+        rights = b"".join(number.to_bytes(_SIZE, sys.byteorder) for number in (0, 1, 2, folder))
+        try:
+            self._stream.sendmsg([GO], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
+        finally:
+            os.close(folder)
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
         self._last = number
@@ -148,9 +151,8 @@ class _Runner:
 
     def _die(self) -> None:
         """End as a process does that ended without an exit code: by the signal that it got last, or as one that broke."""
-        if self._last in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
-            _signal.signal(self._last, _signal.SIG_DFL)
-            _signal.raise_signal(self._last)
+        if self._last in _ENDING:
+            die(self._last)
         os.write(2, b"the process that ran this command has broken off\n  what it has done   launch ps\n")
         os._exit(1)
 

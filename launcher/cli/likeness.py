@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 
 _STATUS = re.compile(
     "^(?:Umask|Uid|Gid|Groups|Cap.*|NoNewPrivs|Seccomp.*|SigBlk|Cpus_allowed|Mems_allowed):.*$", re.MULTILINE
 )
 _CORE = re.compile("^Max core file size .*$", re.MULTILINE)
-"""A limit that each of our processes sets for itself."""
+"""A limit whose lower value each of our processes sets for itself."""
 _SPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
 _FILES = ("cgroup", "attr/current", "oom_score_adj")
 _LINKS = ("exe", *(f"ns/{name}" for name in _SPACES))
@@ -22,6 +23,7 @@ def traits(pid: int) -> dict[str, object]:
     found: dict[str, object] = {
         "status": _STATUS.findall(_text(f"{base}/status")),
         "limits": _CORE.sub("", _text(f"{base}/limits")),
+        "core": resource.prlimit(pid, resource.RLIMIT_CORE)[1],
         "priority": (os.getpriority(os.PRIO_PROCESS, pid), os.sched_getscheduler(pid)),
     }
     root = os.stat(f"{base}/root")

@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import select
+import signal
 import socket
 import sys
 import time
@@ -50,6 +51,7 @@ class _Standby:
         """Load what is ordered, and listen. Raises OSError if another process listens there, or none may any more."""
         self._order = order
         self._began = time.monotonic()
+        self._files: dict[str, tuple[int, int]] = {}
         self._load(order.modules)
         for verb in handing_over.VERBS:
             app.command_of(app.app_for([verb]))
@@ -57,7 +59,8 @@ class _Standby:
         gc.freeze()  # a collection in a fork would copy all of it
         self._listener = background.Listener(Path(user_sockets.standby(order.session)), mark)
         self._learned, self._learns = os.pipe()
-        self._forks: set[int] = set()
+        self._forks: dict[int, int] = {}
+        """The forks, each with a descriptor of the process in which its command was typed."""
         self._idle_since = time.monotonic()
         self._asker: socket.socket | None = None
         """Who has asked for our end: it hears of it when this closes."""
@@ -66,7 +69,7 @@ class _Standby:
         """Serve until the time is up, then wait for the forks. Return in a fork, with the command that it is to run."""
         while self._left_s() > 0 and self._asker is None and self._listener.is_ours() and self._has_session():
             ready = select.select([self._listener.socket.fileno(), self._learned], [], [], LOOK_S)[0]
-            self._reap(os.WNOHANG)
+            self._reap()
             if self._learned in ready:
                 self._load(os.read(self._learned, PIPE).decode().split())
             if self._listener.socket.fileno() in ready:
@@ -76,7 +79,9 @@ class _Standby:
                     if (command := self._attend()) is not None:
                         return command
         self._listener.close()
-        self._reap(0)
+        while self._forks:
+            self._reap()
+            time.sleep(LOOK_S / 10)
         return None
 
     def _left_s(self) -> float:
@@ -92,7 +97,7 @@ class _Standby:
         """Answer one client; return only in a fork with something. Raises OSError."""
         stream, _ = self._listener.socket.accept()
         stream.settimeout(SAID_S)
-        user_sockets.check_peer(stream)
+        client = user_sockets.check_peer(stream)
         question = held_socket.hear(stream)
         if "ask" in question:
             users = len(self._forks)
@@ -100,9 +105,10 @@ class _Standby:
             if question["ask"] == "close":
                 self._asker = stream
             return None
+        process = os.pidfd_open(client)
         fork = os.fork()
         if fork:
-            self._forks.add(fork)
+            self._forks[fork] = process
             return None
         try:
             self._listener.socket.close()
@@ -111,30 +117,36 @@ class _Standby:
         except (OSError, ValueError):
             os._exit(0)
 
-    def _reap(self, options: int) -> None:
-        """Note which forks have ended; with no options, wait for all."""
-        while self._forks:
-            pid, _ = os.waitpid(-1, options)
-            if not pid:
-                return
-            self._forks.discard(pid)
+    def _reap(self) -> None:
+        """Note which forks have ended. One that is stopped cannot see that its command was killed, so it is killed too."""
+        while self._forks and (pid := os.waitpid(-1, os.WNOHANG)[0]):
+            os.close(self._forks.pop(pid))
             self._idle_since = time.monotonic()
+        left = select.select(self._forks.values(), [], [], 0)[0] if self._forks else []
+        for fork, process in self._forks.items():
+            if process in left and _is_stopped(fork):
+                os.kill(fork, signal.SIGKILL)  # our own child, which nobody else has waited for
 
     def _load(self, names: list[str]) -> None:
         """Load modules, and note the files of launcher as they are."""
         for name in names:
             with contextlib.suppress(ImportError):  # of a program that runs us, such as `__main__`
                 importlib.import_module(name)
+        paths = [getattr(module, "__file__", None) or "" for module in [*sys.modules.values()]]
+        known = [path for path in paths if path.startswith(_PACKAGE)]
+        known += [path for path in sys.path if os.path.isdir(path)]
         self._files = {
-            path: _stamp(path)
-            for module in [*sys.modules.values()]
-            if (path := getattr(module, "__file__", None) or "").startswith(_PACKAGE)
-        }
-        self._files |= {path: _stamp(path) for path in sys.path if os.path.isdir(path)}
+            path: _stamp(path) for path in known
+        } | self._files  # as they were when they were loaded
 
     def _is_current(self) -> bool:
         """Whether nothing was installed since, neither of launcher nor of what it loads."""
         return all(_stamp(path) == stamp for path, stamp in self._files.items())
+
+
+def _is_stopped(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] in ("T", "t")
 
 
 def _stamp(path: str) -> tuple[int, int]:

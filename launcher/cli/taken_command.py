@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import array
+import atexit
 import contextlib
 import io
 import os
 import re
+import resource
 import signal
 import socket
 import sys
@@ -15,8 +17,9 @@ from typing import NamedTuple, NoReturn
 
 import launcher
 from launcher import user_sockets
-from launcher.cli import handing_over
+from launcher.cli import early, handing_over
 from launcher.cli.likeness import traits
+from launcher.hosts import held
 
 SAID_S = 0.5
 """How long a client may take to say what it wants."""
@@ -26,9 +29,12 @@ PIPE = 4096
 """Bytes that a pipe takes in one piece, whoever else writes to it."""
 _SIZE = 4
 _SETTLED = re.compile(
-    rb"(?:HOME|TZ|LANG|LANGUAGE|LC_.*|PYTHON.*|TYPER_.*|PYDANTIC_.*|INVOKE_.*)=.*", re.DOTALL
+    rb"(?:HOME|TZ|LANG|LANGUAGE|LC_.*|LD_.*|GLIBC_TUNABLES|MALLOC_.*|PYTHON.*|TYPER_.*|PYDANTIC_.*|INVOKE_.*)=.*",
+    re.DOTALL,
 )
 """The variables that count while Python starts and modules load: in a fork it is too late for others."""
+_UNWRITTEN = 120
+"""Python's exit code if it cannot write at its end what is left to write."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGQUIT)
 """What a shell, or `nohup`, may have a command ignore."""
 
@@ -38,6 +44,7 @@ class TakenCommand:
 
     def __init__(self, stream: socket.socket, learned: int) -> None:
         """Take it, and make this process like its own. Raises OSError or ValueError if it cannot be taken, and then it has not begun."""
+        os.setpgid(0, 0)  # so that Ctrl-Z can stop it: its parent is of another group
         self._stream = stream
         self._learned = learned
         stream.settimeout(SAID_S)
@@ -45,19 +52,19 @@ class TakenCommand:
         said = _receive(stream)
         if not _fits(said, pid):
             stream.sendall(b"no\n")
-            raise ValueError("the command was typed in a process that is not like ours")
+            raise ValueError("the command has to run where it was typed")
         stream.sendall(b"%d\n" % os.getpid())
-        if stream.recv(16) != handing_over.GO:
-            raise ConnectionResetError("the command runs where it was typed")
+        descriptors = _take_files(stream)
         stream.settimeout(None)
         self._known = frozenset(sys.modules)
-        _become(said, pid)
+        _become(said, descriptors, pid)
         threading.Thread(target=self._end_with_client, daemon=True).start()
+        atexit.register(self._leave_unusually)
 
     def leave(self, code: int) -> NoReturn:
         """Say the exit code and which modules this command had to load, and end."""
         with contextlib.suppress(OSError):
-            self._stream.sendall(b"%d\n" % code)
+            self._stream.sendall(b"%d\n" % (code & 0xFF))
         names = b""
         for name in sorted(sys.modules.keys() - self._known):
             more = f"{name}\n".encode()
@@ -65,6 +72,10 @@ class TakenCommand:
         with contextlib.suppress(OSError):
             os.write(self._learned, names)
         os._exit(code)
+
+    def _leave_unusually(self) -> None:
+        """Leave with Python's exit code after an error that nobody caught, or if not all could be written."""
+        self.leave(1 if hasattr(sys, "last_type") else _UNWRITTEN)
 
     def _end_with_client(self) -> None:
         """End at once when the process has gone in which the command was typed: it was killed."""
@@ -74,35 +85,46 @@ class TakenCommand:
 
 
 class _Said(NamedTuple):
-    """What came of a command: which Python and launcher it was typed for, its words, its variables as `NAME=value`, its open files."""
+    """What was said of a command: which Python and launcher it was typed for, its words, and its variables as `NAME=value`."""
 
     python: bytes
     package: bytes
-    words: list[bytes]
+    words: list[str]
     variables: list[bytes]
-    descriptors: list[int]
 
 
 def _receive(stream: socket.socket) -> _Said:
     """Read what was said of a command. Raises OSError or ValueError."""
+    size = int.from_bytes(_exactly(stream, _SIZE), "big")
+    if size > MOST_SAID:
+        raise ValueError("a command is too long")
+    python, package, count, *parts = _exactly(stream, size).split(b"\0")[:-1]
+    words = [os.fsdecode(word) for word in parts[: int(count)]]
+    return _Said(python, package, words, parts[int(count) :])
+
+
+def _exactly(stream: socket.socket, size: int) -> bytes:
+    pieces = []
+    while size:
+        piece = stream.recv(size)
+        if not piece:
+            raise ConnectionResetError("the command's process has gone")
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+def _take_files(stream: socket.socket) -> list[int]:
+    """Return the descriptors that come with the word to begin. Raises OSError if that does not come: then the command runs where it was typed."""
     item = array.array("i").itemsize
-    head, rights, _, _ = stream.recvmsg(_SIZE, socket.CMSG_SPACE(handing_over.DESCRIPTORS * item))
+    word, rights, _, _ = stream.recvmsg(1, socket.CMSG_SPACE(handing_over.DESCRIPTORS * item))
     numbers = array.array("i")
     for level, kind, data in rights:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             numbers.frombytes(data[: len(data) // item * item])
-    left = int.from_bytes(head, "big")
-    if len(numbers) != handing_over.DESCRIPTORS or len(head) != _SIZE or left > MOST_SAID:
-        raise ValueError("a command is malformed")
-    pieces = []
-    while left:
-        piece = stream.recv(left)
-        if not piece:
-            raise ConnectionResetError("the command's process has gone")
-        pieces.append(piece)
-        left -= len(piece)
-    python, package, count, *parts = b"".join(pieces).split(b"\0")[:-1]
-    return _Said(python, package, parts[: int(count)], parts[int(count) :], list(numbers))
+    if word != handing_over.GO or len(numbers) != handing_over.DESCRIPTORS:
+        raise ConnectionResetError("the command runs where it was typed")
+    return list(numbers)
 
 
 def _fits(said: _Said, pid: int) -> bool:
@@ -112,29 +134,41 @@ def _fits(said: _Said, pid: int) -> bool:
         (said.python, said.package) == (os.fsencode(sys.prefix), os.fsencode(launcher.__file__))
         and _settled(said.variables) == _settled(ours)
         and traits(pid) == traits(os.getpid())
+        and _reaches_held(said.words, pid)
     )
+
+
+def _reaches_held(words: list[str], pid: int) -> bool:
+    """Whether a host that the command names is held: to log in anew may need the terminal of the process in which it was typed."""
+    try:
+        named = early.named_host(words, f"/proc/{pid}/cwd")
+    except (OSError, ValueError, RecursionError):
+        return False
+    return named is None or named in {state.host for state in held.states()}
 
 
 def _settled(variables: list[bytes]) -> set[bytes]:
     return {one for one in variables if _SETTLED.fullmatch(one)}
 
 
-def _become(said: _Said, pid: int) -> None:
-    """Take over a command's words, variables, working directory, open files, and the signals that it ignores."""
-    os.setpgid(0, 0)  # so that it can be stopped: its parent is of another group
-    *files, folder = said.descriptors
+def _become(said: _Said, descriptors: list[int], pid: int) -> None:
+    """Take over a command's words, variables, working directory, open files, limit of core dumps, and the signals that it ignores.
+
+    Ctrl-C ends this process without a word until `command_process.main` hears it.
+    """
+    *files, folder = descriptors
     for number, descriptor in enumerate(files):
         os.dup2(descriptor, number)
         os.close(descriptor)
     os.fchdir(folder)
     os.close(folder)
-    sys.argv[1:] = [os.fsdecode(word) for word in said.words]
+    sys.argv[1:] = said.words
+    resource.setrlimit(resource.RLIMIT_CORE, resource.prlimit(pid, resource.RLIMIT_CORE))
     os.environb.clear()
     os.environb.update(_pair(one) for one in said.variables)
     ignored = _ignored(pid)
     for one in _SIGNALS:
-        usual = signal.default_int_handler if one == signal.SIGINT else signal.SIG_DFL
-        signal.signal(one, signal.SIG_IGN if one in ignored else usual)
+        signal.signal(one, signal.SIG_IGN if one in ignored else signal.SIG_DFL)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream = _opened(number, getattr(sys, f"__{name}__"))
         setattr(sys, name, stream)

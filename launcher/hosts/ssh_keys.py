@@ -9,6 +9,7 @@ import getpass
 import os
 import re
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -163,13 +164,11 @@ class Login:
             self.needs_person = True
             if path in _unlocked:
                 return _unlocked[path]
-            try:
-                os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-            except OSError as error:
+            if not _has_terminal():
                 raise AuthRefusedError(
                     self._host,
                     f"{self._who}: the key {path} has a passphrase, and there is no terminal to ask for it\n  {mend}",
-                ) from error
+                )
             for _ in range(ASKED_TIMES):
                 try:
                     # On its own line: a spinner may be drawn at the cursor.
@@ -180,6 +179,15 @@ class Login:
                     _unlocked[path] = _load(path, phrase)
                     return _unlocked[path]
             raise AuthRefusedError(self._host, f"{self._who}: that is not the passphrase of {path}\n  {mend}")
+
+
+def _has_terminal() -> bool:
+    """Whether `getpass` can ask somebody: at our terminal, or at the one that is standard input."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return sys.stdin is not None and sys.stdin.isatty()
+    return True
 
 
 def may_offer(hop: Hop, public: str) -> bool:

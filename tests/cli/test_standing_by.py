@@ -7,7 +7,10 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -243,7 +246,7 @@ def test_it_keeps_nothing_of_a_command(terminal):
     before = open_files(pid)
     assert terminal.run("ps", "--host", "A", before="env A_SECRET_OF_MINE=hunter2")[0] == 0
     assert b"hunter2" not in Path(f"/proc/{pid}/environ").read_bytes() + memory_of(pid)
-    assert open_files(pid) == before
+    until(lambda: open_files(pid) == before, "that its fork is forgotten")
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
     assert not [name for name in before if str(terminal.client.project) in name]
 
@@ -264,6 +267,90 @@ def test_it_ends_when_something_was_installed(terminal, packages):
     (packages / "new.py").write_text("")
     assert terminal.run("ps", "--host", "A")[0] == 0
     until(lambda: is_gone(pid), "its end")
+
+
+def test_hosts_ends_one_that_is_stopped(terminal):
+    """It is killed, for it does not answer."""
+    pid = terminal.standby()
+    os.kill(pid, signal.SIGSTOP)
+    assert "the process that stood by for the next command has ended" in terminal.client.ok(
+        "hosts", "--close"
+    )
+    assert is_gone(pid)
+
+
+def test_it_ends_when_something_was_installed_during_a_command(terminal, packages):
+    """Although it has loaded more after that command than before."""
+    pid = terminal.standby()
+    command = terminal.start("--host", "A", "--", "sh", "-c", "echo begun; sleep 600")
+    until(lambda: "begun" in command.out, "the run's begin")
+    (packages / "new.py").write_text("")
+    assert terminal.run("stop", "--now", "--yes", "last", before="setsid -w")[0] == 0
+    assert command.end()[0] == 1
+    assert terminal.run("ps", "--host", "A")[0] == 0
+    until(lambda: is_gone(pid), "its end")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_command_without_input_output_or_errors_runs_by_itself(terminal, closed):
+    """What it opens would get their numbers."""
+    assert terminal.run("--host", "A", "--", "true", after=closed)[0] == 0
+
+
+def test_a_command_that_is_killed_while_it_is_stopped_ends_its_fork(terminal):
+    """A process that is stopped cannot see that."""
+    command = terminal.start("ps", "--watch")
+    fork = terminal.fork()
+    os.kill(fork, signal.SIGSTOP)
+    command.signal(signal.SIGKILL)
+    until(lambda: is_gone(fork), "the end of the fork")
+
+
+def test_a_program_gets_the_limit_of_core_dumps_of_its_command(client, terminal):
+    """It is changed only for our own processes."""
+    ask = "sh", "-c", "ulimit -S -c"
+    limited = "sh -c 'ulimit -S -c 0; exec \"$@\"' sh"
+    for before in ("", limited):
+        by_itself = terminal.run("--", *ask, before=f"setsid -w {before}")
+        assert terminal.run("--", *ask, before=before)[:2] == by_itself[:2]
+
+
+def test_an_error_that_cannot_be_written_has_the_usual_exit_code(terminal):
+    """Python's, for what was left to write."""
+    words = "ps", "--host", "nowhere"
+    by_itself = terminal.run(*words, before="setsid -w", after="2>/dev/full")[0]
+    assert terminal.run(*words, after="2>/dev/full")[0] == by_itself
+
+
+def test_ctrl_c_before_it_has_begun_ends_the_command(client, tmp_path):
+    """The fork dies of it before it hears that it is to begin, and nothing begins here either."""
+    sockets = Path(tempfile.mkdtemp(prefix="launch-standby-"))
+    client.variables["XDG_RUNTIME_DIR"] = str(sockets)
+    folder = sockets / "launch"
+    folder.mkdir(mode=0o700)
+    session = Session(client, tmp_path)
+    fork = subprocess.Popen(["sleep", "60"])
+    with contextlib.ExitStack() as files:
+        listener = files.enter_context(socket.socket(socket.AF_UNIX))
+        umask = os.umask(0o177)
+        listener.bind(str(folder / f"standby-{session.shell.pid}"))
+        os.umask(umask)
+        listener.listen()
+        command = session.start("ps", before="env --default-signal")
+        stream, _ = listener.accept()
+        files.enter_context(stream)
+        os.kill(command.pid, signal.SIGSTOP)
+        stream.shutdown(socket.SHUT_RD)  # its word to begin fails
+        stream.sendall(b"%d\n" % fork.pid)
+        os.kill(command.pid, signal.SIGINT)
+        os.kill(command.pid, signal.SIGCONT)
+        code, out, err = command.end()
+    assert (code, out) == (130, "")
+    assert "Traceback" not in err
+    fork.kill()
+    fork.wait()
+    session.leave()
+    shutil.rmtree(sockets)
 
 
 def test_hosts_shows_and_ends_it(terminal):
@@ -293,7 +380,7 @@ def test_hosts_shows_and_ends_it(terminal):
 def test_what_is_handed_over(monkeypatch, words, is_usual):
     """Verbs that are usual, and never one that names what only its own process has."""
     monkeypatch.delenv("_LAUNCH_COMPLETE", raising=False)
-    monkeypatch.setattr(handing_over, "_is_in_front", lambda: True)
+    monkeypatch.setattr(handing_over, "_has_usual_files", lambda: True)
     assert handing_over._is_usual(words) is is_usual
 
 
