@@ -54,8 +54,8 @@ class TakenCommand:
             stream.sendall(b"no\n")
             raise ValueError("the command has to run where it was typed")
         stream.sendall(b"%d\n" % os.getpid())
+        stream.settimeout(None)  # its process begins at once, or ends
         descriptors = _take_files(stream)
-        stream.settimeout(None)
         self._known = frozenset(sys.modules)
         _become(said, descriptors, pid)
         threading.Thread(target=self._end_with_client, daemon=True).start()
