@@ -91,7 +91,7 @@ class _Standby:
 
     def _has_session(self) -> bool:
         """Whether the process lives that has begun our session: a terminal's shell, mostly."""
-        return os.path.exists(f"/proc/{self._order.session}")
+        return _state(self._order.session) not in ("", "Z")
 
     def _attend(self) -> TakenCommand | None:
         """Answer one client; return only in a fork with something. Raises OSError."""
@@ -124,7 +124,7 @@ class _Standby:
             self._idle_since = time.monotonic()
         left = select.select(self._forks.values(), [], [], 0)[0] if self._forks else []
         for fork, process in self._forks.items():
-            if process in left and _is_stopped(fork):
+            if process in left and _state(fork) in ("T", "t"):
                 os.kill(fork, signal.SIGKILL)  # our own child, which nobody else has waited for
 
     def _load(self, names: list[str]) -> None:
@@ -144,9 +144,13 @@ class _Standby:
         return all(_stamp(path) == stamp for path, stamp in self._files.items())
 
 
-def _is_stopped(pid: int) -> bool:
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] in ("T", "t")
+def _state(pid: int) -> str:
+    """Return the kernel's letter for a process's state; empty if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def _stamp(path: str) -> tuple[int, int]:
