@@ -58,7 +58,8 @@ def packages(client, tmp_path):
     """A folder in which Python looks for packages."""
     folder = tmp_path / "packages"
     folder.mkdir()
-    client.variables["PYTHONPATH"] = str(folder)
+    others = os.environ.get("PYTHONPATH")
+    client.variables["PYTHONPATH"] = os.pathsep.join([str(folder), *([others] if others else [])])
     return folder
 
 
