@@ -23,7 +23,7 @@ from launcher.cli import handing_over
 from launcher.cli.likeness import traits
 
 pytestmark = pytest.mark.testbed
-HELD_S = 30
+HELD_S = 300  # longer than any test waits
 
 
 class Terminal(Session):
