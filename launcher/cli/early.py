@@ -23,7 +23,7 @@ _HELD_S = 60
 
 def begin(words: Sequence[str]) -> None:
     """Begin to connect, unless a connection may be held already. Mistakes in the words or the files are reported later, by the command itself."""
-    own = list(words[: words.index("--")]) if "--" in words else list(words)
+    own = _own(words)
     verb = "run" if not own or own[0].startswith("-") else own[0]
     if verb not in _VERBS or any(word in _ONLY_TOLD for word in own):
         return
@@ -42,7 +42,7 @@ def named_host(words: Sequence[str], folder: str) -> str | None:
 
     Raises OSError or ValueError for a file that cannot be read.
     """
-    own = list(words[: words.index("--")]) if "--" in words else list(words)
+    own = _own(words)
     names = list(_hosts(own))
     project = Path(folder) / PROJECT_FILE
     if not names and (not own or own[0].startswith("-") or own[0] == "run") and project.is_file():
@@ -50,6 +50,11 @@ def named_host(words: Sequence[str], folder: str) -> str | None:
 
         names = [str(tomllib.loads(project.read_text()).get("host", "local"))]
     return names[0] if names and names != ["local"] else None
+
+
+def _own(words: Sequence[str]) -> list[str]:
+    """Return the words that are launch's, not those of the job's command."""
+    return list(words[: words.index("--")]) if "--" in words else list(words)
 
 
 def _hosts(words: Sequence[str]) -> Iterator[str]:

@@ -47,7 +47,7 @@ def hand_over() -> None:
     runner.run()
 
 
-def die(number: int) -> None:
+def _end_by(number: int) -> None:
     """End this process by a signal."""
     _signal.signal(number, _signal.SIG_DFL)
     _signal.raise_signal(number)
@@ -116,7 +116,7 @@ class _Runner:
             self._go()
         except OSError:
             if self._last in _ENDING:
-                die(self._last)
+                _end_by(self._last)
             for number, way in before.items():
                 _signal.signal(number, way)
             return
@@ -152,7 +152,7 @@ class _Runner:
     def _die(self) -> None:
         """End as a process does that ended without an exit code: by the signal that it got last, or as one that broke."""
         if self._last in _ENDING:
-            die(self._last)
+            _end_by(self._last)
         os.write(2, b"the process that ran this command has broken off\n  what it has done   launch ps\n")
         os._exit(1)
 

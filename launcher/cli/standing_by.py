@@ -135,9 +135,8 @@ class _Standby:
         paths = [getattr(module, "__file__", None) or "" for module in [*sys.modules.values()]]
         known = [path for path in paths if path.startswith(_PACKAGE)]
         known += [path for path in sys.path if os.path.isdir(path)]
-        self._files = {
-            path: _stamp(path) for path in known
-        } | self._files  # as they were when they were loaded
+        # What was known before keeps its stamp: it may have changed since it was loaded.
+        self._files = {path: _stamp(path) for path in known} | self._files
 
     def _is_current(self) -> bool:
         """Whether nothing was installed since, neither of launcher nor of what it loads."""
@@ -145,7 +144,7 @@ class _Standby:
 
 
 def _state(pid: int) -> str:
-    """Return the kernel's letter for a process's state; empty if there is none."""
+    """Return the state of a process as one letter, as /proc has it; empty if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0]

@@ -19,14 +19,14 @@ import launcher
 from launcher import user_sockets
 from launcher.cli import early, handing_over
 from launcher.cli.likeness import traits
-from launcher.hosts import held
+from launcher.hosts import held, held_socket
 
 SAID_S = 0.5
 """How long a client may take to say what it wants."""
 MOST_SAID = 8 << 20
 """Bytes of a command: a system takes 2 MB of words and variables by default."""
 PIPE = 4096
-"""Bytes that a pipe takes in one piece, whoever else writes to it."""
+"""Bytes that a pipe takes in one piece, also with several writers."""
 _SIZE = 4
 _SETTLED = re.compile(
     rb"(?:HOME|TZ|LANG|LANGUAGE|LC_.*|LD_.*|GLIBC_TUNABLES|MALLOC_.*|PYTHON.*|TYPER_.*|PYDANTIC_.*|INVOKE_.*)=.*",
@@ -95,23 +95,12 @@ class _Said(NamedTuple):
 
 def _receive(stream: socket.socket) -> _Said:
     """Read what was said of a command. Raises OSError or ValueError."""
-    size = int.from_bytes(_exactly(stream, _SIZE), "big")
+    size = int.from_bytes(held_socket.exactly(stream, _SIZE), "big")
     if size > MOST_SAID:
         raise ValueError("a command is too long")
-    python, package, count, *parts = _exactly(stream, size).split(b"\0")[:-1]
+    python, package, count, *parts = held_socket.exactly(stream, size).split(b"\0")[:-1]
     words = [os.fsdecode(word) for word in parts[: int(count)]]
     return _Said(python, package, words, parts[int(count) :])
-
-
-def _exactly(stream: socket.socket, size: int) -> bytes:
-    pieces = []
-    while size:
-        piece = stream.recv(size)
-        if not piece:
-            raise ConnectionResetError("the command's process has gone")
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)
 
 
 def _take_files(stream: socket.socket) -> list[int]:

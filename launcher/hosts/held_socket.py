@@ -111,11 +111,11 @@ def say(stream: socket.socket, **values: Any) -> None:
 
 def hear(stream: socket.socket) -> dict[str, Any]:
     """Return the next message from the other end. Raises OSError, also for a malformed one."""
-    (size,) = _SIZE.unpack(_exactly(stream, _SIZE.size))
+    (size,) = _SIZE.unpack(exactly(stream, _SIZE.size))
     if size > MOST_SAID:
         raise ConnectionAbortedError("a message is too long")
     try:
-        values = json.loads(_exactly(stream, size))
+        values = json.loads(exactly(stream, size))
     except ValueError as error:
         raise ConnectionAbortedError("a message is malformed") from error
     if not isinstance(values, dict):
@@ -123,15 +123,16 @@ def hear(stream: socket.socket) -> dict[str, Any]:
     return values
 
 
-def _exactly(stream: socket.socket, size: int) -> bytes:
-    """Read so many bytes, and none of what follows."""
-    data = b""
-    while len(data) < size:
-        piece = stream.recv(size - len(data))
+def exactly(stream: socket.socket, size: int) -> bytes:
+    """Read so many bytes, and none of what follows. Raises OSError."""
+    pieces = []
+    while size:
+        piece = stream.recv(size)
         if not piece:
-            raise ConnectionResetError("the process that holds the connection has gone")
-        data += piece
-    return data
+            raise ConnectionResetError("the process at the other end has gone")
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
 
 
 def socket_of(host: Host, route: Sequence[Hop]) -> Path | None:

@@ -88,9 +88,9 @@ def test_a_run_s_container_is_told_what_its_image_has_compiled():
     """It is never among what the container may write to."""
     plan_and_more = configured()
     assert not any(one.startswith(f"{CODE}=") for one in plan_and_more["Env"])
-    told = configured(code="/home/ada/.launch/agent/0/images/1")
-    assert f"{CODE}=/home/ada/.launch/agent/0/images/1" in told["Env"]
-    assert told["HostConfig"]["Mounts"] == plan_and_more["HostConfig"]["Mounts"]
+    with_code = configured(code="/home/ada/.launch/agent/0/images/1")
+    assert f"{CODE}=/home/ada/.launch/agent/0/images/1" in with_code["Env"]
+    assert with_code["HostConfig"]["Mounts"] == plan_and_more["HostConfig"]["Mounts"]
 
 
 def test_the_engine_waits_longer_than_the_job_s_own_grace():

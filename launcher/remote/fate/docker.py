@@ -87,9 +87,8 @@ class Docker(Fate):
             since, reason = self._silent.get(key, (-SILENCE_KEPT_S, ""))
             if now - since <= SILENCE_KEPT_S:
                 raise SilentError(reason)
-            from .docker_engine import (
-                ask,
-            )  # most contacts need no question, and http.client takes long to load
+            # Most contacts need no question, and http.client takes long to load.
+            from .docker_engine import ask
 
             try:
                 found = ask(access, fresh)

@@ -218,7 +218,7 @@ def flags(run: Run) -> List[str]:
 
 
 def told_s(grace_s: float, time_s: Optional[float]) -> int:
-    """Return how many seconds before its job ends a run is told to save; `time_s` is None for a job without a limit."""
+    """Return how many seconds before its job ends a run is asked to save; `time_s` is None for a job without a limit."""
     early_s = grace_s + EARLY_S
     return int(min(early_s, time_s * MOST_TOLD) if time_s else early_s)
 
