@@ -1,6 +1,7 @@
 """Runs on machines of their own: a home that two of them share, a machine that dies, roots that are full or read-only."""
 
 import json
+import re
 import tempfile
 from pathlib import Path
 
@@ -123,7 +124,8 @@ def test_a_machine_that_dies_leaves_a_run_that_goes_on_where_it_was(client, shar
     ("option", "said"),
     [
         ("size=16k", "less than 1 GB free"),  # not even the agent fits
-        ("size=900k", "less than 1 GB free"),
+        ("size=900k", "less than 1 GB free|No space left on device"),  # its compiled files take what is left
+        ("size=8m", "less than 1 GB free"),  # there is room for all of it
         ("ro", "Read-only file system"),
     ],
 )
@@ -138,7 +140,7 @@ def test_a_root_that_takes_nothing_is_told_with_the_key_to_set(client, shared, o
         (client.project / "launch.toml").write_text(alpha.table(root=place))
         done = client.run("--host", "alpha", "--", "true")
         assert done.returncode in (3, 4)
-        assert said in done.stderr
+        assert re.search(said, done.stderr)
         assert "root" in done.stderr
         assert alpha.ssh("ls", f"{place}/runs", check=False) == ""
     finally:
