@@ -45,18 +45,19 @@ def age_text(seconds: float) -> str:
 
 def duration_text(seconds: float) -> str:
     """Format how long something took: 0:42, 16:02, 2 h 10 m, 3 d 4 h."""
-    seconds = max(0.0, min(seconds, 1e12))
     if seconds < 3600:
-        return clock_text(min(seconds, 3599))
-    hours, minutes = divmod(int(seconds) // 60, 60)
+        return clock_text(min(max(0.0, seconds), 3599))
+    hours, minutes = divmod(int(min(seconds, 1e12)) // 60, 60)
     return f"{hours} h {minutes} m" if hours < 24 else f"{hours // 24} d {hours % 24} h"
 
 
 def clock_text(seconds: float) -> str:
     """Format seconds as 9:40 or 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02}"
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{rest:02}"
 
 
 def value_text(value: float) -> str:

@@ -176,19 +176,16 @@ def _cells(row: Row) -> tuple[str, ...]:
         _loss(run.loss),
         _time(run),
         _age(run.time),
-        "; ".join(
-            filter(
-                None,
-                (
-                    _unreached(row) if row.problem else _why(row),
-                    _goes_on(row),
-                    row.beside,
-                    _kept(row),
-                    _rent(row),
-                ),
-            )
-        ),
+        _remarks(row),
     )
+
+
+def _remarks(row: Row) -> str:
+    """Return what there is to say of a run besides; of most of them nothing, and there may be thousands."""
+    first = _unreached(row) if row.problem else _why(row)
+    if row.goes_on is None and row.beside is None and row.kept_age_s is None and row.rent is None:
+        return first
+    return "; ".join(filter(None, (first, _goes_on(row), row.beside, _kept(row), _rent(row))))
 
 
 def _unreached(row: Row) -> str:
@@ -234,8 +231,7 @@ def _why(row: Row) -> str:
     evidence, remedy = run.evidence, run.remedy
     if run.trouble is not None:
         return run.trouble.on(row.host).words
-    is_to_go_on = run.state in ("waiting", "interrupted", "reserved")
-    if not (evidence or remedy or is_to_go_on):
+    if not (evidence or remedy or run.state in ("waiting", "interrupted", "reserved")):
         return ""
     from launcher.runs.evidence import diagnosis, doubt, waits_for_ever, why_failed, why_waiting, words
 
