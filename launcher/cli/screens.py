@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.text import Text
-
 from launcher.cli import streams
 from launcher.cli.figures import transfer_text
 from launcher.cli.plain_view import PlainView, Stage
@@ -43,17 +41,18 @@ def make_view(as_json_lines: bool, *, is_quiet: bool = False) -> View:
         from launcher.cli.json_view import JsonView  # each view loads what only it needs
 
         return JsonView(is_quiet=is_quiet)
-    console = streams.console(stderr=True)
-    if not console.is_terminal:
-        return PlainView(is_quiet=is_quiet)
+    if not streams.is_terminal(stderr=True):
+        return PlainView(is_quiet=is_quiet)  # which does without rich
     from launcher.cli.terminal_view import TerminalView
 
-    return TerminalView(console, is_quiet=is_quiet)
+    return TerminalView(streams.console(stderr=True), is_quiet=is_quiet)
 
 
 @contextmanager
 def make_stage(name: str) -> Iterator[Stage]:
     """Yield a stage that is shown on standard error while it lasts, and not when it is done."""
+    from rich.text import Text
+
     console, lines = streams.console(stderr=True), _Lines()
     with spinner(console, name) as status:
 

@@ -1,7 +1,8 @@
-"""A connection to a host that begins before the command line is loaded: its name is resolved and TCP connects meanwhile.
+"""A connection to a host that begins before the command line is loaded: its name is looked up, TCP connects, and keys are exchanged meanwhile.
 
-Nothing is sent on it. Whoever connects to the host takes it over, if it leads where the connection is to lead, and does all else
-as without it. One that nobody takes ends with the command.
+What connects to hosts is loaded while TCP connects. Of us the host learns nothing but how we encrypt: its key is checked, and we log
+in, only once the command connects to it. That takes the connection over, if it leads where it is to lead, and does all else as without
+it. One that nobody takes ends with the command.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import LaunchError
+from launcher.hosts.lean_invoke import load_invoke
 from launcher.hosts.ssh_config import Hop, Login, hops
-from launcher.hosts.tcp import CONNECT_S, Carrier, dial
+from launcher.hosts.tcp import CONNECT_S, dial
+
+if TYPE_CHECKING:
+    from launcher.hosts.ssh_wire import Wire
 
 
 class Destination(NamedTuple):
@@ -33,9 +38,10 @@ class _Beginning:
         self.destination = destination
         self._route: list[Hop] | None = None
         self._is_looked_up = threading.Event()
+        self._is_loaded = threading.Event()
         self._deadline = time.monotonic() + CONNECT_S
         self._lock = threading.Lock()
-        self._carrier: Carrier | None = None
+        self._wire: Wire | None = None
         self._is_wanted = True
         self._thread = threading.Thread(target=self._connect, name="connect ahead", daemon=True)
         self._thread.start()
@@ -52,11 +58,23 @@ class _Beginning:
 
     def _dial(self, hop: Hop) -> None:
         carrier = dial(hop.address, hop.port, self._deadline)
+        self._is_loaded.wait()
+        from launcher.hosts.ssh_wire import begin  # `load` has loaded it
+
+        wire = begin(hop, carrier)
         with self._lock:
             if self._is_wanted:
-                self._carrier = carrier
+                self._wire = wire
                 return
-        carrier.stream.close()
+        wire.close()
+
+    def load(self) -> None:
+        """Load what connects over SSH."""
+        try:
+            load_invoke()
+            import launcher.hosts.ssh_wire  # noqa: F401 - a command that reaches no host does without
+        finally:
+            self._is_loaded.set()
 
     @property
     def route(self) -> list[Hop] | None:
@@ -70,31 +88,32 @@ class _Beginning:
         route = self.route
         return route is not None and len(route) == 1 and not route[0].proxy_command
 
-    def take(self) -> Carrier | None:
+    def take(self) -> Wire | None:
         """Return the connection once it stands; None if it cannot be made."""
         self._thread.join(max(0.0, self._deadline - time.monotonic()))
         with self._lock:
             self._is_wanted = False
-            carrier, self._carrier = self._carrier, None
-        return carrier
+            wire, self._wire = self._wire, None
+        return wire
 
     def drop(self) -> None:
         """Close the connection, whenever it stands."""
         with self._lock:
             self._is_wanted = False
-            carrier, self._carrier = self._carrier, None
-        if carrier is not None:
-            carrier.stream.close()
+            wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
 
 
 _begun: _Beginning | None = None
 
 
 def begin(destination: Destination) -> None:
-    """Start to look up the route to a host, and to connect if it is reached directly. Whoever connects later reports a failure."""
+    """Begin to connect to a host, if it is reached directly, and load meanwhile what connects. Whoever connects later reports a failure."""
     global _begun  # noqa: PLW0603 - a command line names one host
     drop()
     _begun = _Beginning(destination)
+    _begun.load()
 
 
 def route_to(host: Login) -> list[Hop] | None:
@@ -104,7 +123,7 @@ def route_to(host: Login) -> list[Hop] | None:
     return _begun.route
 
 
-def take(hop: Hop) -> Carrier | None:
+def take(hop: Hop) -> Wire | None:
     """Return the connection to a hop that has begun, once it stands; None if there is none. It is the caller's to close."""
     global _begun
     if _begun is None or _begun.route != [hop]:

@@ -180,6 +180,7 @@ class SshConnection:
         self._wires.append(wire)
         trust = Trust(who, host.name, hop, before, wire.peer)
         login = Login(who, host.name, hop, _ssh_command(host, hop, is_last=is_last))
+        begun = wire.transport
         connection = fabric.Connection(
             hop.address,
             user=hop.user,
@@ -189,7 +190,9 @@ class SshConnection:
             connect_kwargs={
                 "sock": wire,
                 "auth_strategy": login,
-                "transport_factory": partial(OrderedTransport, trust.algorithms(), hop.ciphers),
+                "transport_factory": partial(OrderedTransport, trust.algorithms(), hop.ciphers)
+                if begun is None
+                else lambda _wire, **_: begun,
                 "channel_timeout": CONNECT_S,
                 "banner_timeout": CONNECT_S,
                 "auth_timeout": AUTH_S,
