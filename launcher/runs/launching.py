@@ -62,7 +62,7 @@ from launcher.runs.shipped_before import ShippedBefore
 from launcher.runs.shipping import Shipment, ship
 from launcher.runs.verifiable import unverifiable
 from launcher.runs.view import Stage, View
-from launcher.runtimes import Runtime, names, open_for_plan
+from launcher.runtimes import Runtime, module_of, names, open_for_plan
 from launcher.runtimes import load as load_runtime
 from launcher.values.facts import Facts
 from launcher.values.host import Host
@@ -265,13 +265,19 @@ def _launch_on(
 ) -> Started:
     """Start a run on the machine of a request, under a new id unless one is given. A plan that was shown is not shown again."""
     host, (request, secrets, loaded, before, opening, hold) = resolved.host, ready
-    if host.runtime != AUTO:  # the probe decides
-        meanwhile.load(*load_runtime(host.runtime).modules)
     meanwhile.load("launcher.runs.planned", "launcher.planning.gate")
+    is_settled = host.runtime != AUTO  # else the probe decides
+    if is_settled:
+        meanwhile.load(module_of(host.runtime))
     with view.stage("connect") as stage:
         desk = connect(host, opening)
         stage.text = desk.about
     try:
+        if (
+            is_settled
+        ):  # to connect takes many short waits, in which another thread would be in the way for long
+            meanwhile.load(*load_runtime(host.runtime).modules)
+            meanwhile.begin()
         facts, profile = _look(desk, resolved, view)
         from launcher.runs.planned import plan_of  # it was loaded while the host was waited for
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from testbed.client import until
+from testbed.sshd import ADDRESS
 
 from launcher.hosts import ahead
 from launcher.hosts.ssh_config import hops
@@ -58,6 +58,11 @@ def table(listener, more=""):
     return f'[hosts.far]\naddress = "127.0.0.1"\nport = {listener.getsockname()[1]}\nhold = 0\n{more}'
 
 
+def log_of(host):
+    """Return what sshd has logged."""
+    return (host.folder / "sshd.log").read_text()
+
+
 def started(client, name, *words):
     """Start a command that loads a module only once the listener had a visitor."""
     client.program = [sys.executable, "-c", HELD_BACK.format(name=name)]
@@ -99,26 +104,23 @@ def test_the_connection_that_began_is_the_one_that_is_used(client, listener):
 
 
 @pytest.mark.parametrize(("runtime", "loads"), [("docker", True), ("native", False)])
-def test_what_asks_an_engine_loads_while_the_host_is_waited_for(client, listener, runtime, loads):
-    """The host says nothing until it was loaded, and then only that it is no sshd: nothing else had a reason to load it."""
-    (client.project / "launch.toml").write_text(table(listener, f'runtime = "{runtime}"\n'))
+def test_what_asks_an_engine_loads_while_the_host_is_probed(client, runtime, loads):
+    """The host's nvidia-smi waits for that, as long as the probe may take: else nothing had a reason to load it before."""
+    smi, loaded = client.home / "bin" / "nvidia-smi", client.project / "loads"
+    smi.parent.mkdir()
+    smi.write_text(
+        f"#!/bin/sh\nfor _ in $(seq 30); do [ -e {loaded} ] && : > {loaded}.in.time && break; sleep 0.1; done\n"
+    )
+    smi.chmod(0o755)
+    client.variables["PATH"] = f"{smi.parent}:{os.environ['PATH']}"
     client.program = [sys.executable, "-c", NOTED]
-    process = client.start("--host", "far", "--", "true")
-    visitor, _ = listener.accept()
-    with visitor:
-        visitor.settimeout(30)
-        visitor.sendall(b"SSH-2.0-none\r\n")
-        assert visitor.recv(4) == b"SSH-"  # it has loaded what connects
-        if loads:
-            until((client.project / "loads").exists, "what asks an engine")
-    process.communicate(timeout=60)
-    assert process.returncode == 4
-    assert (client.project / "loads").exists() is loads
+    client.run("--host", "local", "--runtime", runtime, "--", "true")
+    assert loaded.with_name("loads.in.time").exists() is loads
 
 
 @pytest.mark.parametrize("words", [["--no-such-option"], ["--probe", "x"], ["--job", "none.toml"]])
 def test_a_command_that_fails_before_it_connects_has_sent_nothing_and_leaves_nothing(client, listener, words):
-    """The listener reads the end of the stream, and no byte before it."""
+    """To a host that has not greeted: the listener reads the end of the stream, and no byte before it."""
     (client.project / "launch.toml").write_text(table(listener))
     process = started(client, "typer", "--host", "far", *words)
     visitor, _ = listener.accept()
@@ -128,6 +130,34 @@ def test_a_command_that_fails_before_it_connects_has_sent_nothing_and_leaves_not
     with visitor:
         visitor.settimeout(10)
         assert visitor.recv(1) == b""
+
+
+@pytest.mark.testbed
+def test_a_command_that_fails_before_it_connects_has_not_logged_in(client, ssh_host):
+    """Keys may have been exchanged by then, by which a host learns nothing. The witness is sshd's own log."""
+    (client.project / "launch.toml").write_text(ssh_host.table(hold=0))
+    before = len(log_of(ssh_host))
+    for _ in range(3):
+        assert client.run("--host", "A", "--no-such-option").returncode == 2
+    client.ok("ps", "--host", "A")
+    said = log_of(ssh_host)[before:]
+    assert said.count("Accepted publickey") == 1
+    assert "Failed" not in said
+
+
+@pytest.mark.testbed
+def test_a_host_key_that_changed_is_refused_although_keys_were_exchanged_with_it(client, ssh_host, tmp_path):
+    """What was begun ahead is judged as any other connection, before the login."""
+    other = tmp_path / "known"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True)
+    kind, key, *_ = (tmp_path / "key.pub").read_text().split()
+    other.write_text(f"[{ADDRESS}]:{ssh_host.port} {kind} {key}\n")
+    (client.project / "launch.toml").write_text(ssh_host.table(hold=0, known_hosts=str(other)))
+    before = len(log_of(ssh_host))
+    done = client.run("ps", "--host", "A")
+    assert done.returncode == 4
+    assert "changed" in done.stderr
+    assert "Accepted" not in log_of(ssh_host)[before:]
 
 
 @pytest.mark.parametrize(
