@@ -8,6 +8,7 @@ it. One that nobody takes ends with the command.
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -41,6 +42,7 @@ class _Beginning:
         self._is_loaded = threading.Event()
         self._deadline = time.monotonic() + CONNECT_S
         self._lock = threading.Lock()
+        self._stream: socket.socket | None = None
         self._wire: Wire | None = None
         self._is_wanted = True
         self._thread = threading.Thread(target=self._connect, name="connect ahead", daemon=True)
@@ -58,6 +60,11 @@ class _Beginning:
 
     def _dial(self, hop: Hop) -> None:
         carrier = dial(hop.address, hop.port, self._deadline)
+        with self._lock:
+            self._stream = carrier.stream
+            if not self._is_wanted:
+                carrier.stream.close()
+                return
         self._is_loaded.wait()
         from launcher.hosts.ssh_wire import begin  # `load` has loaded it
 
@@ -100,6 +107,9 @@ class _Beginning:
         """Close the connection, whenever it stands."""
         with self._lock:
             self._is_wanted = False
+            if self._stream is not None:
+                with contextlib.suppress(OSError):  # it has ended
+                    self._stream.shutdown(socket.SHUT_RDWR)
             wire, self._wire = self._wire, None
         if wire is not None:
             wire.close()

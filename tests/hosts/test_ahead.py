@@ -114,7 +114,7 @@ def test_what_asks_an_engine_loads_while_the_host_is_probed(client, runtime, loa
     smi.chmod(0o755)
     client.variables["PATH"] = f"{smi.parent}:{os.environ['PATH']}"
     client.program = [sys.executable, "-c", NOTED]
-    client.run("--host", "local", "--runtime", runtime, "--", "true")
+    client.start("--host", "local", "--runtime", runtime, "--", "true").communicate(timeout=60)
     assert loaded.with_name("loads.in.time").exists() is loads
 
 
