@@ -22,19 +22,20 @@ _HELD_S = 60
 
 
 def begin(words: Sequence[str]) -> None:
-    """Begin to connect, unless a connection may be held already. Mistakes in the words or the files are reported later, by the command itself."""
+    """Begin to connect; where a connection may be held already, only the way there is looked up. Mistakes in the words or the files are reported later, by the command itself."""
     own = _own(words)
     verb = "run" if not own or own[0].startswith("-") else own[0]
     if verb not in _VERBS or any(word in _ONLY_TOLD for word in own):
         return
     try:
-        destination = _destination(list(_hosts(own)), is_launch=verb == "run")
+        found = _destination(list(_hosts(own)), is_launch=verb == "run")
     except (OSError, ValueError, RecursionError):
         return
-    if destination is not None:
+    if found is not None:
         from launcher.hosts import ahead
 
-        ahead.begin(destination)
+        destination, may_be_held = found
+        ahead.begin(destination, connects=not may_be_held)
 
 
 def named_host(words: Sequence[str], folder: str) -> str | None:
@@ -66,8 +67,8 @@ def _hosts(words: Sequence[str]) -> Iterator[str]:
             yield word.removeprefix("--host=")
 
 
-def _destination(hosts: list[str], *, is_launch: bool) -> Destination | None:
-    """Return how the host is reached; None for this machine, an account, and what is not clear."""
+def _destination(hosts: list[str], *, is_launch: bool) -> tuple[Destination, bool] | None:
+    """Return how the host is reached, and whether a connection may be held for it; None for this machine, an account, and what is not clear."""
     import tomllib
 
     from launcher.runs.catalogue import user_folder
@@ -94,12 +95,11 @@ def _destination(hosts: list[str], *, is_launch: bool) -> Destination | None:
         table = {"address": hosts[0]}
     if not isinstance(table, dict) or table.get("kind", "machine") != "machine":
         return None
-    if table.get("hold", _HELD_S) and held_socket.sockets():
-        return None
     texts = {key: value for key, value in table.items() if key in _TEXTS and isinstance(value, str)}
     if "address" not in texts:
         return None
     login_text.address(texts["address"])  # raises ValueError
     login_text.user(texts.get("user", ""))
     port = table.get("port")
-    return Destination(**texts, port=port if isinstance(port, int) else None)
+    destination = Destination(**texts, port=port if isinstance(port, int) else None)
+    return destination, bool(table.get("hold", _HELD_S)) and bool(held_socket.sockets())

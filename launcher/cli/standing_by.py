@@ -19,6 +19,8 @@ import sys
 import time
 from pathlib import Path
 
+from pydantic import BaseModel
+
 import launcher
 from launcher import core_dumps, user_sockets
 from launcher.cli import app, command_process, handing_over, standbys
@@ -132,6 +134,7 @@ class _Standby:
         for name in names:
             with contextlib.suppress(ImportError):  # of a program that runs us, such as `__main__`
                 importlib.import_module(name)
+        _build_models(BaseModel)
         paths = [getattr(module, "__file__", None) or "" for module in [*sys.modules.values()]]
         known = [path for path in paths if path.startswith(_PACKAGE)]
         known += [path for path in sys.path if os.path.isdir(path)]
@@ -158,3 +161,11 @@ def _stamp(path: str) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return state.st_mtime_ns, state.st_size
+
+
+def _build_models(kind: type[BaseModel]) -> None:
+    """Have pydantic build the models of launcher that it would build when they are first used: in each fork anew."""
+    for model in kind.__subclasses__():
+        if model.__module__.startswith(f"{launcher.__name__}.") and not model.__pydantic_complete__:
+            model.model_rebuild(raise_errors=False)
+        _build_models(model)

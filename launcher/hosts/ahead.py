@@ -33,10 +33,11 @@ class Destination(NamedTuple):
 
 
 class _Beginning:
-    """The route to a host while it is looked up, and the connection to its only hop while it begins."""
+    """The route to a host while it is looked up, and the connection to its only hop while it begins, if there is to be one."""
 
-    def __init__(self, destination: Destination) -> None:
+    def __init__(self, destination: Destination, *, connects: bool) -> None:
         self.destination = destination
+        self._connects = connects
         self._route: list[Hop] | None = None
         self._is_looked_up = threading.Event()
         self._is_loaded = threading.Event()
@@ -55,7 +56,7 @@ class _Beginning:
                 self._route = hops(self.destination)
             finally:
                 self._is_looked_up.set()
-            if self.is_direct:
+            if self._connects and self.is_direct:
                 self._dial(self._route[0])
 
     def _dial(self, hop: Hop) -> None:
@@ -118,12 +119,16 @@ class _Beginning:
 _begun: _Beginning | None = None
 
 
-def begin(destination: Destination) -> None:
-    """Begin to connect to a host, if it is reached directly, and load meanwhile what connects. Whoever connects later reports a failure."""
+def begin(destination: Destination, *, connects: bool = True) -> None:
+    """Begin to look up the way to a host. If it `connects` and the host is reached directly, connect, and load meanwhile what does.
+
+    Whoever connects later reports a failure.
+    """
     global _begun  # noqa: PLW0603 - a command line names one host
     drop()
-    _begun = _Beginning(destination)
-    _begun.load()
+    _begun = _Beginning(destination, connects=connects)
+    if connects:
+        _begun.load()
 
 
 def route_to(host: Login) -> list[Hop] | None:
