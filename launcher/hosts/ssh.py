@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import shlex
 import socket
 import threading
@@ -36,8 +35,6 @@ from launcher.hosts.ssh_wire import (
 )
 from launcher.hosts.tcp import CONNECT_S
 from launcher.values.host import Host
-
-logging.getLogger("paramiko").addHandler(logging.NullHandler())  # we report its errors ourselves
 
 KEEPALIVE_S = 10
 WINDOW_BYTES = 16 * 1024 * 1024

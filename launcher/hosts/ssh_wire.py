@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import random
 import socket
 import subprocess
@@ -19,6 +20,8 @@ from launcher.hosts import ahead
 from launcher.hosts.ssh_config import Hop
 from launcher.hosts.ssh_trust import Trust
 from launcher.hosts.tcp import CONNECT_S, Carrier, dial
+
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # we report its errors ourselves
 
 SILENCE_S = 30
 LEAVE_S = 1
