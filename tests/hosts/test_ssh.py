@@ -440,9 +440,8 @@ def test_ctrl_c_while_connecting_ends_the_command(client, lab, words, banner):
         process = client.start(*words)
         peer, _ = server.accept()
         maps = Path(f"/proc/{process.pid}/maps")
-        until(
-            lambda: "cryptography" in maps.read_text(), "what speaks SSH is loaded"
-        )  # the connection began before
+        # The connection began before. A command that still loads ends by the signal itself.
+        until(lambda: "pydantic_core" in maps.read_text(), "the command runs")
         with peer:
             peer.sendall(banner)
             assert not banner or peer.recv(100).startswith(b"SSH-2.0-")
