@@ -45,7 +45,7 @@ demo: .venv/ready
 	$(BIN)/launch
 
 quick: .venv/ready
-	$(BIN)/python -m pytest -n 2 -m "not training and not testbed and not slow and not long and not gpu"
+	$(BIN)/python -m pytest -n 3 -m "not training and not testbed and not slow and not long and not gpu"
 
 # Three workers on two cores: most tests wait for another process.
 test: .venv/ready

@@ -15,6 +15,8 @@ from launcher.values.batch import Rules
 from launcher.values.host import Host
 from launcher.values.queued_item import ItemState
 
+pytestmark = pytest.mark.slow(reason="each launches several runs")
+
 PLAN = {
     "version": 1, "job": "grid", "host": "lab", "steps": 40,
     "profile": {"name": "l40s", "title": "L40S 48 GB"},

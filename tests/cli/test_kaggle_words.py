@@ -7,6 +7,8 @@ import pytest
 from testbed.kaggle_service import KaggleService as StandIn
 from testbed.pty_run import in_terminal, without_style
 
+pytestmark = pytest.mark.slow(reason="most start several commands at a stand-in for the account")
+
 UNTRIED = "never tried against the real service"
 QUOTA = "GPU 0 h used, 0 h reserved, 30 h left, refill "
 

@@ -21,6 +21,8 @@ from launcher.hosts.rental_ledger import Ledger
 from launcher.values.clock import SystemClock
 from launcher.values.renting import Intent, RentalState
 
+pytestmark = pytest.mark.slow(reason="most start several commands at a stand-in for the account")
+
 UNTRIED = "never tried against the real service"
 KEY = "secret_alice_0123456789abcdef"
 
@@ -470,7 +472,6 @@ def test_reconcile_shows_what_it_waits_for_and_for_how_long(person, service):
     assert row[1:5] == ["-", "-", "ended", "named"]
 
 
-@pytest.mark.slow(reason="eight commands, each of which waits for a second answer of the account")
 @pytest.mark.parametrize("answer", ["y", "n"])
 def test_a_machine_of_another_computer_is_not_ended_unasked(person, service, answer):
     """An id is soon mistaken: what it is, is said first. The line for cron asks nobody, nor does a dry run."""

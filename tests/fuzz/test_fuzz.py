@@ -24,6 +24,7 @@ def test_no_generated_case_gives_a_traceback(name):
     assert failures == 0, last
 
 
+@pytest.mark.slow(reason="files of millions of letters")
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -324,6 +324,7 @@ def test_of_other_lines_the_newest_are_kept(tmp_path):
     assert kept.endswith(f"{59_999:099}\n")
 
 
+@pytest.mark.slow(reason="it reads 100 MB")
 @pytest.mark.parametrize("size", [100, 4096, 1 << 20])
 def test_100_mb_take_well_under_a_minute(tmp_path, size):
     """In pieces of a line's part, as Kaggle's stand-in cuts, and large ones."""

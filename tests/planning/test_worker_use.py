@@ -67,6 +67,7 @@ class Garbage:
             pass
 
 
+@pytest.mark.slow(reason="many threads read many sources")
 def test_threads_read_sources_at_the_same_time():
     """As the items of a batch do. Without a lock about one source in seven was a SystemError here, by CPython 3.11.7."""
     source = "\n".join(f"a = {'-' * 40}{n}" for n in range(60))

@@ -18,6 +18,10 @@ from launcher.remote.record.files import write_durably
 from launcher.remote.record.rundir import TERMINAL
 from launcher.remote.serving.summary import summary
 
+pytestmark = pytest.mark.slow(
+    reason="each makes attempts of a run, which are processes that end by their time limits"
+)
+
 AWARE = 'tell("consumed", knobs=["precision", "resume"])\n'
 DONE = 'tell("done", 9)\n'
 
@@ -560,7 +564,6 @@ def test_a_proof_that_cannot_be_kept_costs_the_run_nothing(toy):
 # the client's words
 
 
-@pytest.mark.slow(reason="several clients and two attempts")
 def test_a_client_shows_the_end_the_remedy_and_the_next_attempt(client):
     """Line by line as it happened; `ps` says what the run owes its values to, `--json` has an event of the kind."""
     toy = Toy(client.home)
@@ -583,7 +586,6 @@ def test_a_client_shows_the_end_the_remedy_and_the_next_attempt(client):
         toy.clear_away()
 
 
-@pytest.mark.slow(reason="several clients and two attempts")
 def test_a_client_shows_class_line_cause_and_mend_of_a_failed_run_and_that_it_was_rehearsed(client):
     """And the next command; in JSON the same, and `rehearsed` on every line of the run."""
     toy = Toy(client.home)

@@ -18,6 +18,8 @@ from launcher.remote.record import secret
 from launcher.remote.segment.segment import deadlines_of
 from launcher.values.record import RunState
 
+pytestmark = pytest.mark.slow(reason="each is a session of its own, most with an environment")
+
 T4 = {"names": ["Tesla T4"], "memory_mib": [14000, 16500], "count": 2, "title": "2 x T4 16 GB", "plan": None}
 
 
@@ -70,7 +72,6 @@ def test_a_tree_may_lie_among_the_inputs(segments):
     assert segments.state(1)["state"] == "succeeded"
 
 
-@pytest.mark.slow(reason="a session that ends at its deadline")
 def test_at_its_deadline_a_run_saves_and_the_next_segment_goes_on_from_there(segments):
     """No step is lost, and none is trained twice."""
     segments.prepare(waits_at=7)
@@ -91,7 +92,6 @@ def test_at_its_deadline_a_run_saves_and_the_next_segment_goes_on_from_there(seg
     assert "took" in segments.printed(2)
 
 
-@pytest.mark.slow(reason="a session that ends at its deadline")
 def test_the_next_segment_trusts_checkpoints_that_its_client_never_had(segments):
     """The client resumed without them, so that its own folder does not name them as sealed."""
     segments.prepare(waits_at=7)
@@ -119,7 +119,6 @@ def test_what_a_run_changed_in_its_code_goes_with_it(segments):
     assert (Path(segments.run.code) / "notes.txt").read_text() == "as sent\nchanged\n"
 
 
-@pytest.mark.slow(reason="a session that ends at its deadline")
 def test_what_does_not_leave_in_time_is_killed(segments):
     """A training that ignores the request: the session ends before its limit all the same."""
     segments.prepare(waits_at=3, ignores_sigterm=True)
@@ -397,7 +396,6 @@ def test_a_damaged_payload_is_said(segments, text):
     assert segments.printed(1).startswith("launch: this session cannot begin: ")
 
 
-@pytest.mark.slow(reason="a session that ends at its deadline")
 def test_secrets_are_no_output(segments):
     """Even of a run that has not ended: the next segment brings them again."""
     segments.prepare(waits_at=7)
