@@ -307,7 +307,7 @@ def _errors(host: Host, hop: Hop, who: str) -> Iterator[None]:
     except TurnedAwayError as error:
         words = f"{hop.where} hangs up without a greeting; has sshd too many logins at once (MaxStartups)?"
         raise UnreachableError(host.name, f"{who}: {words}{mend}") from error
-    except ConnectionError as error:
+    except ConnectionRefusedError as error:
         words = f"{hop.where} refuses the connection; is sshd running?"
         raise UnreachableError(host.name, f"{who}: {words}{mend}") from error
     except TimeoutError as error:
@@ -323,7 +323,7 @@ def _errors(host: Host, hop: Hop, who: str) -> Iterator[None]:
         if time.monotonic() - began >= CONNECT_S:
             raise UnreachableError(host.name, silent) from error
         raise UnreachableError(
-            host.name, f"{who}: {hop.where}: {error or 'the connection was closed'}{mend}"
+            host.name, f"{who}: {hop.where}: {str(error) or 'the connection was closed'}{mend}"
         ) from error
 
 
