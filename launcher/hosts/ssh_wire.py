@@ -162,9 +162,9 @@ def _ended(why: str) -> ConnectionAbortedError:
 
 
 def begin(hop: Hop, carrier: Carrier) -> Wire:
-    """Wait for the greeting of a hop's server, and begin to exchange keys with it: nothing of ours is sent before the hop is connected to.
+    """Wait for the greeting of a hop's server, and begin to exchange keys with it.
 
-    Whoever connects meets what goes wrong here.
+    Its key is checked by whoever connects, who also meets what goes wrong here.
     """
     wire = Wire(carrier.stream, peer=carrier.peer)
     if hop.known_hosts_command:  # a program, which runs once for each connection

@@ -273,9 +273,8 @@ def _launch_on(
         desk = connect(host, opening)
         stage.text = desk.about
     try:
-        if (
-            is_settled
-        ):  # to connect takes many short waits, in which another thread would be in the way for long
+        # Not before: to connect is many short waits, and a thread that loads for long would be in their way.
+        if is_settled:
             meanwhile.load(*load_runtime(host.runtime).modules)
             meanwhile.begin()
         facts, profile = _look(desk, resolved, view)
