@@ -388,7 +388,13 @@ class _Preparation(_Part):
         return not self._ask(_Forgone, "forgo", run=run, deadline_s=DISK_S).begun
 
     def offer(self, run: str, manifest: Mapping[str, Any]) -> list[str]:
-        return self._ask(_Missing, "offer", json.dumps(manifest).encode(), run=run, deadline_s=DISK_S).missing
+        return self._ask(
+            _Missing,
+            "offer",
+            json.dumps(manifest, separators=(",", ":")).encode(),
+            run=run,
+            deadline_s=DISK_S,
+        ).missing
 
     def ship(self, run: str, files: Sequence[str], write: Callable[[IO[bytes]], None]) -> list[str]:
         reply = self._channel.send_stream("ship", b"", write, run=run, files=list(files))

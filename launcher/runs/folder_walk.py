@@ -187,8 +187,8 @@ class FolderWalk:
     ) -> Why | None:
         """Return why an entry does not travel by our own list, or by git's unless a rule includes it; None if it does."""
         is_folder = path.endswith("/")
-        if self._base + path.rstrip("/") in self._hidden:
-            return self._hidden[self._base + path.rstrip("/")]
+        if self._hidden and (hidden := self._hidden.get(self._base + path.rstrip("/"))) is not None:
+            return hidden
         if why := of_name(item.name, parent, is_folder=is_folder):
             return why
         if is_folder and os.path.exists(f"{self._base}{path}pyvenv.cfg"):

@@ -142,6 +142,13 @@ HOSTILE = {
     "a file in an empty folder": {"code/d": {"folder": 0o755}, "code/d/f": GOOD},
     "a file that is a link too": {"code/f": {**GOOD, "link": "good"}},
     "a file that is a folder too": {"code/f": {**GOOD, "folder": 0o755}},
+    "a datum without a name, beside another": {"data/a/f": GOOD, "data/model": GOOD},
+    "a datum's key, after its file": {"data/a/f": GOOD, "data/a": GOOD},
+    "a folder, after its file": {"code/d/f": GOOD, "code/d": GOOD},
+    "no name, beside a file": {"code/d/f": GOOD, "code/d/": GOOD},
+    "a name that leads up, beside a file": {"code/d/f": GOOD, "code/d/..": GOOD},
+    "a name that leads nowhere, beside a file": {"code/d/f": GOOD, "code/d/.": GOOD},
+    "a NUL in a name, beside a file": {"code/d/f": GOOD, "code/d/a\0b": GOOD},
 }
 
 

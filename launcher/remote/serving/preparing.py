@@ -171,7 +171,7 @@ def offer(session: Session, request: OfRun, payload: bytes) -> Reply:
     check(manifest)
     session.manifests[run.id] = manifest
     with session.store.shared():
-        return Reply({"missing": session.store.place(manifest, run)})
+        return Reply({"missing": session.store.place(manifest, run, payload)})
 
 
 class Ship(NamedTuple):

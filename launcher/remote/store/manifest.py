@@ -22,6 +22,7 @@ from ..record.safe_open import UnreadableError
 SHA256 = re.compile(r"[0-9a-f]{64}")
 _PATH = re.compile(r"(code|data/(?!\.\.?/)[^/\0]+)(?:/(?!\.\.?(?:/|\Z))[^/\0]+)+")
 """A path below code/ or data/KEY/ without empty parts, `.` and `..`; the group is the folder that it must stay in."""
+_NO_NAMES = ("", ".", "..")
 
 Manifest = Dict[str, Dict[str, Any]]
 
@@ -103,24 +104,29 @@ def check(manifest: Any) -> None:
     """Raise ShippingError if a manifest names anything outside code/ and data/KEY/, or a link that leaves its tree."""
     if not isinstance(manifest, dict):
         raise ShippingError("the manifest is not a table")
-    folders: set[str] = set()
+    tops: dict[
+        str, str
+    ] = {}  # the folders that have something in them, each with the folder that it must stay in
     for path, entry in manifest.items():
-        match = _PATH.fullmatch(path)
-        if match is None or not isinstance(entry, dict):
+        folder, _, name = path.rpartition("/")
+        if folder not in tops or name in _NO_NAMES or "\0" in name:
+            match = _PATH.fullmatch(path)
+            if match is None:
+                raise ShippingError("%r is not a path below code/ or data/KEY/" % path)
+            top = match[1]
+            while folder not in tops:
+                tops[folder] = top
+                folder = top if folder == top else folder.rpartition("/")[0]
+        if not isinstance(entry, dict):
             raise ShippingError("%r is not a path below code/ or data/KEY/" % path)
-        _check_entry(path, entry, match[1])
-        folder = path[: path.rindex("/")]
-        while folder and folder not in folders:
-            folders.add(folder)
-            folder = folder.rpartition("/")[0]
-    for folder in folders & manifest.keys():
+        if not _is_file(entry):
+            _check_link_or_folder(path, entry, tops[path.rpartition("/")[0]])
+    for folder in tops.keys() & manifest.keys():
         raise ShippingError("%r has paths below it, and is a file, a link or an empty folder" % folder)
 
 
-def _check_entry(path: str, entry: dict[str, Any], top: str) -> None:
-    """Raise ShippingError unless an entry is exactly one of a file, a link within its tree and an empty folder."""
-    if _is_file(entry):
-        return
+def _check_link_or_folder(path: str, entry: dict[str, Any], top: str) -> None:
+    """Raise ShippingError unless an entry is either a link within its tree or an empty folder."""
     kinds = [kind for kind in ("sha256", "link", "folder") if kind in entry]
     if kinds == ["link"]:
         target = entry["link"]

@@ -151,8 +151,10 @@ class Store:
 
     # placing
 
-    def place(self, manifest: Manifest, run: Run) -> list[str]:
+    def place(self, manifest: Manifest, run: Run, text: bytes = b"") -> list[str]:
         """Give a run its own copy of its code, and its data. Return the missing files; if any are, nothing is placed.
+
+        `text` is the manifest as it came, where it is at hand: to encode one of 10,000 files anew takes 7 ms.
 
         The SHA-256 of each file of the code is checked while it is copied; a corrupt file counts as missing. A large file is
         linked where the job cannot write to it, unless the plan's `writable` names it.
@@ -174,7 +176,7 @@ class Store:
             for key, entries in data.items():
                 missing += self._place_data(entries, os.path.join(data_part, key))
             if not missing:
-                write_durably(run.manifest, strict_json.encode(manifest))
+                write_durably(run.manifest, text or strict_json.encode(manifest))
                 os.replace(data_part, run.data)
                 os.replace(part, run.code)  # last: a run without code has not begun
                 sync_folder(run.work)
