@@ -4,7 +4,7 @@
 
 start      `launch --help` and `profile list` beside importing typer and rich alone
 launch     a job that only exits, here and on an SSH host on loopback, beside `ssh HOST true`, and its stages
-held       commands through a connection that is held, with a process that stands by, beside `true` through a live master of ssh, and a launch beside `ssh HOST true`
+held       commands through a connection that is held, with a process that stands by, beside `true` through a live master of ssh, and a launch beside `ssh HOST true`; and the least that a client in Python takes
 unchanged  the ship of 10,000 unchanged files beside an `rsync -a` that finds nothing to do
 bulk       the ship of a new file of 1 GB beside `tar | ssh`
 far        the first ship of 500 small files at a round trip of 40 ms, beside `tar | ssh`
@@ -33,10 +33,12 @@ import json
 import os
 import pty
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -105,6 +107,15 @@ for n in range(100_000):
     print(f"iter {n}: loss {2 + n % 97 / 100:.4f}, time {100 + n % 89:.2f}ms")
 """
 
+
+LEAST = """
+import _socket, os, sys
+stream = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+stream.connect(sys.argv[1])
+stream.sendall(b"ps")
+os._exit(int(stream.recv(1)))
+"""
+"""A client that hands its word to a process that is ready, and ends as it says."""
 
 Measurement = Callable[[Client, SshHost], Iterator[Figure]]
 
@@ -179,17 +190,43 @@ def held(client: Client, host: SshHost) -> Iterator[Figure]:
             words: lambda words=words: seconds([*LAUNCH, *words.split()], **more)
             for words in ("ps --host A", "logs", "--host A -- true")
         }
+        by_master = "`true` through ssh's master"
         for words, ours in {**whole, "stop": lambda: wish_s(client, host)}.items():
-            floor, name, most = through, "`true` through ssh's master", 1.5
+            floor, name, most = through, by_master, 1.5
             if words.endswith("true"):
                 floor, name, most = own, "`ssh HOST true`", 2.0
             took, beside_it = in_turn(ours, lambda floor=floor: seconds(floor))
             yield beside(f"`launch {words}`, held", took, name, beside_it, most)
+        with _ready(client.home / "ready") as path:
+            least = [sys.executable, "-c", LEAST, str(path)]
+            took, beside_it = in_turn(lambda: seconds(least), lambda: seconds(through))
+        yield beside("a Python that only asks a process that is ready", took, by_master, beside_it)
     finally:
         master.terminate()
         master.wait()
         client.run("hosts", "--close")
         table.write_text(known)
+
+
+@contextlib.contextmanager
+def _ready(path: Path) -> Iterator[Path]:
+    """Answer "0" at a Unix socket to whoever asks, at once."""
+
+    def answer() -> None:
+        with contextlib.suppress(OSError):  # it is closed
+            while True:
+                stream, _ = listener.accept()
+                with stream:
+                    stream.sendall(stream.recv(2) and b"0")
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield path
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 def _hold(client: Client, host: str) -> None:
