@@ -336,6 +336,7 @@ def test_a_host_whose_table_is_gone_keeps_only_what_needs_it(made):
     made.hold()
     process = made.client.start("batch", made.write(items))
     until(lambda: made.noted("begin") == {"i1": 1, "i3": 1}, "an item on each host")
+    until(lambda: all(made.rows()[name]["state"] == "running" for name in ("i1", "i3")), "their transitions")
     process.kill()
     process.communicate()
     path = made.client.project / "launch.toml"
