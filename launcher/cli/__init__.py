@@ -9,8 +9,7 @@ def main() -> None:
         from launcher.cli import handing_over
 
         handing_over.hand_over()
+        from launcher.cli import command_process
     except KeyboardInterrupt:  # nothing has begun
         sys.exit(130)
-    from launcher.cli import command_process
-
     command_process.main()

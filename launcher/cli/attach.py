@@ -45,6 +45,9 @@ def attach(
     place, mirror = locate(run, host)
     if words := gone(mirror):
         show_end(mirror, view, words)
+    if mirror.is_freed:
+        view.note(f"it was removed from {place.name}; what is here   launch ls {mirror.short}")
+        show_end(mirror, view, "")
     tenant = tenant_for(mirror, view)
     if tenant is not None and tenant.is_keeper:
         keep(lambda: _follow(place, mirror, view, tenant), tenant, mirror, view)
@@ -55,11 +58,14 @@ def attach(
 
 def _follow(place: Host, mirror: Mirror, view: View, tenant: Tenant | None) -> None:
     """Go on with the run if it does not, and follow it to its end."""
+    from launcher.cli.fetch import EARLIER
     from launcher.cli.follow import follow_to_end, show_end
     from launcher.errors import MachineGoneError, UnreachableError
     from launcher.runs import departures
+    from launcher.runs.last_answer import last_answer
     from launcher.runs.lost_machines import reach
     from launcher.runs.recovering import Outcome, show_and_recover
+    from launcher.values.states import is_terminal
 
     desk = None
     elsewhere = departures.elsewhere(mirror)
@@ -81,5 +87,9 @@ def _follow(place: Host, mirror: Mirror, view: View, tenant: Tenant | None) -> N
     except UnreachableError as error:
         if elsewhere is not None:
             raise UnreachableError(error.host, f"{error}\n  {elsewhere}") from error
+        state = mirror.state()
+        if tenant is None and state is not None and is_terminal(state.state):
+            view.note(f"{str(error).splitlines()[0]}; {last_answer(mirror) or EARLIER}")
+            show_end(mirror, view, str(error))
         view.lost(error, 1, 0.0)  # following retries for as long as it takes
     follow_to_end(place, mirror, view, desk, tenant)

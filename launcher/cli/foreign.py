@@ -64,7 +64,8 @@ def tip(word: str, more: list[str], verbs: Iterable[str]) -> str:
         return _message(word, named)
     if begun := sorted(verb for verb in verbs if verb.startswith(word)):
         return _message(word, (f"launch {shlex.join([verb, *more])}" for verb in begun))
-    if close := difflib.get_close_matches(word, [*verbs, *_VERBS], n=1, cutoff=0.6):
+    swapped = [verb for verb in verbs if sorted(verb) == sorted(word)]
+    if close := swapped or difflib.get_close_matches(word, [*verbs, *_VERBS], n=1, cutoff=0.6):
         if close[0] in _VERBS:
             return _message(word, _VERBS[close[0]])
         return f"{word} is no verb of launch: did you mean '{close[0]}'?\n  next   launch {shlex.join([close[0], *more])}"

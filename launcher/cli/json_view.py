@@ -93,7 +93,7 @@ class JsonView(PlainView):
         """Put a finding."""
         self._put(json_shapes.FindingLine, **dict(finding))
 
-    def started(self, run: str, job_id: str | None) -> None:
+    def started(self, run: str, job_id: str | None, *, is_asked: bool) -> None:
         """Put the id of the run that the client detaches from."""
         self._put(json_shapes.StartedLine, run=run, job_id=job_id)
 

@@ -144,9 +144,10 @@ class PlainView:
         """Show a finding of the checks before a launch."""
         self.write_wrapped(f"  ! {finding.message}")
 
-    def started(self, run: str, job_id: str | None) -> None:
-        """Print the run's id alone on standard output, for scripts."""
-        say(run)
+    def started(self, run: str, job_id: str | None, *, is_asked: bool) -> None:
+        """Print the run's id alone on standard output, for scripts. After a Ctrl-C, only the note has it."""
+        if is_asked:
+            say(run)
 
     def ahead(self, summary: Summary, plan: PlanSummary) -> None:
         """Remember where a run is now: its history is read next."""

@@ -35,6 +35,6 @@ def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) 
 
             hand_over(tenant, mirror, view)
         view.note(detached(mirror))
-        view.started(mirror.run, started.job_id)
+        view.started(mirror.run, started.job_id, is_asked=detach)
         raise typer.Exit(Terminated.exit_code if signal_number == signal.SIGTERM else 0)
     follow_to_end(started.host, mirror, view, started.desk, tenant)

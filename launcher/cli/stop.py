@@ -8,8 +8,8 @@ import typer
 
 from launcher.cli.asking import YesFlag, check_last, check_loss
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
-from launcher.cli.say import say
-from launcher.cli.signals import waiting
+from launcher.cli.say import complain, say
+from launcher.cli.signals import Terminated, waiting
 
 if TYPE_CHECKING:
     from launcher.runs.mirror import Mirror
@@ -61,6 +61,12 @@ def stop(
         try:
             with waiting(f"stopping {mirror.run} on {place.name}"):
                 row = ask(desk, mirror.run, now=now, grace_s=grace_s)
+        except (KeyboardInterrupt, Terminated):
+            complain(
+                f"no longer waiting for the end of {mirror.run}: it ends all the same if {place.name} has been told\n"
+                f"  look   launch ps     again   launch stop {mirror.short}"
+            )
+            raise
         except ConnectionLostError as error:
             if (rent := still_rented(mirror)) is not None:
                 raise ConnectionLostError(error.host, f"{error}\n  {rent}") from error

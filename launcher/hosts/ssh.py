@@ -38,6 +38,8 @@ from launcher.values.host import Host
 
 KEEPALIVE_S = 10
 WINDOW_BYTES = 16 * 1024 * 1024
+_NO_GREETING = "Error reading SSH protocol banner"
+"""What paramiko says of a server that greets as no SSH server does."""
 FORBIDDEN, UNREACHED = 1, 2  # reasons why a server refuses a channel: RFC 4254, 5.1
 
 
@@ -322,9 +324,10 @@ def _errors(host: Host, hop: Hop, who: str) -> Iterator[None]:
     except (paramiko.SSHException, OSError, EOFError, ValueError) as error:  # ValueError: an invalid address
         if time.monotonic() - began >= CONNECT_S:
             raise UnreachableError(host.name, silent) from error
-        raise UnreachableError(
-            host.name, f"{who}: {hop.where}: {str(error) or 'the connection was closed'}{mend}"
-        ) from error
+        words = str(error) or "the connection was closed"
+        if _NO_GREETING in words:
+            words = "what answers there is no SSH server; is the port right?"
+        raise UnreachableError(host.name, f"{who}: {hop.where}: {words}{mend}") from error
 
 
 @contextlib.contextmanager

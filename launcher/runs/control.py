@@ -21,7 +21,7 @@ from launcher.errors import (
     UnknownNameError,
 )
 from launcher.hosts import Desk
-from launcher.runs import departures, tenancies
+from launcher.runs import departures, last_seen, tenancies
 from launcher.runs.ended_rows import EndedRows
 from launcher.runs.evidence import diagnosis, doubt, why_silent
 from launcher.runs.lookup import Lookup
@@ -255,18 +255,11 @@ def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
             summaries = {summary.run: summary for summary in found}
     except LaunchError as error:
         problem = str(error).splitlines()[0]
-        return [
-            Row(
-                host.name,
-                heard.get(mirror.run) or remembered(mirror),
-                problem,
-                mirror.reached(),
-                is_unreachable=True,
-            )
-            for mirror in asked
-        ]
+        return [_unanswered(host, mirror, heard.get(mirror.run), problem) for mirror in asked]
     for mirror in here:
         mirror.note_reached()
+        if mirror.run in summaries:
+            last_seen.note(mirror, summaries[mirror.run])
     gone = "gone: the host has no such run"
     return [
         Row(host.name, summaries[mirror.run])
@@ -276,8 +269,21 @@ def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
     ]
 
 
+def _unanswered(host: Host, mirror: Mirror, heard: Summary | None, problem: str) -> Row:
+    """Return the row of a run whose host does not answer. Of one that was seen to end nothing is in doubt."""
+    summary = heard or remembered(mirror)
+    if heard is None and is_terminal(summary.state):
+        return Row(host.name, summary)
+    return Row(host.name, summary, problem, mirror.reached(), is_unreachable=True)
+
+
 def remembered(mirror: Mirror) -> Summary:
     """Return what this client knows of a run without asking its host."""
+    return last_seen.latest(mirror, _on_record(mirror))
+
+
+def _on_record(mirror: Mirror) -> Summary:
+    """Return what the records of a run say that were fetched."""
     plan, state = mirror.plan(), mirror.state() or RunState(state=State.PREPARING)
     reached = state if None not in (state.step, state.loss) else mirror.last_step()
     return Summary(

@@ -7,6 +7,7 @@ import fnmatch
 import functools
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,12 +102,11 @@ class Lookup:
             table = {"name": wanted, "address": found["address"].strip("[]"), "user": found["user"]}
             port = int(found["port"]) if found["port"] else None
             return build(Host, {**table, "port": port}, file="--host")
-        raise unknown_name(
-            "host",
-            wanted,
-            [*known, *names, KAGGLE.name],
-            looked_in=f"launch.toml, {user_folder_text()}/hosts.toml, ~/.ssh/config",
-        )
+        names_here = [*known, *names, KAGGLE.name]
+        looked_in = f"launch.toml, {user_folder_text()}/hosts.toml, ~/.ssh/config"
+        error = unknown_name("host", wanted, names_here, looked_in=looked_in)
+        mend = _in_a_folder_above() or ("" if nearest(wanted, names_here) else _new_host(wanted))
+        raise UnknownNameError(f"{error}{mend}")
 
     def file_of(self, name: str) -> str:
         """Return the file that has a host's table, as messages name it."""
@@ -245,3 +245,16 @@ def _tables(path: Path, allowed: set[str]) -> tuple[dict[str, Any], str]:
         if key not in allowed:
             raise BadFileError(f"{path}: unknown key '{key}'\n  allowed: {', '.join(sorted(allowed))}")
     return data, text
+
+
+def _in_a_folder_above() -> str:
+    """Return where to go if launch.toml is not here, but in a folder above; empty if it is not."""
+    if PROJECT_FILE.is_file():
+        return ""
+    folder = next((one for one in Path.cwd().parents if (one / PROJECT_FILE).is_file()), None)
+    return f"\n  launch.toml is in a folder above   cd {shlex.quote(str(folder))}" if folder else ""
+
+
+def _new_host(name: str) -> str:
+    """Return what to do for a host that has no table."""
+    return f"\n  a new one   [hosts.{name}] with its address, in launch.toml     without a table   --host USER@MACHINE"

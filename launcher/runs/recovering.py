@@ -74,6 +74,11 @@ def recover(word: str, host_name: str | None, request: RecoverRequest, view: Vie
     host, mirror = locate(word, host_name)
     if words := departures.elsewhere(mirror):
         raise UsageError(words)
+    if mirror.is_freed:
+        raise UsageError(
+            f"{mirror.run} was removed from {host.name}: nothing there can go on\n"
+            f"  from its start   launch rerun {mirror.short}     what is here   launch ls {mirror.short}"
+        )
     with reach(host, mirror) as desk:
         return recover_on(desk, mirror, request, view)
 

@@ -43,7 +43,7 @@ class SilentView:
     def finding(self, finding: Finding) -> None:
         """Show nothing."""
 
-    def started(self, run: str, job_id: str | None) -> None:
+    def started(self, run: str, job_id: str | None, *, is_asked: bool) -> None:
         """Show nothing."""
 
     def ahead(self, summary: Summary, plan: PlanSummary) -> None:

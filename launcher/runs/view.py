@@ -62,8 +62,11 @@ class View(Protocol):
     def finding(self, finding: Finding) -> None:
         """Show what the gate says."""
 
-    def started(self, run: str, job_id: str | None) -> None:
-        """Say the id of a run that is left to itself, and that of its job in Slurm, if it is one."""
+    def started(self, run: str, job_id: str | None, *, is_asked: bool) -> None:
+        """Say the id of a run that is left to itself, and that of its job in Slurm, if it is one.
+
+        It `is_asked` for by --detach, or was interrupted as it began.
+        """
 
     def ahead(self, summary: Summary, plan: PlanSummary) -> None:
         """Show where a run is now; its history, which may be long, is read next."""

@@ -54,8 +54,9 @@ def build(
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return `: did you mean 'x'?` for the nearest known word, else nothing."""
-    match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f": did you mean '{match[0]}'?" if match else ""
+    by_letters = {name.casefold(): name for name in known}
+    match = difflib.get_close_matches(word.casefold(), by_letters, n=1, cutoff=0.5)
+    return f": did you mean '{by_letters[match[0]]}'?" if match else ""
 
 
 def unknown_name(noun: str, word: str, known: Iterable[str], *, looked_in: str) -> UnknownNameError:

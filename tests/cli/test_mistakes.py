@@ -30,6 +30,7 @@ FILES = {
 }
 MISTAKES = {
     # the verb, and the order of words
+    "sp": (2, "did you mean 'ps'?", "launch ps"),
     "attahc last": (2, "did you mean 'attach'?", "launch attach last"),
     "stauts": (2, "stauts is no verb", "launch ps"),
     "status": (2, "status is no verb", "launch ps"),

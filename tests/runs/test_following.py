@@ -395,4 +395,5 @@ def test_ctrl_c_just_before_the_start_leaves_a_run_that_is_named(client):
     assert done.returncode == 0, done.stderr
     assert "nothing is left of it" not in done.stderr
     assert "detached" in done.stderr
+    assert not done.stdout  # only --detach puts the id there
     client.ok("attach", run)

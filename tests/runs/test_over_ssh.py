@@ -175,6 +175,26 @@ def test_stop_over_ssh_leaves_nothing_running(client, lab, words, reason):
     assert not [line for line in left_on(lab) if "serve" not in line]
 
 
+def test_ctrl_c_in_a_stop_says_that_the_run_ends_all_the_same(client, lab):
+    """The request is on the host already; only the wait for the end is over."""
+    client.script(
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('on', flush=True)\ntime.sleep(600)"
+    )
+    run = client.detached("--host", "A", "--", "python", "train.py")
+    until(lambda: "on" in client.ok("logs", run), "the script")
+    wish = lab.root / "runs" / run / "control" / "wish"
+    before = wish.read_bytes()
+    stop = client.start("stop", run)
+    until(lambda: wish.read_bytes() != before, "the request")
+    stop.send_signal(signal.SIGINT)
+    out, err = stop.communicate(timeout=30)
+    assert stop.returncode == 130
+    assert not out
+    assert f"no longer waiting for the end of {run}" in err
+    assert f"launch stop {run.rpartition('-')[2]}" in err
+    client.ok("stop", "--now", run)
+
+
 def test_ctrl_c_detaches_over_ssh(client, lab):
     """The interrupt is the client's affair; the run goes on and can be attached to."""
     client.script(HELD)
@@ -201,6 +221,51 @@ def test_ps_tells_the_runs_of_a_host_and_what_cannot_be_reached(client, lab, ssh
     assert "unreachable" in client.ok("ps")
     record.write_text(json.dumps(told))
     client.ok("stop", run, "--now")
+
+
+def away(client, run):
+    """From now on the host of a run refuses the connection."""
+    record = client.runs / run / "client.json"
+    told = json.loads(record.read_text())
+    record.write_text(json.dumps({**told, "host": {**told["host"], "port": 1}}))
+
+
+def test_ps_remembers_the_end_that_it_has_shown(client, lab):
+    """It fetched no record of it: the host said it in one line, and does not answer any more."""
+    client.script(COUNTS.format(n=3, s=0))
+    run = client.detached("--host", "A", "--", "python", "train.py")
+    until(lambda: client.summary(run)["state"] == "succeeded", "the end")
+    seen = client.summary(run)
+    away(client, run)
+    assert client.summary(run) == {**seen, "reached": None}
+    assert "unreachable" not in client.ok("ps")
+
+
+def test_attach_shows_an_end_that_is_here_though_the_host_is_away(client, lab):
+    """It waits for nothing: nothing more can come."""
+    client.script(COUNTS.format(n=3, s=0))
+    client.ok("--host", "A", "--", "python", "train.py")
+    run = only_run(client)
+    away(client, run)
+    done = client.run("attach", run)
+    assert done.returncode == 0, done.stderr
+    assert "refuses the connection" in done.stderr
+    assert "succeeded" in done.stderr
+
+
+def test_a_run_that_was_removed_from_its_host_is_shown_and_does_not_go_on(client, lab):
+    """Its end is on record here; what to type instead is said."""
+    client.script(COUNTS.format(n=3, s=0))
+    client.ok("--host", "A", "--", "python", "train.py")
+    run = only_run(client)
+    client.ok("rm", "--yes", run)
+    done = client.run("attach", run)
+    assert done.returncode == 0, done.stderr
+    assert "removed from A" in done.stderr
+    assert "succeeded" in done.stderr
+    refused = client.run("recover", run)
+    assert refused.returncode == 2
+    assert "launch rerun" in refused.stderr
 
 
 def test_the_host_is_probed_as_its_ordinary_user(client, lab):

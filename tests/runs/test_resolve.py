@@ -508,3 +508,25 @@ def test_a_projects_file_says_neither_where_the_key_goes_nor_what_is_spent_unask
     person("launch.toml", "")
     person("~/.config/launch/hosts.toml", table)
     assert resolve.host("r").lambda_cloud is not None
+
+
+def test_a_table_in_a_folder_above_is_pointed_to(tmp_path, monkeypatch):
+    """launch.toml counts in its own folder only; who stands below it is told where it is."""
+    below = tmp_path / "a project" / "src"
+    below.mkdir(parents=True)
+    (below.parent / "launch.toml").write_text('[hosts.lab]\naddress = "10.0.0.1"\n')
+    monkeypatch.chdir(below)
+    with pytest.raises(UnknownNameError) as error:
+        resolve.host("lab")
+    assert f"cd '{below.parent}'" in str(error.value)
+
+
+def test_a_host_that_resembles_none_is_told_how_to_be_made(monkeypatch, tmp_path):
+    """A misspelt one is named instead, whatever its letters' size."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "launch.toml").write_text('[hosts.LAB]\naddress = "10.0.0.1"\n')
+    with pytest.raises(UnknownNameError, match=r"\[hosts\.qqqqq\]"):
+        resolve.host("qqqqq")
+    with pytest.raises(UnknownNameError, match="did you mean 'LAB'") as error:
+        resolve.host("lab")
+    assert "a new one" not in str(error.value)
