@@ -15,7 +15,8 @@ if TYPE_CHECKING:  # other verbs do without all that reaches hosts
 
 PROJECT_FILE = Path("launch.toml")
 _VERBS = ("run", "ps", "probe")
-_ONLY_TOLD = ("-h", "--help", "--version", "--install-completion", "--show-completion")
+_WITHOUT_HOST = ("-h", "--help", "--version", "--install-completion", "--show-completion", "--probe")
+"""The options with which no host is asked."""
 _TEXTS = ("address", "user", "identity_file", "known_hosts")
 _HELD_S = 60
 """How long a connection is held for the next command, if a host's table does not say."""
@@ -25,11 +26,11 @@ def begin(words: Sequence[str]) -> None:
     """Begin to connect; where a connection may be held already, only the way there is looked up. Mistakes in the words or the files are reported later, by the command itself."""
     own = _own(words)
     verb = "run" if not own or own[0].startswith("-") else own[0]
-    if verb not in _VERBS or any(word in _ONLY_TOLD for word in own):
+    if verb not in _VERBS or any(word.partition("=")[0] in _WITHOUT_HOST for word in own):
         return
     try:
         found = _destination(list(_hosts(own)), is_launch=verb == "run")
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: there is no home
         return
     if found is not None:
         from launcher.hosts import ahead
@@ -87,7 +88,7 @@ def _destination(hosts: list[str], *, is_launch: bool) -> tuple[Destination, boo
         return None
     from launcher.hosts import held_socket
     from launcher.hosts.ahead import Destination
-    from launcher.hosts.ssh_config import names_and_patterns
+    from launcher.hosts.ssh_config import names_and_patterns, runs_programs
     from launcher.values import login_text
 
     table = tables.get(hosts[0])
@@ -96,7 +97,7 @@ def _destination(hosts: list[str], *, is_launch: bool) -> tuple[Destination, boo
     if not isinstance(table, dict) or table.get("kind", "machine") != "machine":
         return None
     texts = {key: value for key, value in table.items() if key in _TEXTS and isinstance(value, str)}
-    if "address" not in texts:
+    if "address" not in texts or runs_programs():  # those run for a command that connects, and once
         return None
     login_text.address(texts["address"])  # raises ValueError
     login_text.user(texts.get("user", ""))

@@ -2,7 +2,7 @@
 
 What connects to hosts is loaded while TCP connects. Of us the host learns nothing but how we encrypt: its key is checked, and we log
 in, only once the command connects to it. That takes the connection over, if it leads where it is to lead, and does all else as without
-it. One that nobody takes ends with the command.
+it. One that nobody takes within CONNECT_S is closed, since a host does not wait for a login for ever: whoever comes later connects anew.
 """
 
 from __future__ import annotations
@@ -40,8 +40,12 @@ class _Beginning:
         self.destination = destination
         self._connects = connects
         self._route: list[Hop] | None = None
+        self.error: LaunchError | None = None
+        """Why the route cannot be looked up."""
         self._is_looked_up = threading.Event()
         self._is_loaded = threading.Event()
+        self._is_ready = threading.Event()
+        self._is_settled = threading.Event()
         self._deadline = time.monotonic() + CONNECT_S
         self._lock = threading.Lock()
         self._stream: socket.socket | None = None
@@ -55,10 +59,16 @@ class _Beginning:
         with contextlib.suppress(LaunchError, OSError, ValueError, LookupError):
             try:
                 self._route = hops(self.destination)
+            except LaunchError as error:
+                self.error = error
+                raise
             finally:
                 self._is_looked_up.set()
             if self._connects and self.is_direct:
                 self._dial(self._route[0])
+        self._is_ready.set()
+        if not self._is_settled.wait(self._left_s()):
+            self.drop()
 
     def _dial(self, hop: Hop) -> None:
         carrier = dial(hop.address, hop.port, self._deadline)
@@ -76,6 +86,9 @@ class _Beginning:
                 self._wire = wire
                 return
         wire.close()
+
+    def _left_s(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
 
     def load(self) -> None:
         """Load what connects over SSH."""
@@ -98,15 +111,20 @@ class _Beginning:
         return route is not None and len(route) == 1 and not route[0].proxy_command
 
     def take(self) -> Wire | None:
-        """Return the connection once it stands; None if it cannot be made."""
-        self._thread.join(max(0.0, self._deadline - time.monotonic()))
+        """Return the connection once it stands; None if it cannot be made, has ended, or is as old as it may be."""
+        self._is_ready.wait(self._left_s())
         with self._lock:
             self._is_wanted = False
             wire, self._wire = self._wire, None
+        self._is_settled.set()
+        if wire is not None and (wire.has_ended or not self._left_s()):
+            wire.close()
+            return None
         return wire
 
     def drop(self) -> None:
         """Close the connection, whenever it stands."""
+        self._is_settled.set()
         with self._lock:
             self._is_wanted = False
             if self._stream is not None:
@@ -133,10 +151,14 @@ def begin(destination: Destination, *, connects: bool = True) -> None:
 
 
 def route_to(host: Login) -> list[Hop] | None:
-    """Return the route to a host, if it was looked up to begin a connection."""
+    """Return the route to a host, if it was looked up to begin a connection. Raises LaunchError if that has failed."""
     if _begun is None or _begun.destination != tuple(getattr(host, key) for key in Destination._fields):
         return None
-    return _begun.route
+    route, error = _begun.route, _begun.error
+    if error is not None:
+        drop()  # the next try looks it up anew
+        raise error
+    return route
 
 
 def take(hop: Hop) -> Wire | None:

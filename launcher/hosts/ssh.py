@@ -13,6 +13,7 @@ from typing import cast
 
 import fabric
 import paramiko
+from cryptography.exceptions import InvalidTag
 
 from launcher.errors import (
     ConnectionLostError,
@@ -321,11 +322,15 @@ def _errors(host: Host, hop: Hop, who: str) -> Iterator[None]:
         }
         words = f"the hop before it {why.get(error.code, error.text)}"
         raise UnreachableError(host.name, f"{who}: {hop.where}: {words}{mend}") from error
-    except (paramiko.SSHException, OSError, EOFError, ValueError) as error:  # ValueError: an invalid address
-        if time.monotonic() - began >= CONNECT_S:
+    # ValueError: an invalid address; InvalidTag: a byte that was changed on the way
+    except (paramiko.SSHException, OSError, EOFError, ValueError, InvalidTag) as error:
+        # The wait for a greeting may have begun before the command: see ahead.py.
+        if time.monotonic() - began >= CONNECT_S or isinstance(error.__context__, TimeoutError):
             raise UnreachableError(host.name, silent) from error
         words = str(error) or "the connection was closed"
-        if _NO_GREETING in words:
+        if isinstance(error, InvalidTag):
+            words = "what it sends is damaged on the way"
+        elif _NO_GREETING in words:
             words = "what answers there is no SSH server; is the port right?"
         raise UnreachableError(host.name, f"{who}: {hop.where}: {words}{mend}") from error
 

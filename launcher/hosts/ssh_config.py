@@ -139,6 +139,15 @@ def names_and_patterns() -> tuple[list[str], list[str]]:
     return plain, [word for word in words if word not in plain and word != "*" and not word.startswith("!")]
 
 
+def runs_programs() -> bool:
+    """Whether a `Match exec` in ssh's configuration runs a program when a name is looked up."""
+    files = [Path(file).expanduser() for file in (USER_CONFIG, SYSTEM_CONFIG)]
+    lines = (line for file in files for line in _lines(file, MOST_INCLUDES))
+    return any(
+        key == "match" and "exec" in (word.lower().lstrip("!") for word in words) for key, words in lines
+    )
+
+
 def _lines(path: Path, depth: int) -> Iterator[tuple[str, list[str]]]:
     """Yield the keyword and the words of each line of a file and of its included files; skip unreadable files."""
     try:

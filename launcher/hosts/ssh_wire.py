@@ -66,6 +66,11 @@ class OrderedTransport(paramiko.Transport):
             raise self.get_exception() or paramiko.SSHException("Negotiation failed.")
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the exchange that has begun failed, or the connection broke after it."""
+        return self._begun is not None and self._begun.is_set() and not self.is_active()
+
+    @property
     def preferred_keys(self) -> tuple[str, ...]:
         """The algorithms; paramiko itself asks for certificates last."""
         return self._algorithms
@@ -96,6 +101,11 @@ class Wire:
         self._stuck_since: float | None = None
         self._heard: float | None = None
         self._closed = False  # paramiko reads this of its sockets
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a connection on it was begun, and has ended already."""
+        return self.transport is not None and self.transport.has_ended
 
     def greet(self, timeout_s: float) -> None:
         """Wait for the server's first bytes, and keep them for `recv`.

@@ -1,12 +1,15 @@
 """A connection that begins before the command line is loaded. The witness is a listener that speaks no SSH."""
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
+from testbed.client import until
 from testbed.sshd import ADDRESS
 
 from launcher.hosts import ahead
@@ -118,7 +121,7 @@ def test_what_asks_an_engine_loads_while_the_host_is_probed(client, runtime, loa
     assert loaded.with_name("loads.in.time").exists() is loads
 
 
-@pytest.mark.parametrize("words", [["--no-such-option"], ["--probe", "x"], ["--job", "none.toml"]])
+@pytest.mark.parametrize("words", [["--no-such-option"], ["--gpus", "x", "extra"], ["--job", "none.toml"]])
 def test_a_command_that_fails_before_it_connects_has_sent_nothing_and_leaves_nothing(client, listener, words):
     """To a host that has not greeted: the listener reads the end of the stream, and no byte before it."""
     (client.project / "launch.toml").write_text(table(listener))
@@ -171,6 +174,8 @@ def test_a_host_key_that_changed_is_refused_although_keys_were_exchanged_with_it
         ("probe --host far", True),
         ("--host alias", True),
         ("--host far --help", False),
+        ("--host far --dry-run --probe saved.json", False),
+        ("--host far --dry-run --probe=saved.json", False),
         ("--host local -- true", False),
         ("--host none", False),
         ("--host cloud", False),
@@ -257,3 +262,89 @@ def test_a_port_where_nobody_listens_leaves_the_error_to_whoever_connects(listen
     listener.close()
     ahead.begin(destination)
     assert ahead.take(hops(destination)[0]) is None
+
+
+def test_a_connection_that_the_host_has_closed_meanwhile_is_not_handed_on(listener):
+    """A host closes what does not log in for a while: whoever connects then begins anew."""
+    destination = ahead.Destination("127.0.0.1", port=listener.getsockname()[1])
+    ahead.begin(destination)
+    visitor, _ = listener.accept()
+    with visitor:
+        visitor.sendall(b"SSH-2.0-none\r\n")
+    begun = ahead._begun
+    until(lambda: begun._wire is not None and begun._wire.has_ended, "the end of it")
+    assert ahead.take(hops(destination)[0]) is None
+
+
+def test_a_connection_that_nobody_takes_is_closed_after_a_while(listener, monkeypatch):
+    """While a question waits for its answer, nothing is kept open, and nothing is read from it."""
+    monkeypatch.setattr(ahead, "CONNECT_S", 1)
+    destination = ahead.Destination("127.0.0.1", port=listener.getsockname()[1])
+    ahead.begin(destination)
+    visitor, _ = listener.accept()
+    with visitor:
+        visitor.settimeout(10)
+        visitor.sendall(b"SSH-2.0-none\r\n")
+        while visitor.recv(4096):
+            pass
+    assert ahead.take(hops(destination)[0]) is None
+
+
+@pytest.mark.parametrize("where", ["config", "included"])
+def test_a_program_that_ssh_runs_for_a_name_runs_only_for_a_command_that_connects(client, listener, where):
+    """`Match exec` may open a tunnel, or ask something: not for a word that is misspelt."""
+    folder = client.home / ".ssh"
+    folder.mkdir()
+    (folder / "config").write_text("Include included\n")
+    with (folder / where).open("a") as file:
+        file.write(f'Match originalhost far exec "touch {folder}/ran"\n  User eve\n')
+    (client.project / "launch.toml").write_text(table(listener))
+    assert begun(client, "--host", "far") is False
+    assert client.run("--host", "far", "--no-such-option").returncode == 2
+    assert not (folder / "ran").exists()
+
+
+def test_a_name_that_cannot_be_looked_up_is_looked_up_once(client, listener):
+    """What went wrong ahead is told by the command, which does not wait for it a second time."""
+    (client.project / "launch.toml").write_text(table(listener))
+    ssh = client.home / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(
+        f"#!/bin/sh\necho x >> {client.home}/asked\necho 'line 1: Bad configuration' >&2\nexit 255\n"
+    )
+    ssh.chmod(0o755)
+    client.variables["PATH"] = f"{ssh.parent}:{os.environ['PATH']}"
+    done = client.run("ps", "--host", "far")
+    assert done.returncode == 2, done.stderr
+    assert "Bad configuration" in done.stderr
+    assert (client.home / "asked").read_text() == "x\n"
+
+
+@pytest.mark.parametrize(
+    ("greeting", "stays", "said"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", False, "is no SSH server"),
+        (b"SSH", True, "does not answer within 10 s"),
+    ],
+    ids=["a web server", "a greeting that stops"],
+)
+def test_what_answers_as_no_ssh_server_does_is_told_in_words(client, listener, greeting, stays, said):
+    """Whether it spoke to what began ahead, or to the command."""
+    (client.project / "launch.toml").write_text(table(listener))
+    process = client.start("ps", "--host", "far")
+    visitors = []
+
+    def greet():
+        with contextlib.suppress(OSError):
+            while True:
+                visitors.append(listener.accept()[0])
+                visitors[-1].sendall(greeting)
+                if not stays:
+                    visitors.pop().close()
+
+    threading.Thread(target=greet, daemon=True).start()
+    _, err = process.communicate(timeout=60)
+    for visitor in visitors:
+        visitor.close()
+    assert process.returncode == 4
+    assert said in err

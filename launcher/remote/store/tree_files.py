@@ -10,7 +10,7 @@ import stat
 from typing import IO, Any
 
 from ..record import strict_json
-from ..record.files import read_json, write_durably
+from ..record.files import read_text, write_durably
 from .manifest import Manifest, mode_of, shared_mode_of
 
 STATS = "stats.json"
@@ -95,12 +95,21 @@ def write_stats(folder: str, entries: Manifest) -> None:
     write_durably(os.path.join(folder, STATS), strict_json.encode(stats))
 
 
+def _stats(path: str) -> dict[str, tuple[int, int]] | None:
+    """Return what `write_stats` has recorded; None if that is not there, or damaged: a torn record vouches for nothing."""
+    try:
+        stats = strict_json.decode(read_text(path) or "")
+        return {str(name): (int(size), int(mtime_ns)) for name, (size, mtime_ns) in stats.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
 def is_unchanged(folder: str) -> bool:
     """Return whether a tree is finished and every file still has its recorded size and time."""
-    if not os.path.exists(os.path.join(folder, STATS)):
+    stats = _stats(os.path.join(folder, STATS))
+    if stats is None:
         return False
     try:
-        stats = read_json(os.path.join(folder, STATS))
         top = os.open(os.path.join(folder, "tree"), os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return False
