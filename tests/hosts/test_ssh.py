@@ -13,9 +13,11 @@ from pathlib import Path
 
 import paramiko
 import pytest
+from cryptography.exceptions import InvalidTag
 from testbed.client import missing, until
 from testbed.sshd import ADDRESS
 
+from launcher.errors import UnreachableError
 from launcher.hosts import connect
 from launcher.values.host import Host
 
@@ -549,3 +551,19 @@ def test_a_launch_says_as_whom_and_by_which_key(client, lab):
     out = client.seen("--host", "A", "--", "true")
     assert f"{lab.user}@{ADDRESS}" in out
     assert fingerprint(lab.folder / "host_key.pub") in out
+
+
+def test_a_byte_that_is_changed_on_the_way_is_told_in_words(monkeypatch, lab):
+    """The cipher notices it; its error is none of paramiko's."""
+    read = paramiko.Packetizer.read_message
+
+    def read_damaged(self):
+        if self._Packetizer__block_engine_in is not None:
+            raise InvalidTag
+        return read(self)
+
+    monkeypatch.setattr(paramiko.Packetizer, "read_message", read_damaged)
+    where = {"address": ADDRESS, "port": lab.port, "user": lab.user}
+    files = {"identity_file": str(lab.folder / "client_key"), "known_hosts": str(lab.known_hosts)}
+    with pytest.raises(UnreachableError, match="damaged on the way"):
+        connect(Host(name="A", hold=0, **where, **files)).close()

@@ -446,6 +446,28 @@ def test_a_spare_that_was_written_to_is_no_spare(store, new_run, root):
     assert Path(second.code, "deep", "tool").read_bytes() == CONTENTS["tool"]
 
 
+@pytest.mark.parametrize(
+    "stats", ["", "{", '{"deep/tool": [', "[]", "5", '{"deep/tool": 1}', '{"deep/tool": ["x", 1]}']
+)
+@pytest.mark.parametrize("kind", ["spare", "data"])
+def test_a_tree_whose_record_is_torn_is_made_anew(store, new_run, root, kind, stats):
+    """A full disk, or a crash, may leave such a record: it vouches for no file."""
+    tree = {
+        path.replace("code", "data/train") if kind == "data" else path: entry for path, entry in TREE.items()
+    }
+    first, second = new_run("aaaa"), new_run("bbbb")
+    send(store, first, ALL, tree)
+    store.make_spare(first)
+    made = next(one for one in (root / "store" / kind).glob("*/tree") if (one / "deep").is_dir())
+    (made / "deep").chmod(0o700)
+    (made / "deep" / "tool").unlink()
+    (made / "deep" / "tool").write_bytes(b"evil")
+    (made.parent / "stats.json").write_text(stats)
+    send(store, second, ALL, tree)
+    place = Path(second.code) if kind == "spare" else Path(second.data, "train")
+    assert (place / "deep" / "tool").read_bytes() == CONTENTS["tool"]
+
+
 def test_after_a_refusal_the_rest_of_the_stream_can_be_passed_over(store):
     """The client sends its stream whole; the line behind it is a request again."""
     wire = FakeWire(b"b" * 5000, tail=b'{"chunk":0}\n{"id":7}\n')
