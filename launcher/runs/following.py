@@ -279,6 +279,17 @@ def _is_rehearsed(mirror: Mirror, state: RunState) -> bool:
     return state.taken != set() or mirror.plan().takes == []
 
 
+def _is_drawn(mirror: Mirror) -> bool:
+    """Whether the picture is newer than all that came of the run. What a run goes on from may have changed meanwhile."""
+    if mirror.parent() is not None:
+        return False
+    try:
+        drawn = mirror.picture.stat().st_mtime_ns
+        return all((mirror.folder / name).stat().st_mtime_ns < drawn for name in mirror.sizes())
+    except OSError:
+        return False
+
+
 def finish(mirror: Mirror, state: RunState, view: View) -> None:
     """Draw a run's loss and show how it ended."""
     # These load all of planning, which would keep whoever attaches waiting for the first line.
@@ -291,9 +302,10 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
     picture: Path | None = mirror.picture
     report = known_precision(mirror)
     try:
-        with view.stage("curve") as stage:  # to load what draws takes seconds
-            stage.text = None
-            draw(mirror.run, measured, host_figures(mirror), mirror.picture, title_of(mirror, report))
+        if not _is_drawn(mirror):
+            with view.stage("curve") as stage:  # to load what draws takes seconds
+                stage.text = None
+                draw(mirror.run, measured, host_figures(mirror), mirror.picture, title_of(mirror, report))
     except RunError:
         picture = None  # a run without a loss has no picture, which is not an error here
     except OSError as error:

@@ -247,10 +247,17 @@ def test_attach_shows_an_end_that_is_here_though_the_host_is_away(client, lab):
     client.ok("--host", "A", "--", "python", "train.py")
     run = only_run(client)
     away(client, run)
+    picture = client.runs / run / "loss.png"
+    drawn = picture.stat().st_mtime_ns
     done = client.run("attach", run)
     assert done.returncode == 0, done.stderr
     assert "refuses the connection" in done.stderr
     assert "succeeded" in done.stderr
+    assert "loss.png" in done.stderr
+    assert picture.stat().st_mtime_ns == drawn  # nothing new came: it is not drawn again
+    picture.unlink()
+    client.ok("attach", run)
+    assert picture.exists()
 
 
 def test_a_run_that_was_removed_from_its_host_is_shown_and_does_not_go_on(client, lab):
