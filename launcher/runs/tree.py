@@ -101,11 +101,8 @@ def manifest(tree: CodeTree, digests: Digests, show: Callable[[Moved], None]) ->
 
 
 def _file(looked: Looked) -> dict[str, Any]:
-    return {
-        "sha256": looked.sha256,
-        "size": looked.size,
-        "mode": looked.mode,
-    }  # three times as fast as _asdict()
+    # Three times as fast as _asdict().
+    return {"sha256": looked.sha256, "size": looked.size, "mode": looked.mode}
 
 
 def _look(path: str, digests: Digests) -> Looked:

@@ -104,9 +104,8 @@ def check(manifest: Any) -> None:
     """Raise ShippingError if a manifest names anything outside code/ and data/KEY/, or a link that leaves its tree."""
     if not isinstance(manifest, dict):
         raise ShippingError("the manifest is not a table")
-    tops: dict[
-        str, str
-    ] = {}  # the folders that have something in them, each with the folder that it must stay in
+    # Folders that have something in them, each with the folder that it must stay in.
+    tops: dict[str, str] = {}
     for path, entry in manifest.items():
         folder, _, name = path.rpartition("/")
         if folder not in tops or name in _NO_NAMES or "\0" in name:

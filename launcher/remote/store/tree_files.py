@@ -95,30 +95,19 @@ def write_stats(folder: str, entries: Manifest) -> None:
     write_durably(os.path.join(folder, STATS), strict_json.encode(stats))
 
 
-def _stats(path: str) -> dict[str, tuple[int, int]] | None:
-    """Return what `write_stats` has recorded; None if that is not there, or damaged: a torn record vouches for nothing."""
-    try:
-        stats = strict_json.decode(read_text(path) or "")
-        return {str(name): (int(size), int(mtime_ns)) for name, (size, mtime_ns) in stats.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return None
-
-
 def is_unchanged(folder: str) -> bool:
-    """Return whether a tree is finished and every file still has its recorded size and time."""
-    stats = _stats(os.path.join(folder, STATS))
-    if stats is None:
-        return False
+    """Return whether a tree is finished and every file still has its recorded size and time. A torn record vouches for none."""
     try:
+        stats = strict_json.decode(read_text(os.path.join(folder, STATS)) or "")
         top = os.open(os.path.join(folder, "tree"), os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
+    except (OSError, ValueError):
         return False
     try:
         for path, (size, mtime_ns) in stats.items():
             status = os.stat(path, dir_fd=top)  # a fifth faster than by the whole path
             if status.st_size != size or status.st_mtime_ns != mtime_ns:
                 return False
-    except OSError:
+    except (OSError, ValueError, TypeError, AttributeError):
         return False
     finally:
         os.close(top)
