@@ -67,8 +67,8 @@ class OrderedTransport(paramiko.Transport):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the exchange that has begun failed, or the connection broke after it."""
-        return self._begun is not None and self._begun.is_set() and not self.is_active()
+        """Whether the connection broke after keys were exchanged. If that failed, `start_client` says why."""
+        return self.initial_kex_done and not self.is_active()
 
     @property
     def preferred_keys(self) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ class Wire:
 
     @property
     def has_ended(self) -> bool:
-        """Whether a connection on it was begun, and has ended already."""
+        """Whether keys were exchanged on it, and the connection has ended since."""
         return self.transport is not None and self.transport.has_ended
 
     def greet(self, timeout_s: float) -> None:

@@ -10,6 +10,7 @@ import threading
 
 import pytest
 from testbed.client import until
+from testbed.link import Link
 from testbed.sshd import ADDRESS
 
 from launcher.hosts import ahead
@@ -264,16 +265,17 @@ def test_a_port_where_nobody_listens_leaves_the_error_to_whoever_connects(listen
     assert ahead.take(hops(destination)[0]) is None
 
 
-def test_a_connection_that_the_host_has_closed_meanwhile_is_not_handed_on(listener):
+@pytest.mark.testbed
+def test_a_connection_that_the_host_has_closed_meanwhile_is_not_handed_on(ssh_host):
     """A host closes what does not log in for a while: whoever connects then begins anew."""
-    destination = ahead.Destination("127.0.0.1", port=listener.getsockname()[1])
-    ahead.begin(destination)
-    visitor, _ = listener.accept()
-    with visitor:
-        visitor.sendall(b"SSH-2.0-none\r\n")
-    begun = ahead._begun
-    until(lambda: begun._wire is not None and begun._wire.has_ended, "the end of it")
-    assert ahead.take(hops(destination)[0]) is None
+    with Link(ADDRESS, ssh_host.port) as link:
+        destination = ahead.Destination(link.address, port=link.port)
+        ahead.begin(destination)
+        begun = ahead._begun
+        until(lambda: begun._wire is not None and begun._wire.transport.initial_kex_done, "the keys")
+        link.cut()
+        until(lambda: not begun._wire.transport.is_active(), "the end of it")
+        assert ahead.take(hops(destination)[0]) is None
 
 
 def test_a_connection_that_nobody_takes_is_closed_after_a_while(listener, monkeypatch):

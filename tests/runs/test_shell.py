@@ -57,9 +57,7 @@ def test_it_is_a_terminal_of_the_same_kind_and_size_where_the_run_stands(client,
         screen.until(lambda lines: "ended with 130" in lines)
         screen.resize(63, 18)
         screen.type("sleep 0.3; stty size\n")
-        screen.until(
-            lambda lines: any(line.startswith("18 63") for line in lines)
-        )  # on a line being redrawn, or not
+        screen.until(lambda lines: any("18 63" in line for line in lines))  # on a line being redrawn, or not
         screen.type("exit 7\n")
         screen.to_the_end()
         assert screen.process.returncode == 7
