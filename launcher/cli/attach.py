@@ -47,7 +47,7 @@ def attach(
         show_end(mirror, view, words)
     if mirror.is_freed:
         view.note(f"it was removed from {place.name}; what is here   launch ls {mirror.short}")
-        show_end(mirror, view, "")
+        show_end(mirror, view, "")  # a run that was removed has ended
     tenant = tenant_for(mirror, view)
     if tenant is not None and tenant.is_keeper:
         keep(lambda: _follow(place, mirror, view, tenant), tenant, mirror, view)

@@ -30,7 +30,7 @@ def begin(words: Sequence[str]) -> None:
         return
     try:
         found = _destination(list(_hosts(own)), is_launch=verb == "run")
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: there is no home
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: nobody knows the home folder
         return
     if found is not None:
         from launcher.hosts import ahead

@@ -87,9 +87,9 @@ def follow_to_end(
 
 
 def show_end(mirror: Mirror, view: View, why_gone: str) -> NoReturn:
-    """Show how a run ended whose machine is gone, from what is here, and exit with its code.
+    """Show how a run ended from what is here, without its host, and exit with its code.
 
-    Raises MachineGoneError if its end is not here: it had not ended when the machine went.
+    Raises MachineGoneError if its end is not here: it had not ended when its machine went.
     """
     state = _known_end(mirror, why_gone)
     with contextlib.closing(view):

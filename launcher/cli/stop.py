@@ -63,7 +63,7 @@ def stop(
                 row = ask(desk, mirror.run, now=now, grace_s=grace_s)
         except (KeyboardInterrupt, Terminated):
             complain(
-                f"no longer waiting for the end of {mirror.run}: it ends all the same if {place.name} has been told\n"
+                f"no longer waiting for the end of {mirror.run}; if {place.name} has the request, the run still ends\n"
                 f"  look   launch ps     again   launch stop {mirror.short}"
             )
             raise

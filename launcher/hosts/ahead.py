@@ -2,7 +2,7 @@
 
 What connects to hosts is loaded while TCP connects. Of us the host learns nothing but how we encrypt: its key is checked, and we log
 in, only once the command connects to it. That takes the connection over, if it leads where it is to lead, and does all else as without
-it. One that nobody takes within CONNECT_S is closed, since a host does not wait for a login for ever: whoever comes later connects anew.
+it. One that is not taken within CONNECT_S is closed, because a server does not wait for ever for a login; the command then connects again.
 """
 
 from __future__ import annotations
@@ -46,35 +46,39 @@ class _Beginning:
         self._is_loaded = threading.Event()
         self._is_ready = threading.Event()
         self._is_settled = threading.Event()
+        """It was taken or dropped: what stands only now is closed."""
         self._deadline = time.monotonic() + CONNECT_S
         self._lock = threading.Lock()
         self._stream: socket.socket | None = None
         self._wire: Wire | None = None
-        self._is_wanted = True
         self._thread = threading.Thread(target=self._connect, name="connect ahead", daemon=True)
         self._thread.start()
 
     def _connect(self) -> None:
-        # Whoever connects tries again, and reports it.
-        with contextlib.suppress(LaunchError, OSError, ValueError, LookupError):
-            try:
-                self._route = hops(self.destination)
-            except LaunchError as error:
-                self.error = error
-                raise
-            finally:
-                self._is_looked_up.set()
-            if self._connects and self.is_direct:
-                self._dial(self._route[0])
-        self._is_ready.set()
+        try:
+            # Whoever connects tries again, and reports it.
+            with contextlib.suppress(LaunchError, OSError, ValueError, LookupError):
+                self._look_up()
+                if self._connects and self._route is not None and self.is_direct:
+                    self._dial(self._route[0])
+        finally:
+            self._is_ready.set()
         if not self._is_settled.wait(self._left_s()):
             self.drop()
+
+    def _look_up(self) -> None:
+        try:
+            self._route = hops(self.destination)
+        except LaunchError as error:
+            self.error = error
+        finally:
+            self._is_looked_up.set()
 
     def _dial(self, hop: Hop) -> None:
         carrier = dial(hop.address, hop.port, self._deadline)
         with self._lock:
             self._stream = carrier.stream
-            if not self._is_wanted:
+            if self._is_settled.is_set():
                 carrier.stream.close()
                 return
         self._is_loaded.wait()
@@ -82,7 +86,7 @@ class _Beginning:
 
         wire = begin(hop, carrier)
         with self._lock:
-            if self._is_wanted:
+            if not self._is_settled.is_set():
                 self._wire = wire
                 return
         wire.close()
@@ -114,9 +118,8 @@ class _Beginning:
         """Return the connection once it stands; None if it cannot be made, has ended, or is as old as it may be."""
         self._is_ready.wait(self._left_s())
         with self._lock:
-            self._is_wanted = False
+            self._is_settled.set()
             wire, self._wire = self._wire, None
-        self._is_settled.set()
         if wire is not None and (wire.has_ended or not self._left_s()):
             wire.close()
             return None
@@ -124,9 +127,8 @@ class _Beginning:
 
     def drop(self) -> None:
         """Close the connection, whenever it stands."""
-        self._is_settled.set()
         with self._lock:
-            self._is_wanted = False
+            self._is_settled.set()
             if self._stream is not None:
                 with contextlib.suppress(OSError):  # it has ended
                     self._stream.shutdown(socket.SHUT_RDWR)

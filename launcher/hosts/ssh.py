@@ -202,7 +202,14 @@ class SshConnection:
         self._clients.append(connection.client)
         connection.client.set_missing_host_key_policy(trust)  # it knows no key itself
         with _errors(host, hop, who):
-            connection.open()
+            try:
+                connection.open()
+            except paramiko.SSHException as error:
+                # Between two steps, paramiko says "No existing session", and keeps what ended it.
+                why = getattr(connection.transport, "saved_exception", None)
+                if why is None or isinstance(error, paramiko.AuthenticationException):
+                    raise
+                raise why from error
         self.needs_person |= login.needs_person
         transport: paramiko.Transport = connection.transport
         return transport

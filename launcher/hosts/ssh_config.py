@@ -132,20 +132,23 @@ def names_and_patterns() -> tuple[list[str], list[str]]:
 
     The pattern `*` is left out. Use `hops` to resolve a name.
     """
-    files = [Path(file).expanduser() for file in (USER_CONFIG, SYSTEM_CONFIG)]
-    lines = [line for file in files for line in _lines(file, MOST_INCLUDES)]
-    words = dict.fromkeys(word for key, words in lines if key == "host" for word in words)
+    words = dict.fromkeys(word for key, words in _all_lines() if key == "host" for word in words)
     plain = [word for word in words if not re.search(r"[*?!]", word)]
     return plain, [word for word in words if word not in plain and word != "*" and not word.startswith("!")]
 
 
 def runs_programs() -> bool:
     """Whether a `Match exec` in ssh's configuration runs a program when a name is looked up."""
-    files = [Path(file).expanduser() for file in (USER_CONFIG, SYSTEM_CONFIG)]
-    lines = (line for file in files for line in _lines(file, MOST_INCLUDES))
     return any(
-        key == "match" and "exec" in (word.lower().lstrip("!") for word in words) for key, words in lines
+        key == "match" and "exec" in (word.lower().lstrip("!") for word in words)
+        for key, words in _all_lines()
     )
+
+
+def _all_lines() -> Iterator[tuple[str, list[str]]]:
+    """Yield the lines of the user's and the system's configuration, as `_lines` does."""
+    for file in (USER_CONFIG, SYSTEM_CONFIG):
+        yield from _lines(Path(file).expanduser(), MOST_INCLUDES)
 
 
 def _lines(path: Path, depth: int) -> Iterator[tuple[str, list[str]]]:

@@ -66,11 +66,6 @@ class OrderedTransport(paramiko.Transport):
             raise self.get_exception() or paramiko.SSHException("Negotiation failed.")
 
     @property
-    def has_ended(self) -> bool:
-        """Whether the connection broke after keys were exchanged. If that failed, `start_client` says why."""
-        return self.initial_kex_done and not self.is_active()
-
-    @property
     def preferred_keys(self) -> tuple[str, ...]:
         """The algorithms; paramiko itself asks for certificates last."""
         return self._algorithms
@@ -104,8 +99,9 @@ class Wire:
 
     @property
     def has_ended(self) -> bool:
-        """Whether keys were exchanged on it, and the connection has ended since."""
-        return self.transport is not None and self.transport.has_ended
+        """Whether the connection broke after keys were exchanged on it. If that exchange failed, `start_client` says why."""
+        made = self.transport
+        return made is not None and made.initial_kex_done and not made.is_active()
 
     def greet(self, timeout_s: float) -> None:
         """Wait for the server's first bytes, and keep them for `recv`.
@@ -174,7 +170,7 @@ def _ended(why: str) -> ConnectionAbortedError:
 def begin(hop: Hop, carrier: Carrier) -> Wire:
     """Wait for the greeting of a hop's server, and begin to exchange keys with it.
 
-    Its key is checked by whoever connects, who also meets what goes wrong here.
+    The command that connects checks its key, and reports what goes wrong here.
     """
     wire = Wire(carrier.stream, peer=carrier.peer)
     if hop.known_hosts_command:  # a program, which runs once for each connection

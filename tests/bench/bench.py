@@ -210,7 +210,7 @@ def held(client: Client, host: SshHost) -> Iterator[Figure]:
 
 @contextlib.contextmanager
 def _ready(path: Path) -> Iterator[Path]:
-    """Answer "0" at a Unix socket to whoever asks, at once."""
+    """Answer each client of a Unix socket with "0", at once."""
 
     def answer() -> None:
         with contextlib.suppress(OSError):  # it is closed

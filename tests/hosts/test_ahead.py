@@ -267,7 +267,7 @@ def test_a_port_where_nobody_listens_leaves_the_error_to_whoever_connects(listen
 
 @pytest.mark.testbed
 def test_a_connection_that_the_host_has_closed_meanwhile_is_not_handed_on(ssh_host):
-    """A host closes what does not log in for a while: whoever connects then begins anew."""
+    """A server closes a connection that does not log in for a while. The command then connects again."""
     with Link(ADDRESS, ssh_host.port) as link:
         destination = ahead.Destination(link.address, port=link.port)
         ahead.begin(destination)
@@ -307,7 +307,7 @@ def test_a_program_that_ssh_runs_for_a_name_runs_only_for_a_command_that_connect
 
 
 def test_a_name_that_cannot_be_looked_up_is_looked_up_once(client, listener):
-    """What went wrong ahead is told by the command, which does not wait for it a second time."""
+    """The command reports the error of the first try, and does not wait for a second one."""
     (client.project / "launch.toml").write_text(table(listener))
     ssh = client.home / "bin" / "ssh"
     ssh.parent.mkdir()

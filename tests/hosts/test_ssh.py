@@ -554,7 +554,7 @@ def test_a_launch_says_as_whom_and_by_which_key(client, lab):
 
 
 def test_a_byte_that_is_changed_on_the_way_is_told_in_words(monkeypatch, lab):
-    """The cipher notices it; its error is none of paramiko's."""
+    """The cipher notices it, with an error that is not a class of paramiko."""
     read = paramiko.Packetizer.read_message
 
     def read_damaged(self):

@@ -511,7 +511,7 @@ def test_a_projects_file_says_neither_where_the_key_goes_nor_what_is_spent_unask
 
 
 def test_a_table_in_a_folder_above_is_pointed_to(tmp_path, monkeypatch):
-    """launch.toml counts in its own folder only; who stands below it is told where it is."""
+    """launch.toml counts in its own folder only. From a folder below, the message names it."""
     below = tmp_path / "a project" / "src"
     below.mkdir(parents=True)
     (below.parent / "launch.toml").write_text('[hosts.lab]\naddress = "10.0.0.1"\n')
@@ -522,7 +522,7 @@ def test_a_table_in_a_folder_above_is_pointed_to(tmp_path, monkeypatch):
 
 
 def test_a_host_that_resembles_none_is_told_how_to_be_made(monkeypatch, tmp_path):
-    """A misspelt one is named instead, whatever its letters' size."""
+    """If a known name is close, also in the other case, that name is suggested instead."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "launch.toml").write_text('[hosts.LAB]\naddress = "10.0.0.1"\n')
     with pytest.raises(UnknownNameError, match=r"\[hosts\.qqqqq\]"):
