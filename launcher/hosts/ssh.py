@@ -206,7 +206,7 @@ class SshConnection:
                 connection.open()
             except paramiko.SSHException as error:
                 # Between two steps, paramiko says "No existing session", and keeps what ended it.
-                why = getattr(connection.transport, "saved_exception", None)
+                why = getattr(connection.client.get_transport(), "saved_exception", None)
                 if why is None or isinstance(error, paramiko.AuthenticationException):
                     raise
                 raise why from error
