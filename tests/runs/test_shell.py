@@ -49,7 +49,8 @@ def test_it_is_a_terminal_of_the_same_kind_and_size_where_the_run_stands(client,
         assert lines[-5] == f"xterm-256color {ended}"
         assert lines[-4] == str(client.home / ".launch" / "runs" / ended / "work" / "code")
         assert lines[-3] == os.path.join(os.path.dirname(sys.executable), "python")
-        screen.type("echo sleeps-$((6 * 7)); sleep 600\n")
+        # The program itself says that it runs: a Ctrl-C just before it has the terminal would be the shell's.
+        screen.type("sh -c 'echo sleeps-$((6 * 7)); exec sleep 600'\n")
         screen.until(lambda lines: "sleeps-42" in lines)
         screen.type("\x03")
         screen.until(lambda lines: "^C" in "".join(lines) and is_ready(lines))
