@@ -88,7 +88,7 @@ def _destination(hosts: list[str], *, is_launch: bool) -> tuple[Destination, boo
         return None
     from launcher.hosts import held_socket
     from launcher.hosts.ahead import Destination
-    from launcher.hosts.ssh_config import names_and_patterns, runs_programs
+    from launcher.hosts.ssh_files import names_and_patterns, runs_programs
     from launcher.values import login_text
 
     table = tables.get(hosts[0])

@@ -8,17 +8,18 @@ import sys
 from typing import NamedTuple
 
 from launcher import user_sockets
-from launcher.hosts import background, held_socket
+from launcher.hosts import background, held_socket, ssh_config
 
 _PROGRAM = "from launcher.cli.standing_by import main; main()"
 
 
 class Order(NamedTuple):
-    """For which session a process stands by, for how many seconds without a command, and which modules it loads first."""
+    """For which session a process stands by, for how many seconds without a command, and what it prepares: modules, and what ssh is asked."""
 
     session: int
     hold_s: int
     modules: list[str]
+    questions: list[ssh_config.Question]
 
 
 def leave(hold_s: int) -> None:
@@ -30,5 +31,5 @@ def leave(hold_s: int) -> None:
     path = user_sockets.standby(session)
     is_short = len(os.fsencode(path)) <= held_socket.MOST_PATH
     if user_sockets.KNOWS_PEERS and session != os.getpid() and is_short and not os.path.exists(path):
-        order = Order(session, hold_s, [*sys.modules])
+        order = Order(session, hold_s, [*sys.modules], ssh_config.questions())
         background.begin(_PROGRAM, "", json.dumps(order._asdict()).encode(), {})

@@ -25,7 +25,7 @@ import launcher
 from launcher import core_dumps, user_sockets
 from launcher.cli import app, command_process, handing_over, standbys
 from launcher.cli.taken_command import PIPE, SAID_S, TakenCommand
-from launcher.hosts import background, held_socket
+from launcher.hosts import background, held_socket, ssh_config
 
 LOOK_S = 1.0
 MOST_AGE_S = 3600.0
@@ -55,6 +55,9 @@ class _Standby:
         self._began = time.monotonic()
         self._files: dict[str, tuple[int, int]] = {}
         self._load(order.modules)
+        ssh_config.remember(
+            ssh_config.Question(name, user, port, tuple(jumps)) for name, user, port, jumps in order.questions
+        )
         for verb in handing_over.VERBS:
             app.command_of(app.app_for([verb]))
         gc.collect()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import getpass
-import glob
 import io
 import os
 import pwd
@@ -15,15 +14,16 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from launcher.errors import BadFileError
+from launcher.hosts import ssh_files
+from launcher.hosts.ssh_files import SYSTEM_CONFIG, USER_CONFIG
 
-USER_CONFIG = "~/.ssh/config"
-SYSTEM_CONFIG = "/etc/ssh/ssh_config"
 KNOWN_HOSTS = "~/.ssh/known_hosts"
+SYSTEM_SSH = "/usr/bin/ssh"
 PLAIN_ALGORITHMS = (
     *("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"),
     *("rsa-sha2-512", "rsa-sha2-256"),
@@ -44,7 +44,6 @@ LATER = {letter: f"\0{letter}" for letter in "HItfK"}
 """What KnownHostsCommand's tokens become that only the connection can fill in."""
 READ_S = 10
 MOST_HOPS = 8
-MOST_INCLUDES = 16
 
 
 class Hop(NamedTuple):
@@ -127,50 +126,11 @@ def hops(host: Login) -> list[Hop]:
     return [*before, last]
 
 
-def names_and_patterns() -> tuple[list[str], list[str]]:
-    """Return the plain names and the patterns of the `Host` lines in ssh's configuration and its included files.
-
-    The pattern `*` is left out. Use `hops` to resolve a name.
-    """
-    words = dict.fromkeys(word for key, words in _all_lines() if key == "host" for word in words)
-    plain = [word for word in words if not re.search(r"[*?!]", word)]
-    return plain, [word for word in words if word not in plain and word != "*" and not word.startswith("!")]
-
-
-def runs_programs() -> bool:
-    """Whether a `Match exec` in ssh's configuration runs a program when a name is looked up."""
-    return any(
-        key == "match" and "exec" in (word.lower().lstrip("!") for word in words)
-        for key, words in _all_lines()
-    )
-
-
-def _all_lines() -> Iterator[tuple[str, list[str]]]:
-    """Yield the lines of the user's and the system's configuration, as `_lines` does."""
-    for file in (USER_CONFIG, SYSTEM_CONFIG):
-        yield from _lines(Path(file).expanduser(), MOST_INCLUDES)
-
-
-def _lines(path: Path, depth: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield the keyword and the words of each line of a file and of its included files; skip unreadable files."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
-    for line in text.splitlines():
-        key, *words = re.split(r"[\s=]+", line.strip())
-        words = [word.strip('"') for word in words]
-        yield key.lower(), words
-        for word in words if key.lower() == "include" and depth else ():
-            for name in sorted(glob.glob(str(path.parent / os.path.expanduser(word)))):
-                yield from _lines(Path(name), depth - 1)
-
-
 def _route(
     name: str, user: str | None, port: int | None, jumps: tuple[str, ...], hops_left: int
 ) -> list[Hop]:
     """Return the hops to a name, ending with it; `jumps` replace the jump hosts of the configuration."""
-    values = _lookup(name, user, port, jumps)
+    values = _lookup(Question(name, user, port, jumps))
     hop = _hop(name, values)
     through = values.get("proxyjump", "none")
     if through == "none":
@@ -283,15 +243,72 @@ def _files(written: str) -> list[str]:
     return [] if written == "none" else re.split(r" +(?=[/~])", written)
 
 
-def _lookup(name: str, user: str | None, port: int | None, jumps: tuple[str, ...]) -> dict[str, str]:
+class Question(NamedTuple):
+    """What ssh is asked: what a name means, for a user, a port and jump hosts that are given beside it."""
+
+    name: str
+    user: str | None
+    port: int | None
+    jumps: tuple[str, ...]
+
+
+class _Answer(NamedTuple):
+    """What ssh said, and the stamps of what that follows from."""
+
+    values: dict[str, str]
+    stamps: object
+
+
+_questions: dict[Question, None] = {}
+_answers: dict[Question, _Answer] = {}
+
+
+def questions() -> list[Question]:
+    """Return what this process has asked ssh."""
+    return [*_questions]
+
+
+def remember(asked: Iterable[Question]) -> None:
+    """Ask ssh, and keep the answers for the forks of this process. An answer counts until something changes that it follows from."""
+    for question in asked:
+        with contextlib.suppress(BadFileError, *_errors_in_config()):
+            stamps = _stamps()
+            values = _ask(question)
+            if stamps is not None and ssh_files.are_settled(ssh_files.texts()) and _stamps() == stamps:
+                _answers[question] = _Answer(values, stamps)
+
+
+def _stamps() -> object | None:
+    """Return stamps of ssh and of its configuration; None if they are not where its answers follow from them alone. Raises OSError.
+
+    An ssh of Homebrew, or of a package in a home, has its system's configuration somewhere else.
+    """
+    if shutil.which("ssh") != SYSTEM_SSH:
+        return None
+    texts = ssh_files.texts()
+    changed = {path: os.stat(path).st_ctime_ns for path in (SYSTEM_SSH, *texts)}  # also of their rights
+    return changed, texts
+
+
+def _lookup(question: Question) -> dict[str, str]:
     """Return the configuration of a name by lower-case keyword; the lines of a repeated keyword are joined."""
+    _questions[question] = None
+    if (answer := _answers.get(question)) is not None:
+        with contextlib.suppress(OSError):
+            if _stamps() == answer.stamps:
+                return answer.values
+    return _ask(question)
+
+
+def _ask(question: Question) -> dict[str, str]:
+    name, user, port, jumps = question
     ssh = shutil.which("ssh")
     try:
         home = pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
         ssh, home = None, ""  # ssh does not run for a user without a passwd entry
     if ssh is None:
-        return _by_paramiko(name, user, port, jumps)
+        return _by_paramiko(question)
     own = [] if Path(home) == Path.home() else ["-F", "/dev/stdin"]
     words = [
         *(ssh, "-G", "-T", *own),
@@ -342,7 +359,7 @@ def _config_of(home: Path) -> str:
     return f"{text}\nHost *\n  UserKnownHostsFile {home}/.ssh/known_hosts\n  Include {SYSTEM_CONFIG}\n"
 
 
-def _by_paramiko(name: str, user: str | None, port: int | None, jumps: tuple[str, ...]) -> dict[str, str]:
+def _by_paramiko(question: Question) -> dict[str, str]:
     """Look up a name with paramiko's own parser, which lacks Include and some kinds of Match."""
     import paramiko  # loaded here because `ssh -G` works without it
 
@@ -355,7 +372,7 @@ def _by_paramiko(name: str, user: str | None, port: int | None, jumps: tuple[str
     with _config_errors(USER_CONFIG, "install openssh-client"):
         values = {
             key: "\n".join(value) if isinstance(value, list) else str(value)
-            for key, value in config.lookup(name).items()
+            for key, value in config.lookup(question.name).items()
         }
         int(values.get("port", 22))
     values.setdefault("user", getpass.getuser())
@@ -363,7 +380,8 @@ def _by_paramiko(name: str, user: str | None, port: int | None, jumps: tuple[str
     values.setdefault("identityfile", "\n".join(IDENTITY_FILES))
     values.setdefault("userknownhostsfile", KNOWN_HOSTS)
     values.setdefault("globalknownhostsfile", "/etc/ssh/ssh_known_hosts")
-    given = {"user": user, "port": str(port) if port else None, "proxyjump": ",".join(jumps) or None}
+    port, jumps = question.port, ",".join(question.jumps)
+    given = {"user": question.user, "port": str(port) if port else None, "proxyjump": jumps or None}
     return {**values, **{key: value for key, value in given.items() if value}}
 
 

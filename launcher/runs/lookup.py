@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.errors import BadFileError, UnknownNameError
-from launcher.hosts.ssh_config import names_and_patterns
+from launcher.hosts.ssh_files import names_and_patterns
 from launcher.runs.catalogue import files, user_folder, user_folder_text
 from launcher.runtimes import names as runtime_names
 from launcher.values.host import KAGGLE, LOCAL, Host

@@ -1,0 +1,141 @@
+"""What a process that stands by remembers of ssh's configuration: it counts as long as ssh would say the same, and no longer."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from testbed.client import missing
+
+from launcher.hosts import ssh_config
+from launcher.hosts.ssh_config import SYSTEM_SSH, Question, hops
+
+QUESTION = Question("box", None, None, ())
+
+
+class Box(NamedTuple):
+    """A host's table that has an address alone."""
+
+    address: str = "box"
+    user: str | None = None
+    port: int | None = None
+    identity_file: str | None = None
+    known_hosts: str | None = None
+
+
+@pytest.fixture
+def ssh_folder(tmp_path, monkeypatch):
+    """The folder of a user's configuration, in which `box` is 192.0.2.1."""
+    if not Path(SYSTEM_SSH).exists():
+        missing("the system's own ssh")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setattr(ssh_config, "_answers", {})
+    folder = tmp_path / ".ssh"
+    folder.mkdir()
+    write(folder)
+    return folder
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """How often ssh was asked."""
+    calls = []
+    real = subprocess.run
+
+    def run(words, **options):
+        calls.append(words)
+        return real(words, **options)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return calls
+
+
+def write(folder, more="", address="192.0.2.1"):
+    """Write the user's configuration."""
+    (folder / "config").write_text(f"{more}\nHost box\n  HostName {address}\n")
+
+
+def address():
+    """Where `box` is."""
+    return hops(Box())[-1].address
+
+
+def test_what_is_remembered_is_not_asked_again(ssh_folder, asked):
+    """Once, for two lookups."""
+    ssh_config.remember([QUESTION])
+    assert (address(), address(), len(asked)) == ("192.0.2.1", "192.0.2.1", 1)
+
+
+def test_another_user_is_another_question(ssh_folder, asked):
+    """With the user's own lines."""
+    write(ssh_folder, "Match user eve\n  Port 2222\n")
+    ssh_config.remember([QUESTION])
+    assert hops(Box(user="eve"))[-1].port == 2222
+    assert len(asked) == 2
+
+
+def test_another_address_of_the_same_length_is_seen(ssh_folder):
+    """At once, by what the file holds: its time and its size may be the same."""
+    ssh_config.remember([QUESTION])
+    before = os.stat(ssh_folder / "config")
+    write(ssh_folder, address="192.0.2.2")
+    os.utime(ssh_folder / "config", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert address() == "192.0.2.2"
+
+
+def test_a_file_that_is_included_by_now_is_seen(ssh_folder):
+    """By a pattern, in a file that is included itself, whose relative paths are below ~/.ssh as ssh has it."""
+    (ssh_folder / "more").mkdir()
+    write(ssh_folder, "Include more/outer\n")
+    (ssh_folder / "more" / "outer").write_text("Include more/inner-*\n")
+    ssh_config.remember([QUESTION])
+    assert address() == "192.0.2.1"
+    (ssh_folder / "more" / "inner-1").write_text("Host box\n  HostName 192.0.2.3\n")
+    assert address() == "192.0.2.3"
+
+
+def test_other_rights_of_a_file_are_seen(ssh_folder, asked):
+    """Ssh refuses a configuration that others may write."""
+    ssh_config.remember([QUESTION])
+    (ssh_folder / "config").chmod(0o666)
+    address()
+    assert len(asked) == 2
+
+
+def test_another_ssh_is_asked_itself(ssh_folder, tmp_path, monkeypatch):
+    """The first in PATH, which may read other files."""
+    ssh_config.remember([QUESTION])
+    other = tmp_path / "bin" / "ssh"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\nprintf 'hostname 192.0.2.4\\nport 22\\nuser eve\\n'\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{other.parent}:/usr/bin:/bin")
+    assert address() == "192.0.2.4"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Match exec true",
+        "Match !exec false",
+        "Match host box localnetwork 192.0.2.0/24",
+        "CanonicalizeHostname yes",
+        "IdentityAgent ${AGENT_OF_BOX}",
+        'Include "with a space"',
+    ],
+)
+def test_what_may_change_by_itself_is_not_remembered(ssh_folder, asked, line):
+    """A program, the network, DNS, a variable, and what we may read in another way than ssh."""
+    write(ssh_folder, line)
+    ssh_config.remember([QUESTION])
+    assert ssh_config._answers == {}
+
+
+def test_a_mistake_is_not_remembered(ssh_folder):
+    """The next lookup says it as ever."""
+    write(ssh_folder, "NoSuchKeyword yes\n")
+    ssh_config.remember([QUESTION])
+    with pytest.raises(ssh_config.BadFileError, match="nosuchkeyword"):
+        address()
