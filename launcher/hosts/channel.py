@@ -244,6 +244,7 @@ class Channel(Passing):
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._next_id = 0
+        self._is_answered = True
         self._last_said = time.monotonic()
         self._is_closed = threading.Event()
         try:
@@ -261,6 +262,11 @@ class Channel(Passing):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was asked has been answered."""
+        return self._is_answered and not self._lock.locked()
 
     def close(self) -> None:
         """Hang up. The agent leaves, the runs go on."""
@@ -447,6 +453,7 @@ class Channel(Passing):
         if payload:
             request["size"] = len(payload)
         self._link.settimeout(patience.wait_s())
+        self._is_answered = False
         with self._sending:
             self._link.sendall(json.dumps(request).encode() + b"\n" + payload)
         patience.begin()
@@ -466,6 +473,7 @@ class Channel(Passing):
     def _unwrap(self, message: dict[str, Any], payload: bytes) -> Reply:
         if message.get("id") != self._next_id:
             raise ConnectionLostError(self.host, f"{self.host}: the agent answered another question")
+        self._is_answered = True
         error = message.get("error")
         if isinstance(error, dict):
             raise refusal(self.host, error)

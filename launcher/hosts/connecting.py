@@ -41,9 +41,7 @@ def _open(host: Host) -> Desk:
 
         return open_account(host, host.kaggle)
     _check_is_machine(host)
-    link = _link(host)
-    meanwhile.begin()
-    return AgentDesk(Channel(host.name, link))
+    return AgentDesk(_channel(host))
 
 
 def open_line(host: Host) -> Line:
@@ -67,17 +65,22 @@ def _check_is_machine(host: Host) -> None:
         )
 
 
-def _link(host: Host) -> Link:
+def _channel(host: Host) -> Channel:
+    link: Link
     if host.is_local:
         from launcher.hosts.local import LocalLink
 
-        return LocalLink(host)
-    connection = _over_ssh(host)
-    if isinstance(connection, HeldConnection):
-        return connection.only_link()
-    from launcher.hosts.ssh import SshLink
+        link = LocalLink(host)
+    else:
+        connection = _over_ssh(host)
+        if isinstance(connection, HeldConnection):
+            meanwhile.begin()
+            return connection.only_channel()
+        from launcher.hosts.ssh import SshLink
 
-    return SshLink(connection)
+        link = SshLink(connection)
+    meanwhile.begin()
+    return Channel(host.name, link)
 
 
 def _connection(host: Host) -> Connection:

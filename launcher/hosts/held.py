@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 import select
 import signal
 import socket
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 from launcher import errors, user_sockets
 from launcher.errors import ConnectionLostError, HostError
 from launcher.hosts import background, held_socket
-from launcher.hosts.channel import Passing
+from launcher.hosts.channel import Channel, Passing
 from launcher.hosts.ssh_config import Hop
 from launcher.values.host import Host
 from launcher.values.text import printable
@@ -102,15 +103,20 @@ class HeldConnection:
         self._lock = threading.Lock()
         self._streams: list[socket.socket] = []
         self._is_closed = False
+        self.farewell = secrets.token_bytes(16)
+        """What is said last on an agent's stream, to leave the agent to the next command."""
         self._first: socket.socket | None
-        self._first, said = self._ask(ASKED_S, READY_S, open="agent")
-        self.about = printable(str(said.get("about")))
-        self._by_hand = printable(str(said.get("by_hand")))
         try:
-            self._watch, _ = self._ask(ASKED_S, READY_S, open="watch")
+            first = self._ask(ASKED_S, open="agent", farewell=self.farewell.hex())
+            watch = self._ask(ASKED_S, open="watch")
+            said = self._answer(first, READY_S)
+            self.about = printable(str(said.get("about")))
+            self._by_hand = printable(str(said.get("by_hand")))
+            self._answer(watch, READY_S)
         except BaseException:
             self.close()
             raise
+        self._first, self._watch = first, watch
 
     @property
     def is_open(self) -> bool:
@@ -129,9 +135,9 @@ class HeldConnection:
         """Start one more agent, whose link ends alone. Raises RefusedStreamError or ConnectionLostError."""
         return HeldLink(self, self._agent(), is_alone=False)
 
-    def only_link(self) -> HeldLink:
-        """Return the link to an agent with which the connection ends, as far as it is ours."""
-        return HeldLink(self, self._agent(), is_alone=True)
+    def only_channel(self) -> Channel:
+        """Return the channel to an agent with which the connection ends, as far as it is ours. Raises HostError."""
+        return _HeldChannel(self._host, HeldLink(self, self._agent(), is_alone=True))
 
     def by_hand(self, command: str) -> str:
         """Return the shell command that runs a command there with ssh itself."""
@@ -171,7 +177,7 @@ class HeldConnection:
     def _agent(self) -> socket.socket:
         with self._lock:
             first, self._first = self._first, None
-        return first or self._open(open="agent")
+        return first or self._open(open="agent", farewell=self.farewell.hex())
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
@@ -187,16 +193,34 @@ class HeldConnection:
     def _open(self, **question: Any) -> socket.socket:
         try:
             with self.errors():
-                return self._ask(OPEN_S, OPEN_S, **question)[0]
+                stream = self._ask(OPEN_S, **question)
+                self._answer(stream, OPEN_S)
+                return stream
         except TimeoutError as error:
             words = f"{self._host}: no answer within the deadline"
             raise ConnectionLostError(self._host, words) from error
 
-    def _ask(self, asked_s: float, timeout_s: float, **question: Any) -> tuple[socket.socket, dict[str, Any]]:
-        """Ask for a stream; return it, and what was said with it. Raises OSError or HostError."""
-        stream = held_socket.connect(self._path, asked_s)
+    def _ask(self, timeout_s: float, **question: Any) -> socket.socket:
+        """Ask for a stream, which is ours once that is answered. Raises OSError or HostError."""
+        stream = held_socket.connect(self._path, timeout_s)
+        with self._lock:
+            is_closed = self._is_closed
+            if not is_closed:
+                self._streams = [one for one in self._streams if one.fileno() >= 0]
+                self._streams.append(stream)
+        if is_closed:
+            stream.close()
+            raise ConnectionLostError(self._host, f"{self._host}: the connection was closed")
         try:
             held_socket.say(stream, **question)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def _answer(self, stream: socket.socket, timeout_s: float) -> dict[str, Any]:
+        """Return what is said with a stream. The holder has to say at once that it was asked. Raises OSError or HostError."""
+        try:
             held_socket.hear(stream)
             stream.settimeout(timeout_s)
             said = held_socket.hear(stream)
@@ -205,13 +229,7 @@ class HeldConnection:
         except BaseException:
             stream.close()
             raise
-        with self._lock:
-            if not self._is_closed:
-                self._streams = [one for one in self._streams if one.fileno() >= 0]
-                self._streams.append(stream)
-                return stream, said
-        stream.close()
-        raise ConnectionLostError(self._host, f"{self._host}: the connection was closed")
+        return said
 
 
 class HeldLink(Passing):
@@ -235,6 +253,11 @@ class HeldLink(Passing):
         with self._connection.errors():
             self._stream.sendall(data)
 
+    def give_back(self) -> None:
+        """Leave the agent to the next command, if it holds nothing for this one; the link is to be closed then."""
+        with contextlib.suppress(OSError):  # the holder has gone
+            self._stream.sendall(self._connection.farewell)
+
     def close(self) -> None:
         """Hang up: the agent leaves."""
         with contextlib.suppress(OSError):  # another thread may be reading from it
@@ -242,6 +265,21 @@ class HeldLink(Passing):
         self._stream.close()
         if self._is_alone:
             self._connection.close()
+
+
+class _HeldChannel(Channel):
+    """The channel to an agent on a held connection. One that is closed between two questions leaves the agent to the next command."""
+
+    def __init__(self, host: str, link: HeldLink) -> None:
+        """Take over a fresh link. Raises HostError when no agent answers."""
+        super().__init__(host, link)
+        self._held = link
+
+    def close(self) -> None:
+        """Hang up. The agent waits for the next command, or leaves; the runs go on."""
+        if self.is_idle:
+            self._held.give_back()
+        super().close()
 
 
 class HeldState(NamedTuple):

@@ -1,20 +1,21 @@
 """The process that holds a connection to a host for the next commands, which `held.py` leaves behind.
 
 It has a connection of its own, made without asking anybody, and an agent that is ready. Each command asks it for streams
-over a Unix socket, and it passes bytes on: nothing of them is kept. It ends by itself: after the host's `hold` seconds without a command, when the
+over a Unix socket, and it passes bytes on: nothing of them is kept. An agent that a command leaves idle serves the next one. It ends by itself: after the host's `hold` seconds without a command, when the
 connection is lost, when its socket is removed, and after an hour in any case.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import select
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from launcher import core_dumps, user_sockets
 from launcher.errors import HostError, LaunchError
 from launcher.hosts import background, held_socket
 from launcher.hosts.agent_file import MAGIC
-from launcher.hosts.channel import PING_S, Channel, Link, Socket
+from launcher.hosts.channel import MAX_NOISE, PING_S, Channel, Link, Socket
 from launcher.hosts.held import KINDS
 from launcher.hosts.ssh import SshConnection
 from launcher.hosts.ssh_config import hops
@@ -166,6 +167,7 @@ class _Holder:
         """Open what a client asks for, and pass bytes on. Raises HostError."""
         connection, what = self._connection, question.get("open")
         if what == "agent":
+            farewell = _farewell(self._host.name, question)
             spare = self._ready_agent()
             greeting = {"about": connection.about, "by_hand": connection.by_hand("")}
             try:
@@ -174,7 +176,8 @@ class _Holder:
             except BaseException:
                 spare.close()
                 raise
-            _pass_on(client, spare.link, lambda: None)
+            if _Loan(spare.link, client, farewell).ends_free():
+                self._keep(spare)
         elif what == "watch":
             held_socket.say(client)
             while self._connection.is_open and not _has_left(client, LOOK_S):
@@ -182,7 +185,7 @@ class _Holder:
         else:
             stream = self._stream(question)
             held_socket.say(client)
-            _pass_on(client, stream, lambda: stream.shutdown(socket.SHUT_WR))
+            _pass_on(client, stream)
 
     def _stream(self, question: dict[str, Any]) -> Socket:
         match question:
@@ -213,16 +216,22 @@ class _Holder:
         return _Spare(self._host.name, self._connection)
 
     def _make_ready(self) -> None:
-        """Start the agent for the next command. One that sshd refuses is started when it is asked for."""
+        """Start the agent for the next command, unless one comes back. One that sshd refuses is started when it is asked for."""
         with self._left:  # its start would slow down a short command that has just begun
-            self._left.wait_for(lambda: not self._users or self._is_over, NEXT_S)
+            self._left.wait_for(lambda: self._spare is not None or not self._users or self._is_over, NEXT_S)
+            if self._spare is not None or self._is_over:
+                return
         with contextlib.suppress(HostError):
-            spare = self._loaded()
-            with self._lock:
-                if self._spare is None and not self._is_over:
-                    self._spare = spare
-                    return
-            spare.close()
+            self._keep(self._loaded())
+
+    def _keep(self, spare: _Spare) -> None:
+        """Have an agent ready for the next command, if none is."""
+        with self._left:
+            if self._spare is None and not self._is_over:
+                self._spare = spare
+                self._left.notify_all()
+                return
+        spare.close()
 
     def _loaded(self) -> _Spare:
         spare = _Spare(self._host.name, self._connection)
@@ -234,10 +243,11 @@ class _Holder:
         while True:
             time.sleep(PING_S)
             with self._lock:
-                spare = self._spare
+                spare, self._spare = self._spare, None
             if spare is not None:
                 with contextlib.suppress(HostError):  # then it does not answer the next command either
                     spare.answers(PING_S)
+                self._keep(spare)
 
 
 class _Spare:
@@ -262,7 +272,79 @@ class _Spare:
         self._channel.close()
 
 
-def _pass_on(client: socket.socket, stream: Socket | Link, end_sending: Callable[[], None]) -> None:
+class _Loan:
+    """An agent in the hands of a client, whose bytes are passed on in both directions."""
+
+    def __init__(self, link: Link, client: socket.socket, farewell: bytes) -> None:
+        """Begin. A client that leaves the agent idle says the farewell as its last word."""
+        self._link = link
+        self._client = client
+        self._farewell = farewell
+        self._is_back = threading.Event()
+        self._is_over = threading.Event()
+        self._link.settimeout(None)
+
+    def ends_free(self) -> bool:
+        """Pass on until one side has ended. Return whether the agent can serve another client; if not, it is let go."""
+        thread = threading.Thread(target=self._upward, daemon=True)
+        thread.start()
+        is_free = False
+        try:
+            while (piece := self._link.recv(PIECE)) and not self._is_back.is_set():
+                self._client.sendall(piece)
+                del piece
+            with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # nonsense
+                is_free = bool(piece) and self._says_it_is_free(piece)
+            return is_free
+        finally:
+            self._is_over.set()
+            with contextlib.suppress(OSError):  # so that the other thread ends
+                self._client.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            if not is_free:
+                self._link.close()
+
+    def _upward(self) -> None:
+        """Pass on what the client says. After its farewell, ask the agent whether it holds anything for it."""
+        with contextlib.suppress(OSError, EOFError, HostError):
+            while piece := self._client.recv(PIECE):
+                if piece.endswith(self._farewell):
+                    self._is_back.set()
+                    self._link.sendall(piece[: -len(self._farewell)] + _HOLDS)
+                    if self._is_over.wait(ALIVE_S):
+                        return
+                    break
+                self._link.sendall(piece)
+                del piece
+        self._link.close()
+
+    def _says_it_is_free(self, said: bytes) -> bool:
+        """Whether the agent answers that it holds nothing. What it says before that, nobody waits for any more."""
+        while len(said) <= MAX_NOISE:
+            *lines, rest = said.split(b"\n")
+            for line in lines:
+                answer = json.loads(line)
+                if answer["id"] == _HOLDS_ID:
+                    return not rest and answer["ok"] == {"holds": False}
+            if not (piece := self._link.recv(PIECE)):
+                return False
+            said = rest + piece
+        return False
+
+
+_HOLDS_ID = "holder"
+_HOLDS = b'{"id": "%s", "verb": "holds"}\n' % _HOLDS_ID.encode()
+
+
+def _farewell(host: str, question: dict[str, Any]) -> bytes:
+    """Return what a client will say last to leave its agent idle: bytes that nobody says by chance. Raises HostError."""
+    written = question.get("farewell")
+    if not isinstance(written, str) or not re.fullmatch("[0-9a-f]{32}", written):
+        raise HostError(host, f"{host}: the holder knows no such question")
+    return bytes.fromhex(written)
+
+
+def _pass_on(client: socket.socket, stream: Socket) -> None:
     """Pass bytes on in both directions until one side has ended, and close the host's."""
     stream.settimeout(None)
 
@@ -271,7 +353,7 @@ def _pass_on(client: socket.socket, stream: Socket | Link, end_sending: Callable
             while piece := client.recv(PIECE):
                 stream.sendall(piece)
                 del piece
-            end_sending()
+            stream.shutdown(socket.SHUT_WR)
             while not _has_left(client, None):
                 pass
         stream.close()

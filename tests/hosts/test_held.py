@@ -16,15 +16,17 @@ import time
 from pathlib import Path
 
 import pytest
-from testbed.client import is_gone, until
+from testbed.client import is_gone, processes_of, until
 from testbed.link import Link
 from testbed.sshd import ADDRESS
 
 from launcher import user_sockets
-from launcher.errors import ConnectionLostError, NobodyListensError, RefusedStreamError
+from launcher.errors import AgentError, ConnectionLostError, HostError, NobodyListensError, RefusedStreamError
 from launcher.hosts import connect, held, held_socket, open_line, ssh_keys
+from launcher.hosts.channel import _Patience
 from launcher.hosts.held import HeldConnection
 from launcher.hosts.ssh import SshConnection
+from launcher.hosts.ssh_config import hops
 
 pytestmark = pytest.mark.testbed
 
@@ -175,6 +177,72 @@ def test_two_clients_share_a_connection(place):
         assert (place.root / "runs" / RUN).is_dir()
     until(lambda: not (place.root / "runs" / RUN).exists(), "the removal of what was prepared")
     assert place.logins() == before
+
+
+def agents(place):
+    """The pids of the host's agents that wait for a client, or serve one."""
+    found = set()
+    for pid in processes_of(place.root):
+        with contextlib.suppress(OSError):  # it has just ended
+            if b"serve" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                found.add(pid)
+    return found
+
+
+def test_an_agent_that_is_left_idle_serves_the_next_command(place):
+    """One process on the host for three commands, the third right after the second; a refusal is an answer too."""
+    place.leave(place.host())
+    before = agents(place)
+    assert len(before) == 1
+    for _ in range(3):
+        with connect(place.host()) as desk:
+            assert desk.runs.summaries() == []
+            with pytest.raises(AgentError):
+                desk._channel.call("wish", run=RUN, wish="stop")
+        assert agents(place) == before
+
+
+def test_an_agent_that_is_left_in_the_middle_of_a_question_serves_nobody_else(place):
+    """Its answer would be taken for the next command's."""
+    place.leave(place.host())
+    before = agents(place)
+    with connect(place.host()) as desk:
+        channel = desk._channel
+        channel._request("probe", b"", {}, _Patience(10))
+    with connect(place.host()) as desk:
+        assert desk.runs.summaries() == []
+    until(lambda: not agents(place) & before, "the end of the agent that was asked")
+
+
+def test_an_agent_that_holds_something_serves_nobody_else(place):
+    """What was being prepared ends with the command that did."""
+    place.leave(place.host())
+    before = agents(place)
+    with connect(place.host()) as desk:
+        desk._channel.call("create", b"{}", run=RUN)
+    until(lambda: not agents(place) & before, "the end of the agent that prepared a run")
+    until(lambda: not (place.root / "runs" / RUN).exists(), "the removal of what was prepared")
+
+
+def test_an_agent_whose_client_is_killed_serves_nobody_else(place):
+    """Though nothing was being asked: nobody has said so."""
+    place.leave(place.host())
+    before = agents(place)
+    connection = held.find(place.host(), hops(place.host()))
+    with contextlib.closing(connection):
+        channel = connection.only_channel()
+        assert channel.call("holds").values == {"holds": False}
+        connection.sever()
+        until(lambda: not agents(place) & before, "the end of the agent")
+
+
+@pytest.mark.parametrize("farewell", [None, "", "ab", "xy" * 16, 7])
+def test_an_agent_is_lent_only_with_a_farewell_that_nobody_says_by_chance(place, farewell):
+    """Anything shorter may be the end of what a client that is killed has sent."""
+    place.leave(place.host())
+    connection = held.find(place.host(), hops(place.host()))
+    with contextlib.closing(connection), pytest.raises(HostError, match="no such question"):
+        connection._open(open="agent", farewell=farewell)
 
 
 def test_a_run_that_a_killed_client_was_preparing_is_removed(place):
