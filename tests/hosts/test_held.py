@@ -23,8 +23,8 @@ from testbed.sshd import ADDRESS
 from launcher import user_sockets
 from launcher.errors import AgentError, ConnectionLostError, HostError, NobodyListensError, RefusedStreamError
 from launcher.hosts import connect, held, held_socket, open_line, ssh_keys
-from launcher.hosts.channel import _Patience
 from launcher.hosts.held import HeldConnection
+from launcher.hosts.holder import _HOLDS
 from launcher.hosts.ssh import SshConnection
 from launcher.hosts.ssh_config import hops
 
@@ -202,16 +202,24 @@ def test_an_agent_that_is_left_idle_serves_the_next_command(place):
         assert agents(place) == before
 
 
-def test_an_agent_that_is_left_in_the_middle_of_a_question_serves_nobody_else(place):
-    """Its answer would be taken for the next command's."""
+def test_an_agent_that_is_left_in_the_middle_of_a_question_hears_no_other(place, monkeypatch):
+    """It waits for a payload, and would take what it is asked next for that: with just its size, the run would be made."""
     place.leave(place.host())
     before = agents(place)
     with connect(place.host()) as desk:
-        channel = desk._channel
-        channel._request("probe", b"", {}, _Patience(10))
-    with connect(place.host()) as desk:
-        assert desk.runs.summaries() == []
-    until(lambda: not agents(place) & before, "the end of the agent that was asked")
+        link = desk._channel._link
+        whole = link.sendall
+        monkeypatch.setattr(link, "sendall", lambda data: whole(data[: data.index(b"\n") + 1]))
+        with pytest.raises(ConnectionLostError):
+            desk._channel.call("create", b"x" * len(_HOLDS), deadline_s=0.5, run=RUN)
+    made = []
+
+    def has_gone():
+        made.append((place.root / "runs" / RUN).exists())
+        return not agents(place) & before
+
+    until(has_gone, "the end of the agent that was asked", timeout=10)
+    assert not any(made)
 
 
 def test_an_agent_that_holds_something_serves_nobody_else(place):
@@ -220,7 +228,7 @@ def test_an_agent_that_holds_something_serves_nobody_else(place):
     before = agents(place)
     with connect(place.host()) as desk:
         desk._channel.call("create", b"{}", run=RUN)
-    until(lambda: not agents(place) & before, "the end of the agent that prepared a run")
+    until(lambda: not agents(place) & before, "the end of the agent that prepared a run", timeout=10)
     until(lambda: not (place.root / "runs" / RUN).exists(), "the removal of what was prepared")
 
 
@@ -233,7 +241,7 @@ def test_an_agent_whose_client_is_killed_serves_nobody_else(place):
         channel = connection.only_channel()
         assert channel.call("holds").values == {"holds": False}
         connection.sever()
-        until(lambda: not agents(place) & before, "the end of the agent")
+        until(lambda: not agents(place) & before, "the end of the agent", timeout=10)
 
 
 @pytest.mark.parametrize("farewell", [None, "", "ab", "xy" * 16, 7])
