@@ -1,7 +1,7 @@
 """The process that stands by for the next commands of a terminal, with all loaded that they need, which `standbys.py` leaves behind.
 
-It runs each command that is handed over (`handing_over.py`) in a fork of its own (`taken_command.py`). It has one thread, asks no
-host anything, and keeps nothing of a command. It ends by itself: after `hold` seconds without a command, with the session whose
+It runs each command that is handed over (`handing_over.py`) in a fork of its own (`taken_command.py`), which it makes ahead. It has one
+thread, asks no host anything, and keeps nothing of a command. It ends by itself: after `hold` seconds without a command, with the session whose
 commands it serves, when its socket is removed, when a file of launcher changes, and after an hour.
 """
 
@@ -18,17 +18,20 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel
 
 import launcher
 from launcher import core_dumps, user_sockets
-from launcher.cli import app, command_process, handing_over, standbys
-from launcher.cli.taken_command import PIPE, SAID_S, TakenCommand
+from launcher.cli import app, command_process, standbys
+from launcher.cli.taken_command import BEGIN, PIPE, SAID_S, TAKE, TakenCommand
 from launcher.hosts import background, held_socket, ssh_config
 
 LOOK_S = 1.0
 MOST_AGE_S = 3600.0
+_USUAL = ("ps",), ("logs",), ("attach",), ("stop", "last"), ("run",)
+"""Command lines that mean nothing by themselves: they are read, and not run."""
 _PACKAGE = os.path.dirname(launcher.__file__)
 
 
@@ -46,6 +49,13 @@ def main() -> None:
     command_process.main(command.leave)
 
 
+class _Next(NamedTuple):
+    """The fork that waits for the next command, and the stream over which it gets that."""
+
+    pid: int
+    stream: socket.socket
+
+
 class _Standby:
     """What this process has loaded, its socket, and its forks."""
 
@@ -58,36 +68,47 @@ class _Standby:
         ssh_config.remember(
             ssh_config.Question(name, user, port, tuple(jumps)) for name, user, port, jumps in order.questions
         )
-        for verb in handing_over.VERBS:
-            app.command_of(app.app_for([verb]))
+        _rehearse()
         gc.collect()
         gc.freeze()  # a collection in a fork would copy all of it
         self._listener = background.Listener(Path(user_sockets.standby(order.session)), mark)
         self._learned, self._learns = os.pipe()
         self._forks: dict[int, int] = {}
-        """The forks, each with a descriptor of the process in which its command was typed."""
+        """The forks that run commands, each with a descriptor of the process in which its command was typed."""
+        self._next: _Next | None = None
+        self._is_current = True
+        """Whether nothing was installed since, as far as that was looked at."""
         self._idle_since = time.monotonic()
         self._asker: socket.socket | None = None
         """Who has asked for our end: it hears of it when this closes."""
 
     def serve(self) -> TakenCommand | None:
         """Serve until the time is up, then wait for the forks. Return in a fork, with the command that it is to run."""
-        while self._left_s() > 0 and self._asker is None and self._listener.is_ours() and self._has_session():
+        is_over = False
+        while self._may_go_on():
+            is_due = self._next is None and (is_over or not self._forks)
+            if is_due and (command := self._prepare()) is not None:
+                return command
             ready = select.select([self._listener.socket.fileno(), self._learned], [], [], LOOK_S)[0]
             self._reap()
-            if self._learned in ready:
+            is_over = self._learned in ready  # a command
+            if is_over:
                 self._load(os.read(self._learned, PIPE).decode().split())
+                self._dismiss()
             if self._listener.socket.fileno() in ready:
                 with contextlib.suppress(OSError):  # a client that leaves, or says nothing in time
-                    if not self._is_current():
-                        break
                     if (command := self._attend()) is not None:
                         return command
         self._listener.close()
+        self._dismiss()
         while self._forks:
             self._reap()
             time.sleep(LOOK_S / 10)
         return None
+
+    def _may_go_on(self) -> bool:
+        is_wanted = self._left_s() > 0 and self._asker is None and self._has_session()
+        return is_wanted and self._is_current and self._listener.is_ours()
 
     def _left_s(self) -> float:
         now = time.monotonic()
@@ -111,22 +132,50 @@ class _Standby:
                 self._asker = stream
             return None
         process = os.pidfd_open(client)
-        fork = os.fork()
-        if fork:
-            self._forks[fork] = process
-            return None
-        try:
-            self._listener.socket.close()
-            os.close(self._learned)
-            return TakenCommand(stream, self._learns)
-        except (OSError, ValueError):
-            os._exit(0)
+        if self._next is None and (command := self._prepare()) is not None:
+            return command
+        if self._next is not None:
+            self._forks[self._next.pid] = process
+            with self._next.stream as given:
+                self._next = None
+                socket.send_fds(given, [TAKE], [stream.fileno()])
+                self._is_current = all(_stamp(path) == stamp for path, stamp in self._files.items())
+                given.sendall(BEGIN if self._is_current else b"")
+        return None
+
+    def _prepare(self) -> TakenCommand | None:
+        """Fork the process that runs the next command. Return in it, once it has the command."""
+        with contextlib.suppress(OSError):
+            ours, theirs = socket.socketpair()
+            fork = os.fork()
+            if fork:
+                theirs.close()
+                self._next = _Next(fork, ours)
+                return None
+            try:
+                ours.close()
+                self._listener.socket.close()
+                os.close(self._learned)
+                _rehearse()
+                return TakenCommand(theirs, self._learns)
+            except (OSError, ValueError):
+                os._exit(0)
+        return None
+
+    def _dismiss(self) -> None:
+        """Let the fork end that waits for a command, if one does."""
+        if self._next is not None:
+            self._next.stream.close()
+            self._next = None
 
     def _reap(self) -> None:
         """Note which forks have ended. One that is stopped cannot see that its command was killed, so it is killed too."""
-        while self._forks and (pid := os.waitpid(-1, os.WNOHANG)[0]):
-            os.close(self._forks.pop(pid))
-            self._idle_since = time.monotonic()
+        while pid := _ended_child():
+            if self._next is not None and pid == self._next.pid:
+                self._dismiss()
+            if pid in self._forks:
+                os.close(self._forks.pop(pid))
+                self._idle_since = time.monotonic()
         left = select.select(self._forks.values(), [], [], 0)[0] if self._forks else []
         for fork, process in self._forks.items():
             if process in left and _state(fork) in ("T", "t"):
@@ -144,9 +193,21 @@ class _Standby:
         # What was known before keeps its stamp: it may have changed since it was loaded.
         self._files = {path: _stamp(path) for path in known} | self._files
 
-    def _is_current(self) -> bool:
-        """Whether nothing was installed since, neither of launcher nor of what it loads."""
-        return all(_stamp(path) == stamp for path, stamp in self._files.items())
+
+def _rehearse() -> None:
+    """Read a few command lines: a fork shares memory with its parent until it uses that, and what it copies now no command waits for."""
+    for verb, *words in _USUAL:
+        root = app.command_of(app.app_for([verb]))
+        context = root.make_context("launch", [verb, *words])
+        root.commands[verb].make_context(verb, words, parent=context)
+
+
+def _ended_child() -> int:
+    """Return the pid of a child that has ended, which is forgotten then; 0 if none has."""
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0]
+    except ChildProcessError:
+        return 0
 
 
 def _state(pid: int) -> str:

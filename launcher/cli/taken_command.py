@@ -25,6 +25,8 @@ SAID_S = 0.5
 """How long a client may take to say what it wants."""
 MOST_SAID = 8 << 20
 """Bytes of a command: a system takes 2 MB of words and variables by default."""
+TAKE, BEGIN = b"t", b"b"
+"""What a fork hears: with the first comes the stream of a command, and after the second that may begin."""
 PIPE = 4096
 """Bytes that a pipe takes in one piece, also with several writers."""
 _SIZE = 4
@@ -42,15 +44,19 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal
 class TakenCommand:
     """A command whose process waits for us at the other end of a stream."""
 
-    def __init__(self, stream: socket.socket, learned: int) -> None:
-        """Take it, and make this process like its own. Raises OSError or ValueError if it cannot be taken, and then it has not begun."""
-        os.setpgid(0, 0)  # so that Ctrl-Z can stop it: its parent is of another group
-        self._stream = stream
+    def __init__(self, given: socket.socket, learned: int) -> None:
+        """Wait until the command is given to us, take it, and make this process like its own.
+
+        What is learned from it is written to a pipe. Raises OSError or ValueError if it cannot be taken, and then it has not begun.
+        """
+        stream = self._stream = _wait_for_stream(given)
         self._learned = learned
+        self._is_over = False
+        os.setpgid(0, 0)  # so that Ctrl-Z can stop it: its parent is of another group
         stream.settimeout(SAID_S)
         pid = user_sockets.check_peer(stream)
         said = _receive(stream)
-        if not _fits(said, pid):
+        if not (_fits(said, pid) and _may_begin(given)):
             stream.sendall(b"no\n")
             raise ValueError("the command has to run where it was typed")
         stream.sendall(b"%d\n" % os.getpid())
@@ -63,9 +69,10 @@ class TakenCommand:
 
     def leave(self, code: int) -> NoReturn:
         """Say the exit code and which modules this command had to load, and end."""
+        self._is_over = True
         with contextlib.suppress(OSError):
             self._stream.sendall(b"%d\n" % (code & 0xFF))
-        names = b""
+        names = b"\n"  # which says that the command is over
         for name in sorted(sys.modules.keys() - self._known):
             more = f"{name}\n".encode()
             names += more if len(names) + len(more) <= PIPE else b""
@@ -81,7 +88,22 @@ class TakenCommand:
         """End at once when the process has gone in which the command was typed: it was killed."""
         with contextlib.suppress(OSError):
             self._stream.recv(1)
-        os.kill(os.getpid(), signal.SIGKILL)
+        if not self._is_over:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _wait_for_stream(given: socket.socket) -> socket.socket:
+    """Return the stream of the command that we are given. Raises OSError if there is none."""
+    word, descriptors, _, _ = socket.recv_fds(given, 1, 1)
+    if word != TAKE or len(descriptors) != 1:
+        raise ConnectionResetError("there is no command")
+    return socket.socket(fileno=descriptors[0])
+
+
+def _may_begin(given: socket.socket) -> bool:
+    """Whether the process that has loaded all finds that it is still what is installed."""
+    with given:
+        return given.recv(1) == BEGIN
 
 
 class _Said(NamedTuple):

@@ -44,7 +44,18 @@ class Terminal(Session):
         return row
 
     def forks(self):
-        """The processes that run handed-over commands, by the kernel's word."""
+        """The processes that run handed-over commands, by the kernel's word: each leads a group, as the one that waits for a command does not."""
+        return [pid for pid in self.children() if group_of(pid) == pid]
+
+    def waiting(self):
+        """The one that waits for the next command."""
+        (pid,) = until(
+            lambda: [pid for pid in self.children() if pid not in self.forks()], "a fork that waits"
+        )
+        return pid
+
+    def children(self):
+        """Those, and the one that waits."""
         pid = self.state()["pid"]
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
@@ -86,6 +97,14 @@ def terminal(client, ssh_host, packages, tmp_path):
 def state_of(pid):
     """The kernel's letter for a process's state."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def group_of(pid):
+    """The group that a process is of; none if it has ended."""
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def open_files(pid):
@@ -217,6 +236,28 @@ def test_without_an_answer_a_command_runs_by_itself(terminal, number):
         until(lambda: is_gone(pid), "the end of the one that nobody finds any more")
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_command_runs_though_the_fork_that_waits_for_it_does_not(terminal, number):
+    """Nobody waits for it for ever, it counts for nothing, and none is left behind."""
+    pid, fork = terminal.standby(), terminal.waiting()
+    os.kill(fork, number)
+    for _ in range(2):
+        code, out, err = terminal.run("ps", "--host", "A")
+        assert (code, "STATE" in out or "no runs" in out, err) == (0, True, "")
+    if number == signal.SIGKILL:
+        until(lambda: terminal.state()["users"] == 0, "the end of what ran the commands")
+        assert terminal.waiting() != fork
+    else:
+        until(lambda: is_gone(fork) and is_gone(pid), "the end of both")
+
+
+def test_the_fork_that_waits_ends_with_its_parent(terminal):
+    """However that ends."""
+    pid, fork = terminal.standby(), terminal.waiting()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: is_gone(fork), "the end of the fork that waited")
+
+
 UNLIKE = (
     "sh -c 'umask 027; exec \"$@\"' sh",
     "sh -c 'ulimit -n 512; exec \"$@\"' sh",
@@ -247,6 +288,7 @@ def test_it_keeps_nothing_of_a_command(terminal):
     before = open_files(pid)
     assert terminal.run("ps", "--host", "A", before="env A_SECRET_OF_MINE=hunter2")[0] == 0
     assert b"hunter2" not in Path(f"/proc/{pid}/environ").read_bytes() + memory_of(pid)
+    assert b"hunter2" not in memory_of(terminal.waiting())
     until(lambda: open_files(pid) == before, "that its fork is forgotten")
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
     assert not [name for name in before if str(terminal.client.project) in name]
