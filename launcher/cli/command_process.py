@@ -53,6 +53,12 @@ def main(leave: Callable[[int], object] = os._exit) -> None:
         app.main()
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
+    except Exception as error:
+        if type(error).__name__ == "SchemaError" and KeyboardInterrupt.__name__ in str(error):
+            sys.exit(
+                _INTERRUPTED
+            )  # it came while pydantic built a model, which has wrapped it in an error of its own
+        raise
     except SystemExit as end:
         if isinstance(end.code, int):
             _exit_codes.append(end.code)

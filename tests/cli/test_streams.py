@@ -130,6 +130,27 @@ def test_ctrl_c_in_a_callback_is_not_lost():
     assert done.stderr == ""
 
 
+WRAPPED = """
+from pydantic_core import SchemaValidator
+from launcher.cli import app, main
+class Meta(type):
+    @property
+    def __name__(cls): raise KeyboardInterrupt
+class Model(metaclass=Meta): pass
+app.main = lambda: SchemaValidator({"type": "model", "cls": Model, "schema": {"type": WHAT}})
+main()
+"""
+
+
+@pytest.mark.parametrize(("what", "status"), [("'int'", 130), ("'no such type'", 1)])
+def test_ctrl_c_while_pydantic_builds_a_model_has_no_traceback(what, status):
+    """Pydantic makes an error of its own of it. Any other error of its is a bug, and is shown."""
+    words = [sys.executable, "-c", WRAPPED.replace("WHAT", what)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == status
+    assert ("Traceback" in done.stderr) == (status == 1)
+
+
 LATE = """
 import atexit, sys, threading, time
 from launcher.cli import app, main
