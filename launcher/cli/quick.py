@@ -6,6 +6,7 @@ typer loads pydantic (50 ms) for an unset `--help` unless its default is a bool.
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from typing import Any
 
@@ -18,6 +19,15 @@ from launcher.errors import UsageError
 
 WrongWordsError: Any = typer.BadParameter.__base__
 """What typer raises for words that it does not understand; it exports some of its kinds only."""
+
+
+_PLAIN = (
+    (r"Input should be a valid integer.*", "a whole number is expected"),
+    (r"Input should be a valid number.*", "a number is expected"),
+    (r"Input should be greater than or equal to (\S+)", r"at least \1 is expected"),
+    (r"Input should be less than or equal to (\S+)", r"at most \1 is expected"),
+)
+"""How pydantic says what is wrong with a value, and how we do."""
 
 
 class QuickCommand(TyperCommand):
@@ -114,6 +124,8 @@ def tell_wrong_words(error: Any) -> None:
     if type(error).__name__ == "NoSuchOption":
         error.possibilities = _near_options(error)
     said = error.format_message().replace("Value error, ", "").rstrip(".")
+    for pattern, plain in _PLAIN:
+        said = re.sub(pattern, plain, said)
     complain(f"{path}: {said[:1].lower()}{said[1:]}\n  see   {path} --help")
 
 
