@@ -65,9 +65,8 @@ MISTAKES = {
     # options
     "--nonsense": (2, "no such option: --nonsense", "launch run --help"),
     "logs -n x": (2, "a whole number is expected", "launch logs --help"),
-    "ps --limit 0": (2, "at least 1 is expected", "launch ps --help"),
     "ps --hots lab": (2, "no such option: --hots", "launch ps --help"),
-    "ps --limit 0": (2, "'--limit'", "launch ps --help"),
+    "ps --limit 0": (2, "at least 1 is expected", "launch ps --help"),
     "ps --limit few": (2, "'--limit'", "launch ps --help"),
     "ps --limit": (2, "requires an argument", "launch ps --help"),
     "ps --state finished": (2, "did you mean", "known: failed"),
