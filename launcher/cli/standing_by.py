@@ -84,15 +84,15 @@ class _Standby:
 
     def serve(self) -> TakenCommand | None:
         """Serve until the time is up, then wait for the forks. Return in a fork, with the command that it is to run."""
-        is_over = False
+        has_ended = False
         while self._may_go_on():
-            is_due = self._next is None and (is_over or not self._forks)
+            is_due = self._next is None and (has_ended or not self._forks)
             if is_due and (command := self._prepare()) is not None:
                 return command
             ready = select.select([self._listener.socket.fileno(), self._learned], [], [], LOOK_S)[0]
             self._reap()
-            is_over = self._learned in ready  # a command
-            if is_over:
+            has_ended = self._learned in ready  # a command, which says what it had to load
+            if has_ended:
                 self._load(os.read(self._learned, PIPE).decode().split())
                 self._dismiss()
             if self._listener.socket.fileno() in ready:
@@ -131,11 +131,10 @@ class _Standby:
             if question["ask"] == "close":
                 self._asker = stream
             return None
-        process = os.pidfd_open(client)
         if self._next is None and (command := self._prepare()) is not None:
             return command
         if self._next is not None:
-            self._forks[self._next.pid] = process
+            self._forks[self._next.pid] = os.pidfd_open(client)
             with self._next.stream as given:
                 self._next = None
                 socket.send_fds(given, [TAKE], [stream.fileno()])

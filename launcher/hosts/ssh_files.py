@@ -11,7 +11,9 @@ USER_CONFIG = "~/.ssh/config"
 SYSTEM_CONFIG = "/etc/ssh/ssh_config"
 MOST_INCLUDES = 16
 """How deep files may include others, as in ssh."""
-_INCLUDE = re.compile(r"^[ \t]*include[ \t=](.*)$", re.IGNORECASE | re.MULTILINE)
+_INCLUDE = re.compile(r"""^[ \t]*"?include"?[ \t=](.*)$""", re.IGNORECASE | re.MULTILINE)
+_ODD = re.compile(r"[%\"'\\\[]")
+"""Letters in a path that ssh may read in another way than `glob`."""
 _UNSETTLED = {"exec", "localnetwork", "canonical"}
 """The kinds of `Match` that do not follow from files and words alone: they ask a program, the network, or DNS."""
 
@@ -36,7 +38,7 @@ def _read(path: str, folder: str, depth: int, found: dict[str, str]) -> None:
         return
     for written in _INCLUDE.findall(found[path]) if depth else ():
         for word in _words(written.strip()):
-            for name in sorted(glob.glob(os.path.join(folder, os.path.expanduser(word)))):
+            for name in sorted(glob.glob(os.path.join(folder, os.path.expanduser(word.strip('"'))))):
                 _read(name, folder, depth - 1, found)
 
 
@@ -53,9 +55,17 @@ def runs_programs() -> bool:
 
 
 def are_settled(read: Mapping[str, str]) -> bool:
-    """Whether what ssh says of a name follows from these files, and from how it is called, alone."""
-    included = "".join(written for text in read.values() for written in _INCLUDE.findall(text))
-    return not re.search("[%\"']", included) and not any(
+    """Whether what ssh says of a name follows from these files, and from how it is called, alone.
+
+    It does not if an `Include` may lead ssh to other files than us: by letters that it reads in its own way, or by a relative path
+    in any other file than the user's own.
+    """
+    own = os.path.expanduser(USER_CONFIG)
+    for path, text in read.items():
+        included = [written for line in _INCLUDE.findall(text) for written in _words(line.strip())]
+        if any(_ODD.search(written) or not (path == own or written.startswith("/")) for written in included):
+            return False
+    return not any(
         (key == "match" and _UNSETTLED & _kinds(words))
         or key.startswith("canonical")
         or any("$" in word for word in words)
@@ -72,9 +82,9 @@ def _lines(read: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
     """Yield the keyword and the words of each line."""
     for text in read.values():
         for line in text.splitlines():
-            key, *words = _words(line.strip())
+            key, *words = (word.strip('"') for word in _words(line.strip()))
             yield key.lower(), words
 
 
 def _words(written: str) -> list[str]:
-    return [word.strip('"') for word in re.split(r"[\s=]+", written)]
+    return re.split(r"[\s=]+", written)

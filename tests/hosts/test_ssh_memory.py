@@ -86,11 +86,12 @@ def test_another_address_of_the_same_length_is_seen(ssh_folder):
 
 
 def test_a_file_that_is_included_by_now_is_seen(ssh_folder):
-    """By a pattern, in a file that is included itself, whose relative paths are below ~/.ssh as ssh has it."""
+    """By a pattern, in a file that is included itself."""
     (ssh_folder / "more").mkdir()
     write(ssh_folder, "Include more/outer\n")
-    (ssh_folder / "more" / "outer").write_text("Include more/inner-*\n")
+    (ssh_folder / "more" / "outer").write_text(f"Include {ssh_folder}/more/inner-*\n")
     ssh_config.remember([QUESTION])
+    assert [*ssh_config._answers] == [QUESTION]
     assert address() == "192.0.2.1"
     (ssh_folder / "more" / "inner-1").write_text("Host box\n  HostName 192.0.2.3\n")
     assert address() == "192.0.2.3"
@@ -124,11 +125,21 @@ def test_another_ssh_is_asked_itself(ssh_folder, tmp_path, monkeypatch):
         "CanonicalizeHostname yes",
         "IdentityAgent ${AGENT_OF_BOX}",
         'Include "with a space"',
+        '"Include" [a-c]',
+        "Include here/[^b]*",
     ],
 )
 def test_what_may_change_by_itself_is_not_remembered(ssh_folder, asked, line):
     """A program, the network, DNS, a variable, and what we may read in another way than ssh."""
     write(ssh_folder, line)
+    ssh_config.remember([QUESTION])
+    assert ssh_config._answers == {}
+
+
+def test_a_path_that_ssh_may_read_in_another_way_is_not_remembered(ssh_folder, asked):
+    """A relative one, in a file that is included itself."""
+    write(ssh_folder, "Include outer\n")
+    (ssh_folder / "outer").write_text("Include inner\n")
     ssh_config.remember([QUESTION])
     assert ssh_config._answers == {}
 
