@@ -29,7 +29,7 @@
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test long check lint docs cast bench links kills faults moves segments rents batches orders slurm large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
+.PHONY: demo quick test long check lint docs cast bench held links kills faults moves segments rents batches orders slurm large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -66,6 +66,13 @@ docs: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python tests/bench/bench.py
+
+# What has to pass whether connections are held or not.
+held: export TESTBED_HOLD_S = 60
+held: .venv/ready
+	$(BIN)/python -m pytest -n 3 tests/hosts/test_line.py tests/hosts/test_login.py tests/hosts/test_ssh.py \
+		tests/runs/test_bad_links.py tests/runs/test_hostile_job.py tests/runs/test_hostile_outputs.py tests/runs/test_kills.py \
+		tests/runs/test_over_ssh.py tests/runs/test_private_root.py tests/runs/test_secrets.py tests/runs/test_tree.py
 
 links: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py links
