@@ -32,6 +32,7 @@ _VERBS = {
     "show": ("launch explain RUN", "launch ps"),
     "download": ("launch pull RUN",),
     "get": ("launch pull RUN",),
+    "fetch": ("launch pull RUN",),
     "scp": ("launch cp RUN:PATH DEST",),
     "retry": ("launch rerun RUN", "launch resume RUN"),
     "restart": ("launch rerun RUN", "launch resume RUN"),

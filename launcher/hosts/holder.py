@@ -96,15 +96,15 @@ class _Holder:
         """Serve clients until the time is up, the connection is lost, or the socket is no longer ours."""
         self._idle_since = time.monotonic()
         self._listener = listener.socket
-        self._listener.settimeout(LOOK_S)
+        self._listener.setblocking(False)
         threading.Thread(target=self._keep_ready, daemon=True).start()
         while not self._is_over and self._connection.is_open and self._left_s() > 0 and listener.is_ours():
+            if not select.select([self._listener], [], [], LOOK_S)[0]:
+                continue
             try:
                 client, _ = self._listener.accept()
-            except TimeoutError:
+            except OSError:  # nobody is there: `_tell` has woken us
                 continue
-            except OSError:  # `_tell` has woken us
-                return
             with self._lock:
                 self._users += 1
             threading.Thread(target=self._attend, args=(client,), daemon=True).start()

@@ -86,7 +86,9 @@ def follow(
             try:
                 with desk or open_desk(host, mirror, opening) as link:
                     desk = None
-                    wait_s = None if tries else WAIT_S
+                    known = mirror.state()
+                    has_more = known is None or goes_on(known)  # of what has ended nothing is waited for
+                    wait_s = None if tries else WAIT_S if has_more else 0.0
                     state = _until_end(link, mirror, view, board, keeper, watch, answered, wait_s)
                     has_ended = pulls and is_terminal(state.state)
                     if has_ended:
