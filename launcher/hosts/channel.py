@@ -131,7 +131,7 @@ class Link(Stream, Opener, Protocol):
     """A stream to an agent, and the connection that it is on: `close` frees everything behind it."""
 
 
-class _Patience:
+class Patience:
     """How long a host may take: `wait_s` for the next bytes; if `total_s` is given, so long for all, but for what it sends."""
 
     def __init__(self, wait_s: float, total_s: float | None = None) -> None:
@@ -240,7 +240,7 @@ class Channel(Passing):
         """The random id of the host's root, by which a run's root is known again."""
         self._link = link
         self._rest = bytearray()
-        self._patience = _Patience(DEADLINE_S, GREETING_S)
+        self._patience = Patience(DEADLINE_S, GREETING_S)
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._next_id = 0
@@ -289,7 +289,7 @@ class Channel(Passing):
         """
         began = time.monotonic()
         with self._lock, self._link_errors():
-            self._request(verb, payload, args, _Patience(deadline_s, deadline_s))
+            self._request(verb, payload, args, Patience(deadline_s, deadline_s))
             sent()
             reply = self._answer()
         _LOG.debug("%s: %s took %.3f s", self.host, verb, time.monotonic() - began)
@@ -317,14 +317,14 @@ class Channel(Passing):
         When `fill` raises, the stream is torn: the link is closed, and the agent removes what it had of it.
         """
         with self._lock, self._link_errors():
-            self._request(verb, payload, args, _Patience(DEADLINE_S, DEADLINE_S))
+            self._request(verb, payload, args, Patience(DEADLINE_S, DEADLINE_S))
             try:
                 fill(cast("IO[bytes]", _ChunkWriter(self._link.sendall)))
             except BaseException:
                 self.close()
                 raise
             self._link.sendall(b'{"chunk":0}\n')
-            self._patience = _Patience(HASHING_S, HASHING_S)
+            self._patience = Patience(HASHING_S, HASHING_S)
             return self._answer()
 
     def receive_stream(
@@ -344,7 +344,7 @@ class Channel(Passing):
         """
         with self._lock:
             with self._link_errors():
-                self._request(verb, payload, args, _Patience(wait_s, total_s))
+                self._request(verb, payload, args, Patience(wait_s, total_s))
             reader = _ChunkReader(self._chunk)
             try:
                 take(reader)
@@ -369,7 +369,7 @@ class Channel(Passing):
         """
         with self._lock:
             with self._link_errors():
-                self._request(verb, payload, args, _Patience(DEADLINE_S))
+                self._request(verb, payload, args, Patience(DEADLINE_S))
             is_over = threading.Event()
             talker = threading.Thread(target=self._tell, args=(company(is_over),), daemon=True)
             talker.start()
@@ -419,7 +419,7 @@ class Channel(Passing):
             word, more = self._magic()
             if word == "need":
                 self._link.sendall(agent_file().data)
-                self._patience = _Patience(DEADLINE_S, GREETING_S)
+                self._patience = Patience(DEADLINE_S, GREETING_S)
                 word, more = self._magic()
             if word == "have" and _ROOT_ID.fullmatch(more):
                 self.root_id = more
@@ -446,7 +446,7 @@ class Channel(Passing):
         word, _, more = line.removeprefix(MAGIC).decode("utf-8", "replace").strip().partition(" ")
         return word, more
 
-    def _request(self, verb: str, payload: bytes, args: dict[str, Any], patience: _Patience) -> None:
+    def _request(self, verb: str, payload: bytes, args: dict[str, Any], patience: Patience) -> None:
         self._next_id += 1
         self._patience = patience
         request: dict[str, Any] = {"id": self._next_id, "verb": verb, "args": args}

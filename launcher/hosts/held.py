@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from launcher import errors, user_sockets
 from launcher.errors import ConnectionLostError, HostError
 from launcher.hosts import background, held_socket
-from launcher.hosts.channel import Channel, Passing
+from launcher.hosts.channel import Channel, Passing, Patience
 from launcher.hosts.ssh_config import Hop
 from launcher.values.host import Host
 from launcher.values.text import printable
@@ -168,7 +168,7 @@ class HeldConnection:
         """Cut all our streams, and return them."""
         with self._lock:
             self._is_closed = True
-            streams, self._streams = self._streams, []
+            streams = [*self._streams]
         for stream in streams:
             with contextlib.suppress(OSError):  # it has ended
                 stream.shutdown(socket.SHUT_RDWR)
@@ -267,17 +267,26 @@ class HeldLink(Passing):
             self._connection.close()
 
 
+_READING = frozenset({"holds", "ping", "read", "root", "runs", "wish"})
+"""The verbs after which an agent is as it was: they start no process, and hold nothing."""
+
+
 class _HeldChannel(Channel):
-    """The channel to an agent on a held connection. One that is closed between two questions leaves the agent to the next command."""
+    """The channel to an agent on a held connection. One over which it was only asked to read leaves the agent to the next command."""
 
     def __init__(self, host: str, link: HeldLink) -> None:
         """Take over a fresh link. Raises HostError when no agent answers."""
-        super().__init__(host, link)
         self._held = link
+        self._only_reads = True
+        super().__init__(host, link)
+
+    def _request(self, verb: str, payload: bytes, args: dict[str, Any], patience: Patience) -> None:
+        self._only_reads &= verb in _READING
+        super()._request(verb, payload, args, patience)
 
     def close(self) -> None:
         """Hang up. The agent waits for the next command, or leaves; the runs go on."""
-        if self.is_idle:
+        if self.is_idle and self._only_reads:
             self._held.give_back()
         super().close()
 

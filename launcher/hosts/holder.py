@@ -1,7 +1,7 @@
 """The process that holds a connection to a host for the next commands, which `held.py` leaves behind.
 
 It has a connection of its own, made without asking anybody, and an agent that is ready. Each command asks it for streams
-over a Unix socket, and it passes bytes on: nothing of them is kept. An agent that a command leaves idle serves the next one. It ends by itself: after the host's `hold` seconds without a command, when the
+over a Unix socket, and it passes bytes on: nothing of them is kept. An agent that a command has only asked to read serves the next one. It ends by itself: after the host's `hold` seconds without a command, when the
 connection is lost, when its socket is removed, and after an hour in any case.
 """
 
@@ -36,6 +36,8 @@ ASKED_S = 10.0
 """How long a client may take to say what it wants."""
 MOST_AGE_S = 3600.0
 """A connection takes no new commands after this time: a host's key is looked at again now and then."""
+MOST_LENT_S = 60.0
+"""An agent older than this serves no further command: it has the variables that the host's login set when it began."""
 NEXT_S = 2.0
 """How long after a command has begun the next agent is started, if the command is not over before."""
 PIECE = 1 << 18
@@ -176,8 +178,11 @@ class _Holder:
             except BaseException:
                 spare.close()
                 raise
-            if _Loan(spare.link, client, farewell).ends_free():
-                self._keep(spare)
+            if _Loan(spare.link, client, farewell).ends_idle():
+                if spare.age_s < MOST_LENT_S:
+                    self._keep(spare)
+                else:
+                    spare.close()
         elif what == "watch":
             held_socket.say(client)
             while self._connection.is_open and not _has_left(client, LOOK_S):
@@ -255,9 +260,15 @@ class _Spare:
 
     def __init__(self, host: str, connection: SshConnection) -> None:
         """Start it. Raises HostError."""
+        self._began = time.monotonic()
         self.link: Link = connection.open_link()
         self._channel = Channel(host, self.link, pings=False)
         self.root_id = self._channel.root_id
+
+    @property
+    def age_s(self) -> float:
+        """For how many seconds it is there."""
+        return time.monotonic() - self._began
 
     def load(self) -> None:
         """Have it load what answers a command, which would wait for that otherwise. Raises HostError."""
@@ -284,33 +295,33 @@ class _Loan:
         self._is_over = threading.Event()
         self._link.settimeout(None)
 
-    def ends_free(self) -> bool:
-        """Pass on until one side has ended. Return whether the agent can serve another client; if not, it is let go."""
+    def ends_idle(self) -> bool:
+        """Pass on until one side has ended. Return whether the agent is idle, for another client; if not, it is let go."""
         thread = threading.Thread(target=self._upward, daemon=True)
         thread.start()
-        is_free = False
+        is_idle = False
         try:
             while (piece := self._link.recv(PIECE)) and not self._is_back.is_set():
                 self._client.sendall(piece)
                 del piece
             with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # nonsense
-                is_free = bool(piece) and self._says_it_is_free(piece)
-            return is_free
+                is_idle = bool(piece) and self._says_it_is_idle(piece)
+            return is_idle
         finally:
             self._is_over.set()
             with contextlib.suppress(OSError):  # so that the other thread ends
                 self._client.shutdown(socket.SHUT_RDWR)
             thread.join()
-            if not is_free:
+            if not is_idle:
                 self._link.close()
 
     def _upward(self) -> None:
-        """Pass on what the client says. After its farewell, ask the agent whether it holds anything for it."""
+        """Pass on what the client says. After its farewell, ask the agent whether it is idle."""
         with contextlib.suppress(OSError, EOFError, HostError):
             while piece := self._client.recv(PIECE):
                 if piece.endswith(self._farewell):
                     self._is_back.set()
-                    self._link.sendall(piece[: -len(self._farewell)] + _HOLDS)
+                    self._link.sendall(piece[: -len(self._farewell)] + _IS_IDLE)
                     if self._is_over.wait(ALIVE_S):
                         return
                     break
@@ -318,22 +329,22 @@ class _Loan:
                 del piece
         self._link.close()
 
-    def _says_it_is_free(self, said: bytes) -> bool:
-        """Whether the agent answers that it holds nothing. What it says before that, nobody waits for any more."""
+    def _says_it_is_idle(self, said: bytes) -> bool:
+        """Whether the agent answers that it is idle. What it says before that, nobody waits for any more."""
         while len(said) <= MAX_NOISE:
             *lines, rest = said.split(b"\n")
             for line in lines:
                 answer = json.loads(line)
-                if answer["id"] == _HOLDS_ID:
-                    return not rest and answer["ok"] == {"holds": False}
+                if answer["id"] == _ASKER:
+                    return not rest and answer["ok"] == {"idle": True}
             if not (piece := self._link.recv(PIECE)):
                 return False
             said = rest + piece
         return False
 
 
-_HOLDS_ID = "holder"
-_HOLDS = b'{"id": "%s", "verb": "holds"}\n' % _HOLDS_ID.encode()
+_ASKER = "holder"
+_IS_IDLE = b'{"id": "%s", "verb": "idle"}\n' % _ASKER.encode()
 
 
 def _farewell(host: str, question: dict[str, Any]) -> bytes:

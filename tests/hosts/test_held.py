@@ -24,7 +24,7 @@ from launcher import user_sockets
 from launcher.errors import AgentError, ConnectionLostError, HostError, NobodyListensError, RefusedStreamError
 from launcher.hosts import connect, held, held_socket, open_line, ssh_keys
 from launcher.hosts.held import HeldConnection
-from launcher.hosts.holder import _HOLDS
+from launcher.hosts.holder import _IS_IDLE
 from launcher.hosts.ssh import SshConnection
 from launcher.hosts.ssh_config import hops
 
@@ -190,7 +190,7 @@ def agents(place):
 
 
 def test_an_agent_that_is_left_idle_serves_the_next_command(place):
-    """One process on the host for three commands, the third right after the second; a refusal is an answer too."""
+    """One process on the host for three commands in a row; a refusal is an answer too."""
     place.leave(place.host())
     before = agents(place)
     assert len(before) == 1
@@ -211,7 +211,7 @@ def test_an_agent_that_is_left_in_the_middle_of_a_question_hears_no_other(place,
         whole = link.sendall
         monkeypatch.setattr(link, "sendall", lambda data: whole(data[: data.index(b"\n") + 1]))
         with pytest.raises(ConnectionLostError):
-            desk._channel.call("create", b"x" * len(_HOLDS), deadline_s=0.5, run=RUN)
+            desk._channel.call("create", b"x" * len(_IS_IDLE), deadline_s=0.5, run=RUN)
     made = []
 
     def has_gone():
@@ -220,6 +220,33 @@ def test_an_agent_that_is_left_in_the_middle_of_a_question_hears_no_other(place,
 
     until(has_gone, "the end of the agent that was asked", timeout=10)
     assert not any(made)
+
+
+def test_an_agent_that_was_asked_more_than_to_read_serves_nobody_else(place):
+    """It may have started something that it does not hold, and is no longer as it was."""
+    place.leave(place.host())
+    before = agents(place)
+    with connect(place.host()) as desk:
+        assert desk._channel.call("probe").values
+    until(lambda: not agents(place) & before, "the end of the agent that probed", timeout=10)
+
+
+def test_an_agent_says_whether_it_is_as_it_was(place):
+    """It is not once it holds something."""
+    with connect(place.host()) as desk:
+        assert desk._channel.call("idle").values == {"idle": True}
+        desk._channel.call("create", b"{}", run=RUN)
+        assert desk._channel.call("idle").values == {"idle": False}
+
+
+def test_a_command_beside_a_run_works_right_after_its_launch(place):
+    """The agent that has started the run has its keeper as a child, and refuses to run a program beside that."""
+    place.client.ok("ps", "--host", "A")
+    place.holder()
+    place.client.ok("--host", "A", "--detach", "--", "sleep", "600")
+    for _ in range(3):
+        assert place.client.ok("exec", "last", "--", "echo", "beside") == "beside\n"
+    place.client.ok("stop", "--now", "--yes", "last")
 
 
 def test_an_agent_that_holds_something_serves_nobody_else(place):

@@ -8,6 +8,7 @@ import os
 from typing import Any, List, NamedTuple, Optional
 
 from ..host import probe_host
+from ..system import process
 from .requests import NoArguments, Reply
 from .session import Session, Verb
 
@@ -55,10 +56,16 @@ def holds(session: Session, _request: NoArguments, _payload: bytes) -> Reply:
     return Reply({"holds": session.holds})
 
 
+def idle(session: Session, _request: NoArguments, _payload: bytes) -> Reply:
+    """Return whether this process is as it was when it began, for another client: it holds nothing, and has no child."""
+    return Reply({"idle": not session.holds and not process.own_descendants()})
+
+
 VERBS = {
     "ping": Verb(NoArguments, ping),
     "load": Verb(NoArguments, load),
     "probe": Verb(Probe, probe),
     "root": Verb(NoArguments, root),
     "holds": Verb(NoArguments, holds),
+    "idle": Verb(NoArguments, idle),
 }
