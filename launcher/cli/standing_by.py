@@ -25,11 +25,13 @@ from pydantic import BaseModel
 import launcher
 from launcher import core_dumps, user_sockets
 from launcher.cli import app, command_process, standbys
-from launcher.cli.taken_command import BEGIN, PIPE, SAID_S, TAKE, TakenCommand
+from launcher.cli.taken_command import BEGIN, SAID_S, TAKE, TakenCommand
 from launcher.hosts import background, held_socket, ssh_config
 
 LOOK_S = 1.0
 MOST_AGE_S = 3600.0
+MOST_LEARNED = 1 << 20
+"""More than a pipe holds: each read gets whole messages."""
 _USUAL = ("ps",), ("logs",), ("attach",), ("stop", "last"), ("run",)
 """Command lines that mean nothing by themselves: they are read, and not run."""
 _PACKAGE = os.path.dirname(launcher.__file__)
@@ -93,7 +95,7 @@ class _Standby:
             self._reap()
             has_ended = self._learned in ready  # a command, which says what it had to load
             if has_ended:
-                self._load(os.read(self._learned, PIPE).decode().split())
+                self._load(os.read(self._learned, MOST_LEARNED).decode().split())
                 self._dismiss()
             if self._listener.socket.fileno() in ready:
                 with contextlib.suppress(OSError):  # a client that leaves, or says nothing in time

@@ -116,7 +116,7 @@ def hear(stream: socket.socket) -> dict[str, Any]:
         raise ConnectionAbortedError("a message is too long")
     try:
         values = json.loads(exactly(stream, size))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConnectionAbortedError("a message is malformed") from error
     if not isinstance(values, dict):
         raise ConnectionAbortedError("a message is malformed")

@@ -42,6 +42,7 @@ OLD_CIPHERS = "aes128-cbc", "aes192-cbc", "aes256-cbc", "3des-cbc"
 IDENTITY_FILES = "~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa"
 LATER = {letter: f"\0{letter}" for letter in "HItfK"}
 """What KnownHostsCommand's tokens become that only the connection can fill in."""
+_INPUT = "/dev/stdin"
 READ_S = 10
 MOST_HOPS = 8
 
@@ -252,11 +253,20 @@ class Question(NamedTuple):
     jumps: tuple[str, ...]
 
 
+class _Stamps(NamedTuple):
+    """What an answer of ssh follows from: files by their times and their texts, the machine's name, and who we are."""
+
+    changed: dict[str, int]
+    texts: dict[str, str | None]
+    machine: str
+    user: pwd.struct_passwd
+
+
 class _Answer(NamedTuple):
-    """What ssh said, and the stamps of what that follows from."""
+    """What ssh said, and what that follows from."""
 
     values: dict[str, str]
-    stamps: object
+    stamps: _Stamps
 
 
 _questions: dict[Question, None] = {}
@@ -273,34 +283,40 @@ def remember(asked: Iterable[Question]) -> None:
     for question in asked:
         with contextlib.suppress(BadFileError, *_errors_in_config()):
             stamps = _stamps()
-            values = _ask(question)
-            if stamps is not None and ssh_files.are_settled(ssh_files.texts()) and _stamps() == stamps:
+            if stamps is None or not ssh_files.are_plain(stamps.texts):
+                return
+            values, said = _ask(question, "-v")
+            if _files_read(said) == {*stamps.texts} and _stamps() == stamps:
                 _answers[question] = _Answer(values, stamps)
 
 
-def _stamps() -> object | None:
-    """Return stamps of ssh and of its configuration; None if they are not where its answers follow from them alone. Raises OSError.
-
-    An ssh of Homebrew, or of a package in a home, has its system's configuration somewhere else.
-    """
+def _stamps() -> _Stamps | None:
+    """Return stamps of what an answer follows from; None for another ssh than the system's, which may have other files. Raises OSError, KeyError."""
     if shutil.which("ssh") != SYSTEM_SSH:
         return None
     texts = ssh_files.texts()
     changed = {path: os.stat(path).st_ctime_ns for path in (SYSTEM_SSH, *texts)}  # also of their rights
-    return changed, texts
+    return _Stamps(changed, texts, socket.gethostname(), pwd.getpwuid(os.getuid()))
 
 
 def _lookup(question: Question) -> dict[str, str]:
     """Return the configuration of a name by lower-case keyword; the lines of a repeated keyword are joined."""
     _questions[question] = None
     if (answer := _answers.get(question)) is not None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, KeyError):
             if _stamps() == answer.stamps:
                 return answer.values
-    return _ask(question)
+    return _ask(question)[0]
 
 
-def _ask(question: Question) -> dict[str, str]:
+def _files_read(said: str) -> set[str]:
+    """Return the files that ssh has read, by what it said with -v. What we gave it as its input was the user's own."""
+    read = {*re.findall("^debug1: Reading configuration data (.*)$", said, re.MULTILINE)}
+    return {os.path.expanduser(USER_CONFIG) if path == _INPUT else path for path in read}
+
+
+def _ask(question: Question, *more: str) -> tuple[dict[str, str], str]:
+    """Return what ssh says of a name, and what it prints besides. Raises BadFileError."""
     name, user, port, jumps = question
     ssh = shutil.which("ssh")
     try:
@@ -308,10 +324,10 @@ def _ask(question: Question) -> dict[str, str]:
     except KeyError:
         ssh, home = None, ""  # ssh does not run for a user without a passwd entry
     if ssh is None:
-        return _by_paramiko(question)
-    own = [] if Path(home) == Path.home() else ["-F", "/dev/stdin"]
+        return _by_paramiko(question), ""
+    own = [] if Path(home) == Path.home() else ["-F", _INPUT]
     words = [
-        *(ssh, "-G", "-T", *own),
+        *(ssh, "-G", "-T", *own, *more),
         *(["-l", user] if user else []),
         *(["-p", str(port)] if port else []),
         *(["-J", ",".join(jumps)] if jumps else []),
@@ -332,7 +348,7 @@ def _ask(question: Question) -> dict[str, str]:
             f"{USER_CONFIG}: ssh -G {name} takes longer than {READ_S} s (Match exec?){_look_up_hint(name)}"
         ) from error
     if answer.returncode != 0:
-        lines = answer.stderr.strip().replace("/dev/stdin", USER_CONFIG).splitlines()
+        lines = answer.stderr.strip().replace(_INPUT, USER_CONFIG).splitlines()
         problem = "; ".join(line for line in lines if ": terminating" not in line)
         where = "" if USER_CONFIG in problem else f"{USER_CONFIG}: "
         raise BadFileError(f"{where}{problem}{_look_up_hint(name)}")
@@ -340,7 +356,7 @@ def _ask(question: Question) -> dict[str, str]:
     for line in answer.stdout.splitlines():
         key, _, value = line.partition(" ")
         values[key] = f"{values[key]}\n{value}" if key in values else value
-    return values
+    return values, answer.stderr
 
 
 def _look_up_hint(name: str) -> str:

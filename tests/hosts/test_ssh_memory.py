@@ -1,5 +1,6 @@
 """What a process that stands by remembers of ssh's configuration: it counts as long as ssh would say the same, and no longer."""
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import NamedTuple
 import pytest
 from testbed.client import missing
 
-from launcher.hosts import ssh_config
+from launcher.hosts import ssh_config, ssh_files
 from launcher.hosts.ssh_config import SYSTEM_SSH, Question, hops
 
 QUESTION = Question("box", None, None, ())
@@ -88,7 +89,7 @@ def test_another_address_of_the_same_length_is_seen(ssh_folder):
 def test_a_file_that_is_included_by_now_is_seen(ssh_folder):
     """By a pattern, in a file that is included itself."""
     (ssh_folder / "more").mkdir()
-    write(ssh_folder, "Include more/outer\n")
+    write(ssh_folder, f"Include {ssh_folder}/more/outer\n")
     (ssh_folder / "more" / "outer").write_text(f"Include {ssh_folder}/more/inner-*\n")
     ssh_config.remember([QUESTION])
     assert [*ssh_config._answers] == [QUESTION]
@@ -125,8 +126,15 @@ def test_another_ssh_is_asked_itself(ssh_folder, tmp_path, monkeypatch):
         "CanonicalizeHostname yes",
         "IdentityAgent ${AGENT_OF_BOX}",
         'Include "with a space"',
-        '"Include" [a-c]',
-        "Include here/[^b]*",
+        '"Include" plain',
+        "Include a=b",
+        r"Include a\ b",
+        "Include d/[[:alpha:]]*",
+        "Include\rplain",
+        "Include d/\u00a0x",
+        'Match ex"ec" true',
+        'Match host "box"exec true',
+        "Match\rexec true",
     ],
 )
 def test_what_may_change_by_itself_is_not_remembered(ssh_folder, asked, line):
@@ -136,10 +144,31 @@ def test_what_may_change_by_itself_is_not_remembered(ssh_folder, asked, line):
     assert ssh_config._answers == {}
 
 
-def test_a_path_that_ssh_may_read_in_another_way_is_not_remembered(ssh_folder, asked):
-    """A relative one, in a file that is included itself."""
-    write(ssh_folder, "Include outer\n")
-    (ssh_folder / "outer").write_text("Include inner\n")
+def test_another_name_of_the_machine_is_seen(ssh_folder, asked, monkeypatch):
+    """Ssh has filled it in for %l and %L."""
+    write(ssh_folder, "Host box\n  UserKnownHostsFile ~/.ssh/known_%L\n")
+    ssh_config.remember([QUESTION])
+    assert [*ssh_config._answers] == [QUESTION]
+    monkeypatch.setattr(ssh_config.socket, "gethostname", lambda: "elsewhere")
+    address()
+    assert len(asked) == 2
+
+
+def test_a_file_that_cannot_be_read_is_asked_about(ssh_folder, asked):
+    """As ssh refuses all of the configuration then."""
+    write(ssh_folder, f"Include {ssh_folder}/d/*\n")
+    (ssh_folder / "d").mkdir()
+    ssh_config.remember([QUESTION])
+    assert [*ssh_config._answers] == [QUESTION]
+    (ssh_folder / "d" / "loop").symlink_to("loop")
+    with contextlib.suppress(ssh_config.BadFileError):
+        address()
+    assert len(asked) == 2
+
+
+def test_nothing_is_remembered_if_ssh_has_read_other_files_than_we(ssh_folder, monkeypatch):
+    """Its own word counts: a system may have a configuration where we do not look."""
+    monkeypatch.setattr(ssh_files, "SYSTEM_CONFIG", str(ssh_folder / "elsewhere"))
     ssh_config.remember([QUESTION])
     assert ssh_config._answers == {}
 
