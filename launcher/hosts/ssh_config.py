@@ -286,7 +286,8 @@ def remember(asked: Iterable[Question]) -> None:
             if stamps is None or not ssh_files.are_plain(stamps.texts):
                 return
             values, said = _ask(question, "-v")
-            if _files_read(said) == {*stamps.texts} and _stamps() == stamps:
+            own = {os.path.expanduser(USER_CONFIG), _INPUT}  # which we read, if it is there
+            if _files_read(said) - own == {*stamps.texts} - own and _stamps() == stamps:
                 _answers[question] = _Answer(values, stamps)
 
 
@@ -310,9 +311,8 @@ def _lookup(question: Question) -> dict[str, str]:
 
 
 def _files_read(said: str) -> set[str]:
-    """Return the files that ssh has read, by what it said with -v. What we gave it as its input was the user's own."""
-    read = {*re.findall("^debug1: Reading configuration data (.*)$", said, re.MULTILINE)}
-    return {os.path.expanduser(USER_CONFIG) if path == _INPUT else path for path in read}
+    """Return the files that ssh has read, by what it said with -v."""
+    return {*re.findall("^debug1: Reading configuration data (.*)$", said, re.MULTILINE)}
 
 
 def _ask(question: Question, *more: str) -> tuple[dict[str, str], str]:
