@@ -31,8 +31,17 @@ _ENDING = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
 _FORWARDED = (*_ENDING, _signal.SIGTSTP)
 
 
+is_refused = False
+"""Whether a process stands by, and would not have this command."""
+
+
+class RefusedError(OSError):
+    """A process that stands by says no."""
+
+
 def hand_over() -> None:
     """End this process with the exit code of the command if another one runs it; return if none does."""
+    global is_refused  # noqa: PLW0603 - of this process
     if not _is_usual(sys.argv[1:]):
         return
     path = user_sockets.standby(os.getsid(0))
@@ -41,6 +50,7 @@ def hand_over() -> None:
     try:
         runner = _Runner(_offer(path))
     except OSError as error:
+        is_refused = isinstance(error, RefusedError)
         if isinstance(error, (TimeoutError, ConnectionRefusedError)):
             _drop(path)
         return
@@ -101,7 +111,7 @@ class _Runner:
         self._stream = stream
         answer = _line(stream)
         if not answer.isdigit():
-            raise OSError("the command is refused")
+            raise RefusedError("the command is refused")
         self._process = os.pidfd_open(int(answer))
         self._last = 0
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 from typing import NamedTuple
 
 from launcher import user_sockets
+from launcher.cli import handing_over
 from launcher.hosts import background, held_socket, ssh_config
 
 _PROGRAM = "from launcher.cli.standing_by import main; main()"
@@ -23,13 +25,18 @@ class Order(NamedTuple):
 
 
 def leave(hold_s: int) -> None:
-    """Let a process stand by for this session's next commands, if none does. It loads what this command has loaded.
+    """Let a process stand by for this session's next commands, if none does, or the one that does would not have this one.
+
+    It loads what this command has loaded, and has its limits, rights and variables: the next commands are most like this one.
 
     A command that is the first process of its session leaves none: the session ends with it.
     """
     session = os.getsid(0)
     path = user_sockets.standby(session)
     is_short = len(os.fsencode(path)) <= held_socket.MOST_PATH
+    if handing_over.is_refused:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # its process ends then
     if user_sockets.KNOWS_PEERS and session != os.getpid() and is_short and not os.path.exists(path):
         order = Order(session, hold_s, [*sys.modules], ssh_config.questions())
         background.begin(_PROGRAM, "", json.dumps(order._asdict()).encode(), {})

@@ -282,6 +282,17 @@ def test_a_process_that_differs_runs_its_command_itself(terminal, count):
         until(lambda: terminal.state()["users"] == 0, "the end of its fork")
 
 
+def test_one_that_would_not_have_the_last_command_is_replaced(terminal):
+    """The next ones are most like that: of two, the second is handed over."""
+    before, pid = "env LC_ALL=POSIX", terminal.standby()
+    assert terminal.run("ps", "--host", "A", before=before)[0] == 0
+    until(lambda: is_gone(pid) and terminal.standbys(), "another process that stands by")
+    command = terminal.start("ps", "--watch", before=before)
+    until(lambda: terminal.state()["users"] == 1, "that it is handed over")
+    command.signal(signal.SIGTERM)
+    assert command.end()[0] == 143
+
+
 def test_it_keeps_nothing_of_a_command(terminal):
     """No variable, no file, no folder: they were the fork's."""
     pid = terminal.standby()

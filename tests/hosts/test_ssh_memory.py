@@ -69,6 +69,15 @@ def test_what_is_remembered_is_not_asked_again(ssh_folder, asked):
     assert (address(), address(), len(asked)) == ("192.0.2.1", "192.0.2.1", 1)
 
 
+def test_a_user_without_a_configuration_is_remembered_until_there_is_one(ssh_folder, asked):
+    """As most are."""
+    (ssh_folder / "config").unlink()
+    ssh_config.remember([QUESTION])
+    assert (address(), len(asked)) == ("box", 1)
+    write(ssh_folder)
+    assert (address(), len(asked)) == ("192.0.2.1", 2)
+
+
 def test_another_user_is_another_question(ssh_folder, asked):
     """With the user's own lines."""
     write(ssh_folder, "Match user eve\n  Port 2222\n")
