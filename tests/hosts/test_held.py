@@ -206,6 +206,7 @@ def test_an_agent_that_is_left_in_the_middle_of_a_question_hears_no_other(place,
     """It waits for a payload, and would take what it is asked next for that: with just its size, the run would be made."""
     place.leave(place.host())
     before = agents(place)
+    monkeypatch.setattr(held, "_READING", {"create"})  # which has a payload, and whose effect is seen
     with connect(place.host()) as desk:
         link = desk._channel._link
         whole = link.sendall
