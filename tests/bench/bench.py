@@ -154,10 +154,15 @@ def launch(client: Client, host: SshHost) -> Iterator[Figure]:
     yield from _stages_of(client, "A")
 
 
+TYPING_S = 0.5
+"""How long a person takes, at least, to type the next command."""
+
+
 def wish_s(client: Client, host: SshHost) -> float:
-    """Return how long a stop takes until the wish is on the host's disk, in seconds."""
+    """Return how long a stop takes until the wish is on the host's disk, in seconds: a while after the launch, as a person types it."""
     run = client.detached("--host", "A", "--", "sleep", "600")
     wish = host.root / "runs" / run / "control" / "wish"
+    time.sleep(TYPING_S)
     began = time.perf_counter()
     words = [*LAUNCH, "stop", "--now", "--yes", run]
     stop = subprocess.Popen(
