@@ -11,10 +11,11 @@ import typer
 from launcher.cli.asking import agrees
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 from launcher.cli.say import complain
-from launcher.errors import UsageError
+from launcher.errors import UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from launcher.runs.proposing import Proposal
+    from launcher.values.host import Host
 
 HELLO = "import platform\nprint('hello from', platform.node(), 'with Python', platform.python_version())\n"
 
@@ -53,7 +54,7 @@ def init(
     path = PROJECT_FILE
     if path.exists():
         raise UsageError(f"{path} is there already, and stays as it is\n  look   launch hosts")
-    place = resolve.host(host or _asked())
+    place = _asked() if host is None else resolve.host(host)
     check_has(place, "init")
     if environment is not None:
         place = place.model_copy(update={"environment": environment})
@@ -64,6 +65,7 @@ def init(
     proposal = propose(place, environment, facts)
     _show(proposal, path)
     if agrees(f"write {path}?") is False:
+        complain("nothing was written")
         raise typer.Exit(1)
     write(path, proposal.text)
     if as_json:
@@ -77,15 +79,19 @@ def init(
     complain("  next     launch -- python train.py")
 
 
-def _asked() -> str:
-    """Return the host that a person names. Raises UsageError without a terminal."""
+def _asked() -> Host:
+    """Return the host that a person names, who is asked again after a name that nobody knows. Raises UsageError without a terminal."""
     from launcher.runs import resolve
 
     known = [*resolve.aliases(), "local"]
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"which host?\n  known  {', '.join(known)}\n  next   launch init --host HOST")
     complain(f"hosts: {', '.join(known)}; or an address such as me@gpu.example.org:2222")
-    return str(typer.prompt("host", default=known[0], err=True))
+    while True:
+        try:
+            return resolve.host(str(typer.prompt("host", default=known[0], err=True)))
+        except UnknownNameError as error:
+            complain(str(error).splitlines()[0])
 
 
 def _show(proposal: Proposal, path: Path) -> None:

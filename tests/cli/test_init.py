@@ -73,11 +73,16 @@ def test_a_person_is_asked_for_the_host_and_before_the_file_is_written(client):
     """No answer is the first one that is known; `n` and Ctrl-C write nothing."""
     with asked(client) as screen:
         screen.until(lambda lines: lines[-1].startswith("host"))
+        screen.type("nowhere\n")
+        screen.until(
+            lambda lines: "unknown host 'nowhere'" in "".join(lines) and lines[-1].startswith("host")
+        )
         screen.type("\n")
         screen.until(lambda lines: lines[-1].startswith("go on?"))
         screen.type("n\n")
-        screen.to_the_end()
+        lines = screen.to_the_end()
         assert screen.process.returncode == 1
+        assert lines[-1].endswith("nothing was written")
     with asked(client) as screen:
         screen.until(lambda lines: lines[-1].startswith("host"))
         screen.process.send_signal(signal.SIGINT)
