@@ -268,7 +268,7 @@ class HeldLink(Passing):
 
 
 _READING = frozenset({"holds", "ping", "read", "root", "runs", "wish"})
-"""The verbs after which an agent is as it was: they start no process, and hold nothing."""
+"""Reading, and a wish to stop a run: the verbs after which an agent is as it was. They start no process, and hold nothing."""
 
 
 class _HeldChannel(Channel):
