@@ -6,12 +6,15 @@ import contextlib
 import json
 import os
 import sys
+import time
 from typing import NamedTuple
 
 from launcher import user_sockets
 from launcher.cli import handing_over
 from launcher.hosts import background, held_socket, ssh_config
 
+LEAST_AGE_S = 10.0
+"""How old one has to be to be replaced: commands that differ each time would start one each time."""
 _PROGRAM = "from launcher.cli.standing_by import main; main()"
 
 
@@ -36,7 +39,8 @@ def leave(hold_s: int) -> None:
     is_short = len(os.fsencode(path)) <= held_socket.MOST_PATH
     if handing_over.is_refused:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # its process ends then
+            if time.time() - os.stat(path).st_mtime > LEAST_AGE_S:
+                os.unlink(path)  # its process ends then
     if user_sockets.KNOWS_PEERS and session != os.getpid() and is_short and not os.path.exists(path):
         order = Order(session, hold_s, [*sys.modules], ssh_config.questions())
         background.begin(_PROGRAM, "", json.dumps(order._asdict()).encode(), {})

@@ -42,10 +42,12 @@ def main() -> None:
     core_dumps.turn_off()
     order = standbys.Order(**json.loads(sys.stdin.buffer.read()))
     os.chdir("/")
+    mark = Path(sys.argv[2])
     try:
-        command = _Standby(order, Path(sys.argv[2])).serve()
+        command = _Standby(order, mark).serve()
     except OSError:  # another process stands by, or the folder of sockets has gone
         command = None
+        mark.unlink(missing_ok=True)
     if command is None:
         os._exit(0)
     command_process.main(command.leave)

@@ -24,6 +24,7 @@ ALIVE_S = 2.0
 
 _VARIABLES = re.compile(
     "HOME|USER|LOGNAME|SHELL|PATH|TMPDIR|TZ|LANG|LANGUAGE|LC_.*|XDG_.*|SSH_AUTH_SOCK|PYTHON.*|VIRTUAL_ENV"
+    "|LD_.*|GLIBC_TUNABLES|MALLOC_.*|TYPER_.*|PYDANTIC_.*|INVOKE_.*"
 )
 """The variables that it gets: a secret may be in any other."""
 

@@ -244,7 +244,7 @@ class _Holder:
         return spare
 
     def _keep_ready(self) -> None:
-        """Tell the agent that is ready now and then that we are there."""
+        """Tell the agent that is ready now and then that we are there; replace one that is old."""
         while True:
             time.sleep(PING_S)
             with self._lock:
@@ -252,6 +252,9 @@ class _Holder:
             if spare is not None:
                 with contextlib.suppress(HostError):  # then it does not answer the next command either
                     spare.answers(PING_S)
+                    if spare.age_s > MOST_LENT_S:
+                        spare.close()
+                        spare = self._loaded()
                 self._keep(spare)
 
 

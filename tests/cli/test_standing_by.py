@@ -19,8 +19,9 @@ import pytest
 from testbed.client import is_gone, until
 from testbed.session import Session
 
-from launcher.cli import handing_over
+from launcher.cli import handing_over, taken_command
 from launcher.cli.likeness import traits
+from launcher.hosts import background
 
 pytestmark = pytest.mark.testbed
 HELD_S = 300  # longer than any test waits
@@ -286,11 +287,22 @@ def test_one_that_would_not_have_the_last_command_is_replaced(terminal):
     """The next ones are most like that: of two, the second is handed over."""
     before, pid = "env LC_ALL=POSIX", terminal.standby()
     assert terminal.run("ps", "--host", "A", before=before)[0] == 0
+    assert not is_gone(pid)  # it is as good as new
+    os.utime(terminal.standbys()[0], (0, 0))
+    assert terminal.run("ps", "--host", "A", before=before)[0] == 0
     until(lambda: is_gone(pid) and terminal.standbys(), "another process that stands by")
     command = terminal.start("ps", "--watch", before=before)
     until(lambda: terminal.state()["users"] == 1, "that it is handed over")
     command.signal(signal.SIGTERM)
     assert command.end()[0] == 143
+
+
+@pytest.mark.parametrize("setting", ["LD_LIBRARY_PATH=/usr/lib", "MALLOC_ARENA_MAX=2", "LC_ALL=POSIX"])
+def test_it_has_the_variables_by_which_commands_are_told_apart(setting):
+    """Otherwise it would refuse each command, and be replaced each time."""
+    name, _, value = setting.partition("=")
+    assert taken_command._settled([setting.encode()]) == {setting.encode()}
+    assert background._VARIABLES.fullmatch(name), value
 
 
 def test_it_keeps_nothing_of_a_command(terminal):
