@@ -55,7 +55,7 @@ def main(leave: Callable[[int], object] = os._exit) -> None:
         sys.exit(_INTERRUPTED)
     except Exception as error:
         if type(error).__name__ == "SchemaError" and KeyboardInterrupt.__name__ in str(error):
-            sys.exit(_INTERRUPTED)  # pydantic, which was building a model, has made an error of its own of it
+            sys.exit(_INTERRUPTED)  # it came while pydantic built a model, which wraps it
         raise
     except SystemExit as end:
         if isinstance(end.code, int):

@@ -93,10 +93,10 @@ class TakenCommand:
 
 
 def _wait_for_stream(given: socket.socket) -> socket.socket:
-    """Return the stream of the command that we are given. Raises OSError if there is none."""
+    """Wait for a command, and return the stream to the process in which it was typed. Raises OSError if none comes any more."""
     word, descriptors, _, _ = socket.recv_fds(given, 1, 1)
     if word != TAKE or len(descriptors) != 1:
-        raise ConnectionResetError("there is no command")
+        raise ConnectionResetError("this fork is not needed")
     return socket.socket(fileno=descriptors[0])
 
 

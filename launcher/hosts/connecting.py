@@ -12,7 +12,7 @@ from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.agent_file import pack_ahead
 from launcher.hosts.channel import Channel, Link
 from launcher.hosts.desk import Desk
-from launcher.hosts.held import HeldConnection
+from launcher.hosts.held import HeldChannel, HeldConnection, HeldLink
 from launcher.hosts.lean_invoke import load_invoke
 from launcher.hosts.line import Connection, Line
 from launcher.hosts.ssh_config import hops
@@ -41,7 +41,9 @@ def _open(host: Host) -> Desk:
 
         return open_account(host, host.kaggle)
     _check_is_machine(host)
-    return AgentDesk(_channel(host))
+    link = _link(host)
+    meanwhile.begin()
+    return AgentDesk(HeldChannel(host.name, link) if isinstance(link, HeldLink) else Channel(host.name, link))
 
 
 def open_line(host: Host) -> Line:
@@ -65,22 +67,17 @@ def _check_is_machine(host: Host) -> None:
         )
 
 
-def _channel(host: Host) -> Channel:
-    link: Link
+def _link(host: Host) -> Link:
     if host.is_local:
         from launcher.hosts.local import LocalLink
 
-        link = LocalLink(host)
-    else:
-        connection = _over_ssh(host)
-        if isinstance(connection, HeldConnection):
-            meanwhile.begin()
-            return connection.only_channel()
-        from launcher.hosts.ssh import SshLink
+        return LocalLink(host)
+    connection = _over_ssh(host)
+    if isinstance(connection, HeldConnection):
+        return connection.only_link()
+    from launcher.hosts.ssh import SshLink
 
-        link = SshLink(connection)
-    meanwhile.begin()
-    return Channel(host.name, link)
+    return SshLink(connection)
 
 
 def _connection(host: Host) -> Connection:

@@ -135,9 +135,9 @@ class HeldConnection:
         """Start one more agent, whose link ends alone. Raises RefusedStreamError or ConnectionLostError."""
         return HeldLink(self, self._agent(), is_alone=False)
 
-    def only_channel(self) -> Channel:
-        """Return the channel to an agent with which the connection ends, as far as it is ours. Raises HostError."""
-        return _HeldChannel(self._host, HeldLink(self, self._agent(), is_alone=True))
+    def only_link(self) -> HeldLink:
+        """Return the link to an agent with which the connection ends, as far as it is ours."""
+        return HeldLink(self, self._agent(), is_alone=True)
 
     def by_hand(self, command: str) -> str:
         """Return the shell command that runs a command there with ssh itself."""
@@ -271,7 +271,7 @@ _READING = frozenset({"holds", "ping", "read", "root", "runs", "wish"})
 """Reading, and a wish to stop a run: the verbs after which an agent is as it was. They start no process, and hold nothing."""
 
 
-class _HeldChannel(Channel):
+class HeldChannel(Channel):
     """The channel to an agent on a held connection. One over which it was only asked to read leaves the agent to the next command."""
 
     def __init__(self, host: str, link: HeldLink) -> None:

@@ -224,7 +224,7 @@ def test_an_agent_that_is_left_in_the_middle_of_a_question_hears_no_other(place,
 
 
 def test_an_agent_that_was_asked_more_than_to_read_serves_nobody_else(place):
-    """It may have started something that it does not hold, and is no longer as it was."""
+    """It may have started a process that goes on."""
     place.leave(place.host())
     before = agents(place)
     with connect(place.host()) as desk:
@@ -266,7 +266,7 @@ def test_an_agent_whose_client_is_killed_serves_nobody_else(place):
     before = agents(place)
     connection = held.find(place.host(), hops(place.host()))
     with contextlib.closing(connection):
-        channel = connection.only_channel()
+        channel = held.HeldChannel("A", connection.only_link())
         assert channel.call("holds").values == {"holds": False}
         connection.sever()
         until(lambda: not agents(place) & before, "the end of the agent", timeout=10)
