@@ -47,6 +47,7 @@ def open_streamlocal(transport: Any, path: str, timeout_s: float) -> paramiko.Ch
     while not opened.wait(POLL_S):
         if not transport.active or time.monotonic() > deadline:
             break
-    if opened.is_set() and transport._channels.get(number) is not None:  # noqa: SLF001
+    # A connection that ends sets the event too, after it has become inactive: asked in this order, none is overlooked.
+    if opened.is_set() and transport.active and transport._channels.get(number) is not None:  # noqa: SLF001
         return channel
     raise transport.get_exception() or paramiko.SSHException(f"no channel to {path} within {timeout_s:g} s")

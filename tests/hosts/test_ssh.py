@@ -17,8 +17,9 @@ from cryptography.exceptions import InvalidTag
 from testbed.client import missing, until
 from testbed.sshd import ADDRESS
 
-from launcher.errors import UnreachableError
+from launcher.errors import ConnectionLostError, UnreachableError
 from launcher.hosts import connect
+from launcher.hosts.ssh import SshConnection
 from launcher.values.host import Host
 
 pytestmark = pytest.mark.testbed
@@ -567,3 +568,26 @@ def test_a_byte_that_is_changed_on_the_way_is_told_in_words(monkeypatch, lab):
     files = {"identity_file": str(lab.folder / "client_key"), "known_hosts": str(lab.known_hosts)}
     with pytest.raises(UnreachableError, match="damaged on the way"):
         connect(Host(name="A", hold=0, **where, **files)).close()
+
+
+def test_a_stream_that_is_opened_while_its_connection_ends_is_an_error(monkeypatch, lab):
+    """It was a channel that takes no byte, for ever: paramiko ends the channels it has, and later wakes who opens one."""
+    is_ending, close = threading.Event(), paramiko.Packetizer.close
+
+    def close_late(self):
+        ended = threading.current_thread()
+        if isinstance(ended, paramiko.Transport) and not is_ending.is_set():
+            known = set(ended.channel_events)
+            is_ending.set()
+            until(lambda: set(ended.channel_events) - known, "the stream that is asked for")
+        close(self)
+
+    monkeypatch.setattr(paramiko.Packetizer, "close", close_late)
+    files = {"identity_file": str(lab.folder / "client_key"), "known_hosts": str(lab.known_hosts)}
+    host = Host(name="A", address=ADDRESS, port=lab.port, user=lab.user, **files)
+    with contextlib.closing(SshConnection(host)) as connection:
+        assert connection.open_program(["true"]).recv(1) == b""  # sshd has made the process that is to die
+        lab.cut()
+        assert is_ending.wait(30)
+        with pytest.raises(ConnectionLostError, match="A: the connection broke"):
+            connection.open_socket("/run/nothing")
