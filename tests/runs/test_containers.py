@@ -461,6 +461,7 @@ def test_a_client_that_dies_before_the_start_leaves_a_run_that_attach_starts(cli
         until(between.is_asked.is_set, "the start")
         process.kill()
         process.communicate()
+        until(between.is_dropped.is_set, "sshd to leave")
         (run,) = box.machine.ssh("ls", ".launch/runs").split()
         assert inspect(box, run)["State"]["Status"] == "created"
         interrupted(client, run)
@@ -678,6 +679,7 @@ def test_gc_leaves_what_somebody_made_of_an_image_of_ours_and_takes_a_check_that
         until(between.is_asked.is_set, "the start of the check")
         process.kill()
         process.communicate()
+        until(between.is_dropped.is_set, "sshd to leave")
     write_project(client, box, root="/home/ada/checks")
     names = set(box.docker("ps", "-a", "--format", "{{.Names}}").split())
     assert len(names) == 2

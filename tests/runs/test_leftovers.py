@@ -345,6 +345,7 @@ def test_a_client_that_dies_between_lease_and_start_leaves_the_card_free(place):
         ((card, run),) = place.leases().items()
         assert card == uuid_of(0)
         place.kill_client(dies)
+        until(between.is_dropped.is_set, "sshd to leave")
     place.name(runtime="docker")
     place.next_launch_has_its_cards(Begun(run, 0, 0, 0, [], {}))
 

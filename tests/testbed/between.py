@@ -12,7 +12,7 @@ from typing import Self
 class Between:
     """A relay from a socket of its own to an engine's, which keeps back what asks for `held`.
 
-    What waits is dropped when whoever asked has gone meanwhile. Use it in a `with`.
+    What waits is dropped when whoever asked has gone. Use it in a `with`.
     """
 
     def __init__(self, path: Path, target: Path, held: bytes) -> None:
@@ -22,6 +22,8 @@ class Between:
         self.held = held
         self.is_asked = threading.Event()
         """Whether somebody has asked for what is held."""
+        self.is_dropped = threading.Event()
+        """Whether whoever asked for it has left before it was let through. A killed client's sshd leaves a moment after it."""
         self.gate = threading.Event()
         """Lets it through from then on."""
         self._listener = socket.socket(socket.AF_UNIX)
@@ -67,8 +69,10 @@ class Between:
             while piece := source.recv(1 << 16):
                 if held is not None and held in piece:
                     self.is_asked.set()
-                    self.gate.wait()
+                    while not self.gate.wait(0.05) and not _has_left(source):
+                        pass
                     if _has_left(source):
+                        self.is_dropped.set()
                         break
                 sink.sendall(piece)
         with contextlib.suppress(OSError):  # it has gone as well
