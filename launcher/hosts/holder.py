@@ -245,7 +245,7 @@ class _Holder:
 
     def _keep_ready(self) -> None:
         """Tell the agent that is ready now and then that we are there; replace one that is old."""
-        while True:
+        while not self._is_over:
             time.sleep(PING_S)
             with self._lock:
                 spare, self._spare = self._spare, None

@@ -19,7 +19,7 @@ import pytest
 from testbed.client import is_gone, until
 from testbed.session import Session
 
-from launcher.cli import handing_over, taken_command
+from launcher.cli import handing_over, standbys, taken_command
 from launcher.cli.likeness import traits
 from launcher.hosts import background
 
@@ -295,6 +295,20 @@ def test_one_that_would_not_have_the_last_command_is_replaced(terminal):
     until(lambda: terminal.state()["users"] == 1, "that it is handed over")
     command.signal(signal.SIGTERM)
     assert command.end()[0] == 143
+
+
+def test_a_second_one_for_the_same_session_ends_at_once_and_leaves_no_mark(terminal):
+    """Two commands that end together may each leave one."""
+    pid = terminal.standby()
+    (path,) = terminal.standbys()
+    mark = path.with_name("opening-second")
+    mark.touch()
+    order = standbys.Order(int(path.name.rpartition("-")[2]), HELD_S, [], [])
+    words = [sys.executable, "-P", "-c", standbys._PROGRAM, "", str(mark)]
+    said = json.dumps(order._asdict()).encode()
+    subprocess.run(words, input=said, env={**os.environ, **terminal.client.variables}, check=True, timeout=60)
+    assert not mark.exists()
+    assert terminal.standby() == pid
 
 
 @pytest.mark.parametrize("setting", ["LD_LIBRARY_PATH=/usr/lib", "MALLOC_ARENA_MAX=2", "LC_ALL=POSIX"])

@@ -24,13 +24,14 @@ from launcher import user_sockets
 from launcher.errors import AgentError, ConnectionLostError, HostError, NobodyListensError, RefusedStreamError
 from launcher.hosts import connect, held, held_socket, open_line, ssh_keys
 from launcher.hosts.held import HeldConnection
-from launcher.hosts.holder import _IS_IDLE
+from launcher.hosts.holder import _IS_IDLE, _Holder
 from launcher.hosts.ssh import SshConnection
 from launcher.hosts.ssh_config import hops
 
 pytestmark = pytest.mark.testbed
 
 RUN = "261126-held-aaaaaa"
+HELD_LONG_S = 300  # longer than any test waits
 LOADED = """
 import json, sys
 from launcher.cli import main
@@ -571,6 +572,47 @@ def test_nothing_is_held_where_the_table_says_so(place):
     held.note(place.host(hold=0), needs_person=False)
     held.leave()
     assert place.holders() == []
+
+
+@pytest.fixture
+def here(place):
+    """What a holder keeps, in this process."""
+    with contextlib.closing(SshConnection(place.host())) as connection:
+        made = _Holder(place.host(), connection, time.monotonic())
+        yield made
+        made.finish()
+
+
+@pytest.mark.parametrize(("most", "serves_on"), [(0, False), (HELD_LONG_S, True)])
+def test_an_agent_that_is_old_serves_no_further_command(here, monkeypatch, most, serves_on):
+    """Else it would have, for ever, the variables that the login set when it began."""
+    monkeypatch.setattr("launcher.hosts.holder.MOST_LENT_S", most)
+    agent, farewell = here._spare, b"f" * 16
+    here._users = 1  # so that no other one is begun meanwhile
+    client, theirs = socket.socketpair()
+    with client, theirs:
+        question = {"open": "agent", "farewell": farewell.hex()}
+        thread = threading.Thread(target=here._open, args=(theirs, question))
+        thread.start()
+        client.sendall(farewell)
+        thread.join(30)
+    assert (here._spare is agent) == serves_on
+    here._users = 0
+
+
+def test_an_agent_that_waits_and_is_old_is_replaced(here, monkeypatch):
+    """Without a command too: the next one finds the host as a login finds it now."""
+    agent = here._spare
+    monkeypatch.setattr("launcher.hosts.holder.MOST_LENT_S", 0)
+    monkeypatch.setattr("launcher.hosts.holder.PING_S", 0.05)
+    thread = threading.Thread(target=here._keep_ready)
+    thread.start()
+    until(lambda: here._spare not in (None, agent), "another agent")
+    with pytest.raises(HostError):
+        agent.answers(30)
+    here.finish()
+    thread.join(30)
+    assert not thread.is_alive()
 
 
 def test_nothing_is_held_where_somebody_was_asked(place):
