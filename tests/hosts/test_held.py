@@ -580,6 +580,7 @@ def here(place):
     with contextlib.closing(SshConnection(place.host())) as connection:
         made = _Holder(place.host(), connection, time.monotonic())
         yield made
+        made._users = 0  # it would wait for them
         made.finish()
 
 
@@ -597,7 +598,6 @@ def test_an_agent_that_is_old_serves_no_further_command(here, monkeypatch, most,
         client.sendall(farewell)
         thread.join(30)
     assert (here._spare is agent) == serves_on
-    here._users = 0
 
 
 def test_an_agent_that_waits_and_is_old_is_replaced(here, monkeypatch):
