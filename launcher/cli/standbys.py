@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from launcher import user_sockets
 from launcher.cli import handing_over
-from launcher.hosts import background, held_socket, ssh_config
+from launcher.hosts import background, held_socket, ssh_lookup
 
 LEAST_AGE_S = 10.0
 """How old one has to be to be replaced: commands that differ each time would start one each time."""
@@ -24,7 +24,7 @@ class Order(NamedTuple):
     session: int
     hold_s: int
     modules: list[str]
-    questions: list[ssh_config.Question]
+    questions: list[ssh_lookup.Question]
 
 
 def leave(hold_s: int) -> None:
@@ -42,5 +42,5 @@ def leave(hold_s: int) -> None:
             if time.time() - os.stat(path).st_mtime > LEAST_AGE_S:
                 os.unlink(path)  # its process ends then
     if user_sockets.KNOWS_PEERS and session != os.getpid() and is_short and not os.path.exists(path):
-        order = Order(session, hold_s, [*sys.modules], ssh_config.questions())
+        order = Order(session, hold_s, [*sys.modules], ssh_lookup.questions())
         background.begin(_PROGRAM, "", json.dumps(order._asdict()).encode(), {})

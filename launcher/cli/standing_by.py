@@ -26,7 +26,7 @@ import launcher
 from launcher import core_dumps, user_sockets
 from launcher.cli import app, command_process, standbys
 from launcher.cli.taken_command import BEGIN, SAID_S, TAKE, TakenCommand
-from launcher.hosts import background, held_socket, ssh_config
+from launcher.hosts import background, held_socket, ssh_lookup
 
 LOOK_S = 1.0
 MOST_AGE_S = 3600.0
@@ -69,8 +69,8 @@ class _Standby:
         self._began = time.monotonic()
         self._files: dict[str, tuple[int, int]] = {}
         self._load(order.modules)
-        ssh_config.remember(
-            ssh_config.Question(name, user, port, tuple(jumps)) for name, user, port, jumps in order.questions
+        ssh_lookup.remember(
+            ssh_lookup.Question(name, user, port, tuple(jumps)) for name, user, port, jumps in order.questions
         )
         _rehearse()
         gc.collect()

@@ -197,7 +197,9 @@ class SshConnection:
                 "banner_timeout": CONNECT_S,
                 "auth_timeout": AUTH_S,
             },
-            config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),  # ssh_config.py has read it
+            config=fabric.Config(
+                ssh_config=paramiko.SSHConfig(), lazy=True
+            ),  # ssh_config.py has what it says
         )
         self._clients.append(connection.client)
         connection.client.set_missing_host_key_policy(trust)  # it knows no key itself

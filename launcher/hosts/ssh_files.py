@@ -1,4 +1,4 @@
-"""The files of ssh's configuration: the user's, the system's, and those that they include. What a name means there, ssh itself says (`ssh_config.py`)."""
+"""The files of ssh's configuration: the user's, the system's, and those that they include. What a name means there, ssh itself says (`ssh_lookup.py`)."""
 
 from __future__ import annotations
 

@@ -18,8 +18,9 @@ from launcher.hosts import ssh_known_hosts as known_hosts
 from launcher.hosts.new_keys import NEW_KEYS
 from launcher.hosts.ssh_certificates import SUFFIX, Certificate
 from launcher.hosts.ssh_certificates import read as read_certificate
-from launcher.hosts.ssh_config import KNOWN_HOSTS, READ_S, Hop
+from launcher.hosts.ssh_config import Hop
 from launcher.hosts.ssh_known_hosts import AUTHORITY, REVOKED, KnownKey
+from launcher.hosts.ssh_lookup import KNOWN_HOSTS, READ_S
 from launcher.hosts.ssh_revoked import UnreadableRevocationsError, is_revoked
 
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import pytest
 from testbed.client import missing
 
-from launcher.hosts import ssh_config, ssh_files
-from launcher.hosts.ssh_config import SYSTEM_SSH, Question, hops
+from launcher.hosts import ssh_files, ssh_lookup
+from launcher.hosts.ssh_config import hops
+from launcher.hosts.ssh_lookup import SYSTEM_SSH, Question
 
 QUESTION = Question("box", None, None, ())
 
@@ -32,7 +33,7 @@ def ssh_folder(tmp_path, monkeypatch):
         missing("the system's own ssh")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    monkeypatch.setattr(ssh_config, "_answers", {})
+    monkeypatch.setattr(ssh_lookup, "_answers", {})
     folder = tmp_path / ".ssh"
     folder.mkdir()
     write(folder)
@@ -65,14 +66,14 @@ def address():
 
 def test_what_is_remembered_is_not_asked_again(ssh_folder, asked):
     """Once, for two lookups."""
-    ssh_config.remember([QUESTION])
+    ssh_lookup.remember([QUESTION])
     assert (address(), address(), len(asked)) == ("192.0.2.1", "192.0.2.1", 1)
 
 
 def test_a_user_without_a_configuration_is_remembered_until_there_is_one(ssh_folder, asked):
     """As most are."""
     (ssh_folder / "config").unlink()
-    ssh_config.remember([QUESTION])
+    ssh_lookup.remember([QUESTION])
     assert (address(), len(asked)) == ("box", 1)
     write(ssh_folder)
     assert (address(), len(asked)) == ("192.0.2.1", 2)
@@ -81,14 +82,14 @@ def test_a_user_without_a_configuration_is_remembered_until_there_is_one(ssh_fol
 def test_another_user_is_another_question(ssh_folder, asked):
     """With the user's own lines."""
     write(ssh_folder, "Match user eve\n  Port 2222\n")
-    ssh_config.remember([QUESTION])
+    ssh_lookup.remember([QUESTION])
     assert hops(Box(user="eve"))[-1].port == 2222
     assert len(asked) == 2
 
 
 def test_another_address_of_the_same_length_is_seen(ssh_folder):
     """At once, by what the file holds: its time and its size may be the same."""
-    ssh_config.remember([QUESTION])
+    ssh_lookup.remember([QUESTION])
     before = os.stat(ssh_folder / "config")
     write(ssh_folder, address="192.0.2.2")
     os.utime(ssh_folder / "config", ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -100,8 +101,8 @@ def test_a_file_that_is_included_by_now_is_seen(ssh_folder):
     (ssh_folder / "more").mkdir()
     write(ssh_folder, f"Include {ssh_folder}/more/outer\n")
     (ssh_folder / "more" / "outer").write_text(f"Include {ssh_folder}/more/inner-*\n")
-    ssh_config.remember([QUESTION])
-    assert [*ssh_config._answers] == [QUESTION]
+    ssh_lookup.remember([QUESTION])
+    assert [*ssh_lookup._answers] == [QUESTION]
     assert address() == "192.0.2.1"
     (ssh_folder / "more" / "inner-1").write_text("Host box\n  HostName 192.0.2.3\n")
     assert address() == "192.0.2.3"
@@ -109,7 +110,7 @@ def test_a_file_that_is_included_by_now_is_seen(ssh_folder):
 
 def test_other_rights_of_a_file_are_seen(ssh_folder, asked):
     """Ssh refuses a configuration that others may write."""
-    ssh_config.remember([QUESTION])
+    ssh_lookup.remember([QUESTION])
     (ssh_folder / "config").chmod(0o666)
     address()
     assert len(asked) == 2
@@ -117,7 +118,7 @@ def test_other_rights_of_a_file_are_seen(ssh_folder, asked):
 
 def test_another_ssh_is_asked_itself(ssh_folder, tmp_path, monkeypatch):
     """The first in PATH, which may read other files."""
-    ssh_config.remember([QUESTION])
+    ssh_lookup.remember([QUESTION])
     other = tmp_path / "bin" / "ssh"
     other.parent.mkdir()
     other.write_text("#!/bin/sh\nprintf 'hostname 192.0.2.4\\nport 22\\nuser eve\\n'\n")
@@ -149,16 +150,16 @@ def test_another_ssh_is_asked_itself(ssh_folder, tmp_path, monkeypatch):
 def test_what_may_change_by_itself_is_not_remembered(ssh_folder, asked, line):
     """A program, the network, DNS, a variable, and what we may read in another way than ssh."""
     write(ssh_folder, line)
-    ssh_config.remember([QUESTION])
-    assert ssh_config._answers == {}
+    ssh_lookup.remember([QUESTION])
+    assert ssh_lookup._answers == {}
 
 
 def test_another_name_of_the_machine_is_seen(ssh_folder, asked, monkeypatch):
     """Ssh has filled it in for %l and %L."""
     write(ssh_folder, "Host box\n  UserKnownHostsFile ~/.ssh/known_%L\n")
-    ssh_config.remember([QUESTION])
-    assert [*ssh_config._answers] == [QUESTION]
-    monkeypatch.setattr(ssh_config.socket, "gethostname", lambda: "elsewhere")
+    ssh_lookup.remember([QUESTION])
+    assert [*ssh_lookup._answers] == [QUESTION]
+    monkeypatch.setattr(ssh_lookup.socket, "gethostname", lambda: "elsewhere")
     address()
     assert len(asked) == 2
 
@@ -167,10 +168,10 @@ def test_a_file_that_cannot_be_read_is_asked_about(ssh_folder, asked):
     """As ssh refuses all of the configuration then."""
     write(ssh_folder, f"Include {ssh_folder}/d/*\n")
     (ssh_folder / "d").mkdir()
-    ssh_config.remember([QUESTION])
-    assert [*ssh_config._answers] == [QUESTION]
+    ssh_lookup.remember([QUESTION])
+    assert [*ssh_lookup._answers] == [QUESTION]
     (ssh_folder / "d" / "loop").symlink_to("loop")
-    with contextlib.suppress(ssh_config.BadFileError):
+    with contextlib.suppress(ssh_lookup.BadFileError):
         address()
     assert len(asked) == 2
 
@@ -178,13 +179,13 @@ def test_a_file_that_cannot_be_read_is_asked_about(ssh_folder, asked):
 def test_nothing_is_remembered_if_ssh_has_read_other_files_than_we(ssh_folder, monkeypatch):
     """Its own word counts: a system may have a configuration where we do not look."""
     monkeypatch.setattr(ssh_files, "SYSTEM_CONFIG", str(ssh_folder / "elsewhere"))
-    ssh_config.remember([QUESTION])
-    assert ssh_config._answers == {}
+    ssh_lookup.remember([QUESTION])
+    assert ssh_lookup._answers == {}
 
 
 def test_a_mistake_is_not_remembered(ssh_folder):
     """The next lookup says it as ever."""
     write(ssh_folder, "NoSuchKeyword yes\n")
-    ssh_config.remember([QUESTION])
-    with pytest.raises(ssh_config.BadFileError, match="nosuchkeyword"):
+    ssh_lookup.remember([QUESTION])
+    with pytest.raises(ssh_lookup.BadFileError, match="nosuchkeyword"):
         address()
