@@ -60,6 +60,15 @@ def check_peer(stream: _socket.socket) -> int:
     return pid
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped, as by SIGSTOP. One that has gone is not."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
+
+
 def standby(session: int) -> str:
     """Return the path of the socket at which a process stands by for the commands of a session, as those of one terminal."""
     return os.path.join(folder(), f"{STANDBY}{session}")

@@ -96,9 +96,20 @@ def _offer(path: str) -> _socket.socket:
 
 
 def _drop(path: str) -> None:
-    """Take away the socket of a process that does not answer, which then ends."""
+    """Take away the socket of a process that does not answer: it ends with the commands that it runs. One that is stopped ends now."""
+    pid = process = 0
+    try:
+        stream = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        stream.settimeout(YES_S)
+        stream.connect(path)
+        pid = user_sockets.check_peer(stream)
+        process = os.pidfd_open(pid)
+    except OSError:
+        pass  # it was killed
     try:
         os.unlink(path)
+        if process and user_sockets.is_stopped(pid):
+            _signal.pidfd_send_signal(process, _signal.SIGKILL)
     except OSError:
         pass  # another command has
 

@@ -39,7 +39,7 @@ def leave(hold_s: int) -> None:
     is_short = len(os.fsencode(path)) <= held_socket.MOST_PATH
     if handing_over.is_refused:
         with contextlib.suppress(FileNotFoundError):
-            if time.time() - os.stat(path).st_mtime > LEAST_AGE_S:
+            if not 0 <= time.time() - os.stat(path).st_mtime <= LEAST_AGE_S:  # or the clock was set back
                 os.unlink(path)  # its process ends then
     if user_sockets.KNOWS_PEERS and session != os.getpid() and is_short and not os.path.exists(path):
         order = Order(session, hold_s, [*sys.modules], ssh_lookup.questions())

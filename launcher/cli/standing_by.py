@@ -181,7 +181,7 @@ class _Standby:
                 self._idle_since = time.monotonic()
         left = select.select(self._forks.values(), [], [], 0)[0] if self._forks else []
         for fork, process in self._forks.items():
-            if process in left and _state(fork) in ("T", "t"):
+            if process in left and user_sockets.is_stopped(fork):
                 os.kill(fork, signal.SIGKILL)  # our own child, which nobody else has waited for
 
     def _load(self, names: list[str]) -> None:

@@ -19,7 +19,7 @@ import launcher
 from launcher import user_sockets
 from launcher.cli import early, handing_over
 from launcher.cli.likeness import traits
-from launcher.hosts import held, held_socket
+from launcher.hosts import background, held, held_socket
 
 SAID_S = 0.5
 """How long a client may take to say what it wants."""
@@ -30,11 +30,8 @@ TAKE, BEGIN = b"t", b"b"
 PIPE = 4096
 """Bytes that a pipe takes in one piece, also with several writers."""
 _SIZE = 4
-_SETTLED = re.compile(
-    rb"(?:HOME|TZ|LANG|LANGUAGE|LC_.*|LD_.*|GLIBC_TUNABLES|MALLOC_.*|PYTHON.*|TYPER_.*|PYDANTIC_.*|INVOKE_.*)=.*",
-    re.DOTALL,
-)
-"""The variables that count while Python starts and modules load: in a fork it is too late for others."""
+_SETTLED = re.compile(rb"(?:%s)=.*" % background.STARTING.encode(), re.DOTALL)
+"""In a fork it is too late for another value of these."""
 _UNWRITTEN = 120
 """Python's exit code if it cannot write at its end what is left to write."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGQUIT)

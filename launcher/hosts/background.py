@@ -22,11 +22,21 @@ from launcher.hosts import held_socket
 ALIVE_S = 2.0
 """How long a process may take to accept a connection before it counts as busy."""
 
-_VARIABLES = re.compile(
-    "HOME|USER|LOGNAME|SHELL|PATH|TMPDIR|TZ|LANG|LANGUAGE|LC_.*|XDG_.*|SSH_AUTH_SOCK|PYTHON.*|VIRTUAL_ENV"
-    "|LD_.*|GLIBC_TUNABLES|MALLOC_.*|TYPER_.*|PYDANTIC_.*|INVOKE_.*"
+STARTING = (
+    "HOME|TZ|LANG|LANGUAGE|LC_(?:ALL|ADDRESS|COLLATE|CTYPE|IDENTIFICATION|MEASUREMENT|MESSAGES|MONETARY|NAME"
+    "|NUMERIC|PAPER|TELEPHONE|TIME)|PYTHON[A-Z0-9]+|PYTHON_(?:BASIC_REPL|COLORS|CONTEXT_AWARE_WARNINGS|CPU_COUNT"
+    "|DISABLE_REMOTE_DEBUG|FROZEN_MODULES|GIL|HISTORY|JIT|PERF_JIT_SUPPORT|PRESITE|THREAD_INHERIT_CONTEXT|TLBC)"
+    "|LD_(?:AUDIT|BIND_NO[TW]|DEBUG|DEBUG_OUTPUT|DYNAMIC_WEAK|HWCAP_MASK|LIBRARY_PATH|ORIGIN_PATH|PREFER_MAP_32BIT_EXEC"
+    "|PRELOAD|PROFILE|PROFILE_OUTPUT|SHOW_AUXV|VERBOSE|WARN)|GLIBC_TUNABLES|MALLOC_(?:ARENA_MAX|ARENA_TEST|CHECK_"
+    "|MMAP_MAX_|MMAP_THRESHOLD_|PERTURB_|TOP_PAD_|TRIM_THRESHOLD_)"
+    "|TYPER_(?:STANDARD_TRACEBACK|USE_RICH)|PYDANTIC_DISABLE_PLUGINS|INVOKE_DEBUG"
 )
-"""The variables that it gets: a secret may be in any other."""
+"""The variables that count while Python starts and modules load: of the C library (ld.so(8), mallopt(3)), Python and our libraries."""
+_VARIABLES = re.compile(
+    f"{STARTING}|USER|LOGNAME|SHELL|PATH|TMPDIR|SSH_AUTH_SOCK|VIRTUAL_ENV"
+    "|XDG_(?:RUNTIME_DIR|(?:CACHE|CONFIG|DATA|STATE)_HOME|(?:CONFIG|DATA)_DIRS)"
+)
+"""The variables that it gets, each by its name: a secret may be in any other."""
 
 
 def begin(program: str, name: str, data: bytes, variables: Mapping[str, str]) -> None:
@@ -58,9 +68,7 @@ class Listener:
         self.socket = socket.socket(socket.AF_UNIX)
         try:
             with _locked(path.parent):
-                for other in (*held_socket.sockets(), *held_socket.sockets(of_standbys=True)):
-                    if not is_answered(other):
-                        other.unlink(missing_ok=True)  # of a process that was killed
+                _sweep()
                 umask = os.umask(0o177)
                 try:
                     self.socket.bind(str(path))
@@ -90,6 +98,21 @@ class Listener:
             if self.is_ours():
                 self._path.unlink()
         self.socket.close()
+
+
+def sweep() -> None:
+    """Take away the sockets and the marks of processes that were killed. Raises OSError if the folder is not there."""
+    with _locked(held_socket.socket_folder()):
+        _sweep()
+
+
+def _sweep() -> None:
+    for path in (*held_socket.sockets(), *held_socket.sockets(of_standbys=True)):
+        if not is_answered(path):
+            path.unlink(missing_ok=True)
+    for mark in held_socket.marks():
+        if not held_socket.is_alive(mark):
+            mark.unlink(missing_ok=True)
 
 
 def is_answered(path: Path) -> bool:

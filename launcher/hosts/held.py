@@ -328,6 +328,8 @@ def close_all() -> Closing:
     closed = [
         sorted(filter(None, map(_close, held_socket.sockets(of_standbys=kind)))) for kind in (False, True)
     ]
+    with contextlib.suppress(OSError):
+        background.sweep()
     return Closing(closed[0], opening, closed[1])
 
 
@@ -395,7 +397,7 @@ def _drop(path: Path) -> None:
         with held_socket.connect(path, LOCAL_S) as stream:
             pid = user_sockets.check_peer(stream)
         path.unlink()
-        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt":
+        if user_sockets.is_stopped(pid):
             _kill(pid)
 
 

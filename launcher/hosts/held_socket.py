@@ -89,6 +89,18 @@ def is_locked(descriptor: int) -> bool:
     return False
 
 
+def is_alive(mark: Path) -> bool:
+    """Whether the process of a mark lives, as far as can be seen."""
+    try:
+        descriptor = os.open(mark, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        return True  # it listens already, or it is not ours to judge
+    try:
+        return is_locked(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def connect(path: Path, timeout_s: float) -> socket.socket:
     """Connect to a socket whose other end is a process of this user. Raises OSError."""
     user_sockets.check_socket(str(path))

@@ -244,18 +244,27 @@ class _Holder:
         return spare
 
     def _keep_ready(self) -> None:
-        """Tell the agent that is ready now and then that we are there; replace one that is old."""
+        """Tell the agent that is ready now and then that we are there; replace one that is old.
+
+        The old one leaves first: sshd may allow no other beside it. While it still counts it, it is asked again at the next turn.
+        """
+        is_due = False
         while not self._is_over:
             time.sleep(PING_S)
             with self._lock:
                 spare, self._spare = self._spare, None
             if spare is not None:
-                with contextlib.suppress(HostError):  # then it does not answer the next command either
-                    spare.answers(PING_S)
-                    if spare.age_s > MOST_LENT_S:
-                        spare.close()
-                        spare = self._loaded()
-                self._keep(spare)
+                is_due = spare.age_s > MOST_LENT_S
+                if is_due:
+                    spare.close()
+                else:
+                    with contextlib.suppress(HostError):  # then it does not answer the next command either
+                        spare.answers(PING_S)
+                    self._keep(spare)
+            if is_due:
+                with contextlib.suppress(HostError):
+                    self._keep(self._loaded())
+                    is_due = False
 
 
 class _Spare:

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -227,14 +228,12 @@ def test_a_fork_that_is_killed_is_said_to_have_broken_off(terminal):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_without_an_answer_a_command_runs_by_itself(terminal, number):
     """A process that was killed refuses; one that was stopped is asked once, and the next command does not wait for it."""
-    pid = terminal.standby()
+    pid, fork = terminal.standby(), terminal.waiting()
     os.kill(pid, number)
     assert terminal.run("ps", "--host", "A")[0] == 0
-    assert terminal.standbys() == [] or number == signal.SIGKILL
+    until(lambda: is_gone(pid) and is_gone(fork), "the end of both")
     assert terminal.run("ps", "--host", "A")[0] == 0
-    if number == signal.SIGSTOP:
-        os.kill(pid, signal.SIGCONT)
-        until(lambda: is_gone(pid), "the end of the one that nobody finds any more")
+    assert terminal.standby() != pid
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -283,12 +282,14 @@ def test_a_process_that_differs_runs_its_command_itself(terminal, count):
         until(lambda: terminal.state()["users"] == 0, "the end of its fork")
 
 
-def test_one_that_would_not_have_the_last_command_is_replaced(terminal):
+@pytest.mark.parametrize("clock", [lambda: 0, lambda: time.time() + 3600], ids=["old", "set back"])
+def test_one_that_would_not_have_the_last_command_is_replaced(terminal, clock):
     """The next ones are most like that: of two, the second is handed over."""
     before, pid = "env LC_ALL=POSIX", terminal.standby()
     assert terminal.run("ps", "--host", "A", before=before)[0] == 0
     assert not is_gone(pid)  # it is as good as new
-    os.utime(terminal.standbys()[0], (0, 0))
+    when = clock()
+    os.utime(terminal.standbys()[0], (when, when))
     assert terminal.run("ps", "--host", "A", before=before)[0] == 0
     until(lambda: is_gone(pid) and terminal.standbys(), "another process that stands by")
     command = terminal.start("ps", "--watch", before=before)
@@ -309,6 +310,50 @@ def test_a_second_one_for_the_same_session_ends_at_once_and_leaves_no_mark(termi
     subprocess.run(words, input=said, env={**os.environ, **terminal.client.variables}, check=True, timeout=60)
     assert not mark.exists()
     assert terminal.standby() == pid
+
+
+def test_nothing_is_left_of_one_that_was_killed(terminal):
+    """Neither its socket, nor a mark of one that had not begun to listen."""
+    (path,) = terminal.standbys()
+    mark = path.with_name("opening-killed")
+    mark.touch()
+    os.kill(terminal.standby(), signal.SIGKILL)
+    terminal.client.ok("hosts", "--close")
+    assert sorted(path.parent.iterdir()) == []
+
+
+def test_the_next_one_takes_away_what_one_left_that_was_killed(terminal):
+    """Also if nobody ever closes anything."""
+    pid, (path,) = terminal.standby(), terminal.standbys()
+    mark = path.with_name("opening-killed")
+    mark.touch()
+    os.kill(pid, signal.SIGKILL)
+    assert terminal.run("ps", "--host", "A")[0] == 0
+    assert terminal.standby() != pid
+    assert not mark.exists()
+
+
+SECRET = (
+    *("INVOKE_SUDO_PASSWORD", "LD_ACCESS_TOKEN", "PYDANTIC_AI_GATEWAY_API_KEY", "TYPER_TOKEN", "XDG_TOKEN"),
+    *("PYTHON_KEYRING_PASSWORD", "LC_TOKEN", "MALLOC_TOKEN"),
+)
+"""Names that begin as those of libraries do."""
+
+
+def test_it_gets_no_variable_that_may_be_a_secret(terminal):
+    """And commands that have one are handed over all the same."""
+    terminal.client.ok("hosts", "--close")
+    before = "env " + " ".join(f"{name}=hunter2" for name in SECRET)
+    for _ in range(2):
+        assert terminal.run("ps", "--host", "A", before=before)[0] == 0
+        until(lambda: json.loads(terminal.client.ok("hosts", "--json"))["connections"], "a held connection")
+    (held,) = json.loads(terminal.client.ok("hosts", "--json"))["connections"]
+    for pid in (terminal.standby(), terminal.waiting(), held["pid"]):
+        assert b"hunter2" not in Path(f"/proc/{pid}/environ").read_bytes()
+    command = terminal.start("ps", "--watch", before=before)
+    until(lambda: terminal.state()["users"] == 1, "that it is handed over")
+    command.signal(signal.SIGTERM)
+    assert command.end()[0] == 143
 
 
 @pytest.mark.parametrize("setting", ["LD_LIBRARY_PATH=/usr/lib", "MALLOC_ARENA_MAX=2", "LC_ALL=POSIX"])

@@ -615,6 +615,30 @@ def test_an_agent_that_waits_and_is_old_is_replaced(here, monkeypatch):
     assert not thread.is_alive()
 
 
+def test_an_agent_that_cannot_be_replaced_yet_is_tried_again(here, monkeypatch):
+    """sshd may still count the session of the old one, which is not given to a command."""
+    monkeypatch.setattr("launcher.hosts.holder.MOST_LENT_S", 0)
+    monkeypatch.setattr("launcher.hosts.holder.PING_S", 0.05)
+    begin, tries = here._loaded, []
+
+    def refused():
+        tries.append(here._spare)
+        if len(tries) <= 2:
+            raise RefusedStreamError("A", "no more sessions")
+        monkeypatch.setattr("launcher.hosts.holder.MOST_LENT_S", HELD_LONG_S)
+        return begin()
+
+    monkeypatch.setattr(here, "_loaded", refused)
+    thread = threading.Thread(target=here._keep_ready)
+    thread.start()
+    spare = until(lambda: len(tries) > 2 and here._spare, "another agent")
+    assert tries[:3] == [None] * 3
+    assert spare.answers(30)
+    here.finish()
+    thread.join(30)
+    assert len(tries) == 3
+
+
 def test_nothing_is_held_where_somebody_was_asked(place):
     """A second login would ask again."""
     held.note(place.host(), needs_person=True)
