@@ -129,6 +129,7 @@ def test_whoever_waits_sees_the_holder_gets_the_card_and_can_leave(client, cards
     _, err = waits.communicate(timeout=120)
     assert waits.returncode == 0, err
     assert "no longer leased by run" in err
+    until(lambda: not leases(client), "the end of the second run")
     (client.home / "go").unlink()
     client.detached(*words(client, 0.0, "--wait", "1m"))
     assert client.run(*words(client, 0.0, "--wait", "1s")).returncode == 3
