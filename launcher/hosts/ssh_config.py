@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -149,15 +150,15 @@ def _hop(name: str, values: dict[str, str]) -> Hop:
     def expand(text: str) -> str:
         return re.sub("%(.)", lambda token: tokens.get(token[1], token[0]), text)
 
-    def expand_words(command: str | None) -> tuple[str, ...]:
-        return tuple(
-            re.sub("%(.)", lambda token: {**tokens, **LATER}.get(token[1], token[0]), word)
-            for word in _words(command)
-        )
+    def expand_all(text: str, tokens: Mapping[str, str] = tokens) -> str:
+        def value(found: re.Match[str]) -> str:
+            return _variable(name, found[2]) if found[2] else tokens.get(found[1], found[0])
+
+        return re.sub(r"%(.)|\$\{([^}]+)\}", value, text)
 
     def paths(key: str) -> tuple[str, ...]:
         return tuple(
-            os.path.expanduser(expand(path))
+            os.path.expanduser(expand_all(path))
             for path in values.get(key, "").split("\n")
             if path not in ("", "none")
         )
@@ -179,7 +180,9 @@ def _hop(name: str, values: dict[str, str]) -> Hop:
         key_name=(alias or key_name).lower(),
         key_alias=alias,
         known_hosts=tuple(files),
-        known_hosts_command=expand_words(values.get("knownhostscommand")),
+        known_hosts_command=tuple(
+            expand_all(word, {**tokens, **LATER}) for word in _words(values.get("knownhostscommand"))
+        ),
         revoked_hosts=tuple(
             os.path.expanduser(expand(file)) for file in _files(values.get("revokedhostkeys", "none"))
         ),
@@ -196,6 +199,16 @@ def _hop(name: str, values: dict[str, str]) -> Hop:
         proxy_command=None if command == "none" else expand(command),
         key_library=next(iter(paths("pkcs11provider")), None),
     )
+
+
+def _variable(host: str, name: str) -> str:
+    """Return an environment variable that a path names; `ssh -G` leaves it as it is written. Raises BadFileError, as ssh ends then."""
+    value = os.environ.get(name)
+    if value is None:
+        raise BadFileError(
+            f"{USER_CONFIG}: ${{{name}}} is not set in the environment{look_up_hint(host)} | grep {name}"
+        )
+    return value
 
 
 def _words(written: str | None) -> list[str]:

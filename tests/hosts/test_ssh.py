@@ -336,6 +336,21 @@ def test_an_ssh_config_that_ssh_can_use_is_used(client, ssh_host, ssh_config, li
     client.ok("probe", "--host", "box")
 
 
+@pytest.mark.parametrize("is_set", [True, False])
+def test_a_key_that_a_variable_names_is_found_as_by_ssh(client, ssh_host, ssh_config, is_set):
+    """`ssh -G` leaves `${NAME}` as it is, and ssh itself ends if it is not set."""
+    text = alias(client, ssh_host).replace(str(ssh_host.folder / "client_key"), "${A_FOLDER}/client_key")
+    assert "A_FOLDER" in text
+    ssh_config(text)
+    if is_set:
+        client.variables["A_FOLDER"] = str(ssh_host.folder)
+        client.ok("probe", "--host", "box")
+    else:
+        done = client.run("probe", "--host", "box")
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "~/.ssh/config: ${A_FOLDER} is not set in the environment" in done.stderr
+
+
 FASTEST_FIRST = (
     "aes128-gcm@openssh.com,aes256-gcm@openssh.com,aes128-ctr,aes192-ctr,aes256-ctr"  # of OpenSSH's default
 )
