@@ -72,8 +72,7 @@ class SshConnection:
             raise
         self._transport = transport
         self._hop = hop
-        key = transport.get_remote_server_key()
-        self.about = f"{hop.user}@{hop.address}, key {key.fingerprint}"
+        self.about = f"{hop.user}@{hop.address}, key {self._key.fingerprint}"
         if len(route) > 1:
             self.about += f", through {', '.join(jump.alias for jump in route[:-1])}"
         threading.Thread(
@@ -206,6 +205,8 @@ class SshConnection:
         with _errors(host, hop, who):
             try:
                 connection.open()
+                transport: paramiko.Transport = connection.transport
+                self._key = transport.get_remote_server_key()
             except paramiko.SSHException as error:
                 # Between two steps, paramiko says "No existing session", and keeps what ended it.
                 why = getattr(connection.client.get_transport(), "saved_exception", None)
@@ -213,7 +214,6 @@ class SshConnection:
                     raise
                 raise why from error
         self.needs_person |= login.needs_person
-        transport: paramiko.Transport = connection.transport
         return transport
 
     def _hang_up(self) -> None:

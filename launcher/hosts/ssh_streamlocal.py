@@ -1,7 +1,7 @@
 """A channel to a Unix socket on the host: OpenSSH's `direct-streamlocal@openssh.com`, which paramiko does not offer.
 
 PROTOCOL section 2.4 of OpenSSH: an open request with the socket's path, an empty string and the number 0. The code
-follows paramiko's own `Transport.open_channel` (5.1). This is the only module that uses paramiko's internals.
+follows paramiko's own `Transport.open_channel` (5.1), and uses its internals.
 """
 
 from __future__ import annotations

@@ -65,6 +65,13 @@ class OrderedTransport(paramiko.Transport):
         elif self._begun.wait(timeout) and not self.is_active():
             raise self.get_exception() or paramiko.SSHException("Negotiation failed.")
 
+    def _send_user_message(self, data: paramiko.Message) -> None:
+        """Send what a channel says. Raises OSError, as a socket does: paramiko raises EOFError if the connection is lost meanwhile."""
+        try:
+            super()._send_user_message(data)  # type: ignore[misc]
+        except (EOFError, paramiko.SSHException) as error:
+            raise ConnectionResetError(errno.ECONNRESET, str(error) or "it was closed") from error
+
     @property
     def preferred_keys(self) -> tuple[str, ...]:
         """The algorithms; paramiko itself asks for certificates last."""

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import time
 
 import pytest
@@ -171,3 +172,23 @@ def test_a_mistake_is_told_with_what_to_type(desk, line):
 def test_there_are_sixty_of_them():
     """As many as were asked for, at least."""
     assert len(MISTAKES) >= 60
+
+
+ENDS_EARLY = """
+from launcher.cli import main
+from launcher.runs import resolve
+def hosts():
+    raise EOFError("of something else")
+resolve.hosts = hosts
+main()
+"""
+
+
+def test_an_end_of_something_else_is_not_taken_for_the_end_of_the_input(client):
+    """Then nobody knows what was done: it is shown as what it is, and not said to be nothing."""
+    client.is_forked, client.program = False, [sys.executable, "-c", ENDS_EARLY]
+    process = client.start("hosts")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "EOFError: of something else" in err
+    assert "nothing was done" not in err

@@ -20,6 +20,7 @@ from testbed.sshd import ADDRESS
 from launcher.errors import ConnectionLostError, UnreachableError
 from launcher.hosts import connect
 from launcher.hosts.ssh import SshConnection
+from launcher.hosts.ssh_wire import Wire
 from launcher.values.host import Host
 
 pytestmark = pytest.mark.testbed
@@ -606,3 +607,21 @@ def test_a_stream_that_is_opened_while_its_connection_ends_is_an_error(monkeypat
         assert is_ending.wait(30)
         with pytest.raises(ConnectionLostError, match="A: the connection broke"):
             connection.open_socket("/run/nothing")
+
+
+def test_a_stream_on_a_lost_connection_takes_nothing_with_an_error_of_the_system(monkeypatch, lab):
+    """paramiko raises EOFError, which libraries above take for the end of the input."""
+    files = {"identity_file": str(lab.folder / "client_key"), "known_hosts": str(lab.known_hosts)}
+    host = Host(name="A", address=ADDRESS, port=lab.port, user=lab.user, **files)
+
+    def lost(_self, _data):
+        raise BrokenPipeError
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        contextlib.closing(SshConnection(host)) as connection,
+    ):
+        stream = connection.open_port(server.getsockname()[1])
+        monkeypatch.setattr(Wire, "send", lost)
+        with pytest.raises(ConnectionResetError, match="it was closed"):
+            stream.sendall(b"anything")
