@@ -266,9 +266,7 @@ def main() -> None:
     except typer.Abort as error:  # the end of the input, or Ctrl-C, where an answer was expected
         if isinstance(error.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
-        if isinstance(
-            error.__cause__, EOFError
-        ):  # where none was expected: typer takes any for the end of the input
+        if isinstance(error.__cause__, EOFError):  # typer takes any for the end of the input
             raise error.__cause__ from None
         complain("nothing was done")
         sys.exit(1)
