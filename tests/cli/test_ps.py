@@ -171,6 +171,7 @@ def test_the_time_of_a_run_has_nothing_of_its_queue(state, took_s, shown):
     assert _time(run) == shown
 
 
+@pytest.mark.slow(reason="a list that changes is looked at for seconds")
 def test_watched_in_a_terminal_the_list_changes_in_place(client):
     """One list on the screen, before and after the end of a run; Ctrl-C ends it with success."""
     client.script("import os, time\nwhile not os.path.exists(os.path.expanduser('~/go')): time.sleep(0.05)\n")

@@ -217,6 +217,7 @@ def test_the_program_ends_when_the_agent_is_killed(toy, cards, victims):
         keeper.wait(30)
 
 
+@pytest.mark.slow(reason="figures come every few seconds")
 def test_a_run_without_a_card_has_the_figures_of_the_host_and_asks_for_no_card(toy, cards):
     """They are no metric, no step and no sign that the script uses the worker; `df` and `free` say the same."""
     cards.put("t4")

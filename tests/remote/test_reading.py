@@ -221,6 +221,7 @@ def test_records_as_large_as_they_may_be_fit_no_answer_together_and_all_come(man
             assert (runs.mirrors[number].folder / "0001" / name).read_bytes() == there.read_bytes()
 
 
+@pytest.mark.slow(reason="CPU time is counted over seconds")
 def test_many_quiet_runs_cost_the_agent_a_fifth_of_a_core_at_most(many, agent):
     """It rests longer the more there is to look at. The kernel says what it has used."""
     runs = many(50)
