@@ -60,13 +60,18 @@ def check_peer(stream: _socket.socket) -> int:
     return pid
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped, as by SIGSTOP. One that has gone is not."""
+def process_state(pid: int) -> str:
+    """Return the state of a process as one letter, as /proc has it; empty if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] in "Tt"
+            return file.read().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return ""
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped, as by SIGSTOP."""
+    return process_state(pid) in ("T", "t")
 
 
 def standby(session: int) -> str:

@@ -82,11 +82,7 @@ def _has_usual_files() -> bool:
 
 def _offer(path: str) -> _socket.socket:
     """Return a stream to the process that stands by, over which it has been given the command. Raises OSError."""
-    user_sockets.check_socket(path)
-    stream = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    stream.settimeout(YES_S)
-    stream.connect(path)
-    user_sockets.check_peer(stream)
+    stream, _ = _connected(path)
     words = [os.fsencode(word) for word in sys.argv[1:]]
     variables = [name + b"=" + value for name, value in os.environb.items()]
     of_us = [os.fsencode(sys.prefix), os.fsencode(launcher.__file__), b"%d" % len(words)]
@@ -95,14 +91,20 @@ def _offer(path: str) -> _socket.socket:
     return stream
 
 
+def _connected(path: str) -> tuple[_socket.socket, int]:
+    """Return a stream to the process that stands by, and its pid. Raises OSError."""
+    user_sockets.check_socket(path)
+    stream = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    stream.settimeout(YES_S)
+    stream.connect(path)
+    return stream, user_sockets.check_peer(stream)
+
+
 def _drop(path: str) -> None:
     """Take away the socket of a process that does not answer: it ends with the commands that it runs. One that is stopped ends now."""
     pid = process = 0
     try:
-        stream = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-        stream.settimeout(YES_S)
-        stream.connect(path)
-        pid = user_sockets.check_peer(stream)
+        _, pid = _connected(path)
         process = os.pidfd_open(pid)
     except OSError:
         pass  # it was killed

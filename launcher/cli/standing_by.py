@@ -121,7 +121,7 @@ class _Standby:
 
     def _has_session(self) -> bool:
         """Whether the process lives that has begun our session: a terminal's shell, mostly."""
-        return _state(self._order.session) not in ("", "Z")
+        return user_sockets.process_state(self._order.session) not in ("", "Z")
 
     def _attend(self) -> TakenCommand | None:
         """Answer one client; return only in a fork with something. Raises OSError."""
@@ -211,15 +211,6 @@ def _ended_child() -> int:
         return os.waitpid(-1, os.WNOHANG)[0]
     except ChildProcessError:
         return 0
-
-
-def _state(pid: int) -> str:
-    """Return the state of a process as one letter, as /proc has it; empty if the process is gone."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
 
 
 def _stamp(path: str) -> tuple[int, int]:

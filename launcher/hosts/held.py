@@ -136,7 +136,7 @@ class HeldConnection:
         return HeldLink(self, self._agent(), is_alone=False)
 
     def only_link(self) -> HeldLink:
-        """Return the link to an agent with which the connection ends, as far as it is ours."""
+        """Return the link to an agent. Closing it closes our side of the connection."""
         return HeldLink(self, self._agent(), is_alone=True)
 
     def by_hand(self, command: str) -> str:

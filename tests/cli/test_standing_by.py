@@ -227,7 +227,7 @@ def test_a_fork_that_is_killed_is_said_to_have_broken_off(terminal):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_without_an_answer_a_command_runs_by_itself(terminal, number):
-    """A process that was killed refuses; one that was stopped is asked once, and the next command does not wait for it."""
+    """A process that was killed refuses. One that was stopped is asked once, and then killed."""
     pid, fork = terminal.standby(), terminal.waiting()
     os.kill(pid, number)
     assert terminal.run("ps", "--host", "A")[0] == 0

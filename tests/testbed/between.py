@@ -12,7 +12,7 @@ from typing import Self
 class Between:
     """A relay from a socket of its own to an engine's, which keeps back what asks for `held`.
 
-    What waits is dropped when whoever asked has gone. Use it in a `with`.
+    A request that waits is dropped when its client has gone. Use it in a `with`.
     """
 
     def __init__(self, path: Path, target: Path, held: bytes) -> None:
@@ -23,7 +23,7 @@ class Between:
         self.is_asked = threading.Event()
         """Whether somebody has asked for what is held."""
         self.is_dropped = threading.Event()
-        """Whether whoever asked for it has left before it was let through. A killed client's sshd leaves a moment after it."""
+        """Whether the client left before its request was let through. The sshd of a killed client leaves a moment after it."""
         self.gate = threading.Event()
         """Lets it through from then on."""
         self._listener = socket.socket(socket.AF_UNIX)
