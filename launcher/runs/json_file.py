@@ -10,7 +10,15 @@ from typing import Any
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a file; empty if the file is missing or not an object."""
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return parse_object(path.read_bytes())
+    except OSError:
+        return {}
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """Return the JSON object in some bytes; empty if they are anything else."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

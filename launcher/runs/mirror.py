@@ -22,12 +22,12 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from launcher.errors import ConnectionLostError, OtherRootError, RunError
 from launcher.hosts.channel import Reply
-from launcher.runs.json_file import read_json
 from launcher.runs.launch_count import last_number, next_number
 from launcher.runs.printed_lines import Printed, PrintedLines
+from launcher.runs.run_files import MOST_BYTES, RunFiles
 from launcher.runs.run_id import RUN_ID
 from launcher.runs.runs_folder import make_runs_folder, runs_folder
-from launcher.runs.whole_file import sync, write_whole
+from launcher.runs.whole_file import sync
 from launcher.values.base import Record
 from launcher.values.host import Host
 from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunState, State, is_terminal
@@ -47,6 +47,9 @@ _NODE = r"(?:[a-z0-9][a-z0-9-]{0,62}/)?"
 _MIRRORED = re.compile(
     rf"plan\.json|[0-9]{{4,9}}/{_NODE}(?:attempt\.json|state\.json|events\.jsonl|log\.txt)"
 )
+_GROWING = (".jsonl", ".txt")
+MOST_GROWN = 2 << 30
+"""The most bytes of events, and of a log, that are read."""
 _EVENT = TypeAdapter(Event)
 _EVENTS = TypeAdapter(list[Event], config=ConfigDict(defer_build=True))
 
@@ -100,6 +103,7 @@ class Mirror:
             raise ValueError(f"{run!r} is not a run id")
         self.run = run
         self.folder = folder / run
+        self.files = RunFiles(self.folder)
         self.artifacts = self.folder / "artifacts"
         self.outputs = self.folder / "outputs"
         self.checkpoints = self.folder / "checkpoints"
@@ -108,7 +112,7 @@ class Mirror:
         self._cursors: dict[str, dict[str, Any]] = {}
         self._from = 0
         self._unread: dict[str, bytes] = {}
-        self._printed = PrintedLines(self.folder)
+        self._printed = PrintedLines(self.files)
         self._seen_state: list[Any] | None = None
         self._plan: PlanSummary | None = None
         self.told: RunState | None = None
@@ -141,8 +145,9 @@ class Mirror:
         path = self.folder / f".{errand}.lock"
         with contextlib.ExitStack() as stack:
             with self.disk_errors(path):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                fcntl.flock(stack.enter_context(path.open("ab")), fcntl.LOCK_EX)
+                self.folder.parent.mkdir(parents=True, exist_ok=True)
+                self.files.make_folder()
+                fcntl.flock(stack.enter_context(self.files.open(path, "ab")), fcntl.LOCK_EX)
             yield
 
     @contextlib.contextmanager
@@ -192,7 +197,8 @@ class Mirror:
 
     def _sync_binding(self, *more: str) -> None:
         """Wait until the disk has what the run is bound to, whoever wrote it, and the folders' names of it."""
-        sync(*(self.folder / name for name in ("client.json", *more)), self.folder, self.folder.parent)
+        self.files.sync("client.json", *more, "")
+        sync(self.folder.parent)
 
     def _bind(
         self, host: Host, root_id: str, first: Callable[[], dict[str, Any]], *, keeps_host: bool = False
@@ -200,9 +206,9 @@ class Mirror:
         runs, path = self.folder.parent, self.folder / "client.json"
         with self.disk_errors(path):
             make_runs_folder(runs)
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.files.make_folder()
             with self.alone("mirror"):
-                previous = read_json(path)
+                previous = self.files.read_json(path)
                 self.check_root(host.name, root_id)
                 kept = {key: previous[key] for key in ("launched", "order", "plan") if previous.get(key)}
                 record = {
@@ -229,22 +235,20 @@ class Mirror:
             return
         self._noted_reached = now
         with contextlib.suppress(OSError):
-            os.utime(self.folder / REACHED)
+            self.files.touch(REACHED)
 
     def reached(self) -> float | None:
         """Return when the run's host last answered this client, in seconds since 1970; None if that is not known."""
-        try:
-            return (self.folder / REACHED).stat().st_mtime
-        except OSError:
-            return None
+        status = self.files.status(REACHED)
+        return None if status is None else status.st_mtime
 
     def is_in(self, root_id: str) -> bool:
         """Return whether the run is in the root with this id, or in an unknown one: an older version did not record it."""
-        return read_json(self.folder / "client.json").get("root") in (None, "", root_id)
+        return self.files.read_json("client.json").get("root") in (None, "", root_id)
 
     def may_be_in(self, root_id: str) -> bool:
         """Return whether the run may still be in the root with this id: it was not removed from its host."""
-        record = read_json(self.folder / "client.json")
+        record = self.files.read_json("client.json")
         return record.get("root") in (None, "", root_id) and "freed" not in record
 
     def check_root(self, host: str, root_id: str) -> None:
@@ -260,7 +264,7 @@ class Mirror:
     def has_own_plan(self) -> bool:
         """Whether the plan here is the one that this client made at the launch, not one that the host sent."""
         content = self._read(PLAN)
-        known = read_json(self.folder / "client.json").get("plan")
+        known = self.files.read_json("client.json").get("plan")
         return content is not None and hashlib.sha256(content).hexdigest() == known
 
     def order(self) -> int:
@@ -269,7 +273,7 @@ class Mirror:
 
     def place_in_order(self) -> tuple[int, float, str]:
         """Return what orders the runs of this client: the number of the launch, its time, the id."""
-        record = read_json(self.folder / "client.json")
+        record = self.files.read_json("client.json")
         order, launched = record.get("order"), record.get("launched")
         return (
             order if isinstance(order, int) else 0,
@@ -280,23 +284,23 @@ class Mirror:
     def mark_freed(self) -> None:
         """Remember that the run was removed from its host. Raises RunError if the disk refuses."""
         with self.disk_errors(self.folder), self.alone("mirror"):
-            record = {**read_json(self.folder / "client.json"), "freed": time.time()}
+            record = {**self.files.read_json("client.json"), "freed": time.time()}
             self._write("client.json", f"{json.dumps(record)}\n".encode())
 
     @property
     def is_freed(self) -> bool:
         """Whether the run was removed from its host, and only this copy is left."""
-        return "freed" in read_json(self.folder / "client.json")
+        return "freed" in self.files.read_json("client.json")
 
     @property
     def is_of_cluster(self) -> bool:
         """Whether the run is a job of a Slurm cluster."""
-        return "slurm" in (read_json(self.folder / "client.json").get("host") or {})
+        return "slurm" in (self.files.read_json("client.json").get("host") or {})
 
     def host(self) -> Host:
         """Return the run's host. Raises RunError if the mirror does not name it."""
         try:
-            return Host.model_validate(read_json(self.folder / "client.json")["host"])
+            return Host.model_validate(self.files.read_json("client.json")["host"])
         except (KeyError, ValidationError) as error:
             raise RunError(
                 f"{self.folder} does not name the host of {self.run}\n  add --host HOST"
@@ -342,16 +346,15 @@ class Mirror:
     def _load_files(self, shown: Mapping[str, int] | None) -> Iterator[tuple[str, bytes]]:
         """Set the cursors; yield the name and the bytes of each file."""
         self._cursors, self._unread, self._from = {}, {}, 0
-        self._printed = PrintedLines(self.folder)
+        self._printed = PrintedLines(self.files)
         state = self.state()
         has_ended = state is not None and is_terminal(state.state)
-        for path in sorted([*self.folder.glob("[0-9]*/*"), *self.folder.glob("[0-9]*/*/*")]):
-            name = path.relative_to(self.folder).as_posix()
+        for name in self._of_attempts():
             if _MIRRORED.fullmatch(name):
-                most = None if shown is None or path.suffix == ".json" else shown.get(name, 0)
-                with self.disk_errors(path):
+                most = None if shown is None or name.endswith(".json") else shown.get(name, 0)
+                with self.disk_errors(self.folder / name):
                     data = self._read_again(name, most)
-                if path.name == "log.txt" and not has_ended:
+                if name.endswith("/log.txt") and not has_ended:
                     self._printed.skip(name, data)
                 yield name, data
 
@@ -370,8 +373,9 @@ class Mirror:
 
     def sizes(self) -> dict[str, int]:
         """Return the bytes of each file of events and each log that is here."""
-        paths = [*self._of_all_nodes("events.jsonl"), *self._of_all_nodes("log.txt")]
-        return {path.relative_to(self.folder).as_posix(): path.stat().st_size for path in paths}
+        names = [*self.event_files(), *self.logs()]
+        found = {name: self.files.status(name) for name in names}
+        return {name: status.st_size for name, status in found.items() if status is not None}
 
     def read_sizes(self) -> dict[str, int]:
         """Return how many bytes of each of them were read."""
@@ -396,7 +400,7 @@ class Mirror:
         """Return the arguments of a `read`: the cursors, and the first folder that is asked for."""
         folders = {name: name.partition("/")[0] for name in self._cursors if "/" in name}
         cursors = {name: self._cursors[name] for name, folder in folders.items() if int(folder) >= self._from}
-        has_plan = (self.folder / PLAN).exists()
+        has_plan = self.files.is_file(PLAN)
         return {"cursors": cursors, "from": self._from, "state": self._seen_state, "plan": has_plan}
 
     def apply(self, answer: Reply) -> News:
@@ -431,7 +435,7 @@ class Mirror:
                     log += self._printed.take(name, data)
             if pieces:  # a file that grows, or one in a folder below, does not change the time of this folder
                 with self.disk_errors(self.folder):
-                    os.utime(self.folder)
+                    self.files.touch()
         if is_complete and not update.is_full and update.last:
             self._from = update.last[0]
         self._seen_state = [state.state, state.reason, state.attempt, state.trouble is not None]
@@ -472,10 +476,9 @@ class Mirror:
                 self._write(name, data)
             self._cursors[name] = _cursor(name, data)
             return True
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self.files.make_folder(os.path.dirname(name))
         cursor = self._cursors.get(name, _cursor(name, b""))
-        with path.open("r+b" if path.exists() else "x+b") as file:
+        with self.files.open(name, "r+b" if self.files.exists(name) else "x+b") as file:
             is_unchanged = _cursor_at(file, cursor["offset"]) == cursor
             file.seek(offset)
             current = file.read(len(data))
@@ -485,7 +488,7 @@ class Mirror:
             if offset == 0:
                 self._forget_unread(name)
                 if not agrees or (cursor["offset"] and is_unchanged):
-                    self._keep_aside(path)
+                    self._keep_aside(name)
                     file.truncate(0)  # the host's file was replaced, or has lost its end
                     current = b""
             file.seek(offset + len(current))
@@ -495,24 +498,25 @@ class Mirror:
             self._cursors[name] = _cursor_at(file, offset + len(data))
         return True
 
-    def _keep_aside(self, path: Path) -> None:
+    def _keep_aside(self, name: str) -> None:
         """Keep what a host no longer has: after a loss of power its file may be shorter than this copy. A full disk keeps none."""
         number = 1
-        while (aside := path.with_name(f"{path.name}.lost-{number}")).exists():
+        while self.files.exists(aside := f"{name}.lost-{number}"):
             number += 1
         try:
-            shutil.copyfile(path, aside)
+            with self.files.open(name) as source, self.files.open(aside, "wb") as copy:
+                shutil.copyfileobj(source, copy)
         except OSError:
-            aside.unlink(missing_ok=True)
+            self.files.remove(aside)
 
     def _read(self, name: str) -> bytes | None:
         try:
-            return (self.folder / name).read_bytes()
+            return self.files.read(name, MOST_GROWN if name.endswith(_GROWING) else MOST_BYTES)
         except FileNotFoundError:
             return None
 
     def _write(self, name: str, data: bytes) -> None:
-        write_whole(self.folder / name, data)
+        self.files.write(name, data)
 
     def _complete(self, name: str, data: bytes) -> list[Event]:
         """Parse the complete lines; an unfinished last one is kept for the next piece."""
@@ -529,7 +533,7 @@ class Mirror:
 
     def plan(self) -> PlanSummary:
         """Return the part of the plan that is shown; empty if the plan has not been fetched. Once it has been, it stays."""
-        if self._plan is None and (record := read_json(self.folder / PLAN)):
+        if self._plan is None and (record := self.files.read_json(PLAN)):
             self._plan = PlanSummary.lenient(record)
         return self._plan or PlanSummary()
 
@@ -540,7 +544,7 @@ class Mirror:
         from launcher.values.plan import Plan
 
         file = f"the plan of {self.run}"
-        record = read_json(self.folder / PLAN)
+        record = self.files.read_json(PLAN)
         try:
             record = complete(record)
         except ValidationError:
@@ -552,8 +556,8 @@ class Mirror:
 
         A run that was removed before the end was on record, as on a full disk, had been stopped; also one of which no state came.
         """
-        numbers = sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"))
-        state = _state(read_json(numbers[-1] / "state.json")) if numbers else None
+        numbers = self.files.numbered()
+        state = _state(self.files.read_json(f"{numbers[-1]}/state.json")) if numbers else None
         if (state is None or not is_terminal(state.state)) and self.is_freed:
             return (state or RunState(state=State.PREPARING)).model_copy(update={"state": State.STOPPED})
         return state
@@ -564,11 +568,11 @@ class Mirror:
         A run's last record may be that of a contact, or of an attempt that was stopped before its first step.
         """
         loss: float | str | None = None
-        for folder in sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"), reverse=True)[:MOST_LOOKED_BACK]:
-            state = _state(read_json(folder / "state.json"))
+        for folder in self.files.numbered()[: -MOST_LOOKED_BACK - 1 : -1]:
+            state = _state(self.files.read_json(f"{folder}/state.json"))
             if state is not None and state.step is not None and state.loss is not None:
                 return Reached(state.step, state.loss)
-            reported = _last_reported(folder / "events.jsonl")
+            reported = _last_reported(self._end_of_events(folder))
             if state is not None and state.step is not None:
                 return Reached(state.step, reported.loss)
             if reported.step is not None:
@@ -579,12 +583,12 @@ class Mirror:
 
     def began(self) -> float | None:
         """Return when the run was made, by the host's clock."""
-        return FolderStart.lenient(read_json(self.folder / "0001" / "attempt.json")).time
+        return FolderStart.lenient(self.files.read_json("0001/attempt.json")).time
 
     def job_id(self) -> str | None:
         """Return the id that Slurm gave the run's last job, by the newest folders; None elsewhere, and if no job is on record here."""
-        for folder in sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"), reverse=True)[:MOST_LOOKED_BACK]:
-            job_id = FolderStart.lenient(read_json(folder / "attempt.json")).job_id
+        for folder in self.files.numbered()[: -MOST_LOOKED_BACK - 1 : -1]:
+            job_id = FolderStart.lenient(self.files.read_json(f"{folder}/attempt.json")).job_id
             if job_id is not None:
                 return job_id
         return None
@@ -599,49 +603,68 @@ class Mirror:
         began, launched, reached = self.began(), self.launched(), self.reached()
         now = None if began is None or reached is None else reached - launched + began
         total = 0.0
-        folders = sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"))
+        folders = self.files.numbered()
         for folder in folders:
-            attempt, state = read_json(folder / "attempt.json"), read_json(folder / "state.json")
+            attempt = self.files.read_json(f"{folder}/attempt.json")
+            state = self.files.read_json(f"{folder}/state.json")
             begin, end = FolderStart.lenient(attempt).time, state.get("time")
             if attempt.get("kind") != "attempt" or begin is None or not isinstance(end, int | float):
                 continue
             if state.get("state") in (State.PREPARING, State.RUNNING, State.STOPPING):
-                last_time = now if folder == folders[-1] else _last_time(folder / "events.jsonl")
+                last_time = now if folder == folders[-1] else _last_time(self._end_of_events(folder))
                 end = max(end, last_time or end)
             total += max(0.0, end - begin)
         return total
 
     def parent(self) -> Parent | None:
         """Return the run that this one continues; `None` if it continues none, or if that has not been fetched yet."""
-        return parent_of(self.folder)
+        return FolderStart.lenient(self.files.read_json("0001/attempt.json")).parent
 
     def events(self) -> Iterator[Event]:
         """Yield all fetched events, oldest folder first."""
-        for path in self.event_files():
-            with path.open("rb") as file:
+        for name in self.event_files():
+            with self.files.open(name) as file:
                 for line in file:
                     event = parse_event(line)
                     if event is not None:
                         yield event
 
-    def event_files(self) -> list[Path]:
+    def event_files(self) -> list[str]:
         """Return the files of fetched events, oldest folder first."""
         return self._of_all_nodes("events.jsonl")
 
-    def logs(self) -> list[Path]:
+    def logs(self) -> list[str]:
         """Return the fetched logs, oldest attempt first."""
         return self._of_all_nodes("log.txt")
 
-    def _of_all_nodes(self, name: str) -> list[Path]:
+    def _of_all_nodes(self, name: str) -> list[str]:
         """Return a file of every numbered folder, oldest first; the leader's before those of the other nodes."""
-        paths = [*self.folder.glob(f"[0-9]*/{name}"), *self.folder.glob(f"[0-9]*/*/{name}")]
-        return sorted(paths, key=lambda path: path.relative_to(self.folder).parent.parts)
+        paths = [path for path in self._of_attempts() if path.rpartition("/")[2] == name]
+        return sorted(paths, key=lambda path: path.split("/")[:-1])
+
+    def _of_attempts(self) -> list[str]:
+        """Return the path of everything in the numbered folders and in those of their nodes, sorted."""
+        found = []
+        for number in self.files.numbered():
+            for name in self.files.names(number):
+                inner = self.files.names(f"{number}/{name}") if "." not in name else []
+                found += [f"{number}/{name}", *(f"{number}/{name}/{one}" for one in inner)]
+        return found
+
+    def _end_of_events(self, folder: str) -> bytes:
+        """Return the last piece of a numbered folder's events; empty if there are none."""
+        try:
+            with self.files.open(f"{folder}/events.jsonl") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LOOKED_BACK_BYTES))
+                return file.read(LOOKED_BACK_BYTES)
+        except OSError:
+            return b""
 
 
-def _last_reported(path: Path) -> Reached:
-    """Return the last step with a loss that the training reported in a folder's events; without any step, the last loss."""
+def _last_reported(events: bytes) -> Reached:
+    """Return the last step with a loss that the training reported in the end of its events; without any step, the last loss."""
     without_step = Reached()
-    for line in reversed(_end_of(path).splitlines()):
+    for line in reversed(events.splitlines()):
         event = parse_event(line)
         if event is None or event.kind != "metric" or event.rank != 0:
             continue
@@ -654,25 +677,10 @@ def _last_reported(path: Path) -> Reached:
     return without_step
 
 
-def _last_time(path: Path) -> float | None:
-    """Return the time of the last event in a folder's events."""
-    events = map(parse_event, reversed(_end_of(path).splitlines()))
-    return next((event.time for event in events if event is not None), None)
-
-
-def _end_of(path: Path) -> bytes:
-    """Return the last piece of a file; empty if there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LOOKED_BACK_BYTES))
-            return file.read()
-    except OSError:
-        return b""
-
-
-def parent_of(folder: Path) -> Parent | None:
-    """Return the run that the run of a mirror's folder continues, if that has been fetched."""
-    return FolderStart.lenient(read_json(folder / "0001" / "attempt.json")).parent
+def _last_time(events: bytes) -> float | None:
+    """Return the time of the last event in the end of some events."""
+    found = map(parse_event, reversed(events.splitlines()))
+    return next((event.time for event in found if event is not None), None)
 
 
 def _state(values: object) -> RunState | None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
-from launcher.runs.json_file import read_json
+from launcher.runs.run_files import RunFiles
 from launcher.values.record import FolderStart
 
 LONGEST_START = 64 * 1024
@@ -27,9 +26,9 @@ class Printed(NamedTuple):
 class PrintedLines:
     """Cuts the logs of a run into complete lines. An unfinished last line is kept for the next piece of its log."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, files: RunFiles) -> None:
         """Begin before the first line of a mirror."""
-        self._folder = folder
+        self._files = files
         self._starts: dict[str, bytes] = {}
         self._attempts: dict[str, int] = {}
 
@@ -80,7 +79,7 @@ class PrintedLines:
     def _attempt(self, number: str) -> int:
         """Return the attempt whose folder has this number; 0 if it does not say."""
         if number not in self._attempts:
-            found = FolderStart.lenient(read_json(self._folder / number / "attempt.json")).attempt
+            found = FolderStart.lenient(self._files.read_json(f"{number}/attempt.json")).attempt
             self._attempts[number] = found or 0
         return self._attempts[number]
 

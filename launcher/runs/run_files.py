@@ -1,0 +1,212 @@
+"""The files of a run's copy on this machine, opened through no link, and regular files only.
+
+A cloned repository may bring a `runs` folder of its own, in which a file can be a link, a pipe or endless. So each
+folder from the run's down is opened by its descriptor, as the agent does below its runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from launcher.remote.record.safe_open import (
+    RunPath,
+    UnreadableError,
+    open_folder,
+    open_regular,
+    opened_folder,
+    parent_of,
+    read_regular,
+    status_of,
+)
+from launcher.runs.json_file import parse_object
+
+MOST_BYTES = 256 << 20
+"""A file that is read whole has no more bytes than this."""
+_FLAGS = {
+    "rb": os.O_RDONLY,
+    "r+b": os.O_RDWR,
+    "x+b": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+    "wb": os.O_WRONLY | os.O_CREAT,  # truncated once it is known to be a regular file
+    "ab": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+}
+
+
+class RunFiles:
+    """The files below one run's folder. Paths are relative to that folder, or absolute ones in it.
+
+    Every method raises UnreadableError, an OSError, for a path that leads through a link or to anything but a regular
+    file or a folder, and ValueError for a path that leaves the folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Name the folder; nothing is opened or made."""
+        self.folder = folder
+
+    # looking
+
+    def status(self, path: Path | str) -> os.stat_result | None:
+        """Return the status of what lies at a path, not followed; None if nothing does, or if a link leads there."""
+        try:
+            return status_of(self._at(path))
+        except (FileNotFoundError, NotADirectoryError, UnreadableError):
+            return None
+
+    def is_file(self, path: Path | str, size: int | None = None) -> bool:
+        """Whether a regular file is there, with this size in bytes if one is given."""
+        status = self.status(path)
+        return status is not None and stat.S_ISREG(status.st_mode) and size in (None, status.st_size)
+
+    def is_folder(self, path: Path | str = "") -> bool:
+        """Whether a folder is there."""
+        status = self.status(path)
+        return status is not None and stat.S_ISDIR(status.st_mode)
+
+    def exists(self, path: Path | str) -> bool:
+        """Whether anything lies at a path, be it a link that leads nowhere."""
+        return self.status(path) is not None
+
+    def names(self, path: Path | str = "") -> list[str]:
+        """Return the names in a folder, sorted; none if there is no such folder."""
+        try:
+            with opened_folder(self._at(path)) as folder:
+                return sorted(os.listdir(folder))
+        except (FileNotFoundError, NotADirectoryError, UnreadableError):
+            return []
+
+    def numbered(self) -> list[str]:
+        """Return the names of the folders of attempts and contacts, oldest first."""
+        return [name for name in self.names() if name.isdecimal() and len(name) >= 4]
+
+    def walk(self, path: Path | str = "") -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the path and status of everything below a folder that is no folder, in the order of the names."""
+        top = self._relative(path)
+        for name in self.names(top):
+            inner = f"{top}/{name}" if top else name
+            status = self.status(inner)
+            if status is None:
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                yield from self.walk(inner)
+            else:
+                yield inner, status
+
+    # reading
+
+    def read(self, path: Path | str, most: int = MOST_BYTES) -> bytes:
+        """Return the bytes of a file that has no more than `most`. Raises OSError."""
+        return read_regular(self._at(path), most)
+
+    def read_json(self, path: Path | str) -> dict[str, Any]:
+        """Return the JSON object in a file; empty if the file is missing, unreadable or holds anything else."""
+        try:
+            return parse_object(self.read(path))
+        except OSError:
+            return {}
+
+    def open(
+        self, path: Path | str, mode: Literal["rb", "r+b", "x+b", "wb", "ab"] = "rb", buffering: int = -1
+    ) -> IO[bytes]:
+        """Open a file, as the built-in `open` does. Raises OSError."""
+        descriptor = open_regular(self._at(path), _FLAGS[mode])
+        if mode == "wb":
+            os.ftruncate(descriptor, 0)
+        return open(descriptor, mode.replace("x", "r"), buffering=buffering)
+
+    # writing
+
+    def make_folder(self, path: Path | str = "") -> None:
+        """Make a folder, and those above it up to the run's. Raises OSError."""
+        at = RunPath(str(self.folder.parent), str(self.folder.parent))
+        for name in self._at(path).steps[1:]:
+            with opened_folder(at) as above, contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=above)
+            at = at.below(name)
+
+    def write(self, path: Path | str, data: bytes, *, durably: bool = False) -> None:
+        """Replace a file whole, making its folder if needed; `durably`: it is on the disk when this returns.
+
+        A reader, or a crash, finds the old contents or the new. Raises OSError, and leaves the old file then.
+        """
+        at = self._at(path)
+        name = os.path.basename(at)
+        part = f".{name}.{os.getpid()}.{os.urandom(4).hex()}.part"
+        self.make_folder(os.path.dirname(self._relative(path)))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with opened_folder(parent_of(at)) as folder:
+            try:
+                with open(os.open(part, flags, 0o644, dir_fd=folder), "wb", buffering=0) as file:
+                    view = memoryview(data)
+                    while view:
+                        view = view[file.write(view) :]
+                    if durably:
+                        os.fsync(file.fileno())
+                os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError as error:
+                error.filename = str(at)
+                with contextlib.suppress(OSError):  # the first error is the one to report
+                    os.unlink(part, dir_fd=folder)
+                raise
+            if durably:
+                os.fsync(folder)
+
+    def rename(self, path: Path | str, to: Path | str) -> None:
+        """Move a file or folder to another path of the run, in place of a file there. Raises OSError."""
+        old, new = self._at(path), self._at(to)
+        with opened_folder(parent_of(old)) as here, opened_folder(parent_of(new)) as there:
+            os.replace(os.path.basename(old), os.path.basename(new), src_dir_fd=here, dst_dir_fd=there)
+
+    def remove(self, path: Path | str) -> None:
+        """Remove what lies at a path, if it is no folder; nothing there is no error. Raises OSError."""
+        at = self._at(path)
+        with contextlib.suppress(FileNotFoundError), opened_folder(parent_of(at)) as folder:
+            os.unlink(os.path.basename(at), dir_fd=folder)
+
+    def remove_empty(self, path: Path | str) -> None:
+        """Remove an empty folder. Raises OSError."""
+        at = self._at(path)
+        with opened_folder(parent_of(at)) as folder:
+            os.rmdir(os.path.basename(at), dir_fd=folder)
+
+    def remove_tree(self, path: Path | str = "") -> None:
+        """Remove a folder with all that is in it, by default the run's; nothing there is no error. Raises OSError."""
+        at = self._at(path)
+        with contextlib.suppress(FileNotFoundError), opened_folder(parent_of(at)) as folder:
+            shutil.rmtree(os.path.basename(at), dir_fd=folder)
+
+    def touch(self, path: Path | str = "") -> None:
+        """Set the time of change of a file or folder to now. Raises OSError."""
+        at = self._at(path)
+        with opened_folder(parent_of(at)) as folder:
+            os.utime(os.path.basename(at), dir_fd=folder, follow_symlinks=False)
+
+    def sync(self, *paths: Path | str) -> None:
+        """Return once what was written to these files, and the names in these folders, are on the disk. Raises OSError."""
+        for path in paths:
+            at = self._at(path)
+            descriptor = open_folder(at) if self.is_folder(path) else open_regular(at, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    # paths
+
+    def _at(self, path: Path | str) -> RunPath:
+        relative = self._relative(path)
+        whole = os.path.join(self.folder, relative) if relative else str(self.folder)
+        return RunPath(str(self.folder.parent), whole)
+
+    def _relative(self, path: Path | str) -> str:
+        words = (
+            str(path.relative_to(self.folder)) if isinstance(path, Path) and path.is_absolute() else str(path)
+        )
+        words = "" if words == "." else words
+        if os.path.isabs(words) or ".." in words.split(os.sep):
+            raise ValueError(f"{path} is not below {self.folder}")
+        return words
