@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from launcher.cli.options import (
     AcceptFlag,
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 def attach(
     run: RunWord = "last",
     host: HostOption = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="With --host: know each run again that is here and on that host.")
+    ] = False,
     quiet: QuietFlag = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
@@ -32,9 +37,16 @@ def attach(
 ) -> None:
     """Follow a run from where this client left off. An interrupted run is recovered first.
 
+    A run that you have not launched from this account is looked up on --host first, and is yours from then on.
+
     Examples:
         launch attach last
+        launch attach --host lab w8q2
+        launch attach --host lab --all
     """
+    if every:
+        _enter_all(host, as_json=as_json)
+        return
     from launcher.cli.follow import show_end
     from launcher.cli.keeping import handing_over, keep
     from launcher.cli.screens import make_view
@@ -54,6 +66,29 @@ def attach(
         return
     with handing_over(tenant, mirror, view):
         _follow(place, mirror, view, tenant)
+
+
+def _enter_all(host: str | None, *, as_json: bool) -> None:
+    """Enter each run that is here, and that a host has, into the index."""
+    from launcher.cli.answer import answer
+    from launcher.cli.json_shapes import Entered
+    from launcher.cli.say import say
+    from launcher.errors import UsageError
+    from launcher.runs.control import attach_all, foreign_here
+
+    if host is None:
+        raise UsageError("--all needs a host\n  example   launch attach --host lab --all")
+    entered = attach_all(host)
+    left = foreign_here()
+    if as_json:
+        answer(Entered(runs=entered, foreign=left))
+        return
+    say(
+        f"{len(entered)} {'run is' if len(entered) == 1 else 'runs are'} yours now",
+        *(f"  {run}" for run in entered),
+    )
+    if left:
+        say(f"not on {host}: {', '.join(run.rpartition('-')[2] for run in left)}")
 
 
 def _follow(place: Host, mirror: Mirror, view: View, tenant: Tenant | None) -> None:

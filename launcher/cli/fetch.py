@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.cli.say import complain
 from launcher.errors import AgentError, MachineGoneError, UnreachableError
-from launcher.runs.control import locate
+from launcher.runs.control import locate_to_read
 from launcher.runs.last_answer import last_answer
 from launcher.runs.mirror import Mirror
 from launcher.runs.refreshing import refresh
@@ -14,8 +14,11 @@ EARLIER = "showing what was fetched earlier"
 
 
 def fetch(run: str, host: str | None) -> Mirror:
-    """Return a run's mirror, brought up to date; unchanged if the host cannot be reached, or was freed of it."""
-    place, mirror = locate(run, host)
+    """Return the copy of a run, brought up to date; unchanged if the host is not asked, cannot be reached, or was freed of it."""
+    place, mirror = locate_to_read(run, host)
+    if place is None:
+        complain_not_asked(mirror)
+        return mirror
     if mirror.is_freed:
         return mirror
     try:
@@ -26,6 +29,18 @@ def fetch(run: str, host: str | None) -> Mirror:
     except AgentError as error:  # the host has removed the run
         complain(f"{error}\n  · {EARLIER}")
     return mirror
+
+
+def complain_not_asked(mirror: Mirror) -> None:
+    """Say on standard error that the copy of a foreign run, or of one on another machine, is shown as it is."""
+    entry = mirror.entry
+    if entry is not None:
+        complain(f"{mirror.run} is on {entry.elsewhere}, which is asked there alone\n  · {EARLIER}")
+        return
+    complain(
+        f"{mirror.run} is foreign: you have not launched or attached it; showing the copy here\n"
+        f"  · if it is yours   launch attach --host HOST {mirror.short}"
+    )
 
 
 def complain_unreached(error: UnreachableError, mirror: Mirror) -> None:

@@ -48,7 +48,7 @@ class RunRow(Summary):
     """A run; `problem` is why its host could not be asked, or what it said, and `reached` when it last answered then.
 
     `goes_on` is where this client has had it go on. `rent_cents` is what its rented machines have cost at most, in cents. `batch` is the
-    batch that it is an item of.
+    batch that it is an item of. `folder` holds its copy, null if that is the runs folder of this command.
     """
 
     host: str
@@ -57,13 +57,23 @@ class RunRow(Summary):
     goes_on: Departure | None
     rent_cents: int | None
     batch: str | None
+    folder: str | None
 
 
 class Runs(Shape):
-    """`launch ps`: the newest run first."""
+    """`launch ps`: the newest run first. `foreign` are the runs with a copy here that are not in the index."""
 
     kind: Literal["runs"] = "runs"
     runs: list[RunRow]
+    foreign: list[str]
+
+
+class Entered(Shape):
+    """`launch attach --all`: the runs that are in the index now, and those with a copy here that its host does not have."""
+
+    kind: Literal["entered"] = "entered"
+    runs: list[str]
+    foreign: list[str]
 
 
 class BatchItem(Shape):

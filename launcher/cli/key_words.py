@@ -77,13 +77,10 @@ def _job(verb: str, params: Mapping[str, Any]) -> _Written:
 
 
 def _job_of_run(word: str) -> _Written:
-    from launcher.runs.json_file import read_json
-    from launcher.runs.known_runs import named
-    from launcher.runs.runs_folder import runs_folder
+    from launcher.runs.known_runs import files_of, named
 
-    folder = runs_folder()
-    run = named(folder, word)
-    return _Written(read_json(folder / run / "plan.json"), run.rpartition("-")[2])
+    run = named(word)
+    return _Written(files_of(run).read_json("plan.json"), run.rpartition("-")[2])
 
 
 def _job_of_file(named: str | None) -> _Written:

@@ -26,13 +26,15 @@ def ls(
         launch ls last
         launch ls w8q2 checkpoints
     """
-    from launcher.cli.fetch import complain_unreached
+    from launcher.cli.fetch import complain_not_asked, complain_unreached
     from launcher.cli.screens import make_stage
-    from launcher.runs.control import locate
+    from launcher.runs.control import locate_to_read
     from launcher.runs.listing import list_files
 
-    place, mirror = locate(run, host)
-    with make_stage(f"listing on {place.name}") as stage:
+    place, mirror = locate_to_read(run, host)
+    if place is None:
+        complain_not_asked(mirror)
+    with make_stage(f"listing on {place.name if place else 'this machine'}") as stage:
         listing = list_files(place, mirror, path, stage)
     if listing.unreached is not None:
         complain_unreached(listing.unreached, mirror)
@@ -48,7 +50,7 @@ def ls(
     from launcher.values.text import files_text
 
     for name, why in sorted(listing.left_out.items())[:10]:
-        complain(f"{place.name} cannot read {name}: {why}")
+        complain(f"{place.name if place else mirror.short} cannot read {name}: {why}")
     if not listing.rows:
         say(
             f"{mirror.short} wrote no files"

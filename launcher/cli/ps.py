@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from launcher.cli.figures import age_text, duration_text
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag, seconds
 from launcher.cli.say import say
 from launcher.values.states import Reason, State
 
@@ -25,8 +26,12 @@ def ps(
         list[str] | None, typer.Option("--state", metavar="STATE", help="Only runs in this state.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Only the newest N runs.")
-    ] = None,
+        int, typer.Option("--limit", "-n", metavar="N", min=1, help="Only the newest N runs.")
+    ] = 50,
+    here: Annotated[bool, typer.Option("--here", help="Only runs with a copy in this folder.")] = False,
+    wait: Annotated[
+        str, typer.Option("--wait", metavar="TIME", help="How long to wait for hosts: 3s, 1m.")
+    ] = "3s",
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Look again every five seconds, until Ctrl-C.")
     ] = False,
@@ -35,50 +40,61 @@ def ps(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the runs of this client, or all runs of one host, the newest first.
+    """List your runs, or all runs of one host, the newest first.
 
-    In a narrow terminal, long texts are cut and columns are left out; a pipe gets all of them. With --watch, a pipe gets
+    Only hosts of live runs are asked. A run whose copy is in another folder is shown with that folder. In a narrow terminal, long texts are cut and columns are left out; a pipe gets all of them. With --watch, a pipe gets
     the list again whenever it has changed.
 
     Examples:
         launch ps
+        launch ps --here
         launch ps --watch
         launch ps --host lab --limit 20 --state failed
     """
-    from launcher.runs.control import listing
+    from launcher.runs.control import foreign_here, listing
+
+    wait_s = seconds(wait)
 
     def look() -> list[Row]:
-        return listing(host, tuple(state or ()), limit)
+        return listing(host, tuple(state or ()), limit, here=here, wait_s=wait_s)
+
+    foreign = foreign_here() if host is None else []
 
     if not watch:
         from launcher.cli.patience import waiting_for
 
         with waiting_for(host or "the hosts of runs that go on"):
             rows = look()
-        _show(rows, host, is_chosen=bool(state), as_json=as_json)
+        _show(rows, host, foreign, is_chosen=bool(state), as_json=as_json)
+        if len(rows) == limit and not as_json:
+            say(f"the newest {limit}   more   launch ps --limit {10 * limit}")
         return
     from launcher.cli.watching import watch as watch_rows
 
     watch_rows(
-        look, lambda rows, width: _table(rows, is_chosen=bool(state), width=width), _json if as_json else None
+        look,
+        lambda rows, width: _table(rows, foreign, is_chosen=bool(state), width=width),
+        (lambda rows: _json(rows, foreign)) if as_json else None,
     )
 
 
-def _show(rows: list[Row], host: str | None, *, is_chosen: bool, as_json: bool) -> None:
+def _show(rows: list[Row], host: str | None, foreign: list[str], *, is_chosen: bool, as_json: bool) -> None:
     from launcher.cli.columns import print_columns
 
     if as_json:
-        print(_json(rows))
+        print(_json(rows, foreign))
     elif not rows:
-        say(*(_nothing(is_chosen) if host is None or is_chosen else _nothing_at(host)))
+        say(*(_nothing(foreign, is_chosen=is_chosen) if host is None or is_chosen else _nothing_at(host)))
     else:
         print_columns(*_cells_of(rows))
     if not as_json:
+        if foreign and rows:
+            say(_foreign(foreign))
         _tell_batches()
 
 
 def _tell_batches() -> None:
-    """Say which batches have not ended and are worked by nobody."""
+    """Say which batches of this folder have not ended and are worked by nobody."""
     from launcher.runs.runs_folder import runs_folder
 
     if not (runs_folder() / "batches").is_dir():
@@ -91,7 +107,7 @@ def _tell_batches() -> None:
         complain(f"batch {name}: no process works it{waits}   launch batch resume {name}")
 
 
-def _json(rows: list[Row]) -> str:
+def _json(rows: list[Row], foreign: list[str]) -> str:
     import json
 
     from launcher.cli.answer import plain
@@ -106,20 +122,29 @@ def _json(rows: list[Row]) -> str:
             goes_on=row.goes_on,
             rent_cents=row.rent.cents if row.rent is not None else None,
             batch=row.batch,
+            folder=row.folder,
         )
         for row in rows
     ]
-    return json.dumps(plain(Runs(runs=runs)))
+    return json.dumps(plain(Runs(runs=runs, foreign=foreign)))
 
 
-def _table(rows: list[Row], *, is_chosen: bool, width: int | None) -> list[str]:
+def _table(rows: list[Row], foreign: list[str], *, is_chosen: bool, width: int | None) -> list[str]:
     from launcher.cli.columns import lay_out
 
-    return lay_out(*_cells_of(rows), width).lines if rows else _nothing(is_chosen)
+    return lay_out(*_cells_of(rows), width).lines if rows else _nothing(foreign, is_chosen=is_chosen)
 
 
-def _nothing(is_chosen: bool) -> list[str]:
-    return ["no such runs"] if is_chosen else ["no runs yet", "  next   launch"]
+def _nothing(foreign: list[str], *, is_chosen: bool) -> list[str]:
+    if is_chosen:
+        return ["no such runs"]
+    return ["no runs of yours yet", *([_foreign(foreign)] if foreign else ["  next   launch"])]
+
+
+def _foreign(runs: list[str]) -> str:
+    """Return what is said of copies that are here of runs that this user has neither launched nor attached."""
+    many = f"{len(runs)} foreign {'run is' if len(runs) == 1 else 'runs are'} here too"
+    return f"{many}; if they are yours   launch attach --host HOST --all"
 
 
 def _nothing_at(name: str) -> list[str]:
@@ -128,7 +153,7 @@ def _nothing_at(name: str) -> list[str]:
 
     host = resolve.host(name)
     if host.lambda_cloud is None:
-        return _nothing(is_chosen=False)
+        return _nothing([], is_chosen=False)
     from launcher.runs.account_machines import account_words  # few hosts rent
 
     return account_words(host, host.lambda_cloud)
@@ -183,9 +208,16 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _remarks(row: Row) -> str:
     """Return what there is to say of a run besides; of most of them nothing, and there may be thousands."""
     first = _unreached(row) if row.problem else _why(row)
-    if row.goes_on is None and row.beside is None and row.kept_age_s is None and row.rent is None:
+    if not (row.goes_on or row.beside or row.kept_age_s or row.rent or row.folder):
         return first
-    return "; ".join(filter(None, (first, _goes_on(row), row.beside, _kept(row), _rent(row))))
+    where = f"in {_short(row.folder)}" if row.folder else ""
+    return "; ".join(filter(None, (first, _goes_on(row), row.beside, _kept(row), _rent(row), where)))
+
+
+def _short(folder: str) -> str:
+    """Return the folder of a copy as people write it."""
+    home, place = os.path.expanduser("~"), os.path.dirname(folder) if folder.endswith("/runs") else folder
+    return f"~{place[len(home) :]}" if place.startswith(f"{home}/") else place
 
 
 def _unreached(row: Row) -> str:

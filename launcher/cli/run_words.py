@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.cli.shell_answers import Offer, asking_shell
@@ -36,34 +35,30 @@ def offered_runs(verb: str, word: str, before: Collection[str] = ()) -> list[Off
     gets begins with the word, where an id does. Raises OSError or UsageError if there are no runs.
     """
     from launcher.runs.known_runs import known_runs
-    from launcher.runs.runs_folder import runs_folder
 
-    folder = runs_folder()
     acts_on = _ACTS_ON.get(verb, _any)
-    known = known_runs(folder, lambda run: bool(_forms(run, word)))
-    known = known or known_runs(folder, lambda run: bool(word) and _last_letters(run).startswith(word))
+    known = known_runs(lambda run: bool(_forms(run, word)))
+    known = known or known_runs(lambda run: bool(word) and _last_letters(run).startswith(word))
     taken = {*before} & {form for run in known for form in (run.run, run.short)}
     offers = [
         Offer(_forms(run.run, word) or run.short, _about(run))
         for run in known
         if acts_on(run) and not taken & {run.run, run.short}
     ]
-    return [*_last(folder, acts_on, word, before), *offers]
+    return [*_last(acts_on, word, before), *offers]
 
 
 def _any(_run: KnownRun) -> bool:
     return True
 
 
-def _last(
-    folder: Path, acts_on: Callable[[KnownRun], bool], word: str, before: Collection[str]
-) -> list[Offer]:
+def _last(acts_on: Callable[[KnownRun], bool], word: str, before: Collection[str]) -> list[Offer]:
     """Return the word `last` if it fits, and the verb can act on that run."""
     from launcher.runs.known_runs import known_runs
 
     if before or not "last".startswith(word):
         return []
-    newest = known_runs(folder, lambda _: True)[:1]
+    newest = known_runs(lambda _: True)[:1]
     return [Offer("last", f"{run.short}  {_about(run)}") for run in newest if acts_on(run)]
 
 

@@ -25,7 +25,7 @@ from launcher.errors import (
     UsageError,
 )
 from launcher.hosts import Desk
-from launcher.runs import cards, resolve, secret_values, tenancies
+from launcher.runs import cards, index, resolve, secret_values, tenancies
 from launcher.runs.batch_budget import Budget
 from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.control import runs_of
@@ -129,6 +129,7 @@ def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
     except (HostError, RunError) as error:
         return _failed(lane.queue, item, error)
     try:
+        _note_batch(lane, started.mirror)
         item = lane.queue.step(item, ItemState.CONFIRMED)
     except BaseException:  # the disk is full: nobody follows it from here
         started.desk.close()
@@ -157,12 +158,20 @@ def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
     except _PreparingError:
         return Attempt(item, Verdict.UNSETTLED, f"{host.name} clears away what a launch had prepared")
     if is_there:
+        _note_batch(lane, mirror)
         if item.state == ItemState.RESERVED:
             item = lane.queue.step(item, ItemState.SUBMITTED)
         return Attempt(lane.queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN)
     if mirror.folder.is_dir() and not [*mirror.folder.glob("[0-9]*")]:
         shutil.rmtree(mirror.folder)  # bound by a launch that never reached the host
     return submit(lane, item, view)
+
+
+def _note_batch(lane: Lane, mirror: Mirror) -> None:
+    """Write the name of the batch into the entry of a run of it: lists show it. Raises RunError if the disk refuses."""
+    with mirror.disk_errors(index.place(mirror.run)):
+        if (entry := mirror.entry) is not None:
+            index.update(entry, batch=lane.queue.name)
 
 
 class _PreparingError(Exception):
@@ -187,8 +196,8 @@ def _is_there(host: Host, mirror: Mirror, opening: Opening | None, tries: int) -
 
 
 def _is_bound(mirror: Mirror) -> bool:
-    """Whether a run may have begun: its host is on record here before it does."""
-    return (mirror.folder / "client.json").is_file()
+    """Whether a run may have begun: it is in the index before it does."""
+    return index.knows(mirror.run)
 
 
 def _bind_again(lane: Lane, item: Item, mirror: Mirror) -> None:

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import LaunchError, RunError, UnreachableError, UsageError
-from launcher.runs import departures, resolve, sent_record, tenancies
+from launcher.runs import departures, index, resolve, sent_record, tenancies
 from launcher.runs.batch_item import give_up_machine, why_ended
 from launcher.runs.batch_queue import PICTURE, RESULTS, BatchQueue, Work, Worker, take_work, worker_of
 from launcher.runs.batch_status import launches, state_of
 from launcher.runs.control import runs_of
 from launcher.runs.control import stop as stop_run
 from launcher.runs.frozen_code import FOLDER as CODE
-from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror, mirrors
 from launcher.runs.run_desk import connect, open_desk
 from launcher.runs.runs_folder import runs_folder
@@ -140,8 +139,8 @@ def _stop_all(queue: BatchQueue, items: Sequence[Item], *, now: bool, is_ours: b
 
 def _place(item: Item) -> tuple[str | None, ...]:
     """Return what runs that are at one place have in common: each rented machine is one."""
-    root = read_json(runs_folder() / item.run / "client.json").get("root") if item.run else None
-    return item.host, root
+    entry = index.find(item.run) if item.run else None
+    return item.host, None if entry is None else entry.root
 
 
 def _stop_at_a_place(queue: BatchQueue, items: Sequence[Item], *, now: bool, is_ours: bool) -> list[Stopped]:
@@ -181,7 +180,7 @@ def _stop_run(item: Item, *, now: bool) -> tuple[str, str, str | None]:
     if item.run is None:
         return DROPPED, STOPPED, None
     mirror = Mirror(item.run, runs_folder())
-    is_bound = (mirror.folder / "client.json").is_file()
+    is_bound = index.knows(item.run)
     if not is_bound and item.state != ItemState.CONFIRMED:
         give_up_machine(item.run, SilentView())
         return DROPPED, STOPPED, None
@@ -191,7 +190,7 @@ def _stop_run(item: Item, *, now: bool) -> tuple[str, str, str | None]:
         return str(known.state), why_ended(known) or STOPPED, None
     if (gone := tenancies.gone(mirror)) is not None:
         return State.FAILED, gone.splitlines()[0], None
-    # Without its mirror, which somebody has removed, a run is still where it was begun.
+    # A run that the index has lost is still where it was begun.
     with open_desk(mirror.host(), mirror) if is_bound else connect(resolve.host(item.host)) as desk:
         if not runs_of(desk, [item.run]):
             give_up_machine(item.run, SilentView())

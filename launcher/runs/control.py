@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import (
@@ -21,14 +21,15 @@ from launcher.errors import (
     UnknownNameError,
 )
 from launcher.hosts import Desk
-from launcher.runs import departures, last_seen, tenancies
+from launcher.runs import departures, index, last_seen, tenancies
 from launcher.runs.ended_rows import EndedRows
 from launcher.runs.evidence import diagnosis, doubt, why_silent
 from launcher.runs.lookup import Lookup
-from launcher.runs.mirror import Mirror, latest, mirrors, run_ids
+from launcher.runs.mirror import Mirror, mirror_of, mirrors, run_ids
+from launcher.runs.refreshing import refresh
 from launcher.runs.run_desk import connect, leave_open
 from launcher.runs.run_id import RUN_ID, find
-from launcher.runs.runs_folder import runs_folder
+from launcher.runs.runs_folder import ids_here, runs_folder
 from launcher.runtimes import open_for_run
 from launcher.values.host import Host
 from launcher.values.parsing import unknown_name
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
 
 STATES = (*State, "unreadable")
 """What a listing may show of a run."""
-MOST_HOSTS_AT_ONCE = 16
 STOP_SLACK_S = 30.0
 OWN_AT_ONCE = 50
+MANY = 200
 NEWEST = 20
 """Runs of which the one with the latest start is the last: their folders were made last."""
 FORCE_S = 8.0
@@ -57,7 +58,8 @@ class Row(NamedTuple):
     whose newest checkpoint a follower keeps here: how old that copy is, in seconds; infinity before the first. `goes_on` is
     where this client has had it go on, `next` the command that begins its successor if that has not begun, `beside` says that
     its parent may still train. One that `is_foreign` is not on record here: a command finds it with `--host` alone. `rent` is
-    what its rented machines have cost, `batch` the batch of this client that it is an item of.
+    what its rented machines have cost, `batch` the batch of this user that it is an item of. `folder` holds the copy of the
+    run, if that is not the runs folder of this command.
     """
 
     host: str
@@ -73,36 +75,55 @@ class Row(NamedTuple):
     is_foreign: bool = False
     rent: tenancies.RentCost | None = None
     batch: str | None = None
+    folder: str | None = None
 
 
-def listing(host_name: str | None, states: Sequence[str] = (), most: int | None = None) -> list[Row]:
-    """Return the runs of this client, or of one host: those in one of the `states`, the newest `most`; the newest first.
+def listing(
+    host_name: str | None,
+    states: Sequence[str] = (),
+    most: int | None = None,
+    *,
+    here: bool = False,
+    wait_s: float = threading.TIMEOUT_MAX,
+) -> list[Row]:
+    """Return the runs of this user, or of one host: those in one of the `states`, the newest `most`; the newest first.
 
-    Hosts with live runs are asked, all at once. The rows of a host that does not answer show the last known state, and say
-    so. Raises UnknownNameError for a state that no run has.
+    `here`: only those with a copy below the runs folder of this command. Hosts with live runs are asked, all at once, for
+    `wait_s`. The rows of a host that does not answer by then show the last known state, and say so. Raises UnknownNameError
+    for a state that no run has.
     """
     for word in states:
         if word not in STATES:
             raise unknown_name("state", word, STATES, looked_in="of a run")
     host = Lookup().host(host_name) if host_name is not None else None
     if host is None:
-        rows = _all_own(states, most)
-    else:
-        there = (
-            _own_rows(_rented_for(host)) if host.lambda_cloud is not None else _rows_of(host, states, most)
-        )
-        rows = [_with_departures(row) for row in _newest(there, states)[:most]]
-    batches = _batches()
-    return [row._replace(batch=batches.get(row.summary.run)) for row in rows] if batches else rows
+        return _all_own(states, most, {*ids_here()} if here else None, wait_s)
+    there = (
+        _own_rows(_rented_for(host), wait_s)
+        if host.lambda_cloud is not None
+        else _rows_of(host, states, most)
+    )
+    rows = [_with_departures(row) for row in _newest(there, states)[:most]]
+    return [_with_entry(row) for row in rows]
 
 
-def _batches() -> Mapping[str, str]:
-    """Return the batch of each run of this client that belongs to one."""
-    if not (runs_folder() / "batches").is_dir():
-        return {}
-    from launcher.runs.batch_queue import batches_of_runs  # most clients have no batch
+def foreign_here() -> list[str]:
+    """Return the runs that have a copy here, but are not in the index, by name."""
+    own = index.runs()
+    return [run for run in ids_here() if run not in own]
 
-    return batches_of_runs()
+
+def _with_entry(row: Row) -> Row:
+    """Return a row with what the index knows of its run: its batch, and where its copy is."""
+    entry = index.find(row.summary.run) if RUN_ID.fullmatch(row.summary.run) else None
+    if entry is None:
+        return row
+    return row._replace(batch=entry.batch, folder=_folder_of(mirror_of(entry.run, entry.copies)))
+
+
+def _folder_of(mirror: Mirror) -> str | None:
+    folder = mirror.folder.parent
+    return None if folder == runs_folder() else str(folder)
 
 
 def _newest(rows: Iterable[Row], states: Sequence[str]) -> list[Row]:
@@ -111,23 +132,49 @@ def _newest(rows: Iterable[Row], states: Sequence[str]) -> list[Row]:
     return sorted(chosen, key=lambda row: row.summary.time or 0, reverse=True)
 
 
-def _all_own(states: Sequence[str], most: int | None) -> list[Row]:
-    """Return the rows of this client's runs; those of runs that ended long ago are not read from their mirrors again."""
-    ended = EndedRows(runs_folder())
+def _all_own(
+    states: Sequence[str], most: int | None, among: Container[str] | None, wait_s: float
+) -> list[Row]:
+    """Return the rows of this user's runs; those of runs that ended long ago are not read from their copies again."""
+    ended = EndedRows()
     costs = tenancies.rent_costs()
-    others = mirrors(without=ended.rows)
-    places = {mirror.run: mirror.place_in_order() for mirror in others}
-    places |= {run: row.place for run, row in ended.rows.items()}
-    rows = {run: Row(row.host, row.summary, rent=costs.get(run)) for run, row in ended.rows.items()}
-    rows |= {row.summary.run: row for row in _own_rows(others)}
+    entries = {
+        run: entry
+        for run in ended.runs
+        if run not in ended.rows and (among is None or run in among)
+        if (entry := index.find(run)) is not None
+    }
+    copies = {run: mirror_of(run, entry.copies) for run, entry in entries.items()}
+    kept = {run: row for run, row in ended.rows.items() if among is None or run in among}
+    places = {run: entry.place_in_order for run, entry in entries.items()}
+    places |= {run: row.place for run, row in kept.items()}
+    here = str(runs_folder())
+    rows = {
+        run: Row(
+            row.host,
+            row.summary,
+            rent=costs.get(run),
+            batch=row.batch,
+            folder=None if row.folder == here else row.folder,
+        )
+        for run, row in kept.items()
+    }
+    own = sorted(entries.values(), key=lambda entry: entry.place_in_order)
+    rows |= {
+        row.summary.run: row._replace(
+            batch=entries[row.summary.run].batch, folder=_folder_of(copies[row.summary.run])
+        )
+        for row in _own_rows([copies[entry.run] for entry in own], wait_s)
+    }
     in_order = sorted(rows.values(), key=lambda row: places[row.summary.run], reverse=True)
     found = _newest(in_order, states)[:most]
     for number, row in enumerate(found):
-        if row.summary.run in ended.rows:
+        run = row.summary.run
+        if run in kept:
             continue
         whole = found[number] = _with_departures(row)
-        if whole == Row(row.host, row.summary) and _is_final(row.summary):
-            ended.keep(places[row.summary.run], row.host, row.summary)
+        if whole == Row(row.host, row.summary, batch=row.batch, folder=row.folder) and _is_final(row.summary):
+            ended.keep(copies[run], entries[run], row.host, row.summary)
     ended.save()
     return found
 
@@ -136,14 +183,19 @@ def _is_final(summary: Summary) -> bool:
     """Whether nothing but a change of the run's own mirror can change its row: its end is here, not only on its host."""
     if summary.parent is not None or not is_terminal(summary.state) or not RUN_ID.fullmatch(summary.run):
         return False
-    state = Mirror(summary.run, runs_folder()).state()
+    state = own_copy(summary.run).state()
     return state is not None and is_terminal(state.state)
+
+
+def own_copy(run: str) -> Mirror:
+    """Return the copy of a run, by what the index knows of where it may be."""
+    return mirror_of(run, index.copies_of(run))
 
 
 def _with_departures(row: Row) -> Row:
     if not RUN_ID.fullmatch(row.summary.run):
         return row
-    mirror = Mirror(row.summary.run, runs_folder())
+    mirror = own_copy(row.summary.run)
     departure = departures.departure_of(mirror)
     if departure is not None and departure.is_open and tenancies.gone(mirror) is not None:
         departure = departure.model_copy(
@@ -152,7 +204,7 @@ def _with_departures(row: Row) -> Row:
     beside = departures.still_training(mirror, row.summary.parent)
     if departure is None:
         return row if beside is None else row._replace(beside=beside)
-    command = None if departures.has_begun(mirror, departure) else departures.beginning(mirror, departure)
+    command = None if departures.has_begun(departure) else departures.beginning(mirror, departure)
     return row._replace(goes_on=departure, next=command, beside=beside)
 
 
@@ -169,35 +221,31 @@ def _rows_of(host: Host, states: Sequence[str], most: int | None) -> list[Row]:
 
 def _rented_for(host: Host) -> list[Mirror]:
     """Return the runs of this client on machines that were rented for a host, the latest launched last."""
-    found = []
-    for mirror in mirrors():
-        with contextlib.suppress(RunError):
-            found += [mirror] if mirror.host().name == host.name else []
-    return found
+    return [mirror for mirror in mirrors() if (entry := mirror.entry) and entry.host.name == host.name]
 
 
-def _own_rows(own: Sequence[Mirror]) -> list[Row]:
+def _own_rows(own: Sequence[Mirror], wait_s: float) -> list[Row]:
     rows: list[Row] = []
     open_runs: dict[str, tuple[Host, list[Mirror]]] = {}
     gone = tenancies.gone_machines()
     for mirror in reversed(own):
-        try:
-            host = mirror.host()
-        except RunError as error:
-            rows.append(Row("-", remembered(mirror), str(error).splitlines()[0]))
+        entry = mirror.entry
+        if entry is None:  # another command has just removed it
             continue
-        state = mirror.state()
+        host, state = entry.host, mirror.state()
         if state is not None and is_terminal(state.state):
             rows.append(Row(host.name, remembered(mirror)))
+        elif entry.elsewhere is not None:
+            problem = f"on {entry.elsewhere}, which is asked there alone"
+            rows.append(Row(host.name, remembered(mirror), problem, mirror.reached(), is_unreachable=True))
         elif mirror.run in gone:
             left = gone[mirror.run]
             summary = remembered(mirror).model_copy(update={"ended": left.ended})
             rows.append(Row(host.name, summary, left.words, is_gone=True))
         else:
             open_runs.setdefault(host.model_dump_json(), (host, []))[1].append(mirror)
-    with ThreadPoolExecutor(MOST_HOSTS_AT_ONCE) as pool:
-        for answered in pool.map(lambda pair: _ask(*pair), open_runs.values()):
-            rows += answered
+    for answered in _ask_all(list(open_runs.values()), wait_s):
+        rows += answered
     costs = tenancies.rent_costs()
     return [
         row._replace(kept_age_s=_kept_age_s(row.summary), rent=costs.get(row.summary.run)) for row in rows
@@ -205,7 +253,7 @@ def _own_rows(own: Sequence[Mirror]) -> list[Row]:
 
 
 def _kept_age_s(summary: Summary) -> float | None:
-    mirror = Mirror(summary.run, runs_folder())
+    mirror = own_copy(summary.run)
     if is_terminal(summary.state) or mirror.plan().checkpoints != "pull":
         return None
     from launcher.runs.checkpoint_pulling import kept_checkpoint  # few runs have one
@@ -239,6 +287,23 @@ def known_summary(desk: Desk, run: str) -> Summary:
         words = f"{desk.host} has no run {run}: removed there?\n  look   launch ps --host {desk.host}"
         raise NoRunError(words)
     return summary
+
+
+def _ask_all(hosts: Sequence[tuple[Host, list[Mirror]]], wait_s: float) -> Iterator[list[Row]]:
+    """Ask several hosts at once of their runs. One that has not answered after `wait_s` is not waited for."""
+    answers: dict[int, list[Row]] = {}
+
+    def ask(number: int) -> None:
+        answers[number] = _ask(*hosts[number])
+
+    askers = [threading.Thread(target=ask, args=(number,), daemon=True) for number in range(len(hosts))]
+    for asker in askers:
+        asker.start()
+    deadline = time.monotonic() + wait_s
+    for number, (host, mirrors_there) in enumerate(hosts):
+        askers[number].join(max(0.0, deadline - time.monotonic()))
+        problem = f"no answer within {wait_s:.0f} s   launch ps --host {host.name}"
+        yield answers.get(number) or [_unanswered(host, one, None, problem) for one in mirrors_there]
 
 
 def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
@@ -315,9 +380,9 @@ def _ended(mirror: Mirror, state: RunState) -> float | None:
 
 
 def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
-    """Return the host and the mirror of the run that a word means; with a host named, of its runs.
+    """Return the host and the copy of the run that a word means; with a host named, of its runs, which enters it into the index.
 
-    Raises UnknownNameError, or UsageError where the word means several.
+    Raises UnknownNameError, UsageError where the word means several, and RunError for a foreign run.
     """
     if host_name is None:
         mirror = mirror_here(word)
@@ -336,17 +401,71 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
             summary = _latest_there(desk) if word == "last" else _named_there(desk, word)
         except UnknownNameError as error:
             raise UnknownNameError(f"{host.name}: {error}") from error
-        mirror = Mirror(summary.run, runs_folder())
-        mirror.bind_seen(host, desk.root_id, summary.time)
+        mirror = enter(host, desk, summary)
         until_found.pop_all()
     leave_open(host, desk)
     return host, mirror
 
 
+def locate_to_read(word: str, host_name: str | None) -> tuple[Host | None, Mirror]:
+    """Return the same for a verb that shows the copy of a run; no host for a foreign run, and for one on another machine.
+
+    Raises what `locate` raises, but nothing for such a run.
+    """
+    if host_name is None:
+        mirror = mirror_here(word)
+        entry = mirror.entry
+        if entry is None or entry.elsewhere is not None:
+            return None, mirror
+    return locate(word, host_name)
+
+
+def enter(host: Host, desk: Desk, summary: Summary) -> Mirror:
+    """Enter a run that a host has into the index; return its copy. Raises OtherRootError, and RunError if its plan is not that of the copy here."""
+    mirror = own_copy(summary.run)
+    mirror.bind_seen(host, desk.root_id, summary.time)
+    return mirror
+
+
+def attach_all(host_name: str) -> list[str]:
+    """Enter each foreign run that has a copy here, and that a host has, into the index; return their ids. Raises HostError."""
+    host = Lookup().host(host_name)
+    with connect(host) as desk:
+        found = runs_of(desk, foreign_here())
+        for summary in found:
+            refresh(desk, enter(host, desk, summary))
+    return [summary.run for summary in found]
+
+
 def mirror_here(word: str) -> Mirror:
-    """Return the mirror of the run of this client that a word means. Raises what `locate` raises; no host is needed."""
-    last = latest() if word == "last" else None
-    return last or Mirror(_named_here(word), runs_folder())
+    """Return the copy of the run that a word means: of those with a copy here, else of all runs of this user.
+
+    Raises what `locate` raises; no host is needed.
+    """
+    if word == "last":
+        return _latest()
+    try:
+        return own_copy(_named(word, ids_here()))
+    except UnknownNameError:
+        return own_copy(_named(word, run_ids()))
+
+
+def _latest() -> Mirror:
+    """Return the run that this user launched last from here, else the last foreign one here, else the last from anywhere."""
+    here, own = ids_here(), index.runs()
+    for among in ([run for run in here if run in own], here, [*own]):
+        if among:
+            return own_copy(max(among, key=_places(among).__getitem__))
+    return own_copy(find("last", []))
+
+
+def _places(runs: Sequence[str]) -> dict[str, tuple[int, float, str]]:
+    """Return what orders some runs. Of many, those that ended long ago are taken from the cache of their rows."""
+    cached = EndedRows().rows if len(runs) > MANY else {}
+    return {
+        run: cached[run].place if run in cached else Mirror(run, runs_folder()).place_in_order()
+        for run in runs
+    }
 
 
 def locate_live(word: str, host_name: str | None, verb: str) -> tuple[Host, Mirror]:
@@ -354,7 +473,7 @@ def locate_live(word: str, host_name: str | None, verb: str) -> tuple[Host, Mirr
     try:
         return locate(word, host_name)
     except SeveralRunsError as error:
-        known = {run: Mirror(run, runs_folder()).state() for run in error.runs}
+        known = {run: own_copy(run).state() for run in error.runs}
         live = [run for run, state in known.items() if state is None or not is_terminal(state.state)]
         if len(live) != 1:
             raise
@@ -363,13 +482,12 @@ def locate_live(word: str, host_name: str | None, verb: str) -> tuple[Host, Mirr
         raise SeveralRunsError(word, [*live, *ended], words) from None
 
 
-def _named_here(word: str) -> str:
-    """Return the run of this client that a word names; of none if it is `last`. Where it means several, they are put in order."""
+def _named(word: str, runs: list[str]) -> str:
+    """Return the run among some that a word names. Where it means several, they are put in order."""
     try:
-        return find(word, [] if word == "last" else run_ids())
+        return find(word, runs)
     except SeveralRunsError as error:  # of these alone the records are read
-        found = [Mirror(run, runs_folder()) for run in error.runs]
-        found.sort(key=lambda mirror: mirror.place_in_order(), reverse=True)
+        found = sorted(map(own_copy, error.runs), key=lambda mirror: mirror.place_in_order(), reverse=True)
         raise SeveralRunsError(word, [mirror.run for mirror in found]) from None
 
 

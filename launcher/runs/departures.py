@@ -1,6 +1,6 @@
-"""Where this client has had its runs go on: in each mirror's `moved.json`.
+"""The runs that this user has moved to another host: `moved.json` beside a run's entry in the index.
 
-What an old host must still hear has a file of the run's name in `.abandoned`, beside the mirrors. It is made before the
+A run whose old host must still hear of it has a file of its name in the index's `.abandoned`. It is made before the
 decision, so that none is forgotten; without a decision it means nothing.
 """
 
@@ -14,9 +14,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from launcher.errors import RunError
-from launcher.runs import tenancies
+from launcher.runs import index, tenancies
 from launcher.runs.json_file import read_json
-from launcher.runs.mirror import Mirror
+from launcher.runs.mirror import Mirror, mirror_of
 from launcher.runs.run_id import RUN_ID
 from launcher.runs.whole_file import write_durably
 from launcher.values.answers import MovedTo
@@ -43,7 +43,7 @@ def words_of(mirror: Mirror) -> str | None:
 def intention_of(mirror: Mirror) -> Departure | None:
     """Return the same, also of a move that broke off: its run may have come to be, or not."""
     try:
-        return Departure.lenient(read_json(mirror.folder / NAME))
+        return Departure.lenient(read_json(_file(mirror)))
     except ValidationError:
         return None
 
@@ -52,25 +52,25 @@ def check_readable(mirror: Mirror) -> None:
     """Raise RunError if a run may go on elsewhere, and nobody can read where."""
     if _is_unreadable(mirror):
         raise RunError(
-            f"{mirror.folder / NAME} cannot be read: a run that goes on with {mirror.run} may have begun\n"
+            f"{_file(mirror)} cannot be read: a run that goes on with {mirror.run} may have begun\n"
             f"  look for it   launch ps     if there is none, remove that file"
         )
 
 
 def _is_unreadable(mirror: Mirror) -> bool:
-    return intention_of(mirror) is None and os.path.lexists(mirror.folder / NAME)
+    return intention_of(mirror) is None and os.path.lexists(_file(mirror))
 
 
-def has_begun(mirror: Mirror, departure: Departure) -> bool:
-    """Whether this client has bound the successor: it has begun, or was about to."""
-    return (mirror.folder.parent / departure.run / "client.json").is_file()
+def has_begun(departure: Departure) -> bool:
+    """Whether the index has the successor: it has begun, or was about to."""
+    return index.knows(departure.run)
 
 
 def still_training(mirror: Mirror, parent: Parent | None) -> str | None:
     """Say that a run's parent may still train, if this client abandoned it and has not reached its host since."""
     if parent is None or not RUN_ID.fullmatch(parent.run):
         return None
-    before = Mirror(parent.run, mirror.folder.parent)
+    before = mirror_of(parent.run, index.copies_of(parent.run))
     departure = departure_of(before)
     if departure is None or not departure.is_open or departure.run != mirror.run:
         return None
@@ -82,7 +82,7 @@ def still_training(mirror: Mirror, parent: Parent | None) -> str | None:
 def successor_of(mirror: Mirror) -> str | None:
     """Return the run that goes on with a run elsewhere, if this client has had it do so and it has begun."""
     departure = intention_of(mirror)
-    return departure.run if departure is not None and has_begun(mirror, departure) else None
+    return departure.run if departure is not None and has_begun(departure) else None
 
 
 def elsewhere(mirror: Mirror) -> str | None:
@@ -91,9 +91,9 @@ def elsewhere(mirror: Mirror) -> str | None:
     if departure is None:
         return None
     if departure.abandoned is None:
-        return moved_words(mirror, departure.to) if has_begun(mirror, departure) else None
+        return moved_words(mirror, departure.to) if has_begun(departure) else None
     words = f"{mirror.run} was abandoned on {mirror.host().name}, and goes on at {departure.host} as {departure.run}"
-    if has_begun(mirror, departure):
+    if has_begun(departure):
         return f"{words}\n  that run   launch attach {departure.short}"
     return f"{words}, which has not begun\n  begin it   {beginning(mirror, departure)}"
 
@@ -145,7 +145,7 @@ def note(mirror: Mirror, **news: object) -> Departure:
 
     def next_one(before: Departure | None) -> Departure:
         if before is None:
-            raise FileNotFoundError(f"{mirror.folder / NAME}")
+            raise FileNotFoundError(f"{_file(mirror)}")
         return before.model_copy(update=news)
 
     departure = _change(mirror, next_one)
@@ -154,42 +154,45 @@ def note(mirror: Mirror, **news: object) -> Departure:
     return departure
 
 
-def pending(runs: Path) -> list[str]:
+def pending() -> list[str]:
     """Return the runs of which a host may still have to hear; they cost one look at a folder that is seldom there."""
     try:
-        return sorted(filter(RUN_ID.fullmatch, os.listdir(runs / PENDING)))
+        return sorted(filter(RUN_ID.fullmatch, os.listdir(index.folder() / PENDING)))
     except OSError:
         return []
 
 
 def forget(mirror: Mirror) -> None:
     """Forget that a host is to hear of a run, unless it still is to. Raises RunError if the disk refuses."""
-    if not mirror.folder.is_dir():
+    if not index.knows(mirror.run):
         _mark(mirror).unlink(missing_ok=True)
         return
-    with mirror.alone("moved"):  # another command may be about to decide
+    with (
+        mirror.disk_errors(_mark(mirror)),
+        index.alone(mirror.run, "moved"),
+    ):  # another command may be about to decide
         departure = departure_of(mirror)
         if not _is_unreadable(mirror) and (departure is None or not departure.is_open):
             _mark(mirror).unlink(missing_ok=True)
 
 
+def _file(mirror: Mirror) -> Path:
+    return index.place(mirror.run) / NAME
+
+
 def _mark(mirror: Mirror) -> Path:
-    return _pending_folder(mirror) / mirror.run
-
-
-def _pending_folder(mirror: Mirror) -> Path:
-    return mirror.folder.parent / PENDING
+    return index.folder() / PENDING / mirror.run
 
 
 def _change(
     mirror: Mirror, next_one: Callable[[Departure | None], Departure], *, is_pending: bool = False
 ) -> Departure:
     """Replace the record durably, one client at a time; return the new one. `is_pending`: a host is to hear of it."""
-    path = mirror.folder / NAME
-    with mirror.disk_errors(path), mirror.alone("moved"):
+    path = _file(mirror)
+    with mirror.disk_errors(path), index.alone(mirror.run, "moved"):
         check_readable(mirror)
         if is_pending:
-            _pending_folder(mirror).mkdir(parents=True, exist_ok=True)
+            _mark(mirror).parent.mkdir(parents=True, exist_ok=True)
             _mark(mirror).touch()
         before = intention_of(mirror)
         departure = next_one(before)

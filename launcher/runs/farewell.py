@@ -11,17 +11,16 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher.errors import LaunchError
-from launcher.runs import departures
+from launcher.runs import departures, index
 from launcher.runs.control import stop, summary_of
-from launcher.runs.json_file import read_json
-from launcher.runs.mirror import Mirror
+from launcher.runs.mirror import mirror_of
 from launcher.values.record import is_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from launcher.hosts import Desk
+    from launcher.runs.mirror import Mirror
     from launcher.values.departure import Departure
 
 
@@ -29,10 +28,10 @@ said: list[str] = []
 """What this command has ended on its way, for a person to read at its end."""
 
 
-def deliver(desk: Desk, runs: Path, pending: Sequence[str]) -> None:
+def deliver(desk: Desk, pending: Sequence[str]) -> None:
     """Tell a host which of these runs it must end. What goes wrong is tried again at the next contact."""
     for run in pending:
-        mirror = Mirror(run, runs)
+        mirror = mirror_of(run, index.copies_of(run))
         departure = departures.departure_of(mirror)
         if departure is None or not departure.is_open:
             with contextlib.suppress(LaunchError):
@@ -44,8 +43,8 @@ def deliver(desk: Desk, runs: Path, pending: Sequence[str]) -> None:
 
 def root_of(mirror: Mirror) -> str | None:
     """Return the id of the root that a run was launched in; None if this client does not know it."""
-    root = read_json(mirror.folder / "client.json").get("root")
-    return root if isinstance(root, str) and root else None
+    entry = mirror.entry
+    return None if entry is None else entry.root
 
 
 def _settle(desk: Desk, mirror: Mirror, departure: Departure) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.errors import HostError, RunError
-from launcher.runs.mirror import mirrors
+from launcher.errors import HostError
+from launcher.runs import index
 from launcher.runs.view import View
 from launcher.values.host import Host
 from launcher.values.kaggle_settings import KaggleSettings
@@ -29,10 +29,4 @@ def quota_or_why(settings: KaggleSettings) -> str:
 
 def _was_used() -> bool:
     """Whether this client has a run of an account of Kaggle's on record."""
-    for mirror in mirrors():
-        try:
-            if mirror.host().kaggle is not None:
-                return True
-        except RunError:  # of another machine, or of no host that is known here
-            continue
-    return False
+    return any(entry.host.kaggle is not None for entry in index.entries())

@@ -1,19 +1,21 @@
-"""The runs of this client as its mirrors last knew them, read in milliseconds: for a shell that completes a word."""
+"""The runs of this user as their copies last knew them, read in milliseconds: for a shell that completes a word."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.runs.json_file import read_json
-from launcher.runs.run_id import RUN_ID, find
+from launcher.errors import UnknownNameError
+from launcher.runs import index_folder
+from launcher.runs.run_files import RunFiles
+from launcher.runs.run_id import find
+from launcher.runs.runs_folder import ids_here, runs_folder
 from launcher.values.states import in_todays_words, is_terminal
 
+_LATEST = 1e12
 NEWEST = 48
 """Runs whose records are read at most. Typing more of an older one's id brings it among them."""
-_LATEST = 1e12
 
 
 class KnownRun(NamedTuple):
@@ -44,29 +46,17 @@ class KnownRun(NamedTuple):
         return self.is_freed or is_terminal(self.state)
 
 
-def known_runs(folder: Path, is_wanted: Callable[[str], bool]) -> list[KnownRun]:
-    """Return the newest runs in a folder whose ids are wanted, the latest launched first; no more than NEWEST.
+def known_runs(is_wanted: Callable[[str], bool]) -> list[KnownRun]:
+    """Return the newest runs whose ids are wanted, the latest launched first; no more than NEWEST.
 
-    Raises OSError if there is no such folder, or it cannot be read.
+    They are those with a copy here; without any, all runs of this user. Raises OSError for a folder that cannot be read.
     """
-    runs = [run for run in _ids(folder) if is_wanted(run)]
-    runs.sort(key=lambda run: (_day(run), _changed(folder, run)), reverse=True)
-    known = [one for run in runs[:NEWEST] if (one := _known(folder / run)) is not None]
+    entered = index_folder.runs()
+    here = ids_here()
+    runs = [run for run in here if is_wanted(run)] or [run for run in entered if is_wanted(run)]
+    runs.sort(key=lambda run: (_day(run), entered.get(run, 0)), reverse=True)
+    known = map(_known, runs[:NEWEST])
     return sorted(known, key=lambda one: (one.order, one.launched, one.run), reverse=True)
-
-
-def named(folder: Path, word: str) -> str:
-    """Return the run that a word names; `last` is the latest launched. Raises OSError, UnknownNameError or UsageError."""
-    runs = [known.run for known in known_runs(folder, _any)[:1]] if word == "last" else _ids(folder)
-    return find(word, runs)
-
-
-def _any(_run: str) -> bool:
-    return True
-
-
-def _ids(folder: Path) -> list[str]:
-    return [run for run in os.listdir(folder) if RUN_ID.fullmatch(run)]
 
 
 def _day(run: str) -> str:
@@ -75,33 +65,37 @@ def _day(run: str) -> str:
     return day if len(day) == 6 else ""
 
 
-def _changed(folder: Path, run: str) -> float:
+def files_of(run: str) -> RunFiles:
+    """Return the files of a run's copy, as `mirror_of` finds it."""
+    here = RunFiles(runs_folder() / run)
+    copies = [] if here.is_folder() else index_folder.read(run).get("copies")
+    folders = [one for one in copies if isinstance(one, str)] if isinstance(copies, list) else []
+    others = (RunFiles(Path(one) / run) for one in folders)
+    return next((one for one in others if one.is_folder()), here)
+
+
+def named(word: str) -> str:
+    """Return the run that a word names; `last` is the latest launched. Raises OSError, UnknownNameError or UsageError."""
+    runs = [known.run for known in known_runs(_any)[:1]] if word == "last" else ids_here()
     try:
-        return os.stat(f"{folder}/{run}/client.json").st_mtime
-    except OSError:
-        return 0.0
+        return find(word, runs)
+    except UnknownNameError:
+        return find(word, sorted(index_folder.runs()))
 
 
-def _known(folder: Path) -> KnownRun | None:
-    """Return a run from its mirror; None if nothing says whose it is."""
-    record = read_json(folder / "client.json")
-    if not record:
-        return None
-    launched, order = record.get("launched"), record.get("order")
+def _any(_run: str) -> bool:
+    return True
+
+
+def _known(run: str) -> KnownRun:
+    entry, files = index_folder.read(run), files_of(run)
+    numbers = files.numbered()
+    state = in_todays_words(files.read_json(f"{numbers[-1]}/state.json").get("state")) if numbers else None
+    launched, order = entry.get("launched"), entry.get("order")
     return KnownRun(
-        folder.name,
-        _state(folder),
+        run,
+        state if isinstance(state, str) else None,
         launched if isinstance(launched, float) and 0.0 <= launched < _LATEST else 0.0,
         order if isinstance(order, int) else 0,
-        "freed" in record,
+        entry.get("freed") is not None,
     )
-
-
-def _state(folder: Path) -> str | None:
-    try:
-        numbers = [name for name in os.listdir(folder) if name.isdigit()]
-    except OSError:
-        return None
-    newest = max(numbers, key=int, default="0001")
-    state = in_todays_words(read_json(folder / newest / "state.json").get("state"))
-    return state if isinstance(state, str) else None

@@ -36,9 +36,9 @@ class Listing(NamedTuple):
     unreached: UnreachableError | None = None
 
 
-def list_files(host: Host, mirror: Mirror, path: str | None, stage: Stage) -> Listing:
-    """Return what a run wrote, or what of it is at a path. Raises RunError if nothing is there."""
-    if mirror.is_freed:
+def list_files(host: Host | None, mirror: Mirror, path: str | None, stage: Stage) -> Listing:
+    """Return what a run wrote, or what of it is at a path; without a host, what is here. Raises RunError if nothing is there."""
+    if host is None or mirror.is_freed:
         return Listing(_rows_here(mirror, path), {})
     try:
         with open_desk(host, mirror) as desk:

@@ -9,20 +9,20 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from launcher.errors import ConnectionLostError, OtherRootError, RunError
+from launcher.errors import BadFileError, ConnectionLostError, OtherRootError, RunError
 from launcher.hosts.channel import Reply
-from launcher.runs.launch_count import last_number, next_number
+from launcher.runs import index
+from launcher.runs.launch_count import next_number
 from launcher.runs.printed_lines import Printed, PrintedLines
 from launcher.runs.run_files import MOST_BYTES, RunFiles
 from launcher.runs.run_id import RUN_ID
@@ -161,72 +161,90 @@ class Mirror:
                 words = f"the run is not affected; when this is fixed   launch attach {self.short}"
             raise RunError(f"{error.filename or path}: {error.strerror}\n  {words}") from error
 
-    # the run's host
+    # the run's place in the index
+
+    @property
+    def entry(self) -> index.Entry | None:
+        """The run's entry in the index of this user's runs; None of a foreign run."""
+        return index.find(self.run)
 
     def bind(self, host: Host, root_id: str, plan: Plan) -> None:
-        """Make the folder and remember the run's host, root and plan: a later command needs no file, and believes no other plan.
+        """Enter a run that is about to begin into the index, with its host, root and plan, and make the folder with the plan.
 
         It is on the disk when this returns: a run may begin only then, for without it nobody here knows where it would be.
-        The run becomes the last that this client launched, unless it was bound before. Raises RunError if the disk refuses.
+        The run becomes the last that this user launched, unless it was entered before. Raises RunError if the disk refuses.
         """
         content = plan.to_file()
         self._may_have_begun = False
-        self._bind(
-            host,
-            root_id,
-            lambda: {
-                "launched": time.time(),
-                "order": next_number(self.folder.parent, _last_number),
-                "plan": hashlib.sha256(content).hexdigest(),
-            },
-        )
-        with self.disk_errors(self.folder), self.alone("mirror"):
+        with self.disk_errors(index.place(self.run)):
+            made = self._entry_for(host, root_id, time.time()).model_copy(
+                update={
+                    "plan": hashlib.sha256(content).hexdigest(),
+                    "order": next_number(index.folder(), _last_number),
+                }
+            )
+            self._enter(made)
+        with self.disk_errors(self.folder), self._made_alone():
             self._write(PLAN, content)
-            self._sync_binding(PLAN)
+            self.files.sync(PLAN, "")
+            sync(self.folder.parent)
         self._may_have_begun = True
 
     def bind_seen(self, host: Host, root_id: str, launched: float | None) -> None:
-        """Like `bind`, for a run that another client may have launched: `launched` is when, by the host's record.
+        """Like `bind`, for a run that its host has: `launched` is when, by the host's record.
 
-        A host that is remembered stays, by whatever other name the run was found. Raises OtherRootError if the folder is the
-        copy of a run of another root.
+        The entry keeps its host, by whatever other name the run was found; one of the same name is brought up to date.
+        Raises OtherRootError if the run, or the copy of it that is here, is of another root.
         """
-        self._bind(host, root_id, lambda: {"launched": launched or time.time()}, keeps_host=True)
-        with self.disk_errors(self.folder):
-            self._sync_binding()
+        with self.disk_errors(index.place(self.run)):
+            self._enter(self._entry_for(host, root_id, launched or time.time()))
+        with self.disk_errors(self.folder), self._made_alone():
+            pass
 
-    def _sync_binding(self, *more: str) -> None:
-        """Wait until the disk has what the run is bound to, whoever wrote it, and the folders' names of it."""
-        self.files.sync("client.json", *more, "")
-        sync(self.folder.parent)
+    @contextlib.contextmanager
+    def _made_alone(self) -> Iterator[None]:
+        make_runs_folder(self.folder.parent)
+        with self.alone("mirror"):
+            yield
 
-    def _bind(
-        self, host: Host, root_id: str, first: Callable[[], dict[str, Any]], *, keeps_host: bool = False
-    ) -> None:
-        runs, path = self.folder.parent, self.folder / "client.json"
-        with self.disk_errors(path):
-            make_runs_folder(runs)
-            self.files.make_folder()
-            with self.alone("mirror"):
-                previous = self.files.read_json(path)
-                self.check_root(host.name, root_id)
-                kept = {key: previous[key] for key in ("launched", "order", "plan") if previous.get(key)}
-                record = {
-                    "version": 1,
-                    "run": self.run,
-                    "host": ((self._known_host() if keeps_host else None) or host).model_dump(),
-                    "root": root_id,
-                    **(kept or first()),
-                }
-                if record != previous:
-                    self._write("client.json", f"{json.dumps(record)}\n".encode())
+    def _entry_for(self, host: Host, root_id: str, launched: float) -> index.Entry:
+        is_here = host.is_local and host.kind == "machine"
+        return index.Entry(
+            run=self.run,
+            host=host,
+            machine=index.this_machine() if is_here else None,
+            root=root_id,
+            launched=launched,
+            copies=(str(self.folder.parent),),
+        )
 
-    def _known_host(self) -> Host | None:
-        """Return the run's host, None if the mirror does not name it."""
-        try:
-            return self.host()
-        except RunError:
-            return None
+    def _enter(self, made: index.Entry) -> None:
+        """Put an entry into the index, or bring the one that is there up to date."""
+        before = self.entry
+        if before is None:
+            self._check_copy(made)
+            try:
+                index.create(made)
+            except FileExistsError:  # another command was quicker
+                before = self.entry
+        if before is None:
+            return
+        self.check_root(made.host.name, made.root)
+        is_same = made.host.name == before.host.name
+        index.update(
+            before,
+            host=made.host if is_same else before.host,
+            machine=made.machine if is_same else before.machine,
+            plan=before.plan or made.plan,
+            order=before.order or made.order,
+            copies=tuple(dict.fromkeys((*before.copies, *made.copies))),
+        )
+
+    def _check_copy(self, made: index.Entry) -> None:
+        """Raise OtherRootError if a copy that is here was made of a run in another root, as versions before the index wrote down."""
+        root = self.files.read_json("client.json").get("root")
+        if isinstance(root, str) and root not in ("", made.root):
+            raise OtherRootError(self._other_root(made.host.name))
 
     def note_reached(self) -> None:
         """Note that the run's host has just answered. What the disk refuses is only not known later."""
@@ -243,68 +261,85 @@ class Mirror:
         return None if status is None else status.st_mtime
 
     def is_in(self, root_id: str) -> bool:
-        """Return whether the run is in the root with this id, or in an unknown one: an older version did not record it."""
-        return self.files.read_json("client.json").get("root") in (None, "", root_id)
+        """Whether the run is in the root with this id. That of a foreign run is not known."""
+        entry = self.entry
+        return entry is None or entry.root == root_id
 
     def may_be_in(self, root_id: str) -> bool:
-        """Return whether the run may still be in the root with this id: it was not removed from its host."""
-        record = self.files.read_json("client.json")
-        return record.get("root") in (None, "", root_id) and "freed" not in record
+        """Whether the run may still be in the root with this id: it was not removed from its host."""
+        return self.is_in(root_id) and not self.is_freed
 
     def check_root(self, host: str, root_id: str) -> None:
         """Raise OtherRootError unless the run is in the root with this id, on the host of this name."""
         if not self.is_in(root_id):
-            raise OtherRootError(
-                f"{self.folder} is the copy of a run that was launched in another root than the one that {host} has now\n"
-                f"  if that root was removed, its runs are gone; to remove the copy too   launch rm --here --force {self.short}\n"
-                f"  if {host} has a run of the same name   LAUNCH_RUNS=FOLDER launch attach --host {host} {self.short}"
-            )
+            raise OtherRootError(self._other_root(host))
+
+    def _other_root(self, host: str) -> str:
+        return (
+            f"{self.run} was launched in another root than the one that {host} has now; its copy is {self.folder}\n"
+            f"  if that root was removed, its runs are gone; to remove the copy too   launch rm --here --force {self.short}"
+        )
 
     @property
     def has_own_plan(self) -> bool:
-        """Whether the plan here is the one that this client made at the launch, not one that the host sent."""
-        content = self._read(PLAN)
-        known = self.files.read_json("client.json").get("plan")
-        return content is not None and hashlib.sha256(content).hexdigest() == known
+        """Whether the plan here is the one that this user made at the launch, not one that the host sent."""
+        entry = self.entry
+        return entry is not None and entry.order > 0 and self._has_known_plan(entry)
 
-    def order(self) -> int:
-        """Return the number of the launch among this client's; 0 for one of another client, or of an older version."""
-        return self.place_in_order()[0]
+    def _has_known_plan(self, entry: index.Entry) -> bool:
+        content = self._read(PLAN)
+        return content is not None and hashlib.sha256(content).hexdigest() == entry.plan
 
     def place_in_order(self) -> tuple[int, float, str]:
-        """Return what orders the runs of this client: the number of the launch, its time, the id."""
-        record = self.files.read_json("client.json")
-        order, launched = record.get("order"), record.get("launched")
-        return (
-            order if isinstance(order, int) else 0,
-            launched if isinstance(launched, float) else self.began() or 0.0,
-            self.run,
-        )
+        """Return what orders the runs of this user: the number of the launch, its time, the id. A foreign one is the oldest."""
+        entry = self.entry
+        return (0, self.began() or 0.0, self.run) if entry is None else entry.place_in_order
+
+    def order(self) -> int:
+        """Return the number of the launch among this user's; 0 for one of another client, and for a foreign run."""
+        return self.place_in_order()[0]
 
     def mark_freed(self) -> None:
         """Remember that the run was removed from its host. Raises RunError if the disk refuses."""
-        with self.disk_errors(self.folder), self.alone("mirror"):
-            record = {**self.files.read_json("client.json"), "freed": time.time()}
-            self._write("client.json", f"{json.dumps(record)}\n".encode())
+        with self.disk_errors(index.place(self.run)):
+            if (entry := self.entry) is not None:
+                index.update(entry, freed=time.time())
+        with self.disk_errors(self.folder):
+            self.files.touch()  # a row that `ps` keeps counts while its folder is unchanged
 
     @property
     def is_freed(self) -> bool:
         """Whether the run was removed from its host, and only this copy is left."""
-        return "freed" in self.files.read_json("client.json")
+        entry = self.entry
+        return entry is not None and entry.freed is not None
 
     @property
     def is_of_cluster(self) -> bool:
         """Whether the run is a job of a Slurm cluster."""
-        return "slurm" in (self.files.read_json("client.json").get("host") or {})
+        entry = self.entry
+        return entry is not None and entry.host.slurm is not None
 
     def host(self) -> Host:
-        """Return the run's host. Raises RunError if the mirror does not name it."""
-        try:
-            return Host.model_validate(self.files.read_json("client.json")["host"])
-        except (KeyError, ValidationError) as error:
+        """Return the run's host. Raises RunError for a foreign run, and for one on the host `local` of another machine."""
+        entry = self.entry
+        if entry is None:
+            raise index.not_known(self.run, self.folder)
+        if entry.elsewhere is not None:
             raise RunError(
-                f"{self.folder} does not name the host of {self.run}\n  add --host HOST"
-            ) from error
+                f"{self.run} is on {entry.elsewhere}, where it was launched; this machine is {index.this_machine()}\n"
+                f"  type it there; if this machine has the same home   launch attach --host {entry.host.name} {self.short}"
+            )
+        return entry.host
+
+    def remove(self) -> None:
+        """Remove this copy, and the run from the index if no other copy is known. Raises OSError."""
+        self.files.remove_tree()
+        if (entry := self.entry) is not None:
+            left = tuple(one for one in entry.copies if one != str(self.folder.parent))
+            if left:
+                index.update(entry, copies=left)
+            else:
+                index.forget(self.run)
 
     def launched(self) -> float:
         """Return when the run was launched, by `bind` or else by the host's record; 0 if neither is known."""
@@ -400,7 +435,8 @@ class Mirror:
         """Return the arguments of a `read`: the cursors, and the first folder that is asked for."""
         folders = {name: name.partition("/")[0] for name in self._cursors if "/" in name}
         cursors = {name: self._cursors[name] for name, folder in folders.items() if int(folder) >= self._from}
-        has_plan = self.files.is_file(PLAN)
+        entry = self.entry  # a plan that is here counts only once its host has sent the same
+        has_plan = entry is not None and bool(entry.plan) and self.files.is_file(PLAN)
         return {"cursors": cursors, "from": self._from, "state": self._seen_state, "plan": has_plan}
 
     def apply(self, answer: Reply) -> News:
@@ -475,6 +511,9 @@ class Mirror:
                     return False
                 self._write(name, data)
             self._cursors[name] = _cursor(name, data)
+            entry = self.entry if name == PLAN else None
+            if entry is not None and not entry.plan:
+                index.update(entry, plan=hashlib.sha256(data).hexdigest())
             return True
         self.files.make_folder(os.path.dirname(name))
         cursor = self._cursors.get(name, _cursor(name, b""))
@@ -538,12 +577,18 @@ class Mirror:
         return self._plan or PlanSummary()
 
     def whole_plan(self) -> Plan:
-        """Return the whole plan. Raises BadFileError if this version does not understand it."""
+        """Return the whole plan. Raises BadFileError if this version does not understand it, or if it is not the one in the index."""
         from launcher.planning.allocation import complete
         from launcher.values.parsing import build
         from launcher.values.plan import Plan
 
         file = f"the plan of {self.run}"
+        entry = self.entry
+        if entry is not None and not self._has_known_plan(entry):
+            raise BadFileError(
+                f"{self.folder / PLAN} is not the plan of {self.run}\n"
+                f"  move the folder away, then   launch attach {self.short}"
+            )
         record = self.files.read_json(PLAN)
         try:
             record = complete(record)
@@ -710,49 +755,31 @@ def parse_events(lines: list[bytes]) -> list[Event]:
     return [event for event in map(parse_event, lines) if event is not None]
 
 
-def mirrors(without: Container[str] = ()) -> list[Mirror]:
-    """Return all runs of this client but some, the latest launched last."""
-    folder = runs_folder()
-    found = (Mirror(run, folder) for run in run_ids(without))
-    return sorted(found, key=lambda mirror: mirror.place_in_order())
+def mirror_of(run: str, copies: Iterable[str] = ()) -> Mirror:
+    """Return the copy of a run: the one below the runs folder of this command, else the first of `copies` that is there.
+
+    Without any, it will be made below that runs folder. $LAUNCH_RUNS names the only folder that counts.
+    """
+    here = Mirror(run, runs_folder())
+    if here.files.is_folder() or "LAUNCH_RUNS" in os.environ:
+        return here
+    others = (Mirror(run, Path(copy)) for copy in copies if os.path.isabs(copy))
+    return next((one for one in others if one.files.is_folder()), here)
 
 
-def run_ids(without: Container[str] = ()) -> list[str]:
-    """Return the ids of all runs of this client but some, by name."""
-    folder = runs_folder()
-    return [name for name in _names(folder, without) if _bound(folder, name)]
+def mirrors() -> list[Mirror]:
+    """Return the copies of all runs of this user, the latest launched last."""
+    return [mirror_of(entry.run, entry.copies) for entry in index.entries()]
 
 
-def latest() -> Mirror | None:
-    """Return the run that this client launched last. The number of the launch says which it is, before all are read."""
-    folder = runs_folder()
-    number = last_number(folder)
-    names = sorted(_names(folder), key=lambda name: _bound(folder, name), reverse=True)
-    for name in names if number else ():
-        mirror = Mirror(name, folder)
-        if mirror.order() == number:
-            return mirror
-    return next(reversed(mirrors()), None)
-
-
-def _names(folder: Path, without: Container[str] = ()) -> list[str]:
-    try:
-        return sorted(name for name in os.listdir(folder) if name not in without and RUN_ID.fullmatch(name))
-    except FileNotFoundError:
-        return []
-
-
-def _bound(folder: Path, run: str) -> float:
-    """Return when a run's host was written down here; 0 if it was not."""
-    try:
-        return os.stat(f"{folder}/{run}/client.json").st_mtime
-    except OSError:
-        return 0.0
+def run_ids() -> list[str]:
+    """Return the ids of all runs of this user, by name."""
+    return sorted(index.runs())
 
 
 def _last_number() -> int:
-    """Return the number of the last launch of this client by its mirrors."""
-    return max((mirror.order() for mirror in mirrors()), default=0)
+    """Return the number of the last launch of this user by the index."""
+    return max((entry.order for entry in index.entries()), default=0)
 
 
 def _cursor(name: str, data: bytes) -> dict[str, Any]:

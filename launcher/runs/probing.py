@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import queue
 import threading
@@ -16,7 +15,6 @@ from launcher.errors import (
     HostError,
     LaunchError,
     RefusedError,
-    RunError,
     ServiceAuthError,
     UnknownNameError,
 )
@@ -29,8 +27,7 @@ from launcher.planning.slurm_job import (
 )
 from launcher.planning.slurm_job import settings_of as slurm_settings_of
 from launcher.planning.source import source
-from launcher.runs import resolve
-from launcher.runs.mirror import mirrors
+from launcher.runs import index, resolve
 from launcher.runs.run_desk import connect
 from launcher.values.cluster import Cluster
 from launcher.values.facts import Facts
@@ -111,11 +108,9 @@ def aliases_in_use(configured: Container[str]) -> dict[str, Host]:
     """Return the aliases of ssh's configuration that runs of this client are on, without the configured hosts."""
     known = {*resolve.aliases()}
     found: dict[str, Host] = {}
-    for mirror in mirrors():
-        with contextlib.suppress(RunError):
-            host = mirror.host()
-            if host.name in known and host.name not in configured:
-                found[host.name] = host
+    for entry in index.entries():
+        if entry.host.name in known and entry.host.name not in configured:
+            found[entry.host.name] = entry.host
     return dict(sorted(found.items()))
 
 

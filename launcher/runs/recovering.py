@@ -91,7 +91,7 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
     found = []
     gone = tenancies.gone_machines()
     is_machine = host_name is not None and resolve.host(host_name).lambda_cloud is None
-    for row in listing(host_name, TO_RECOVER if is_machine else ()):
+    for row in listing(host_name, TO_RECOVER if is_machine else (), here=host_name is None):
         run, state = row.summary.run, row.summary.state
         if row.goes_on is not None:
             continue  # its successor is a row of its own

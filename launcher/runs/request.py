@@ -1,4 +1,4 @@
-"""What a command line asks for. It is kept with the run's mirror, so that the same can be launched again."""
+"""The command line of a launch. It is kept beside the run's entry in the index, so that the same can be launched again."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.errors import UsageError
+from launcher.runs import index
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_whole
@@ -47,10 +48,10 @@ class Request(NamedTuple):
 
 
 def remember(mirror: Mirror, request: Request) -> None:
-    """Write a request, and the folder that it was made in, beside a mirror's plan. Raises OSError."""
+    """Write a request, and the folder that it was made in, beside the run's entry. Raises OSError."""
     asked = {**request._asdict(), **_NOT_AGAIN}
     record = {"version": 1, "folder": str(Path.cwd()), "request": asked}
-    write_whole(mirror.folder / NAME, json.dumps(record, default=list).encode())
+    write_whole(index.place(mirror.run) / NAME, json.dumps(record, default=list).encode())
 
 
 def recall(mirror: Mirror) -> Request:
@@ -83,7 +84,7 @@ def new_launch(mirror: Mirror) -> str:
 
 def _recorded(mirror: Mirror) -> tuple[Request, Path] | None:
     """Return the request that a run came from and the folder that it was made in; None if they are not on record here."""
-    record = read_json(mirror.folder / NAME)
+    record = read_json(index.place(mirror.run) / NAME)
     try:
         request = TypeAdapter(Request).validate_json(json.dumps(record["request"]))
         return request, Path(str(record["folder"]))

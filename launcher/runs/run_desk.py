@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 
 from launcher import hosts
-from launcher.errors import UsageError
 from launcher.hosts import Desk, Line
 from launcher.runs import departures
 from launcher.runs.mirror import Mirror
-from launcher.runs.runs_folder import runs_folder
 from launcher.runs.tenancies import check_rented
 from launcher.values.host import Host
 
@@ -58,16 +55,14 @@ def connect(host: Host, opening: Opening | None = None) -> Desk:
     if opening is None and (left := _taken_over(host)) is not None:
         return left
     desk = (opening or hosts.connect)(host)
-    with contextlib.suppress(UsageError):  # this client has no folder of runs
-        runs = runs_folder()
-        if pending := departures.pending(runs):
-            from launcher.runs.farewell import deliver  # hardly ever needed
+    if pending := departures.pending():
+        from launcher.runs.farewell import deliver  # hardly ever needed
 
-            try:
-                deliver(desk, runs, pending)
-            except BaseException:
-                desk.close()
-                raise
+        try:
+            deliver(desk, pending)
+        except BaseException:
+            desk.close()
+            raise
     return desk
 
 

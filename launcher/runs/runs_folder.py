@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from launcher.errors import UsageError
+from launcher.runs.run_id import RUN_ID
 from launcher.runs.whole_file import sync
 
 
@@ -31,3 +32,11 @@ def make_runs_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ".gitignore").write_text("*\n")
     sync(folder, folder.parent)
+
+
+def ids_here() -> list[str]:
+    """Return the ids of the runs that have a copy below the runs folder of this command, be they foreign, by name."""
+    try:
+        return sorted(filter(RUN_ID.fullmatch, os.listdir(runs_folder())))
+    except FileNotFoundError:
+        return []

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from launcher.errors import BadFileError, MachineGoneError
 from launcher.hosts.rental_ledger import Ledger, usual_folder
+from launcher.runs import index
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.runs_folder import make_runs_folder
@@ -410,7 +411,7 @@ def kept_words(found: RentedMachine) -> str:
 def mirror_of(tenancy: Tenancy) -> Mirror | None:
     """Return the mirror of a rental's run; None if its folder is gone, or the run never began."""
     mirror = Mirror(tenancy.run, Path(tenancy.runs))
-    return mirror if (mirror.folder / "client.json").is_file() else None
+    return mirror if index.knows(tenancy.run) and mirror.files.is_folder() else None
 
 
 def damage(book: Ledger, rental: Rental) -> str | None:
