@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
+import platformdirs
 import pytest
 from testbed.cache import demo_parts, wheelhouse
 from testbed.cards import Cards
@@ -38,6 +39,31 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 # A shell makes a background job ignore Ctrl-C, and the clients that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+REAL_INDEX = Path(platformdirs.user_data_dir("launch")) / "runs"
+
+
+def index_of_tests() -> list[str]:
+    """The runs of tests in the index of whoever runs them: it names a copy below the folder for temporary files."""
+    return [
+        path.parent.name for path in REAL_INDEX.glob("*/run.json") if f'"{tempfile.gettempdir()}/' in path.read_text()
+    ]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def real_index_is_left_alone() -> Iterator[None]:
+    """No test enters a run into the index of whoever runs the tests."""
+    before = index_of_tests()
+    yield
+    assert index_of_tests() == before
+
+
+@pytest.fixture(autouse=True)
+def own_index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test does in this process has an index of its own. A client's commands have that of the client's home."""
+    folder = Path(tempfile.gettempdir()) / f"launch-index-{os.getpid()}" / f"{abs(hash(request.node.nodeid)):x}"
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder))
 
 
 @pytest.fixture

@@ -96,7 +96,11 @@ class Client:
     @property
     def env(self) -> dict[str, str]:
         """The variables of the command."""
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("LAUNCH_", "COV_"))}
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("LAUNCH_", "COV_")) and key != "XDG_DATA_HOME"
+        }
         own = {
             "HOME": str(self.home),
             "XDG_RUNTIME_DIR": str(self.home),
@@ -120,7 +124,9 @@ class Client:
         return process
 
     def run(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        """Run `launch …` to its end. Fail if it shows a traceback."""
+        """Run `launch …` to its end. Fail if it shows a traceback. `ps` waits for hosts as long as a loaded machine needs."""
+        if words[:1] == ("ps",) and "--wait" not in words:
+            words = (*words, "--wait", "1m")
         # By a simulated clock the variables of Python are for the processes that the command starts.
         changes_python = "SIM_CLOCK" not in self.variables and any(
             name.startswith("PYTHON") for name in self.variables
