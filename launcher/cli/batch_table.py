@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from launcher.cli.columns import Column, Layout, lay_out, print_columns
 from launcher.cli.figures import age_text, duration_text
 from launcher.cli.say import complain, say
-from launcher.errors import RunError
+from launcher.errors import BadFileError, RunError
 from launcher.runs.batch_queue import (
     FILE,
     BatchQueue,
@@ -224,7 +224,7 @@ def print_list(*, as_json: bool) -> None:
         try:
             with open_queue(name, only_looks=True) as queue:
                 items, worker = queue.items(), worker_of(queue)
-        except RunError as error:
+        except (BadFileError, RunError) as error:
             complain(str(error))
             continue
         found.append((name, items, worker))

@@ -102,7 +102,7 @@ def _tell_batches() -> None:
     from launcher.cli.say import complain
     from launcher.runs.batch_queue import left_alone
 
-    for name, queued in left_alone().items():
+    for name, queued in left_alone(complain).items():
         waits = f", and {queued} {'item is' if queued == 1 else 'items are'} queued" if queued else ""
         complain(f"batch {name}: no process works it{waits}   launch batch resume {name}")
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
+import math
 import os
 import shlex
 import shutil
@@ -17,13 +19,15 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from launcher.client_locks import Lock, is_locked
-from launcher.errors import RunError, UnknownNameError, UsageError
+from launcher.errors import BadFileError, RunError, UnknownNameError, UsageError
+from launcher.remote.record import strict_json
+from launcher.remote.record.rundir import RUN_ID
 from launcher.runs.runs_folder import make_runs_folder, runs_folder
 from launcher.runs.whole_file import sync
 from launcher.values.queued_item import FOLLOWING, NEVER_BEGAN, Item, ItemState
@@ -45,7 +49,14 @@ MADE = ".made"
 RESULTS, PICTURE = "results.csv", "curves.png"
 """What the batch came to."""
 VERSION = 1
+_UNUSABLE = (RunError, BadFileError)
 BUSY_S = 30.0
+MOST_BYTES = 256 << 20
+"""The largest queue that is read, and the largest log of changes beside it: a batch of 10,000 items has a few MB."""
+_MOST_TEXT, _MOST_SCHEMA_TEXT = 16 << 20, 4096
+"""Bytes of one value, and of one line of SQLite's list of tables."""
+_SCHEMA_OPS = 10_000
+"""Instructions of SQLite's machine to read that list; ours takes about a hundred."""
 _TABLES = """
 CREATE TABLE batch (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE item (
@@ -99,7 +110,8 @@ class _Sent(NamedTuple):
 class BatchQueue:
     """The queue of one batch. Use it in a `with`; its methods may be called from several threads.
 
-    Every method raises RunError that says what the disk or the file refuses.
+    Every method raises RunError that says what the disk or the file refuses. Its folder may come from anyone: a file that is no
+    queue of ours is refused with BadFileError when it is opened, before anything in it can be run.
     """
 
     def __init__(self, name: str, folder: Path, *, only_looks: bool = False) -> None:
@@ -109,6 +121,7 @@ class BatchQueue:
         self.refusals: defaultdict[int, dict[str, str]] = defaultdict(dict)
         """What each host has said to refuse an item, by the item's number, as far as this process has heard it."""
         self._copy: TemporaryDirectory[str] | None = None
+        self._check_files()
         with self._errors():
             path = folder / FILE
             if only_looks and not os.access(folder, os.W_OK):  # SQLite writes beside the file even to read it
@@ -117,6 +130,7 @@ class BatchQueue:
                 f"file:{_quoted(path)}?mode=rw", uri=True, timeout=BUSY_S, check_same_thread=False
             )
             self._data.isolation_level = None
+            self._check_data()
             self._data.execute("PRAGMA synchronous=FULL")
             fixed = "SELECT key, value FROM batch WHERE key IN ('version', 'rules')"
             known = dict(self._data.execute(fixed))
@@ -135,6 +149,56 @@ class BatchQueue:
         self._data.close()
         if self._copy is not None:
             self._copy.cleanup()
+
+    def _check_files(self) -> None:
+        """Raise BadFileError for what leads out of the folder, cannot be read to an end, or would be played back.
+
+        A journal names a file that SQLite deletes; a queue of ours has none, since it keeps a log.
+        """
+        if shlex.quote(self.name) != self.name:
+            raise self._stranger("no batch has such a name")
+        try:
+            if self.folder.is_symlink() or self.folder.parent.is_symlink():
+                raise self._stranger("a link leads there")
+            for entry in os.scandir(self.folder):
+                if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
+                    raise self._stranger(f"'{entry.name}' is no regular file")
+                if entry.name == f"{FILE}-journal":
+                    raise self._stranger(f"'{entry.name}' is not written by launch")
+                if entry.name.startswith(FILE) and entry.stat(follow_symlinks=False).st_size > MOST_BYTES:
+                    raise self._stranger(f"'{entry.name}' is larger than {MOST_BYTES:,} bytes")
+        except OSError as error:
+            raise RunError(f"{error.filename or self.folder}: {error.strerror}") from error
+
+    def _check_data(self) -> None:
+        """Raise BadFileError unless the file has exactly the tables that we make, sqlite3.DatabaseError if it is damaged.
+
+        After that each table is as large as the file says: a view, a trigger, a computed column, or pages that lead in a circle
+        could keep SQLite busy for ever, and no signal reaches a process that is in it.
+        """
+        self._data.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_SCHEMA_TEXT)
+        self._data.set_progress_handler(lambda: 1, _SCHEMA_OPS)
+        try:
+            found = _schema(self._data)
+        except (sqlite3.DataError, sqlite3.OperationalError) as error:
+            if error.sqlite_errorcode not in (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_INTERRUPT):
+                raise
+            found = None
+        if found == []:  # what was cut off before its first page
+            raise sqlite3.DatabaseError("it is empty")
+        if found != _our_schema():
+            raise self._stranger(f"{FILE} has other tables than launch makes")
+        self._data.set_progress_handler(None, 0)
+        self._data.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_TEXT)
+        (said,) = self._data.execute("PRAGMA quick_check(1)").fetchone()
+        if said != "ok":
+            raise sqlite3.DatabaseError(said)
+
+    def _stranger(self, why: str) -> BadFileError:
+        return BadFileError(
+            f"not a batch of launcher: {self.folder}: {why}\n"
+            f"  to remove it   rm -r {shlex.quote(str(self.folder))}"
+        )
 
     def _copied(self) -> Path:
         """Copy the file, and what SQLite has not yet put into it, to a folder that is removed at the end. Raises RunError."""
@@ -173,13 +237,17 @@ class BatchQueue:
     def max_cost(self) -> float | None:
         """The most that all that is rented for the batch may cost, in dollars; None where nothing is rented."""
         with self._errors():
-            most: float | None = json.loads(self._rules)["max_cost"]
+            most: float | None = strict_json.decode(self._rules)["max_cost"]
+            if most is not None and not (type(most) in (int, float) and math.isfinite(most)):
+                raise ValueError("max_cost is no number")
             return most
 
     def check_folder(self) -> None:
         """Raise UsageError unless this is the folder that the batch was made in, where its runs take their files from, and no copy."""
         with self._errors():
             folder, made_as = Path(self._value("folder")), self._value("name")
+            if made_as and (shlex.quote(made_as) != made_as or "/" in made_as):
+                raise ValueError("no batch has such a name")
         if made_as not in ("", self.name) and self._is_made_at(self.folder.with_name(made_as)):
             raise UsageError(
                 f"{self.name} is a copy of the batch {made_as}: its items would be run twice\n"
@@ -193,7 +261,7 @@ class BatchQueue:
 
     def _is_made_at(self, folder: Path) -> bool:
         """Whether the queue in a folder was made at the same moment as this one."""
-        with contextlib.suppress(RunError), BatchQueue(folder.name, folder) as other, self._errors():
+        with contextlib.suppress(*_UNUSABLE), BatchQueue(folder.name, folder) as other, self._errors():
             return other._value("made") == self._value("made")
         return False
 
@@ -292,15 +360,11 @@ class BatchQueue:
         return self.item(item.number)
 
     def mend(self) -> list[str]:
-        """Look through the whole file, and put back what it has lost of launches, of which there is a second record.
+        """Put back what the file has lost of launches, of which there is a second record.
 
         A file that was cut off, or replaced by an older copy, may have lost the last transitions without a sign. Returns the names
-        of the items that were launched under an id that it did not have: they are looked for there. Raises RunError for damage.
+        of the items that were launched under an id that it did not have: they are looked for there.
         """
-        with self._errors():
-            (said,) = self._data.execute("PRAGMA quick_check(1)").fetchone()
-            if said != "ok":
-                raise sqlite3.DatabaseError(said)
         known, last = self.runs(), {sent.item: sent for sent in self._sent()}
         lost = [sent for sent in last.values() if sent.run not in known]
         changes = "state = :state, run = :run, host = :host, outcome = NULL, why = NULL"
@@ -336,7 +400,8 @@ class BatchQueue:
             raise RunError(f"{self.folder / SENT}: {error.strerror}\n  nothing was begun") from error
         for line in lines:
             with contextlib.suppress(ValueError, TypeError):
-                yield _Sent(**json.loads(line))
+                sent = _Sent(**strict_json.decode(line))
+                yield sent._replace(run=_run_id(sent.run))
 
     def mark(self) -> bool:
         """Mark whether the batch has ended, for lists of runs; return that. What the disk refuses costs them a look."""
@@ -360,7 +425,8 @@ class BatchQueue:
         """Return all runs that were ever drawn for an item, or for one of some numbers, with that number; also those that never began."""
         marks = "" if items is None else f" WHERE item IN ({','.join('?' * len(items))})"
         with self._errors():
-            return dict(self._data.execute(f"SELECT run, item FROM run{marks}", [*(items or ())]))  # noqa: S608
+            rows = self._data.execute(f"SELECT run, item FROM run{marks}", [*(items or ())])  # noqa: S608
+            return {_run_id(run): number for run, number in rows}
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -394,7 +460,7 @@ class BatchQueue:
             raise RunError(
                 f"{file}: {said}\n  nothing was begun that is not on record there; mend that, then   launch batch resume {self.name}"
             ) from error
-        except (sqlite3.DatabaseError, ValueError, TypeError) as error:
+        except (sqlite3.DatabaseError, ValueError, TypeError, LookupError, OverflowError) as error:
             raise RunError(
                 f"{file}: is damaged: {str(error).splitlines()[0]}\n"
                 f"  its runs are listed by   launch ps     a copy of the file can replace it, then   launch batch resume {self.name}"
@@ -402,21 +468,54 @@ class BatchQueue:
 
 
 def _item(row: Sequence[Any]) -> Item:
+    """Return a row as an item. Raises ValueError or TypeError for one that we cannot have written."""
     number, name, request, hosts, point, state, run, host, outcome, why, tried, changed = row
+    values = strict_json.decode(point)
+    if not isinstance(values, dict) or not isinstance(changed, float):
+        raise TypeError(f"item {number} has a value of another kind")
+    for text in (name, request, run, host, outcome, why):
+        if text is not None and not isinstance(text, str):
+            raise TypeError(f"item {number} has a value of another kind")
     return Item(
         number,
         name,
         request,
-        tuple(json.loads(hosts)),
-        json.loads(point),
+        _texts(hosts),
+        values,
         ItemState(state),
-        run,
+        None if run is None else _run_id(run),
         host,
         outcome,
         why,
-        tuple(json.loads(tried)),
+        _texts(tried),
         changed,
     )
+
+
+def _texts(written: str) -> tuple[str, ...]:
+    found = strict_json.decode(written)
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise TypeError("a list of hosts is none")
+    return tuple(found)
+
+
+def _run_id(run: object) -> str:
+    """Return the id of a run, which is a part of paths. Raises ValueError for anything else."""
+    if not isinstance(run, str) or not RUN_ID.fullmatch(run):
+        raise ValueError(f"{str(run)[:60]!r} is no id of a run")
+    return run
+
+
+def _schema(data: sqlite3.Connection) -> list[tuple[str | None, ...]]:
+    return data.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name").fetchall()
+
+
+@functools.cache
+def _our_schema() -> list[tuple[str | None, ...]]:
+    """Return what SQLite lists in a new queue."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as data:
+        data.executescript(_TABLES)
+        return _schema(data)
 
 
 def _quoted(path: Path) -> str:
@@ -451,26 +550,29 @@ def batches_of_runs() -> dict[str, str]:
     found: dict[str, str] = {}
     for name in names():
         with (
-            contextlib.suppress(RunError),
+            contextlib.suppress(*_UNUSABLE),
             BatchQueue(name, batches_folder() / name, only_looks=True) as queue,
         ):
             found.update(dict.fromkeys(queue.runs(), name))
     return found
 
 
-def left_alone() -> dict[str, int]:
-    """Return how many items are queued in each batch that no process works and that has not ended."""
+def left_alone(tell: Callable[[str], None]) -> dict[str, int]:
+    """Return how many items are queued in each batch that no process works and that has not ended.
+
+    `tell` hears in one line why a batch cannot be looked at.
+    """
     folder = batches_folder()
     found: dict[str, int] = {}
     for path in sorted(folder.glob(f"{_WHOLE}/{OPEN}")) if folder.is_dir() else ():
-        with (
-            contextlib.suppress(RunError),
-            BatchQueue(path.parent.name, path.parent, only_looks=True) as queue,
-        ):
-            if worker_of(queue) is None and not queue.mark():
-                found[queue.name] = sum(
-                    count for (state, _), count in queue.counts().items() if state == ItemState.QUEUED
-                )
+        try:
+            with BatchQueue(path.parent.name, path.parent, only_looks=True) as queue:
+                if worker_of(queue) is None and not queue.mark():
+                    found[queue.name] = sum(
+                        count for (state, _), count in queue.counts().items() if state == ItemState.QUEUED
+                    )
+        except _UNUSABLE as error:
+            tell(str(error).splitlines()[0])
     return found
 
 
@@ -639,7 +741,7 @@ def worker_of(queue: BatchQueue) -> Worker | None:
     try:
         if not is_locked(str(queue.folder / LOCK)):
             return None
-        record = json.loads((queue.folder / WORKER).read_bytes())
+        record = strict_json.decode((queue.folder / WORKER).read_bytes())
         return Worker(int(record["pid"]), str(record["machine"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
