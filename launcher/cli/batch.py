@@ -279,6 +279,20 @@ def _agree_to_spend(items: Sequence[Sequence[str]], max_cost: float | None, comm
         _ask(question, f"{command} agrees, as y does at a terminal")
 
 
+def _take_over(queue: BatchQueue, *, is_sure: bool) -> None:
+    """Enter a batch that this user has not begun into the index, if the user agrees. Raises RefusedError."""
+    from launcher.runs import batch_index
+
+    items = queue.items()
+    hosts = sorted({host for item in items for host in item.hosts})
+    if not is_sure:
+        _ask(
+            f"batch {queue.name} is foreign: you have not begun it; its {len(items)} items would run on {', '.join(hosts)}",
+            f"its items   launch batch status {queue.name}     take it over   launch batch resume {queue.name} --yes",
+        )
+    batch_index.enter(queue)
+
+
 def _ask(question: str, mend: str) -> None:
     from launcher.cli.asking import agrees
     from launcher.errors import RefusedError
@@ -364,14 +378,17 @@ def resume(
         launch batch resume sweep --json
     """
     from launcher.cli.batch_table import tell_mended
+    from launcher.runs import batch_index
     from launcher.runs.batch_queue import open_queue, take_work, worker_of
     from launcher.runs.batch_stopping import queue_again, worker_words
     from launcher.runs.frozen_code import forget
 
     limits = {"max_parallel": max_parallel, "max_failures": max_failures, "max_cost": max_cost}
     changes = {key: value for key, value in limits.items() if value is not None}
-    with open_queue(name) as queue:
+    with open_queue(name, may_be_foreign=True) as queue:
         queue.check_folder()
+        if not batch_index.has(queue):
+            _take_over(queue, is_sure=sure)
         rules = queue.rules_with(changes)
         if max_cost is not None and not sure:
             hosts = [item.hosts for item in queue.items()]
@@ -381,7 +398,10 @@ def resume(
                 tell_mended(queue, held)
                 queue.wish_stop("")
                 if changes:
+                    before = queue.identity()
                     queue.change_rules(rules)
+                    batch_index.enter(queue)
+                    batch_index.forget(before)
                 if new_code:
                     forget(queue.folder)
                 if failed:

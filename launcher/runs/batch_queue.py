@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import hashlib
 import json
 import math
 import os
@@ -28,6 +29,7 @@ from launcher.client_locks import Lock, is_locked
 from launcher.errors import BadFileError, RunError, UnknownNameError, UsageError
 from launcher.remote.record import strict_json
 from launcher.remote.record.rundir import RUN_ID
+from launcher.runs import batch_index
 from launcher.runs.runs_folder import make_runs_folder, runs_folder
 from launcher.runs.whole_file import sync
 from launcher.values.queued_item import FOLLOWING, NEVER_BEGAN, Item, ItemState
@@ -218,6 +220,14 @@ class BatchQueue:
 
         with self._errors():
             return Rules.model_validate_json(self._rules)
+
+    def identity(self) -> str:
+        """Return the SHA-256 of what the batch was begun with: its rules, and the command and hosts of each item."""
+        keys = ("version", "rules", "folder", "made", "name")
+        with self._errors():
+            items = self._data.execute("SELECT number, name, request, hosts, point FROM item ORDER BY number")
+            begun = [*(self._value(key) for key in keys), *items]
+        return hashlib.sha256(json.dumps(begun).encode()).hexdigest()
 
     def rules_with(self, changes: Mapping[str, float]) -> Rules:
         """Return the rules with other limits, by their keys. Raises BadFileError for one that cannot be."""
@@ -567,7 +577,7 @@ def left_alone(tell: Callable[[str], None]) -> dict[str, int]:
     for path in sorted(folder.glob(f"{_WHOLE}/{OPEN}")) if folder.is_dir() else ():
         try:
             with BatchQueue(path.parent.name, path.parent, only_looks=True) as queue:
-                if worker_of(queue) is None and not queue.mark():
+                if batch_index.has(queue) and worker_of(queue) is None and not queue.mark():
                     found[queue.name] = sum(
                         count for (state, _), count in queue.counts().items() if state == ItemState.QUEUED
                     )
@@ -606,7 +616,13 @@ def make_queue(name: str, rules: Rules, entries: Iterable[Entry]) -> BatchQueue:
         raise RunError(f"{folder}: cannot be made: {why}\n  nothing was begun") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return BatchQueue(name, folder)
+    queue = BatchQueue(name, folder)
+    try:
+        batch_index.enter(queue)
+    except OSError as error:
+        queue.close()
+        raise RunError(f"{error.filename}: {error.strerror}\n  nothing was begun") from error
+    return queue
 
 
 def _write(file: Path, name: str, rules: Rules, entries: Iterable[Entry]) -> None:
@@ -678,8 +694,11 @@ def check_locks(folder: Path) -> None:
         )
 
 
-def open_queue(name: str | None, *, only_looks: bool = False) -> BatchQueue:
-    """Open the queue of a batch, by default the latest; of one that nobody may write to if this `only_looks`. Raises UnknownNameError, RunError."""
+def open_queue(name: str | None, *, only_looks: bool = False, may_be_foreign: bool = False) -> BatchQueue:
+    """Open the queue of a batch, by default the latest; of one that nobody may write to if this `only_looks`.
+
+    Raises UnknownNameError, RunError, and that also for one that this user has not begun, unless `may_be_foreign`.
+    """
     known = names()
     if not known:
         raise UnknownNameError(
@@ -693,7 +712,14 @@ def open_queue(name: str | None, *, only_looks: bool = False) -> BatchQueue:
         raise UnknownNameError(
             f"no batch '{chosen}' here{nearest(chosen, known)}\n  known: {', '.join(known[::-1][:20])}"
         )
-    return BatchQueue(chosen, batches_folder() / chosen, only_looks=only_looks)
+    queue = BatchQueue(chosen, batches_folder() / chosen, only_looks=only_looks)
+    if not (only_looks or may_be_foreign or batch_index.has(queue)):
+        queue.close()
+        raise RunError(
+            f"batch {chosen} is foreign: you have not begun it\n"
+            f"  its items   launch batch status {chosen}     take it over   launch batch resume {chosen}"
+        )
+    return queue
 
 
 class Work:

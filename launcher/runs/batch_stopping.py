@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import LaunchError, RunError, UnreachableError, UsageError
-from launcher.runs import departures, index, resolve, sent_record, tenancies
+from launcher.runs import batch_index, departures, index, resolve, sent_record, tenancies
 from launcher.runs.batch_item import give_up_machine, why_ended
 from launcher.runs.batch_queue import PICTURE, RESULTS, BatchQueue, Work, Worker, take_work, worker_of
 from launcher.runs.batch_status import launches, state_of
@@ -239,10 +239,12 @@ def remove_batch(queue: BatchQueue) -> Removed:
             raise UsageError(
                 f"{queue.name}: {left} of its items have not ended\n  first   launch batch stop {queue.name}"
             )
+        identity = queue.identity()
         queue.close()
         with_code = _keep_code(queue.folder)
         kept = _keep(queue.folder)
         shutil.rmtree(queue.folder)
+        batch_index.forget(identity)
     except OSError as error:
         raise RunError(f"{error.filename or queue.folder}: {error.strerror}") from error
     finally:
