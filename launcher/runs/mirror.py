@@ -436,7 +436,7 @@ class Mirror:
         folders = {name: name.partition("/")[0] for name in self._cursors if "/" in name}
         cursors = {name: self._cursors[name] for name, folder in folders.items() if int(folder) >= self._from}
         entry = self.entry  # a plan that is here counts only once its host has sent the same
-        has_plan = entry is not None and bool(entry.plan) and self.files.is_file(PLAN)
+        has_plan = (entry is None or bool(entry.plan)) and self.files.is_file(PLAN)
         return {"cursors": cursors, "from": self._from, "state": self._seen_state, "plan": has_plan}
 
     def apply(self, answer: Reply) -> News:
