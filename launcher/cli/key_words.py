@@ -77,13 +77,13 @@ def _job(verb: str, params: Mapping[str, Any]) -> _Written:
 
 
 def _job_of_run(word: str) -> _Written:
-    from launcher.runs.json_file import read_json
     from launcher.runs.known_runs import named
+    from launcher.runs.run_files import RunFiles
     from launcher.runs.runs_folder import runs_folder
 
     folder = runs_folder()
     run = named(folder, word)
-    return _Written(read_json(folder / run / "plan.json"), run.rpartition("-")[2])
+    return _Written(RunFiles(folder / run).read_json("plan.json"), run.rpartition("-")[2])
 
 
 def _job_of_file(named: str | None) -> _Written:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 from launcher.cli.say import say
-from launcher.errors import RunError
 
 if TYPE_CHECKING:
     from launcher.runs.curves import Point
@@ -32,17 +31,15 @@ def plot(
     from launcher.cli.wrapping import terminal_width
     from launcher.runs.host_figures import host_figures
     from launcher.runs.lineage import joined
-    from launcher.runs.picture import draw
+    from launcher.runs.picture import drawn
     from launcher.runs.picture_title import title_of
     from launcher.runs.precision_report import known_precision
 
     mirror = fetch(run, host)
     measured, title = [point for _, point in joined(mirror)], title_of(mirror, known_precision(mirror))
-    try:
-        draw(mirror.run, measured, host_figures(mirror), mirror.picture, title)
-    except OSError as error:
-        path = error.filename or mirror.picture
-        raise RunError(f"{path}: {error.strerror}\n  once fixed   launch plot {mirror.short}") from error
+    png = drawn(mirror.run, measured, host_figures(mirror), title)
+    with mirror.disk_errors(mirror.picture):
+        mirror.files.write(mirror.picture, png)
     if as_json:
         from launcher.cli import json_shapes
         from launcher.cli.answer import answer

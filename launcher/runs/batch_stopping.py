@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import platform
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +18,9 @@ from launcher.runs.batch_status import launches, state_of
 from launcher.runs.control import runs_of
 from launcher.runs.control import stop as stop_run
 from launcher.runs.frozen_code import FOLDER as CODE
-from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror, mirrors
 from launcher.runs.run_desk import connect, open_desk
+from launcher.runs.run_files import RunFiles
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.silent_view import SilentView
 from launcher.values.queued_item import DROPPED, REFUSED, Item, ItemState
@@ -140,7 +139,7 @@ def _stop_all(queue: BatchQueue, items: Sequence[Item], *, now: bool, is_ours: b
 
 def _place(item: Item) -> tuple[str | None, ...]:
     """Return what runs that are at one place have in common: each rented machine is one."""
-    root = read_json(runs_folder() / item.run / "client.json").get("root") if item.run else None
+    root = Mirror(item.run, runs_folder()).files.read_json("client.json").get("root") if item.run else None
     return item.host, root
 
 
@@ -181,7 +180,7 @@ def _stop_run(item: Item, *, now: bool) -> tuple[str, str, str | None]:
     if item.run is None:
         return DROPPED, STOPPED, None
     mirror = Mirror(item.run, runs_folder())
-    is_bound = (mirror.folder / "client.json").is_file()
+    is_bound = mirror.files.is_file("client.json")
     if not is_bound and item.state != ItemState.CONFIRMED:
         give_up_machine(item.run, SilentView())
         return DROPPED, STOPPED, None
@@ -243,7 +242,7 @@ def remove_batch(queue: BatchQueue) -> Removed:
         queue.close()
         with_code = _keep_code(queue.folder)
         kept = _keep(queue.folder)
-        shutil.rmtree(queue.folder)
+        queue.files.remove_tree()
     except OSError as error:
         raise RunError(f"{error.filename or queue.folder}: {error.strerror}") from error
     finally:
@@ -266,5 +265,9 @@ def _keep_code(folder: Path) -> int:
 def _keep(folder: Path) -> list[Path]:
     """Move the table and the picture of a batch out of its folder; return where they are. Raises OSError."""
     when = time.strftime("%y%m%d-%H%M%S")
-    files = [folder / name for name in KEPT if (folder / name).is_file()]
-    return [file.replace(folder.with_name(f"{folder.name}-{when}-{file.name}")) for file in files]
+    batches, kept = RunFiles(folder.parent), []
+    for name in KEPT:
+        if batches.is_file(f"{folder.name}/{name}"):
+            kept.append(folder.with_name(f"{folder.name}-{when}-{name}"))
+            batches.rename(f"{folder.name}/{name}", kept[-1])
+    return kept

@@ -11,9 +11,7 @@ from typing import NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.errors import UsageError
-from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
-from launcher.runs.whole_file import write_whole
 from launcher.values.precision import PrecisionRequest
 
 NAME = "request.json"
@@ -50,7 +48,7 @@ def remember(mirror: Mirror, request: Request) -> None:
     """Write a request, and the folder that it was made in, beside a mirror's plan. Raises OSError."""
     asked = {**request._asdict(), **_NOT_AGAIN}
     record = {"version": 1, "folder": str(Path.cwd()), "request": asked}
-    write_whole(mirror.folder / NAME, json.dumps(record, default=list).encode())
+    mirror.files.write(NAME, json.dumps(record, default=list).encode())
 
 
 def recall(mirror: Mirror) -> Request:
@@ -83,7 +81,7 @@ def new_launch(mirror: Mirror) -> str:
 
 def _recorded(mirror: Mirror) -> tuple[Request, Path] | None:
     """Return the request that a run came from and the folder that it was made in; None if they are not on record here."""
-    record = read_json(mirror.folder / NAME)
+    record = mirror.files.read_json(NAME)
     try:
         request = TypeAdapter(Request).validate_json(json.dumps(record["request"]))
         return request, Path(str(record["folder"]))

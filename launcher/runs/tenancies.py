@@ -295,7 +295,9 @@ def _after_gone(mirror: Mirror, host: str) -> str:
 
 def has_checkpoint(mirror: Mirror) -> bool:
     """Whether a checkpoint of launcher's that a run saved is here: from one of a script's own no run can go on."""
-    return any(mirror.checkpoints.glob(f"*/{MANIFEST}"))
+    return any(
+        mirror.files.is_file(f"checkpoints/{name}/{MANIFEST}") for name in mirror.files.names("checkpoints")
+    )
 
 
 def check_rented(mirror: Mirror) -> None:
@@ -410,7 +412,7 @@ def kept_words(found: RentedMachine) -> str:
 def mirror_of(tenancy: Tenancy) -> Mirror | None:
     """Return the mirror of a rental's run; None if its folder is gone, or the run never began."""
     mirror = Mirror(tenancy.run, Path(tenancy.runs))
-    return mirror if (mirror.folder / "client.json").is_file() else None
+    return mirror if mirror.files.is_file("client.json") else None
 
 
 def damage(book: Ledger, rental: Rental) -> str | None:
