@@ -31,13 +31,13 @@ def plot(
     from launcher.cli.wrapping import terminal_width
     from launcher.runs.host_figures import host_figures
     from launcher.runs.lineage import joined
-    from launcher.runs.picture import drawn
+    from launcher.runs.picture import draw
     from launcher.runs.picture_title import title_of
     from launcher.runs.precision_report import known_precision
 
     mirror = fetch(run, host)
     measured, title = [point for _, point in joined(mirror)], title_of(mirror, known_precision(mirror))
-    png = drawn(mirror.run, measured, host_figures(mirror), title)
+    png = draw(mirror.run, measured, host_figures(mirror), title)
     with mirror.disk_errors(mirror.picture):
         mirror.files.write(mirror.picture, png)
     if as_json:

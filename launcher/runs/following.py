@@ -21,7 +21,7 @@ from launcher.runs.lineage import joined
 from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
 from launcher.runs.not_sent import explained
-from launcher.runs.picture import drawn
+from launcher.runs.picture import draw
 from launcher.runs.picture_title import title_of
 from launcher.runs.pulling import Choice, Pulled, by_number, came, checkpoint_of, pull, shown_path
 from launcher.runs.refreshing import goes_on
@@ -307,7 +307,7 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
         if not _is_drawn(mirror):
             with view.stage("curve") as stage:  # to load what draws takes seconds
                 stage.text = None
-                png = drawn(mirror.run, measured, host_figures(mirror), title_of(mirror, report))
+                png = draw(mirror.run, measured, host_figures(mirror), title_of(mirror, report))
                 mirror.files.write(mirror.picture, png)
     except RunError:
         picture = None  # a run without a loss has no picture, which is not an error here

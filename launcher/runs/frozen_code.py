@@ -18,9 +18,9 @@ from launcher.errors import RefusedError, RunError
 from launcher.remote.record.safe_open import read_regular
 from launcher.runs import tree
 from launcher.runs.folder_walk import Entry
-from launcher.runs.json_file import parse_object
+from launcher.runs.json_file import MOST_BYTES, parse_object
 from launcher.runs.loading import Load
-from launcher.runs.run_files import MOST_BYTES, RunFiles
+from launcher.runs.run_files import RunFiles
 
 FOLDER = "code"
 INDEX = "index.json"

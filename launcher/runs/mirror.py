@@ -24,10 +24,10 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from launcher.errors import BadFileError, ConnectionLostError, OtherRootError, RunError
 from launcher.hosts.channel import Reply
 from launcher.remote.record.safe_open import UnreadableError
-from launcher.runs.json_file import parse_object
+from launcher.runs.json_file import MOST_BYTES, parse_object
 from launcher.runs.launch_count import last_number, next_number
 from launcher.runs.printed_lines import Printed, PrintedLines
-from launcher.runs.run_files import MOST_BYTES, MOST_JSON, RunFiles
+from launcher.runs.run_files import MOST_JSON, RunFiles
 from launcher.runs.run_id import RUN_ID
 from launcher.runs.runs_folder import make_runs_folder, runs_folder
 from launcher.runs.whole_file import sync

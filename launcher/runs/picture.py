@@ -26,7 +26,7 @@ _CARD = re.compile(r"host/gpu[0-9]+\.(use_percent|memory_gb)")
 _COLOURS = ("tab:orange", "tab:brown", "tab:cyan")
 
 
-def drawn(run: str, found: list[Point], figures: Iterable[Point], title: str = "") -> bytes:
+def draw(run: str, found: list[Point], figures: Iterable[Point], title: str = "") -> bytes:
     """Return a PNG of the loss over the steps, evaluation beside it; over the time if most losses have no step.
 
     Below it are learning rate, gradient norm and throughput, if they were measured, and the use and the memory of the

@@ -25,10 +25,8 @@ from launcher.remote.record.safe_open import (
     read_regular,
     status_of,
 )
-from launcher.runs.json_file import parse_object
+from launcher.runs.json_file import MOST_BYTES, parse_object
 
-MOST_BYTES = 256 << 20
-"""A file that is read whole has no more bytes than this."""
 MOST_JSON = 16 << 20
 """Nor has a JSON object."""
 _FLAGS = {
@@ -56,14 +54,9 @@ class RunFiles:
 
     def status(self, path: Path | str) -> os.stat_result | None:
         """Return the status of what lies at a path, not followed; None if nothing does, or if a link leads there."""
-        try:
+        with _if_there():
             return status_of(self.at(path))
-        except (FileNotFoundError, NotADirectoryError, UnreadableError):
-            return None
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                return None
-            raise
+        return None
 
     def is_file(self, path: Path | str, size: int | None = None) -> bool:
         """Whether a regular file is there, with this size in bytes if one is given."""
@@ -81,19 +74,15 @@ class RunFiles:
 
     def names(self, path: Path | str = "") -> list[str]:
         """Return the names in a folder, sorted; none if there is no such folder."""
-        try:
-            with opened_folder(self.at(path)) as folder:
-                return sorted(os.listdir(folder))
-        except (FileNotFoundError, NotADirectoryError, UnreadableError):
-            return []
+        with _if_there(), opened_folder(self.at(path)) as folder:
+            return sorted(os.listdir(folder))
+        return []
 
     def folders(self, path: Path | str = "") -> list[str]:
         """Return the names of the folders in a folder, sorted; none if there is no such folder."""
-        try:
-            with opened_folder(self.at(path)) as folder, os.scandir(folder) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-        except (FileNotFoundError, NotADirectoryError, UnreadableError):
-            return []
+        with _if_there(), opened_folder(self.at(path)) as folder, os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        return []
 
     def numbered(self) -> list[str]:
         """Return the names of the folders of attempts and contacts, oldest first."""
@@ -114,13 +103,10 @@ class RunFiles:
     def _entries(self, path: Path | str) -> list[tuple[str, os.stat_result]]:
         """Return what is in a folder, each with its status, not followed; nothing if there is no such folder."""
         found = []
-        try:
-            with opened_folder(self.at(path)) as folder, os.scandir(folder) as entries:
-                for entry in entries:
-                    with contextlib.suppress(FileNotFoundError):  # another client has removed it meanwhile
-                        found.append((entry.name, entry.stat(follow_symlinks=False)))
-        except (FileNotFoundError, NotADirectoryError, UnreadableError):
-            return []
+        with _if_there(), opened_folder(self.at(path)) as folder, os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # another client has removed it meanwhile
+                    found.append((entry.name, entry.stat(follow_symlinks=False)))
         return found
 
     def in_the_way(self, path: str) -> str:
@@ -169,11 +155,13 @@ class RunFiles:
         at = RunPath(self._top, self._top)
         for name in self.at(path).steps[1:]:
             inner = at.below(name)
-            with _named(inner), opened_folder(at) as above, contextlib.suppress(FileExistsError):
-                os.mkdir(name, dir_fd=above)
+            with _named(inner), opened_folder(at) as above:
+                try:
+                    os.mkdir(name, dir_fd=above)
+                except FileExistsError:
+                    if not stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
+                        raise UnreadableError(inner, "is no folder") from None
             at = inner
-        with opened_folder(at):  # raises for what is no folder
-            pass
 
     def write(self, path: Path | str, data: bytes, *, durably: bool = False) -> None:
         """Replace a file whole, making its folder if needed; `durably`: it is on the disk when this returns.
@@ -264,6 +252,18 @@ class RunFiles:
         if os.path.isabs(words) or ".." in words.split(os.sep) or "\0" in words:
             raise UnreadableError(str(path), f"is not below {self.folder}")
         return "" if words == "." else words
+
+
+@contextlib.contextmanager
+def _if_there() -> Iterator[None]:
+    """Pass over the error of a path where nothing lies, or that leads through a link."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, UnreadableError):
+        pass
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
 
 
 @contextlib.contextmanager
