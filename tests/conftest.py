@@ -47,7 +47,9 @@ REAL_INDEX = Path(platformdirs.user_data_dir("launch")) / "runs"
 def index_of_tests() -> list[str]:
     """The runs of tests in the index of whoever runs them: it names a copy below the folder for temporary files."""
     return [
-        path.parent.name for path in REAL_INDEX.glob("*/run.json") if f'"{tempfile.gettempdir()}/' in path.read_text()
+        path.parent.name
+        for path in REAL_INDEX.glob("*/run.json")
+        if f'"{tempfile.gettempdir()}/' in path.read_text()
     ]
 
 
@@ -62,7 +64,9 @@ def real_index_is_left_alone() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def own_index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test does in this process has an index of its own. A client's commands have that of the client's home."""
-    folder = Path(tempfile.gettempdir()) / f"launch-index-{os.getpid()}" / f"{abs(hash(request.node.nodeid)):x}"
+    folder = (
+        Path(tempfile.gettempdir()) / f"launch-index-{os.getpid()}" / f"{abs(hash(request.node.nodeid)):x}"
+    )
     monkeypatch.setenv("XDG_DATA_HOME", str(folder))
 
 

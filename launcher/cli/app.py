@@ -56,6 +56,7 @@ from launcher.cli.quick import QuickCommand, QuickGroup, WrongWordsError, tell_w
 from launcher.cli.say import complain
 from launcher.cli.signals import Terminated, heed_sigterm
 from launcher.errors import LaunchError, UsageError
+from launcher.remote.record.safe_open import UnreadableError
 
 DEFAULT = "run"
 WIDEST = 1000
@@ -283,6 +284,9 @@ def main() -> None:
     except BrokenPipeError:
         _forget_stdout()  # the reader has closed the pipe, as `launch logs | head` does
         sys.exit(0)
+    except UnreadableError as error:
+        complain(f"{error.filename} {error.strerror}")
+        sys.exit(1)
     except OSError as error:
         if error.filename is not None or error.errno not in _CANNOT_WRITE:
             raise

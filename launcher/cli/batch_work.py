@@ -295,7 +295,7 @@ def _show_to_end(queue: BatchQueue, view: _LinesView) -> None:
 def work_detached(queue: BatchQueue, *, as_json: bool) -> None:
     """Have a process of its own on this machine work a batch. Raises RunError if it does not begin to."""
     log = queue.folder / WORKER_LOG
-    with log.open("ab") as out:
+    with queue.files.open(WORKER_LOG, "ab") as out:
         process = subprocess.Popen(
             [
                 sys.executable,

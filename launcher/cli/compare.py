@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from launcher.runs.code_diff import CodeDiff
     from launcher.runs.comparing import ComparedRun, Comparison
     from launcher.runs.mirror import Mirror
+    from launcher.runs.run_files import RunFiles
 
 _MOST_NAMED = 3
 
@@ -58,6 +59,7 @@ def compare(
     """
     from launcher.runs import comparing
     from launcher.runs.compared_curves import check_free
+    from launcher.runs.run_files import RunFiles
 
     words = [word for given in runs for word in _runs_of(given)]
     mirrors = _distinct(_mirrors(words), words)
@@ -66,16 +68,18 @@ def compare(
     if output is not None and output.suffix.lower() != ".png":
         raise UsageError(f"-o {output}: the picture is a PNG\n  example   -o {output.stem or 'curves'}.png")
     picture = output if output is not None else comparing.picture_of(mirrors)
-    check_free(picture)
+    # The user's own place may lie behind links; `compared` beside the runs may not.
+    files = RunFiles(picture.parent, picture.parent if output is not None else picture.parent.parent)
+    check_free(files, picture.name)
     comparison = comparing.compare(mirrors)
     code = _diff(mirrors) if diff else None
     if as_json:
         from launcher.cli.answer import answer
 
-        answer(_shape(comparison, code, _draw(comparison, picture)))
+        answer(_shape(comparison, code, _draw(comparison, files, picture)))
     else:
         _show(comparison, code)
-        _show_picture(_draw(comparison, picture))
+        _show_picture(_draw(comparison, files, picture))
     if code is not None and code.errors:
         raise code.errors[0]
 
@@ -128,11 +132,12 @@ def _diff(mirrors: Sequence[Mirror]) -> CodeDiff:
         return code_diff(mirrors[0], mirrors[1], stage)
 
 
-def _draw(comparison: Comparison, path: Path) -> Path | None:
+def _draw(comparison: Comparison, files: RunFiles, path: Path) -> Path | None:
     from launcher.runs import comparing
 
     try:
-        return path if comparing.draw(comparison, path) else None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path if comparing.draw(comparison, files, path.name) else None
     except OSError as error:
         words = f"{error.filename or path}: {error.strerror}"
         raise RunError(f"{words}\n  another place   launch compare RUN RUN -o FILE.png") from error

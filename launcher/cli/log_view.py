@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from launcher.cli.log_records import log_records
 from launcher.cli.log_text import readable
@@ -26,7 +25,7 @@ class LogView(PlainView):
     Where the metrics are reported and not printed, a note on standard error says once where they are.
     """
 
-    def __init__(self, mirror: Mirror, starts: Mapping[Path, int] | None = None) -> None:
+    def __init__(self, mirror: Mirror, starts: Mapping[str, int] | None = None) -> None:
         """Begin each log where `starts` says, in bytes; by default at its beginning."""
         super().__init__()
         self._mirror = mirror
@@ -65,12 +64,13 @@ class LogView(PlainView):
         """Show what is new in all attempts; an incomplete character is held back until its rest arrives."""
         for path in self._mirror.logs():
             shown = self._shown.get(path, 0)
-            with path.open("rb") as file:
+            with self._mirror.opened(path) as file:
                 file.seek(shown)
-                self._shown[path] = shown + self._put(path, file.read())
+                data = file.read()
+            self._shown[path] = shown + self._put(path, data)
         sys.stdout.flush()
 
-    def _put(self, path: Path, data: bytes) -> int:
+    def _put(self, path: str, data: bytes) -> int:
         """Show the next bytes of a log; return how many of them were shown."""
         del path
         text, size = codecs.utf_8_decode(data, "replace")
@@ -81,10 +81,10 @@ class LogView(PlainView):
 class JsonLogView(LogView):
     """The same log as JSON, a record for each line."""
 
-    def __init__(self, mirror: Mirror, starts: Mapping[Path, int] | None = None) -> None:
+    def __init__(self, mirror: Mirror, starts: Mapping[str, int] | None = None) -> None:
         """Begin each log where `starts` says, in bytes; by default at its beginning."""
         super().__init__(mirror, starts)
-        self._lines = PrintedLines(mirror.folder)
+        self._lines = PrintedLines(mirror.files)
         self._is_rehearsed = mirror.plan().rehearsed
 
     def close(self) -> None:
@@ -95,9 +95,9 @@ class JsonLogView(LogView):
     def say_where_metrics_are(self) -> None:
         """Do nothing: who reads records does not wait at a terminal."""
 
-    def _put(self, path: Path, data: bytes) -> int:
+    def _put(self, path: str, data: bytes) -> int:
         """Show the lines that the next bytes complete; the rest of them is kept."""
-        self._print(self._lines.take(path.relative_to(self._mirror.folder).as_posix(), data))
+        self._print(self._lines.take(path, data))
         return len(data)
 
     def _print(self, lines: list[Printed]) -> None:

@@ -48,7 +48,7 @@ def logs(
         raise UsageError("-n and --since are two parts of a log: give one of them")
     since_s = seconds(since, "--since")
     mirror = fetch(run, host)
-    starts = {} if lines is None else last_lines(mirror.logs(), lines)
+    starts = {} if lines is None else last_lines(mirror, lines)
     kind = JsonLogView if as_json else LogView
     try:
         with contextlib.closing(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 from launcher.cli.say import say
-from launcher.errors import RunError
 
 if TYPE_CHECKING:
     from launcher.runs.curves import Point
@@ -38,11 +37,9 @@ def plot(
 
     mirror = fetch(run, host)
     measured, title = [point for _, point in joined(mirror)], title_of(mirror, known_precision(mirror))
-    try:
-        draw(mirror.run, measured, host_figures(mirror), mirror.picture, title)
-    except OSError as error:
-        path = error.filename or mirror.picture
-        raise RunError(f"{path}: {error.strerror}\n  once fixed   launch plot {mirror.short}") from error
+    png = draw(mirror.run, measured, host_figures(mirror), title)
+    with mirror.disk_errors(mirror.picture):
+        mirror.files.write(mirror.picture, png)
     if as_json:
         from launcher.cli import json_shapes
         from launcher.cli.answer import answer

@@ -307,7 +307,8 @@ def send_checkpoint(new: Desk, mirror: Mirror, home: HomeCheckpoint, child: Mirr
     missing = new.preparation.offer_checkpoint(child.run, mirror.run, home.checkpoint)
     check_offered(new, missing, places)
     files = [
-        SizedFile(places[sha256][1].name, str(places[sha256][1]), places[sha256][0]) for sha256 in missing
+        SizedFile(places[sha256][1].name, mirror.files.at(places[sha256][1]), places[sha256][0])
+        for sha256 in missing
     ]
     new.preparation.ship_checkpoint(child.run, missing, _writer(files, stage))
     return sum(file.size for file in files)

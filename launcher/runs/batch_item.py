@@ -6,7 +6,6 @@ Each function runs in a thread of its own, and writes what it is about to do int
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -162,8 +161,9 @@ def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
         if item.state == ItemState.RESERVED:
             item = lane.queue.step(item, ItemState.SUBMITTED)
         return Attempt(lane.queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN)
-    if mirror.folder.is_dir() and not [*mirror.folder.glob("[0-9]*")]:
-        shutil.rmtree(mirror.folder)  # bound by a launch that never reached the host
+    if mirror.files.is_folder() and not mirror.files.numbered():
+        with mirror.disk_errors(mirror.folder):
+            mirror.files.remove_tree()  # bound by a launch that never reached the host
     return submit(lane, item, view)
 
 

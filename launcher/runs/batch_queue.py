@@ -30,6 +30,7 @@ from launcher.errors import BadFileError, RunError, UnknownNameError, UsageError
 from launcher.remote.record import strict_json
 from launcher.remote.record.rundir import RUN_ID
 from launcher.runs import batch_index
+from launcher.runs.run_files import RunFiles
 from launcher.runs.runs_folder import make_runs_folder, runs_folder
 from launcher.runs.whole_file import sync
 from launcher.values.queued_item import FOLLOWING, NEVER_BEGAN, Item, ItemState
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from launcher.values.batch import Rules
 
 FOLDER = "batches"
-_WHOLE = "[!.]*"
-"""The names of batches: one that begins with a point was not made whole."""
 FILE = "queue.sqlite"
 LOCK = ".worker.lock"
 WORKER = "worker.json"
@@ -119,6 +118,7 @@ class BatchQueue:
     def __init__(self, name: str, folder: Path, *, only_looks: bool = False) -> None:
         """Open the queue of the batch in a folder; it must be there. Who `only_looks` can do so where nothing may be written."""
         self.name, self.folder = name, folder
+        self.files = _files(folder)
         self._lock = threading.RLock()
         self.refusals: defaultdict[int, dict[str, str]] = defaultdict(dict)
         """What each host has said to refuse an item, by the item's number, as far as this process has heard it."""
@@ -206,9 +206,10 @@ class BatchQueue:
         """Copy the file, and what SQLite has not yet put into it, to a folder that is removed at the end. Raises RunError."""
         self._copy = TemporaryDirectory(prefix="launch-")
         try:
-            for path in self.folder.glob(f"{FILE}*"):
-                if not path.name.endswith("-shm"):
-                    shutil.copy(path, self._copy.name)
+            for name in (FILE, f"{FILE}-journal", f"{FILE}-wal"):
+                if self.files.exists(name):
+                    with self.files.open(name) as file, Path(self._copy.name, name).open("wb") as copy:
+                        shutil.copyfileobj(file, copy)
         except OSError as error:
             raise RunError(f"{error.filename}: {error.strerror}\n  it cannot be read") from error
         return Path(self._copy.name) / FILE
@@ -391,7 +392,7 @@ class BatchQueue:
         """Put on the disk what is about to be launched, beside the queue."""
         path = self.folder / SENT
         try:
-            with self._lock, path.open("ab") as file:
+            with self._lock, self.files.open(SENT, "ab") as file:
                 file.write(f"\n{json.dumps(sent._asdict())}".encode())  # what was cut off before ends there
                 file.flush()
                 os.fsync(file.fileno())
@@ -403,7 +404,7 @@ class BatchQueue:
     def _sent(self) -> Iterator[_Sent]:
         """Yield what was about to be launched. A line that is not whole was never acted on."""
         try:
-            lines = (self.folder / SENT).read_bytes().splitlines()
+            lines = self.files.read(SENT).splitlines()
         except FileNotFoundError:
             return
         except OSError as error:
@@ -418,9 +419,9 @@ class BatchQueue:
         has_ended = not any(count for (state, _), count in self.counts().items() if state != ItemState.ENDED)
         with contextlib.suppress(OSError):
             if has_ended:
-                (self.folder / OPEN).unlink(missing_ok=True)
+                self.files.remove(OPEN)
             else:
-                (self.folder / OPEN).touch()
+                self.files.open(OPEN, "ab").close()
         return has_ended
 
     def note(self, reasons: Mapping[int, str | None]) -> None:
@@ -542,17 +543,20 @@ def batches_folder() -> Path:
 
 def names() -> list[str]:
     """Return the names of this client's batches, the latest last."""
-    folder = batches_folder()
-    found = [path.parent for path in folder.glob(f"{_WHOLE}/{FILE}")] if folder.is_dir() else []
-    return [path.name for path in sorted(found, key=lambda path: (_made(path), path.name))]
+    made = {name: _files(batches_folder() / name).status(MADE) for name in _with(FILE)}
+    # A queue itself changes whenever somebody looks at it.
+    return sorted(made, key=lambda name: (0.0 if (status := made[name]) is None else status.st_mtime, name))
 
 
-def _made(folder: Path) -> float:
-    """Return when a batch was made: its queue changes whenever somebody looks at it."""
-    try:
-        return (folder / MADE).stat().st_mtime
-    except OSError:
-        return 0.0
+def _with(file: str) -> list[str]:
+    """Return the names of the batches that have a file of this name. One that begins with a point was not made whole."""
+    files = RunFiles(batches_folder())
+    return [name for name in files.folders() if name[0] != "." and files.is_file(f"{name}/{file}")]
+
+
+def _files(folder: Path) -> RunFiles:
+    """Return the files of a batch, whose folder lies two below the one that the user has named."""
+    return RunFiles(folder, folder.parent.parent)
 
 
 def batches_of_runs() -> dict[str, str]:
@@ -572,11 +576,10 @@ def left_alone(tell: Callable[[str], None]) -> dict[str, int]:
 
     `tell` hears in one line why a batch cannot be looked at.
     """
-    folder = batches_folder()
     found: dict[str, int] = {}
-    for path in sorted(folder.glob(f"{_WHOLE}/{OPEN}")) if folder.is_dir() else ():
+    for name in _with(OPEN):
         try:
-            with BatchQueue(path.parent.name, path.parent, only_looks=True) as queue:
+            with BatchQueue(name, batches_folder() / name, only_looks=True) as queue:
                 if batch_index.has(queue) and worker_of(queue) is None and not queue.mark():
                     found[queue.name] = sum(
                         count for (state, _), count in queue.counts().items() if state == ItemState.QUEUED
@@ -591,8 +594,9 @@ def make_queue(name: str, rules: Rules, entries: Iterable[Entry]) -> BatchQueue:
 
     Raises UsageError for a name that is taken, RunError where the disk or its locks refuse.
     """
-    folder = batches_folder() / name
-    if folder.exists():
+    batches = RunFiles(batches_folder())
+    folder = batches.folder / name
+    if batches.exists(name):
         raise UsageError(
             f"a batch '{name}' is here already; it has its file as that was then\n"
             f"  how far it is      launch batch status {name}\n"
@@ -600,22 +604,24 @@ def make_queue(name: str, rules: Rules, entries: Iterable[Entry]) -> BatchQueue:
             f"  beside it          the same command with   --name NAME\n"
             f"  in its place       launch batch rm {name}   then the same command; its runs stay"
         )
-    part = folder.with_name(f".{name}.{os.getpid()}.part")
+    part = f".{name}.{os.getpid()}.part"
     try:
         make_runs_folder(runs_folder())
-        part.mkdir(parents=True)
-        check_locks(part)
-        _write(part / FILE, name, rules, entries)
+        batches.make_folder(part)
+        check_locks(batches.folder / part)
+        _write(batches.folder / part / FILE, name, rules, entries)
         for one in (OPEN, MADE, SENT):
-            (part / one).touch()
-        sync(part)
-        part.rename(folder)
-        sync(folder.parent, folder.parent.parent)
+            batches.open(f"{part}/{one}", "ab").close()
+        batches.sync(part)
+        batches.rename(part, name)
+        batches.sync("")
+        sync(batches.folder.parent)
     except (OSError, sqlite3.Error) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise RunError(f"{folder}: cannot be made: {why}\n  nothing was begun") from error
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            batches.remove_tree(part)
     queue = BatchQueue(name, folder)
     try:
         batch_index.enter(queue)
@@ -728,14 +734,14 @@ class Work:
     `mended` are the items whose launches the queue had lost.
     """
 
-    def __init__(self, lock: Lock, folder: Path, mended: Sequence[str] = ()) -> None:
+    def __init__(self, lock: Lock, files: RunFiles, mended: Sequence[str] = ()) -> None:
         """Take over a held lock."""
-        self._lock, self._folder, self.mended = lock, folder, mended
+        self._lock, self._files, self.mended = lock, files, mended
 
     def release(self) -> None:
         """Let another process work the batch."""
         with contextlib.suppress(OSError):
-            (self._folder / WORKER).unlink(missing_ok=True)
+            self._files.remove(WORKER)
         self._lock.release()
 
 
@@ -748,12 +754,12 @@ def take_work(queue: BatchQueue) -> Work | None:
 
     lock: Lock | None = None
     try:
-        lock = Lock.take(str(queue.folder / LOCK), 0.2)
+        lock = Lock.take(queue.files.at(LOCK), 0.2)
         if lock is None:
             return None
         record = {"pid": os.getpid(), "machine": platform.node()}
-        (queue.folder / WORKER).write_text(json.dumps(record))
-        return Work(lock, queue.folder, queue.mend())
+        queue.files.write(WORKER, json.dumps(record).encode())
+        return Work(lock, queue.files, queue.mend())
     except BaseException as error:
         if lock is not None:
             lock.release()
@@ -765,9 +771,9 @@ def take_work(queue: BatchQueue) -> Work | None:
 def worker_of(queue: BatchQueue) -> Worker | None:
     """Return who works a batch; None if nobody does."""
     try:
-        if not is_locked(str(queue.folder / LOCK)):
+        if not is_locked(queue.files.at(LOCK)):
             return None
-        record = strict_json.decode((queue.folder / WORKER).read_bytes())
+        record = queue.files.read_json(WORKER)
         return Worker(int(record["pid"]), str(record["machine"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None

@@ -24,7 +24,6 @@ from launcher.runs.pulling import Choice, pull
 from launcher.runs.run_desk import open_desk
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.view import SilentStage
-from launcher.runs.whole_file import write_whole
 from launcher.values.batch import Rules
 from launcher.values.parsing import nearest
 from launcher.values.queued_item import Item
@@ -82,21 +81,21 @@ def write_results(queue: BatchQueue) -> Results:
     compared = _by_run(comparison)
     problems: list[str] = []
     table: Path | None = queue.folder / RESULTS
-    removed = [item for item in with_runs if not (runs_folder() / run_of(item)).is_dir()]
-    earlier = _earlier(queue.folder / RESULTS, {run_of(item) for item in removed})
+    removed = [item for item in with_runs if not Mirror(run_of(item), runs_folder()).files.is_folder()]
+    earlier = _earlier(queue, {run_of(item) for item in removed})
     if removed:
         problems.append(
             f"the record of {_names(removed)} is not here: not compared; the table keeps what it had"
         )
     try:
-        write_whole(queue.folder / RESULTS, _csv(items, compared, Usage(queue).now(), earlier).encode())
+        queue.files.write(RESULTS, _csv(items, compared, Usage(queue).now(), earlier).encode())
     except OSError as error:
         problems.append(f"{table}: {error.strerror}")
         table = None
     picture = None
     try:
         labels = {item.run: values_text(item.values) for item in with_runs if item.run and item.values}
-        if comparison is not None and draw(comparison, queue.folder / PICTURE, labels):
+        if comparison is not None and draw(comparison, queue.files, PICTURE, labels):
             picture = queue.folder / PICTURE
     except (OSError, RunError) as error:
         problems.append(f"{queue.folder / PICTURE}: {error}")
@@ -112,7 +111,7 @@ def written_results(queue: BatchQueue) -> Results:
     """Return what another process has written, and the best run, without a pull."""
     rules = queue.rules
     table, picture = (
-        path if path.is_file() else None for path in (queue.folder / RESULTS, queue.folder / PICTURE)
+        queue.folder / name if queue.files.is_file(name) else None for name in (RESULTS, PICTURE)
     )
     with_runs = [item for item in queue.items() if item.run is not None]
     best = (
@@ -144,11 +143,11 @@ def _names(items: Sequence[Item]) -> str:
     return f"{', '.join(item.name for item in items[:MOST_NAMED])}{more}"
 
 
-def _earlier(path: Path, runs: Collection[str]) -> dict[str, dict[str, str]]:
+def _earlier(queue: BatchQueue, runs: Collection[str]) -> dict[str, dict[str, str]]:
     """Return the rows that some runs have in a table that was written before. What cannot be read says nothing."""
     try:
-        with path.open(newline="") as file:
-            return {row["run"]: row for row in csv.DictReader(file) if row.get("run") in runs}
+        text = io.StringIO(queue.files.read(RESULTS).decode(), newline="")
+        return {row["run"]: row for row in csv.DictReader(text) if row.get("run") in runs}
     except (OSError, ValueError, csv.Error):
         return {}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import platform
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from launcher.runs.control import stop as stop_run
 from launcher.runs.frozen_code import FOLDER as CODE
 from launcher.runs.mirror import Mirror, mirrors
 from launcher.runs.run_desk import connect, open_desk
+from launcher.runs.run_files import RunFiles
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.silent_view import SilentView
 from launcher.values.queued_item import DROPPED, REFUSED, Item, ItemState
@@ -243,7 +243,7 @@ def remove_batch(queue: BatchQueue) -> Removed:
         queue.close()
         with_code = _keep_code(queue.folder)
         kept = _keep(queue.folder)
-        shutil.rmtree(queue.folder)
+        queue.files.remove_tree()
         batch_index.forget(identity)
     except OSError as error:
         raise RunError(f"{error.filename or queue.folder}: {error.strerror}") from error
@@ -267,5 +267,9 @@ def _keep_code(folder: Path) -> int:
 def _keep(folder: Path) -> list[Path]:
     """Move the table and the picture of a batch out of its folder; return where they are. Raises OSError."""
     when = time.strftime("%y%m%d-%H%M%S")
-    files = [folder / name for name in KEPT if (folder / name).is_file()]
-    return [file.replace(folder.with_name(f"{folder.name}-{when}-{file.name}")) for file in files]
+    batches, kept = RunFiles(folder.parent), []
+    for name in KEPT:
+        if batches.is_file(f"{folder.name}/{name}"):
+            kept.append(folder.with_name(f"{folder.name}-{when}-{name}"))
+            batches.rename(f"{folder.name}/{name}", kept[-1])
+    return kept

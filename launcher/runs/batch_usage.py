@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.runs.batch_queue import BatchQueue
-from launcher.runs.json_file import read_json
 from launcher.runs.runs_folder import runs_folder
 
 if TYPE_CHECKING:
@@ -99,6 +98,6 @@ class Usage:
 
 def _cards(mirror: Mirror) -> int:
     """Return how many GPUs the plan of a run gives it."""
-    allocation = read_json(mirror.folder / "plan.json").get("allocation")
+    allocation = mirror.files.read_json("plan.json").get("allocation")
     cards = allocation.get("cards") if isinstance(allocation, dict) else None
     return cards if isinstance(cards, int) else 0

@@ -158,7 +158,6 @@ class Batching:
         self._beginning: dict[int, str] = {}
         self._news: threads.Queue[Callable[[], None]] = threads.Queue()
         self._leaves = threading.Event()
-        self._log = queue.folder / LOG
         self._log_lock = threading.Lock()
         self._budget = Budget(queue)
         self._code = FrozenCode(queue.folder, self._say_in_view)
@@ -449,8 +448,8 @@ class Batching:
     def _say(self, item: Item, text: str) -> None:
         """Put a line about an item into the batch's log. What the disk refuses is only not known later."""
         when = time.strftime("%Y-%m-%d %H:%M:%S")
-        with self._log_lock, contextlib.suppress(OSError), self._log.open("a") as file:
-            file.writelines(f"{when}  {item.name}  {line}\n" for line in text.splitlines())
+        with self._log_lock, contextlib.suppress(OSError), self._queue.files.open(LOG, "ab") as file:
+            file.writelines(f"{when}  {item.name}  {line}\n".encode() for line in text.splitlines())
 
     # what the threads have said, in the main thread
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
-import shutil
 import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,12 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.filesize import decimal
 
 from launcher.errors import AgentError, LaunchError
-from launcher.runs.json_file import read_json
-from launcher.runs.local_copies import LocalCopies, sync_folders
+from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
 from launcher.runs.run_desk import open_desk
 from launcher.runs.transfer import ChangedError, Transfer, until_stable
-from launcher.runs.whole_file import write_whole
 from launcher.values.checkpoint import MANIFEST, SealedCheckpoint
 from launcher.values.text import files_text
 
@@ -90,7 +87,7 @@ def pull_checkpoint(desk: Desk, mirror: Mirror, which: str, stage: Stage) -> Hom
         try:
             sealed = until_stable(fetch, f"launch pull {mirror.short} --checkpoint {which}")
         finally:
-            sync_folders((mirror.place(content.path) for content in fetched), mirror.folder)
+            mirror.files.sync_names(mirror.place(content.path) for content in fetched)
         copies.save_digests()
         came = {content.path for content in fetched}
         present = sum(content.path not in came for content in sealed.contents)
@@ -100,14 +97,14 @@ def pull_checkpoint(desk: Desk, mirror: Mirror, which: str, stage: Stage) -> Hom
 def _drop(mirror: Mirror, copies: LocalCopies, sealed: SealedCheckpoint, fetched: Sequence[Content]) -> None:
     """Remove what came of a checkpoint that is gone from the host, as rotation removes it: the rest will never come."""
     for content in sealed.contents:
-        copies.part_of(content).unlink(missing_ok=True)
+        mirror.files.remove(copies.part_of(content))
     top = mirror.checkpoints / sealed.name
     for content in fetched:
         place = mirror.place(content.path)
-        place.unlink(missing_ok=True)
+        mirror.files.remove(place)
         for folder in (one for one in place.parents if one.is_relative_to(top)):
             with contextlib.suppress(OSError):  # what else lies there stays
-                folder.rmdir()
+                mirror.files.remove_empty(folder)
 
 
 class KeptCheckpoint(NamedTuple):
@@ -124,11 +121,11 @@ class KeptCheckpoint(NamedTuple):
 
 def kept_checkpoint(mirror: Mirror) -> KeptCheckpoint | None:
     """Return the checkpoint that a follower keeps in a mirror; None if it keeps none, or the user has removed it."""
-    record = read_json(mirror.folder / KEPT)
+    record = mirror.files.read_json(KEPT)
     name, step, came = record.get("name"), record.get("step"), record.get("time")
     if not isinstance(name, str) or not isinstance(step, int) or not isinstance(came, int | float):
         return None
-    is_here = (mirror.checkpoints / name / MANIFEST).is_file()
+    is_here = mirror.files.is_file(f"checkpoints/{name}/{MANIFEST}")
     return KeptCheckpoint(name, step, float(came), record.get("is_asked") is True) if is_here else None
 
 
@@ -141,7 +138,7 @@ def note_asked(mirror: Mirror, name: str) -> None:
 
 def _write_kept(mirror: Mirror, kept: KeptCheckpoint) -> None:
     with mirror.disk_errors(mirror.folder):
-        write_whole(mirror.folder / KEPT, (json.dumps(kept._asdict()) + "\n").encode())
+        mirror.files.write(KEPT, (json.dumps(kept._asdict()) + "\n").encode())
 
 
 class CheckpointKeeper:
@@ -210,17 +207,18 @@ def keep_newest(desk: Desk, mirror: Mirror) -> KeptCheckpoint:
         return before
     _write_kept(mirror, kept)
     if before is not None and not before.is_asked and _is_as_it_came(mirror, before.name):
-        shutil.rmtree(mirror.checkpoints / before.name, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            mirror.files.remove_tree(f"checkpoints/{before.name}")
     return kept
 
 
 def _is_as_it_came(mirror: Mirror, name: str) -> bool:
     """Whether a checkpoint here holds what its manifest says and nothing else: what a user added or changed stays."""
-    folder = mirror.checkpoints / name
-    listed = read_json(folder / MANIFEST).get("files")
+    folder = f"checkpoints/{name}"
+    listed = mirror.files.read_json(f"{folder}/{MANIFEST}").get("files")
     if not isinstance(listed, dict):
         return False
-    here = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    here = {path.removeprefix(f"{folder}/") for path, _ in mirror.files.walk(folder)}
     here.discard(MANIFEST)
     if here != listed.keys():
         return False

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from launcher.remote.record.safe_open import UnreadableError
 from launcher.runs.checkpoint_pulling import HomeCheckpoint
-from launcher.runs.json_file import read_json
 from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
+from launcher.runs.run_files import MOST_JSON
 from launcher.values.answers import PassedOver
 from launcher.values.checkpoint import MANIFEST, SealedCheckpoint, sealed_checkpoint
 
@@ -30,17 +31,18 @@ def newest_whole(mirror: Mirror) -> Here:
     """
     copies, bad_steps = LocalCopies(mirror), _bad_steps(mirror)
     passed_over = []
-    for path in sorted(mirror.checkpoints.glob(f"[!.]*/{MANIFEST}"), key=_step, reverse=True):
-        name = path.parent.name
+    records = {name: mirror.files.read_json(f"checkpoints/{name}/{MANIFEST}") for name in _named(mirror)}
+    for name in sorted(records, key=lambda name: _step(records[name]), reverse=True):
         try:
-            sealed = _read(path)
-            wrong = _what_is_wrong(sealed, copies) or _spoilt(path, sealed.step, bad_steps)
+            sealed = _read(mirror, name)
+            wrong = _what_is_wrong(sealed, copies) or _spoilt(records[name], sealed.step, bad_steps)
         except (OSError, ValueError) as error:
-            passed_over.append(PassedOver(checkpoint=name, wrong=str(error).splitlines()[0]))
+            wrong = error.words if isinstance(error, UnreadableError) else str(error).splitlines()[0]
+            passed_over.append(PassedOver(checkpoint=name, wrong=wrong))
             continue
         if wrong is None:
             present = len(sealed.contents)
-            return Here(HomeCheckpoint(sealed, path.parent, [], present, []), passed_over)
+            return Here(HomeCheckpoint(sealed, mirror.checkpoints / name, [], present, []), passed_over)
         passed_over.append(PassedOver(checkpoint=name, wrong=wrong))
     return Here(None, passed_over)
 
@@ -48,8 +50,8 @@ def newest_whole(mirror: Mirror) -> Here:
 def resumes(mirror: Mirror) -> bool:
     """Whether the script has taken its checkpoint from the worker, by what has been fetched of the run."""
     consumed: set[Any] = set()
-    for path in mirror.folder.glob("[0-9]*/state.json"):
-        consumed.update(_list(read_json(path).get("consumed")))
+    for number in mirror.files.numbered():
+        consumed.update(_list(mirror.files.read_json(f"{number}/state.json").get("consumed")))
     return "resume" in consumed and "held resume" not in consumed
 
 
@@ -57,14 +59,20 @@ def _list(value: object) -> list[Any]:
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
-def _step(manifest: Path) -> float:
-    step = read_json(manifest).get("step")
+def _named(mirror: Mirror) -> list[str]:
+    """Return the names of the folders of checkpoints that have a manifest."""
+    names = mirror.files.names("checkpoints")
+    return [one for one in names if one[0] != "." and mirror.files.exists(f"checkpoints/{one}/{MANIFEST}")]
+
+
+def _step(manifest: Mapping[str, Any]) -> float:
+    step = manifest.get("step")
     return step if isinstance(step, int) else -math.inf
 
 
-def _read(path: Path) -> SealedCheckpoint:
-    manifest = path.read_bytes()
-    return sealed_checkpoint(path.parent.name, manifest, hashlib.sha256(manifest).hexdigest(), {})
+def _read(mirror: Mirror, name: str) -> SealedCheckpoint:
+    manifest = mirror.files.read(f"checkpoints/{name}/{MANIFEST}", MOST_JSON)
+    return sealed_checkpoint(name, manifest, hashlib.sha256(manifest).hexdigest(), {})
 
 
 def _what_is_wrong(sealed: SealedCheckpoint, copies: LocalCopies) -> str | None:
@@ -80,17 +88,17 @@ def _what_is_wrong(sealed: SealedCheckpoint, copies: LocalCopies) -> str | None:
 def _bad_steps(mirror: Mirror) -> list[tuple[int, int]]:
     """Return (number of the folder, first bad step) of each failure that spoilt checkpoints."""
     found = []
-    for path in mirror.folder.glob("[0-9]*/state.json"):
-        failure = read_json(path).get("failure")
+    for number in mirror.files.numbered():
+        failure = mirror.files.read_json(f"{number}/state.json").get("failure")
         since = failure.get("since") if isinstance(failure, dict) else None
         if isinstance(since, int):
-            found.append((int(path.parent.name), since))
+            found.append((int(number), since))
     return found
 
 
-def _spoilt(manifest: Path, step: int, bad_steps: list[tuple[int, int]]) -> str | None:
+def _spoilt(manifest: Mapping[str, Any], step: int, bad_steps: list[tuple[int, int]]) -> str | None:
     """Say from which step on a failure has spoilt the run, if that was before a checkpoint that it then had."""
-    sealer = read_json(manifest).get("folder")
+    sealer = manifest.get("folder")
     for number, since in bad_steps:
         if step >= since and not (isinstance(sealer, int) and sealer > number):
             return f"attempt folder {number:04d} failed with bad steps from {since} on"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
-import shutil
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
@@ -17,7 +15,7 @@ from rich.filesize import decimal
 from launcher.errors import AgentError, EngineError, HostError, LastCopyError, MalformedAnswerError, RunError
 from launcher.hosts import Desk
 from launcher.runs.control import summary_of
-from launcher.runs.local_copies import LocalCopies, sync_folders
+from launcher.runs.local_copies import LocalCopies
 from launcher.runs.meter import Meter
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import NO_JOB, probe
@@ -104,14 +102,14 @@ def _remove(desk: Desk, mirror: Mirror, lose: Loss, stage: Stage) -> int:
     if lose != "all":
         copies = LocalCopies(mirror)
         listed = desk.runs.outputs(mirror.run, lambda _count: None, every_file=True).files
-        here = [file for file in listed if os.path.lexists(mirror.place(file.path))]
+        here = [file for file in listed if mirror.files.exists(mirror.place(file.path))]
         meter = Meter(sum(file.size for file in here), stage.moved, "reading")
         with mirror.disk_errors(mirror.folder):
             for file in here:
                 advance = functools.partial(meter.advance, name=shown_path(file.path))
                 if digest := copies.read(file.path, advance):
                     held[file.path] = digest
-            sync_folders((mirror.place(path) for path in held), mirror.folder)
+            mirror.files.sync_names(mirror.place(path) for path in held)
     return desk.runs.remove(
         mirror.run, held, lose, lambda count: stage.progress(f"{decimal(count)} compared")
     ).bytes
@@ -150,7 +148,7 @@ def check_here(mirror: Mirror, *, force: bool) -> None:
     """Raise LastCopyError if the copies of a run's files here would be the last, unless `force`."""
     files = LocalCopies(mirror).files()
     if files and not force:
-        short, size = mirror.short, decimal(sum(path.lstat().st_size for path in files))
+        short, size = mirror.short, decimal(sum(status.st_size for status in files.values()))
         keep = (
             "" if mirror.is_freed or gone(mirror) is not None else f"to keep them   launch rm {short}     or "
         )
@@ -168,7 +166,7 @@ def remove_here(mirror: Mirror, *, force: bool) -> None:
     """
     with mirror.alone("pull"), mirror.disk_errors(mirror.folder):
         check_here(mirror, force=force)
-        shutil.rmtree(mirror.folder)
+        mirror.files.remove_tree()
 
 
 class Collected(NamedTuple):

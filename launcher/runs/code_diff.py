@@ -11,12 +11,12 @@ import difflib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter
 
 from launcher.errors import AgentError, LaunchError, RunError
+from launcher.remote.record.safe_open import read_regular
 from launcher.runs import sent_record
 from launcher.runs.code_differences import FileDifference, file_differences
 from launcher.runs.mirror import Mirror
@@ -150,8 +150,7 @@ class _Side:
         """Read the contents that lie here, where the files of a run were when they were sent."""
         for sha256 in wanted & sources.keys():
             with contextlib.suppress(OSError):
-                path = Path(sources[sha256])
-                data = path.read_bytes() if path.stat().st_size <= MOST_BYTES else b""
+                data = read_regular(sources[sha256], MOST_BYTES)
                 if hashlib.sha256(data).hexdigest() == sha256:
                     self._contents[sha256] = data
 

@@ -6,14 +6,13 @@ import io
 import math
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.errors import RunError
 from launcher.runs.curves import Point
 from launcher.runs.metric_results import goal_of
 from launcher.runs.panels import HELD_OUT, Axis, Panel, axis_of, panel_of, panels_of
-from launcher.runs.whole_file import write_whole
+from launcher.runs.run_files import RunFiles
 from launcher.values.text import printable
 
 if TYPE_CHECKING:
@@ -88,25 +87,22 @@ def _thinned(panel: Panel) -> Panel:
     return panel._replace(xs=[panel.xs[n] for n in numbers], ys=[panel.ys[n] for n in numbers])
 
 
-def draw_curves(lines: Sequence[Line], title: str, path: Path) -> None:
-    """Write a PNG of the curves of runs that have some. Those with steps and those without must not be mixed.
-
-    Raises RunError if a file is there that was not drawn here, and OSError if it cannot be written.
-    """
-    check_free(path)
+def draw_curves(lines: Sequence[Line], title: str) -> bytes:
+    """Return a PNG of the curves of runs that have some. Those with steps and those without must not be mixed."""
     png = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of letters that the font does not have
         figure_of(lines, title).savefig(
             png, format="png", metadata={"Software": MADE_BY}, bbox_inches="tight"
         )
-    write_whole(path, png.getvalue())
+    return png.getvalue()
 
 
-def check_free(path: Path) -> None:
-    """Raise RunError if a file is there that was not drawn here."""
+def check_free(files: RunFiles, name: str) -> None:
+    """Raise RunError if a file of a folder was not drawn here, or cannot be read."""
+    path = files.folder / name
     try:
-        with path.open("rb") as file:
+        with files.open(name) as file:
             head = file.read(_HEAD_BYTES)
     except FileNotFoundError:
         return

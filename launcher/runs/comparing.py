@@ -19,13 +19,13 @@ from launcher.runs.code_differences import (
     tree_differences,
     tree_digests,
 )
-from launcher.runs.compared_curves import Curves, Line, curves_of, draw_curves
-from launcher.runs.json_file import read_json
+from launcher.runs.compared_curves import Curves, Line, check_free, curves_of, draw_curves
 from launcher.runs.lineage import joined
 from launcher.runs.metric_results import NO_GOALS, Goal, MetricResult, results
 from launcher.runs.mirror import PLAN, Mirror
 from launcher.runs.plan_differences import Difference, plan_differences
 from launcher.runs.precision_report import known_precision
+from launcher.runs.run_files import RunFiles
 from launcher.values.record import RunState, is_terminal
 from launcher.values.text import printable
 
@@ -94,7 +94,7 @@ def compare(mirrors: Sequence[Mirror], goals: Mapping[str, Goal] = NO_GOALS) -> 
 
 def _plan(mirror: Mirror) -> Mapping[str, Any] | None:
     """Return a run's plan with the defaults of this version, or as it lies here; None if it does not."""
-    record = read_json(mirror.folder / PLAN)
+    record = mirror.files.read_json(PLAN)
     try:
         return mirror.whole_plan().model_dump(mode="json") if record else None
     except BadFileError:
@@ -153,8 +153,8 @@ def picture_of(mirrors: Sequence[Mirror]) -> Path:
     return mirrors[0].folder.parent / "compared" / f"{'-'.join(names)}.png"
 
 
-def draw(comparison: Comparison, path: Path, labels: Mapping[str, str] = NO_LABELS) -> bool:
-    """Write a picture with the curves of all runs; return False, with nothing written, if none has any.
+def draw(comparison: Comparison, files: RunFiles, name: str, labels: Mapping[str, str] = NO_LABELS) -> bool:
+    """Write a picture with the curves of all runs into a folder; return False, with nothing written, if none has any.
 
     `labels` say in the legend what a run is, by its id, instead of the settings in which it differs.
 
@@ -162,7 +162,8 @@ def draw(comparison: Comparison, path: Path, labels: Mapping[str, str] = NO_LABE
     """
     lines = lines_to_draw(comparison, labels)
     if lines:
-        draw_curves(lines, _title(comparison, len(lines)), path)
+        check_free(files, name)
+        files.write(name, draw_curves(lines, _title(comparison, len(lines))))
     return bool(lines)
 
 

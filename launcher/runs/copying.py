@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from launcher.errors import RunError, UsageError
 from launcher.hosts import Desk
-from launcher.runs.local_copies import LocalCopies, sync_folders
+from launcher.runs.local_copies import PIECE, LocalCopies, sync_folders
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import named_by
 from launcher.runs.transfer import Transfer, until_stable
@@ -62,7 +62,7 @@ def copy_from_here(
     top, places = _free_places(files, mirror, path, destination, may_replace)
     with mirror.disk_errors(top):
         for file in files:
-            _copy_whole(mirror.place(file.path), places[file.path])
+            _copy_whole(mirror, mirror.place(file.path), places[file.path])
         sync_folders(places.values(), top.parent)
     return Copied(len(files), sum(file.size for file in files), top)
 
@@ -102,24 +102,25 @@ def _bring(
         raise RunError(f"{path} cannot be read there: {why}")
     here = [content for content in manifest.files if copies.has(content)]
     for content in here:
-        _copy_whole(mirror.place(content.path), places[content.path])
+        _copy_whole(mirror, mirror.place(content.path), places[content.path])
     others = [content for content in manifest.files if content not in here]
-    transfer.fetch(others, lambda content, part: _put(content, part, places))
+    transfer.fetch(others, lambda content, part: _put(mirror, content, part, places))
 
 
-def _put(content: Content, part: Path, places: dict[str, Path]) -> None:
-    _copy_whole(part, places[content.path])  # it may be on another disk
-    part.unlink()
+def _put(mirror: Mirror, content: Content, part: Path, places: dict[str, Path]) -> None:
+    _copy_whole(mirror, part, places[content.path])  # it may be on another disk
+    mirror.files.remove(part)
 
 
-def _copy_whole(source: Path, place: Path) -> None:
-    """Copy a file so that its place has the old or the new one, whole, at any moment."""
+def _copy_whole(mirror: Mirror, source: Path, place: Path) -> None:
+    """Copy a file of a run so that its place has the old or the new one, whole, at any moment."""
     place.parent.mkdir(parents=True, exist_ok=True)
     hidden = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
-        shutil.copyfile(source, hidden)
-        with hidden.open("rb") as file:
-            os.fsync(file.fileno())
+        with mirror.files.open(source) as file, hidden.open("wb") as copy:
+            shutil.copyfileobj(file, copy, PIECE)
+            copy.flush()
+            os.fsync(copy.fileno())
         hidden.replace(place)
     finally:
         hidden.unlink(missing_ok=True)

@@ -11,13 +11,10 @@ import io
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from launcher.errors import RunError
 from launcher.hosts.log_diagnosis import BY_NAME, Diagnosis, Ended, LogFile, diagnose
 from launcher.runs.evidence import of_service, words
-from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.not_sent import explained
 from launcher.values.record import Reason, RunState, State, in_todays_words
@@ -50,7 +47,7 @@ def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
         and state.state == State.FAILED
         and _dict(state.evidence).get("class")
     ):  # no attempt has failed: it could not go on, or none began
-        return _as_reported(None, _dict(state.evidence), {"reason": state.reason})
+        return _as_reported(mirror, None, _dict(state.evidence), {"reason": state.reason})
     if known is not None:
         return known
     if state is not None and state.state in _STOPPED:
@@ -75,7 +72,7 @@ def _by_slurm(mirror: Mirror, state: RunState) -> Diagnosis | None:
     """Return what Slurm has done to a run that waits for a new job, was cancelled, or never began; None of any other run."""
     said, short = of_service(state.evidence), mirror.short
     if state.state == State.WAITING and state.reason == Reason.CLIENT and said:
-        _, last, _ = next(_ended_attempts(mirror), (mirror.folder, {}, {}))
+        _, last, _ = next(_ended_attempts(mirror), ("", {}, {}))
         is_time_up = _TIMEOUT.search(said) or last.get("reason") == Reason.SESSION_LIMIT
         why = (
             f"{'its limit of time was reached' if is_time_up else 'Slurm has ended its job for good'}: {said}"
@@ -109,12 +106,12 @@ def _begin_again(mirror: Mirror) -> str:
 
 def _of_success(mirror: Mirror) -> Diagnosis | None:
     """Return the doubt that the agent recorded about the last attempt, if that ended well."""
-    folder, state, _ = next(_ended_attempts(mirror), (mirror.folder, {}, {}))
+    folder, state, _ = next(_ended_attempts(mirror), ("", {}, {}))
     evidence = state.get("evidence")
     doubt = evidence.get("doubt") if isinstance(evidence, dict) else None
     if state.get("state") != "succeeded" or not isinstance(doubt, dict) or not doubt.get("class"):
         return None
-    return _as_reported(folder, doubt, state)
+    return _as_reported(mirror, folder, doubt, state)
 
 
 def _last_failure(mirror: Mirror) -> tuple[Diagnosis | None, Diagnosis | None]:
@@ -127,19 +124,19 @@ def _last_failure(mirror: Mirror) -> tuple[Diagnosis | None, Diagnosis | None]:
         is_pause = state.get("state") == "waiting" or state.get("reason") == Reason.SESSION_LIMIT
         if state.get("state") in _NO_FAILURE or (is_pause and not evidence.get("class")):
             continue
-        evidence = explained(mirror.folder, evidence)
-        found = _why(folder, evidence, previous, state)
+        evidence = explained(mirror.files, evidence)
+        found = _why(mirror, folder, evidence, previous, state)
         if evidence.get("class") or state.get("state") == "failed" or found.name in _KNOWN:
             return found, None
         unknown = unknown or found
     return None, unknown
 
 
-def _ended_attempts(mirror: Mirror) -> Iterator[tuple[Path, dict[str, Any], dict[str, Any]]]:
+def _ended_attempts(mirror: Mirror) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Yield each ended attempt's folder and state, and what the next folder records about its end; the last one first."""
     behind: dict[str, Any] | None = None
-    for folder in sorted(mirror.folder.glob("[0-9][0-9][0-9][0-9]*"), reverse=True):
-        record, state = read_json(folder / "attempt.json"), read_json(folder / "state.json")
+    for folder in reversed(mirror.files.numbered()):
+        record, state = (mirror.files.read_json(f"{folder}/{name}.json") for name in ("attempt", "state"))
         state["state"] = in_todays_words(state.get("state"))
         is_ended = behind is not None or state.get("state") in ("failed", "resuming", *_NO_FAILURE)
         if record.get("kind") == "attempt" and is_ended:
@@ -152,22 +149,19 @@ def _dict(value: object) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _log_of(folder: Path) -> Iterator[LogFile]:
+def _log_of(mirror: Mirror, folder: str) -> Iterator[LogFile]:
     """Open an attempt's log; one that is not there is empty. Raises RunError if it cannot be read."""
-    path = folder / "log.txt"
-    try:
-        with path.open("rb") if path.exists() else io.BytesIO() as file:
-            yield LogFile(file)
-    except OSError as error:
-        raise RunError(f"{path}: {error.strerror}\n  read another   launch diagnose FILE") from error
+    path = f"{folder}/log.txt"
+    with mirror.opened(path) if mirror.files.exists(path) else io.BytesIO() as file:
+        yield LogFile(file)
 
 
 def _why(
-    folder: Path, evidence: dict[str, Any], previous: dict[str, Any], state: dict[str, Any]
+    mirror: Mirror, folder: str, evidence: dict[str, Any], previous: dict[str, Any], state: dict[str, Any]
 ) -> Diagnosis:
     if evidence.get("class"):
-        return _as_reported(folder, evidence, state)
-    with _log_of(folder) as log:
+        return _as_reported(mirror, folder, evidence, state)
+    with _log_of(mirror, folder) as log:
         found = diagnose(log, _ended(evidence, previous))
     if found.name == "none":
         unknown = BY_NAME["unknown"]
@@ -176,12 +170,14 @@ def _why(
     return found
 
 
-def _as_reported(folder: Path | None, evidence: dict[str, Any], state: dict[str, Any]) -> Diagnosis:
+def _as_reported(
+    mirror: Mirror, folder: str | None, evidence: dict[str, Any], state: dict[str, Any]
+) -> Diagnosis:
     """Return the agent's diagnosis, with the line's number if the log in a folder has that line."""
     name, line = str(evidence["class"]), str(evidence.get("line") or "") or None
     number = None
     if line is not None and folder is not None:
-        with _log_of(folder) as log:
+        with _log_of(mirror, folder) as log:
             number = log.number_of(line.encode())
     known = BY_NAME.get(name, BY_NAME["unknown"])
     why, mend = (

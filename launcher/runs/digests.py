@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from platformdirs.unix import Unix
 
+from launcher.remote.record.safe_open import open_regular
 from launcher.runs.default_exclusions import MOST_KEY_BYTES, holds_private_key
 from launcher.runs.json_file import read_json
 from launcher.runs.whole_file import write_whole
@@ -78,7 +79,7 @@ class Digests:
     def read(self, path: str, advance: Callable[[int], None]) -> tuple[Known, os.stat_result]:
         """Read a file; return what it holds and its status. `advance` gets the bytes of each piece. Raises OSError."""
         hashing, start = hashlib.sha256(), b""
-        with open(path, "rb", buffering=0) as file:
+        with open(open_regular(path, os.O_RDONLY), "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             while piece := file.read(PIECE):
                 start = start or piece

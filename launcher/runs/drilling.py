@@ -32,7 +32,6 @@ from launcher.runs.control import stop
 from launcher.runs.drill_faults import CLIENT, Place, bring_about
 from launcher.runs.following import follow
 from launcher.runs.held_interrupts import HeldInterrupts
-from launcher.runs.json_file import read_json
 from launcher.runs.launching import Started, launch, understand
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import probe
@@ -352,8 +351,8 @@ done"""
     lines = [line.split(None, 1) for line in host_shell.run(desk, script).splitlines()]
     differing = [] if lines else ["the host's shell finds no file of the record"]
     for digest, path in (line for line in lines if len(line) == 2):
-        here = mirror.folder / path.removeprefix("record/").removeprefix("work/")
-        if not here.is_file() or hashlib.sha256(here.read_bytes()).hexdigest() != digest:
+        here = path.removeprefix("record/").removeprefix("work/")
+        if not mirror.files.is_file(here) or hashlib.sha256(mirror.files.read(here)).hexdigest() != digest:
             differing.append(path)
     return differing
 
@@ -399,8 +398,8 @@ def _left(desk: Desk, place: Place, *, is_removed: bool = False) -> list[str]:
 
 def _on_record(mirror: Mirror) -> tuple[str | None, str | None]:
     """Return the first failure that a run has on record, and what it did about it."""
-    for folder in sorted(mirror.folder.glob("[0-9][0-9][0-9][0-9]*")):
-        state, begun = read_json(folder / "state.json"), read_json(folder / "attempt.json")
+    for folder in mirror.files.numbered():
+        state, begun = (mirror.files.read_json(f"{folder}/{name}.json") for name in ("state", "attempt"))
         for report in (state.get("failure"), begun.get("previous")):
             if not isinstance(report, dict):
                 continue

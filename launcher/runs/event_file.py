@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from launcher.runs.run_files import RunFiles
+
 VERSION = b"brain.Event:2"
 _POLYNOMIAL = 0x82F63B78
 _WORD = 0xFFFFFFFF
@@ -23,14 +25,14 @@ _NOT_IN_A_TAG = re.compile(r"[^-/\w.]")
 
 
 class EventFile:
-    """A new file of curves in a folder, which is made. Raises OSError."""
+    """A new file of curves in a folder of a run, which is made. Raises OSError."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, files: RunFiles, folder: Path) -> None:
         """Begin the file."""
-        folder.mkdir(parents=True, exist_ok=True)
+        files.make_folder(folder)
         now = time.time()
         path = folder / f"events.out.tfevents.{int(now):010}.{platform.node() or 'localhost'}"
-        self._file = path.open("wb", buffering=0)
+        self._file = files.open(path, "wb", buffering=0)
         self._write(_record(_time(now) + _field(3, VERSION)))
 
     def add(self, values: Iterable[tuple[str, int, float, float]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -133,7 +134,7 @@ def _noting_shown(mirror: Mirror) -> Iterator[None]:
 def _board(mirror: Mirror, view: View) -> Iterator[TensorBoard]:
     """Write TensorBoard's files for a while; a failure to write the last of them is reported too."""
     with mirror.disk_errors(mirror.tensorboard):
-        board = TensorBoard(mirror.tensorboard)
+        board = TensorBoard(mirror)
     try:
         yield board
     finally:
@@ -285,11 +286,10 @@ def _is_drawn(mirror: Mirror) -> bool:
     """Whether the picture is newer than all that came of the run. What a run goes on from may have changed meanwhile."""
     if mirror.parent() is not None:
         return False
-    try:
-        drawn = mirror.picture.stat().st_mtime_ns
-        return all((mirror.folder / name).stat().st_mtime_ns < drawn for name in mirror.sizes())
-    except OSError:
-        return False
+    drawn, sources = mirror.files.status(mirror.picture), map(mirror.files.status, mirror.sizes())
+    return drawn is not None and all(
+        one is not None and one.st_mtime_ns < drawn.st_mtime_ns for one in sources
+    )
 
 
 def finish(mirror: Mirror, state: RunState, view: View) -> None:
@@ -307,7 +307,8 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
         if not _is_drawn(mirror):
             with view.stage("curve") as stage:  # to load what draws takes seconds
                 stage.text = None
-                draw(mirror.run, measured, host_figures(mirror), mirror.picture, title_of(mirror, report))
+                png = draw(mirror.run, measured, host_figures(mirror), title_of(mirror, report))
+                mirror.files.write(mirror.picture, png)
     except RunError:
         picture = None  # a run without a loss has no picture, which is not an error here
     except OSError as error:
@@ -316,15 +317,22 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
     losses = [point.value for point in measured if point.name == "loss"]
     metrics = {point.name: point.value for point in measured}
     weights = next(
-        (path for path in (mirror.artifacts / "adapter", mirror.artifacts / "model") if path.is_dir()), None
+        (
+            path
+            for path in (mirror.artifacts / "adapter", mirror.artifacts / "model")
+            if mirror.files.is_folder(path)
+        ),
+        None,
     )
     began, ended, seconds = mirror.began(), state.time, mirror.attempts_s()
     if seconds is None and ended is not None and began is not None:
         seconds = ended - began
     first_loss = losses[0] if losses else None
     if state.evidence is not None:
-        state = state.model_copy(update={"evidence": explained(mirror.folder, state.evidence)})
-    home = {path: path.stat().st_size for path in LocalCopies(mirror).files() if path.is_file()}
+        state = state.model_copy(update={"evidence": explained(mirror.files, state.evidence)})
+    home = {
+        path: one.st_size for path, one in LocalCopies(mirror).files().items() if stat.S_ISREG(one.st_mode)
+    }
     adapted = mending_command(mirror, state)
     is_rehearsed = _is_rehearsed(mirror, state)
     result = Result(

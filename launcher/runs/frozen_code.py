@@ -9,18 +9,18 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import RefusedError, RunError
+from launcher.remote.record.safe_open import read_regular
 from launcher.runs import tree
 from launcher.runs.folder_walk import Entry
-from launcher.runs.json_file import read_json
+from launcher.runs.json_file import MOST_BYTES, parse_object
 from launcher.runs.loading import Load
-from launcher.runs.whole_file import sync, write_whole
+from launcher.runs.run_files import RunFiles
 
 FOLDER = "code"
 INDEX = "index.json"
@@ -43,7 +43,7 @@ class FrozenCode:
 
     def __init__(self, batch: Path, tell: Callable[[str], None]) -> None:
         """Keep the code of the batch in this folder; `tell` hears once which files have changed since."""
-        self._folder, self._batch, self._tell = batch / FOLDER, batch.name, tell
+        self._files, self._batch, self._tell = _files(batch), batch.name, tell
         self._lock = threading.Lock()
         self._told: set[str] = set()
 
@@ -55,19 +55,18 @@ class FrozenCode:
         code = load.cargo.folder
         with self._lock:
             name = hashlib.sha256(os.fsencode(code)).hexdigest()[:16]
-            generation = _generation(self._folder)
-            folder = self._folder / (f"{name}-{generation}" if generation else name)
+            generation = _generation(self._files)
+            folder = f"{name}-{generation}" if generation else name
             try:
-                if not (folder / INDEX).is_file():
-                    _keep(load, folder)
-                kept = [*_read(folder)]
+                if not self._files.is_file(f"{folder}/{INDEX}"):
+                    _keep(load, self._files, folder)
+                return self._with(load, _read(self._files, folder), folder, job_file)
             except OSError as error:
                 raise RunError(
-                    f"{error.filename or folder}: {error.strerror}\n  nothing was begun"
+                    f"{error.filename or self._files.folder}: {error.strerror}\n  nothing was begun"
                 ) from error
-            return self._with(load, kept, folder, job_file)
 
-    def _with(self, load: Load, kept: list[_Kept], folder: Path, job_file: Path | None) -> Load:
+    def _with(self, load: Load, kept: list[_Kept], folder: str, job_file: Path | None) -> Load:
         now = tree.manifest(load.tree, load.digests, lambda _: None)
         entries, changed = [], []
         for entry, sha256 in kept:
@@ -78,7 +77,8 @@ class FrozenCode:
                     raise RefusedError(
                         f"{entry.source} is too large to be kept as it was, and {_changed(self._batch)}"
                     )
-            entries.append(entry._replace(source=str(folder / entry.path)) if is_copied else entry)
+            copy = self._files.at(f"{folder}/{entry.path}")
+            entries.append(entry._replace(source=copy) if is_copied else entry)
         if job_file is not None and any(entry.source == str(job_file.resolve()) for entry in changed):
             raise RefusedError(f"{job_file}: {_changed(self._batch)}")
         self._say({entry.name for entry in changed if not _is_our_output(entry.source)})
@@ -114,18 +114,24 @@ def _changed(batch: str) -> str:
 
 def forget(batch: Path) -> None:
     """Let the next item of a batch decide on its code. Raises OSError."""
-    folder = batch / FOLDER
-    if folder.is_dir():
-        write_whole(folder / GENERATION, json.dumps({"generation": _generation(folder) + 1}).encode())
+    files = _files(batch)
+    if files.is_folder():
+        files.write(GENERATION, json.dumps({"generation": _generation(files) + 1}).encode())
 
 
-def _generation(folder: Path) -> int:
-    return int(read_json(folder / GENERATION).get("generation", 0))
+def _files(batch: Path) -> RunFiles:
+    """Return the files of a batch's code: no folder below that of the runs may be a link."""
+    return RunFiles(batch / FOLDER, batch.parent.parent)
 
 
-def _keep(load: Load, folder: Path) -> None:
+def _generation(files: RunFiles) -> int:
+    found = files.read_json(GENERATION).get("generation")
+    return found if isinstance(found, int) else 0
+
+
+def _keep(load: Load, files: RunFiles, folder: str) -> None:
     """Copy the code, and write down what it is; the index comes last. Raises OSError."""
-    shutil.rmtree(folder, ignore_errors=True)
+    files.remove_tree(folder)
     known = tree.manifest(load.tree, load.digests, lambda _: None)
     found = []
     for entry in load.tree.entries:
@@ -133,18 +139,25 @@ def _keep(load: Load, folder: Path) -> None:
             continue
         sha256, size = known[entry.path].get("sha256"), known[entry.path].get("size", 0)
         if entry.is_file and size <= MOST_COPIED:
-            copy = folder / entry.path
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(entry.source, copy)  # with its mode
-            sha256, size = hashlib.sha256(copy.read_bytes()).hexdigest(), copy.stat().st_size
+            data = read_regular(entry.source, MOST_BYTES)
+            copy = f"{folder}/{entry.path}"
+            files.make_folder(os.path.dirname(copy))
+            with files.open(copy, "x+b") as file:
+                file.write(data)
+                os.fchmod(file.fileno(), os.stat(entry.source).st_mode & 0o777)
+            sha256, size = hashlib.sha256(data).hexdigest(), len(data)
         found.append([*entry._replace(size=size), sha256])
-    write_whole(folder / INDEX, json.dumps({"entries": found}).encode())
-    sync(folder / INDEX, folder)
+    files.write(f"{folder}/{INDEX}", json.dumps({"entries": found}).encode(), durably=True)
 
 
-def _read(folder: Path) -> Iterator[_Kept]:
-    for *values, sha256 in read_json(folder / INDEX)["entries"]:
-        yield _Kept(Entry(*values), sha256)
+def _read(files: RunFiles, folder: str) -> list[_Kept]:
+    index = f"{folder}/{INDEX}"
+    try:
+        return [
+            _Kept(Entry(*values), sha256) for *values, sha256 in parse_object(files.read(index))["entries"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{files.folder / index}: is damaged\n  nothing was begun") from error
 
 
 def _is_same(now: dict[str, object], entry: Entry, sha256: str | None) -> bool:

@@ -25,8 +25,8 @@ class Summary(NamedTuple):
 
 def host_figures(mirror: Mirror) -> Iterator[Point]:
     """Yield the figures of a run in the order of time, without those of the runs that it continues."""
-    for path in sorted(mirror.folder.glob("[0-9]*/events.jsonl")):
-        with path.open("rb") as file:
+    for path in mirror.events_of_leader():
+        with mirror.opened(path) as file:
             for line in file:
                 event = parse_event(line) if _MARK in line else None
                 if event is not None:

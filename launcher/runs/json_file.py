@@ -6,11 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from launcher.remote.record.safe_open import read_regular
+
+MOST_BYTES = 256 << 20
+"""A larger file is no object of ours."""
+
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a file; empty if the file is missing or not an object."""
+    """Return the object in a file; empty if the file is missing, no regular one or not an object."""
     try:
-        return parse_object(path.read_bytes())
+        return parse_object(read_regular(str(path), MOST_BYTES))
     except OSError:
         return {}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from launcher.runs.run_files import MOST_JSON
 from launcher.values.record import Summary, is_terminal
 
 if TYPE_CHECKING:
@@ -18,16 +19,17 @@ LAST_SEEN = ".last-seen.json"
 
 def note(mirror: Mirror, summary: Summary) -> None:
     """Keep what a host has just said of a run. What the disk refuses is only not known later."""
-    path, data = mirror.folder / LAST_SEEN, summary.model_dump_json().encode()
+    data = summary.model_dump_json().encode()
     with contextlib.suppress(OSError):
-        if not path.exists() or path.read_bytes() != data:
-            path.write_bytes(data)  # a torn one counts as none
+        if not mirror.files.exists(LAST_SEEN) or mirror.files.read(LAST_SEEN, MOST_JSON) != data:
+            with mirror.files.open(LAST_SEEN, "wb") as file:
+                file.write(data)  # a torn one counts as none
 
 
 def latest(mirror: Mirror, known: Summary) -> Summary:
     """Return what is known of a run: what its host said last, or `known`, by its records here, if that is further on."""
     try:
-        said = Summary.model_validate_json((mirror.folder / LAST_SEEN).read_bytes())
+        said = Summary.model_validate_json(mirror.files.read(LAST_SEEN, MOST_JSON))
     except (OSError, ValueError):
         return known
     return said if said.run == known.run and _progress(said) > _progress(known) else known

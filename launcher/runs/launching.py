@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -301,7 +300,7 @@ def _launch_on(
             started = begin(contact, runtime, plan, secrets, Filling("ship", fill), run_id, hold)
         # On a full disk here, only an explanation, `rerun` and `recover --abandon` are lost.
         with contextlib.suppress(OSError):
-            not_sent.remember(started.mirror.folder, loaded.cargo)
+            not_sent.remember(started.mirror.files, loaded.cargo)
             remember(started.mirror, request)
             for shipment in shipments:
                 sent_record.write(started.mirror, sent_record.sent(loaded.tree, shipment.manifest))
@@ -470,7 +469,8 @@ def _start(runtime: Runtime, mirror: Mirror) -> str | None:
         with contextlib.suppress(HostError):
             is_taken = runtime.desk.preparation.take_back(mirror.run)
         if is_taken:
-            shutil.rmtree(mirror.folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                mirror.files.remove_tree()
             if isinstance(error, AgentError) and error.code == NOT_SUBMITTED:
                 look = f"what the cluster has   launch probe --host {error.host}"
                 if _OF_OPTION.search(str(error)):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import NamedTuple
 
 from launcher.runs.curves import Measured, in_order, order
 from launcher.runs.metric_points import metric_points
-from launcher.runs.mirror import Mirror, parent_of
+from launcher.runs.mirror import Mirror
 from launcher.runs.run_id import RUN_ID
 
 
@@ -19,18 +18,18 @@ class Ancestor(NamedTuple):
     until: float
 
 
-def ancestors(folder: Path) -> list[Ancestor]:
-    """Return the runs that the run of a mirror's folder continues, the oldest first.
+def ancestors(mirror: Mirror) -> list[Ancestor]:
+    """Return the runs that a run continues, the oldest first.
 
     The list ends at a run that is not mirrored here.
     """
     found: list[Ancestor] = []
-    seen = {folder.name}
-    until, parent = math.inf, parent_of(folder)
+    seen = {mirror.run}
+    until, parent = math.inf, mirror.parent()
     while parent is not None and RUN_ID.fullmatch(parent.run) and parent.run not in seen:
         seen.add(parent.run)
         until = min(until, parent.step)
-        found.append(Ancestor(Mirror(parent.run, folder.parent), until))
+        found.append(Ancestor(Mirror(parent.run, mirror.folder.parent), until))
         parent = found[-1].mirror.parent()
     return found[::-1]
 
@@ -41,7 +40,7 @@ def joined(mirror: Mirror) -> list[Measured]:
     An ancestor contributes the points up to the step that its successor started from. Points are in the order of steps;
     those without a step come last.
     """
-    earlier = ancestors(mirror.folder)
+    earlier = ancestors(mirror)
     if not earlier:
         return [(mirror.run, point) for point in in_order(metric_points(mirror))]
     latest: dict[tuple[str, int, int], Measured] = {}

@@ -60,7 +60,7 @@ def _rows_here(mirror: Mirror, path: str | None) -> list[Row]:
     for folder, kind in kinds.items():
         base = mirror.outputs if kind == "output" else mirror.folder
         inside = [file for file in files if file.is_relative_to(folder)]
-        rows += [Row(file.relative_to(base).as_posix(), file.lstat().st_size, kind, "yes") for file in inside]
+        rows += [Row(file.relative_to(base).as_posix(), files[file].st_size, kind, "yes") for file in inside]
     if path is not None:
         plain = os.path.normpath(path)
         rows = [row for row in rows if row.path == plain or row.path.startswith(f"{plain}/")]

@@ -6,10 +6,10 @@ user's own work, and is never replaced silently.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -18,9 +18,13 @@ from pydantic import ValidationError
 
 from launcher.runs.digests import Digests
 from launcher.runs.mirror import Mirror
+from launcher.runs.run_files import RunFiles
 from launcher.values.output import CONTENT, Content, Kind, Output
 
 PIECE = 1 << 20
+LOG = ".pulled.jsonl"
+PARTS = ".parts"
+"""The folder of files on their way, each by its SHA-256."""
 YOURS = ".yours"
 """What the name of a file that was changed here gets when another version comes from the host."""
 
@@ -30,42 +34,41 @@ class LocalCopies:
 
     def __init__(self, mirror: Mirror) -> None:
         """Read which versions were put here."""
-        self._mirror = mirror
-        self._log = mirror.folder / ".pulled.jsonl"
-        self._parts = mirror.folder / ".parts"
+        self._mirror, self._files = mirror, mirror.files
         self._pulled: dict[str, dict[str, int]] = {}
         self._digests = Digests(mirror.folder)
-        for content in _logged(self._log):
-            self._remember(content)
+        with mirror.disk_errors(mirror.folder):
+            for content in _logged(self._files):
+                self._remember(content)
 
     # where a file has its place
 
     def part_of(self, content: Content) -> Path:
         """Return the file that holds the first bytes of this version while it travels."""
-        return self._parts / content.sha256
+        return self._files.folder / PARTS / content.sha256
 
     def bytes_of_part(self, content: Content) -> int:
         """Return how much of this version has travelled before."""
-        try:
-            size = self.part_of(content).stat().st_size
-        except FileNotFoundError:
-            return 0
-        return size if size <= content.size else 0
+        status = self._files.status(self.part_of(content))
+        is_part = status is not None and stat.S_ISREG(status.st_mode) and status.st_size <= content.size
+        return status.st_size if status is not None and is_part else 0
 
     def drop_parts(self) -> None:
         """Remove what earlier transfers left, once all that was asked for is in its place."""
-        shutil.rmtree(self._parts, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self._files.remove_tree(PARTS)
 
     # whether it is there
 
     def has(self, content: Content) -> bool:
         """Whether this version is in its place. A file that is as it was when it was read last is not read again."""
         place = self._mirror.place(content.path)
-        if not _is_file(place, content.size):
+        status = self._files.status(place)
+        if status is None or not stat.S_ISREG(status.st_mode) or status.st_size != content.size:
             return False
-        known = self._digests.known(str(place), place.stat())
+        known = self._digests.known(str(place), status)
         if known is None:
-            known, _ = self._digests.read(str(place), lambda _count: None)
+            known, _ = self._digests.read(self._files.at(place), lambda _count: None)
         digest = known.sha256
         if digest == content.sha256 and self._pulled.get(content.path, {}).get(digest) != content.changed_ns:
             self._write_down(content)
@@ -82,10 +85,10 @@ class LocalCopies:
     def status(self, output: Output) -> str:
         """Return `yes`, `older` or `no`: whether a file that the host lists is here, by its size and time alone."""
         place = self._mirror.place(output.path)
-        if not place.is_file():
+        if not self._files.is_file(place):
             return "no"
         is_same = output.changed_ns in self._pulled.get(output.path, {}).values()
-        return "yes" if is_same and _is_file(place, output.size) else "older"
+        return "yes" if is_same and self._files.is_file(place, output.size) else "older"
 
     def read(self, path: str, advance: Callable[[int], None]) -> str | None:
         """Read a file in its place and return its SHA-256; None if it is not there. It is on the disk then.
@@ -93,20 +96,23 @@ class LocalCopies:
         Raises OSError.
         """
         place = self._mirror.place(path)
-        if not _is_file(place):
+        if not self._files.is_file(place):
             return None
         digest = hashlib.sha256()
-        with place.open("rb", buffering=0) as file:
+        with self._files.open(place, buffering=0) as file:
             while piece := file.read(PIECE):
                 digest.update(piece)
                 advance(len(piece))
             os.fsync(file.fileno())
         return digest.hexdigest()
 
-    def files(self) -> list[Path]:
-        """Return every file here that the run may have written."""
+    def files(self) -> dict[Path, os.stat_result]:
+        """Return every file here that the run may have written, with its status; a link is one, not what it leads to."""
         folders = (self._mirror.artifacts, self._mirror.outputs, self._mirror.checkpoints)
-        return sorted(path for folder in folders for path in _below(folder))
+        found = {
+            self._files.folder / path: status for one in folders for path, status in self._files.walk(one)
+        }
+        return dict(sorted(found.items()))
 
     def outputs(self) -> list[Output]:
         """Return the same files as their host would list them."""
@@ -118,10 +124,11 @@ class LocalCopies:
             self._mirror.checkpoints: ("checkpoints", "checkpoint"),
         }
         found = []
-        for path in self.files():
+        for path, about in self.files().items():
+            if not stat.S_ISREG(about.st_mode):
+                continue
             folder = next(one for one in kinds if path.is_relative_to(one))
             top, kind = kinds[folder]
-            about = path.stat()
             name = f"{top}/{path.relative_to(folder).as_posix()}"
             found.append(Output(name, kind, about.st_size, about.st_mtime_ns))
         return found
@@ -135,39 +142,39 @@ class LocalCopies:
         """
         place = self._mirror.place(content.path)
         moved = self._make_way(place, content.path)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        self._files.make_folder(place.parent)
         self._write_down(content)
-        part.replace(place)
+        self._files.rename(part, place)
         return moved
 
     def _make_way(self, place: Path, path: str) -> Path | None:
         """Keep what the user has in the place of a file, or of one of its folders, under another name."""
         for folder in reversed(place.relative_to(self._mirror.folder).parents[:-1]):
-            if os.path.lexists(self._mirror.folder / folder) and not (self._mirror.folder / folder).is_dir():
-                return _move_aside(self._mirror.folder / folder)
-        if not os.path.lexists(place):
+            if self._files.exists(str(folder)) and not self._files.is_folder(str(folder)):
+                return self._move_aside(self._mirror.folder / folder)
+        if not self._files.exists(place):
             return None
-        if _is_file(place):
+        if self._files.is_file(place):
             digest = self.read(path, lambda _count: None)
             if digest in self._pulled.get(path, {}):
                 return None
-        return _move_aside(place)
+        return self._move_aside(place)
+
+    def _move_aside(self, place: Path) -> Path:
+        """Give what is in a place the first of the names `NAME.yours`, `NAME.yours-2`, … that nothing has."""
+        aside, number = place.with_name(f"{place.name}{YOURS}"), 2
+        while self._files.exists(aside):
+            aside, number = place.with_name(f"{place.name}{YOURS}-{number}"), number + 1
+        self._files.rename(place, aside)
+        return aside
 
     def _write_down(self, content: Content) -> None:
-        with self._log.open("a") as file:
-            file.write(f"{json.dumps(content)}\n")
+        with self._files.open(LOG, "ab") as file:
+            file.write(f"{json.dumps(content)}\n".encode())
         self._remember(content)
 
     def _remember(self, content: Content) -> None:
         self._pulled.setdefault(content.path, {})[content.sha256] = content.changed_ns
-
-
-def free_name(place: Path) -> Path:
-    """Return the first of `NAME.yours`, `NAME.yours-2`, … that nothing has."""
-    name, number = f"{place.name}{YOURS}", 2
-    while os.path.lexists(place.with_name(name)):
-        name, number = f"{place.name}{YOURS}-{number}", number + 1
-    return place.with_name(name)
 
 
 def sync_folders(places: Iterable[Path], top: Path) -> None:
@@ -181,31 +188,10 @@ def sync_folders(places: Iterable[Path], top: Path) -> None:
             os.close(descriptor)
 
 
-def _move_aside(place: Path) -> Path:
-    aside = free_name(place)
-    place.rename(aside)
-    return aside
-
-
-def _is_file(place: Path, size: int | None = None) -> bool:
-    """Whether a regular file, no link, is in a place, with this size if one is given."""
-    try:
-        status = place.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return stat.S_ISREG(status.st_mode) and size in (None, status.st_size)
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for where, _, names in os.walk(folder):
-        yield from (Path(where, name) for name in names)
-
-
-def _logged(log: Path) -> Iterator[Content]:
+def _logged(files: RunFiles) -> Iterator[Content]:
     """Yield the versions in a log; a line that a crash has torn is passed over."""
-    if log.exists():
-        for line in log.read_bytes().splitlines():
-            try:
-                yield CONTENT.validate_json(line)
-            except ValidationError:
-                continue
+    for line in files.read(LOG).splitlines() if files.exists(LOG) else ():
+        try:
+            yield CONTENT.validate_json(line)
+        except ValidationError:
+            continue

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
 from launcher.runs.curves import LOG_BYTES
-from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror, parse_event
 from launcher.values.record import FolderStart
 
 BLOCK = 1 << 16
 
 
-def last_lines(logs: list[Path], count: int) -> dict[Path, int]:
+def last_lines(mirror: Mirror, count: int) -> dict[str, int]:
     """Return where to begin in each log, in bytes, so that the last `count` lines of all of them are shown."""
-    starts = {path: path.stat().st_size for path in logs}
-    for path in reversed(logs):
+    starts = {path: _size(mirror, path) for path in mirror.logs()}
+    for path in reversed(starts):
         if count <= 0:
             break
-        starts[path], found = _start_of_last(path, count)
+        starts[path], found = _start_of_last(mirror, path, count)
         count -= found
     return starts
 
 
-def lines_since(mirror: Mirror, seconds: float) -> dict[Path, int]:
+def lines_since(mirror: Mirror, seconds: float) -> dict[str, int]:
     """Return where to begin in each log for what was printed in the last seconds of a run, or a little more.
 
     The seconds count back from the run's end, or from the last sign of a live one, by its host's clock. Agents note the
     size of the log about every ten seconds.
     """
     logs = mirror.logs()
-    sizes = {path: list(_sizes(path.parent)) for path in logs}
+    sizes = {path: list(_sizes(mirror, path.rpartition("/")[0])) for path in logs}
     ends = [time for noted in sizes.values() for time, _ in noted]
     state = mirror.state()
     ends += [state.time] if state is not None and state.time is not None else []
@@ -40,22 +38,27 @@ def lines_since(mirror: Mirror, seconds: float) -> dict[Path, int]:
     starts = dict.fromkeys(logs, 0)
     for path in logs:
         earlier = [size for time, size in sizes[path] if time <= begin]
-        starts[path] = _start_of_line(path, earlier[-1]) if earlier else 0
+        starts[path] = _start_of_line(mirror, path, earlier[-1]) if earlier else 0
     for path, after in pairwise(logs):
-        if sizes[after] and sizes[after][0][0] <= begin and path.parent.name != after.parent.name:
-            starts[path] = path.stat().st_size  # the next attempt had begun
+        if sizes[after] and sizes[after][0][0] <= begin and path.split("/")[-2] != after.split("/")[-2]:
+            starts[path] = _size(mirror, path)  # the next attempt had begun
     return starts
 
 
-def _sizes(folder: Path) -> Iterator[tuple[float, int]]:
+def _size(mirror: Mirror, path: str) -> int:
+    status = mirror.files.status(path)
+    return 0 if status is None else status.st_size
+
+
+def _sizes(mirror: Mirror, folder: str) -> Iterator[tuple[float, int]]:
     """Yield when an attempt's log had which size, from its beginning on."""
-    began = FolderStart.lenient(read_json(folder / "attempt.json")).time
+    began = FolderStart.lenient(mirror.files.read_json(f"{folder}/attempt.json")).time
     if began is not None:
         yield began, 0
-    events = folder / "events.jsonl"
-    if not events.is_file():
+    events = f"{folder}/events.jsonl"
+    if not mirror.files.exists(events):
         return
-    with events.open("rb") as file:
+    with mirror.opened(events) as file:
         for line in file:
             event = parse_event(line) if LOG_BYTES.encode() in line else None
             size = event.values.get(LOG_BYTES) if event is not None and event.kind == "host" else None
@@ -63,10 +66,10 @@ def _sizes(folder: Path) -> Iterator[tuple[float, int]]:
                 yield event.time, size
 
 
-def _start_of_last(path: Path, count: int) -> tuple[int, int]:
+def _start_of_last(mirror: Mirror, path: str, count: int) -> tuple[int, int]:
     """Return where the last `count` lines of a file begin, and how many lines those are."""
     found = 0
-    with path.open("rb") as file:
+    with mirror.opened(path) as file:
         end = file.seek(0, 2)
         block_end = end
         while block_end > 0:
@@ -84,9 +87,9 @@ def _start_of_last(path: Path, count: int) -> tuple[int, int]:
     return 0, found + (end > 0)
 
 
-def _start_of_line(path: Path, offset: int) -> int:
+def _start_of_line(mirror: Mirror, path: str, offset: int) -> int:
     """Return where the line that has a byte begins."""
-    with path.open("rb") as file:
+    with mirror.opened(path) as file:
         size = file.seek(0, 2)
         end = min(offset, size)
         while end > 0:

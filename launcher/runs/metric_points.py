@@ -22,7 +22,7 @@ _point = functools.partial(tuple.__new__, Point)
 def metric_points(mirror: Mirror) -> Iterator[Point]:
     """Yield the points of all fetched metric events, oldest folder first."""
     for path in mirror.event_files():
-        with path.open("rb") as file:
+        with mirror.opened(path) as file:
             while lines := file.readlines(READ_BYTES):
                 yield from _points([line for line in lines if _MARK in line])
 

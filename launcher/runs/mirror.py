@@ -11,20 +11,23 @@ import fcntl
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from launcher.errors import BadFileError, ConnectionLostError, OtherRootError, RunError
 from launcher.hosts.channel import Reply
+from launcher.remote.record.safe_open import UnreadableError
 from launcher.runs import index
+from launcher.runs.json_file import MOST_BYTES, parse_object
 from launcher.runs.launch_count import next_number
 from launcher.runs.printed_lines import Printed, PrintedLines
-from launcher.runs.run_files import MOST_BYTES, RunFiles
+from launcher.runs.run_files import MOST_JSON, RunFiles
 from launcher.runs.run_id import RUN_ID
 from launcher.runs.runs_folder import make_runs_folder, runs_folder
 from launcher.runs.whole_file import sync
@@ -152,9 +155,14 @@ class Mirror:
 
     @contextlib.contextmanager
     def disk_errors(self, path: Path) -> Iterator[None]:
-        """Turn an error of this machine's disk into a RunError that names the path."""
+        """Turn an error of this machine's disk into a RunError that names the path, or what is in the way there."""
         try:
             yield
+        except UnreadableError as error:
+            mend = shlex.join(["rm", "-r", self.files.in_the_way(error.filename)])
+            raise RunError(
+                f"{error.filename} {error.strerror}\n  remove what is in the way   {mend}"
+            ) from error
         except OSError as error:
             words = "nothing was begun; when this is fixed, the same again"
             if self._may_have_begun:
@@ -589,7 +597,12 @@ class Mirror:
                 f"{self.folder / PLAN} is not the plan of {self.run}\n"
                 f"  move the folder away, then   launch attach {self.short}"
             )
-        record = self.files.read_json(PLAN)
+        try:
+            record = parse_object(self.files.read(PLAN, MOST_JSON))
+        except FileNotFoundError:
+            record = {}
+        except OSError as error:
+            raise BadFileError(f"{error.filename} {error.strerror}") from error
         try:
             record = complete(record)
         except ValidationError:
@@ -668,11 +681,21 @@ class Mirror:
     def events(self) -> Iterator[Event]:
         """Yield all fetched events, oldest folder first."""
         for name in self.event_files():
-            with self.files.open(name) as file:
+            with self.opened(name) as file:
                 for line in file:
                     event = parse_event(line)
                     if event is not None:
                         yield event
+
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[BinaryIO]:
+        """Open a file of events or a log, to read it line by line. Raises RunError if it cannot be read."""
+        with self.disk_errors(self.folder / name), self.files.open(name, most=MOST_GROWN) as file:
+            yield file
+
+    def events_of_leader(self) -> list[str]:
+        """Return the files of fetched events of the run's first node alone, oldest folder first."""
+        return [name for name in self.event_files() if name.count("/") == 1]
 
     def event_files(self) -> list[str]:
         """Return the files of fetched events, oldest folder first."""

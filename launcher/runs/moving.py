@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import shutil
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter
@@ -46,6 +44,7 @@ from launcher.runs.recovering import RecoverRequest, Recovery, recover_on
 from launcher.runs.refreshing import refresh
 from launcher.runs.rent_handing import end_rent_later
 from launcher.runs.run_desk import connect
+from launcher.runs.run_files import RunFiles
 from launcher.runs.tree import SizedFile
 from launcher.values.answers import MovedTo
 from launcher.values.checkpoint import SealedFile
@@ -134,6 +133,8 @@ def _move_to(mirror: Mirror, target: Host, request: MoveRequest, heir: Heir, vie
 
 
 _Tree = dict[str, dict[str, str | int]]
+SPOOL = ".moving"
+"""The folder of files on their way from host to host, each by its SHA-256."""
 _TREE = TypeAdapter(_Tree, config=ConfigDict(defer_build=True))
 
 
@@ -208,26 +209,28 @@ def fill_from_old(
 
     The code comes last: a run without it never began, so that none goes on without the checkpoint.
     """
-    spool = mirror.folder / ".moving"
     try:
         size = send_checkpoint(new, mirror, home, child, stage)
-        size += _send_tree(old, new, mirror, child, spool, stage)
+        size += _send_tree(old, new, mirror, child, stage)
     finally:
-        shutil.rmtree(spool, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            mirror.files.remove_tree(SPOOL)
     return f"{home.checkpoint.name}, code and data of {mirror.short}; {decimal(size)} sent"
 
 
-def _send_tree(old: Desk, new: Desk, mirror: Mirror, child: Mirror, spool: Path, stage: Stage) -> int:
+def _send_tree(old: Desk, new: Desk, mirror: Mirror, child: Mirror, stage: Stage) -> int:
     """Relay code and data from host to host: what the new one lacks comes here, is checked, and goes there."""
     manifest, sizes = _manifest(old, mirror)
     missing = new.preparation.offer(child.run, manifest)
     check_offered(new, missing, sizes)
     if missing:
-        with mirror.disk_errors(spool):
-            spool.mkdir(exist_ok=True)
-            take = functools.partial(_spool, missing, sizes, spool, old.host)
+        with mirror.disk_errors(mirror.folder / SPOOL):
+            mirror.files.make_folder(SPOOL)
+            take = functools.partial(_spool, missing, sizes, mirror.files, old.host)
             old.runs.contents(mirror.run, missing, take)
-        files = [SizedFile(sha256[:12], str(spool / sha256), sizes[sha256]) for sha256 in missing]
+        files = [
+            SizedFile(sha256[:12], mirror.files.at(f"{SPOOL}/{sha256}"), sizes[sha256]) for sha256 in missing
+        ]
         send_files(new, child, missing, files, stage)
     return sum(sizes[sha256] for sha256 in missing)
 
@@ -247,10 +250,12 @@ def _manifest(old: Desk, mirror: Mirror) -> tuple[_Tree, dict[str, int]]:
     return manifest, {file.sha256: file.size for file in files}
 
 
-def _spool(files: Sequence[str], sizes: dict[str, int], spool: Path, host: str, stream: Incoming) -> None:
-    for sha256 in files:
+def _spool(
+    wanted: Sequence[str], sizes: dict[str, int], files: RunFiles, host: str, stream: Incoming
+) -> None:
+    for sha256 in wanted:
         digest, left = hashlib.sha256(), sizes[sha256]
-        with (spool / sha256).open("wb") as out:
+        with files.open(f"{SPOOL}/{sha256}", "wb") as out:
             while left and (piece := stream.read(min(left, 1 << 18))):
                 left -= len(piece)
                 digest.update(piece)

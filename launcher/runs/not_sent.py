@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from pathlib import Path
 from typing import Any
 
-from launcher.runs.json_file import read_json
-from launcher.runs.whole_file import write_whole
+from launcher.runs.run_files import RunFiles
 from launcher.values.cargo import Cargo, LeftOut, Why
 
 NAME = "not-sent.json"
@@ -19,18 +17,18 @@ _QUOTED = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`\n]+)`")
 _IN_CODE = re.compile(r"^.*/runs/[^/]+/(?:work/)?code/")
 
 
-def remember(folder: Path, cargo: Cargo) -> None:
-    """Write what a cargo leaves out into a mirror's folder, unless that is nothing. Raises OSError."""
+def remember(files: RunFiles, cargo: Cargo) -> None:
+    """Write what a cargo leaves out into a run's folder, unless that is nothing. Raises OSError."""
     left_out = [[entry.path, entry.why.value] for entry in cargo.left_out[:MOST_PATHS] if entry.key is None]
     if left_out:
-        write_whole(folder / NAME, json.dumps({"version": 1, "left_out": left_out}).encode())
+        files.write(NAME, json.dumps({"version": 1, "left_out": left_out}).encode())
 
 
-def explained(folder: Path, evidence: dict[str, Any]) -> dict[str, Any]:
+def explained(files: RunFiles, evidence: dict[str, Any]) -> dict[str, Any]:
     """Return the evidence of a failure, with better words if its line names a file that this client did not send."""
     if evidence.get("class") not in _CLASSES:
         return evidence
-    for entry in _entries(read_json(folder / NAME)):
+    for entry in _entries(files.read_json(NAME)):
         if any(_is_of(entry.path, path) for path in _paths(str(evidence.get("line") or ""))):
             return {**evidence, **_words(entry)}
     return evidence

@@ -7,14 +7,12 @@ import math
 import re
 import warnings
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.errors import RunError
 from launcher.runs.curves import Point
 from launcher.runs.host_figures import thinned
 from launcher.runs.panels import MOST, Panel, panels_of
-from launcher.runs.whole_file import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,13 +26,13 @@ _CARD = re.compile(r"host/gpu[0-9]+\.(use_percent|memory_gb)")
 _COLOURS = ("tab:orange", "tab:brown", "tab:cyan")
 
 
-def draw(run: str, found: list[Point], figures: Iterable[Point], path: Path, title: str = "") -> None:
-    """Write a PNG of the loss over the steps, evaluation beside it; over the time if most losses have no step.
+def draw(run: str, found: list[Point], figures: Iterable[Point], title: str = "") -> bytes:
+    """Return a PNG of the loss over the steps, evaluation beside it; over the time if most losses have no step.
 
     Below it are learning rate, gradient norm and throughput, if they were measured, and the use and the memory of the
     run's cards over the time, if `figures`, the host's own, have them.
 
-    Raises RunError without any loss, and OSError if the file cannot be written; an older picture is then kept.
+    Raises RunError without any loss.
 
     A non-finite loss breaks the line and is marked at the foot of the picture: it is never shown as a zero.
     """
@@ -46,7 +44,7 @@ def draw(run: str, found: list[Point], figures: Iterable[Point], path: Path, tit
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of letters in a title that the font does not have
         figure_of(panels, cards, f"{title}\n{run}" if title else run).savefig(png, format="png")
-    write_whole(path, png.getvalue())
+    return png.getvalue()
 
 
 def figure_of(panels: list[Panel], cards: dict[str, list[Point]], title: str) -> Figure:

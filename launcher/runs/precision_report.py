@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.errors import BadFileError
 from launcher.planning.precision_comparison import Row, Verdict, compare, judge, on_rung
 from launcher.planning.precision_history import PRECISION_FAILURES
 from launcher.runs.adapting import adapted_command
-from launcher.runs.json_file import read_json
-from launcher.runs.mirror import Mirror, parse_event
+from launcher.runs.mirror import MOST_GROWN, Mirror, parse_event
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision
 from launcher.values.record import State, in_todays_words, is_terminal
@@ -105,8 +103,8 @@ def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:
     consumed: set[str] = (
         set()
     )  # what an attempt took counts for the later ones too, which may fail before they take it
-    for folder in sorted(mirror.folder.glob("[0-9][0-9][0-9][0-9]*")):
-        record, state = read_json(folder / "attempt.json"), read_json(folder / "state.json")
+    for folder in mirror.files.numbered():
+        record, state = (mirror.files.read_json(f"{folder}/{name}.json") for name in ("attempt", "state"))
         if record.get("kind") != "attempt":
             continue
         taken = state.get("consumed")
@@ -115,7 +113,7 @@ def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:
         rung = rung if isinstance(rung, int) and 0 <= rung < len(plan.ladder) else 0
         planned = plan.ladder[rung]
         takes_plan = "precision" in consumed and f"{HELD}precision" not in consumed
-        seen, proof = _evidence(folder / "events.jsonl")
+        seen, proof = _evidence(mirror, folder)
         ran = (
             seen[-1]
             if seen
@@ -127,7 +125,7 @@ def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:
         )
         number = record.get("attempt")
         yield AttemptPrecision(
-            number if isinstance(number, int) else int(folder.name),
+            number if isinstance(number, int) else int(folder),
             rung + 1,
             planned if takes_plan else None,
             takes_plan,
@@ -139,12 +137,12 @@ def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:
         )
 
 
-def _evidence(path: Path) -> tuple[tuple[PrecisionSeen, ...], dict[str, Any]]:
+def _evidence(mirror: Mirror, folder: str) -> tuple[tuple[PrecisionSeen, ...], dict[str, Any]]:
     """Return what the hook saw in an attempt, and the worker's proof; empty without one."""
     seen: list[PrecisionSeen] = []
     proof: dict[str, Any] = {}
     try:
-        lines = path.read_bytes().splitlines()
+        lines = mirror.files.read(f"{folder}/events.jsonl", MOST_GROWN).splitlines()
     except OSError:
         return (), {}
     for line in lines:  # of millions only a few are parsed

@@ -18,7 +18,7 @@ from rich.filesize import decimal
 
 from launcher.errors import RunError
 from launcher.hosts import Desk
-from launcher.runs.local_copies import LocalCopies, sync_folders
+from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
 from launcher.runs.transfer import Transfer, until_stable
 from launcher.runs.view import Stage
@@ -90,7 +90,7 @@ class _Pull:
         try:
             self._transfer.fetch(missing, self._put)
         finally:
-            sync_folders((self._mirror.place(content.path) for content in self._fetched), self._mirror.folder)
+            self._mirror.files.sync_names(self._mirror.place(content.path) for content in self._fetched)
         self._copies.save_digests()
         if not choice.paths:  # the parts may be of a larger pull that broke
             self._copies.drop_parts()

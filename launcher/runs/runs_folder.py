@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from launcher.errors import UsageError
@@ -13,9 +14,16 @@ from launcher.runs.whole_file import sync
 def runs_folder() -> Path:
     """Return the folder of all mirrors: $LAUNCH_RUNS, else `runs` in the working directory.
 
-    Raises UsageError if a file has that name, or the name of a folder above it.
+    Raises UsageError if a file has that name, or the name of a folder above it; and for `runs` as a link, which may have
+    come with a cloned repository: whoever wants it names the folder in $LAUNCH_RUNS.
     """
-    folder = Path(os.environ.get("LAUNCH_RUNS") or "runs").resolve()
+    named = os.environ.get("LAUNCH_RUNS")
+    folder = Path(named or "runs").resolve()
+    if not named and os.path.islink("runs"):
+        raise UsageError(
+            f"{Path.cwd() / 'runs'} is a link, which is not followed\n"
+            f"  if it is yours   export LAUNCH_RUNS={shlex.quote(str(folder))}"
+        )
     existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not existing.is_dir():
         raise UsageError(

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Collection, Mapping
@@ -18,14 +19,17 @@ from typing import Any, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from launcher.remote.record.safe_open import open_regular, opened_folder, parent_of
+from launcher.runs.json_file import MOST_BYTES
 from launcher.runs.mirror import Mirror
+from launcher.runs.run_files import RunFiles
 from launcher.runs.tree import CodeTree, SizedFile
-from launcher.runs.whole_file import write_whole
 
 NAME = "sent.json.gz"
 KEPT = ".sent"
 """Beside the record: files that lie nowhere else here any more, by their SHA-256."""
 Manifest = dict[str, dict[str, str | int]]
+_SHA256 = re.compile("[0-9a-f]{64}")
 _PARTS = TypeAdapter(tuple[Manifest, dict[str, str]], config=ConfigDict(defer_build=True))
 
 
@@ -61,13 +65,15 @@ def sent(collected: CodeTree, manifest: Mapping[str, Mapping[str, Any]]) -> Sent
 def write(mirror: Mirror, record: Sent) -> None:
     """Keep the record beside a mirror. Raises OSError."""
     text = json.dumps([record.manifest, record.sources], separators=(",", ":"))
-    write_whole(mirror.folder / NAME, gzip.compress(text.encode(), compresslevel=1, mtime=0))
+    mirror.files.write(NAME, gzip.compress(text.encode(), compresslevel=1, mtime=0))
 
 
 def read(mirror: Mirror) -> Sent | None:
     """Return what was sent for a run; None if this client has no such record."""
     try:
-        return Sent(*_PARTS.validate_json(gzip.decompress((mirror.folder / NAME).read_bytes()), strict=True))
+        with mirror.files.open(NAME, most=MOST_BYTES) as packed, gzip.open(packed) as file:
+            data = file.read(MOST_BYTES)  # a longer one is cut off, and no JSON then
+        return Sent(*_PARTS.validate_json(data, strict=True))
     except (OSError, EOFError, zlib.error, ValidationError):
         return None
 
@@ -77,37 +83,39 @@ def keep(mirror: Mirror, folder: Path) -> int:
     record = read(mirror)
     if record is None:
         return 0
-    top = os.path.abspath(folder)
+    top = RunFiles(Path(os.path.abspath(folder)), mirror.folder.parent)
     kept = {
-        sha256: path
+        sha256: Path(path)
         for sha256, path in record.sources.items()
-        if Path(path).is_relative_to(top) and os.path.isfile(path)
+        if os.path.isabs(path) and top.is_file(Path(path)) and _SHA256.fullmatch(sha256)
     }
-    place = mirror.folder / KEPT
     if kept:
-        place.mkdir(exist_ok=True)
+        mirror.files.make_folder(KEPT)
     for sha256, path in kept.items():
-        _link(path, place / sha256)
+        _link(top, path, mirror.files, f"{KEPT}/{sha256}")
     if kept:
-        sources = {**record.sources, **{sha256: str(place / sha256) for sha256 in kept}}
-        write(mirror, Sent(record.manifest, sources))
+        places = {sha256: str(mirror.folder / KEPT / sha256) for sha256 in kept}
+        write(mirror, Sent(record.manifest, {**record.sources, **places}))
     return len(kept)
 
 
-def _link(path: str, place: Path) -> None:
-    place.unlink(missing_ok=True)
+def _link(source: RunFiles, path: Path, files: RunFiles, place: str) -> None:
+    """Give a file another name; where its file system has no links, copy it. Raises OSError."""
+    files.remove(place)
     try:
-        os.link(path, place)
-    except OSError:  # a file system without links
-        shutil.copyfile(path, place)
+        with opened_folder(parent_of(source.at(path))) as here, opened_folder(files.at(KEPT)) as there:
+            names = path.name, os.path.basename(place)
+            os.link(*names, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
+    except OSError:
+        with source.open(path) as file, files.open(place, "wb") as copy:
+            shutil.copyfileobj(file, copy)
 
 
 def copy(mirror: Mirror, child: Mirror) -> None:
     """Give a run the record of the one that it continues with the same code and data. Raises OSError."""
-    path = mirror.folder / NAME
-    if path.is_file():
-        write_whole(child.folder / NAME, path.read_bytes())
-    if (mirror.folder / KEPT).is_dir():
+    if mirror.files.is_file(NAME):
+        child.files.write(NAME, mirror.files.read(NAME))
+    if mirror.files.is_folder(KEPT):
         keep(child, mirror.folder / KEPT)
 
 
@@ -130,7 +138,7 @@ def _is_as_sent(path: str, size: int, sha256: str) -> bool:
     try:
         if os.stat(path).st_size != size:
             return False
-        with open(path, "rb") as file:
+        with open(open_regular(path, os.O_RDONLY), "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == sha256
     except OSError:
         return False

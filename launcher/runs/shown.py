@@ -6,9 +6,7 @@ import contextlib
 import json
 from typing import TYPE_CHECKING
 
-from launcher.runs.json_file import read_json
 from launcher.runs.mirror import News
-from launcher.runs.whole_file import write_whole
 
 if TYPE_CHECKING:
     from launcher.runs.mirror import Mirror
@@ -20,21 +18,21 @@ SHOWN = ".shown.json"
 
 def shown(mirror: Mirror) -> dict[str, int] | None:
     """Return how many bytes of each file a person has seen; None if nobody else follows the run, so that all here was shown."""
-    path = mirror.folder / SHOWN
-    if not path.exists():
+    if not mirror.files.exists(SHOWN):
         return None
-    return {name: size for name, size in read_json(path).items() if isinstance(size, int) and size >= 0}
+    found = mirror.files.read_json(SHOWN)
+    return {name: size for name, size in found.items() if isinstance(size, int) and size >= 0}
 
 
 def begin(mirror: Mirror) -> None:
     """Note that what is here now was shown, before another process goes on. Raises OSError."""
-    if not (mirror.folder / SHOWN).exists():
+    if not mirror.files.exists(SHOWN):
         _write(mirror, mirror.sizes())
 
 
 def note(mirror: Mirror) -> None:
     """Note that what a mirror has read by now was shown, if another process follows the run too. Raises OSError."""
-    if (mirror.folder / SHOWN).exists():
+    if mirror.files.exists(SHOWN):
         _write(mirror, mirror.read_sizes())
 
 
@@ -54,4 +52,4 @@ def show_more(mirror: Mirror, state: RunState, view: View) -> None:
 
 
 def _write(mirror: Mirror, sizes: dict[str, int]) -> None:
-    write_whole(mirror.folder / SHOWN, f"{json.dumps(sizes)}\n".encode())
+    mirror.files.write(SHOWN, f"{json.dumps(sizes)}\n".encode())

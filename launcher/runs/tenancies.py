@@ -296,7 +296,9 @@ def _after_gone(mirror: Mirror, host: str) -> str:
 
 def has_checkpoint(mirror: Mirror) -> bool:
     """Whether a checkpoint of launcher's that a run saved is here: from one of a script's own no run can go on."""
-    return any(mirror.checkpoints.glob(f"*/{MANIFEST}"))
+    return any(
+        mirror.files.is_file(f"checkpoints/{name}/{MANIFEST}") for name in mirror.files.names("checkpoints")
+    )
 
 
 def check_rented(mirror: Mirror) -> None:

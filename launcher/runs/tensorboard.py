@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import math
-import shutil
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from launcher.runs.curves import HOST, Point, host_points, points
 from launcher.runs.event_file import EventFile
 from launcher.runs.lineage import ancestors
-from launcher.runs.mirror import parse_event
+from launcher.runs.mirror import MOST_GROWN, Mirror, parse_event
 from launcher.values.record import Event
 
 MOST_BYTES = 8 * 1024 * 1024
@@ -28,11 +27,11 @@ class TensorBoard:
     If several clients follow a run, the first one writes. Errors of the disk are reported in `problem`.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Write below `folder`, which lies in the mirror, unless another client does."""
-        self._folder = folder
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = folder.with_name(".tensorboard.lock").open("ab")
+    def __init__(self, mirror: Mirror) -> None:
+        """Write below the mirror's folder for it, unless another client does. Raises OSError."""
+        self._mirror, self._folder = mirror, mirror.tensorboard
+        mirror.files.make_folder()
+        self._lock = mirror.files.open(".tensorboard.lock", "ab")
         self._file: EventFile | None = None
         self._began: float | None = None
         self._room, self._added_s = float(MOST_POINTS), time.monotonic()
@@ -43,7 +42,8 @@ class TensorBoard:
             self._writes = False
         else:
             self._writes = True
-            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # what may not be removed is said when it is written to
+                mirror.files.remove_tree(self._folder)
 
     def add(self, events: Sequence[Event]) -> None:
         """Draw the metrics of rank 0 and the host's figures; the mirror holds these events by now."""
@@ -56,10 +56,10 @@ class TensorBoard:
         self._room -= max(Counter(point.name for point in drawn).values())
         try:
             if self._file is None:
-                self._file = EventFile(self._folder)
+                self._file = EventFile(self._mirror.files, self._folder)
                 self._draw_ancestors(self._file)
             if self._began is None:
-                self._began = _began(self._folder.parent)
+                self._began = _began(self._mirror)
             self._file.add(map(self._placed, drawn))
         except OSError as error:
             self._writes = False
@@ -73,10 +73,10 @@ class TensorBoard:
 
     def _draw_ancestors(self, file: EventFile) -> None:
         """Draw the runs that this one continues, each up to where its successor began."""
-        for one, until in ancestors(self._folder.parent):
-            self._began = _began(one.folder)
-            for path in sorted(one.folder.glob("[0-9]*/events.jsonl")):
-                with path.open("rb") as lines:
+        for one, until in ancestors(self._mirror):
+            self._began = _began(one)
+            for path in one.events_of_leader():
+                with one.files.open(path, most=MOST_GROWN) as lines:
                     while some := lines.readlines(MOST_BYTES):
                         events = [event for event in map(parse_event, some) if event is not None]
                         file.add(map(self._placed, _thinned(events, until)))
@@ -96,10 +96,10 @@ class TensorBoard:
         )
 
 
-def _began(run: Path) -> float:
+def _began(mirror: Mirror) -> float:
     """Return the time of the first event in a run's mirror."""
-    for path in sorted(run.glob("[0-9]*/events.jsonl")):
-        with path.open("rb") as file:
+    for path in mirror.events_of_leader():
+        with mirror.files.open(path, most=MOST_GROWN) as file:
             event = parse_event(file.readline(MOST_BYTES))
         if event is not None:
             return event.time

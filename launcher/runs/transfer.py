@@ -14,7 +14,7 @@ from rich.filesize import decimal
 from launcher.errors import AgentError, MalformedAnswerError, RunError
 from launcher.hosts import Desk
 from launcher.hosts.channel import Incoming
-from launcher.runs.local_copies import LocalCopies
+from launcher.runs.local_copies import PARTS, LocalCopies
 from launcher.runs.meter import Meter
 from launcher.runs.mirror import Mirror
 from launcher.runs.view import Stage
@@ -93,7 +93,7 @@ class Transfer:
                 put(content, part)
 
         if starts:
-            self._copies.part_of(starts[0][0]).parent.mkdir(parents=True, exist_ok=True)
+            self._mirror.files.make_folder(PARTS)
             requests = [(content.path, start, content.size) for content, start in starts]
             self._desk.runs.send(self._mirror.run, requests, take)
         if changed:
@@ -114,7 +114,7 @@ class Transfer:
         """Add the announced bytes of a file to its part; return whether the part is what was announced."""
         part = self._copies.part_of(content)
         digest, left = hashlib.sha256(), content.size - start
-        with part.open("r+b" if start else "wb", buffering=0) as file:
+        with self._mirror.files.open(part, "r+b" if start else "wb", buffering=0) as file:
             while piece := file.read(PIECE) if start else b"":
                 digest.update(piece)
             while left:
@@ -128,14 +128,14 @@ class Transfer:
                 meter.advance(len(piece), content.path)
             os.fsync(file.fileno())
         if digest.hexdigest() != content.sha256:
-            part.unlink()
+            self._mirror.files.remove(part)
             return False
         return True
 
     def _put_copy(self, part: Path, twin: Content, put: Put) -> None:
         """Put a file into its place that has the contents of another one."""
-        copy = part.with_name(f"{part.name}.twin")
-        shutil.copyfile(part, copy)
-        with copy.open("rb") as file:
+        copy, files = part.with_name(f"{part.name}.twin"), self._mirror.files
+        with files.open(part) as source, files.open(copy, "wb", buffering=0) as file:
+            shutil.copyfileobj(source, file, PIECE)
             os.fsync(file.fileno())
         put(twin, copy)

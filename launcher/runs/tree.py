@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from launcher.errors import UsageError
+from launcher.remote.record.safe_open import open_regular
 from launcher.runs.digests import Digests, Looked
 from launcher.runs.folder_walk import Entry, FolderWalk
 from launcher.runs.launch_ignore import LaunchIgnore, read_rules, rules_around
@@ -142,7 +143,7 @@ def write_files(sources: Sequence[SizedFile], sink: IO[bytes], meter: Meter) -> 
 def _pieces(path: str, left: int) -> Iterator[bytes]:
     """Yield `left` bytes of a file. Separate from the sink, whose OSError must not be reported as the file's."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(open_regular(path, os.O_RDONLY), "rb", buffering=0) as file:
             while left:
                 piece = file.read(min(left, CHUNK))
                 if not piece:

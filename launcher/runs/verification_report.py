@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -14,7 +14,7 @@ from launcher.errors import UsageError
 from launcher.planning.ladder import clearly_fastest
 from launcher.planning.precision_comparison import compare
 from launcher.planning.precision_history import LEAST_COSINE, PRECISION_FAILURES
-from launcher.runs.mirror import Mirror, parse_event
+from launcher.runs.mirror import MOST_GROWN, Mirror, parse_event
 from launcher.runs.request import Request, recall
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision
@@ -115,9 +115,9 @@ def verification_report(mirror: Mirror, state: RunState) -> VerificationReport:
     """Return what the trials of a run have shown. Raises BadFileError if this version does not understand its plan."""
     plan = mirror.whole_plan()
     trials: dict[tuple[str, int, int], tuple[TrialEnded, PrecisionSeen | None]] = {}
-    folders: dict[tuple[str, int], Path] = {}
-    for folder in sorted(mirror.folder.glob("[0-9][0-9][0-9][0-9]*")):
-        for trial, seen in _ended(folder / "events.jsonl"):
+    folders: dict[tuple[str, int], str] = {}
+    for folder in mirror.files.numbered():
+        for trial, seen in _ended(mirror, folder):
             trials[trial.trial, trial.rung, trial.micro_batch] = (trial, seen)
             folders[trial.trial, trial.rung] = folder
     card = next((trial for trial, _ in trials.values() if trial.trial == "card"), None)
@@ -127,7 +127,7 @@ def verification_report(mirror: Mirror, state: RunState) -> VerificationReport:
         of_rung = [pair for pair in trials.values() if (pair[0].trial, pair[0].rung) == ("rung", number - 1)]
         if of_rung:  # the last one: those before it ran out of memory
             rung = _of_rung(plan, number, precision, *of_rung[-1])
-            printed = () if rung.result == GOOD else _last_lines(folders["rung", number - 1] / "log.txt")
+            printed = () if rung.result == GOOD else _last_lines(mirror, folders["rung", number - 1])
             rungs.append(rung._replace(printed=printed))
     return VerificationReport(
         mirror.run,
@@ -141,12 +141,12 @@ def verification_report(mirror: Mirror, state: RunState) -> VerificationReport:
     )
 
 
-def _last_lines(path: Path) -> tuple[str, ...]:
+def _last_lines(mirror: Mirror, folder: str) -> tuple[str, ...]:
     """Return the last lines of a log that are not empty."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            lines = file.read().decode("utf-8", "replace").splitlines()
+        with mirror.files.open(f"{folder}/log.txt") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return ()
     return tuple(line for line in lines if line.strip())[-LINES_SHOWN:]
@@ -177,10 +177,10 @@ def launch_command(request: Request) -> str:
     return shlex.join([*words, *(["--", *request.words] if request.words else [])])
 
 
-def _ended(path: Path) -> Iterator[tuple[TrialEnded, PrecisionSeen | None]]:
+def _ended(mirror: Mirror, folder: str) -> Iterator[tuple[TrialEnded, PrecisionSeen | None]]:
     """Yield the trial that an attempt has ended with, and the precision that the start-up hook saw in it."""
     try:
-        lines = path.read_bytes().splitlines()
+        lines = mirror.files.read(f"{folder}/events.jsonl", MOST_GROWN).splitlines()
     except OSError:
         return
     seen = None

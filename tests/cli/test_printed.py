@@ -11,6 +11,7 @@ from launcher.cli.plain_view import PlainView
 from launcher.runs.following import finish
 from launcher.runs.mirror import Mirror, News
 from launcher.runs.printed_lines import Printed, PrintedLines
+from launcher.runs.run_files import RunFiles
 from launcher.runs.view import Result
 from launcher.values.record import Event, PlanSummary, RunState
 
@@ -43,7 +44,7 @@ def test_a_log_in_any_pieces_gives_the_same_whole_lines(tmp_path):
     data = "one\ntwö €\r3\n\nfour".encode()
     for cut in range(len(data)):
         for other in range(cut, len(data)):
-            lines = PrintedLines(tmp_path)
+            lines = PrintedLines(RunFiles(tmp_path))
             found = []
             for piece in (data[:cut], data[cut:other], data[other:]):
                 found += lines.take("0002/log.txt", piece)
@@ -58,7 +59,7 @@ def test_the_unfinished_line_of_an_attempt_comes_before_the_next_attempt(tmp_pat
     for number, attempt in (("0002", 1), ("0003", 2)):
         (tmp_path / number).mkdir()
         (tmp_path / number / "attempt.json").write_text(json.dumps({"attempt": attempt}))
-    lines = PrintedLines(tmp_path)
+    lines = PrintedLines(RunFiles(tmp_path))
     assert lines.take("0002/log.txt", b"killed he") == []
     assert lines.take("0003/log.txt", b"again\n") == [Printed(1, "", "killed he"), Printed(2, "", "again")]
     assert lines.take("0003/b/log.txt", b"of node b\n") == [Printed(2, "b", "of node b")]
@@ -66,7 +67,7 @@ def test_the_unfinished_line_of_an_attempt_comes_before_the_next_attempt(tmp_pat
 
 def test_a_bar_of_many_megabytes_takes_little_memory(tmp_path):
     """It is one line for hours: its last state is known, its first ones are not kept."""
-    lines = PrintedLines(tmp_path)
+    lines = PrintedLines(RunFiles(tmp_path))
     for number in range(2000):
         lines.take("0002/log.txt", b"\r%6d/2000 " % number + b"#" * 1000)
     assert len(lines.unfinished) <= 64 * 1024
@@ -76,7 +77,7 @@ def test_a_bar_of_many_megabytes_takes_little_memory(tmp_path):
 def test_a_long_line_comes_whole_in_pieces(tmp_path):
     """Megabytes of JSON in one line, cut anywhere within its characters: nothing is left out."""
     data = ("{" + "€x" * 700_000 + "}").encode()
-    lines = PrintedLines(tmp_path)
+    lines = PrintedLines(RunFiles(tmp_path))
     found = []
     for start in range(0, len(data), 99_991):
         found += lines.take("0002/log.txt", data[start : start + 99_991])

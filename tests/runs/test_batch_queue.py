@@ -256,6 +256,7 @@ def test_a_batch_that_may_not_be_written_can_be_looked_at(client, small_disk, qu
     shutil.copytree(queue.folder, small_disk / "batches" / "sweep", ignore=shutil.ignore_patterns("*-shm"))
     assert (small_disk / "batches" / "sweep" / "queue.sqlite-wal").stat().st_size
     client.runs.symlink_to(small_disk)
+    client.variables["LAUNCH_RUNS"] = str(small_disk)
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     done = client.run("batch", "status", "sweep")
     assert done.returncode == 0, done.stderr

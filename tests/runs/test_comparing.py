@@ -18,6 +18,7 @@ from launcher.runs.curves import Point
 from launcher.runs.metric_results import goal_of
 from launcher.runs.mirror import Mirror
 from launcher.runs.plan_differences import plan_differences
+from launcher.runs.run_files import RunFiles
 from launcher.values.host import Host
 
 CASES = {
@@ -199,7 +200,7 @@ def test_a_run_whose_metrics_are_all_nan_has_no_best(made, tmp_path):
     got = comparison.runs[0].metrics["loss"]
     assert math.isnan(got.final)
     assert got.best is None
-    assert draw(comparison, tmp_path / "curves.png")
+    assert draw(comparison, RunFiles(tmp_path), "curves.png")
 
 
 def test_what_is_not_here_of_a_run_differs_from_nothing(made):
@@ -339,7 +340,7 @@ def test_a_run_without_a_loss_has_its_other_metrics(made, tmp_path):
     curves = curves_of(series("return", [1.0, 2.0]))
     assert [panel.label for panel in curves.panels] == ["return"]
     path = tmp_path / "curves.png"
-    assert not draw(compare([made("aaaaaa"), made("bbbbbb")]), path)
+    assert not draw(compare([made("aaaaaa"), made("bbbbbb")]), RunFiles(tmp_path), path.name)
     assert not path.exists()
 
 
@@ -361,18 +362,18 @@ def test_a_picture_of_ours_is_replaced_and_no_other_file_is(made, tmp_path):
     path = picture_of(runs)
     assert path == tmp_path / "runs" / "compared" / "aaaaaa-bbbbbb.png"
     for _ in range(2):
-        assert draw(compare(runs), path)
+        assert draw(compare(runs), RunFiles(path.parent), path.name)
     assert path.read_bytes().startswith(b"\x89PNG")
     assert MADE_BY.encode() in path.read_bytes()
     for content in (b"", b"mine", b"\x89PNG\r\n\x1a\n" + b"\0" * 1000):
         path.write_bytes(content)
         with pytest.raises(RunError, match="not drawn by launch compare"):
-            draw(compare(runs), path)
+            draw(compare(runs), RunFiles(path.parent), path.name)
         assert path.read_bytes() == content
     path.unlink()
     path.mkdir()
     with pytest.raises(RunError, match="-o FILE"):
-        draw(compare(runs), path)
+        draw(compare(runs), RunFiles(path.parent), path.name)
 
 
 def test_the_name_of_a_picture_is_short_and_its_own(made):

@@ -218,6 +218,7 @@ def test_an_artifact_that_the_host_cannot_read_is_named_and_the_others_come_home
 def test_a_full_disk_here_ends_no_run_and_is_not_taken_for_a_lost_link(client, small_disk):
     """The artifacts do not fit: that is said before a byte comes, exit code 0 for the run that succeeded, 1 for the pull."""
     client.runs.symlink_to(small_disk)
+    client.variables["LAUNCH_RUNS"] = str(small_disk)
     client.script(MAKES.format(sizes={"large": 8_000_000}))
     client.script(JOB.format(steps=1), "x.toml")
     process = client.start("--job", "x.toml")
@@ -241,6 +242,7 @@ def test_a_full_disk_here_ends_no_run_and_is_not_taken_for_a_lost_link(client, s
 def test_a_log_that_does_not_fit_is_told_with_its_path(client, small_disk):
     """`launch logs` on a full disk: the file and the reason, no traceback, exit code 1."""
     client.runs.symlink_to(small_disk)
+    client.variables["LAUNCH_RUNS"] = str(small_disk)
     client.script("print('x' * 8_000_000)")
     run = client.detached("--", "python", "train.py")
     until(lambda: client.summary(run, "--host", "local")["state"] == "succeeded", "its end")
@@ -250,6 +252,15 @@ def test_a_log_that_does_not_fit_is_told_with_its_path(client, small_disk):
 
 
 STEP = "import launcher_worker as w\nfor step in (1, 2): w.log(step, loss=1 / step)\nw.done(2)\n"
+
+
+@contextlib.contextmanager
+def mounted(source, place):
+    subprocess.run(["mount", "--rbind", source, place], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
 
 
 @pytest.fixture
@@ -266,9 +277,12 @@ def test_what_tensorboard_could_not_write_only_at_its_end_is_told(client, full_d
     client.script(STEP)
     run = client.detached("--", "python", "train.py")
     client.ok("attach", run)
-    shutil.rmtree(client.runs / run / "tensorboard")
-    (client.runs / run / "tensorboard").symlink_to(full_disk)
-    said = client.seen("attach", run)
+    board = client.runs / run / "tensorboard"
+    with (
+        mounted(full_disk / "all", full_disk / "all"),
+        mounted(full_disk, board),
+    ):  # so neither can be removed
+        said = client.seen("attach", run)
     assert f"no more for TensorBoard: {client.runs / run}/tensorboard: No space left on device" in said
     assert "succeeded" in said
 
@@ -276,6 +290,7 @@ def test_what_tensorboard_could_not_write_only_at_its_end_is_told(client, full_d
 def test_a_launch_where_nothing_can_be_written_says_that_nothing_was_begun(client, small_disk):
     """The host has no run of it, and keeps nothing."""
     client.runs.symlink_to(small_disk)
+    client.variables["LAUNCH_RUNS"] = str(small_disk)
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     done = client.run("--", "true")
     assert done.returncode == 1
@@ -288,6 +303,7 @@ def test_a_launch_where_nothing_can_be_written_says_that_nothing_was_begun(clien
 def test_a_picture_that_cannot_be_written_is_told_with_its_path(client, small_disk, refuses):
     """A disk that is full, or one that may not be written: no traceback, no torso, and the older picture stays."""
     client.runs.symlink_to(small_disk)
+    client.variables["LAUNCH_RUNS"] = str(small_disk)
     client.script(STEP)
     run = client.detached("--", "python", "train.py")
     client.ok("attach", run)

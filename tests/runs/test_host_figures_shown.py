@@ -101,7 +101,7 @@ def test_the_picture_has_a_panel_for_cards_only_where_there_are_figures_of_cards
     hostile = [figure("gpu0.use_percent", float("nan")), figure("gpu0.memory_gb", float("inf"))]
     heights = []
     for figures in ([], [figure("cpu_percent", 5.0)], cards, cards[:1], hostile):
-        draw("run", losses, figures, tmp_path / "loss.png")
+        (tmp_path / "loss.png").write_bytes(draw("run", losses, figures))
         heights.append(height(tmp_path / "loss.png"))
     assert heights == [540, 540, 720, 720, 720]
 

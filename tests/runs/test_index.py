@@ -20,7 +20,13 @@ pytestmark = pytest.mark.slow(reason="each test starts several clients")
 
 def entry(run=RUN, **values):
     return index.Entry(
-        **{"run": run, "host": Host(name="lab", address="lab.example"), "root": "a" * 32, "launched": 1.0, **values}
+        **{
+            "run": run,
+            "host": Host(name="lab", address="lab.example"),
+            "root": "a" * 32,
+            "launched": 1.0,
+            **values,
+        }
     )
 
 
@@ -169,7 +175,13 @@ def foreign(ended, tmp_path):
     program.write_text(f'#!/bin/sh\ntouch {marker}\nexec python3 "$@"\n')
     program.chmod(0o755)
     (client.runs / ".gitignore").unlink()
-    record = {"version": 1, "run": run, "host": {"name": "local", "python": "./evil.sh"}, "root": "", "launched": 1.0}
+    record = {
+        "version": 1,
+        "run": run,
+        "host": {"name": "local", "python": "./evil.sh"},
+        "root": "",
+        "launched": 1.0,
+    }
     (client.runs / run / "client.json").write_text(json.dumps({**record, "order": 1, "plan": ""}))
     commit = ["-c", "user.email=a@b", "-c", "user.name=n", "commit", "-qm", "x"]
     for words in (["init", "-q"], ["add", "-fA"], commit):
@@ -181,7 +193,19 @@ def foreign(ended, tmp_path):
 
 
 READING = [["logs"], ["metrics"], ["ls"], ["explain"], ["diagnose"]]
-CONTACTING = [["attach"], ["pull"], ["stop"], ["rm"], ["resume"], ["rerun"], ["recover"], ["exec"], ["shell"], ["cp"], ["forward"]]
+CONTACTING = [
+    ["attach"],
+    ["pull"],
+    ["stop"],
+    ["rm"],
+    ["resume"],
+    ["rerun"],
+    ["recover"],
+    ["exec"],
+    ["shell"],
+    ["cp"],
+    ["forward"],
+]
 REST = {"exec": ["--", "true"], "cp": [":x", "."], "forward": ["80"]}
 
 
@@ -310,7 +334,9 @@ def test_a_home_on_two_machines_whose_locks_do_not_reach_each_other_loses_no_run
         " index.create(index.Entry(run=run, host=Host(name='l'), root='a', launched=1.0, order=n))\n"
     )
     both = [
-        subprocess.Popen([sys.executable, "-c", code, letter], env={**os.environ, "XDG_DATA_HOME": str(tmp_path)})
+        subprocess.Popen(
+            [sys.executable, "-c", code, letter], env={**os.environ, "XDG_DATA_HOME": str(tmp_path)}
+        )
         for letter in "ab"
     ]
     assert [process.wait(60) for process in both] == [0, 0]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from launcher.runs.not_sent import explained, remember
+from launcher.runs.run_files import RunFiles
 from launcher.values.cargo import Cargo, LeftOut, Why
 
 LEFT_OUT = (
@@ -18,8 +19,9 @@ LEFT_OUT = (
 @pytest.fixture
 def mirror(tmp_path):
     """A mirror's folder after a launch that left something out."""
-    remember(tmp_path, Cargo(Path(), 0, 0, (), LEFT_OUT, (), frozenset()))
-    return tmp_path
+    files = RunFiles(tmp_path / "0101-sft-w8q2")
+    remember(files, Cargo(Path(), 0, 0, (), LEFT_OUT, (), frozenset()))
+    return files
 
 
 @pytest.mark.parametrize(
@@ -51,4 +53,4 @@ def test_what_was_left_out_is_named(mirror, path, mend):
 def test_any_other_failure_keeps_its_words(mirror, evidence):
     """Also one of a client that remembers nothing."""
     assert explained(mirror, evidence) == evidence
-    assert explained(mirror / "none", evidence) == evidence
+    assert explained(RunFiles(mirror.folder / "none"), evidence) == evidence

@@ -330,6 +330,7 @@ def test_a_project_file_that_breaks_while_its_run_goes_on(project):
 def test_a_disk_that_fills_up_while_a_run_is_followed(project, small_disk):
     """The follower fails, and says who tries again; once there is room all comes home, and the rent ends."""
     project.client.runs.symlink_to(small_disk)
+    project.client.variables["LAUNCH_RUNS"] = str(small_disk)
     process = project.started("--", "python3", "train.py", "wait")
     filler = small_disk / "filler"
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):

@@ -127,6 +127,7 @@ def test_a_full_disk_keeps_a_kept_machine_for_its_run(project, small_disk, where
     project.table(keep=True)
     if where == "runs":
         project.client.runs.symlink_to(small_disk)
+        project.client.variables["LAUNCH_RUNS"] = str(small_disk)
     if where == "rentals":
         rentals = project.ledger.place("x").parent
         rentals.parent.mkdir(parents=True)

@@ -9,7 +9,7 @@ import pytest
 from testbed.drawn import drawn
 
 from launcher.runs import tensorboard
-from launcher.runs.mirror import parse_event
+from launcher.runs.mirror import Mirror, parse_event
 
 
 @pytest.fixture
@@ -17,13 +17,14 @@ def mirror(tmp_path):
     """A mirror's folder, and a way to let its numbered folders grow."""
 
     def grow(number, *lines):
-        folder = tmp_path / f"{number:04}"
-        folder.mkdir(exist_ok=True)
+        folder = grow.copy.folder / f"{number:04}"
+        folder.mkdir(parents=True, exist_ok=True)
         with (folder / "events.jsonl").open("a") as file:
             file.writelines(lines)
         return [event for line in lines if (event := parse_event(line.encode())) is not None]
 
-    grow.tensorboard = tmp_path / "tensorboard"
+    grow.copy = Mirror("0101-sft-w8q2", tmp_path)
+    grow.tensorboard = grow.copy.tensorboard
     return grow
 
 
@@ -38,7 +39,7 @@ def metric(step, rank=0, **values):
 
 def test_what_arrives_while_a_run_is_followed_is_drawn_once_and_whole(mirror):
     """Of every attempt, rank 0 alone; lines that are no metrics draw nothing."""
-    board = tensorboard.TensorBoard(mirror.tensorboard)
+    board = tensorboard.TensorBoard(mirror.copy)
     board.add(mirror(1, metric(1, loss=3.0), '{"version":1,"kind":"begin","time":1}\n', "torn\n"))
     board.add(mirror(1, metric(2, loss=2.0, lr=0.5), metric(2, rank=1, loss=9.0)))
     board.add(mirror(2, metric(2, loss=1.0)))
@@ -54,7 +55,7 @@ def test_a_value_without_a_step_is_drawn_over_the_seconds(mirror):
         + "\n"
         for time, loss in ((100.0, 3.0), (102.4, 2.0))
     ]
-    board = tensorboard.TensorBoard(mirror.tensorboard)
+    board = tensorboard.TensorBoard(mirror.copy)
     board.add(mirror(1, '{"version":1,"kind":"begin","time":90}\n', *lines, metric(5, loss=1.0)))
     board.close()
     expected = [("by_seconds/loss", 10, 3.0), ("by_seconds/loss", 12, 2.0), ("loss", 5, 1.0)]
@@ -63,7 +64,7 @@ def test_a_value_without_a_step_is_drawn_over_the_seconds(mirror):
 
 def test_a_run_without_metrics_draws_nothing(mirror):
     """And pays for no process."""
-    board = tensorboard.TensorBoard(mirror.tensorboard)
+    board = tensorboard.TensorBoard(mirror.copy)
     board.add(mirror(1, '{"version":1,"kind":"begin","time":1}\n', metric(1, rank=1, loss=1.0)))
     board.close()
     assert not mirror.tensorboard.exists()
@@ -72,7 +73,7 @@ def test_a_run_without_metrics_draws_nothing(mirror):
 def test_the_host_s_figures_are_drawn_over_the_seconds_since_the_run_began(mirror):
     """Under their own name, for a run without any metric too."""
     line = '{"version":1,"kind":"host","rank":0,"time":%s,"values":{"gpu0.use_percent":%d}}\n'
-    board = tensorboard.TensorBoard(mirror.tensorboard)
+    board = tensorboard.TensorBoard(mirror.copy)
     board.add(
         mirror(1, '{"version":1,"kind":"begin","time":100.0}\n', line % (107.2, 96), line % (117.2, 97))
     )
@@ -86,7 +87,7 @@ def test_the_host_s_figures_are_drawn_over_the_seconds_since_the_run_began(mirro
 def test_a_value_of_any_size_and_a_name_of_any_kind_is_drawn(mirror):
     """A file's numbers have single precision, its names the letters that TensorBoard takes."""
     values = {"a b": 1.0, "/x": 1e300, "y": -1e300, "z": "nan", "l" * 300: 0.5}
-    board = tensorboard.TensorBoard(mirror.tensorboard)
+    board = tensorboard.TensorBoard(mirror.copy)
     board.add(mirror(1, metric(-3, **values), metric(2**53, loss=1.0)))
     board.close()
     found = {(name, step): value for name, step, value in drawn(mirror.tensorboard)}
@@ -104,11 +105,11 @@ def test_fifty_runs_are_drawn_at_once_without_a_process_or_a_library(tmp_path):
     """A process with a library for these files takes 44 MB, for each run of a batch."""
     code = """
 import json, pathlib, resource, sys
-from launcher.runs.mirror import parse_event
+from launcher.runs.mirror import Mirror, parse_event
 from launcher.runs.tensorboard import TensorBoard
-folders = [pathlib.Path(sys.argv[1], str(number), "tensorboard") for number in range(50)]
+mirrors = [Mirror(f"0101-sft-{number:04}", pathlib.Path(sys.argv[1])) for number in range(50)]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-boards = [TensorBoard(folder) for folder in folders]
+boards = [TensorBoard(mirror) for mirror in mirrors]
 for step in range(20):
     line = json.dumps({"version": 1, "kind": "metric", "step": step, "time": 7.5, "values": {"loss": 1.0}})
     for board in boards:
@@ -130,14 +131,14 @@ for board in boards:
     assert not {"torch", "tensorboardX", "google"} & set(found["loaded"])
     assert found["kb"] < 50 * 100, "100 kB a run"
     for number in range(50):
-        assert len(drawn(tmp_path / str(number) / "tensorboard")) == 20
+        assert len(drawn(tmp_path / f"0101-sft-{number:04}" / "tensorboard")) == 20
 
 
 def test_of_very_many_points_some_are_drawn_and_the_last_and_every_rare_one(mirror):
     """A curve of 12,000 steps is thinned, its evaluations are not."""
     lines = [metric(step, loss=1.0) for step in range(1, 12_001)]
     rare = [metric(step, eval_loss=2.0) for step in (1, 6000, 12_000)]
-    board = tensorboard.TensorBoard(mirror.tensorboard)
+    board = tensorboard.TensorBoard(mirror.copy)
     board.add(mirror(1, *rare[:1], *lines[:6000], *rare[1:2], *lines[6000:], *rare[2:]))
     board.close()
     steps = {
@@ -152,12 +153,12 @@ def test_of_very_many_points_some_are_drawn_and_the_last_and_every_rare_one(mirr
 
 def test_what_the_disk_refuses_is_told_once(mirror):
     """With the reason; the run is followed on."""
-    board = tensorboard.TensorBoard(mirror.tensorboard)
+    board = tensorboard.TensorBoard(mirror.copy)
     mirror.tensorboard.write_text("a file, where the folder should be")
     events = mirror(1, metric(1, loss=1.0))
     while board.problem is None:
         board.add(events)
-    assert board.problem == f"{mirror.tensorboard}: File exists"
+    assert board.problem == f"{mirror.tensorboard}: is no folder"
     board.problem = None
     board.add(events)
     assert board.problem is None
@@ -168,7 +169,7 @@ def test_a_run_of_very_many_steps_a_second_gets_about_as_many_points_as_are_show
     """Each answer brings few of them; what is slower than that is drawn in full."""
     now = 0.0
     monkeypatch.setattr(tensorboard.time, "monotonic", lambda: now)
-    board = tensorboard.TensorBoard(mirror.tensorboard)
+    board = tensorboard.TensorBoard(mirror.copy)
     for answer in range(200):  # 2 s at 100 answers a second
         now += 0.01
         lines = [metric(100 * answer + step, loss=1.0) for step in range(100)]
