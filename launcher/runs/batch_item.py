@@ -163,7 +163,7 @@ def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
         return Attempt(lane.queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN)
     if mirror.files.is_folder() and not mirror.files.numbered():
         with mirror.disk_errors(mirror.folder):
-            mirror.files.remove_tree()  # bound by a launch that never reached the host
+            mirror.remove()  # bound by a launch that never reached the host
     return submit(lane, item, view)
 
 

@@ -166,7 +166,7 @@ def remove_here(mirror: Mirror, *, force: bool) -> None:
     """
     with mirror.alone("pull"), mirror.disk_errors(mirror.folder):
         check_here(mirror, force=force)
-        mirror.files.remove_tree()
+        mirror.remove()
 
 
 class Collected(NamedTuple):

@@ -470,7 +470,7 @@ def _start(runtime: Runtime, mirror: Mirror) -> str | None:
             is_taken = runtime.desk.preparation.take_back(mirror.run)
         if is_taken:
             with contextlib.suppress(OSError):
-                mirror.files.remove_tree()
+                mirror.remove()
             if isinstance(error, AgentError) and error.code == NOT_SUBMITTED:
                 look = f"what the cluster has   launch probe --host {error.host}"
                 if _OF_OPTION.search(str(error)):

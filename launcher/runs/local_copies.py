@@ -1,7 +1,7 @@
 """The files of a run that are here: where each has its place, and whether it is there in the same version.
 
-Every version that is put into its place is first written down in `.pulled.jsonl`. So a file with other contents is the
-user's own work, and is never replaced silently.
+Every version that is put into its place is first written down in `pulled.jsonl`, among this user's records of the run.
+So a file with other contents is the user's own work, and is never replaced silently.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from launcher.runs.run_files import RunFiles
 from launcher.values.output import CONTENT, Content, Kind, Output
 
 PIECE = 1 << 20
-LOG = ".pulled.jsonl"
+LOG = "pulled.jsonl"
 PARTS = ".parts"
 """The folder of files on their way, each by its SHA-256."""
 YOURS = ".yours"
@@ -38,7 +38,7 @@ class LocalCopies:
         self._pulled: dict[str, dict[str, int]] = {}
         self._digests = Digests(mirror.folder)
         with mirror.disk_errors(mirror.folder):
-            for content in _logged(self._files):
+            for content in _logged(mirror.records):
                 self._remember(content)
 
     # where a file has its place
@@ -169,7 +169,8 @@ class LocalCopies:
         return aside
 
     def _write_down(self, content: Content) -> None:
-        with self._files.open(LOG, "ab") as file:
+        self._mirror.records.folder.mkdir(parents=True, exist_ok=True)
+        with self._mirror.records.open(LOG, "ab") as file:
             file.write(f"{json.dumps(content)}\n".encode())
         self._remember(content)
 
@@ -188,9 +189,9 @@ def sync_folders(places: Iterable[Path], top: Path) -> None:
             os.close(descriptor)
 
 
-def _logged(files: RunFiles) -> Iterator[Content]:
+def _logged(records: RunFiles) -> Iterator[Content]:
     """Yield the versions in a log; a line that a crash has torn is passed over."""
-    for line in files.read(LOG).splitlines() if files.exists(LOG) else ():
+    for line in records.read(LOG).splitlines() if records.exists(LOG) else ():
         try:
             yield CONTENT.validate_json(line)
         except ValidationError:

@@ -107,6 +107,8 @@ class Mirror:
         self.run = run
         self.folder = folder / run
         self.files = RunFiles(self.folder)
+        self.records = RunFiles(index.place(run))
+        """This user's own records of the run, beside its entry in the index; `files` is data."""
         self.artifacts = self.folder / "artifacts"
         self.outputs = self.folder / "outputs"
         self.checkpoints = self.folder / "checkpoints"

@@ -11,10 +11,7 @@ from typing import NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.errors import UsageError
-from launcher.runs import index
-from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
-from launcher.runs.whole_file import write_whole
 from launcher.values.precision import PrecisionRequest
 
 NAME = "request.json"
@@ -51,7 +48,7 @@ def remember(mirror: Mirror, request: Request) -> None:
     """Write a request, and the folder that it was made in, beside the run's entry. Raises OSError."""
     asked = {**request._asdict(), **_NOT_AGAIN}
     record = {"version": 1, "folder": str(Path.cwd()), "request": asked}
-    write_whole(index.place(mirror.run) / NAME, json.dumps(record, default=list).encode())
+    mirror.records.write(NAME, json.dumps(record, default=list).encode())
 
 
 def recall(mirror: Mirror) -> Request:
@@ -84,7 +81,7 @@ def new_launch(mirror: Mirror) -> str:
 
 def _recorded(mirror: Mirror) -> tuple[Request, Path] | None:
     """Return the request that a run came from and the folder that it was made in; None if they are not on record here."""
-    record = read_json(index.place(mirror.run) / NAME)
+    record = mirror.records.read_json(NAME)
     try:
         request = TypeAdapter(Request).validate_json(json.dumps(record["request"]))
         return request, Path(str(record["folder"]))

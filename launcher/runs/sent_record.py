@@ -65,13 +65,13 @@ def sent(collected: CodeTree, manifest: Mapping[str, Mapping[str, Any]]) -> Sent
 def write(mirror: Mirror, record: Sent) -> None:
     """Keep the record beside a mirror. Raises OSError."""
     text = json.dumps([record.manifest, record.sources], separators=(",", ":"))
-    mirror.files.write(NAME, gzip.compress(text.encode(), compresslevel=1, mtime=0))
+    mirror.records.write(NAME, gzip.compress(text.encode(), compresslevel=1, mtime=0))
 
 
 def read(mirror: Mirror) -> Sent | None:
     """Return what was sent for a run; None if this client has no such record."""
     try:
-        with mirror.files.open(NAME, most=MOST_BYTES) as packed, gzip.open(packed) as file:
+        with mirror.records.open(NAME, most=MOST_BYTES) as packed, gzip.open(packed) as file:
             data = file.read(MOST_BYTES)  # a longer one is cut off, and no JSON then
         return Sent(*_PARTS.validate_json(data, strict=True))
     except (OSError, EOFError, zlib.error, ValidationError):
@@ -113,8 +113,8 @@ def _link(source: RunFiles, path: Path, files: RunFiles, place: str) -> None:
 
 def copy(mirror: Mirror, child: Mirror) -> None:
     """Give a run the record of the one that it continues with the same code and data. Raises OSError."""
-    if mirror.files.is_file(NAME):
-        child.files.write(NAME, mirror.files.read(NAME))
+    if mirror.records.is_file(NAME):
+        child.records.write(NAME, mirror.records.read(NAME))
     if mirror.files.is_folder(KEPT):
         keep(child, mirror.folder / KEPT)
 
