@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -50,7 +51,7 @@ def _secret(task: Task, key: str, path: Path, hidden: Mapping[str, Why], digests
     folder, name = os.path.split(real)
     mend = (
         f"a job gets a secret as a variable   launch --secret NAME …\n"
-        f"  if it is no secret   echo {shlex.quote(f'!/{name}')} >> {shlex.quote(os.path.join(folder, FILE))}"
+        f"  if it is no secret   echo {shlex.quote(f'!/{_escaped(name)}')} >> {shlex.quote(os.path.join(folder, FILE))}"
     )
     return _finding("secret-named", f"{key} is {_to(path, real)}, which is not sent ({why.value})", mend)
 
@@ -71,7 +72,8 @@ def _is_included(path: Path, code: Path) -> bool:
 
 def _link_out(task: Task, key: str, path: Path) -> Finding | None:
     """Return the refusal of a path that leads out of the project by a link in it. A link elsewhere is the user's own."""
-    project = tuple({str(folder) for one in (task.code, task.folder_of(key)) for folder in _tops(one)})
+    folders = {Path.cwd(), task.folder_of(key), *(() if key == "code" else (task.code,))}
+    project = tuple({top for folder in folders for top in _tops(folder)})
     here = path.anchor
     for part in path.parts[1:]:
         link, here = os.path.join(here, part), os.path.realpath(os.path.join(here, part))
@@ -82,13 +84,17 @@ def _link_out(task: Task, key: str, path: Path) -> Finding | None:
     return None
 
 
-def _tops(folder: Path) -> Iterator[Path]:
-    """Yield a folder, and the top of the git work tree that it lies in. A home that is one is no project."""
+def _tops(folder: Path) -> Iterator[str]:
+    """Yield a folder, and the top of the git work tree that it lies in. A home, or one above it, is no project."""
     folder = folder.resolve()
-    yield folder
-    top = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
-    if not any(is_below(home, (str(top),)) for home in homes()):
-        yield top
+    work_tree = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
+    for top in (str(folder), str(work_tree)):
+        if not any(is_below(home, (top,)) for home in homes()):
+            yield top
+
+
+def _escaped(name: str) -> str:
+    return re.sub(r"([*?\[\\])", r"\\\1", name)
 
 
 def _to(path: Path, real: str) -> str:
