@@ -27,7 +27,7 @@ _PUTTY = re.compile(rb"^PuTTY-User-Key-File-\d+:", re.MULTILINE)
 _AGE = re.compile(rb"^[ \t]*AGE-SECRET-KEY-[0-9A-Z-]{16,}", re.MULTILINE)
 _DER = re.compile(
     rb"\x30(?:[\x00-\x80]|\x81.|\x82..)(?:"
-    rb"\x02\x01[\x00\x01]\x30.\x06"  # PKCS 8 (RFC 5958)
+    rb"\x02\x01[\x00\x01]\x30(?:\x82..|\x81?.)\x06"  # PKCS 8 (RFC 5958)
     rb"|\x30\x81?.\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x05"  # the same, encrypted
     rb"|\x02\x01\x00\x02[\x40-\x82]"  # RSA (RFC 8017), DSA
     rb"|\x02\x01\x01\x04[\x1c\x20\x30\x42]"  # elliptic curves (RFC 5915)
