@@ -225,3 +225,15 @@ def test_a_dry_run_says_that_such_a_launch_would_be_refused(clone):
     ]
     assert [one["code"] for one in found if one["level"] == "refuse"] == ["link-out"]
     assert not os.path.exists(clone.home / ".launch" / "store")
+
+
+@pytest.mark.slow(reason="launches three times")
+def test_a_root_in_the_project_is_not_sent_with_the_next_launch(client):
+    """`root = "$PWD/.runs"`: each launch sent all launches before it."""
+    put(client.home, **{".config/launch/hosts.toml": f'[hosts.local]\nroot = "{client.project}/.runs"\n'})
+    client.script("print(1)")
+    for _ in range(3):
+        client.ok("--", "python", "train.py")
+        cargo = json.loads(client.ok("--dry-run", "--json", "--", "true"))["cargo"]
+        assert cargo["paths"] == ["train.py"]
+    assert list((client.project / ".runs").rglob("train.py"))
