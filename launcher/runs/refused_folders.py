@@ -46,7 +46,8 @@ def refusal(folder: Path, what: str, mend: str = _MEND) -> Finding | None:
     if any(is_below(home, (path,)) for home in homes()):
         return _finding(f"{what} is {path}, and your home is in it", mend)
     if os.path.lexists(os.path.join(path, ROOT_ID)):
-        return _finding(f"{what} is {path}, a root of launch, as its {ROOT_ID} says", mend)
+        message = f"{what} is {path}, a root of launch: it holds {ROOT_ID}, and all runs of a host"
+        return _finding(message, "name a folder in it, or give the host another root")
     return None
 
 
