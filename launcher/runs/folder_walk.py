@@ -129,9 +129,8 @@ class FolderWalk:
 
     def _take_folder(self, item: os.DirEntry[str], where: str, parent: str, mode: Mode) -> None:
         path = where + item.name
-        if os.path.lexists(
-            f"{self._base}{path}/{ROOT_ID}"
-        ):  # whatever a rule says: it grows with each launch
+        # Whatever a rule says: a root grows with each launch.
+        if os.path.lexists(f"{self._base}{path}/{ROOT_ID}"):
             if not mode.only_included:
                 self._leave(f"{path}/", Why.ROOT)
             return
