@@ -56,7 +56,7 @@ from launcher.cli.quick import QuickCommand, QuickGroup, WrongWordsError, tell_w
 from launcher.cli.say import complain
 from launcher.cli.signals import Terminated, heed_sigterm
 from launcher.errors import LaunchError, UsageError
-from launcher.remote.record.safe_open import UnreadableError
+from launcher.safe_open import UnreadableError
 
 DEFAULT = "run"
 WIDEST = 1000

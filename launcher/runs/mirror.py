@@ -22,7 +22,6 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from launcher.errors import BadFileError, ConnectionLostError, OtherRootError, RunError
 from launcher.hosts.channel import Reply
-from launcher.remote.record.safe_open import UnreadableError
 from launcher.runs import index
 from launcher.runs.json_file import MOST_BYTES, parse_object
 from launcher.runs.launch_count import next_number
@@ -31,6 +30,7 @@ from launcher.runs.run_files import MOST_JSON, RunFiles
 from launcher.runs.run_id import RUN_ID
 from launcher.runs.runs_folder import make_runs_folder, runs_folder
 from launcher.runs.whole_file import sync
+from launcher.safe_open import UnreadableError
 from launcher.values.base import Record
 from launcher.values.host import Host
 from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunState, State, is_terminal

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
-from launcher.remote.record.safe_open import (
+from launcher.runs.json_file import MOST_BYTES, parse_object
+from launcher.safe_open import (
     RunPath,
     UnreadableError,
     open_folder,
@@ -25,7 +26,6 @@ from launcher.remote.record.safe_open import (
     read_regular,
     status_of,
 )
-from launcher.runs.json_file import MOST_BYTES, parse_object
 
 MOST_JSON = 16 << 20
 """Nor has a JSON object."""
