@@ -76,7 +76,7 @@ def contents(folder):
             str(path),
             (about := path.lstat()).st_mode,
             about.st_mtime_ns,
-            stat.S_ISREG(about.st_mode) and path.read_text(),
+            stat.S_ISREG(about.st_mode) and path.read_bytes(),
         )
         for path in paths
     ]
