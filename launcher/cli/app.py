@@ -49,13 +49,16 @@ from launcher.cli import (
     stop,
     streams,
     sweep,
+    trusting,
     verify,
 )
+from launcher.cli.asking import agrees
 from launcher.cli.past_limit import past_limit
 from launcher.cli.quick import QuickCommand, QuickGroup, WrongWordsError, tell_wrong_words
 from launcher.cli.say import complain
 from launcher.cli.signals import Terminated, heed_sigterm
 from launcher.errors import LaunchError, UsageError
+from launcher.runs import trust
 
 DEFAULT = "run"
 WIDEST = 1000
@@ -148,6 +151,7 @@ _TASKS: dict[str, dict[str, Any]] = {
         "offers": offers.offers,
         "probe": probe.probe,
         "drill": drill.drill,
+        "trust": trusting.trust,
         "profile": profile.app,
         "image": image.app,
     },
@@ -250,6 +254,8 @@ def main() -> None:
     streams.prepare()
     heed_sigterm()
     core_dumps.turn_off()
+    if "_LAUNCH_COMPLETE" not in os.environ:
+        trust.answer_by(agrees)
     set_threshold(_NEW_OBJECTS)
     try:
         try:

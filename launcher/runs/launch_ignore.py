@@ -8,8 +8,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.bounded_read import read_bounded
 from launcher.errors import BadFileError
 from launcher.runs.default_exclusions import KEY_ENDS
+from launcher.values.toml import MOST_BYTES
 
 if TYPE_CHECKING:
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
@@ -90,7 +92,7 @@ def rules_around(folder: Path, top: Path) -> LaunchIgnore | None:
 def _read(folder: Path, prefix: str) -> LaunchIgnore | None:
     path = folder / FILE
     try:
-        lines = path.read_text("utf-8-sig").splitlines()
+        lines = read_bounded(path, MOST_BYTES).decode("utf-8-sig").splitlines()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
