@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from launcher import __version__, core_dumps
+from launcher import __version__, core_dumps, question
 from launcher.cli import (
     attach,
     batch,
@@ -58,7 +58,6 @@ from launcher.cli.quick import QuickCommand, QuickGroup, WrongWordsError, tell_w
 from launcher.cli.say import complain
 from launcher.cli.signals import Terminated, heed_sigterm
 from launcher.errors import LaunchError, UsageError
-from launcher.runs import trust
 
 DEFAULT = "run"
 WIDEST = 1000
@@ -255,7 +254,7 @@ def main() -> None:
     heed_sigterm()
     core_dumps.turn_off()
     if "_LAUNCH_COMPLETE" not in os.environ:
-        trust.answer_by(agrees)
+        question.answer_by(agrees)
     set_threshold(_NEW_OBJECTS)
     try:
         try:

@@ -12,10 +12,11 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher import question
 from launcher.errors import BadFileError
 from launcher.runs.catalogue import user_folder
 from launcher.values.text import printable
@@ -119,7 +120,7 @@ def check_trust(file: Path, values: Values) -> None:
 
 def ask(file: Path, values: Values) -> bool:
     """Ask the user whether values of a file count, and note a yes; without a terminal the answer is no."""
-    if not _answer("\n".join([*describe(file, values), "trust these values of this file?"])):
+    if not question.agrees("\n".join([*describe(file, values), "trust these values of this file?"])):
         return False
     trust(file, values)
     return True
@@ -155,19 +156,6 @@ def revoke(place: Path) -> list[str]:
             path.unlink(missing_ok=True)
             found.add(file)
     return sorted(found)
-
-
-def answer_by(asker: Callable[[str], bool | None]) -> None:
-    """Have questions answered at the terminal; until then each answer is no. A shell that completes a word never asks."""
-    global _answer  # noqa: PLW0603 - one process has one terminal
-    _answer = asker
-
-
-def _nobody(_question: str) -> bool | None:
-    return None
-
-
-_answer: Callable[[str], bool | None] = _nobody
 
 
 def _place(file: Path) -> Path:
