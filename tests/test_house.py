@@ -49,6 +49,7 @@ VARIABLES = {
     "LAUNCH_HOST_ID",
     "LAUNCH_CODE",
     "LAUNCH_RUNS",
+    "LAUNCH_TRUST",
     "LAUNCH_UMASK",
     "LAUNCH_CORE_LIMIT",
     "LAUNCH_SEGMENT",
@@ -129,7 +130,11 @@ def test_imports_point_down_only(path):
     if own in ("launcher.errors", "launcher.resources", "launcher.__init__"):
         assert not ours
     # Commands load these three which do not load hosts.
-    if not own.startswith("launcher.hosts.") and own not in ("launcher.core_dumps", "launcher.client_locks", "launcher.safe_open"):
+    if not own.startswith("launcher.hosts.") and own not in (
+        "launcher.core_dumps",
+        "launcher.client_locks",
+        "launcher.safe_open",
+    ):
         assert not {name for name in ours if name.startswith("launcher.remote")}
 
 

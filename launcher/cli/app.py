@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from launcher import __version__, core_dumps
+from launcher import __version__, core_dumps, question
 from launcher.cli import (
     attach,
     batch,
@@ -49,8 +49,10 @@ from launcher.cli import (
     stop,
     streams,
     sweep,
+    trusting,
     verify,
 )
+from launcher.cli.asking import agrees
 from launcher.cli.past_limit import past_limit
 from launcher.cli.quick import QuickCommand, QuickGroup, WrongWordsError, tell_wrong_words
 from launcher.cli.say import complain
@@ -149,6 +151,7 @@ _TASKS: dict[str, dict[str, Any]] = {
         "offers": offers.offers,
         "probe": probe.probe,
         "drill": drill.drill,
+        "trust": trusting.trust,
         "profile": profile.app,
         "image": image.app,
     },
@@ -251,6 +254,8 @@ def main() -> None:
     streams.prepare()
     heed_sigterm()
     core_dumps.turn_off()
+    if "_LAUNCH_COMPLETE" not in os.environ:
+        question.answer_by(agrees)
     set_threshold(_NEW_OBJECTS)
     try:
         try:
