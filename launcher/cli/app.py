@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from launcher import __version__, core_dumps
+from launcher import __version__
 from launcher.cli import (
     attach,
     batch,
@@ -249,7 +249,6 @@ def main() -> None:
     shell_answers.rejoin_words()
     streams.prepare()
     heed_sigterm()
-    core_dumps.turn_off()
     set_threshold(_NEW_OBJECTS)
     try:
         try:
