@@ -96,7 +96,9 @@ def _has_on_end() -> bool:
         return True
     try:
         text = os.read(file, _MOST_TEXT)
-        return b"on_end" in text or b"\\" in text or len(text) == _MOST_TEXT  # a key may be written with escapes
+        return (
+            b"on_end" in text or b"\\" in text or len(text) == _MOST_TEXT
+        )  # a key may be written with escapes
     except OSError:
         return True
     finally:

@@ -370,12 +370,10 @@ def core_limit_of(pid):
 
 
 def test_a_command_that_was_handed_over_leaves_no_core_dump(terminal, tmp_path):
-    """Ctrl-\\ ends the process in which it was typed, and the one that runs it, and both have its variables."""
+    """SIGQUIT ends the process in which it was typed, and the one that runs it, and both have its variables."""
     folder = tmp_path / "cores"
     folder.mkdir()
-    before = (
-        f"sh -c 'cd {folder}; ulimit -c unlimited; exec \"$@\"' sh env --default-signal A_SECRET_OF_MINE=hunter2"
-    )
+    before = f"sh -c 'cd {folder}; ulimit -c unlimited; exec \"$@\"' sh env --default-signal A_SECRET_OF_MINE=hunter2"
     for is_fork in (True, False):
         command = terminal.start("ps", "--watch", before=before)
         until(lambda command=command: command.out, "a list")

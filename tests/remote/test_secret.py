@@ -146,7 +146,13 @@ def test_a_heartbeat_holds_no_value(tmp_path):
 
 ESCAPES = (
     *("\x1b[1;35m", "\x1b[0m", "\x1b[2K", "\x1b[1C", "\x1b[?25l", "\x1b(B", "\x1b7", "\x1b[38;2;255;0;0m"),
-    *("\x1b]8;;https://example.org/a?b=c\x1b\\", "\x1b]0;title\x07", "\x1bPq#0\x1b\\", "\x9b31m", "\x9d8;;x\x9c"),
+    *(
+        "\x1b]8;;https://example.org/a?b=c\x1b\\",
+        "\x1b]0;title\x07",
+        "\x1bPq#0\x1b\\",
+        "\x9b31m",
+        "\x9d8;;x\x9c",
+    ),
     *("\r", "\b", "\x00", "\x0e", "\x7f", "\u200b", "\u00ad", "\ufeff"),
 )
 NO_ESCAPE = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=4, max_size=16)

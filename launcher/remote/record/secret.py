@@ -220,17 +220,21 @@ class Redactor:
 
     def _spans(self, text: str, seen: Iterable[Reading]) -> List[Tuple[int, int]]:
         """Return from where to where the values stand in a text, in order: as it is, and as it is seen."""
-        spans = [match.span() for match in self._text.pattern.finditer(text)] if self._text.are_in(text) else []
+        found = self._text.pattern.finditer
+        spans = [match.span() for match in found(text)] if self._text.are_in(text) else []
         for one in seen:
             if self._text.are_in(one.text):
-                for match in self._text.pattern.finditer(one.text):
-                    spans.append((one.place(match.start()), one.place(match.end() - 1) + 1))
+                spans += [
+                    (one.place(match.start()), one.place(match.end() - 1) + 1) for match in found(one.text)
+                ]
         return sorted(spans)
 
     def redact_end(self, data: bytes) -> bytes:
         """Return the held end of a stream with stars in it: for the greater part of a value that was cut off, too."""
         shown = data if is_plain(data) else as_bytes(parted(data.decode("utf-8", "surrogateescape"))[0])
-        if len(shown) >= SHORTEST_LINE and any(2 * len(shown) >= len(form) for form in self._bytes.begun(shown)):
+        if len(shown) >= SHORTEST_LINE and any(
+            2 * len(shown) >= len(form) for form in self._bytes.begun(shown)
+        ):
             return STARS.encode()
         return self.redact_bytes(data)
 

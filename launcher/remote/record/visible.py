@@ -14,14 +14,12 @@ MOST_ESCAPE = 4096
 _STRING = r"[^\x07\x1b\x90\x98\x9c-\x9f\n]{0,%d}" % MOST_ESCAPE
 _SEQUENCE = r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_]%s(?:\x07|\x1b\\|\x9c)" % _STRING
 _SEQUENCE_IN_ONE = r"\x9b[0-?]*[ -/]*[@-~]|[\x9d\x90\x98\x9e\x9f]%s(?:\x07|\x1b\\|\x9c)" % _STRING
-_ALONE = (
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
-)
+_ALONE = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
 """Control characters but newline and tab, and those that show nothing or change the direction of writing."""
 _SHORT = r"\x1b[ -/]*[0-~]?"
-_INVISIBLE = re.compile("|".join((_SEQUENCE, _SEQUENCE_IN_ONE, _SHORT, _ALONE)))
-_INVISIBLE_BUT_SHORT = re.compile("|".join((_SEQUENCE, _SEQUENCE_IN_ONE, _ALONE)))
-_OVERSTRUCK = re.compile("|".join((_SEQUENCE, _SEQUENCE_IN_ONE, _SHORT, r"[^\n\x08]\x08", _ALONE)))
+_INVISIBLE = re.compile(f"{_SEQUENCE}|{_SEQUENCE_IN_ONE}|{_SHORT}|{_ALONE}")
+_INVISIBLE_BUT_SHORT = re.compile(f"{_SEQUENCE}|{_SEQUENCE_IN_ONE}|{_ALONE}")
+_OVERSTRUCK = re.compile(rf"{_SEQUENCE}|{_SEQUENCE_IN_ONE}|{_SHORT}|[^\n\x08]\x08|{_ALONE}")
 _HAS_SHORT = re.compile(r"\x1b[^\[\]PX^_]")
 _OPEN = re.compile(
     r"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_]%s\x1b?|[ -/]*)|\x9b[0-?]*[ -/]*|[\x9d\x90\x98\x9e\x9f]%s\x1b?)\Z"
