@@ -18,8 +18,8 @@ from ..making import environment_build, scratch_folder
 from ..record import strict_json
 from ..record.locks import Lock, is_locked
 from ..record.rundir import TERMINAL, Run
-from ..store.hidden_names import forget_secrets
 from ..store.manifest import ShippingError
+from ..store.secret_end import forget_secrets
 from ..store.store import Store
 from ..system import process
 from . import garbage

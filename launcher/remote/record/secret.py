@@ -114,11 +114,13 @@ class _Forms(Generic[AnyStr]):
 
     def __init__(self, forms: Iterable[AnyStr], either: AnyStr) -> None:
         """Prepare the search; `either` is a bar."""
-        self.all = sorted(forms, key=len, reverse=True)
-        self._least = [form for form in self.all if not any(one in form for one in self.all if one != form)]
+        self.all: List[AnyStr] = sorted(forms, key=len, reverse=True)
+        self._least: List[AnyStr] = [
+            form for form in self.all if not any(one in form for one in self.all if one != form)
+        ]
         self.longest = max(map(len, self.all), default=0)
-        self.pattern = re.compile(either.join(map(re.escape, self.all)))
-        self._first = re.compile(either.join({re.escape(form[:1]) for form in self.all}))
+        self.pattern: re.Pattern[AnyStr] = re.compile(either.join(map(re.escape, self.all)))
+        self._first: re.Pattern[AnyStr] = re.compile(either.join({re.escape(form[:1]) for form in self.all}))
         self._heads: Dict[AnyStr, List[AnyStr]] = {}
         for form in self.all:
             for size in range(1, SHORTEST + 1):

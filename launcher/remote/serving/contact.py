@@ -18,7 +18,7 @@ from ..record import strict_json
 from ..record.files import REFUSED, read_text, remove_folder, write_durably
 from ..record.locks import Lock
 from ..record.rundir import TERMINAL, VERSION, WISHES, Folder, Run
-from ..store.hidden_names import forget_secrets
+from ..store.secret_end import forget_secrets
 from ..system import bearers, process
 from .requests import RequestError
 

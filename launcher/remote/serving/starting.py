@@ -15,7 +15,7 @@ from ..record import secret
 from ..record.files import read_json
 from ..record.rundir import SESSION_LIMIT, Folder, Run
 from ..store import worker_folder
-from ..store.hidden_names import forget_secrets
+from ..store.secret_end import forget_secrets
 from . import contact
 from .container_place import container_place
 from .requests import OfRun, Reply, RequestError, RunId

@@ -7,7 +7,6 @@ its files are part of what proves it.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Dict
 
@@ -55,15 +54,3 @@ class HiddenNames:
         if self._has_news:
             self._has_news = False
             write_durably(self._file, strict_json.encode(self._real), 0o600)
-
-
-def forget_secrets(run: Run) -> None:
-    """Erase the secrets of a run, having noted the names of its files that hold one. Raises OSError if they cannot be erased."""
-    if secret.read(run):
-        from .output_digests import OutputDigests
-        from .outputs import OutputScan  # few runs have secrets
-
-        with contextlib.suppress(OSError):  # the names are shown then
-            for _ in OutputScan(run, OutputDigests(run), matches_all=True).outputs():
-                pass
-    secret.erase(run)

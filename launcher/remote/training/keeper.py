@@ -22,7 +22,7 @@ from ..record.locks import Lock
 from ..record.rundir import Run
 from ..record.safe_open import read_tail, status_of
 from ..store import checkpoints
-from ..store.hidden_names import forget_secrets
+from ..store.secret_end import forget_secrets
 from ..system import bearers, process
 
 BACK_OFF_S = (0.2, 1.0, 2.0, 5.0, 15.0, 60.0)

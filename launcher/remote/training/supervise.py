@@ -23,7 +23,7 @@ from ..record.files import REFUSED, read_json
 from ..record.rundir import TERMINAL, Folder, Run
 from ..record.safe_open import unlink
 from ..store import checkpoints, late_seals
-from ..store.hidden_names import forget_secrets
+from ..store.secret_end import forget_secrets
 from ..system import oom
 from .account import TAIL_BYTES, Account
 from .attempt_record import Basis, compose
