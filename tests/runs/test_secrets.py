@@ -369,6 +369,7 @@ folder.mkdir(parents=True)
 print("waits", flush=True)
 while not os.path.exists("go"):
     time.sleep(0.02)
+(artifacts / f"late-{token}.txt").write_text("late")
 """
 
 
@@ -391,6 +392,7 @@ def test_a_secret_in_the_name_of_a_file_is_neither_shown_nor_kept_here(client, v
     for listed in (live[1], ended[1]):
         assert "model-{secret}.bin" in listed
         assert "out/{secret}/log.txt" in listed
+    assert "late-{secret}.txt" in ended[1]
     here = sorted(path.read_text() for path in client.runs.rglob("model*.bin"))
     assert here == ["more weights", "weights"]
     assert [path.read_text() for path in client.runs.rglob("{secret}/log.txt")] == ["said"]
