@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from launcher import __version__, core_dumps, question
+from launcher import __version__, question
 from launcher.cli import (
     attach,
     batch,
@@ -253,7 +253,6 @@ def main() -> None:
     shell_answers.rejoin_words()
     streams.prepare()
     heed_sigterm()
-    core_dumps.turn_off()
     if "_LAUNCH_COMPLETE" not in os.environ:
         question.answer_by(agrees)
     set_threshold(_NEW_OBJECTS)

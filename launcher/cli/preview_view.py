@@ -29,7 +29,7 @@ def show_preview(found: Preview, *, as_json: bool) -> None:
     if rental is not None:
         show_rental(rental)
     if plan.secrets:
-        say(f"  secrets    {', '.join(plan.secrets)}   (their values are read at launch)")
+        say(f"  secrets    {', '.join(plan.secrets)}   (from your shell or a file; not shown)")
     show_findings(findings)
     if not any(finding.level == "refuse" for finding in findings):
         is_blind = any(finding.code == "not-reached" for finding in findings)

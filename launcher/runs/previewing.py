@@ -14,7 +14,7 @@ from launcher.planning.lambda_machines import expected_facts as expected_of_rent
 from launcher.runs import cards, job_check, resolve, script_check, secret_values, session_check
 from launcher.runs.adapting import suggestion
 from launcher.runs.kaggle_preview import SessionPreview, preview_session
-from launcher.runs.launching import AUTO, Resolved, there, understand
+from launcher.runs.launching import AUTO, Resolved, secrets_for, there, understand
 from launcher.runs.loading import load
 from launcher.runs.lookup import Lookup
 from launcher.runs.planned import known_of, plan_of, submission_of
@@ -58,11 +58,15 @@ def preview(
 ) -> Preview:
     """Return the plan and what the gate would say; nothing is refused, nothing is left on the host.
 
-    With the facts of an earlier probe, or the error of one, no connection is made. Raises HostError only where the plan itself hangs on the
+    A value that a launch would refuse to record is not in the plan. Raises UsageError as a launch does, also for a secret that is not set. With the facts of an earlier probe, or the error of one, no connection is made. Raises HostError only where the plan itself hangs on the
     probe: no profile is named, or a name that means several.
     """
     resolved = understand(request, lookup)
     host, profiles = resolved.host, resolved.profiles
+    if not session_check.refusals(resolved.task, host):
+        secrets_for(resolved)
+    of_job = [*job_check.findings(resolved.task), *secret_values.findings(resolved.values)]
+    resolved = resolved._replace(task=job_check.without_refused(resolved.task))
     loaded = load(resolved.task, request.env_files)
     question = None if request.is_sure else ShippedBefore(resolved.task.code, host).question(loaded)
     unreached: tuple[Finding, ...] = ()
@@ -99,7 +103,6 @@ def preview(
         refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
     asked = cards.findings(resolved.gpus, plan, facts)
     of_script = script_check.findings(resolved.job, loaded.cargo)
-    of_job = [*job_check.findings(resolved.task), *secret_values.findings(resolved.values)]
     against = [*refused, *of_job, *loaded.cargo.findings, *of_script]
     if question is not None:
         against.append(question)

@@ -23,6 +23,7 @@ from ..record.files import REFUSED, read_json
 from ..record.rundir import TERMINAL, Folder, Run
 from ..record.safe_open import unlink
 from ..store import checkpoints, late_seals
+from ..store.secret_end import forget_secrets
 from ..system import oom
 from .account import TAIL_BYTES, Account
 from .attempt_record import Basis, compose
@@ -534,7 +535,7 @@ class Supervisor:
     def _erase_secrets(self) -> dict[str, str]:
         """Erase the secrets of the run; return evidence if that failed."""
         try:
-            secret.erase(self.run)
+            forget_secrets(self.run)
         except OSError as error:
             return {"secrets": "not erased: %s" % error.strerror}
         return {}
