@@ -55,10 +55,10 @@ def hosts(
     from launcher.cli.held_text import held_row, show_held, standby_row
     from launcher.cli.wrapping import say_wrapped
     from launcher.hosts import held
+    from launcher.hosts.service_clock import ServiceClock
     from launcher.runs import resolve
     from launcher.runs.open_rentals import open_rentals
     from launcher.runs.probing import aliases_in_use, kaggle_in_use, probe_all
-    from launcher.values.clock import SystemClock
 
     configured = resolve.hosts()
     configured |= aliases_in_use(configured)
@@ -69,7 +69,7 @@ def hosts(
     with _growing(rows, names) if not as_json and sys.stdout.isatty() else _report_slow_hosts(rows, names):
         rows.extend(probe_all(list(configured.values())))
     rows.sort(key=lambda row: names.index(row.host.name))
-    rented = open_rentals(SystemClock().now())
+    rented = open_rentals(ServiceClock().likely())
     connections, standbys = held.states(), held.standbys()
     if as_json:
         from launcher.cli import json_shapes
