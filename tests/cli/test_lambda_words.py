@@ -620,3 +620,37 @@ def test_what_has_ended_is_not_shown(person):
     ledger.step("aaaaaaaaaaaa", RentalState.ENDED, time.time(), cents=400)
     assert json.loads(person.ok("hosts", "--json"))["rentals"] == []
     assert "RENTED FOR" not in person.ok("hosts")
+
+
+BATCH = ("batch", "--host", "r", "--max-cost", "9", "--grid", "lr=1,2")
+
+
+@pytest.mark.parametrize("can_reach", [True, False], ids=["online", "offline"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--host", "r", "--", "python", "train.py"),
+        ("--host", "r", "--dry-run", "--", "python", "train.py"),
+        ("explain", "--host", "r", "--job", "sft"),
+        (*BATCH, "--", "python", "train.py", "{lr}"),
+        (*BATCH, "--dry-run", "--", "python", "train.py", "{lr}"),
+    ],
+    ids=["launch", "launch-dry", "explain", "batch", "batch-dry"],
+)
+def test_a_limit_that_is_missing_is_named_before_anybody_is_asked(person, service, words, can_reach):
+    """Without a network, and without a key too, that is the first thing to mend."""
+    table(person, service)
+    if not can_reach:
+        (person.project / "launch.toml").unlink()
+        folder = person.home / ".config" / "launch"
+        folder.mkdir(parents=True)
+        (folder / "hosts.toml").write_text(
+            '[hosts.r]\nkind = "lambda-cloud"\napi = "https://no.such.host.invalid/api/v1"\n'
+        )
+        del person.variables["LAMBDA_API_KEY"]
+    done = person.run(*words)
+    assert done.returncode == 3, done.stderr
+    assert (
+        "r: a rented machine costs money until it is ended, so max_hours or max_cost is needed" in done.stderr
+    )
+    assert service.calls == []
