@@ -19,7 +19,7 @@ from typing import NamedTuple
 from platformdirs.unix import Unix
 
 from launcher.errors import ServiceError
-from launcher.remote.system.process import boot_id
+from launcher.remote.system import process
 from launcher.values.clock import SystemClock
 
 MOST_AHEAD_S = 30 * 86_400.0
@@ -122,7 +122,7 @@ def _rank(seen: Seen) -> tuple[bool, float]:
 def _boot() -> str:
     """Return a text for each boot clock: that of another boot, or of a container with a time of its own, is another one."""
     try:
-        boot = boot_id()
+        boot = process.boot_id()
     except OSError:
         boot = ""
     with suppress(OSError):

@@ -53,7 +53,6 @@ def computer(tmp_path, sim_clock, monkeypatch):
         (process, "boot_id"),
     ):
         monkeypatch.setattr(owner, name, getattr(owner, name))
-    monkeypatch.setattr("launcher.hosts.service_clock.boot_id", lambda: process.boot_id())
     made = Computer(tmp_path / "computer")
     made.become(sim_clock)
     return made

@@ -91,7 +91,13 @@ class Computer:
 
 
 def wait_by_it() -> None:
-    """Let all of this process wait by the clock in the file SIM_CLOCK, also what has been imported."""
+    """Let all of this process wait by the clock in the file SIM_CLOCK, also what has been imported.
+
+    With SIM_COMPUTER it is on that computer, whose clocks move with it, and the product's own code reads them.
+    """
+    if computer := os.environ.get("SIM_COMPUTER"):
+        Computer(Path(computer)).become(SimClock(Path(os.environ["SIM_CLOCK"])))
+        return
     from launcher.values import clock
 
     system = clock.SystemClock
