@@ -55,11 +55,11 @@ def hosts(
     from launcher.cli.held_text import held_row, show_held, standby_row
     from launcher.cli.wrapping import say_wrapped
     from launcher.hosts import held
+    from launcher.hosts.service_clock import ServiceClock
     from launcher.runs import resolve
     from launcher.runs.lookup import Lookup
     from launcher.runs.open_rentals import open_rentals
     from launcher.runs.probing import Probed, aliases_in_use, kaggle_in_use, probe_all
-    from launcher.values.clock import SystemClock
 
     lookup = Lookup()
     lookup.ask_trust()
@@ -76,7 +76,7 @@ def hosts(
         Probed(lookup.written_hosts[name], problem="untrusted: look at launch.toml, then   launch trust")
         for name in sorted(lookup.untrusted)
     ]
-    rented = open_rentals(SystemClock().now())
+    rented = open_rentals(ServiceClock().likely())
     connections, standbys = held.states(), held.standbys()
     if as_json:
         from launcher.cli import json_shapes

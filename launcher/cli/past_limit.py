@@ -10,8 +10,6 @@ import json
 import os
 from pathlib import Path
 
-from launcher.values.clock import SystemClock
-
 _OVER = {"ended", "refused", "unseen", "dismissed"}
 
 
@@ -59,4 +57,6 @@ def _words(nonces: list[str]) -> str | None:
 
 
 def _now() -> float:
-    return SystemClock().now()
+    from launcher.hosts.service_clock import ServiceClock
+
+    return ServiceClock().likely()

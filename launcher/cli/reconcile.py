@@ -170,9 +170,9 @@ def _unreadable(reports: list[Report]) -> list[str]:
 def _things(reports: list[Report]) -> list[RentedThing]:
     """Return what was ended, then what is there, as rows."""
     from launcher.cli.json_shapes import RentedThing
-    from launcher.values.clock import SystemClock
+    from launcher.hosts.service_clock import ServiceClock
 
-    rows, now = [], SystemClock().now()
+    rows, now = [], ServiceClock().likely()
     for report in reports:
         for ending in report.done.ended:
             rental = ending.rental

@@ -21,6 +21,7 @@ from launcher.runs.planned import known_of, plan_of, submission_of
 from launcher.runs.probing import probe
 from launcher.runs.rental_choice import (
     RentalChoice,
+    check_limited,
     choose,
     home_finding,
     offers,
@@ -121,6 +122,7 @@ def _rental(resolved: Resolved, request: Request) -> tuple[RentalChoice | None, 
     Raises the error that says why if the profile hangs on it.
     """
     try:
+        check_limited(resolved.host)
         offered = offers(resolved.host)
         wrong = name_findings(resolved.host, settings_of(resolved.host), offered)
         choice = _choice(resolved, offered)
@@ -171,6 +173,7 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     if facts is None:
         facts = expected_of(resolved)
     if facts is None and len(resolved.profiles) != 1 and resolved.host.lambda_cloud is not None:
+        check_limited(resolved.host)
         first = _choice(resolved, offers(resolved.host)).first
         facts, resolved = (
             expected_of_rental(resolved.host, first),
