@@ -384,7 +384,7 @@ def test_cp_does_as_cp_does(ended, mirror, desk, tmp_path):
 
 
 OBEYED = ["a\x1b]0;x\x07b", "c\x9b31m", "e\u202efdp.exe", "g\nh", "i\x7f", "j\u2066k\u2069"]
-FINE = ["日本\u3000語", "é", "\u00a0", "👩\u200d💻", "می\u200cخواهم"]
+FINE = ["日本\u3000語", "é", "\u00a0", "👩\u200d💻", "می\u200cخواهم"]  # noqa: RUF001
 
 
 def test_a_file_whose_name_a_terminal_would_obey_stays_there_and_is_named(ended, mirror, desk, tmp_path):

@@ -126,7 +126,7 @@ def test_a_name_with_commas_and_quotes_is_one_cell():
         ("+x", "'+x"),
         ("-x", "'-x"),
         ("@SUM(A1)", "'@SUM(A1)"),
-        ("＝1", "'＝1"),
+        ("＝1", "'＝1"),  # noqa: RUF001
         (" =1", "' =1"),
         ("\t=1", "' =1"),
         ("\r=1", "' =1"),
