@@ -11,6 +11,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from launcher import untrusted_json
 from launcher.errors import (
     BadFileError,
     HostError,
@@ -29,7 +30,6 @@ from launcher.planning.slurm_job import (
 )
 from launcher.planning.slurm_job import settings_of as slurm_settings_of
 from launcher.planning.source import source
-from launcher.remote.record import strict_json
 from launcher.runs import resolve
 from launcher.runs.mirror import mirrors
 from launcher.runs.run_desk import connect
@@ -95,7 +95,7 @@ def saved_probe(path: Path) -> Facts:
     """Read what `launch probe --json` printed. Raises BadFileError that names file, key and value."""
     mend = "make one   launch probe --json > FILE"
     try:
-        values = strict_json.decode(path.read_text(encoding="utf-8"))
+        values = untrusted_json.decode(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadFileError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

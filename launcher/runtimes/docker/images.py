@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
+from launcher import untrusted_json
 from launcher.errors import EngineError, HostError, RefusedError
 from launcher.hosts import Desk
 from launcher.hosts.agent_file import torch_check
 from launcher.planning.build_failure import build_failure, indexes
 from launcher.planning.recipe import buildkit, classic
 from launcher.planning.wheel_choice import unfit, verifiable_torch
-from launcher.remote.record import strict_json
 from launcher.runtimes.docker import build_remains
 from launcher.runtimes.docker.build_remains import LABEL_NAME, LABEL_STEP
 from launcher.runtimes.docker.container import LABEL_CHECK, LABEL_ROOT, compiling
@@ -153,7 +153,7 @@ def _packages_in(engine: DockerEngine, image: Image, root: str) -> Packages | No
         words = printable(" ".join(output.split()))[-500:] or "it said nothing"
         raise EngineError(engine.host, f"{engine.host}: {image.name} does not say what is in it: {words}")
     try:
-        return Packages.model_validate(strict_json.decode(answers[-1]))
+        return Packages.model_validate(untrusted_json.decode(answers[-1]))
     except (ValidationError, ValueError) as error:
         raise EngineError(engine.host, f"{engine.host}: {image.name} does not say what is in it") from error
 
