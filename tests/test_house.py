@@ -134,6 +134,7 @@ def test_imports_point_down_only(path):
         "launcher.core_dumps",
         "launcher.client_locks",
         "launcher.safe_open",
+        "launcher.untrusted_json",
     ):
         assert not {name for name in ours if name.startswith("launcher.remote")}
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from platformdirs.unix import Unix
 
 from launcher.errors import ServiceError
+from launcher.remote.record import strict_json
 from launcher.remote.system import process
 from launcher.values.clock import SystemClock
 
@@ -132,7 +133,7 @@ def _boot() -> str:
 
 def _read(path: Path) -> Seen | None:
     try:
-        boot, date, at, is_guess = json.loads(path.read_bytes())
+        boot, date, at, is_guess = strict_json.decode(path.read_bytes())
         seen = Seen(str(boot), float(date), float(at), is_guess is True)
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return None
