@@ -133,7 +133,7 @@ def test_imports_point_down_only(path):
     if not own.startswith("launcher.hosts.") and own not in (
         "launcher.core_dumps",
         "launcher.client_locks",
-        "launcher.safe_open",
+        "launcher.client_files",
         "launcher.untrusted_json",
     ):
         assert not {name for name in ours if name.startswith("launcher.remote")}

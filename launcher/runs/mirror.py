@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from launcher.client_files import UnreadableError
 from launcher.errors import BadFileError, ConnectionLostError, OtherRootError, RunError
 from launcher.hosts.channel import Reply
 from launcher.runs import index
@@ -30,7 +31,6 @@ from launcher.runs.run_files import MOST_JSON, RunFiles
 from launcher.runs.run_id import RUN_ID
 from launcher.runs.runs_folder import make_runs_folder, runs_folder
 from launcher.runs.whole_file import sync
-from launcher.safe_open import UnreadableError
 from launcher.values.base import Record
 from launcher.values.host import Host
 from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunState, State, is_terminal

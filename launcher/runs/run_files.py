@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
-from launcher.runs.json_file import MOST_BYTES, parse_object
-from launcher.safe_open import (
+from launcher.client_files import (
     RunPath,
     UnreadableError,
     open_folder,
@@ -26,6 +25,7 @@ from launcher.safe_open import (
     read_regular,
     status_of,
 )
+from launcher.runs.json_file import MOST_BYTES, parse_object
 
 MOST_JSON = 16 << 20
 """Nor has a JSON object."""
