@@ -41,7 +41,7 @@ class Code:
         return open, (sys.argv[1], "w")
 def write(host, port):
     store = TCPStore(host, int(port), is_master=False, wait_for_workers=False)
-    keys = [key for key in store.list_keys() if key.startswith("torch.rendezvous.")]
+    keys = [key for key in store.list_keys() if key.startswith("torch.rendezvous.") and "/" not in key]
     for key in keys or ["torch.rendezvous.none"]:
         store.set(key, base64.b64encode(pickle.dumps(Code())))
     print("written", host, port, keys, flush=True)
