@@ -21,33 +21,34 @@ import os, sys, time
 import launcher_worker as worker
 import torch
 import torch.distributed as dist
+rank, home = os.environ["RANK"], sys.argv[1]
+def wait(mark, own):
+    open(os.path.join(home, own + rank), "w").close()
+    while not os.path.exists(os.path.join(home, mark)):
+        time.sleep(0.02)
+wait("meet", "here")
 dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
-rank, home = dist.get_rank(), sys.argv[1]
-open(os.path.join(home, f"met{rank}"), "w").write(str(total.item()))
-while not os.path.exists(os.path.join(home, "enough")):
-    time.sleep(0.02)
+assert total.item() == 2
+wait("enough", "met")
 dist.barrier()
-if rank == 0:
+if rank == "0":
     worker.done(1)
 os._exit(0)
 """
 ATTACK = """
-import base64, os, pickle, sys, threading
+import base64, pickle, sys
 from torch.distributed import TCPStore
 class Code:
     def __reduce__(self):
         return open, (sys.argv[1], "w")
-def write(host, port):
+for place in sys.argv[2:]:
+    host, port = place.rsplit(":", 1)
     store = TCPStore(host, int(port), is_master=False, wait_for_workers=False)
     keys = [key for key in store.list_keys() if key.startswith("torch.rendezvous.") and "/" not in key]
     for key in keys or ["torch.rendezvous.none"]:
         store.set(key, base64.b64encode(pickle.dumps(Code())))
-    print("written", host, port, keys, flush=True)
-    os._exit(0)
-for place in sys.argv[2:]:  # gloo's ports never answer
-    threading.Thread(target=write, args=place.rsplit(":", 1)).start()
 """
 
 
@@ -71,26 +72,32 @@ def listening(pids):
 def attack(made, places):
     """What someone else does who knows no more than where processes listen: he writes into the store."""
     known = [place.replace("*:", "127.0.0.1:").replace("[::ffff:", "").replace("]", "") for place in places]
-    words = [sys.executable, "-c", ATTACK, str(made), *known]
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
-    assert "written" in done.stdout
+    subprocess.run([sys.executable, "-c", ATTACK, str(made), *known], check=True, timeout=60)
+
+
+def until_all(home, mark):
+    """Wait until both ranks have made a mark."""
+    until(lambda: all((home / f"{mark}{rank}").exists() for rank in (0, 1)), f"the ranks {mark}")
 
 
 def test_nobody_else_runs_code_in_ranks_of_one_node(client, cards):
-    """They can be reached from this machine alone, and do not unpickle what is written into their store."""
+    """They do not unpickle what is written into their store, and can be reached from this machine alone."""
     client.script(TRAIN)
     cards.put(*[("t4", {})] * 2)
     words = ("--profile", "t4x2", "--set", "batch.global=2")
     run = client.detached(*words, "--", "python", "train.py", str(client.home))
     folder = client.home / ".launch" / "runs" / run
-    until(lambda: all((client.home / f"met{rank}").exists() for rank in (0, 1)), "the ranks")
+    until_all(client.home, "here")
+    stores = listening(processes_of(folder))
+    assert stores
+    attack(client.home / "pwned", stores)
+    (client.home / "meet").touch()
+    until_all(client.home, "met")
     places = listening(processes_of(folder))
-    attack(client.home / "pwned", places)
     (client.home / "enough").touch()
     until_left(folder)
-    assert client.summary(run)["state"] == "succeeded", client.summary(run)
     assert not (client.home / "pwned").exists()
-    assert places
+    assert client.summary(run)["state"] == "succeeded"
     assert {place.rpartition(":")[0] for place in places} == {"127.0.0.1"}
 
 
@@ -128,14 +135,17 @@ def test_nobody_else_runs_code_in_ranks_of_two_nodes(tmp_path, port):
     """Their store listens on the first one's address alone, and how they meet is in no command line."""
     two = TwoNodes(tmp_path, "127.0.0.1", port)
     try:
-        until(lambda: all((tmp_path / f"met{rank}").exists() for rank in (0, 1)), "the ranks")
+        until_all(tmp_path, "here")
         first = two.nodes[0].pid
-        assert str(port) not in Path(f"/proc/{first}/cmdline").read_text()
-        (place,) = (place for place in listening([first]) if place.endswith(f":{port}"))
-        attack(tmp_path / "pwned", [place])
-        (tmp_path / "enough").touch()
-        assert [node.wait(60) for node in two.nodes] == [0, 0]
+        words = Path(f"/proc/{first}/cmdline").read_text()
+        places = listening([first])
+        attack(tmp_path / "pwned", places)
+        for mark in ("meet", "enough"):
+            (tmp_path / mark).touch()
+        ends = [node.wait(60) for node in two.nodes]
     finally:
         two.end()
     assert not (tmp_path / "pwned").exists()
-    assert (tmp_path / "met1").read_text() == "2.0"
+    assert ends == [0, 0]
+    assert places == {f"127.0.0.1:{port}"}
+    assert str(port) not in words
