@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from testbed.client import REPOSITORY, processes_of, until, until_left
 
+from launcher.remote.diagnosis.diagnose import diagnose
 from launcher.remote.training.variables import Rendezvous, native_command
 
 pytestmark = pytest.mark.training
@@ -76,16 +77,20 @@ def attack(made, places):
 
 
 def until_all(home, mark):
-    """Wait until both ranks have made a mark."""
-    until(lambda: all((home / f"{mark}{rank}").exists() for rank in (0, 1)), f"the ranks {mark}")
+    """Wait until both ranks have made a mark, or the attack has succeeded."""
+    files = [home / f"{mark}{rank}" for rank in (0, 1)]
+    until(lambda: (home / "pwned").exists() or all(file.exists() for file in files), f"the ranks {mark}")
 
 
-def test_nobody_else_runs_code_in_ranks_of_one_node(client, cards):
-    """They do not unpickle what is written into their store, and can be reached from this machine alone."""
+@pytest.mark.parametrize(
+    "command", [("python",), ("torchrun", "--nproc-per-node", "2")], ids=["ours", "torchrun"]
+)
+def test_nobody_else_runs_code_in_ranks_of_one_node(client, cards, command):
+    """They do not unpickle what is written into their store; ours can be reached from this machine alone."""
     client.script(TRAIN)
     cards.put(*[("t4", {})] * 2)
     words = ("--profile", "t4x2", "--set", "batch.global=2")
-    run = client.detached(*words, "--", "python", "train.py", str(client.home))
+    run = client.detached(*words, "--", *command, "train.py", str(client.home))
     folder = client.home / ".launch" / "runs" / run
     until_all(client.home, "here")
     stores = listening(processes_of(folder))
@@ -93,12 +98,14 @@ def test_nobody_else_runs_code_in_ranks_of_one_node(client, cards):
     attack(client.home / "pwned", stores)
     (client.home / "meet").touch()
     until_all(client.home, "met")
+    assert not (client.home / "pwned").exists()
     places = listening(processes_of(folder))
     (client.home / "enough").touch()
     until_left(folder)
     assert not (client.home / "pwned").exists()
     assert client.summary(run)["state"] == "succeeded"
-    assert {place.rpartition(":")[0] for place in places} == {"127.0.0.1"}
+    if command == ("python",):
+        assert {place.rpartition(":")[0] for place in places} == {"127.0.0.1"}
 
 
 class TwoNodes:
@@ -149,3 +156,16 @@ def test_nobody_else_runs_code_in_ranks_of_two_nodes(tmp_path, port):
     assert ends == [0, 0]
     assert places == {f"127.0.0.1:{port}"}
     assert str(port) not in words
+
+
+def test_a_port_that_somebody_else_has_taken_is_named(tmp_path, port):
+    """The attempt ends with a class whose remedy is another port."""
+    place = Rendezvous(nodes=2, node=0, ranks=1, host="127.0.0.1", port=port, name="run-2")
+    words = native_command(["python", "train.py"], sys.executable, 2)
+    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY / "launcher" / "worker"), **place.variables}
+    with socket.create_server(("127.0.0.1", port)):
+        done = subprocess.run(words, env=variables, stderr=subprocess.PIPE, check=False, timeout=60)
+    assert done.returncode == 1
+    failure = diagnose(done.stderr)
+    assert failure is not None
+    assert failure.name == "port-in-use"

@@ -11,10 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING, List
-
-if TYPE_CHECKING:
-    from torch.distributed import TCPStore
+from typing import Any, List
 
 LOOPBACK = "127.0.0.1"
 
@@ -35,8 +32,8 @@ def start_ranks(arguments: List[str]) -> None:
     del store  # kept until here: torchrun takes it for its own, by its port
 
 
-def open_store(host: str, port: int) -> TCPStore:
-    """Return a store that listens on the address of a host alone; on all if that is a loopback of several nodes.
+def open_store(host: str, port: int) -> Any:
+    """Return a TCPStore that listens on the address of a host alone; on all if that is a loopback of several nodes.
 
     Raises OSError if the port is taken, or the host has no address of this machine.
     """
