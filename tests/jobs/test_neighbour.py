@@ -83,7 +83,13 @@ def until_all(home, mark):
 
 
 @pytest.mark.parametrize(
-    "command", [("python",), ("torchrun", "--nproc-per-node", "2")], ids=["ours", "torchrun"]
+    "command",
+    [
+        ("python",),
+        ("torchrun", "--nproc-per-node", "2"),
+        ("accelerate", "launch", "--multi_gpu", "--num_processes", "2"),
+    ],
+    ids=["ours", "torchrun", "accelerate"],
 )
 def test_nobody_else_runs_code_in_ranks_of_one_node(client, cards, command):
     """They do not unpickle what is written into their store; ours can be reached from this machine alone."""
