@@ -153,7 +153,7 @@ def _moment(written: str) -> float:
 
     try:
         return datetime.fromisoformat(written).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):
         raise UsageError(f"--after {written}: expected a time such as 2026-11-26T02:10Z") from None
 
 

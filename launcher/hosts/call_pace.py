@@ -19,6 +19,7 @@ from pathlib import Path
 
 from platformdirs.unix import Unix
 
+from launcher.remote.record import strict_json
 from launcher.values.clock import Clock, look_again_after
 
 MOST_WAIT_S = 600.0
@@ -146,9 +147,9 @@ class _Mark:
         if not text:
             return cls(float("-inf"), 0.0, is_under_way=False)
         try:
-            last, hold, is_under_way = json.loads(text)
+            last, hold, is_under_way = strict_json.decode(text)
             return cls(float(last), float(hold), is_under_way=is_under_way is True)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return cls(0.0, 0.0, is_under_way=True)  # a write that was cut off: there was a call
 
     def free_at(self, now: float, spacing_s: float) -> float:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from launcher.errors import UsageError
 from launcher.hosts.resolving import SilentResolverError, resolve
+from launcher.remote.record import strict_json
 
 if TYPE_CHECKING:
     import requests
@@ -65,7 +66,7 @@ class Reply(NamedTuple):
         if "json" not in self.kind:
             return None
         try:
-            return json.loads(self.body)
+            return strict_json.decode(self.body)
         except (ValueError, RecursionError):
             return None
 

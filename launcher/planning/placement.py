@@ -196,7 +196,7 @@ def why_unusable(engine: Engine, host: Host) -> str | None:
         return "launch does not speak its dialect of Docker's API"
     if engine.error is not None:
         return None if host.sudo and is_closed(engine) else engine.error
-    version = re.match(r"(\d+)\.(\d+)", engine.version or "")
+    version = re.match(r"(\d{1,9})\.(\d{1,9})", engine.version or "")
     if version is None:
         return "it does not tell its version"
     if (int(version[1]), int(version[2])) < OLDEST_ENGINE:

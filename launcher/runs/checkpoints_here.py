@@ -83,7 +83,7 @@ def _bad_steps(mirror: Mirror) -> list[tuple[int, int]]:
     for path in mirror.folder.glob("[0-9]*/state.json"):
         failure = read_json(path).get("failure")
         since = failure.get("since") if isinstance(failure, dict) else None
-        if isinstance(since, int):
+        if isinstance(since, int) and path.parent.name.isdecimal():
             found.append((int(path.parent.name), since))
     return found
 

@@ -120,7 +120,8 @@ def forget(batch: Path) -> None:
 
 
 def _generation(folder: Path) -> int:
-    return int(read_json(folder / GENERATION).get("generation", 0))
+    number = read_json(folder / GENERATION).get("generation")
+    return number if isinstance(number, int) else 0
 
 
 def _keep(load: Load, folder: Path) -> None:

@@ -154,7 +154,7 @@ class Mirror:
             words = "nothing was begun; when this is fixed, the same again"
             if self._may_have_begun:
                 words = f"the run is not affected; when this is fixed   launch attach {self.short}"
-            raise RunError(f"{error.filename or path}: {error.strerror}\n  {words}") from error
+            raise RunError(f"{error.filename or path}: {error.strerror or error}\n  {words}") from error
 
     # the run's host
 

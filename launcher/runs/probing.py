@@ -11,6 +11,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from launcher import untrusted_json
 from launcher.errors import (
     BadFileError,
     HostError,
@@ -94,7 +95,7 @@ def saved_probe(path: Path) -> Facts:
     """Read what `launch probe --json` printed. Raises BadFileError that names file, key and value."""
     mend = "make one   launch probe --json > FILE"
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = untrusted_json.decode(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadFileError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
