@@ -298,7 +298,7 @@ def test_beside_a_training_the_wall_clock_is_for_records_alone():
     ]
     for path in (*beside, *WORKER):
         lines = [line for line in path.read_text().splitlines() if "time.time()" in line]
-        allowed = ('"time": time.time()', "# a rent ends by the wall clock")
+        allowed = ('"time": time.time()', "# after a reboot no other clock is left")
         assert all(any(one in line for one in allowed) for line in lines), path
 
 

@@ -83,7 +83,7 @@ def rent_ends_s(runtime: Dict[str, Any]) -> float:
     if runtime.get("rented_boot") == process.boot_id() and "rented_uptime" in runtime:
         left_s = runtime["rented_uptime"] - time.clock_gettime(time.CLOCK_BOOTTIME)
     else:
-        left_s = runtime["rented_until"] - time.time()
+        left_s = runtime["rented_until"] - time.time()  # after a reboot no other clock is left
     return time.monotonic() + float(left_s)
 
 
