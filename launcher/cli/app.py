@@ -55,8 +55,8 @@ from launcher.cli.past_limit import past_limit
 from launcher.cli.quick import QuickCommand, QuickGroup, WrongWordsError, tell_wrong_words
 from launcher.cli.say import complain
 from launcher.cli.signals import Terminated, heed_sigterm
+from launcher.client_files import UnreadableError
 from launcher.errors import LaunchError, UsageError
-from launcher.remote.record.safe_open import UnreadableError
 
 DEFAULT = "run"
 WIDEST = 1000

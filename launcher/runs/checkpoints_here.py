@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from launcher.remote.record.safe_open import UnreadableError
+from launcher.client_files import UnreadableError
 from launcher.runs.checkpoint_pulling import HomeCheckpoint
 from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter
 
+from launcher.client_files import read_regular
 from launcher.errors import AgentError, LaunchError, RunError
-from launcher.remote.record.safe_open import read_regular
 from launcher.runs import sent_record
 from launcher.runs.code_differences import FileDifference, file_differences
 from launcher.runs.mirror import Mirror

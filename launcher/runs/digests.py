@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from platformdirs.unix import Unix
 
-from launcher.remote.record.safe_open import open_regular
+from launcher.client_files import open_regular
 from launcher.runs.default_exclusions import MOST_KEY_BYTES, holds_private_key
 from launcher.runs.json_file import read_json
 from launcher.runs.whole_file import write_whole

@@ -21,9 +21,9 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from launcher.client_files import UnreadableError
 from launcher.errors import BadFileError, ConnectionLostError, OtherRootError, RunError
 from launcher.hosts.channel import Reply
-from launcher.remote.record.safe_open import UnreadableError
 from launcher.runs.json_file import MOST_BYTES, parse_object
 from launcher.runs.launch_count import last_number, next_number
 from launcher.runs.printed_lines import Printed, PrintedLines

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
-from launcher.remote.record.safe_open import (
+from launcher.client_files import (
     RunPath,
     UnreadableError,
     open_folder,

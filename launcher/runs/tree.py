@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from launcher.client_files import open_regular
 from launcher.errors import UsageError
-from launcher.remote.record.safe_open import open_regular
 from launcher.runs.digests import Digests, Looked
 from launcher.runs.folder_walk import Entry, FolderWalk
 from launcher.runs.launch_ignore import LaunchIgnore, read_rules, rules_around
