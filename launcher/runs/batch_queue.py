@@ -12,6 +12,7 @@ import os
 import shlex
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -140,10 +141,10 @@ class BatchQueue:
     def _check_file(self) -> None:
         """Raise RunError unless the file, and what SQLite keeps beside it, are regular files."""
         for name in (FILE, *(f"{FILE}-{one}" for one in ("journal", "shm", "wal"))):
-            if self.files.exists(name) and not self.files.is_file(name):
-                raise RunError(
-                    f"{self.folder / name} is no regular file\n  remove it   {shlex.join(['rm', str(self.folder / name)])}"
-                )
+            status = self.files.status(name)
+            if status is not None and not (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
+                mend = shlex.join(["rm", str(self.folder / name)])
+                raise RunError(f"{self.folder / name} is no regular file of its own\n  remove it   {mend}")
         if not self.files.is_file(FILE):
             raise RunError(f"{self.folder / FILE}: cannot be opened")
 
