@@ -1,7 +1,9 @@
 """The queue of a batch on disk: what is taken, what is refused, and what a damaged or full disk says."""
 
+import contextlib
 import multiprocessing
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -263,3 +265,54 @@ def test_a_batch_that_may_not_be_written_can_be_looked_at(client, small_disk, qu
     assert "sweep: 3 items: 1 launching, 2 queued" in done.stdout
     assert "sweep" in client.ok("batch", "list")
     assert "2 items are queued" in client.run("ps").stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["queue.sqlite", "queue.sqlite-wal", "queue.sqlite-shm", "queue.sqlite-journal"]
+)
+@pytest.mark.parametrize("kind", ["link", "pipe", "hard link"])
+def test_a_queue_that_is_not_a_regular_file_is_not_opened(queue, tmp_path, name, kind):
+    """As a cloned repository may bring one: no file elsewhere is opened or changed, and nothing waits."""
+    queue.close()
+    victim = tmp_path / "victim"
+    shutil.copy(queue.folder / "queue.sqlite", victim)
+    before = victim.read_bytes()
+    path = queue.folder / name
+    path.unlink(missing_ok=True)
+    {"link": path.symlink_to, "pipe": lambda _: os.mkfifo(path), "hard link": path.hardlink_to}[kind](victim)
+    with pytest.raises(RunError, match=re.escape(f"{path} is no ")):
+        batch_queue.BatchQueue("sweep", queue.folder)
+    if name == "queue.sqlite" and kind != "hard link":
+        assert batch_queue.names() == []
+    assert victim.read_bytes() == before
+
+
+@pytest.mark.parametrize("which", ["batches", "batches/sweep"])
+def test_a_folder_of_batches_that_is_a_link_holds_none(queue, tmp_path, which):
+    """Nor is one made below it."""
+    queue.close()
+    folder = queue.folder.parent.parent / which
+    moved = folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(moved)
+    assert batch_queue.names() == []
+    assert batch_queue.left_alone() == {}
+    before = sorted(moved.rglob("*"))
+    with pytest.raises((RunError, UsageError)):
+        make_queue("sweep", Rules(), [Entry("i1", "{}", ("A",), {"n": 1})])
+    assert sorted(moved.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["sent.jsonl", "worker.json", ".worker.lock", ".open"])
+def test_a_batch_writes_through_no_link(queue, tmp_path, name):
+    """What cannot be replaced is refused."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine\n")
+    path = queue.folder / name
+    path.unlink(missing_ok=True)
+    path.symlink_to(victim)
+    with contextlib.suppress(RunError):
+        work = take_work(queue)
+        queue.step(queue.items()[0], R, run="261125-i1-abcdef", host="A")
+        queue.mark()
+        work.release()
+    assert victim.read_text() == "mine\n"
