@@ -1,6 +1,6 @@
 """A cache of what was found in files, valid while size, times and inode are unchanged: unchanged files are not read again.
 
-It holds the SHA-256 of each file, and whether a small one is a private key.
+It holds the SHA-256 of each file, and whether it is a private key.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from platformdirs.unix import Unix
 
-from launcher.runs.default_exclusions import MOST_KEY_BYTES, holds_private_key
+from launcher.runs.default_exclusions import SAMPLE, holds_private_key, sample
 from launcher.runs.json_file import read_json
 from launcher.runs.whole_file import write_whole
 
 FIELDS = 6
 """Size, two times and inode of a file as it was read, whether it is a private key, and its SHA-256."""
+RULES = 2
+"""Counts up when more files are taken for keys, so that those which were judged before are judged again."""
+_RULES_KEY = ""  # no path is empty
 PIECE = 1 << 18
 LATELY_S = 1.0
 """For how long after a walk has begun its look at a file counts: nobody launches and changes a file in the same second."""
@@ -51,9 +54,12 @@ class Digests:
         name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
         self._file = Unix("launch").user_cache_path / "digests" / f"{name}.json"
         self._known = read_json(self._file)
+        if self._known.pop(_RULES_KEY, None) != RULES:
+            self._known = {}
         self._seen: dict[str, list[Any]] = {}
         self._young: dict[str, tuple[list[int], Known]] = {}
         self._modes: dict[str, int] = {}
+        self._judged: dict[str, tuple[list[int], bool]] = {}
         self._has_news = False
         self._now_ns = time.time_ns()
         self._began = time.monotonic()
@@ -84,7 +90,7 @@ class Digests:
                 start = start or piece
                 hashing.update(piece)
                 advance(len(piece))
-        is_key = status.st_size < MOST_KEY_BYTES and holds_private_key(start)
+            is_key = self._judge(path, file, status) if status.st_size > SAMPLE else holds_private_key(start)
         known = Known(hashing.hexdigest(), is_key)
         if self._now_ns - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS:
             self._seen[path] = [*_look(status), is_key, known.sha256]
@@ -95,14 +101,23 @@ class Digests:
         return known, status
 
     def is_private_key(self, path: str, status: os.stat_result) -> bool:
-        """Return whether a small file is a private key; it is read only if it has changed. What cannot be read is not."""
-        known = self.known(path, status)
-        if known is None:
-            try:
-                known, _ = self.read(path, lambda _: None)
-            except OSError:
-                return False
-        return known.is_private_key
+        """Return whether a file is a private key. Only one that has changed is read, a large one in part. What cannot be read is not."""
+        if (known := self.known(path, status)) is not None:
+            return known.is_private_key
+        try:
+            if status.st_size <= SAMPLE:
+                return self.read(path, lambda _: None)[0].is_private_key
+            with open(path, "rb", buffering=0) as file:
+                return self._judge(path, file, status)
+        except OSError:
+            return False
+
+    def _judge(self, path: str, file: IO[bytes], status: os.stat_result) -> bool:
+        """Return whether a large file is a private key. It is asked twice: where a folder is walked, and where files are hashed."""
+        judged = self._judged.get(path)
+        if judged is None or judged[0] != _look(status):
+            judged = self._judged[path] = _look(status), holds_private_key(sample(file, status.st_size))
+        return judged[1]
 
     def save(self) -> None:
         """Save the digests that were requested and drop the others. A failing disk costs only time."""
@@ -110,7 +125,7 @@ class Digests:
             return
         self._has_news = False
         with contextlib.suppress(OSError):
-            write_whole(self._file, json.dumps(self._seen).encode())
+            write_whole(self._file, json.dumps({_RULES_KEY: RULES, **self._seen}).encode())
 
 
 def _is_of(known: list[int], status: os.stat_result) -> bool:

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from launcher.errors import UsageError
 from launcher.runs import launch_count
-from launcher.runs.default_exclusions import MOST_KEY_BYTES, of_name
+from launcher.runs.default_exclusions import ROOT_ID, of_name
 from launcher.runs.digests import Digests
 from launcher.runs.git_rules import ignored_by_git
-from launcher.runs.launch_ignore import LaunchIgnore, Verdict
+from launcher.runs.launch_ignore import FILE, LaunchIgnore, Verdict, read_rules
 from launcher.values.cargo import LeftOut, Size, Why
 
 MOST_FILES = 200_000
@@ -51,10 +51,12 @@ class Entry(NamedTuple):
 class Mode(NamedTuple):
     """How a folder is walked: what git ignores in it; whether a rule included it, so that git is not asked.
 
+    `rules` are those of each `.launchignore` that counts, the innermost first.
     `only_included`: the folder does not travel, only what a rule includes in it. `by_path`: only rules that lead there count.
     """
 
     ignored: frozenset[str]
+    rules: tuple[LaunchIgnore, ...] = ()
     is_included: bool = False
     only_included: bool = False
     by_path: bool = False
@@ -82,7 +84,8 @@ class FolderWalk:
         self._base = (
             f"{folder}".rstrip(os.sep) + os.sep
         )  # text: a Path for each of 10,000 files costs more than the disk
-        self._top, self._key, self._rules, self._hidden, self._digests = top, key, rules, hidden, digests
+        self._top, self._key, self._hidden, self._digests = top, key, hidden, digests
+        self._rules = tuple(rules)
         self._links: list[Entry] = []
         self._uses_git = False
 
@@ -90,7 +93,7 @@ class FolderWalk:
         """Walk the folder. Raises UsageError if git fails."""
         ignored = ignored_by_git(self._folder) if use_git else None
         self._uses_git = use_git
-        self._walk("", Mode(ignored or frozenset()))
+        self._walk("", Mode(ignored or frozenset(), self._rules))
         self._take_links()
 
     def _walk(self, where: str, mode: Mode) -> None:
@@ -103,10 +106,14 @@ class FolderWalk:
             self._leave(where or ".", Why.UNREADABLE)
             return
         if where and self._uses_git and any(item.name == ".git" for item in items):
-            inner = (
+            ignored = (
                 ignored_by_git(Path(self._base + where)) or frozenset()
             )  # of a submodule, or a repository in this one
-            mode = mode._replace(ignored=mode.ignored | {where + name for name in inner})
+            mode = mode._replace(ignored=mode.ignored | {where + name for name in ignored})
+        if where and any(item.name == FILE for item in items):
+            # As with git, one in a folder that is left out includes nothing.
+            inner = read_rules(Path(self._base + where), inner=where, may_include=not mode.only_included)
+            mode = mode._replace(rules=(*([inner] if inner else []), *mode.rules))
         before = len(self.entries) + len(self._links)
         name = os.path.basename((self._base + where)[:-1])
         for item in items:
@@ -122,26 +129,31 @@ class FolderWalk:
 
     def _take_folder(self, item: os.DirEntry[str], where: str, parent: str, mode: Mode) -> None:
         path = where + item.name
-        verdict = self._verdict(path, is_folder=True)
+        # Whatever a rule says: a root grows with each launch.
+        if os.path.lexists(f"{self._base}{path}/{ROOT_ID}"):
+            if not mode.only_included:
+                self._leave(f"{path}/", Why.ROOT)
+            return
+        verdict = _verdict(path, mode.rules, is_folder=True)
         why = _WHY[verdict] if verdict in _WHY else self._why(item, f"{path}/", parent, verdict, mode)
         if why is None and (verdict is not None or not mode.only_included):
-            self._walk(f"{path}/", Mode(mode.ignored, mode.is_included or verdict is not None))
+            self._walk(f"{path}/", Mode(mode.ignored, mode.rules, mode.is_included or verdict is not None))
             return
         if why is not None and not mode.only_included:
             size = None if why.is_routine else _size(self._base + path)
             self._leave(f"{path}/", why, size)
-        if not any(rules.includes for rules in self._rules):
+        if not any(rules.includes for rules in mode.rules):
             return
         # A rule like `!*.py` does not lead into an environment, or into what git ignores; one with its path does.
         plain_why = self._why(item, f"{path}/", parent, None, mode)
         is_secret = plain_why is not None and plain_why.is_secret
         by_path = mode.by_path or plain_why is not None
-        if not by_path or any(rules.leads_below(path, by_name=is_secret) for rules in self._rules):
-            self._walk(f"{path}/", Mode(mode.ignored, only_included=True, by_path=by_path))
+        if not by_path or any(rules.leads_below(path, by_name=is_secret) for rules in mode.rules):
+            self._walk(f"{path}/", Mode(mode.ignored, mode.rules, only_included=True, by_path=by_path))
 
     def _take_file(self, item: os.DirEntry[str], where: str, parent: str, mode: Mode) -> None:
         path = where + item.name
-        verdict = self._verdict(path, is_folder=False)
+        verdict = _verdict(path, mode.rules, is_folder=False)
         if mode.only_included and verdict is None:
             return
         why = _WHY[verdict] if verdict in _WHY else self._why(item, path, parent, verdict, mode)
@@ -155,18 +167,12 @@ class FolderWalk:
         status = item.stat(follow_symlinks=False)
         if why is None and not S_ISREG(status.st_mode):
             why = Why.SPECIAL
-        if why is None and verdict is not Verdict.IN_BY_NAME and self._is_private_key(source, status):
+        if why is None and verdict is not Verdict.IN_BY_NAME and self._digests.is_private_key(source, status):
             why = Why.PRIVATE_KEY
         if why is None:
             self._add(Entry(f"{self._top}/{path}", source, None, None, status.st_size))
         elif not mode.only_included:
             self._leave(path, why, Size(status.st_size))
-
-    def _is_private_key(self, source: str, status: os.stat_result) -> bool:
-        if 0 < status.st_size < MOST_KEY_BYTES:
-            return self._digests.is_private_key(source, status)
-        self._digests.known(source, status)  # so that its digest is kept
-        return False
 
     def _add(self, entry: Entry) -> None:
         self.entries.append(entry)
@@ -175,12 +181,6 @@ class FolderWalk:
                 f"{self._folder} holds more than {MOST_FILES:,} files: is this the project's folder?\n"
                 '  cd into it, or name it: code = "…" in the job file; a .launchignore leaves files out'
             )
-
-    def _verdict(self, path: str, *, is_folder: bool) -> Verdict | None:
-        for rules in self._rules:
-            if (verdict := rules.verdict(path, is_folder=is_folder)) is not None:
-                return verdict
-        return None
 
     def _why(
         self, item: os.DirEntry[str], path: str, parent: str, verdict: Verdict | None, mode: Mode
@@ -232,6 +232,13 @@ class FolderWalk:
     def _there(self, path: str) -> str:
         """Return where an absolute path of this folder lies on the host."""
         return os.path.normpath(f"{self._top}/{path[len(self._base) :]}")
+
+
+def _verdict(path: str, several: Sequence[LaunchIgnore], *, is_folder: bool) -> Verdict | None:
+    for rules in several:
+        if (verdict := rules.verdict(path, is_folder=is_folder)) is not None:
+            return verdict
+    return None
 
 
 def _parents(path: str) -> Iterator[str]:

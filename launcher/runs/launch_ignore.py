@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.errors import BadFileError
-from launcher.runs.default_exclusions import KEY_ENDS
+from launcher.runs.default_exclusions import SECRET_ENDS
 
 if TYPE_CHECKING:
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 FILE = ".launchignore"
 _EVERYTHING = ("*", "/*", "**", "/**")
-_NAMED_ENDINGS = {f"*{ending}" for ending in KEY_ENDS}
-"""Only keys have these endings, so a rule that names one means keys."""
+_NAMED_ENDINGS = {f"*{ending}" for ending in SECRET_ENDS}
+"""Only secrets have these endings, so a rule that names one means secrets."""
 
 
 class Verdict(enum.Enum):
@@ -31,16 +31,24 @@ class Verdict(enum.Enum):
 class LaunchIgnore:
     """The rules of one file. A rule speaks of a path that it matches, not of what lies below that path.
 
-    Paths are relative to the folder that travels. `prefix` is that folder below the one of the file, with a `/` at its end.
+    Paths are relative to the folder that travels. `prefix` is that folder below the one of the file, with a `/` at its end;
+    `inner` is the one of the file below that folder, likewise. Without `may_include` the rules only leave out.
     """
 
-    def __init__(self, patterns: list[GitIgnoreSpecPattern], prefix: str = "") -> None:
+    def __init__(
+        self,
+        patterns: list[GitIgnoreSpecPattern],
+        prefix: str = "",
+        inner: str = "",
+        *,
+        may_include: bool = True,
+    ) -> None:
         self._patterns = patterns[::-1]
-        self._prefix = prefix
+        self._prefix, self._inner, self._may_include = prefix, len(inner), may_include
         self._leaves_out_the_rest = any(
             one.include and str(one.pattern).strip() in _EVERYTHING for one in patterns
         )
-        self._includes = [str(one.pattern)[1:] for one in patterns if one.include is False]
+        self._includes = [str(one.pattern)[1:] for one in patterns if may_include and one.include is False]
 
     @property
     def includes(self) -> bool:
@@ -54,7 +62,7 @@ class LaunchIgnore:
 
     def verdict(self, path: str, *, is_folder: bool) -> Verdict | None:
         """Return what the last rule that matches a path says; None if none does."""
-        path = self._prefix + path
+        path = self._prefix + path[self._inner :]
         parent = path.rpartition("/")[0] + "/"
         named = f"{path}/" if is_folder else path
         for pattern in self._patterns:
@@ -64,6 +72,8 @@ class LaunchIgnore:
                 continue  # it is the folder above that the rule speaks of
             if pattern.include:
                 return Verdict.OUT
+            if not self._may_include:
+                return None
             return Verdict.IN_BY_NAME if _names(str(pattern.pattern)) else Verdict.IN
         return None
 
@@ -72,22 +82,31 @@ class LaunchIgnore:
 
         With `by_name` it has to name the folder itself: `!*/*` does not lead into `.ssh`.
         """
-        parts = (self._prefix + folder).split("/")
+        parts = (self._prefix + folder[self._inner :]).split("/")
         rules = [rule.strip().strip("/").split("/") for rule in self._includes]
         return any(_leads(rule, parts) and not (by_name and parts[-1] not in rule) for rule in rules)
 
 
-def read_rules(folder: Path) -> LaunchIgnore | None:
-    """Return the rules of a folder; None without a `.launchignore`. Raises BadFileError for one that cannot be read."""
-    return _read(folder, "")
+def rules_for(folder: Path, top: Path) -> list[LaunchIgnore]:
+    """Return the rules for a folder that travels: its own, then those of the folders above it up to `top`, if it lies in that.
+
+    Raises BadFileError for rules that cannot be read.
+    """
+    around = (
+        read_rules(above, f"{folder.relative_to(above).as_posix()}/")
+        for above in folder.parents
+        if above.is_relative_to(top)
+    )
+    return [rules for rules in (read_rules(folder), *around) if rules is not None]
 
 
-def rules_around(folder: Path, top: Path) -> LaunchIgnore | None:
-    """Return the rules of `top` for a folder below it that travels by itself."""
-    return _read(top, f"{folder.relative_to(top).as_posix()}/")
+def read_rules(
+    folder: Path, prefix: str = "", inner: str = "", *, may_include: bool = True
+) -> LaunchIgnore | None:
+    """Return the rules of a folder; None without a `.launchignore`. Raises BadFileError for one that cannot be read.
 
-
-def _read(folder: Path, prefix: str) -> LaunchIgnore | None:
+    The other values are those of LaunchIgnore.
+    """
     path = folder / FILE
     try:
         lines = path.read_text("utf-8-sig").splitlines()
@@ -102,7 +121,9 @@ def _read(folder: Path, prefix: str) -> LaunchIgnore | None:
         spec = GitIgnoreSpec.from_lines(lines)
     except GitIgnorePatternError as error:
         raise BadFileError(f"{path}: {error}") from error
-    return LaunchIgnore([one for one in spec.patterns if one.include is not None], prefix)
+    return LaunchIgnore(
+        [one for one in spec.patterns if one.include is not None], prefix, inner, may_include=may_include
+    )
 
 
 def _names(rule: str) -> bool:

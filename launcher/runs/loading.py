@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from launcher.planning.source import source
-from launcher.runs import resolve
+from launcher.runs import named_paths, resolve
 from launcher.runs.digests import Digests
 from launcher.runs.local_paths import values_of
 from launcher.runs.lookup import Lookup
-from launcher.runs.refused_folders import refusal
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.tree import CodeTree, collect
 from launcher.values.cargo import Cargo, JobSource, Why
@@ -32,7 +31,7 @@ class Load(NamedTuple):
 
 
 def load(task: resolve.Task, env_files: Iterable[str] = (), lookup: Lookup | None = None) -> Load:
-    """Collect what a task sends. A folder that is refused is not read; the cargo says so. A path that does not exist is skipped.
+    """Collect what a task sends; nothing if a path of it is refused, the cargo says so. A path that does not exist is skipped.
 
     `env_files` are those of the command line: they stay here.
 
@@ -41,21 +40,11 @@ def load(task: resolve.Task, env_files: Iterable[str] = (), lookup: Lookup | Non
     sources = [JobSource(key, written, source(written)) for key, written in values_of(task.job)]
     paths = {one.key: task.locate(one.key, one.source.value) for one in sources if one.source.kind == "local"}
     local = {key: path for key, path in paths.items() if path.is_dir() or path.is_file()}
-    refusals = tuple(_refusals(task.code, local))
-    digests = Digests(task.code)
-    tree = (
-        CodeTree([], [])
-        if refusals
-        else collect(task.code, local, _hidden(env_files, lookup or Lookup()), digests)
-    )
+    hidden, digests = _hidden(env_files, lookup or Lookup()), Digests(task.code)
+    refusals = tuple(named_paths.refusals(task, local, hidden, digests))
+    tree = CodeTree([], []) if refusals else collect(task.code, local, hidden, digests)
     digests.save()
     return Load(tree, _cargo(task.code, tree, sources, refusals), digests)
-
-
-def _refusals(code: Path, local: dict[str, Path]) -> Iterator[Finding]:
-    for what, path in (("the folder that would travel", code), *local.items()):
-        if os.path.isdir(path) and (finding := refusal(path, what)):
-            yield finding
 
 
 def _hidden(env_files: Iterable[str], lookup: Lookup) -> dict[str, Why]:

@@ -1,4 +1,4 @@
-"""Folders that are nobody's project: the home, the system's, those for credentials. They are refused before they are read."""
+"""Folders that are nobody's project: the home, the system's, a root, those for credentials. They are refused before they are read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import pwd
 from pathlib import Path
 
-from launcher.runs.default_exclusions import credentials_folder, secrets_among
+from launcher.runs.default_exclusions import ROOT_ID, credentials_folder, secrets_among
 from launcher.runs.launch_ignore import FILE, read_rules
 from launcher.values.plan import Finding
 
@@ -17,27 +17,37 @@ _SYSTEM_NAMES = """
     /usr/share /var /var/cache /var/lib /var/log /var/run /var/spool /var/tmp
 """
 _SYSTEM = frozenset(_SYSTEM_NAMES.split())
-_SYSTEM_TREES = ("/boot", "/etc", "/private/etc", "/proc", "/sys", "/System", "/Library")
+_SYSTEM_TREES = (
+    "/boot", "/etc", "/private/etc", "/proc", "/run/secrets", "/sys", "/var/run/secrets", "/System", "/Library",
+)  # fmt: skip
 """Folders that are refused with everything in them."""
-_MEND = f"cd into the project's folder, or name what it needs in {FILE}: `*`, then `!train.py`"
+_MEND = "cd into the project's folder"
+_MEND_OF_HOME = f"{_MEND}, or name what it needs in {FILE}: `*`, then `!train.py`"
 
 
-def refusal(folder: Path, what: str) -> Finding | None:
-    """Return why a folder is not sent; None if it may be. `what` names it: `the folder that would travel`."""
+def refusal(folder: Path, what: str, mend: str = _MEND) -> Finding | None:
+    """Return why a folder, or a file by the folder that it lies in, is not sent; None if it may be.
+
+    `what` names it: `the folder that would travel`.
+    """
     path = os.path.realpath(folder)
-    for home in _homes():
+    for home in homes():
         if path == home:
             if _names_what_is_needed(folder):
                 return None
             secrets = secrets_among(os.listdir(path))
             inside = f" ({', '.join(secrets[:4])} in it)" if secrets else ""
-            return _finding(f"{what} is your home{inside}", _MEND)
-    if path in _SYSTEM or _is_below(path, _SYSTEM_TREES):
-        return _finding(f"{what} is {path}, which is the system's", "cd into the project's folder")
-    if name := credentials_folder(path):
-        return _finding(f"{what} is {path}: {name} is for credentials", "cd into the project's folder")
-    if any(_is_below(home, (path,)) for home in _homes()):
-        return _finding(f"{what} is {path}, and your home is in it", "cd into the project's folder")
+            return _finding(f"{what} is your home{inside}", _MEND_OF_HOME)
+    for spelling in (path, os.path.abspath(folder)):  # a link may lead to them, and they may be links
+        if spelling in _SYSTEM or is_below(spelling, _SYSTEM_TREES):
+            return _finding(f"{what} is {spelling}, which is the system's", mend)
+        if name := credentials_folder(spelling if os.path.isdir(spelling) else os.path.dirname(spelling)):
+            return _finding(f"{what} is {spelling}: {name} is for credentials", mend)
+    if any(is_below(home, (path,)) for home in homes()):
+        return _finding(f"{what} is {path}, and your home is in it", mend)
+    if os.path.lexists(os.path.join(path, ROOT_ID)):
+        message = f"{what} is {path}, a root of launch: it holds {ROOT_ID}, and all runs of a host"
+        return _finding(message, "name a folder in it, or give the host another root")
     return None
 
 
@@ -45,7 +55,8 @@ def _finding(message: str, mend: str) -> Finding:
     return Finding(level="refuse", code="folder-refused", message=message, mend=mend)
 
 
-def _is_below(path: str, folders: tuple[str, ...]) -> bool:
+def is_below(path: str, folders: tuple[str, ...]) -> bool:
+    """Return whether an absolute path is one of these folders, or in one."""
     return any(path == folder or path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
 
 
@@ -54,7 +65,7 @@ def _names_what_is_needed(folder: Path) -> bool:
     return rules is not None and rules.names_what_is_needed
 
 
-def _homes() -> set[str]:
+def homes() -> set[str]:
     """Return the user's home, as HOME says and as the system knows it."""
     homes = {os.path.expanduser("~")}
     try:

@@ -11,7 +11,7 @@ from typing import IO, Any, NamedTuple
 from launcher.errors import UsageError
 from launcher.runs.digests import Digests, Looked
 from launcher.runs.folder_walk import Entry, FolderWalk
-from launcher.runs.launch_ignore import LaunchIgnore, read_rules, rules_around
+from launcher.runs.launch_ignore import rules_for
 from launcher.runs.meter import Meter, Moved
 from launcher.values.cargo import LeftOut, Why
 
@@ -37,11 +37,10 @@ class CodeTree(NamedTuple):
 def collect(code: Path, local: Mapping[str, Path], hidden: Mapping[str, Why], digests: Digests) -> CodeTree:
     """Return what is shipped: the code folder, and the model and data that lie here, by their keys in the job.
 
-    `hidden` are absolute paths that do not travel. A file that is named by a key does, wherever it lies. Raises UsageError for
-    what cannot be read.
+    `hidden` are absolute paths that do not travel. What a key names does, wherever it lies: `named_paths` has judged it before.
+    Raises UsageError for what cannot be read.
     """
-    rules = read_rules(code)
-    walk = FolderWalk(code, "code", None, [rules] if rules else [], hidden, digests)
+    walk = FolderWalk(code, "code", None, rules_for(code, code), hidden, digests)
     walk.run(use_git=True)
     entries, left_out = walk.entries, walk.left_out
     for key, written in local.items():
@@ -49,7 +48,7 @@ def collect(code: Path, local: Mapping[str, Path], hidden: Mapping[str, Why], di
         name = path.name if written.name in ("", "..") else written.name
         top = f"data/{key.rpartition('.')[2]}/{name or 'root'}"
         if path.is_dir():
-            walk = FolderWalk(path, top, key, _rules_of(path, code), hidden, digests)
+            walk = FolderWalk(path, top, key, rules_for(path, code), hidden, digests)
             walk.run(use_git=False)
             entries += walk.entries
             left_out += walk.left_out
@@ -63,12 +62,6 @@ def _named_file(top: str, path: str) -> Entry:
         return Entry(top, path, size=os.stat(path).st_size)
     except OSError as error:
         raise _unreadable(path, error) from error
-
-
-def _rules_of(folder: Path, code: Path) -> list[LaunchIgnore]:
-    """Return the rules for a folder of data: its own, and those of the code folder, if it lies in that."""
-    around = rules_around(folder, code) if folder != code and folder.is_relative_to(code) else None
-    return [rules for rules in (read_rules(folder), around) if rules is not None]
 
 
 def manifest(tree: CodeTree, digests: Digests, show: Callable[[Moved], None]) -> dict[str, Any]:

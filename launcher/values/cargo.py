@@ -15,7 +15,7 @@ class Why(enum.StrEnum):
     RULE = ".launchignore"
     CREDENTIALS = "credentials"
     KEY_NAME = "key or certificate"
-    PRIVATE_KEY = "private key"
+    PRIVATE_KEY = "private key or token"
     BUILD_FILE = "named for builds"
     ENV_FILE = "given by --env-file"
     SETTINGS = "settings of launch"
@@ -24,6 +24,7 @@ class Why(enum.StrEnum):
     TRACKER = "wandb's records"
     REPOSITORY = "git's own"
     RUNS = "records of runs"
+    ROOT = "a root of launch"
     GIT = "git ignores it"
     UNREADABLE = "cannot be listed"
     LINK_OUT = "points out of the folder"
@@ -33,7 +34,7 @@ class Why(enum.StrEnum):
     @property
     def is_routine(self) -> bool:
         """Whether everybody expects it, so that a summary need not name it."""
-        return self in (Why.CACHE, Why.REPOSITORY, Why.RUNS, Why.SETTINGS, Why.BUILD_FILE)
+        return self in (Why.CACHE, Why.REPOSITORY, Why.RUNS, Why.ROOT, Why.SETTINGS, Why.BUILD_FILE)
 
     @property
     def is_surprising(self) -> bool:

@@ -109,14 +109,11 @@ def test_secrets_stay_behind_and_what_only_sounds_like_one_travels(folder, uses_
     )
 
 
-def test_secrets_stay_behind_in_a_folder_of_data_too_but_a_file_that_is_named_travels(folder):
-    """`data.train = "./data"` sends no `.env`; `data.eval = "./data/.env"` was meant."""
+def test_secrets_stay_behind_in_a_folder_of_data_too(folder):
+    """`data.train = "./data"` sends no `.env`."""
     put(folder, **{"data/a.jsonl": "{}", "data/.env": "T=x", "data/deep/key": KEY.format("EC", "EC")})
-    loaded = load("data.train=./data", "data.eval=./data/.env")
-    assert {path for path in paths(loaded) if path.startswith("data/")} == {
-        "data/train/data/a.jsonl",
-        "data/eval/.env",
-    }
+    found = paths(load("data.train=./data"))
+    assert {path for path in found if path.startswith("data/")} == {"data/train/data/a.jsonl"}
 
 
 def test_a_link_to_what_is_left_out_is_left_out_and_named(folder):
@@ -143,9 +140,9 @@ def test_a_link_by_way_of_a_link_that_is_left_out_leads_on_straight(folder):
     assert links == {"code/link": "target"}
 
 
-def test_a_large_file_is_not_read_for_a_key_and_a_small_one_is_read_once(folder, monkeypatch):
+def test_files_are_opened_once_to_be_judged_while_they_do_not_change(folder, monkeypatch):
     """A launch of 10,000 unchanged files opens none of them."""
-    put(folder, small="x" * 1000, large=KEY.format("RSA", "RSA") + "x" * 64_000)
+    put(folder, small="x" * 1000, large="x" * 300_000)
     for name in ("small", "large"):
         os.utime(folder / name, (1, 1))
     monkeypatch.setattr("launcher.runs.digests.SETTLED_NS", -(10**18))
@@ -155,11 +152,16 @@ def test_a_large_file_is_not_read_for_a_key_and_a_small_one_is_read_once(folder,
         "builtins.open",
         lambda path, *more, **words: opened.append(Path(path).name) or real(path, *more, **words),
     )
+    loaded = load()
+    assert paths(loaded) == {"code/small", "code/large"}
+    tree.manifest(loaded.tree, loaded.digests, lambda _moved: None)
+    loaded.digests.save()
+    assert [opened.count(name) for name in ("small", "large")] == [
+        1,
+        2,
+    ]  # the large one is judged before it is hashed
     assert paths(load()) == {"code/small", "code/large"}
-    assert opened.count("small") == 1
-    assert paths(load()) == {"code/small", "code/large"}
-    assert opened.count("small") == 1
-    assert opened.count("large") == 0
+    assert [opened.count(name) for name in ("small", "large")] == [1, 2]
 
 
 def test_a_byte_order_mark_does_not_hide_a_key():
@@ -196,14 +198,14 @@ def test_what_launch_toml_names_for_builds_stays_behind(folder):
     assert reasons(loaded)["conf/pip.conf"] == reasons(loaded)["key"] == Why.BUILD_FILE
 
 
-@pytest.mark.parametrize("given", ["prod.env", "./conf/../prod.env", "link.env"])
+@pytest.mark.parametrize("given", ["prod.txt", "./conf/../prod.txt", "link.txt"])
 def test_a_file_that_the_command_line_gives_values_from_stays_behind(folder, given):
     """Whatever it is called, and however its path is written."""
-    put(folder, **{"prod.env": "TOKEN=1", "conf/a.env": "kept"})
-    (folder / "link.env").symlink_to("prod.env")
+    put(folder, **{"prod.txt": "TOKEN=1", "conf/a.txt": "kept"})
+    (folder / "link.txt").symlink_to("prod.txt")
     loaded = loading.load(resolve.task(None, ["true"], [], None), [given])
-    assert paths(loaded) == {"code/conf/a.env"}
-    assert reasons(loaded)["prod.env"] == Why.ENV_FILE
+    assert paths(loaded) == {"code/conf/a.txt"}
+    assert reasons(loaded)["prod.txt"] == Why.ENV_FILE
 
 
 def test_environments_caches_and_records_stay_behind(folder):
@@ -239,6 +241,28 @@ def test_records_of_runs_stay_behind_wherever_they_were_kept(folder, monkeypatch
         put(folder, **{f"{name}/.launches": "1\n", f"{name}/r/log.txt": "x"})
     assert paths(load()) == {"code/train.py", "code/other/y"}
     assert reasons(load()) == {"runs/": Why.RUNS, "deep/runs/": Why.RUNS}
+
+
+def test_a_root_stays_behind_wherever_it_lies_and_whatever_a_rule_says(folder):
+    """What an agent keeps there grows with each launch; its id, a link that leads nowhere, tells it."""
+    rules = {".launchignore": "!here/*\n!here/.runs/**\n!root-id\n", "data/.launchignore": "!*\n"}
+    put(folder, **rules, **{"here/train.py": "x", "data/a": "x"})
+    for root in ("here/.runs", "data/deep/root"):
+        put(folder, **{f"{root}/store/x": "x"})
+        (folder / root / "root-id").symlink_to("0123456789abcdef" * 2)
+    loaded = load("data.train=./data")
+    assert paths(loaded) == {
+        *(f"code/{name}" for name in (".launchignore", "here/train.py", "data/.launchignore", "data/a")),
+        "data/train/data/.launchignore",
+        "data/train/data/a",
+    }
+    assert {path for path, why in reasons(loaded).items() if why is Why.ROOT} == {
+        "here/.runs/",
+        "data/deep/root/",
+        "deep/root/",
+    }
+    assert "a root of launch" in load("data.train=./data/deep/root").cargo.findings[0].message
+    assert load("data.train=./data/deep/root/store").cargo.findings == ()
 
 
 # .launchignore
@@ -362,10 +386,90 @@ def test_the_rules_of_the_project_count_in_its_data(folder):
     assert paths(load("data.train=./data")) == {"code/.launchignore", "data/train/data/x"}
 
 
-def test_a_rule_that_cannot_be_read_is_named(folder):
+INNER = {
+    ".launchignore": "*.log\n/top.txt\nb/skip.txt\n!/a/kept.log\n",
+    "a/.launchignore": "# mine\n!*.log\n/top.txt\nc/only.txt\n*.tmp\n!keep.tmp\nsub/\n",
+    "a/c/.launchignore": "*.log\n!top.txt\n!/d/x.tmp\n",
+    "b/.launchignore": "*.txt\n!skip.txt\n*.py\n!m.py\n/sub/*\n",
+    "b/sub/.launchignore": "!*\n",
+}
+"""Rules in folders of folders, of each kind: anchored, with a slash, for a folder, negated, in several orders."""
+
+
+def test_rules_in_folders_count_as_gits_own_do(folder):
+    """Git is the witness: it lists the same files for the same rules in its own files."""
+    names = (
+        "top.txt",
+        "skip.txt",
+        "only.txt",
+        "kept.log",
+        "x.tmp",
+        "keep.tmp",
+        "m.py",
+        "d/x.tmp",
+        "sub/m.py",
+    )
+    places = ("", "a/", "a/c/", "a/c/d/", "b/")
+    put(folder, **INNER, **{f"{place}{name}": "x" for place in places for name in names})
+    witness = folder.parent / "witness"
+    for path in filter(Path.is_file, folder.rglob("*")):
+        name = str(path.relative_to(folder)).replace(".launchignore", ".gitignore")
+        put(witness, **{name: path.read_text().replace(".launchignore", ".gitignore")})
+    git(witness, "init", "-q")
+    listing = ["git", "ls-files", "--others", "--exclude-standard"]
+    listed = subprocess.run(listing, cwd=witness, check=True, capture_output=True, text=True).stdout.split()
+    expected = {f"code/{name.replace('.gitignore', '.launchignore')}" for name in listed}
+    assert 15 < len(expected) < len(places) * len(names)
+    assert paths(load()) == expected
+
+
+def test_rules_in_a_folder_include_what_git_ignores_and_name_secrets_there(folder):
+    """As those at the top do, and nowhere else."""
+    git(folder, "init", "-q")
+    put(folder, **{".gitignore": "*.bin\n", "a/.launchignore": "!*\n!small.bin\n!.env\n"})
+    put(
+        folder,
+        **{f"{place}{name}": "x" for place in ("", "a/", "b/") for name in ("small.bin", ".env", "id_rsa")},
+    )
+    expected = {".gitignore", "a/.launchignore", "a/small.bin", "a/.env"}
+    assert paths(load()) == {f"code/{name}" for name in expected}
+
+
+def test_rules_in_a_folder_that_is_left_out_include_nothing_and_still_leave_out(folder):
+    """Git does not read them; but one file of theirs that a rule above includes may still be left out by them."""
+    put(folder, **{".launchignore": "/vendor\n!/vendor/a.txt\n!/vendor/b.txt\n"})
+    put(
+        folder,
+        **{
+            "vendor/.launchignore": "!*\nb.txt\n",
+            "vendor/a.txt": "x",
+            "vendor/b.txt": "x",
+            "vendor/c.txt": "x",
+        },
+    )
+    assert paths(load()) == {"code/.launchignore", "code/vendor/a.txt"}
+
+
+def test_rules_between_the_project_and_its_data_count_for_the_data(folder):
+    """Innermost first: the data's own, those of the folder between, the project's."""
+    put(
+        folder,
+        **{
+            ".launchignore": "*.a\n*.b\n*.c\n",
+            "deep/.launchignore": "!*.b\n!*.c\n/data/x.txt\n",
+            "deep/data/.launchignore": "*.c\n",
+            **{f"deep/data/{name}": "x" for name in ("1.a", "1.b", "1.c", "x.txt", "in/x.txt")},
+        },
+    )
+    found = {path for path in paths(load("data.train=./deep/data")) if path.startswith("data/")}
+    assert found == {f"data/train/data/{name}" for name in (".launchignore", "1.b", "in/x.txt")}
+
+
+@pytest.mark.parametrize("place", ["", "deep/"])
+def test_a_rule_that_cannot_be_read_is_named(folder, place):
     """The file and the rule."""
-    put(folder, **{".launchignore": "ok\n!\n"})
-    with pytest.raises(BadFileError, match=r"\.launchignore: .*'!'"):
+    put(folder, **{f"{place}.launchignore": "ok\n!\n"})
+    with pytest.raises(BadFileError, match=rf"{place}\.launchignore: .*'!'"):
         load()
 
 
