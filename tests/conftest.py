@@ -70,6 +70,12 @@ def own_index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("XDG_DATA_HOME", str(folder))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_files_are_trusted(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What tests write is trusted where they use the launcher in their own process; `Client` says so for its commands."""
+    os.environ["LAUNCH_TRUST"] = str(tmp_path_factory.getbasetemp())
+
+
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
     """A client with an empty home. Its commands and its runs' processes that are left on this machine are ended afterwards."""

@@ -6,6 +6,9 @@ import sys
 def main() -> None:
     """Run the command line: in a process that stands by for it, or in this one."""
     try:
+        from launcher import core_dumps
+
+        core_dumps.turn_off()  # first of all: a variable may be a secret
         from launcher.cli import handing_over
 
         handing_over.hand_over()

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from launcher import __version__, core_dumps
+from launcher import __version__, question
 from launcher.cli import (
     attach,
     batch,
@@ -49,14 +49,16 @@ from launcher.cli import (
     stop,
     streams,
     sweep,
+    trusting,
     verify,
 )
+from launcher.cli.asking import agrees
 from launcher.cli.past_limit import past_limit
 from launcher.cli.quick import QuickCommand, QuickGroup, WrongWordsError, tell_wrong_words
 from launcher.cli.say import complain
 from launcher.cli.signals import Terminated, heed_sigterm
+from launcher.client_files import UnreadableError
 from launcher.errors import LaunchError, UsageError
-from launcher.safe_open import UnreadableError
 
 DEFAULT = "run"
 WIDEST = 1000
@@ -149,6 +151,7 @@ _TASKS: dict[str, dict[str, Any]] = {
         "offers": offers.offers,
         "probe": probe.probe,
         "drill": drill.drill,
+        "trust": trusting.trust,
         "profile": profile.app,
         "image": image.app,
     },
@@ -250,7 +253,8 @@ def main() -> None:
     shell_answers.rejoin_words()
     streams.prepare()
     heed_sigterm()
-    core_dumps.turn_off()
+    if "_LAUNCH_COMPLETE" not in os.environ:
+        question.answer_by(agrees)
     set_threshold(_NEW_OBJECTS)
     try:
         try:

@@ -178,10 +178,10 @@ def left_rentals(queue: BatchQueue) -> list[str]:
     """Say what is rented for a batch and costs money though its run has ended, or no process here ends it in time; nothing if there is none."""
     if queue.max_cost is None:
         return []
+    from launcher.hosts.service_clock import ServiceClock
     from launcher.runs.open_rentals import open_rentals
-    from launcher.values.clock import SystemClock
 
-    runs, found = queue.runs(), open_rentals(SystemClock().now())
+    runs, found = queue.runs(), open_rentals(ServiceClock().likely())
     own = tuple(one for one in found.rentals if one.rental.intent.run in runs)
     ended = {item.run for item in queue.items(ItemState.ENDED)}
     kept = [one.kept_words for one in own if one.is_kept and one.problem is None and one.run in ended]

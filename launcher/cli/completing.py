@@ -11,9 +11,10 @@ from launcher.errors import LaunchError
 
 def _host_names() -> list[str]:
     from launcher.runs import resolve
+    from launcher.runs.lookup import Lookup
     from launcher.values.host import KAGGLE
 
-    return [*dict.fromkeys([*resolve.hosts(), *resolve.aliases(), KAGGLE.name])]
+    return [*dict.fromkeys([*Lookup().written_hosts, *resolve.aliases(), KAGGLE.name])]
 
 
 def _profile_names() -> list[str]:

@@ -68,6 +68,10 @@ def _of(source: str, host: str | None) -> Diagnosis:
             return diagnose_log(LogFile(spool))
     path = Path(source)
     if path.exists() and host is None:
+        if path.exists() and not path.is_file():
+            raise UsageError(
+                f"{source}: is not a regular file\n  what a command prints   COMMAND | launch diagnose -"
+            )
         try:
             with path.open("rb") as file:
                 return diagnose_log(LogFile(file))

@@ -48,10 +48,24 @@ def named_host(words: Sequence[str], folder: str) -> str | None:
     names = list(_hosts(own))
     project = Path(folder) / PROJECT_FILE
     if not names and (not own or own[0].startswith("-") or own[0] == "run") and project.is_file():
-        import tomllib
-
-        names = [str(tomllib.loads(project.read_text()).get("host", "local"))]
+        names = [str(_tables(project).get("host", "local"))]
     return names[0] if names and names != ["local"] else None
+
+
+def _tables(path: Path) -> dict[str, Any]:
+    """Return the tables of a file. Raises OSError or ValueError for one that cannot be read."""
+    from launcher.errors import BadFileError
+    from launcher.values.toml import read_toml
+
+    try:
+        return read_toml(path)[0]
+    except BadFileError as error:
+        raise ValueError from error
+
+
+def _hosts_of(tables: dict[str, Any]) -> dict[str, Any]:
+    hosts = tables.get("hosts")
+    return hosts if isinstance(hosts, dict) else {}
 
 
 def _own(words: Sequence[str]) -> list[str]:
@@ -70,22 +84,17 @@ def _hosts(words: Sequence[str]) -> Iterator[str]:
 
 def _destination(hosts: list[str], *, is_launch: bool) -> tuple[Destination, bool] | None:
     """Return how the host is reached, and whether a connection may be held for it; None for this machine, an account, and what is not clear."""
-    import tomllib
-
     from launcher.runs.catalogue import user_folder
 
-    tables: dict[str, Any] = {}
-    default = None
-    for path in (user_folder() / "hosts.toml", PROJECT_FILE):
-        if path.is_file():
-            with path.open("rb") as file:
-                data = tomllib.load(file)
-            default = data.get("host") if path == PROJECT_FILE else None
-            tables |= data.get("hosts", {}) if isinstance(data.get("hosts"), dict) else {}
+    project = _tables(PROJECT_FILE) if PROJECT_FILE.is_file() else {}
+    default = project.get("host")
     if not hosts and is_launch and isinstance(default, str):
         hosts = [default]
     if len(hosts) != 1 or hosts[0] == "local":
         return None
+    own_file = user_folder() / "hosts.toml"
+    own = _hosts_of(_tables(own_file)) if own_file.is_file() else {}
+    tables = own | _hosts_of(project)
     from launcher.hosts import held_socket
     from launcher.hosts.ahead import Destination
     from launcher.hosts.ssh_files import names_and_patterns, runs_programs
@@ -94,6 +103,11 @@ def _destination(hosts: list[str], *, is_launch: bool) -> tuple[Destination, boo
     table = tables.get(hosts[0])
     if table is None and hosts[0] in names_and_patterns()[0]:
         table = {"address": hosts[0]}
+    if hosts[0] in _hosts_of(project):
+        from launcher.runs import trust
+
+        if not trust.is_trusted(PROJECT_FILE, trust.project_values(project, own, names_and_patterns()[0])):
+            return None  # the command asks
     if not isinstance(table, dict) or table.get("kind", "machine") != "machine":
         return None
     texts = {key: value for key, value in table.items() if key in _TEXTS and isinstance(value, str)}

@@ -104,10 +104,11 @@ def _by_name(word: str) -> tuple[str, ...]:
 def _named(word: str) -> Iterable[str]:
     from launcher.runs import resolve
     from launcher.runs.catalogue import files
+    from launcher.runs.lookup import Lookup
     from launcher.runs.mirror import run_ids
     from launcher.values.host import KAGGLE
 
-    if word in (*resolve.hosts(), *resolve.aliases(), KAGGLE.name):
+    if word in (*Lookup().written_hosts, *resolve.aliases(), KAGGLE.name):
         yield f"launch --host {word}"
     if word in files("profiles"):
         yield f"launch --profile {word}"

@@ -27,6 +27,8 @@ DESCRIPTORS = 4
 YES_S = 0.5
 """How long it may take to say yes or no. One that is stopped does not."""
 _SIZE = 4
+_MOST_TEXT = 1 << 16
+"""Bytes of a project's file that are looked at."""
 _ENDING = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
 _FORWARDED = (*_ENDING, _signal.SIGTSTP)
 
@@ -64,10 +66,43 @@ def _end_by(number: int) -> None:
 
 
 def _is_usual(words: list[str]) -> bool:
-    """Whether the words are of a verb that is handed over. One that names a descriptor of this process is not, nor a completion."""
+    """Whether the words are of a verb that is handed over. One that names a descriptor of this process is not, nor a completion, nor a launch that may send secrets."""
     verb = words[0] if words and not words[0].startswith("-") else "run"
     names = any("/dev/fd/" in word or "/proc/self/" in word for word in words)
-    return verb in VERBS and not names and "_LAUNCH_COMPLETE" not in os.environ and _has_usual_files()
+    if verb not in VERBS or names or "_LAUNCH_COMPLETE" in os.environ:
+        return False
+    return not (verb == "run" and _may_send_secrets(words)) and _has_usual_files()
+
+
+def _may_send_secrets(words: list[str]) -> bool:
+    """Whether a launch names secrets, or takes them from a job's file, `--set` or a project's `on_end`, as far as that is clear from here."""
+    if "--" not in words:
+        return True  # the job of a file
+    own = words[: words.index("--")]
+    names = any(
+        word.startswith(("--secret", "--env-file", "--set")) or (word[:1] == "-" != word[1:2] and "s" in word)
+        for word in own
+    )
+    return names or _has_on_end()
+
+
+def _has_on_end() -> bool:
+    """Whether the project's file may have an `on_end`. One that cannot be read is for the command itself to report."""
+    try:
+        file = os.open("launch.toml", os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        text = os.read(file, _MOST_TEXT)
+        return (
+            b"on_end" in text or b"\\" in text or len(text) == _MOST_TEXT
+        )  # a key may be written with escapes
+    except OSError:
+        return True
+    finally:
+        os.close(file)
 
 
 def _has_usual_files() -> bool:

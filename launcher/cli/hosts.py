@@ -39,7 +39,7 @@ def hosts(
     """Probe the configured hosts and list what they have.
 
     These are this machine, the hosts of launch.toml and ~/.config/launch/hosts.toml, and the aliases of ~/.ssh/config that
-    a run of this client is on. All are probed at once. An account of Kaggle's shows the machine that is expected there, and
+    a run of this client is on. All are probed at once, but those of a launch.toml that is not trusted. An account of Kaggle's shows the machine that is expected there, and
     its hours; `kaggle` is one if there are credentials for it here. An account at Lambda Cloud shows what would be rented, and
     its price. What is rented follows: since when, and what it has cost. So do the connections that are held for the next
     command; --close closes them, and does nothing else.
@@ -55,12 +55,15 @@ def hosts(
     from launcher.cli.held_text import held_row, show_held, standby_row
     from launcher.cli.wrapping import say_wrapped
     from launcher.hosts import held
+    from launcher.hosts.service_clock import ServiceClock
     from launcher.runs import resolve
+    from launcher.runs.lookup import Lookup
     from launcher.runs.open_rentals import open_rentals
-    from launcher.runs.probing import aliases_in_use, kaggle_in_use, probe_all
-    from launcher.values.clock import SystemClock
+    from launcher.runs.probing import Probed, aliases_in_use, kaggle_in_use, probe_all
 
-    configured = resolve.hosts()
+    lookup = Lookup()
+    lookup.ask_trust()
+    configured = lookup.hosts
     configured |= aliases_in_use(configured)
     configured |= kaggle_in_use(configured)
     aliases = [name for name in resolve.aliases() if name not in configured] if every else []
@@ -69,7 +72,11 @@ def hosts(
     with _growing(rows, names) if not as_json and sys.stdout.isatty() else _report_slow_hosts(rows, names):
         rows.extend(probe_all(list(configured.values())))
     rows.sort(key=lambda row: names.index(row.host.name))
-    rented = open_rentals(SystemClock().now())
+    rows += [
+        Probed(lookup.written_hosts[name], problem="untrusted: look at launch.toml, then   launch trust")
+        for name in sorted(lookup.untrusted)
+    ]
+    rented = open_rentals(ServiceClock().likely())
     connections, standbys = held.states(), held.standbys()
     if as_json:
         from launcher.cli import json_shapes

@@ -159,7 +159,7 @@ def listing(
 
 
 def _cells(image: Supply) -> tuple[str, ...]:
-    made = datetime.fromtimestamp(image.created).astimezone().strftime("%Y-%m-%d %H:%M")
+    made = datetime.fromtimestamp(max(0.0, min(1e11, image.created))).astimezone().strftime("%Y-%m-%d %H:%M")
     used = f"{image.users} container{'s' * (image.users != 1)}" if image.users else "-"
     return image.name, size_text(image.bytes), made, used
 

@@ -37,6 +37,7 @@ def init(
     """Write launch.toml for a host: probe it, propose its card and environment, and run a first job there.
 
     Without --host you are asked. A launch.toml that is there is never changed.
+    What is written is trusted.
 
     Examples:
         launch init
@@ -44,8 +45,8 @@ def init(
         launch init --host me@gpu.example.org:2222 --environment ~/venvs/torch
     """
     from launcher.cli.screens import make_view
-    from launcher.runs import resolve
-    from launcher.runs.lookup import PROJECT_FILE
+    from launcher.runs import resolve, trust
+    from launcher.runs.lookup import PROJECT_FILE, Lookup
     from launcher.runs.probing import NO_JOB, describe, probe
     from launcher.runs.proposing import propose, write
     from launcher.runs.run_desk import connect
@@ -68,6 +69,9 @@ def init(
         complain("nothing was written")
         raise typer.Exit(1)
     write(path, proposal.text)
+    values = Lookup().project_values
+    if values:
+        trust.trust(path, values)
     if as_json:
         from launcher.cli import json_shapes
         from launcher.cli.answer import answer

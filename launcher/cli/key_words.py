@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 from launcher.cli.job_keys import ABOUT, RESUMED, TABLES, VALUES
 from launcher.cli.shell_answers import Offer
 from launcher.errors import LaunchError
+from launcher.values.toml import read_toml
 
 _LONGEST = 40
 """Letters of a value that are shown."""
@@ -95,7 +95,7 @@ def _job_of_file(named: str | None) -> _Written:
 
 
 def _toml(path: Path) -> dict[str, Any]:
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    return read_toml(path)[0]
 
 
 def _text(value: object) -> str:

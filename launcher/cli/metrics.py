@@ -10,10 +10,9 @@ import typer
 
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 from launcher.cli.say import say
-from launcher.values.text import printable
 
 if TYPE_CHECKING:
-    from launcher.runs.curves import Measured, Point
+    from launcher.runs.curves import Measured
     from launcher.runs.host_figures import Summary
     from launcher.runs.mirror import Mirror
 
@@ -53,9 +52,7 @@ def metrics(
             print(json.dumps(curves.record(run_id, point, rehearsed=rehearsed)))
         return
     if as_csv:
-        if not all(map(str.isprintable, {point.name for _, point in measured})):
-            measured = [(run_id, _with_printable_name(point)) for run_id, point in measured]
-        of_host = ((mirror.run, _with_printable_name(point)) for point in figures)
+        of_host = ((mirror.run, point) for point in figures)
         curves.write_table(itertools.chain(measured, of_host), sys.stdout)
         return
     if not measured:
@@ -65,11 +62,6 @@ def metrics(
     else:
         _show(mirror, measured)
     _show_host(summarize(figures))
-
-
-def _with_printable_name(point: Point) -> Point:
-    name = printable(point.name)
-    return point if name == point.name else point._replace(name=name)
 
 
 def _show(mirror: Mirror, measured: list[Measured]) -> None:

@@ -29,7 +29,7 @@ def show_preview(found: Preview, *, as_json: bool) -> None:
     if rental is not None:
         show_rental(rental)
     if plan.secrets:
-        say(f"  secrets    {', '.join(plan.secrets)}   (their values are read at launch)")
+        say(f"  secrets    {', '.join(plan.secrets)}   (from your shell or a file; not shown)")
     show_findings(findings)
     if not any(finding.level == "refuse" for finding in findings):
         is_blind = any(finding.code == "not-reached" for finding in findings)
@@ -49,6 +49,6 @@ def _print_json(found: Preview) -> None:
     shown = CargoWithPaths(**cargo.to_json(), paths=sorted(cargo.paths))
     places = {"session": session_shape(session), "rental": rental_shape(rental)}
     values = plain(Preview(plan=plan, digest=plan.digest, findings=list(findings), cargo=shown, **places))
-    ordered = json.loads(json.dumps(values, sort_keys=True))
+    ordered = json.loads(json.dumps(values, sort_keys=True))  # noqa: TID251 - our own
     first = {name: ordered.pop(name) for name in ("version", "kind")}
     print(json.dumps({**first, **ordered}, separators=(",", ":")))

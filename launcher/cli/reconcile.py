@@ -153,7 +153,7 @@ def _moment(written: str) -> float:
 
     try:
         return datetime.fromisoformat(written).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):
         raise UsageError(f"--after {written}: expected a time such as 2026-11-26T02:10Z") from None
 
 
@@ -170,9 +170,9 @@ def _unreadable(reports: list[Report]) -> list[str]:
 def _things(reports: list[Report]) -> list[RentedThing]:
     """Return what was ended, then what is there, as rows."""
     from launcher.cli.json_shapes import RentedThing
-    from launcher.values.clock import SystemClock
+    from launcher.hosts.service_clock import ServiceClock
 
-    rows, now = [], SystemClock().now()
+    rows, now = [], ServiceClock().likely()
     for report in reports:
         for ending in report.done.ended:
             rental = ending.rental

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import json
 import os
 import select
 import signal
@@ -23,7 +22,7 @@ from typing import NamedTuple
 from pydantic import BaseModel
 
 import launcher
-from launcher import core_dumps, user_sockets
+from launcher import core_dumps, untrusted_json, user_sockets
 from launcher.cli import app, command_process, standbys
 from launcher.cli.taken_command import BEGIN, SAID_S, TAKE, TakenCommand
 from launcher.hosts import background, held_socket, ssh_lookup
@@ -40,7 +39,7 @@ _PACKAGE = os.path.dirname(launcher.__file__)
 def main() -> None:
     """Stand by for the commands of a session, as standard input says. In a fork, run one of them."""
     core_dumps.turn_off()
-    order = standbys.Order(**json.loads(sys.stdin.buffer.read()))
+    order = standbys.Order(**untrusted_json.decode(sys.stdin.buffer.read()))
     os.chdir("/")
     mark = Path(sys.argv[2])
     try:

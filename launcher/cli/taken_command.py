@@ -8,7 +8,6 @@ import contextlib
 import io
 import os
 import re
-import resource
 import signal
 import socket
 import sys
@@ -160,8 +159,9 @@ def _settled(variables: list[bytes]) -> set[bytes]:
 
 
 def _become(said: _Said, descriptors: list[int], pid: int) -> None:
-    """Take over a command's words, variables, working directory, open files, limit of core dumps, and the signals that it ignores.
+    """Take over a command's words, variables, working directory, open files, and the signals that it ignores.
 
+    Neither process leaves a core dump; the limit of its login is among the variables.
     Ctrl-C ends this process without a word until `command_process.main` hears it.
     """
     *files, folder = descriptors
@@ -171,7 +171,6 @@ def _become(said: _Said, descriptors: list[int], pid: int) -> None:
     os.fchdir(folder)
     os.close(folder)
     sys.argv[1:] = said.words
-    resource.setrlimit(resource.RLIMIT_CORE, resource.prlimit(pid, resource.RLIMIT_CORE))
     os.environb.clear()
     os.environb.update(_pair(one) for one in said.variables)
     ignored = _ignored(pid)

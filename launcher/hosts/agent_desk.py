@@ -17,6 +17,7 @@ from launcher.hosts.channel import HASHING_S, Calls, Incoming, Passing, Reply
 from launcher.hosts.company import ONLY_LISTENING, Keyboard, typing, until
 from launcher.hosts.desk import Heard, Making, Preparation, Printed, Runs, Upkeep
 from launcher.hosts.run_reading import LoneReader, Reader
+from launcher.remote.record import strict_json
 from launcher.values.answers import (
     CommandEnd,
     Freed,
@@ -49,7 +50,7 @@ from launcher.values.output import (
 from launcher.values.packages import KnownImage
 from launcher.values.parsing import build
 from launcher.values.record import Summary
-from launcher.values.text import printable
+from launcher.values.text import is_obeyed, printable
 
 if TYPE_CHECKING:
     from launcher.values.environment import Maker
@@ -268,7 +269,11 @@ class _Runs(_Part):
         files: list[Output] = []
         reply = self._lines("outputs", _each(OUTPUT, files.append), heard, run=run, all=every_file)
         end = self._as(_OutputsEnd, "outputs", reply)
-        return Outputs(self._checked("outputs", files), end.left_out, end.now_ns)
+        listed = self._checked("outputs", files)
+        refused = {file.path: UNSAFE_NAME for file in listed if is_obeyed(file.path)}
+        if refused:
+            listed = [file for file in listed if file.path not in refused]
+        return Outputs(listed, end.left_out | refused, end.now_ns)
 
     def manifest(self, run: str, paths: Sequence[str], heard: Heard) -> Manifest:
         files: list[Content] = []
@@ -343,6 +348,10 @@ def _split(stream: Incoming) -> Iterator[bytes]:
             raise _LineTooLongError
     if rest:
         raise _LineTooLongError
+
+
+UNSAFE_NAME = "its name has control characters; rename it there"
+"""Why a file of a run has no place here: whoever lists it later would have a terminal obey its name."""
 
 
 class _LineTooLongError(Exception):
@@ -606,7 +615,7 @@ def _summary(line: bytes) -> Summary | None:
     with contextlib.suppress(ValidationError):
         return Summary.model_validate_json(line, strict=True)
     with contextlib.suppress(ValueError, RecursionError):
-        return Summary.lenient(json.loads(line))
+        return Summary.lenient(strict_json.decode(line))
     return None
 
 

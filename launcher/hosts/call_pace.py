@@ -19,10 +19,11 @@ from pathlib import Path
 
 from platformdirs.unix import Unix
 
+from launcher.remote.record import strict_json
 from launcher.values.clock import Clock, look_again_after
 
 MOST_WAIT_S = 600.0
-"""No mark makes a client wait longer: a clock that was set back would leave one far in the future."""
+"""No mark makes a client wait longer."""
 STUCK_S = MOST_WAIT_S + 300.0
 """A holder of a lock may wait as long as that, and then make its call."""
 LOOK_S = 0.01
@@ -135,7 +136,10 @@ def back_off_s(refusals: int, asked_s: float | None, draw: random.Random) -> flo
 
 
 class _Mark:
-    """What the file of a gate says: when the last call was, until when none is wanted, and whether one is under way."""
+    """What the file of a gate says: when the last call was, until when none is wanted, and whether one is under way.
+
+    Times are of the boot clock. A mark of a later time is one of an earlier boot: its call is taken for one of now.
+    """
 
     def __init__(self, last: float, hold: float, *, is_under_way: bool) -> None:
         self._last, self._hold, self._is_under_way = last, hold, is_under_way
@@ -146,15 +150,15 @@ class _Mark:
         if not text:
             return cls(float("-inf"), 0.0, is_under_way=False)
         try:
-            last, hold, is_under_way = json.loads(text)
+            last, hold, is_under_way = strict_json.decode(text)
             return cls(float(last), float(hold), is_under_way=is_under_way is True)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return cls(0.0, 0.0, is_under_way=True)  # a write that was cut off: there was a call
 
     def free_at(self, now: float, spacing_s: float) -> float:
         """Return when the next call may be made."""
         last = now if self._is_under_way else min(self._last, now)
-        return max(last + spacing_s, min(self._hold, now + MOST_WAIT_S))
+        return last + max(spacing_s, min(self._hold - self._last, MOST_WAIT_S))
 
     def write(self, descriptor: int) -> None:
         data = json.dumps([self._last, self._hold, self._is_under_way]).encode()

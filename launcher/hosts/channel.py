@@ -18,6 +18,7 @@ from typing import IO, Any, Protocol, Self, cast
 from launcher.errors import AgentError, ConnectionLostError, HostError, MalformedAnswerError
 from launcher.hosts.agent_file import MAGIC, agent_file
 from launcher.hosts.company import Company, told
+from launcher.remote.record import strict_json
 from launcher.values.record import DISK_WORDS
 from launcher.values.text import printable
 
@@ -485,7 +486,7 @@ class Channel(Passing):
     def _message(self, most: int = MAX_PAYLOAD) -> tuple[dict[str, Any], bytes]:
         line = self._line()
         try:
-            message = json.loads(line)
+            message = strict_json.decode(line)
             size = int(message.get("size", 0))
             if not 0 <= size <= most:
                 raise ValueError(size)

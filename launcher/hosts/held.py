@@ -8,7 +8,6 @@ so that the first one is as it always was: prompts and errors belong to the comm
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import secrets
@@ -25,6 +24,7 @@ from launcher.errors import ConnectionLostError, HostError
 from launcher.hosts import background, held_socket
 from launcher.hosts.channel import Channel, Passing, Patience
 from launcher.hosts.ssh_config import Hop
+from launcher.remote.record import strict_json
 from launcher.values.host import Host
 from launcher.values.text import printable
 
@@ -370,7 +370,7 @@ def _told(stream: socket.socket, **question: Any) -> HeldState | None:
     try:
         host, about = printable(str(said["host"])), printable(str(said["about"]))
         return HeldState(host, about, float(said["left_s"]), int(said["users"]), int(said["pid"]))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
@@ -382,12 +382,12 @@ def _give_up(mark: Path) -> str | None:
             mark.unlink()
             if not held_socket.is_locked(descriptor):
                 return None
-            pid, name = json.loads(os.read(descriptor, held_socket.MOST_SAID))
+            pid, name = strict_json.decode(os.read(descriptor, held_socket.MOST_SAID))
             _kill(pid)
             return printable(str(name))
         finally:
             os.close(descriptor)
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return None
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import __version__, user_sockets
+from launcher.remote.record import strict_json
 from launcher.user_sockets import check_peer
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def hear(stream: socket.socket) -> dict[str, Any]:
     if size > MOST_SAID:
         raise ConnectionAbortedError("a message is too long")
     try:
-        values = json.loads(exactly(stream, size))
+        values = strict_json.decode(exactly(stream, size))
     except (ValueError, RecursionError) as error:
         raise ConnectionAbortedError("a message is malformed") from error
     if not isinstance(values, dict):

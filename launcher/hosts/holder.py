@@ -8,7 +8,6 @@ connection is lost, when its socket is removed, and after an hour in any case.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import select
@@ -27,6 +26,7 @@ from launcher.hosts.channel import MAX_NOISE, PING_S, Channel, Link, Socket
 from launcher.hosts.held import KINDS
 from launcher.hosts.ssh import SshConnection
 from launcher.hosts.ssh_config import hops
+from launcher.remote.record import strict_json
 from launcher.values.host import Host
 
 LOOK_S = 1.0
@@ -346,7 +346,7 @@ class _Loan:
         while len(said) <= MAX_NOISE:
             *lines, rest = said.split(b"\n")
             for line in lines:
-                answer = json.loads(line)
+                answer = strict_json.decode(line)
                 if answer["id"] == _ASKER:
                     return not rest and answer["ok"] == {"idle": True}
             if not (piece := self._link.recv(PIECE)):

@@ -101,12 +101,18 @@ class Login:
         return " ".join(words[:2])
 
     def note_end(self, left_s: float) -> None:
-        """Write below the machine's root when its rent ends, by the machine's own clock. Raises HostError."""
+        """Write below the machine's root when its rent ends, by the machine's own clocks. Raises HostError.
+
+        The boot clock counts as long as that boot lasts: the wall clock of a fresh machine may still be set.
+        """
         root = self.host.root
         folder = f'"$HOME"/{shlex.quote(root[2:])}' if root.startswith("~/") else shlex.quote(root)
+        left = f"{max(0.0, left_s):.0f}"
         script = (
-            f"umask 077; mkdir -p {folder} && now=$(date +%s) && "
-            f'echo "{{\\"until\\": $((now + {max(0.0, left_s):.0f}))}}" >{folder}/{RENTED}'
+            f"umask 077; mkdir -p {folder} && now=$(date +%s) && up=$(cut -d. -f1 /proc/uptime) && "
+            "boot=$(cat /proc/sys/kernel/random/boot_id) && "
+            f"""printf '{{"until": %d, "uptime": %d, "boot": "%s"}}\\n' $((now + {left})) $((up + {left})) "$boot" """
+            f">{folder}/{RENTED}"
         )
         said = self.run(script)
         if said.code != 0:

@@ -6,7 +6,6 @@ Order and files are those of kaggle 2.2.4, read in its source: an access token, 
 from __future__ import annotations
 
 import base64
-import json
 import os
 import re
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from launcher.errors import BadFileError
+from launcher.remote.record import strict_json
 from launcher.values.text import printable
 
 MARGIN = timedelta(minutes=5)
@@ -158,7 +158,7 @@ def _text(path: Path) -> str:
 def _json(path: Path) -> dict[str, Any]:
     text = _text(path)
     try:
-        data = json.loads(text or "{}")
+        data = strict_json.decode(text or "{}")
     except ValueError:
         data = None  # the error would quote the text
     if not isinstance(data, dict):

@@ -301,7 +301,7 @@ class KaggleService:
         self._check(reply, what)
         fresh = self._read(FreshToken, reply, what)
         user = fresh.user_name or login.user
-        until = datetime.now(UTC) + timedelta(seconds=fresh.expires_in or TOKEN_LIFE_S)
+        until = datetime.now(UTC) + timedelta(seconds=min(fresh.expires_in or TOKEN_LIFE_S, TOKEN_LIFE_S))
         return type(self)(KaggleLogin("oauth", fresh.token, login.origin, user, until=until), self._wire)
 
     def close(self) -> None:

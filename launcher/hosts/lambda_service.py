@@ -11,7 +11,7 @@ A launch goes in two steps, since an answer may be lost: `launch`, and if that r
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -92,6 +92,8 @@ class LambdaService:
         self.has_sent_launch = False
         """Whether the last launch may have reached the service: one that was interrupted before its turn has not."""
         self.waits: Waits = say_nothing
+        self.hears: Callable[[float], object] = lambda _date: None
+        """Called with the `Date` of each answer, in seconds since 1970."""
 
     # instances
 
@@ -215,6 +217,8 @@ class LambdaService:
             with self._pace.turn(is_launch=is_launch, waits=self.waits) as turn:
                 self.has_sent_launch |= is_launch
                 reply = self._wire.ask(method, path, body, self._key.header())
+                if reply.moment is not None:
+                    self.hears(reply.moment)
                 if reply.status != 429:
                     return reply
                 self.has_sent_launch &= not is_launch

@@ -26,11 +26,13 @@ class LocalLink:
         self.about = "this machine"
         self._name = host.name
         self._programs: list[Program] = []
+        python = host.python or sys.executable
         ours, theirs = socket.socketpair()
         self._socket = ours
         with theirs:
             self._process = subprocess.Popen(
-                boot_command(host.python or sys.executable, host.root),
+                boot_command(os.path.abspath(python) if "/" in python else python, host.root),
+                cwd="/",  # in a project's folder `python -c` would import the project's modules
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 env={**of_local_runs(host, os.environ), **(variables or {})},

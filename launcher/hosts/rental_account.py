@@ -15,6 +15,7 @@ from launcher.hosts.lambda_provider import LambdaProvider
 from launcher.hosts.lambda_service import LambdaService, log_in
 from launcher.hosts.rental_ledger import Ledger, usual_folder
 from launcher.hosts.renter import Renter
+from launcher.hosts.service_clock import ServiceClock
 from launcher.values.clock import SystemClock
 from launcher.values.lambda_cloud import LambdaReason
 from launcher.values.lambda_settings import LambdaSettings
@@ -25,6 +26,11 @@ class LambdaAccount(NamedTuple):
 
     service: LambdaService
     renter: Renter
+    clock: ServiceClock
+
+    def learn_time(self) -> None:
+        """Ask for the service's time, unless it is known since this machine's boot."""
+        self.clock.learn(self.service.instances)
 
     def close(self) -> None:
         """Close its connections."""
@@ -33,11 +39,12 @@ class LambdaAccount(NamedTuple):
 
 def open_account(settings: LambdaSettings) -> LambdaAccount:
     """Return the account of this person's key, which is not asked yet. Raises BadFileError or ServiceAuthError."""
-    clock = SystemClock()
-    pace = usual_pace(settings.api, clock)
+    clock = ServiceClock()
+    pace = usual_pace(settings.api, SystemClock())
     service = log_in(os.environ, Path.home(), pace, settings.api)
+    service.hears = clock.note
     renter = Renter(LambdaProvider(service), Ledger(usual_folder()), clock, platform.node() or "client")
-    return LambdaAccount(service, renter)
+    return LambdaAccount(service, renter, clock)
 
 
 def has_key() -> bool:

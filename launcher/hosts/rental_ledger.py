@@ -20,6 +20,7 @@ from platformdirs.unix import Unix
 from pydantic import ValidationError
 
 from launcher.errors import BadFileError, RefusedError
+from launcher.remote.record import strict_json
 from launcher.remote.record.locks import Lock, is_locked
 from launcher.values.renting import OPEN, Extra, Intent, Rental, RentalState
 
@@ -290,7 +291,7 @@ def _read(path: Path) -> Rental | None:
     try:
         for text in rest:
             if _is_json(text):  # else a write was cut off
-                rental = _after(rental, json.loads(text))
+                rental = _after(rental, strict_json.decode(text))
         return Rental.model_validate(dict(rental))
     except (LookupError, TypeError, ValidationError):
         raise BadFileError(f"{path}: a line of it is damaged: what it records may be billed") from None
@@ -312,7 +313,7 @@ def _is_readable(path: Path) -> bool:
 
 def _is_json(text: bytes) -> bool:
     try:
-        return isinstance(json.loads(text), dict)
+        return isinstance(strict_json.decode(text), dict)
     except ValueError:
         return False
 

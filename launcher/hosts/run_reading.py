@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from launcher.errors import (
     RefusedStreamError,
 )
 from launcher.hosts.channel import DEADLINE_S, Calls, Channel, Reply, refusal
+from launcher.remote.record import strict_json
 from launcher.values.base import Record
 
 READ_S = 10.0
@@ -105,7 +105,7 @@ def answers(host: str, reply: Reply, count: int) -> dict[int, Reply | HostError]
 
 def _reply(host: str, values: bytes, payload: bytes) -> Reply | HostError:
     try:
-        known = json.loads(values)
+        known = strict_json.decode(values)
     except (ValueError, RecursionError):
         known = None
     if not isinstance(known, dict):

@@ -24,6 +24,7 @@ from launcher.errors import HostError, RunError, ServiceError, UnsettledError
 from launcher.hosts.desk import Heard
 from launcher.hosts.spool import Settled, Spool
 from launcher.hosts.spool_trees import KeptTree
+from launcher.remote.record import strict_json
 from launcher.remote.record.frame import read_path
 from launcher.remote.record.locks import Lock
 from launcher.remote.record.rundir import TERMINAL, Run
@@ -691,7 +692,7 @@ class _Brought:
         with contextlib.suppress(FileNotFoundError):
             for line in path.read_text().splitlines():
                 with contextlib.suppress(ValueError):  # a kill has cut it: that file comes again
-                    self._paths.add(json.loads(line))
+                    self._paths.add(strict_json.decode(line))
 
     def __contains__(self, path: str) -> bool:
         return path in self._paths

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 
 from launcher.errors import UsageError
 from launcher.hosts.resolving import SilentResolverError, resolve
+from launcher.remote.record import strict_json
 
 if TYPE_CHECKING:
     import requests
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 CONNECT_S, READ_S, CALL_S = 10.0, 30.0, 60.0
 ANSWER_BYTES = 64_000_000
 PIECE_BYTES = 65_536
+HTTP_DATE = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT")
+"""The form in which every service has to write a date, RFC 9110 section 5.6.7."""
+YEARS = range(2020, 2101)
+"""The years that a service's clock may show: another one is an error."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -65,7 +71,7 @@ class Reply(NamedTuple):
         if "json" not in self.kind:
             return None
         try:
-            return json.loads(self.body)
+            return strict_json.decode(self.body)
         except (ValueError, RecursionError):
             return None
 
@@ -255,17 +261,21 @@ def _failure(error: Exception, where: str) -> WireError:
 
 
 def _moment(text: str | None) -> float | None:
-    try:
-        return parsedate_to_datetime(text).timestamp() if text else None
-    except ValueError:
+    """Read a date, in seconds since 1970; None for what is none, and for a year that cannot be."""
+    if text is None or not HTTP_DATE.fullmatch(text):
         return None
+    try:
+        date = parsedate_to_datetime(text)
+    except ValueError:  # as of a 31 February
+        return None
+    return date.timestamp() if date.year in YEARS else None
 
 
 def _retry_s(text: str | None, moment: float | None) -> float | None:
     """Read Retry-After, seconds or a date, against the service's own clock. A day is the most that is believed."""
-    if text and text.isdecimal():
+    if text is not None and re.fullmatch("[0-9]+", text):
         return min(float(text), 86_400.0)
     until = _moment(text)
-    if until is None:
+    if until is None or moment is None:
         return None
-    return min(max(0.0, until - (time.time() if moment is None else moment)), 86_400.0)
+    return min(max(0.0, until - moment), 86_400.0)

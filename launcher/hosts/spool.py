@@ -45,6 +45,7 @@ from launcher.remote.record.safe_open import (
     parent_of,
     status_of,
 )
+from launcher.values.text import is_obeyed
 
 VERSION = 1
 STDOUT = "stdout"
@@ -276,6 +277,8 @@ class Spool:
                 settling.refused[path] = f"more than {MOST_FILES} files"
             elif of_record is not None:
                 waiting.append((of_record, settling.stage(count, pieces)))
+            elif is_obeyed(path):
+                settling.refused[path] = "its name has control characters"
             elif not _is_of_work(path):
                 settling.refused[path] = "no output lies there"
             else:

@@ -28,6 +28,7 @@ from launcher.planning.placement import (
     requested_engines,
     requested_processes,
     strangers_on,
+    unpickling_option,
     why_unusable,
 )
 from launcher.planning.precision_history import why_failed
@@ -62,6 +63,7 @@ def check(
     """
     found = [
         *_ranks(plan),
+        *_unpickled(plan),
         *_lossy_precision(plan),
         *_failed_precision(plan, facts),
         *_model_room(plan),
@@ -91,6 +93,16 @@ def _ranks(plan: Plan) -> list[Finding]:
     message = f"'{program}' is started {once} and sees {cards}: it must start {processes} itself"
     mend = "python, torchrun and accelerate are started for all of them"
     return [Finding(level="note", code="one-process", message=message, mend=mend)]
+
+
+def _unpickled(plan: Plan) -> list[Finding]:
+    """Note a torchrun whose agents run what another user of the host writes into their store."""
+    option = unpickling_option(plan.command)
+    if option is None:
+        return []
+    message = f"torchrun {option}: other users of the host can run code in this training"
+    mend = f"leave out {option}: torchrun gets a free port, and a backend that unpickles nothing"
+    return [Finding(level="note", code="unpickling-torchrun", message=message, mend=mend)]
 
 
 def _packages(plan: Plan) -> list[Finding]:

@@ -20,7 +20,7 @@ from launcher.values.parsing import unknown_name
 from launcher.values.profile import Profile
 from launcher.values.renting import Offer, cents, dollars, minutes_text
 
-_DESCRIPTION = re.compile(r"\s*(?P<card>[^()]*?)\s*\((?P<memory>\d+(?:\.\d+)?)\s*GB\b.*")
+_DESCRIPTION = re.compile(r"\s*(?P<card>[^()]*?)\s*\((?P<memory>\d{1,6}(?:\.\d{1,6})?)\s*GB\b.*")
 _TYPE = re.compile(r"gpu_\d+x_(?P<family>\w+)")
 _FAMILIES = {
     "a10": ("A10", 24),

@@ -18,6 +18,7 @@ from launcher.values.plan import CardPlan, SegmentCards
 from launcher.values.profile import Profile
 
 _PROCESSES = re.compile(r" --(?:nproc[-_]per[-_]node|num[-_]processes)[ =]([0-9]{1,4})(?: |$)")
+_UNPICKLES = re.compile(r"--standalone\b|--rdzv[-_]backend[ =]c10d\b")
 OLDEST_ENGINE = (19, 3)
 """The first Docker with API 1.40, which gives GPUs to containers."""
 
@@ -103,14 +104,24 @@ def requested_gpus(asked: str | None, ranks: int) -> tuple[int, tuple[str, ...]]
 
 def requested_processes(command: Sequence[str]) -> int | None:
     """Return how many processes a command makes torchrun or accelerate start; None if it names no number."""
+    found = _PROCESSES.search(_options_of_ranks(command))
+    return int(found[1]) if found else None
+
+
+def unpickling_option(command: Sequence[str]) -> str | None:
+    """Return the option by which torchrun's agents unpickle what anybody can write who reaches their port; None without."""
+    found = _UNPICKLES.search(_options_of_ranks(command))
+    return found[0] if found else None
+
+
+def _options_of_ranks(command: Sequence[str]) -> str:
+    """Return the words of torchrun or accelerate up to the script, with spaces between; empty for another program."""
     program = command[0].rpartition("/")[2]
     if program in ("python", "python3") and command[1:2] == ("-m",):
         program = "".join(command[2:3]).split(".")[0]
     if program not in ("torchrun", "torch", "accelerate"):
-        return None
-    options = itertools.takewhile(lambda word: not word.endswith(".py"), command)
-    found = _PROCESSES.search(" ".join(options))
-    return int(found[1]) if found else None
+        return ""
+    return " ".join(itertools.takewhile(lambda word: not word.endswith(".py"), command))
 
 
 def best_card(facts: Facts, profiles: Iterable[Profile]) -> tuple[Profile, Gpu] | None:
@@ -196,7 +207,7 @@ def why_unusable(engine: Engine, host: Host) -> str | None:
         return "launch does not speak its dialect of Docker's API"
     if engine.error is not None:
         return None if host.sudo and is_closed(engine) else engine.error
-    version = re.match(r"(\d+)\.(\d+)", engine.version or "")
+    version = re.match(r"(\d{1,9})\.(\d{1,9})", engine.version or "")
     if version is None:
         return "it does not tell its version"
     if (int(version[1]), int(version[2])) < OLDEST_ENGINE:

@@ -12,7 +12,7 @@ from launcher.runs import resolve
 from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.launching import understand
 from launcher.runs.open_rentals import RECONCILE
-from launcher.runs.rental_choice import choose, offers
+from launcher.runs.rental_choice import check_limited, choose, offers
 from launcher.runs.request import Request
 from launcher.runs.tenancies import leave_to_keeper, ledger, rented, unattended
 from launcher.values.host import Host
@@ -34,11 +34,13 @@ def rented_hosts(names: Iterable[str]) -> list[Host]:
 def spending_question(items: Sequence[Sequence[str]], max_cost: float | None) -> str | None:
     """Return what a person is to agree to before a batch may rent; None if nothing is to be asked. `items` are the hosts of each.
 
-    Raises UsageError for a batch that may rent without a limit on all of it.
+    Raises UsageError for a batch that may rent without a limit on all of it, RefusedError for a host without one on a rental.
     """
     hosts = rented_hosts(name for names in items for name in names)
     if not hosts:
         return None
+    for host in hosts:
+        check_limited(host)
     names = ", ".join(host.name for host in hosts)
     if max_cost is None:
         raise UsageError(

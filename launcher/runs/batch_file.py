@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 from pydantic import ValidationError
 
 from launcher.errors import BadFileError
-from launcher.runs import resolve
+from launcher.runs import resolve, trust
 from launcher.runs.batch_check import Tell, check, tell_nobody
 from launcher.runs.batch_draft import Draft, Large
 from launcher.runs.batch_matrix import Matrix, Point, flat, grid_of, multiply
@@ -49,6 +49,7 @@ def read_batch(path: Path, changes: Mapping[str, Any], tell: Tell = tell_nobody)
     Raises BadFileError with every mistake, or RefusedError where `launch` would refuse.
     """
     data, text = read_toml(path)
+    trust.check_trust(path, trust.job_values({key: one for key, one in data.items() if key not in changes}))
     if not data:
         raise BadFileError(f'{path}: is empty: expected at least a job or a command, e.g. job = "sft"')
     build(BatchFile, changes, file="launch batch")

@@ -25,12 +25,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from launcher import untrusted_json
 from launcher.client_locks import Lock, is_locked
 from launcher.errors import BadFileError, RunError, UnknownNameError, UsageError
-from launcher.remote.record import strict_json
-from launcher.remote.record.rundir import RUN_ID
 from launcher.runs import batch_index
 from launcher.runs.run_files import RunFiles
+from launcher.runs.run_id import RUN_ID
 from launcher.runs.runs_folder import make_runs_folder, runs_folder
 from launcher.runs.whole_file import sync
 from launcher.values.queued_item import FOLLOWING, NEVER_BEGAN, Item, ItemState
@@ -248,7 +248,7 @@ class BatchQueue:
     def max_cost(self) -> float | None:
         """The most that all that is rented for the batch may cost, in dollars; None where nothing is rented."""
         with self._errors():
-            most: float | None = strict_json.decode(self._rules)["max_cost"]
+            most: float | None = untrusted_json.decode(self._rules)["max_cost"]
             if most is not None and not (type(most) in (int, float) and math.isfinite(most)):
                 raise ValueError("max_cost is no number")
             return most
@@ -411,7 +411,7 @@ class BatchQueue:
             raise RunError(f"{self.folder / SENT}: {error.strerror}\n  nothing was begun") from error
         for line in lines:
             with contextlib.suppress(ValueError, TypeError):
-                sent = _Sent(**strict_json.decode(line))
+                sent = _Sent(**untrusted_json.decode(line))
                 yield sent._replace(run=_run_id(sent.run))
 
     def mark(self) -> bool:
@@ -481,7 +481,7 @@ class BatchQueue:
 def _item(row: Sequence[Any]) -> Item:
     """Return a row as an item. Raises ValueError or TypeError for one that we cannot have written."""
     number, name, request, hosts, point, state, run, host, outcome, why, tried, changed = row
-    values = strict_json.decode(point)
+    values = untrusted_json.decode(point)
     if not isinstance(values, dict) or not isinstance(changed, float):
         raise TypeError(f"item {number} has a value of another kind")
     for text in (name, request, run, host, outcome, why):
@@ -504,7 +504,7 @@ def _item(row: Sequence[Any]) -> Item:
 
 
 def _texts(written: str) -> tuple[str, ...]:
-    found = strict_json.decode(written)
+    found = untrusted_json.decode(written)
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
         raise TypeError("a list of hosts is none")
     return tuple(found)

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from launcher.runs.batch_status import values_text
 from launcher.runs.batch_usage import HOUR_S, Usage, Used
 from launcher.runs.code_differences import shortened
 from launcher.runs.comparing import ComparedRun, Comparison, compare, draw
+from launcher.runs.csv_cell import cell
 from launcher.runs.metric_results import Goal, MetricResult
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import Choice, pull
@@ -45,9 +45,6 @@ _FIRST = (
     "code",
 )
 MOST_NAMED = 3
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""A cell of text that begins like this would be a formula in a spreadsheet, unless it is a number."""
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _FINAL = " final"
 _GIVEN = "given"
 """Before a setting whose name another column has: `given host` is what the matrix says, `host` where the run went."""
@@ -187,11 +184,12 @@ def _csv(
         cells = [
             *map(_cell, _first(item, run, used)),
             *map(_cell, values),
-            *(cell for one in found for cell in _pair(one)),
+            *(value for one in found for value in _pair(one)),
         ]
         before = earlier.get(item.run or "", {})
         writer.writerow(
-            before.get(name) if cell is None else cell for name, cell in zip(header, cells, strict=True)
+            cell(before.get(name)) if value is None else value
+            for name, value in zip(header, cells, strict=True)
         )
     return out.getvalue()
 
@@ -234,12 +232,10 @@ def _pair(one: MetricResult | None) -> list[Any]:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value as a cell that is no formula."""
+    """Return a value, also a list or a table, as a cell."""
     if isinstance(value, dict | list):
         value = json.dumps(value)
-    if isinstance(value, str) and value.startswith(_FORMULA) and not _NUMBER.fullmatch(value):
-        return f"'{value}"
-    return value
+    return cell(value)
 
 
 def _best(

@@ -86,10 +86,10 @@ class Usage:
         """Return what was rented for each item has cost until now, or its end; nothing for one without a rental."""
         if self._queue.max_cost is None:  # without it nothing is rented
             return {}
+        from launcher.hosts.service_clock import ServiceClock
         from launcher.runs.tenancies import ledger
-        from launcher.values.clock import SystemClock
 
-        found, now = dict[int, int](), SystemClock().now()
+        found, now = dict[int, int](), ServiceClock().likely()
         for rental in ledger().rentals():
             if (number := runs.get(rental.intent.run)) is not None:
                 found[number] = found.get(number, 0) + rental.cents_at(rental.ended or now)

@@ -12,11 +12,12 @@ from configparser import (
     ParsingError,
     RawConfigParser,
 )
-from pathlib import Path
 
+from launcher.bounded_read import read_bounded
 from launcher.errors import BadFileError
 from launcher.values.host import Host
 from launcher.values.image import CA_BUNDLE_AT, BuildOptions
+from launcher.values.toml import MOST_BYTES
 
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
@@ -84,6 +85,6 @@ def _parse(parser: RawConfigParser, path: str, key: str) -> None:
 
 def _bytes(path: str, key: str) -> bytes:
     try:
-        return Path(path).read_bytes()
+        return read_bounded(path, MOST_BYTES)
     except OSError as error:
         raise BadFileError(f'{key} = "{path}": cannot be read: {error.strerror}') from error

@@ -126,7 +126,11 @@ def kept_checkpoint(mirror: Mirror) -> KeptCheckpoint | None:
     if not isinstance(name, str) or not isinstance(step, int) or not isinstance(came, int | float):
         return None
     is_here = mirror.files.is_file(f"checkpoints/{name}/{MANIFEST}")
-    return KeptCheckpoint(name, step, float(came), record.get("is_asked") is True) if is_here else None
+    return (
+        KeptCheckpoint(name, step, float(max(0, min(came, 1e12))), record.get("is_asked") is True)
+        if is_here
+        else None
+    )
 
 
 def note_asked(mirror: Mirror, name: str) -> None:

@@ -7,11 +7,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from launcher.client_files import UnreadableError
 from launcher.runs.checkpoint_pulling import HomeCheckpoint
 from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
 from launcher.runs.run_files import MOST_JSON
-from launcher.safe_open import UnreadableError
 from launcher.values.answers import PassedOver
 from launcher.values.checkpoint import MANIFEST, SealedCheckpoint, sealed_checkpoint
 

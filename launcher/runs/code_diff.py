@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter
 
+from launcher.client_files import read_regular
 from launcher.errors import AgentError, LaunchError, RunError
 from launcher.runs import sent_record
 from launcher.runs.code_differences import FileDifference, file_differences
 from launcher.runs.mirror import Mirror
 from launcher.runs.run_desk import connect
 from launcher.runs.sent_record import Manifest, Sent
-from launcher.safe_open import read_regular
 from launcher.values.text import printable
 
 if TYPE_CHECKING:

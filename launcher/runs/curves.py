@@ -12,6 +12,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TextIO
 
+from launcher.runs.csv_cell import cell
 from launcher.values.record import Event
 
 HOST = "host/"
@@ -134,7 +135,7 @@ def record(run: str, point: Point, *, rehearsed: bool = False) -> dict[str, Any]
 
 
 def write_table(found: Iterable[Measured], file: TextIO) -> None:
-    """Write the points as CSV with a head line; non-finite numbers are nan, inf and -inf."""
+    """Write the points as CSV with a head line; non-finite numbers are nan, inf and -inf. A name is never a formula."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["run", *Point._fields])
-    writer.writerows((run, *point) for run, point in found)
+    writer.writerows((run, *point[:-2], cell(point.name), point.value) for run, point in found)

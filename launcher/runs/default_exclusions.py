@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import IO
 
+from launcher import untrusted_json
 from launcher.values.cargo import Why
 
 ROOT_ID = "root-id"
@@ -145,7 +145,7 @@ def holds_private_key(content: bytes) -> bool:
 def _is_token_file(text: bytes) -> bool:
     """Whether a text is one JSON object with a token in it. A data set of many, one a line, is not."""
     try:
-        value = json.loads(text)
+        value = untrusted_json.decode(text)
     except (ValueError, RecursionError):
         return False
     return _has_token(value, _MOST_NESTED)

@@ -16,10 +16,10 @@ from typing import IO, Any, NamedTuple
 
 from platformdirs.unix import Unix
 
+from launcher.client_files import open_regular
 from launcher.runs.default_exclusions import SAMPLE, holds_private_key, sample
 from launcher.runs.json_file import read_json
 from launcher.runs.whole_file import write_whole
-from launcher.safe_open import open_regular
 
 FIELDS = 6
 """Size, two times and inode of a file as it was read, whether it is a private key, and its SHA-256."""

@@ -338,7 +338,7 @@ def _judged(
 def _checkpoints(desk: Desk, place: Place) -> list[int]:
     names = host_shell.run(desk, f"ls {shlex.quote(f'{place.folder}/work/checkpoints')}").split()
     steps = (name.removeprefix("step-") for name in names if name.startswith("step-"))
-    return [int(step) for step in steps if step.isdigit()]
+    return [int(step) for step in steps if step.isdecimal()]
 
 
 def _differing(desk: Desk, mirror: Mirror, place: Place) -> list[str]:

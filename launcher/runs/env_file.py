@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from launcher.bounded_read import read_bounded
 from launcher.errors import BadFileError
+from launcher.values.toml import MOST_BYTES
 
 _LINE = re.compile(r"[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)[ \t]*(?P<equals>=)?[ \t]*")
 _SKIPPED = re.compile(r"\s*(?:#[^\n]*)?(?:\n|\Z)")
@@ -41,7 +43,7 @@ def read_all(paths: Sequence[str]) -> HiddenValues:
 
 def _read(path: str) -> Iterator[tuple[str, str]]:
     try:
-        text = Path(path).expanduser().read_text("utf-8-sig")
+        text = read_bounded(Path(path).expanduser(), MOST_BYTES, takes_pipe=True).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadFileError(f"--env-file {path}: is not UTF-8 text (byte {error.start})") from None
     except OSError as error:

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.client_files import read_regular
 from launcher.errors import RefusedError, RunError
 from launcher.runs import tree
 from launcher.runs.folder_walk import Entry
 from launcher.runs.json_file import MOST_BYTES, parse_object
 from launcher.runs.loading import Load
 from launcher.runs.run_files import RunFiles
-from launcher.safe_open import read_regular
 
 FOLDER = "code"
 INDEX = "index.json"

@@ -9,7 +9,21 @@ from pathlib import Path
 
 from launcher.errors import UsageError
 
-_BINDING = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_NAMESPACE"}
+_BINDING = {
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_NAMESPACE"),
+    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"),
+}
+_SETTINGS = {"core.fsmonitor": "", "core.hooksPath": os.devnull, "safe.bareRepository": "explicit"}
+"""A repository may be someone else's, and its settings name programs. An empty `core.fsmonitor` is none for every git."""
+_VARIABLES = {
+    "LC_ALL": "C",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    # An object that is missing would be fetched, by a program that the repository's settings may name.
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+}
+ANSWER_S = 10.0
 _LIST = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
 
 
@@ -17,15 +31,24 @@ def ignored_by_git(folder: Path) -> frozenset[str] | None:
     """Return the files and folders below a folder that git ignores; folders end with `/`, what is in them is not listed.
 
     None if git has no say: the folder is not in a work tree, git is missing, or git ignores the whole folder, for naming it
-    is a request for it. Raises UsageError if git fails in a work tree: ignored files would be sent.
+    is a request for it. Raises UsageError if git fails in a work tree, or is silent for ANSWER_S: ignored files would be sent.
     """
+    _refuse_bare(folder)
     try:
         listing = _git(folder, *_LIST)
         asking = _git(folder, "check-ignore", "-q", "--", str(folder))
     except FileNotFoundError:
         return None
-    names, errors = listing.communicate()
-    asking.communicate()
+    try:
+        names, errors = listing.communicate(timeout=ANSWER_S)
+        asking.communicate(timeout=ANSWER_S)
+    except subprocess.TimeoutExpired:
+        mend = "is a .gitignore there a pipe, or very large?   git -C FOLDER status --ignored"
+        raise UsageError(f"git did not list {folder} within {ANSWER_S:g} s\n  {mend}") from None
+    finally:
+        for process in (listing, asking):
+            process.kill()  # one that has ended is not affected
+            process.communicate()
     is_top = (folder / ".git").exists()  # its own ignore rules do not cover the folder itself
     if not is_top and asking.returncode == 0:
         return None
@@ -36,6 +59,21 @@ def ignored_by_git(folder: Path) -> frozenset[str] | None:
         mend = "what it ignores would be sent: repair the repository, or remove its .git"
         raise UsageError(f"git does not list {folder}: {words}\n  {mend}")
     return frozenset(_without_parents(sorted(map(os.fsdecode, filter(None, names.split(b"\0"))))))
+
+
+def _refuse_bare(folder: Path) -> None:
+    """Raise UsageError if git would take a folder from here upwards for a bare repository: its settings would come with the files.
+
+    git itself refuses only since 2.38.
+    """
+    for above in (folder.absolute(), *folder.absolute().parents):
+        if os.path.lexists(above / ".git"):
+            return
+        if os.path.lexists(above / "HEAD") and any(
+            os.path.lexists(above / one) for one in ("objects", "commondir")
+        ):
+            mend = "git would obey the settings in it: rename its HEAD, or send another folder"
+            raise UsageError(f"{above} has the form of a bare git repository\n  {mend}")
 
 
 def _is_in_repository(folder: Path) -> bool:
@@ -58,10 +96,11 @@ def _environment() -> dict[str, str]:
 
 
 def _git(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    settings = [word for key, value in _SETTINGS.items() for word in ("-c", f"{key}={value}")]
     return subprocess.Popen(
-        ["git", "-C", str(folder), *words],
+        ["git", *settings, "-C", str(folder), *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**_environment(), "LC_ALL": "C"},
+        env={**_environment(), **_VARIABLES},
     )

@@ -16,6 +16,7 @@ from launcher.values.parsing import nearest
 from launcher.values.plan import Finding
 from launcher.values.requirement import distribution
 
+STARS = "***"
 _MODEL_FILES = ("config.json", "adapter_config.json")
 """One of them is in every folder that `from_pretrained` of transformers and peft reads."""
 _MODEL_SUFFIXES = (".json", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
@@ -54,6 +55,17 @@ def on_end_findings(words: Sequence[str]) -> Iterator[Finding]:
         message = f"on_end: it holds {kind}, and what a job holds is recorded"
         mend = 'export NOTIFY_URL=…     then   on_end = "$NOTIFY_URL"'
         yield Finding(level="refuse", code="secret-in-on-end", message=message, mend=mend)
+
+
+def without_refused(task: Task) -> Task:
+    """Return a task with stars in place of the values that are refused because they would be recorded."""
+    job = task.job
+    variables = {
+        name: STARS if job_variables.is_refused(name, value) else value
+        for name, value in job.variables.items()
+    }
+    on_end = tuple(STARS if credential_in(word) else word for word in job.on_end)
+    return task._replace(job=job.model_copy(update={"variables": variables, "on_end": on_end}))
 
 
 def _settings(task: Task) -> list[Finding]:

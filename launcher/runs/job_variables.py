@@ -29,14 +29,19 @@ def assigned(words: Sequence[str]) -> dict[str, str]:
     return variables
 
 
+def is_refused(name: str, value: str) -> bool:
+    """Whether the value of a variable is a credential, which would be recorded."""
+    return bool(credential_in(value) or (credential_in(value, name) and _RANDOM.fullmatch(value)))
+
+
 def findings(variables: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a refusal for each value that is a credential, and a note for a name that sounds like one's."""
     for name, value in variables.items():
-        kind, in_value = credential_in(value, name), credential_in(value)
+        kind = credential_in(value, name)
         if kind is None:
             continue
         mend = f"its name alone, and its value from your shell   export {name}=…     then   launch -s {name}"
-        if in_value or _RANDOM.fullmatch(value):
+        if is_refused(name, value):
             message = f"variable {name}: it holds {kind}, and variables are recorded"
             yield Finding(level="refuse", code="secret-in-variable", message=message, mend=mend)
         else:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from launcher.safe_open import read_regular
+from launcher.client_files import read_regular
 
 MOST_BYTES = 256 << 20
 """A larger file is no object of ours."""

@@ -8,8 +8,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.bounded_read import read_bounded
 from launcher.errors import BadFileError
 from launcher.runs.default_exclusions import SECRET_ENDS
+from launcher.values.toml import MOST_BYTES
 
 if TYPE_CHECKING:
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
@@ -109,7 +111,7 @@ def read_rules(
     """
     path = folder / FILE
     try:
-        lines = path.read_text("utf-8-sig").splitlines()
+        lines = read_bounded(path, MOST_BYTES).decode("utf-8-sig").splitlines()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

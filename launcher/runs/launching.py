@@ -221,9 +221,7 @@ def launch(
     if request.verifies:
         check_has(host, "verify")
     settle(session_check.refusals(task, host), view)
-    secrets = secret_values.values(task.job, resolved.values)
-    if host.lambda_cloud is not None:
-        check_key_stays(host.name, task.job, secrets)
+    secrets = secrets_for(resolved)
     if task.said:
         view.note(task.said)
     settle([*job_check.findings(task), *secret_values.findings(resolved.values)], view)
@@ -246,6 +244,15 @@ def launch(
         lambda machine, run, expected: _launch_on(machine, ready, view, run, expected),
         run_id,
     )
+
+
+def secrets_for(resolved: Resolved) -> Mapping[str, str]:
+    """Return the secrets of a launch by name. Raises UsageError for one that is not set or cannot be hidden, or may not go to its host."""
+    host, job = resolved.host, resolved.job
+    secrets = secret_values.values(job, resolved.values)
+    if host.lambda_cloud is not None:
+        check_key_stays(host.name, job, secrets)
+    return secrets
 
 
 class _Ready(NamedTuple):

@@ -52,7 +52,7 @@ def _hidden(env_files: Iterable[str], lookup: Lookup) -> dict[str, Why]:
     hidden = {str(runs_folder()): Why.RUNS}
     for file in env_files:
         hidden |= dict.fromkeys(_spellings(file), Why.ENV_FILE)
-    for host in lookup.hosts.values():
+    for host in lookup.written_hosts.values():
         for path in (host.build.pip_conf, host.build.ca_bundle, host.identity_file):
             if path is not None:
                 hidden |= dict.fromkeys(_spellings(path), Why.BUILD_FILE)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from launcher.errors import BadFileError, UnknownNameError
 from launcher.hosts.ssh_files import names_and_patterns
+from launcher.runs import trust
 from launcher.runs.catalogue import files, user_folder, user_folder_text
 from launcher.runtimes import names as runtime_names
 from launcher.values.host import KAGGLE, LOCAL, Host
@@ -26,10 +27,6 @@ from launcher.values.toml import read_toml
 PROJECT_FILE = Path("launch.toml")
 LAMBDA = "lambda"
 """The name that an account at Lambda Cloud would have; without a table it is no host, since money needs a limit."""
-_ADDRESS = re.compile(
-    r"(?=.*[@.:])(?:(?P<user>[\w.-]+)@)?(?P<address>\w[\w.-]*|\[[0-9a-fA-F:.]+\])(?::(?P<port>[0-9]{1,5}))?"
-)
-"""An address: it has a user, a dot or a port, by which it differs from a name."""
 
 
 class Project(NamedTuple):
@@ -47,6 +44,7 @@ class Lookup:
     def __init__(self) -> None:
         """Read nothing yet."""
         self._read: dict[Path, tuple[dict[str, Any], str]] = {}
+        self._is_trusted = False
 
     @functools.cached_property
     def project(self) -> Project:
@@ -58,9 +56,42 @@ class Lookup:
                 raise BadFileError(f"{PROJECT_FILE}: {key} = {value!r}: expected text")
         return Project(**words, on_end=data.get("on_end"))
 
-    @functools.cached_property
+    @property
     def hosts(self) -> dict[str, Host]:
-        """Every host of the files, and `local`; not `kaggle`, which is one without any file."""
+        """Every host of the files that counts, and `local`; not `kaggle`, which is one without any file."""
+        untrusted = self.untrusted
+        return {name: host for name, host in self.written_hosts.items() if name not in untrusted}
+
+    @property
+    def untrusted(self) -> frozenset[str]:
+        """The hosts whose tables in `launch.toml` do not count before they are trusted. `local` may be one."""
+        values = self.project_values
+        if not self._is_trusted:
+            self._is_trusted = trust.is_trusted(PROJECT_FILE, values)
+        tables = {} if self._is_trusted else self._project_tables[0].get("hosts", {})
+        return frozenset(
+            name for name, table in tables.items() if trust.host_values(name, table, self.aliases)
+        )
+
+    def ask_trust(self) -> None:
+        """Ask the user, if there is a terminal, whether what `launch.toml` says counts."""
+        if self.project_values and not trust.is_trusted(PROJECT_FILE, self.project_values):
+            trust.ask(PROJECT_FILE, self.project_values)
+
+    def check_trust(self) -> None:
+        """Ask in the same way. Raises BadFileError if it does not count."""
+        trust.check_trust(PROJECT_FILE, self.project_values)
+
+    @functools.cached_property
+    def project_values(self) -> trust.Values:
+        """What of `launch.toml` counts only once it is trusted."""
+        _ = self.written_hosts  # whatever is wrong with the tables is said first
+        own = _tables(user_folder() / "hosts.toml", {"hosts"})[0].get("hosts", {})
+        return trust.project_values(self._project_tables[0], own, self.aliases)
+
+    @functools.cached_property
+    def written_hosts(self) -> dict[str, Host]:
+        """Every host as the files have it, whether or not that counts: to know its name, never to reach it."""
         found = {"local": LOCAL}
         for path, (data, text) in (
             (user_folder() / "hosts.toml", _tables(user_folder() / "hosts.toml", {"hosts"})),
@@ -84,10 +115,12 @@ class Lookup:
     def host(self, name: str | None) -> Host:
         """Return the host of this name: from a file, an alias of ~/.ssh/config, `kaggle`, or an address like user@machine:port.
 
-        None means the project's default, else this machine. Raises UnknownNameError with the nearest name.
+        What `launch.toml` says of it has to be trusted, else the user is asked, or BadFileError is raised. None means the project's default, else this machine. Raises UnknownNameError with the nearest name.
         """
-        known = self.hosts
+        known = self.written_hosts
         wanted = name or self.project.host or "local"
+        if wanted in self.untrusted or (name is None and "host" in self.project_values):
+            self.check_trust()
         if wanted in known:
             return known[wanted]
         names, patterns = self._names_of_ssh
@@ -98,7 +131,7 @@ class Lookup:
             return KAGGLE
         if wanted == LAMBDA:
             raise UnknownNameError(_no_table())
-        if found := _ADDRESS.fullmatch(wanted):
+        if found := trust.ADDRESS.fullmatch(wanted):
             table = {"name": wanted, "address": found["address"].strip("[]"), "user": found["user"]}
             port = int(found["port"]) if found["port"] else None
             return build(Host, {**table, "port": port}, file="--host")

@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from launcher.client_files import UnreadableError
 from launcher.errors import BadFileError, ConnectionLostError, OtherRootError, RunError
 from launcher.hosts.channel import Reply
 from launcher.runs import index
@@ -30,7 +31,6 @@ from launcher.runs.run_files import MOST_JSON, RunFiles
 from launcher.runs.run_id import RUN_ID
 from launcher.runs.runs_folder import make_runs_folder, runs_folder
 from launcher.runs.whole_file import sync
-from launcher.safe_open import UnreadableError
 from launcher.values.base import Record
 from launcher.values.host import Host
 from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunState, State, is_terminal
@@ -106,14 +106,9 @@ class Mirror:
             raise ValueError(f"{run!r} is not a run id")
         self.run = run
         self.folder = folder / run
-        self.files = RunFiles(self.folder)
-        self.records = RunFiles(index.place(run))
+        self.files = RunFiles(self.folder, folder)
+        self.records = RunFiles(index.place(run), index.folder())
         """This user's own records of the run, beside its entry in the index; `files` is data."""
-        self.artifacts = self.folder / "artifacts"
-        self.outputs = self.folder / "outputs"
-        self.checkpoints = self.folder / "checkpoints"
-        self.tensorboard = self.folder / "tensorboard"
-        self.picture = self.folder / "loss.png"
         self._cursors: dict[str, dict[str, Any]] = {}
         self._from = 0
         self._unread: dict[str, bytes] = {}
@@ -124,6 +119,33 @@ class Mirror:
         """What the host said last of the run: it may derive what no record says. None before it was asked."""
         self._noted_reached = -REACHED_S
         self._may_have_begun = True
+
+    # Made when they are asked for: a list of thousands of runs needs none of them.
+
+    @property
+    def artifacts(self) -> Path:
+        """Where the run's artifacts are here."""
+        return self.folder / "artifacts"
+
+    @property
+    def outputs(self) -> Path:
+        """Where the other files are that it wrote."""
+        return self.folder / "outputs"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where its checkpoints are."""
+        return self.folder / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder of TensorBoard's files."""
+        return self.folder / "tensorboard"
+
+    @property
+    def picture(self) -> Path:
+        """The picture of its curves."""
+        return self.folder / "loss.png"
 
     def place(self, path: str) -> Path:
         """Return where a file of the run has its place here, by its path below the run's work/ on the host."""
@@ -169,7 +191,7 @@ class Mirror:
             words = "nothing was begun; when this is fixed, the same again"
             if self._may_have_begun:
                 words = f"the run is not affected; when this is fixed   launch attach {self.short}"
-            raise RunError(f"{error.filename or path}: {error.strerror}\n  {words}") from error
+            raise RunError(f"{error.filename or path}: {error.strerror or error}\n  {words}") from error
 
     # the run's place in the index
 

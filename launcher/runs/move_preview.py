@@ -11,7 +11,7 @@ from launcher.runs.arriving import Heir, MoveRequest, arrival, connected, consen
 from launcher.runs.farewell import root_of
 from launcher.runs.moving import check_move
 from launcher.runs.recovering import Outcome, RecoverRequest, Recovery, recover_on
-from launcher.runs.rental_choice import question
+from launcher.runs.rental_choice import check_limited, question
 from launcher.runs.rented_move import agreed_like
 from launcher.runs.run_desk import connect
 
@@ -45,6 +45,7 @@ def preview_move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
 
 
 def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> Recovery:
+    check_limited(target)
     sender = check_move(mirror, target, request, view, gives_up=False)
     before = mirror.whole_plan()
     consented(mirror, before, target, sender, request, view)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import PydanticCustomError
 
+from launcher.bounded_read import read_bounded
 from launcher.errors import BadFileError, UsageError
 from launcher.planning.script import script_of
 from launcher.planning.slurm_job import settings_of as slurm_settings_of
@@ -27,7 +28,7 @@ from launcher.runs.resolve import Task
 from launcher.values.host import Host
 from launcher.values.plan import Finding
 from launcher.values.requirement import normalized, package_of, requirement_text
-from launcher.values.toml import parse_toml, read_toml
+from launcher.values.toml import MOST_BYTES, parse_toml, read_toml
 
 if TYPE_CHECKING:
     from launcher.runs.requirement_file import RequirementFile
@@ -177,9 +178,10 @@ def _of_script(task: Task) -> Packages | None:
     if script is None or script.is_module or not (task.code / script.path).is_file():
         return None
     try:
-        text = (task.code / script.path).read_text("utf-8-sig", errors="replace").replace("\r\n", "\n")
-    except OSError:
+        data = read_bounded(task.code / script.path, MOST_BYTES, cuts=True)
+    except (OSError, BadFileError):
         return None  # the check of the script says why
+    text = data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     blocks = list(_BLOCK.finditer(text))
     if not blocks:
         return None

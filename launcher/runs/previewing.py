@@ -14,13 +14,14 @@ from launcher.planning.lambda_machines import expected_facts as expected_of_rent
 from launcher.runs import cards, job_check, resolve, script_check, secret_values, session_check
 from launcher.runs.adapting import suggestion
 from launcher.runs.kaggle_preview import SessionPreview, preview_session
-from launcher.runs.launching import AUTO, Resolved, there, understand
+from launcher.runs.launching import AUTO, Resolved, secrets_for, there, understand
 from launcher.runs.loading import load
 from launcher.runs.lookup import Lookup
 from launcher.runs.planned import known_of, plan_of, submission_of
 from launcher.runs.probing import probe
 from launcher.runs.rental_choice import (
     RentalChoice,
+    check_limited,
     choose,
     home_finding,
     offers,
@@ -58,11 +59,15 @@ def preview(
 ) -> Preview:
     """Return the plan and what the gate would say; nothing is refused, nothing is left on the host.
 
-    With the facts of an earlier probe, or the error of one, no connection is made. Raises HostError only where the plan itself hangs on the
+    A value that a launch would refuse to record is not in the plan. Raises UsageError as a launch does, also for a secret that is not set. With the facts of an earlier probe, or the error of one, no connection is made. Raises HostError only where the plan itself hangs on the
     probe: no profile is named, or a name that means several.
     """
     resolved = understand(request, lookup)
     host, profiles = resolved.host, resolved.profiles
+    if not session_check.refusals(resolved.task, host):
+        secrets_for(resolved)
+    of_job = [*job_check.findings(resolved.task), *secret_values.findings(resolved.values)]
+    resolved = resolved._replace(task=job_check.without_refused(resolved.task))
     loaded = load(resolved.task, request.env_files)
     question = None if request.is_sure else ShippedBefore(resolved.task.code, host).question(loaded)
     unreached: tuple[Finding, ...] = ()
@@ -99,7 +104,6 @@ def preview(
         refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
     asked = cards.findings(resolved.gpus, plan, facts)
     of_script = script_check.findings(resolved.job, loaded.cargo)
-    of_job = [*job_check.findings(resolved.task), *secret_values.findings(resolved.values)]
     against = [*refused, *of_job, *loaded.cargo.findings, *of_script]
     if question is not None:
         against.append(question)
@@ -118,6 +122,7 @@ def _rental(resolved: Resolved, request: Request) -> tuple[RentalChoice | None, 
     Raises the error that says why if the profile hangs on it.
     """
     try:
+        check_limited(resolved.host)
         offered = offers(resolved.host)
         wrong = name_findings(resolved.host, settings_of(resolved.host), offered)
         choice = _choice(resolved, offered)
@@ -168,6 +173,7 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     if facts is None:
         facts = expected_of(resolved)
     if facts is None and len(resolved.profiles) != 1 and resolved.host.lambda_cloud is not None:
+        check_limited(resolved.host)
         first = _choice(resolved, offers(resolved.host)).first
         facts, resolved = (
             expected_of_rental(resolved.host, first),

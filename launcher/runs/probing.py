@@ -10,6 +10,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from launcher import untrusted_json
+from launcher.bounded_read import read_bounded
 from launcher.errors import (
     BadFileError,
     HostError,
@@ -38,6 +40,7 @@ from launcher.values.model import CONFIG_KEYS
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
 from launcher.values.requirement import distribution
+from launcher.values.toml import MOST_BYTES
 
 if TYPE_CHECKING:
     from launcher.runs.rental_choice import OffersOnce
@@ -91,7 +94,7 @@ def saved_probe(path: Path) -> Facts:
     """Read what `launch probe --json` printed. Raises BadFileError that names file, key and value."""
     mend = "make one   launch probe --json > FILE"
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = untrusted_json.decode(read_bounded(path, MOST_BYTES, takes_pipe=True))
     except OSError as error:
         raise BadFileError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -11,6 +11,7 @@ from launcher.errors import RefusedError, UnknownNameError, UsageError
 from launcher.planning.placement import runtime as choose_runtime
 from launcher.runs import resolve
 from launcher.runs.catalogue import user_folder_text
+from launcher.runs.lookup import Lookup
 from launcher.runs.probing import NO_JOB, cards_there, profiles_named
 from launcher.values.facts import Facts
 from launcher.values.host import Host
@@ -43,7 +44,7 @@ def propose(host: Host, environment: str | None, facts: Facts) -> Proposal:
 
     Raises UsageError for an environment that is not there, or that belongs into the file that has the host.
     """
-    is_written = host.name != "local" and host.name in resolve.hosts()
+    is_written = host.name != "local" and host.name in Lookup().written_hosts
     if is_written and environment is not None:
         raise UsageError(
             f"{host.name} is in {user_folder_text()}/hosts.toml\n  set there   environment = {json.dumps(environment)}"

@@ -20,6 +20,7 @@ from launcher.errors import (
 from launcher.hosts.reconciler import Reconciled, reconcile, survey
 from launcher.hosts.rental_account import LambdaAccount, has_key, open_account
 from launcher.hosts.renter import Ending, Renter
+from launcher.hosts.service_clock import ServiceClock
 from launcher.planning.reconciling import GRACE_S, has_any_of, owner_of
 from launcher.runs import resolve, tenancies
 from launcher.runs.adopting import bring_home_first
@@ -31,7 +32,7 @@ from launcher.runs.run_id import find
 from launcher.runs.tenancies import RentedMachine
 from launcher.runs.tenant import Tenant, take_over
 from launcher.runs.view import Stage, View
-from launcher.values.clock import SystemClock, look_again_after
+from launcher.values.clock import look_again_after
 from launcher.values.lambda_cloud import PAGES
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.renting import Rental, RentalState, dollars
@@ -118,7 +119,7 @@ def dismiss(word: str) -> Rental:
         raise UsageError(
             f"{found.intent.run}: the API key that is here can end its machine, so it is not dismissed\n  end it   launch reconcile"
         )
-    return book.step(found.nonce, RentalState.DISMISSED, SystemClock().now(), why="dismissed by you")
+    return book.step(found.nonce, RentalState.DISMISSED, ServiceClock().now(), why="dismissed by you")
 
 
 def _is_in_reach(rental: Rental, api: str) -> bool:
@@ -139,10 +140,11 @@ def _accounts(adopted: Sequence[str]) -> list[LambdaSettings]:
 def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: bool) -> Report:
     account = open_account(settings)
     renter = account.renter
-    is_early = named.after is not None and renter.clock.now() < named.after
-    adopted = () if is_early else named.instances
     try:
         with _asking(view, settings):
+            account.learn_time()
+            is_early = named.after is not None and renter.clock.now() < named.after
+            adopted = () if is_early else named.instances
             found = _at(account, [_with_its_boot(renter, one) for one in tenancies.rented()])
         if not dry_run and named.after is None and not named.is_sure:
             _agree_to_end(renter, adopted, view)

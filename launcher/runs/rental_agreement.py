@@ -16,7 +16,15 @@ from launcher.runs import cards, resolve
 from launcher.runs.contact import settle
 from launcher.runs.key_stays import check_key_stays
 from launcher.runs.launching import Resolved
-from launcher.runs.rental_choice import RentalChoice, choose, confirm, offers, say_price, settings_of
+from launcher.runs.rental_choice import (
+    RentalChoice,
+    check_limited,
+    choose,
+    confirm,
+    offers,
+    say_price,
+    settings_of,
+)
 from launcher.runs.rental_names import name_findings
 from launcher.runs.tenancies import kept_idle, kept_words
 from launcher.runs.view import View
@@ -46,6 +54,7 @@ def agree(
     would take this person's key along; HostError if the service does not answer. Nothing is rented then.
     """
     host = resolved.host
+    check_limited(host)
     check_key_stays(
         host.name, resolved.job, {name: os.environ.get(name, "") for name in resolved.job.secrets}
     )

@@ -13,17 +13,14 @@ for that profile from a probe of the machine. Costs are in cents.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import LaunchError, RefusedError, UsageError
-from launcher.hosts.call_pace import usual_pace
-from launcher.hosts.lambda_provider import LambdaProvider
-from launcher.hosts.lambda_service import log_in
+from launcher.hosts.rental_account import open_account
 from launcher.hosts.rental_ledger import Ledger, usual_folder
 from launcher.planning.offers import Candidate, Expected, Limits, Priced, Wish, candidates, priced, regions_of
 from launcher.planning.placement import requested_gpus
@@ -31,10 +28,9 @@ from launcher.runs import resolve
 from launcher.runs.lookup import LAMBDA
 from launcher.runs.mirror import Mirror, mirrors
 from launcher.runs.view import View
-from launcher.values.clock import Clock, SystemClock
 from launcher.values.host import Host
 from launcher.values.job import Job
-from launcher.values.lambda_settings import LambdaSettings
+from launcher.values.lambda_settings import PROPOSED_HOURS, LambdaSettings
 from launcher.values.plan import Finding
 from launcher.values.profile import Profile
 from launcher.values.renting import Offer, dollars, home_s, minutes_text
@@ -98,17 +94,23 @@ def settings_of(host: Host) -> LambdaSettings:
     return host.lambda_cloud
 
 
-def offers(host: Host, clock: Clock | None = None) -> tuple[Offer, ...]:
+def check_limited(host: Host) -> None:
+    """Raise RefusedError for a table without a limit, before anybody is asked for anything."""
+    settings = settings_of(host)
+    if settings.max_hours is None and settings.max_cents is None:
+        raise RefusedError(
+            f"{host.name}: a rented machine costs money until it is ended, so max_hours or max_cost is needed\n"
+            f"  in {resolve.file_of(host.name)}   [hosts.{host.name}]   max_hours = {PROPOSED_HOURS}     prices   launch offers"
+        )
+
+
+def offers(host: Host) -> tuple[Offer, ...]:
     """Ask for what a host's account can rent just now: one call, which costs nothing.
 
     Raises BadFileError, ServiceAuthError without a key, ServiceError.
     """
-    api = settings_of(host).api
-    service = log_in(os.environ, Path.home(), usual_pace(api, clock or SystemClock()), api)
-    try:
-        return LambdaProvider(service).offers()
-    finally:
-        service.close()
+    with contextlib.closing(open_account(settings_of(host))) as account:
+        return account.renter.provider.offers()
 
 
 class OffersOnce:

@@ -17,6 +17,7 @@ from launcher.runs.moving import check_move, move_to
 from launcher.runs.planned import plan_with
 from launcher.runs.rent_handing import hand_over, leave
 from launcher.runs.rental_agreement import Agreement, agree
+from launcher.runs.rental_choice import check_limited
 from launcher.runs.rental_order import order_of
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.tenancies import rented_for
@@ -70,6 +71,7 @@ def rented_like(before: Plan, target: Host, request: MoveRequest, view: View) ->
 
 def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> tuple[Tenant, Plan]:
     """Rent a machine for a run's successor, once it was agreed to; return the plan that was shown."""
+    check_limited(target)
     sender = check_move(mirror, target, request, view)
     before = mirror.whole_plan()
     consented(mirror, before, target, sender, request, view)

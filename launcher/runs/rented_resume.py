@@ -31,6 +31,7 @@ from launcher.runs.moving import check_checkpoint, fill_from_old
 from launcher.runs.refreshing import refresh
 from launcher.runs.rent_ending import bring_home
 from launcher.runs.rent_handing import leave
+from launcher.runs.rental_choice import check_limited
 from launcher.runs.rented_move import rented_like
 from launcher.runs.resuming import changed_plan, check_ended, check_settings, refuse_moved
 from launcher.runs.run_desk import connect, open_desk
@@ -60,6 +61,7 @@ class _Source(NamedTuple):
 
 def resume_on_rented(parent: Mirror, target: Host, request: ResumeRequest, view: View) -> Started:
     """Rent a machine, and start a run there that goes on where a run has ended. Raises what `resume` and a launch raise."""
+    check_limited(target)
     check_settings(request.settings, target)
     name = None if request.name is None else resolve.checked_name(request.name)
     source = _source(parent, target, request, view)

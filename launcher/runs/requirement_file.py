@@ -18,9 +18,11 @@ from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from pydantic_core import PydanticCustomError
 
+from launcher.bounded_read import read_bounded
 from launcher.errors import BadFileError
 from launcher.values.credential import credential_in
 from launcher.values.requirement import package_of, requirement_text
+from launcher.values.toml import MOST_BYTES
 
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _OPTION = re.compile(r"(--[a-z-]+|-[a-zA-Z])(?:\s*=\s*|\s*)(.*)", re.DOTALL)
@@ -172,7 +174,7 @@ def _lines(path: Path, folder: Path) -> Iterator[Line]:
     """Yield the lines of a file that say something: continuations joined, without comments."""
     name = os.path.relpath(path, folder)
     try:
-        text = path.read_text("utf-8-sig")
+        text = read_bounded(path, MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         mend = f"iconv -f utf-16 -t utf-8 {shlex.quote(name)}"
         raise BadFileError(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.errors import BadFileError, UsageError
-from launcher.runs import local_paths
+from launcher.runs import local_paths, trust
 from launcher.runs.catalogue import file as catalogued
 from launcher.runs.catalogue import user_folder_text
 from launcher.runs.lookup import Lookup, Project, check_runtime
@@ -66,12 +66,12 @@ def project() -> Project:
 
 
 def hosts() -> dict[str, Host]:
-    """Return every host of the files, and `local`; not `kaggle`, which is one without any file."""
+    """Return every host of the files that counts, and `local`; not `kaggle`, which is one without any file."""
     return Lookup().hosts
 
 
 def host(name: str | None) -> Host:
-    """Return the host of this name, None for the default one. Raises UnknownNameError with the nearest name."""
+    """Return the host of this name, None for the default one. Raises UnknownNameError with the nearest name, BadFileError for one that is not trusted."""
     return Lookup().host(name)
 
 
@@ -149,8 +149,10 @@ def task(
     written = _of_words(words) if words else _of_file(name, lookup)
     data, settings_of_file = written.data, written.data.get("settings")
     declared = tuple(settings_of_file) if isinstance(settings_of_file, dict) else ()
-    if (on_end := lookup.project.on_end) is not None:
-        data.setdefault("on_end", on_end)
+    needs_trust = {} if written.file is None else trust.job_values(data)
+    is_projects_end = "on_end" not in data and lookup.project.on_end is not None
+    if is_projects_end:
+        data["on_end"] = lookup.project.on_end
     changed = frozenset(change(data, setting) for setting in settings)
     if variables:
         _change_table(data, "variables", variables)
@@ -161,6 +163,14 @@ def task(
         job = build(Job, data, file=file, text="" if changed else written.text)
     except BadFileError as error:
         raise BadFileError(_by_option(str(error), written, changed)) from error
+    if is_projects_end and "on_end" not in changed:
+        lookup.check_trust()
+    if (
+        written.file is not None
+        and not needs_trust.keys() <= changed
+        and not trust.is_users_own(written.file)
+    ):
+        trust.check_trust(written.file, needs_trust)
     base = written.file.parent.resolve() if written.file else Path.cwd()
     task = Task(job, Path.cwd(), base, changed, written.said, written.file, declared)
     task = task._replace(names_packages="requirements" in data)

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
-from launcher.runs.json_file import MOST_BYTES, parse_object
-from launcher.safe_open import (
+from launcher.client_files import (
     RunPath,
     UnreadableError,
     open_folder,
@@ -26,6 +25,7 @@ from launcher.safe_open import (
     read_regular,
     status_of,
 )
+from launcher.runs.json_file import MOST_BYTES, parse_object
 
 MOST_JSON = 16 << 20
 """Nor has a JSON object."""
@@ -48,7 +48,7 @@ class RunFiles:
     def __init__(self, folder: Path, top: Path | None = None) -> None:
         """Name the folder, by default one in `top`; nothing is opened or made."""
         self.folder = folder
-        self._top = str(top or folder.parent)
+        self._folder, self._top = str(folder), str(top or folder.parent)
 
     # looking
 
@@ -242,13 +242,12 @@ class RunFiles:
     def at(self, path: Path | str) -> RunPath:
         """Return a path for what opens one itself, such as a lock. Raises UnreadableError for one that leaves the folder."""
         relative = self._relative(path)
-        return RunPath(self._top, os.path.join(self.folder, relative) if relative else str(self.folder))
+        return RunPath(self._top, f"{self._folder}/{relative}" if relative else self._folder)
 
     def _relative(self, path: Path | str) -> str:
         words = str(path)
         if isinstance(path, Path) and path.is_absolute():
-            own = str(self.folder)
-            words = "" if words == own else words.removeprefix(f"{own}{os.sep}")
+            words = "" if words == self._folder else words.removeprefix(f"{self._folder}/")
         if os.path.isabs(words) or ".." in words.split(os.sep) or "\0" in words:
             raise UnreadableError(str(path), f"is not below {self.folder}")
         return "" if words == "." else words

@@ -9,12 +9,14 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from launcher.bounded_read import read_bounded
 from launcher.planning.script import Script, interpreter_of, leading_assignments, script_of
 from launcher.values.cargo import Cargo, LeftOut, Why
 from launcher.values.job import Job
 from launcher.values.plan import Finding, Plan
 from launcher.values.precision import PrecisionRequest
 from launcher.values.requirement import distribution
+from launcher.values.toml import MOST_BYTES
 
 _MAGIC = (b"#!", b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 """How a file begins that a kernel starts: a script's first line, a program of Linux or macOS."""
@@ -144,7 +146,7 @@ def _module(name: str, job: Job, cargo: Cargo) -> Iterator[Finding]:
     is_installed_too = package in map(distribution, job.requirements)
     if is_installed_too or any(candidate in cargo.paths for candidate in candidates):
         return
-    if "__path__" in (cargo.folder / package / "__init__.py").read_text(errors="replace"):
+    if b"__path__" in read_bounded(cargo.folder / package / "__init__.py", MOST_BYTES, cuts=True):
         return  # the package looks for its modules elsewhere too
     here = [one for one in candidates if os.path.exists(cargo.folder / one)]
     yield _absent((here or candidates)[0], cargo)
@@ -161,8 +163,7 @@ def _program(path: str, command: Sequence[str], file: Path) -> Iterator[Finding]
         mends = [f"chmod +x {shlex.quote(str(path))}", by_hand]
         yield _refusal("not-executable", f"'{path}' is not executable", _either(mends))
         return
-    with file.open("rb") as opened:
-        start = opened.read(4)
+    start = read_bounded(file, 4, cuts=True)
     if not start.startswith(_MAGIC):
         mends = [by_hand, f"begin it with the line   #!/usr/bin/env {interpreter or 'bash'}"]
         yield _refusal("not-executable", f"'{path}' does not begin with a line `#!`", _either(mends))

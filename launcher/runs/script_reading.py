@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from launcher.bounded_read import read_bounded
+from launcher.errors import BadFileError
 from launcher.planning.worker_use import python_tree, values_taken
 from launcher.values.job import Job
 from launcher.values.plan import PlanValue
@@ -73,9 +75,8 @@ class _Reading:
                 return
             path = self._waiting.popleft()
             try:
-                with path.open(errors="replace") as file:
-                    text = file.read(MOST_BYTES)
-            except OSError:
+                text = read_bounded(path, MOST_BYTES, cuts=True).decode(errors="replace")
+            except (OSError, BadFileError):
                 continue
             yield from self._take(text, path.parent)
 

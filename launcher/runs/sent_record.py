@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from launcher.client_files import open_regular, opened_folder, parent_of
 from launcher.runs.json_file import MOST_BYTES
 from launcher.runs.mirror import Mirror
 from launcher.runs.run_files import RunFiles
 from launcher.runs.tree import CodeTree, SizedFile
-from launcher.safe_open import open_regular, opened_folder, parent_of
 
 NAME = "sent.json.gz"
 KEPT = ".sent"

@@ -14,13 +14,13 @@ from pydantic import ValidationError
 
 from launcher.errors import BadFileError, MachineGoneError
 from launcher.hosts.rental_ledger import Ledger, usual_folder
+from launcher.hosts.service_clock import ServiceClock
 from launcher.runs import index
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.runs_folder import make_runs_folder
 from launcher.runs.whole_file import write_durably
 from launcher.values.checkpoint import MANIFEST
-from launcher.values.clock import SystemClock
 from launcher.values.lambda_settings import API, LambdaSettings
 from launcher.values.record import State, is_terminal
 from launcher.values.renting import ELSEWHERE, NAMED, Rental, RentalReason, RentalState, dollars, run_cents
@@ -251,14 +251,14 @@ def rent_costs() -> dict[str, RentCost]:
     """Return what the machines of all runs that had a rented one have cost until now, by the run."""
     if not usual_folder().is_dir():
         return {}
-    rentals, now = ledger().rentals(), SystemClock().now()
+    rentals, now = ledger().rentals(), ServiceClock().likely()
     return {run: _cost(one, rentals, now) for one in rented() for run in one.runs}
 
 
 def rent_cost(mirror: Mirror) -> RentCost | None:
     """Return what the machines of a run have cost until now; None if it had no rented one."""
     found = rented_for(mirror.run)
-    return None if found is None else _cost(found, ledger().rentals(), SystemClock().now())
+    return None if found is None else _cost(found, ledger().rentals(), ServiceClock().likely())
 
 
 def _cost(found: RentedMachine, rentals: Sequence[Rental], now: float) -> RentCost:

@@ -159,7 +159,7 @@ class Tenant:
 
     @property
     def until(self) -> str:
-        """When the rent is over at the latest, by this machine's clock."""
+        """When the rent is over at the latest, in this machine's time zone."""
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.rental.intent.deadline))
 
     @property
@@ -196,6 +196,7 @@ class Tenant:
         Raises ServiceError, with what was paid, once the rent is over: the run goes no further on this machine. With the
         reason `limit` it has still to be ended.
         """
+        self._account.learn_time()
         rental = self.rental
         if not rental.is_open:
             raise self.over(rental.why or RentalReason.GONE, "its rent was ended by another command")
@@ -406,6 +407,7 @@ def take(found: tenancies.RentedMachine) -> Tenant | None:
         account = open_account(found.tenancy.settings)
         try:
             _check_is_of(account, found)
+            account.learn_time()
         except BaseException:
             account.close()
             raise

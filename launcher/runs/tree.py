@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from launcher.client_files import open_regular
 from launcher.errors import UsageError
 from launcher.runs.digests import Digests, Looked
 from launcher.runs.folder_walk import Entry, FolderWalk
 from launcher.runs.launch_ignore import rules_for
 from launcher.runs.meter import Meter, Moved
-from launcher.safe_open import open_regular
 from launcher.values.cargo import LeftOut, Why
 
 CHUNK = 1 << 17

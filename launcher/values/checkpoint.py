@@ -10,6 +10,7 @@ from pydantic import Field
 from launcher.values.answers import PassedOver
 from launcher.values.base import Record
 from launcher.values.output import CONTENT, Content, Sha256, Size
+from launcher.values.text import is_obeyed
 
 MANIFEST = "manifest.json"
 Step = Annotated[int, Field(ge=0, le=2**53)]
@@ -55,6 +56,8 @@ def sealed_checkpoint(
     `changed_ns` says when each file was changed, by the host's clock.
     """
     listed = CheckpointManifest.model_validate_json(manifest)
+    if is_obeyed("".join(listed.files)):
+        raise ValueError("the name of one of its files has control characters")
     files = {**listed.files, MANIFEST: SealedFile(size=len(manifest), sha256=sha256)}
     contents = tuple(
         CONTENT.validate_python(

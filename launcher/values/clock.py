@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+_BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""It counts the time in which the machine sleeps: on Linux CLOCK_BOOTTIME, on macOS CLOCK_MONOTONIC."""
+
 
 class Clock(Protocol):
-    """Tells the time in seconds since 1970, and waits."""
+    """Tells the time in seconds, and waits."""
 
     def now(self) -> float:
         """Return the time."""
@@ -22,11 +25,11 @@ def look_again_after(seconds: float) -> None:
 
 
 class SystemClock:
-    """This machine's clock."""
+    """This machine's boot clock: seconds since some moment of its boot, those of its sleep included. Nobody can set it."""
 
     def now(self) -> float:
         """Return the time."""
-        return time.time()
+        return time.clock_gettime(_BOOT_CLOCK)
 
     def sleep(self, seconds: float) -> None:
         """Return after so many seconds."""

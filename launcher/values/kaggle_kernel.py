@@ -282,14 +282,14 @@ class Quota(_Answer):
             return "Kaggle names no hours on GPUs"
         words = f"GPU {self.gpu_quota.title}"
         moment = self.refill
-        return words if moment is None else f"{words}, refill {moment.astimezone(UTC):%d %b %H:%M} UTC"
+        return words if moment is None else f"{words}, refill {moment:%d %b %H:%M} UTC"
 
     @property
     def refill(self) -> datetime | None:
         """When they are refilled."""
         try:
-            return datetime.fromisoformat(self.quota_refresh_time or "")
-        except ValueError:
+            return datetime.fromisoformat(self.quota_refresh_time or "").astimezone(UTC)
+        except (ValueError, OverflowError, OSError):
             return None
 
 

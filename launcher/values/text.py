@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 MOST_CHARACTERS = 2000
+_OBEYED = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
 
 
 def printable(text: str) -> str:
@@ -12,6 +14,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text[:MOST_CHARACTERS]
     return "".join(char if char.isprintable() else " " for char in text)[:MOST_CHARACTERS]
+
+
+def is_obeyed(name: str) -> bool:
+    """Whether a terminal would obey something in a name: escapes, line breaks, what turns the direction of writing."""
+    return _OBEYED.search(name) is not None
 
 
 def printables(texts: Sequence[str]) -> Sequence[str]:

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from launcher.bounded_read import read_bounded
 from launcher.errors import BadFileError
 
 _LOG = logging.getLogger(__name__)
@@ -20,12 +21,9 @@ _WHOLE_NUMBERS = range(-(1 << 63), 1 << 63)
 
 
 def read_text(path: Path) -> str:
-    """Read a file that people write. Raises BadFileError when it cannot be read, is very large, or is not UTF-8."""
+    """Read a file that people write. Raises BadFileError when it cannot be read, is no regular file, is very large, or is not UTF-8."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise BadFileError(f"{path}: is larger than {MOST_BYTES >> 20} MB")
+        data = read_bounded(path, MOST_BYTES)
         _LOG.debug("read %s", path)
         return data.decode()
     except OSError as error:

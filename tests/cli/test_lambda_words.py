@@ -16,9 +16,9 @@ from testbed.lambda_service import LambdaService as StandIn
 from testbed.lambda_state import Type
 from testbed.pty_run import in_terminal, without_style
 from testbed.screen import Screen
+from testbed.sim_clock import WallClock
 
 from launcher.hosts.rental_ledger import Ledger
-from launcher.values.clock import SystemClock
 from launcher.values.renting import Intent, RentalState
 
 pytestmark = pytest.mark.slow(reason="most start several commands at a stand-in for the account")
@@ -37,7 +37,7 @@ def person(client):
 @pytest.fixture
 def service(person):
     """A stand-in for the service with an account, whose key the person has; it is the host `r`, for 8 hours."""
-    with StandIn(SystemClock()) as service:
+    with StandIn(WallClock()) as service:
         service.account(key=KEY)
         person.variables["LAMBDA_API_KEY"] = KEY
         table(person, service, max_hours=8)
@@ -231,7 +231,7 @@ def test_all_cards_of_a_type_are_planned_for(person, service):
         ({"max_hours": 8}, (), "this may cost $15.92, which is more than confirm_above = 10"),
         ({"max_cost": 3, "confirm_above": 2.5}, (), "this may cost $2."),
         ({"max_hours": 8}, ("--profile", "h100"), "none free of gpu_1x_h100_pcie"),
-        ({}, ("--profile", "a100_40gb"), "max_hours = 4      which is at most $7.96"),
+        ({}, ("--profile", "a100_40gb"), "[hosts.r]   max_hours = 4 "),
         ({"max_cost": 0.01}, ("--profile", "a100_40gb"), "nothing was rented"),
     ],
 )
@@ -247,7 +247,7 @@ def test_a_dry_run_says_what_a_launch_would_refuse(person, service, keys, words,
 @pytest.mark.parametrize(
     ("keys", "words", "code", "said"),
     [
-        ({}, (), 3, "max_hours = 4      which is at most $7.96"),
+        ({}, (), 3, "[hosts.r]   max_hours = 4 "),
         ({"max_cost": 0.01}, (), 3, "raise the limit"),
         ({"max_hours": 8, "type": "gpu_1x_a100x"}, (), 2, "did you mean 'gpu_1x_a100'"),
         ({"max_hours": 8}, ("--gpus", "GPU-5f2c"), 2, "--gpus 1"),
@@ -620,3 +620,35 @@ def test_what_has_ended_is_not_shown(person):
     ledger.step("aaaaaaaaaaaa", RentalState.ENDED, time.time(), cents=400)
     assert json.loads(person.ok("hosts", "--json"))["rentals"] == []
     assert "RENTED FOR" not in person.ok("hosts")
+
+
+BATCH = ("batch", "--host", "r", "--max-cost", "9", "--grid", "lr=1,2")
+
+
+@pytest.mark.parametrize("can_reach", [True, False], ids=["online", "offline"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--host", "r", "--", "python", "train.py"),
+        ("--host", "r", "--dry-run", "--", "python", "train.py"),
+        ("explain", "--host", "r", "--job", "sft"),
+        (*BATCH, "--", "python", "train.py", "{lr}"),
+        (*BATCH, "--dry-run", "--", "python", "train.py", "{lr}"),
+    ],
+    ids=["launch", "launch-dry", "explain", "batch", "batch-dry"],
+)
+def test_a_limit_that_is_missing_is_named_before_anybody_is_asked(person, service, words, can_reach):
+    """Without a network, and without a key too, that is the first thing to mend."""
+    table(person, service)
+    if not can_reach:
+        (person.project / "launch.toml").unlink()
+        folder = person.home / ".config" / "launch"
+        folder.mkdir(parents=True)
+        (folder / "hosts.toml").write_text(
+            '[hosts.r]\nkind = "lambda-cloud"\napi = "https://no.such.host.invalid/api/v1"\n'
+        )
+        del person.variables["LAMBDA_API_KEY"]
+    done = person.run(*words)
+    assert done.returncode == 3, done.stderr
+    assert "so max_hours or max_cost is needed" in done.stdout + done.stderr
+    assert service.calls == []

@@ -177,9 +177,9 @@ def test_there_are_sixty_of_them():
 ENDS_EARLY = """
 from launcher.cli import main
 from launcher.runs import resolve
-def hosts():
+def aliases():
     raise EOFError("of something else")
-resolve.hosts = hosts
+resolve.aliases = aliases
 main()
 """
 

@@ -364,6 +364,59 @@ def test_it_has_the_variables_by_which_commands_are_told_apart(setting):
     assert background._VARIABLES.fullmatch(name), value
 
 
+def core_limit_of(pid):
+    """The soft limit of a process's core dumps."""
+    return re.search(r"Max core file size +(\w+)", Path(f"/proc/{pid}/limits").read_text())[1]
+
+
+def test_a_command_that_was_handed_over_leaves_no_core_dump(terminal, tmp_path):
+    """SIGQUIT ends the process in which it was typed, and the one that runs it, and both have its variables."""
+    folder = tmp_path / "cores"
+    folder.mkdir()
+    before = f"sh -c 'cd {folder}; ulimit -c unlimited; exec \"$@\"' sh env --default-signal A_SECRET_OF_MINE=hunter2"
+    for is_fork in (True, False):
+        command = terminal.start("ps", "--watch", before=before)
+        until(lambda command=command: command.out, "a list")
+        fork = terminal.fork()
+        assert b"hunter2" in Path(f"/proc/{command.pid}/environ").read_bytes()
+        assert {core_limit_of(pid) for pid in (command.pid, fork)} == {"1"}
+        os.kill(fork if is_fork else command.pid, signal.SIGQUIT)
+        assert command.end()[0] != 0
+        until(lambda fork=fork: is_gone(fork), "the end of the fork")
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-s", "A_KEY"],
+        ["-vsA_KEY"],
+        ["--secret=A_KEY"],
+        ["--env-file", "some.env"],
+        ["--set", 'secrets=["A_KEY"]'],
+        ["on_end"],
+        ["--job", "own.toml"],
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_a_launch_with_secrets_runs_where_it_was_typed(terminal, words):
+    """Whichever way it names them: the process that stands by runs none of its commands."""
+    project, command = terminal.client.project, ["--", "sh", "-c", "echo begun; sleep 600"]
+    (project / "some.env").write_text("A_KEY=value-of-it")
+    if words == ["on_end"]:
+        file, words = project / "launch.toml", []
+        file.write_text('on_end = "$A_KEY"\n' + file.read_text())
+    elif words[0] == "--job":
+        text = 'name = "own"\ncommand = ["sh", "-c", "echo begun; sleep 600"]\nsecrets = ["A_KEY"]\n'
+        (project / "own.toml").write_text(text)
+        command = []
+    started = terminal.start("--host", "A", *words, *command, before="env A_KEY=value-of-it")
+    until(lambda: "begun" in started.out, "the run's begin")
+    assert (terminal.forks(), terminal.state()["users"]) == ([], 0)
+    terminal.run("stop", "--now", "--yes", "last")
+    assert started.end()[0] == 1
+
+
 def test_it_keeps_nothing_of_a_command(terminal):
     """No variable, no file, no folder: they were the fork's."""
     pid = terminal.standby()
@@ -495,7 +548,7 @@ def test_hosts_shows_and_ends_it(terminal):
     [
         (["ps"], True),
         (["--host", "lab", "--", "true"], True),
-        ([], True),
+        ([], False),
         (["shell", "last"], False),
         (["rm", "last"], False),
         (["run", "--env-file", "/dev/fd/63"], False),
@@ -503,7 +556,7 @@ def test_hosts_shows_and_ends_it(terminal):
     ],
 )
 def test_what_is_handed_over(monkeypatch, words, is_usual):
-    """Verbs that are usual, and never one that names what only its own process has."""
+    """Verbs that are usual, and never one that names what only its own process has, nor a job's file, which may name secrets."""
     monkeypatch.delenv("_LAUNCH_COMPLETE", raising=False)
     monkeypatch.setattr(handing_over, "_has_usual_files", lambda: True)
     assert handing_over._is_usual(words) is is_usual

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fuzz import file_streams, toml_files
 from launcher.errors import LaunchError
+from launcher.hosts import kaggle_log, service_wire
+from launcher.hosts.call_pace import Pace
 from launcher.hosts.channel import Reply
+from launcher.hosts.kaggle_credentials import KaggleLogin
+from launcher.hosts.kaggle_service import KaggleService
+from launcher.hosts.lambda_credentials import LambdaKey
+from launcher.hosts.lambda_provider import LambdaProvider
+from launcher.hosts.lambda_service import LambdaService
 from launcher.planning.assembly import plan as make_plan
-from launcher.remote.fate import run_state
+from launcher.remote.diagnosis import logscan
+from launcher.remote.fate import run_state, slurm_jobs, slurm_turn
+from launcher.remote.host import slurm_facts
 from launcher.remote.record import strict_json
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving.summary import line_of
@@ -23,6 +33,8 @@ from launcher.runs.control import remembered
 from launcher.runs.launching import understand
 from launcher.runs.mirror import Mirror, parse_event
 from launcher.runs.request import Request
+from launcher.values.clock import SystemClock
+from launcher.values.kaggle_kernel import KernelRef, NewKernel
 from launcher.values.record import RunState, Summary
 
 RUN = "0101-x-abcd"
@@ -187,11 +199,186 @@ def job_record(seed: int, folder: Path) -> None:
     first.nodes()
 
 
+_FIELDS = (
+    *("metadata", "blob", "id", "title", "currentVersionNumber", "source", "status", "failureMessage", "files", "fileName", "url", "log"),
+    *("nextPageToken", "name", "size", "kernels", "ref", "timeUsed", "totalTimeAllowed", "quotaRefreshTime", "gpuQuota", "message", "code"),
+    *("token", "createUrl", "active", "username", "userName", "expiresIn", "error", "data", "instance_type", "regions_with_capacity_available"),
+    *("price_cents_per_hour", "description", "gpu_description", "specs", "vcpus", "memory_gib", "gpus", "ip", "region", "tags", "stream_name"),
+)  # fmt: skip
+_WORDS = (
+    *("3600s", "9" * 400 + "s", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "https://x", "alice/launch-x-1", 2**53),
+    *("END_OF_LOG", "1x A100 (" + "9" * 400 + " GB SXM4)", "gpu_1x_a100", "0", 1e999, "tok"),
+)  # fmt: skip
+
+
+def _said(draw: random.Random, depth: int = 0) -> Any:
+    """Draw what a service says: its own fields, with values of any kind."""
+    kind = draw.random()
+    if depth < 4 and kind < 0.15:
+        return [_said(draw, depth + 1) for _ in range(draw.randrange(4))]
+    if depth < 4 and kind < 0.5:
+        return {draw.choice(_FIELDS): _said(draw, depth + 1) for _ in range(draw.randrange(7))}
+    return draw.choice(_WORDS) if kind < 0.75 else draw.choice(_SCALARS)
+
+
+def _body(draw: random.Random) -> bytes:
+    """Draw a body: mostly an object, else one that is nested, long, torn or no JSON."""
+    if draw.random() < 0.1:
+        return draw.choice(
+            [b"[" * 100_000, b'{"a":' * 50_000, b"9" * 5000, b"NaN", b"\xff", b"", b'"\\ud800"', b"null"]
+        )
+    values = {draw.choice(_FIELDS): _said(draw) for _ in range(draw.randrange(9))}
+    body = json.dumps(values if draw.random() < 0.7 else {"data": draw.choice([values, [values]])}).encode()
+    return body[: draw.randrange(len(body) + 1)] if draw.random() < 0.05 else body
+
+
+class _Wire:
+    """A service that answers each call with something that was drawn."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw = draw
+
+    def ask(self, *_call: object) -> service_wire.Reply:
+        """Answer."""
+        status = self._draw.choice([200, 200, 200, 200, 400, 403, 404, 500])
+        return service_wire.Reply(status, "application/json", _body(self._draw))
+
+    def post(self, *_call: object) -> service_wire.Reply:
+        """Answer."""
+        return self.ask()
+
+    @contextlib.contextmanager
+    def get(self, *_call: object, **_limits: float) -> Iterator[_Body]:
+        """Answer with a log."""
+        yield _Body(self._draw)
+
+
+class _Body:
+    """A log that was drawn, in pieces."""
+
+    status = 200
+
+    def __init__(self, draw: random.Random) -> None:
+        self.kind = draw.choice(["text/event-stream", "application/json"])
+        events = [_body(draw) for _ in range(draw.randrange(4))]
+        is_live = self.kind.startswith("text")
+        whole = b"".join(b"data: %s\n" % event for event in events) + b"data: END_OF_LOG\n"
+        self._body, self._size = (
+            whole if is_live else b"[%s]" % b",".join(events),
+            draw.choice([1, 7, 65_536]),
+        )
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield it; a long one in pieces that are not tiny."""
+        size = self._size if len(self._body) < 1000 else 65_536
+        yield from (self._body[at : at + size] for at in range(0, len(self._body), size))
+
+
+def service_answer(seed: int, folder: Path) -> None:
+    """Ask Kaggle and Lambda, which answer anything, all that is ever asked."""
+    draw = random.Random(seed)
+    wire: Any = _Wire(draw)
+    kaggle, ref = (
+        KaggleService(KaggleLogin("oauth", "x", "x", "alice"), wire),
+        KernelRef("alice", "launch-x-1"),
+    )
+    pace = Pace(folder, "x", SystemClock(), request_s=0.0, launch_s=0.0)
+    rented = LambdaService(LambdaKey("x", "x"), wire, pace)
+    (folder / "data").write_text("x")
+    for ask in (
+        lambda: kaggle.find(ref),
+        lambda: list(kaggle.kernels("x")),
+        lambda: kaggle.status(ref).is_over,
+        lambda: list(kaggle.outputs(ref)),
+        lambda: list(kaggle.files(ref)),
+        lambda: kaggle.push(NewKernel(ref=ref, source="x", machine="None", timeout_s=60)),
+        lambda: kaggle.delete(ref),
+        lambda: kaggle.quota().title,
+        lambda: kaggle.dataset_status("x").is_ready,
+        kaggle.owner,
+        lambda: kaggle.renewed().user,
+        lambda: [*kaggle_log.follow(kaggle, ref, pause_s=0.0)],
+        lambda: LambdaProvider(rented).offers(),
+        lambda: LambdaProvider(rented).instances(),
+        lambda: LambdaProvider(rented).instance("x"),
+        lambda: LambdaProvider(rented).terminate("x"),
+        rented.ssh_keys,
+        rented.file_systems,
+        rented.images,
+        rented.firewalls,
+    ):
+        with contextlib.suppress(LaunchError):
+            ask()
+    with contextlib.suppress(ValueError):
+        kaggle_log.read_log(_body(draw).decode(errors="replace"))
+
+
+_NUMBERS = (
+    "0",
+    "9" * 30,
+    "9" * 5000,
+    "1" * 400,
+    "²",
+    "٣",
+    "-1",
+    "1e999",
+    "infinite",
+    "4+",
+    "1-02:03:04",
+    "9" * 5000 + ":00",
+    "",
+)
+
+
+def program_answer(seed: int, _folder: Path) -> None:
+    """Read what Slurm's programs may print, and lines of logs with figures of any kind."""
+    draw = random.Random(seed)
+    number = functools.partial(draw.choice, _NUMBERS)
+    text = "\n".join(
+        draw.choice(_LINES).replace("#", "%s").replace("%s", number(), 1).replace("%s", number())
+        for _ in range(5)
+    )
+    for read in (
+        slurm_jobs.parse_queue,
+        slurm_jobs.parse_started,
+        slurm_jobs.parse_shown,
+        slurm_jobs.makes_way,
+        slurm_jobs.restarts,
+        slurm_jobs.reason_of_end,
+        slurm_jobs.parse_history,
+        slurm_turn.parse_line,
+        slurm_facts.parse_config,
+        slurm_facts.parse_nodes,
+        slurm_facts.parse_gres,
+        slurm_facts.parse_queue,
+        slurm_facts.parse_accounts,
+    ):
+        read(text)
+    slurm_jobs.limit_s(text, ("gpu",))
+    for time in _NUMBERS:
+        slurm_jobs.seconds_of(time), slurm_jobs.asked_s(time)
+    for job in slurm_jobs.parse_queue(text):
+        slurm_jobs.judge(job, has_begun=draw.random() < 0.5)
+    scanner = logscan.LogScanner()
+    scanner.feed(text.encode())
+    scanner.finish()
+
+
+_LINES = (
+    *("#|RUNNING|Priority|#|gres/gpu:#|#|node1|launch 0101-x-abcd", "#|gpu|#|Resources", "JobId=# JobState=RUNNING Restarts=# RunTime=# TimeLimit=#"),
+    *("PartitionName=gpu Default=YES DefaultTime=# MaxTime=#", "gpu:a100:#(S:0-1)", "node1|gpu*|#|#|#|gpu:t4:#|idle|#", "#|COMPLETED|0:#|#"),
+    *("Epoch #/#", "100%|####| #/# [00:01<00:00, #it/s, loss=#]", "{'loss': #, 'epoch': #}", "step #: loss #", "epoch,loss\n#,#", "Step\tTraining Loss\n#\t#"),
+    *(" #/# ━━━━ 1s 5ms/step - loss: #", "| epoch   # |   #/ 2983 batches | loss  # |", "Train Epoch: # [#/60000 (1%)]\tLoss: #"),
+)  # fmt: skip
+
+
 SUBJECTS: dict[str, Callable[[int, Path], None]] = {
     "TOML files": toml,
     "events": event,
     "records": record,
     "job's records": job_record,
     "host answers": answer,
+    "service answers": service_answer,
+    "program answers": program_answer,
     **file_streams.SUBJECTS,
 }

@@ -7,6 +7,7 @@ from fuzz.subjects import SUBJECTS
 
 COUNTS = {
     "TOML files": 120, "events": 1000, "records": 200, "job's records": 150, "host answers": 500, "file streams": 150, "ship answers": 200,
+    "service answers": 150, "program answers": 300,
 }  # fmt: skip
 
 

@@ -14,9 +14,10 @@ from launcher.hosts import kaggle_credentials
 from launcher.hosts.kaggle import Account
 from launcher.hosts.kaggle_credentials import KaggleLogin, logins
 from launcher.hosts.kaggle_log import follow
-from launcher.hosts.kaggle_service import log_in
+from launcher.hosts.kaggle_service import KaggleService, log_in
+from launcher.hosts.service_wire import ServiceWire
+from launcher.values.kaggle_kernel import Hours, KernelRef, NewKernel, Quota
 from launcher.values.kaggle_kernel import KaggleReason as Reason
-from launcher.values.kaggle_kernel import KernelRef, NewKernel
 from launcher.values.kaggle_settings import KaggleSettings
 
 KEY = {"KAGGLE_USERNAME": "carol", "KAGGLE_KEY": "key-of-carol"}
@@ -216,6 +217,26 @@ def test_a_name_of_an_account_is_no_path(stand_in, home, user):
         log_in({"KAGGLE_API_TOKEN": "KGAT_alice"}, home, stand_in.base)
     with pytest.raises(BadFileError, match="no name of an account"):
         log_in({"KAGGLE_USERNAME": user, "KAGGLE_KEY": "key"}, home, stand_in.base)
+
+
+@pytest.mark.parametrize("seconds", [2**53, 10**12, 86_400_000])
+def test_a_service_that_promises_years_is_believed_for_as_long_as_was_asked(stand_in, home, seconds):
+    """A huge number ends nothing."""
+    stand_in.fail(
+        "GenerateAccessToken", "answer", values={"token": "fresh", "userName": "alice", "expiresIn": seconds}
+    )
+    fresh = KaggleService(
+        KaggleLogin("oauth", "old", "a file", "alice"), ServiceWire(stand_in.base)
+    ).renewed()
+    assert fresh._login.until < datetime.now(UTC) + timedelta(days=1)
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "x", "9" * 5000])
+def test_a_refill_at_a_time_that_no_calendar_has_is_left_out(time):
+    """The hours are shown without it."""
+    quota = Quota(quota_refresh_time=time, gpu_quota=Hours(total_time_allowed="9" * 400 + "s"))
+    assert quota.refill is None
+    assert "refill" not in quota.title
 
 
 def test_a_login_that_expires_while_a_run_is_followed_is_renewed(stand_in, home, monkeypatch):

@@ -1,8 +1,13 @@
 """A kernel's log as one stream: whatever cuts it, each piece comes once and in order."""
 
+import contextlib
+import json
 import threading
+import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from launcher.errors import ServiceError, ServiceUnreachableError
 from launcher.hosts import kaggle_log as logs
@@ -126,14 +131,110 @@ def test_what_is_no_log(stand_in, kaggle):
     assert read_log("") == []
 
 
-def test_a_log_without_an_end_to_its_first_event_is_not_held(stand_in, kaggle, monkeypatch):
-    """While a session runs and afterwards."""
+class Answer:
+    """The body of an answer that comes in pieces of a size."""
+
+    def __init__(self, body, size, kind="application/json"):
+        self.kind = kind
+        self._pieces = [body[at : at + size] for at in range(0, len(body), size)]
+
+    def pieces(self):
+        """Yield them."""
+        yield from self._pieces
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_of_a_line_that_is_too_long_the_beginning_is_kept(stand_in, kaggle, monkeypatch, is_live):
+    """It is said how much is missing, and what was printed after it comes too; while a session runs and afterwards."""
     monkeypatch.setattr(logs, "EVENT_BYTES", 200_000)
-    push(stand_in, kaggle, "print('one')\n", "COMPLETE")
-    stand_in.fail("log", "answer", values={"a": "x" * 1_000_000})
+    texts = ["before\n", "é\\" + "x" * 1_000_000 + "\n", "after\n"]
+    events = [{"stream_name": "stderr", "time": 1.0, "data": text} for text in texts]
+    if is_live:
+        body = b"".join(b"data: %s\n" % json.dumps(event).encode() for event in events)
+        answer = Answer(body + b"data: END_OF_LOG\n", 10_000, "text/event-stream")
+        found = [logs._piece(n, event, REF) for n, event in enumerate([*logs._events(answer, REF)][:-1])]
+    else:
+        push(stand_in, kaggle, "print('one')\n", "COMPLETE")
+        stand_in.fail("log", "answer", values=events)
+        found = pieces(kaggle)
+    long = found[1].text
+    assert [piece.text for piece in found] == ["before\n", long, "after\n"]
+    assert {piece.stream for piece in found} == {"stderr"}
+    assert long.startswith("é\\xxx")
+    assert 190_000 < len(long) < 200_100
+    assert long.endswith("bytes that were printed at once\n")
+
+
+EVENTS = st.lists(
+    st.fixed_dictionaries({"stream_name": st.sampled_from(["stdout", "stderr"]), "time": st.floats(0, 1e6),
+                           "data": st.text('a"\\\\{}[], \n\u2028日😀')})
+)  # fmt: skip
+
+
+@given(EVENTS, st.integers(1, 40), st.booleans())
+def test_a_log_is_read_however_it_is_cut(events, size, is_ascii):
+    """As Python's own reader reads it whole."""
+    body = json.dumps(events, ensure_ascii=is_ascii).encode()
+    assert [*logs._items(Answer(body, size), REF)] == json.loads(body)
+    stream = (
+        b"".join(b"data: %s\r\n\n" % json.dumps(event).encode() for event in events) + b"data: END_OF_LOG\n"
+    )
+    found = [*logs._events(Answer(stream, size, "text/event-stream"), REF)]
+    assert found == [*events, logs.END_OF_LOG]
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+def test_a_long_line_costs_what_its_length_is(kind):
+    """Eight times the length costs about eight times the time of the processor, not sixty-four times."""
+
+    def cost(size):
+        event = json.dumps({"stream_name": "stdout", "data": '\\"' * (size // 4)}).encode()
+        body = b"data: %s\ndata: END_OF_LOG\n" % event if "stream" in kind else b"[%s]" % event
+        began = time.process_time()
+        assert len([*logs._events(Answer(body, 16_384, kind), REF)]) == 2
+        return time.process_time() - began
+
+    cost(1 << 20)
+    assert cost(1 << 24) < 24 * min(cost(1 << 21) for _ in range(3))
+
+
+HOSTILE = [
+    b"[" * 200_000,
+    b'[{"data":' + b"[" * 200_000,
+    b'[{"data":' + b'["a"],' * 200_000,
+    b'[{"data":"x","time":' + b"9" * 5000 + b"}]",
+    b'[{"data":"x","time":NaN}]',
+    b'[{"data":"x"}]]',
+    b'[{"data":"x"}}]',
+    b'[{"data":"x"}] x',
+    b'[{"data":"x"}',
+    b'[{"data":"x',
+    b'["data"]',
+    b"[1]",
+    b"{}",
+]
+
+
+@pytest.mark.parametrize("body", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("size", [1 << 16, 1000])
+def test_what_is_no_array_of_events_is_named(body, size):
+    """Whatever the service sends."""
     with pytest.raises(ServiceError) as caught:
-        pieces(kaggle)
-    assert caught.value.reason == Reason.TOO_LARGE
+        [*logs._items(Answer(body, size), REF)]
+    assert caught.value.reason == Reason.MALFORMED
+    with pytest.raises(ValueError, match="not a log"):
+        read_log(body.decode())
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 200_000, b"9" * 5000, b"NaN", b'{"data": NaN}', b"\xff", b'"\\ud800"']
+)
+def test_an_event_that_is_no_json_is_text_or_named(text):
+    """A traceback is neither."""
+    body = b"data: %s\ndata: END_OF_LOG\n" % text
+    for event in logs._events(Answer(body, 1000, "text/event-stream"), REF):
+        with contextlib.suppress(ServiceError):
+            logs._piece(0, event, REF)
 
 
 def test_two_readers_at_once_see_the_same(stand_in, kaggle):

@@ -417,6 +417,8 @@ def test_a_state_comes_after_all_else(tmp_path):
         "work/code",
         "work/code/train.py/x",
         "work/code/\udc80",
+        "work/code/\x1b[2J",
+        "work/code/\u202ex",
     ],
 )
 def test_an_output_at_any_other_path_is_refused(tmp_path, path):

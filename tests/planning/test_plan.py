@@ -353,6 +353,24 @@ def test_two_cards_are_chosen_where_both_are_there():
     assert (note.level, note.code) == ("note", "one-process")
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("torchrun --standalone --nproc-per-node 2 train.py", "--standalone"),
+        ("python -m torch.distributed.run --rdzv_backend=c10d train.py", "--rdzv_backend=c10d"),
+        ("torchrun --nproc-per-node 2 train.py --standalone", None),
+        ("python train.py --standalone", None),
+    ],
+)
+def test_a_torchrun_that_unpickles_what_others_write_is_noted(command, option):
+    """With the option to leave out."""
+    plan = two_cards().model_copy(update={"command": tuple(command.split())})
+    found = [finding.message for finding in check(plan, None) if finding.code == "unpickling-torchrun"]
+    assert found == (
+        [f"torchrun {option}: other users of the host can run code in this training"] if option else []
+    )
+
+
 def test_one_card_is_not_two():
     """The gate names what is there."""
     found = {finding.code: finding for finding in check(two_cards(), facts(gpus=TWO_T4[:1]))}

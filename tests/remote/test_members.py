@@ -13,9 +13,7 @@ from launcher.remote.training.members import Members, start_of
 from launcher.remote.training.training_command import Start
 from launcher.remote.training.variables import Rendezvous, native_command
 
-HERE = Rendezvous(
-    nodes=2, node=1, ranks=4, host="n1", port=4000, name="run-2", is_first=False, address="10.0.0.2"
-)
+HERE = Rendezvous(nodes=2, node=1, ranks=4, host="n1", port=4000, name="run-2")
 CASCADE = b"RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:7\n"
 
 
@@ -165,34 +163,26 @@ def test_the_step_has_a_member_on_each_node_and_none_of_the_agents_own_variables
 
 
 def test_ranks_of_several_nodes_are_started_by_one_torchrun_on_each():
-    """With one rank a node, too; torchrun itself starts nothing again."""
-    words = native_command(["python", "train.py"], "/e/python", 4, HERE)
-    assert words[:3] == ["/e/python", "-m", "torch.distributed.run"]
-    assert words[-3:] == ["-m", "launcher_worker", "train.py"]
-    options = dict(zip(words[3:-3:2], words[4:-3:2], strict=True))
-    assert options == {
-        "--nnodes": "2",
-        "--nproc-per-node": "4",
-        "--rdzv-backend": "c10d",
-        "--rdzv-endpoint": "n1:4000",
-        "--rdzv-id": "run-2",
-        "--rdzv-conf": "is_host=0,read_timeout=600",
-        "--max-restarts": "0",
-        "--local-addr": "10.0.0.2",
+    """With one rank a node, too. How they meet is in variables: everybody can read a command line."""
+    words = native_command(["python", "train.py"], "/e/python", 2)
+    assert words == ["/e/python", "-m", "launcher_worker.start_ranks", "train.py"]
+
+
+def test_a_torchrun_joins_the_others():
+    """By the variables that it reads where an option is not given; it starts nothing again, and unpickles nothing."""
+    assert HERE.variables == {
+        "MASTER_ADDR": "n1",
+        "MASTER_PORT": "4000",
+        "PET_MASTER_ADDR": "n1",
+        "PET_MASTER_PORT": "4000",
+        "PET_NNODES": "2",
+        "PET_NODE_RANK": "1",
+        "PET_NPROC_PER_NODE": "4",
+        "PET_RDZV_BACKEND": "static",
+        "PET_RDZV_ID": "run-2",
+        "PET_RDZV_CONF": "timeout=600",
+        "PET_MAX_RESTARTS": "0",
     }
-    assert "launcher_worker" in native_command(["python", "train.py"], "/e/python", 1, HERE._replace(ranks=1))
-    assert "--local-addr" not in native_command(
-        ["python", "t.py"], "/e/python", 4, HERE._replace(address=None)
-    )
-
-
-def test_a_torchrun_of_the_users_own_joins_the_others():
-    """By the variables that it reads where an option is not given."""
-    variables = HERE.variables
-    told = {name: variables[name] for name in ("MASTER_ADDR", "MASTER_PORT", "PET_NNODES", "PET_NODE_RANK")}
-    assert told == {"MASTER_ADDR": "n1", "MASTER_PORT": "4000", "PET_NNODES": "2", "PET_NODE_RANK": "1"}
-    assert variables["PET_RDZV_ENDPOINT"] == "n1:4000"
-    assert variables["PET_MAX_RESTARTS"] == "0"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from testbed import trainer
 from testbed.client import is_gone, missing, until
 from testbed.toy import Toy
 
+from launcher.remote.system import process
+
 pytestmark = pytest.mark.slow(
     reason="each test starts an agent and trains for several attempts, without torch"
 )
@@ -319,10 +321,26 @@ def test_a_limit_of_time_is_kept_with_a_checkpoint_in_time(toy):
     assert run.begins() == [0, 6]
 
 
-def test_the_end_of_a_rent_saves_and_waits_for_a_client(toy):
+def _by_a_wall_clock_that_was_set():
+    """Ten hours back since it was told: the boot clock counts, which nobody sets."""
+    uptime = time.clock_gettime(time.CLOCK_BOOTTIME) + 6.0
+    return {"rented_until": time.time() + 36_000, "rented_uptime": uptime, "rented_boot": process.boot_id()}
+
+
+def _after_a_reboot():
+    """The boot clock is another one, so the wall clock counts."""
+    return {"rented_until": time.time() + 6.0, "rented_uptime": 1e9, "rented_boot": "another"}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [lambda: {"rented_until": time.time() + 6.0}, _by_a_wall_clock_that_was_set, _after_a_reboot],
+    ids=["wall", "boot", "rebooted"],
+)
+def test_the_end_of_a_rent_saves_and_waits_for_a_client(toy, told):
     """Nothing is lost on the machine meanwhile; begun again there, it waits at once."""
     prepared = toy.record(1, "attempt")
-    prepared["runtime"]["rented_until"] = time.time() + 6.0
+    prepared["runtime"] |= told()
     (Path(toy.run.record) / "0001" / "attempt.json").write_text(json.dumps(prepared))
     run = Trained(toy, step_s=0.1, steps=4000, stop_grace_s=2.0)
     assert toy.start().wait(60) == 0

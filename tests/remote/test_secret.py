@@ -5,9 +5,11 @@ import json
 import re
 import urllib.parse
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.cli.say import without_escapes
 from launcher.remote.record import secret, strict_json
 from launcher.remote.record.files import write_durably
 from launcher.remote.record.rundir import Run
@@ -140,3 +142,92 @@ def test_a_heartbeat_holds_no_value(tmp_path):
     agent.beat()
     with open(agent.account.folder.heartbeat) as file:
         assert json.load(file)["loss"] == "it is ***"
+
+
+ESCAPES = (
+    *("\x1b[1;35m", "\x1b[0m", "\x1b[2K", "\x1b[1C", "\x1b[?25l", "\x1b(B", "\x1b7", "\x1b[38;2;255;0;0m"),
+    *(
+        "\x1b]8;;https://example.org/a?b=c\x1b\\",
+        "\x1b]0;title\x07",
+        "\x1bPq#0\x1b\\",
+        "\x9b31m",
+        "\x9d8;;x\x9c",
+    ),
+    *("\r", "\b", "\x00", "\x0e", "\x7f", "\u200b", "\u00ad", "\ufeff"),
+)
+NO_ESCAPE = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=4, max_size=16)
+
+
+def torn(text, value, data):
+    """A redacted stream of a text that comes in pieces of any size."""
+    redaction, whole, told = Redaction(Redactor([value])), text.encode(), b""
+    while whole:
+        size = data.draw(st.integers(1, 20))
+        told += redaction.feed(whole[:size])
+        whole = whole[size:]
+    return (told + redaction.finish()).decode()
+
+
+@given(NO_ESCAPE, st.data())
+def test_no_value_is_seen_through_escapes(value, data):
+    """Colours, links, the cursor and a return within it, in pieces of any size: the reader is the client's own, and one that removes control characters alone."""
+    if not Redactor([value])._text.all:
+        return
+    said = data.draw(st.sampled_from(["", "key ", "\x1b[32m"]))
+    for char in value:
+        said += char + "".join(data.draw(st.lists(st.sampled_from(ESCAPES), max_size=2)))
+    told = torn(said + data.draw(st.sampled_from(["", "\n", " end\x1b[0m\n"])), value, data)
+    assert "***" in told
+    assert value not in without_escapes(told).replace("\r", "")
+    assert value not in re.sub(r"\x1b\[[0-9;]*m|[\x00-\x1f]", "", told)
+    assert value not in without_escapes(Redactor([value]).redact(said)).replace("\r", "")
+
+
+@given(st.lists(st.sampled_from([*ESCAPES, "\x1b", "\x1b[", "\x1b]8;", "é", "█", "ab", "\n"])), st.data())
+def test_escapes_without_a_value_are_told_as_they_are(parts, data):
+    """Byte for byte, in pieces of any size: colours and progress bars look as before."""
+    said = "".join(parts)
+    assert torn(said, "hf_0123456789", data) == said
+    assert Redactor(["hf_0123456789"]).redact(said) == said
+
+
+def test_a_value_in_bold_as_printers_make_it_is_not_told():
+    """Each letter twice with a backspace between, or a wrong letter taken back."""
+    redactor = Redactor(["hf_0123456789"])
+    assert redactor.redact_bytes("".join(f"{char}\b{char}" for char in "hf_0123456789").encode()) == b"h\b***"
+    assert redactor.redact_bytes(b"key hf_01x\b23456789\n") == b"key ***\n"
+
+
+def test_a_value_in_the_address_of_a_link_is_not_told():
+    """An address is not shown, but is in the file."""
+    said = b"\x1b]8;;https://example.org/?token=hf_0123456789\x1b\\page\x1b]8;;\x1b\\\n"
+    redaction = Redaction(Redactor(["hf_0123456789"]))
+    told = b"".join(redaction.feed(said[place : place + 3]) for place in range(0, len(said), 3))
+    assert told + redaction.finish() == said.replace(b"hf_0123456789", b"***")
+
+
+@pytest.mark.parametrize("filler", [b"\x1b[0m", b"\b", b"\x1b]8;;x\x07"], ids=repr)
+def test_a_value_is_awaited_through_any_number_of_escapes_with_little_held_back(filler):
+    """So that a stream of them is neither kept nor read again and again."""
+    redaction = Redaction(Redactor(["hf_0123456789"]))
+    told = redaction.feed(b"hf_01")
+    for _ in range(40):
+        told += redaction.feed(filler * 1000)
+    assert 40_000 * len(filler) - len(told) < 8192 + 1000 * len(filler)
+    told += redaction.feed(b"23456789\n") + redaction.finish()
+    assert b"***" in told
+    assert "hf_01" not in without_escapes(told.decode())
+
+
+def test_an_escape_without_end_is_not_held_back_for_ever():
+    """A binary file on the screen begins many."""
+    redaction = Redaction(Redactor(["hf_0123456789"]))
+    assert len(redaction.feed(b"\x1b]" + b"x" * 5000)) > 0
+
+
+def test_an_event_with_escapes_is_seen_in_its_json():
+    """The quick look does not know what is behind an escape."""
+    redactor = Redactor(["hf_0123456789"])
+    event = {"kind": "evidence", "values": {"said": "hf_01\x1b[0m23456789"}}
+    assert redactor.is_in_json(strict_json.encode(event))
+    assert redactor.redact(event)["values"] == {"said": "***"}

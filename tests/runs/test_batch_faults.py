@@ -243,7 +243,7 @@ def test_a_host_on_which_five_runs_in_a_row_fail_early_is_rested(made):
 
 
 def test_secrets_and_odd_values_of_items(made):
-    """A secret is in nothing that is kept; what is odd is in the table as it was written, and begins no formula."""
+    """A secret is in nothing that is kept; what is odd is in the table, begins no formula, and has no control characters."""
     made.client.variables["MY_TOKEN"] = SECRET
     made.client.script(
         "import os\nprint(os.environ['MY_TOKEN'])\nprint({'step': 1, 'loss': 1.0})\n", "tell.py"
@@ -263,7 +263,7 @@ def test_secrets_and_odd_values_of_items(made):
     assert SECRET not in done.stdout + done.stderr
     with (queue_of(made).parent / "results.csv").open(newline="") as table:
         cells = [row["odd"] for row in csv.DictReader(table)]
-    assert cells == [f"'{odd[0]}", *odd[1:]]
+    assert cells == [f"'{odd[0]}", 'a,"b" c', "-1e-4", "{step}", "é ", "'quoted'"]
 
 
 def test_a_batch_whose_runs_go_on_is_not_removed(made):

@@ -383,6 +383,25 @@ def test_cp_does_as_cp_does(ended, mirror, desk, tmp_path):
             copy(path, here)
 
 
+OBEYED = ["a\x1b]0;x\x07b", "c\x9b31m", "e\u202efdp.exe", "g\nh", "i\x7f", "j\u2066k\u2069"]
+FINE = ["日本\u3000語", "é", "\u00a0", "👩\u200d💻", "می\u200cخواهم"]  # noqa: RUF001
+
+
+def test_a_file_whose_name_a_terminal_would_obey_stays_there_and_is_named(ended, mirror, desk, tmp_path):
+    """No such name is made on this disk, by whatever verb; others have their own. The run is not removed with its last copy."""
+    ended.fill({f"code/out/{name}": 5 for name in (*OBEYED, *FINE)} | {"code/d\x1bir/w": 5})
+    pulled = pull(desk, mirror, Choice(LIMIT, everything=True), Quiet())
+    here = tmp_path / "here"
+    here.mkdir()
+    copying.copy(desk, mirror, "out", str(here), lambda _existing: True, lambda: nullcontext(Quiet()))
+    assert {path.name for path in (here / "out").iterdir()} == {*FINE}
+    assert {path.name for path in (mirror.outputs / "out").iterdir()} == {*FINE}
+    assert pulled.left_out.keys() == {*(f"code/out/{name}" for name in OBEYED), "code/d\x1bir/w"}
+    assert all("control characters" in why for why in pulled.left_out.values())
+    with pytest.raises(LastCopyError):
+        cleaning.free(desk, mirror, "nothing", Quiet())
+
+
 # by command
 
 

@@ -115,5 +115,28 @@ def test_json_and_csv_have_the_same_columns_in_the_same_order():
 
 def test_a_name_with_commas_and_quotes_is_one_cell():
     """CSV quotes what a script calls its metrics."""
-    (row,) = csv.DictReader(io.StringIO(table(("r", one) for one in curve([metric(1, **{'a,"b"\n': 1.0})]))))
-    assert row["name"] == 'a,"b"\n'
+    (row,) = csv.DictReader(io.StringIO(table(("r", one) for one in curve([metric(1, **{'a,"b"': 1.0})]))))
+    assert row["name"] == 'a,"b"'
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("=HYPERLINK(1)", "'=HYPERLINK(1)"),
+        ("+x", "'+x"),
+        ("-x", "'-x"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("＝1", "'＝1"),  # noqa: RUF001
+        (" =1", "' =1"),
+        ("\t=1", "' =1"),
+        ("\r=1", "' =1"),
+        ("\x1b[31mred\u202e\x9b", " [31mred  "),
+        ("-1.5", "-1.5"),
+        ("-inf", "-inf"),
+        ("a=b", "a=b"),
+    ],
+)
+def test_a_name_in_csv_is_no_formula_and_no_escape(name, cell):
+    """A spreadsheet shows it as text, a terminal obeys nothing in it. A number stays one."""
+    (row,) = csv.DictReader(io.StringIO(table(("r", one) for one in curve([metric(1, **{name: -1.5})]))))
+    assert (row["name"], row["value"]) == (cell, "-1.5")

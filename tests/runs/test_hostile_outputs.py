@@ -16,6 +16,7 @@ from launcher.runs import cleaning
 from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import Choice, pull
+from launcher.values.checkpoint import sealed_checkpoint
 from launcher.values.host import Host
 
 RUN = "0101-sft-w8q2"
@@ -225,6 +226,16 @@ def test_names_that_this_disk_takes_for_one_are_left_there_and_named(host, mirro
         Quiet(),
     )
     assert pulled.left_out == {"artifacts/a": "its name is that of artifacts/A on this disk"}
+
+
+def test_a_name_that_a_terminal_would_obey_is_not_made_here(host, mirror):
+    """Neither of a file nor in a checkpoint."""
+    odd = ["artifacts/\x1b[2J", "artifact", len(DATA), 1]
+    pulled = pull(host(listed(GOOD, odd), digested(CONTENT), SENT), mirror, Choice(LIMIT), Quiet())
+    assert pulled.left_out.keys() == {"artifacts/\x1b[2J"}
+    manifest = json.dumps({"step": 1, "files": {"a\u202eb": {"size": 1, "sha256": SHA256}}}).encode()
+    with pytest.raises(ValueError, match="control characters"):
+        sealed_checkpoint("step-1", manifest, hashlib.sha256(manifest).hexdigest(), {})
 
 
 def test_a_refusal_to_remove_is_data_too(host, mirror):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.remote.record.safe_open import UnreadableError
+from launcher.client_files import UnreadableError
 from launcher.runs.run_files import RunFiles
 
 RUN = "0101-sft-w8q2"

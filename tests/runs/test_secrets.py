@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import secrets
 import signal
 import stat
@@ -42,6 +43,9 @@ while not os.path.exists("go"):
 atexit.register(os.write, 1, token.encode())
 raise KeyError(token)
 """
+
+
+TOKEN = "ghp_0123456789abcdefghijABCDEFGHIJ"
 
 
 @pytest.fixture
@@ -257,10 +261,139 @@ def test_a_value_in_the_job_itself_is_refused(client, monkeypatch):
 
 
 def test_a_dry_run_shows_names_alone(client, values):
-    """The plan is the same bytes whatever the values are, and whether there are any."""
-    words = (*ASKED, "--secret", "NOT_SET", "--dry-run", "--profile", "cpu")
+    """The plan is the same bytes whatever the values are."""
+    words = (*ASKED, "--dry-run", "--profile", "cpu")
     said = client.ok(*words, "--json", "--", "true")
-    assert json.loads(said)["plan"]["secrets"] == ["HF_TOKEN", "NOT_SET", "SIGNING_KEY"]
+    assert json.loads(said)["plan"]["secrets"] == ["HF_TOKEN", "SIGNING_KEY"]
     shown = client.ok(*words, "--", "true")
-    assert "HF_TOKEN, NOT_SET, SIGNING_KEY" in shown
+    assert "HF_TOKEN, SIGNING_KEY" in shown
     assert not [value for value in values.values() if value in said + shown]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-s", "NOT_SET", "--", "true"],
+        ["-s", "HF_TOKEN", "--", "echo", "hf_SESAME"],
+        ["-s", "SHORT", "--", "true"],
+        ["-e", f"A={TOKEN}", "--", "true"],
+    ],
+    ids=["not set", "recorded", "too short", "a variable"],
+)
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
+def test_a_dry_run_refuses_the_secrets_that_a_launch_refuses(client, monkeypatch, words, more):
+    """With the launch's words; and exit code, where no plan can be made."""
+    monkeypatch.setenv("HF_TOKEN", "hf_SESAME")
+    monkeypatch.setenv("SHORT", "abc")
+    before = client.run(*words)
+    code, why = before.returncode, before.stderr
+    dry = client.run("--dry-run", "--profile", "cpu", *more, *words)
+    dry_code, shown, err = dry.returncode, dry.stdout, dry.stderr
+    (first, *_) = why.strip().splitlines()
+    assert code == (3 if TOKEN in words[1] else 2)
+    assert dry_code == (0 if TOKEN in words[1] else code)
+    assert first.removeprefix("refused before anything was sent: ") in shown + err
+    assert TOKEN not in shown + err + why
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
+def test_a_dry_run_shows_no_value_that_it_refuses(client, more):
+    """However it is given: as a variable of the command line or a file, or as the address of a webhook."""
+    client.script(
+        f'name = "x"\ncommand = ["true"]\non_end = "https://hooks.slack.com/{TOKEN}"\n[variables]\nA = "{TOKEN}"\n',
+        "x.toml",
+    )
+    for words in (
+        ["--job", "x.toml"],
+        ["-e", f"A={TOKEN}", "--", "true"],
+        ["--set", f'variables.B="{TOKEN}"', "--", "true"],
+        ["-e", "A_PASSWORD=" + TOKEN[8:], "--", "true"],
+    ):
+        dry = client.run("--dry-run", "--profile", "cpu", *more, *words)
+        code, shown, err = dry.returncode, dry.stdout, dry.stderr
+        assert TOKEN[8:] not in shown + err
+        assert (code, "recorded" in shown) == (0, True)
+
+
+IN_COLOUR = """
+import os, sys
+token = os.environ["HF_TOKEN"]
+middle = len(token) // 2
+for between in ("\\x1b[0m\\x1b[35m", "\\x1b[1C", "\\x1b]8;;https://example.org\\x1b\\\\", "\\r", "\\b", "\\x1b(B", "x\\b"):
+    os.write(1, ("key \\x1b[32m" + token[:middle] + between).encode())
+    os.write(2, (token[middle:] + "\\x1b[0m\\n").encode())
+raise KeyError(token[:middle] + "\\x1b[0m" + token[middle:])
+"""
+
+
+def test_escapes_in_a_secret_do_not_show_it(client, values):
+    """As rich prints a key in colours: not on the screen, in any file here or on the host, nor by any verb."""
+    client.script(IN_COLOUR)
+    done = client.run("-s", "HF_TOKEN", "--", "python", "train.py")
+    shown = (
+        done.stdout
+        + done.stderr
+        + "".join(
+            client.seen(verb, "last", *more)
+            for verb, more in (
+                ("logs", ()),
+                ("logs", ("--json",)),
+                ("diagnose", ()),
+                ("diagnose", ("--json",)),
+            )
+        )
+    )
+    kept = [
+        path.read_bytes().decode("utf-8", "replace")
+        for folder in (client.runs, client.home / ".launch" / "runs")
+        for path in folder.rglob("*")
+        if path.is_file()
+    ]
+    assert shown.count("key ***") >= 7
+    token = values["HF_TOKEN"]
+    for text in (shown, *kept):
+        plain = re.sub(r"\x1b\[[0-9;]*[A-Za-z]|\x1b\]8;;[^\x1b]*\x1b\\\\|\x1b\(B|x\x08|[\r\x08]", "", text)
+        assert token not in plain
+        assert json.dumps(token)[1:-1] not in re.sub(r"\\u001b\[[0-9;]*m", "", plain)
+
+
+NAMES = """
+import os, pathlib, time
+token = os.environ["HF_TOKEN"]
+artifacts = pathlib.Path(os.environ["LAUNCH_ARTIFACTS"])
+(artifacts / f"model-{token}.bin").write_text("weights")
+(artifacts / f"model-\\x1b[1m{token}.bin").write_text("more weights")
+folder = pathlib.Path("out") / token
+folder.mkdir(parents=True)
+(folder / "log.txt").write_text("said")
+print("waits", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.02)
+(artifacts / f"late-{token}.txt").write_text("late")
+"""
+
+
+def test_a_secret_in_the_name_of_a_file_is_neither_shown_nor_kept_here(client, values):
+    """While the run has it, and once it is erased: such a file comes under another name, and none is lost."""
+    client.script(NAMES)
+    run = client.detached("-s", "HF_TOKEN", "--", "python", "train.py")
+    until(lambda: "waits" in client.seen("logs", run), "the training's files")
+    verbs = (("ls", run), ("ls", run, "--json"), ("pull", run), ("ps", "--json"))
+    live = [client.seen(*words) for words in verbs]
+    (go,) = client.home.glob(".launch/runs/*/work/code")
+    (go / "go").touch()
+    client.run("attach", run)
+    ended = [
+        client.seen(*words) for words in (*verbs, ("pull", run, "--all", "--json"), ("rm", run, "--yes"))
+    ]
+    token = values["HF_TOKEN"]
+    assert token not in "".join(live + ended)
+    assert not [path for path in client.project.rglob("*") if token in str(path)]
+    for listed in (live[1], ended[1]):
+        assert "model-{secret}.bin" in listed
+        assert "out/{secret}/log.txt" in listed
+    assert "late-{secret}.txt" in ended[1]
+    here = sorted(path.read_text() for path in client.runs.rglob("model*.bin"))
+    assert here == ["more weights", "weights"]
+    assert [path.read_text() for path in client.runs.rglob("{secret}/log.txt")] == ["said"]
+    assert not list(client.home.glob(f".launch/runs/{run}*"))

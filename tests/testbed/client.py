@@ -108,8 +108,9 @@ class Client:
         }
         own = {
             "HOME": str(self.home),
-            "XDG_RUNTIME_DIR": str(self.home),
-        }  # no connection of another client is held there
+            "XDG_RUNTIME_DIR": str(self.home),  # no connection of another client is held there
+            "LAUNCH_TRUST": str(self.project),  # a test wrote what is there
+        }
         return {**kept, **own, "NO_COLOR": "1", "COLUMNS": "200", **self.variables}
 
     def start(self, *words: str, **more: object) -> subprocess.Popen[str]:

@@ -12,6 +12,13 @@ def know(run: str, runs: Path, *, home: Path | None = None, **values: object) ->
     data = Path(os.environ["XDG_DATA_HOME"]) if home is None else home / ".local/share"
     file = data / "launch" / "runs" / run / "run.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    entry = {"version": 1, "run": run, "host": LOCAL, "root": "a" * 32, "launched": 1.0, "copies": [str(runs)]}
+    entry = {
+        "version": 1,
+        "run": run,
+        "host": LOCAL,
+        "root": "a" * 32,
+        "launched": 1.0,
+        "copies": [str(runs)],
+    }
     file.write_text(json.dumps({**entry, **values}))
     return file

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
@@ -70,6 +71,7 @@ class LambdaService:
         self.before: Callable[[dict[str, Any]], bool | None] = lambda _line: None
         self.after: Callable[[dict[str, Any]], None] = lambda _line: None
         self.is_going = threading.Event()
+        self.date = ""  # the text of every Date, in place of the time
         self._faults: dict[str, list[Fault]] = {}
         self._held: dict[str, threading.Event] = {}
         self._lock = threading.Lock()
@@ -283,6 +285,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(key, value)
         self.end_headers()
         self.wfile.write(data)
+
+    def date_time_string(self, _moment: float | None = None) -> str:
+        """Return the `Date` of an answer, by the service's own clock."""
+        return self.server.service.date or formatdate(self.server.service.state.clock.now(), usegmt=True)
 
     def log_message(self, *words: object) -> None:
         """Keep quiet: `calls` is the log."""

@@ -263,7 +263,7 @@ FAILURES = (
     FailureClass(
         "port-in-use",
         "another process listens on the port where the ranks connect, often a leftover of a crash",
-        "use another port (--master-port, or --standalone, which picks one), or end the run that still uses it",
+        "use another port (--master-port), or end the run that still uses it",
         causes=(
             ("eaddrinuse", r"EADDRINUSE"),
             ("address already in use", r"^(?!.*\[W)(?!.*errno: 98).*address already in use"),

@@ -85,7 +85,7 @@ class Table:
     def row(self, line: str) -> Optional[Row]:
         """Return the numbers of a row. The table ends after a few lines that are not rows."""
         cells = _cells(line, has_commas=self._has_commas)
-        if len(cells) != len(self._columns) or (self._has_commas and not cells[0].isdigit()):
+        if len(cells) != len(self._columns) or (self._has_commas and not cells[0].isdecimal()):
             if not _RULE.fullmatch(line.strip()):
                 self._misfits += 1
             if self._misfits >= _MOST_MISFITS:
@@ -102,7 +102,7 @@ class Table:
                 if cell != "all":
                     return None
             elif column in _STEPS:
-                step = int(cell) if cell.isdigit() and len(cell) < 16 else None
+                step = int(cell) if cell.isdecimal() and len(cell) < 16 else None
             elif column in _EPOCHS:
                 epoch = _epoch(cell)
             elif _NUMBER.fullmatch(cell):
@@ -130,4 +130,4 @@ def _cells(line: str, *, has_commas: bool) -> List[str]:
 def _epoch(cell: str) -> Optional[int]:
     of = _OF.fullmatch(cell)
     text = of[1] if of else cell
-    return int(text) if text.isdigit() and len(text) < 10 else None
+    return int(text) if text.isdecimal() and len(text) < 10 else None

@@ -78,7 +78,7 @@ _ASIDE = (
 """The reasons of a job that would not start if it were the first in the line."""
 _ESTIMATED = frozenset(("", "Resources", "Priority", "BeginTime"))
 """The reasons for which a time of start is more than an old estimate."""
-_CARDS = re.compile(r"gpu(?::([a-z]\w*))?(?::(\d+))?", re.IGNORECASE)
+_CARDS = re.compile(r"gpu(?::([a-z]\w*))?(?::(\d{1,9}))?", re.IGNORECASE)
 _LIMITS = re.compile(r"(QOS|Assoc|MaxJobsPer)\w*")
 
 
@@ -189,7 +189,7 @@ def makes_way(text: str) -> bool:
 def restarts(text: str) -> int:
     """Return how often Slurm has started a job again, or is about to, by an answer to SHOW."""
     found = _values(text).get("Restarts", "")
-    return int(found) if found.isdigit() else 0
+    return int(found) if re.fullmatch("[0-9]{1,9}", found) else 0
 
 
 def limit_s(text: str, names: Sequence[str]) -> Optional[int]:
@@ -225,7 +225,7 @@ def _values(text: str) -> Dict[str, str]:
 
 def seconds_of(text: str) -> Optional[int]:
     """Return a time such as 1-02:03:04 or 30:00 in seconds; None for another text, such as `infinite`."""
-    parts = re.fullmatch(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)", text)
+    parts = re.fullmatch(r"(?:([0-9]{1,9})-)?(?:([0-9]{1,9}):)?([0-9]{1,9}):([0-9]{1,9})", text)
     if parts is None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
@@ -237,7 +237,7 @@ def asked_s(text: str) -> Optional[int]:
 
     None for one without a limit, and for another text.
     """
-    parts = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?", text)
+    parts = re.fullmatch(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?", text)
     if parts is None:
         return None
     days, *numbers = (int(part or 0) for part in parts.groups())

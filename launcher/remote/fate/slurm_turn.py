@@ -19,7 +19,7 @@ LINE = ("squeue", "--all", "--noheader", "--array", "--states=PENDING", "--forma
 KEPT_S, WAIT_S, OLD_S = 30.0, 1.0, 60.0
 CONFIG_KEPT_S = 3600.0
 _PRIVATE = re.compile(r"^PrivateData\s*=\s*(\S.*?)\s*$", re.MULTILINE)
-_ID = re.compile(r"(\d+)(?:\D(\d+))?")
+_ID = re.compile(r"(\d{1,15})(?:\D(\d{1,15}))?")
 
 
 class Turn:
@@ -84,7 +84,7 @@ def parse_line(text: str) -> Line:
     for line in text.splitlines():
         fields = line.strip().split("|", 3)
         found = _ID.match(fields[0])
-        if len(fields) != 4 or found is None or not fields[2].isdigit():
+        if len(fields) != 4 or found is None or not re.fullmatch("[0-9]{1,15}", fields[2]):
             continue
         order = (-int(fields[2]), int(found[1]), int(found[2] or 0))
         places[fields[0]] = place = Place(frozenset(fields[1].split(",")), order)

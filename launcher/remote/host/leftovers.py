@@ -15,10 +15,11 @@ from typing import Any, Collection, Dict, Iterator, List, Optional, Tuple
 from ..cards import lease
 from ..fate import fate, ownership, run_state
 from ..making import environment_build, scratch_folder
-from ..record import secret, strict_json
+from ..record import strict_json
 from ..record.locks import Lock, is_locked
 from ..record.rundir import TERMINAL, Run
 from ..store.manifest import ShippingError
+from ..store.secret_end import forget_secrets
 from ..store.store import Store
 from ..system import process
 from . import garbage
@@ -76,7 +77,7 @@ def remains(run: Run) -> List[str]:
     did not live to do so: a job can write that its run has ended.
     """
     if not run_state.fate_of(run).sees_host and run_state.state_of(run)["state"] in TERMINAL:
-        for let_go in (secret.erase, lease.give_back):
+        for let_go in (forget_secrets, lease.give_back):
             with contextlib.suppress(OSError):  # a read-only disk; the lease of an ended run holds no card
                 let_go(run)
     deadline = time.monotonic() + LEAVING_S

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import json
 import os
 import platform
 import re
@@ -22,7 +21,7 @@ from typing import Any, Callable
 
 from ..cards import nvidia
 from ..fate import fate, slurm_programs
-from ..record import precision_evidence
+from ..record import precision_evidence, strict_json
 from ..record.files import paths_in, read_json, read_text
 from ..record.rundir import evidence_folder
 from ..system import mounts, process
@@ -346,7 +345,7 @@ def _interpreter(path: str, packages: list[str]) -> dict[str, Any]:
     try:
         code, out, err = run([path, "-c", _ASK_VERSIONS, *packages], PROBE_S - 1)
         if code == 0:
-            reported = json.loads(out.splitlines()[-1])  # its start-up may print something first
+            reported = strict_json.decode(out.splitlines()[-1])  # its start-up may print something first
             return _facts(path, reported["version"], reported["packages"])
         error = err[-MOST_CHARS:] or "exit %d" % code
     except OSError as failure:

@@ -154,6 +154,8 @@ RUNTIME: Shape = {
     "any_of": _texts,
     "paths": _table,
     "rented_until": _number,
+    "rented_uptime": _number,
+    "rented_boot": _text,
 }
 ATTEMPT: Shape = {
     "kind": _text,

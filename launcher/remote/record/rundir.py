@@ -3,7 +3,8 @@
     <root>/runs/<run-id>/
       control/   what decides: plan.json  prepared.json  manifest.json  wish  token  contact.lock  digests.json  moved.json
                  service.json  slurm.json  slurm-end.json
-      record/    what the agent writes down: NNNN/  secrets.env  keeper.lock  keeper.log  slurm.log  container.json  told-STATE
+      record/    what the agent writes down: NNNN/  secrets.env  hidden-names.json  keeper.lock  keeper.log
+                 slurm.log  container.json  told-STATE
       work/      what the job may write: code/  data  artifacts/  checkpoints/  home/
 
     NNNN/        one numbered folder, one writer: lock  sealed.json  attempt.json  state.json  events.jsonl  log.txt  heartbeat
@@ -82,6 +83,7 @@ class Run:
         self.slurm = self.control.below("slurm.json")
         self.slurm_end = self.control.below("slurm-end.json")
         self.secrets = self.record.below("secrets.env")
+        self.hidden_names = self.record.below("hidden-names.json")
         self.older_secrets = self.control.below("secrets.env")
         self.manifest = self.control.below("manifest.json")
         self.contact_lock = self.control.below("contact.lock")

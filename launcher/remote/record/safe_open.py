@@ -78,12 +78,21 @@ def open_folder(path: str) -> int:
     """Return the descriptor of a folder. Raises OSError, UnreadableError if a link is in its place."""
     if not isinstance(path, RunPath):
         return os.open(path, _FOLDER)
-    run, *names = path.steps
-    descriptor = os.open(run, _FOLDER)
+    return _descend(path.steps)
+
+
+def _descend(steps: Tuple[str, ...]) -> int:
+    """Return the descriptor of the last of some folders, each in the one before; the first is a run's folder."""
+    run, *names = steps
+    if not names:
+        return os.open(run, _FOLDER)
+    descriptor = None
     for name in names:
         try:
-            inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+            first = os.path.join(run, name) if descriptor is None else name
+            inner = os.open(first, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
         except OSError as error:
+            path = os.path.join(*steps)
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
                 raise UnreadableError(path, "is behind %s, which is no folder" % name) from None
             if error.errno == errno.EACCES:  # its job has changed its mode
@@ -92,9 +101,10 @@ def open_folder(path: str) -> int:
             error.filename = path
             raise
         finally:
-            os.close(descriptor)
+            if descriptor is not None:
+                os.close(descriptor)
         descriptor = inner
-    return descriptor
+    return inner
 
 
 def open_up(path: RunPath) -> None:
@@ -128,8 +138,11 @@ def open_regular(path: str, flags: int, mode: int = 0o644) -> int:
     """
     try:
         if isinstance(path, RunPath):
-            with opened_folder(parent_of(path)) as folder:
+            folder = _descend(path.steps[:-1] or path.steps)
+            try:
                 descriptor = os.open(os.path.basename(path), flags | _NO_LINK, mode, dir_fd=folder)
+            finally:
+                os.close(folder)
         else:
             descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     except OSError as error:

@@ -11,12 +11,13 @@ import contextlib
 import json
 import os
 import re
-from typing import Any, Iterable, Iterator
+from typing import Any, AnyStr, Dict, Generic, Iterable, Iterator, List, Tuple
 
 from . import strict_json
 from .files import sync_folder
 from .rundir import Run
 from .safe_open import UnreadableError, open_regular, parent_of, read_regular, unlink, write_all
+from .visible import MOST_ESCAPE, Reading, is_plain, open_escape, parted, readings
 
 MODE = 0o600
 MOST_BYTES = 16 << 20
@@ -28,6 +29,10 @@ _PLAIN = re.compile(
 )
 """Values that stand in every log: to replace them would falsify it."""
 _ESCAPE = re.compile(r"%[0-9A-F]{2}")
+_MAY_BE_INVISIBLE = re.compile(r"\\[bfru]|[^\x00-\x7e]")
+"""In JSON. Its writer may leave what is not ASCII as it is."""
+_OPEN_CHARACTER = re.compile(rb"(?:[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})?\Z")
+"""The start of a character of UTF-8 at an end."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -104,35 +109,69 @@ def _parse(payload: bytes) -> dict[str, str]:
     return values
 
 
+class _Forms(Generic[AnyStr]):
+    """What is to be found, in text or in bytes."""
+
+    def __init__(self, forms: Iterable[AnyStr], either: AnyStr) -> None:
+        """Prepare the search; `either` is a bar."""
+        self.all: List[AnyStr] = sorted(forms, key=len, reverse=True)
+        self._least: List[AnyStr] = [
+            form for form in self.all if not any(one in form for one in self.all if one != form)
+        ]
+        self.longest = max(map(len, self.all), default=0)
+        self.pattern: re.Pattern[AnyStr] = re.compile(either.join(map(re.escape, self.all)))
+        self._first: re.Pattern[AnyStr] = re.compile(either.join({re.escape(form[:1]) for form in self.all}))
+        self._heads: Dict[AnyStr, List[AnyStr]] = {}
+        for form in self.all:
+            for size in range(1, SHORTEST + 1):
+                self._heads.setdefault(form[:size], []).append(form)
+
+    def are_in(self, data: AnyStr) -> bool:
+        """Whether one of them is there: quicker than the pattern."""
+        return any(form in data for form in self._least)
+
+    def begun(self, data: AnyStr) -> List[AnyStr]:
+        """Return those that begin with data."""
+        return [form for form in self._heads.get(data[:SHORTEST], ()) if form.startswith(data)]
+
+    def open_end(self, data: AnyStr) -> int:
+        """Return the position of the first one that the next characters may complete."""
+        for match in self._first.finditer(data, max(0, len(data) - self.longest + 1)):
+            start = match.start()
+            for form in self._heads.get(data[start : start + SHORTEST], ()):
+                if len(form) > len(data) - start and form.startswith(data[start:]):
+                    return start
+        return len(data)
+
+
 class Redactor:
-    """Replaces secret values in text, verbatim and in the encodings in which programs print them."""
+    """Replaces secret values in text, verbatim and in the encodings in which programs print them.
+
+    A value is found also where escapes and control characters are in it (visible.py). They go with it.
+    """
 
     def __init__(self, values: Iterable[str]) -> None:
         """Prepare the search for these values."""
         forms = {form for value in values for form in _forms(value)}
-        self._text = sorted(forms, key=len, reverse=True)
-        self._bytes = [as_bytes(form) for form in self._text]
-        self._in_text = re.compile("|".join(map(re.escape, self._text)))
-        self._in_bytes = re.compile(b"|".join(map(re.escape, self._bytes)))
+        self._text = _Forms(forms, "|")
+        self._bytes = _Forms(map(as_bytes, forms), b"|")
         self._bare = {json.dumps(form)[1:-1].replace("\\", "") for form in forms}
-        self._longest = max(map(len, self._bytes), default=0)
-        self._first = re.compile(b"|".join({re.escape(form[:1]) for form in self._bytes}))
-        self._heads: dict[bytes, list[bytes]] = {}
-        for form in self._bytes:
-            for size in range(1, SHORTEST + 1):
-                self._heads.setdefault(form[:size], []).append(form)
 
     def is_in_json(self, text: str) -> bool:
         """Return whether JSON text may contain a value: a quick check that ignores backslashes."""
         bare = text.replace("\\", "") if "\\" in text else text
-        return any(form in bare for form in self._bare)
+        return any(form in bare for form in self._bare) or (
+            bool(self._bare) and _MAY_BE_INVISIBLE.search(text) is not None
+        )
 
     def redact(self, value: Any) -> Any:
         """Return a JSON value with stars in its strings and keys."""
-        if not self._text:
+        if not self._text.all:
             return value
         if isinstance(value, str):
-            return self._in_text.sub(STARS, value)
+            if value.isprintable():
+                return self._text.pattern.sub(STARS, value)
+            return _starred(value, self._spans(value, readings(value)), len(value))[0]
         if isinstance(value, dict):
             return {self.redact(key): self.redact(element) for key, element in value.items()}
         if isinstance(value, (list, tuple)):
@@ -141,38 +180,79 @@ class Redactor:
 
     def redact_bytes(self, data: bytes) -> bytes:
         """Return bytes with stars in them."""
-        return self._in_bytes.sub(STARS.encode(), data) if self._bytes else data
+        if not self._bytes.all:
+            return data
+        if is_plain(data):
+            return self._bytes.pattern.sub(STARS.encode(), data)
+        return as_bytes(str(self.redact(data.decode("utf-8", "surrogateescape"))))
 
-    def redact_but_end(self, data: bytes) -> tuple[bytes, bytes]:
+    def redact_but_end(self, data: bytes) -> Tuple[bytes, bytes]:
         """Return bytes with stars in them, and the unredacted end, which may be the start of a value."""
-        end = self._open_end(data)
-        if not any(form in data for form in self._bytes):
-            return data[:end], data[end:]
-        pieces = []
-        done = 0
-        for match in self._in_bytes.finditer(data):
-            if match.start() >= end:
-                break
-            pieces += [data[done : match.start()], STARS.encode()]
-            done = match.end()
-        end = max(end, done)
-        return b"".join([*pieces, data[done:end]]), data[end:]
+        if not self._bytes.all:
+            return data, b""
+        if not is_plain(data):
+            return self._redact_but_end(data)
+        end = self._bytes.open_end(data)
+        if self._bytes.are_in(data):
+            spans = [match.span() for match in self._bytes.pattern.finditer(data)]
+            done, end = _starred(data.decode("latin-1"), spans, end)
+            return done.encode("latin-1"), data[end:]
+        return data[:end], data[end:]
+
+    def _redact_but_end(self, data: bytes) -> Tuple[bytes, bytes]:
+        """Redact bytes of which some are not visible. The end may also be the start of an escape, or of a character."""
+        whole = len(data) - len(_OPEN_CHARACTER.search(data)[0])  # type: ignore[index]  # it matches nothing too
+        text = data[:whole].decode("utf-8", "surrogateescape")
+        before = text[: open_escape(text)]
+        seen = list(readings(before))
+        end = self._text.open_end(before)
+        for one in seen:
+            place = self._text.open_end(one.text)
+            if place < len(one.text):
+                end = min(end, one.place(place))
+        done, end = _starred(text, self._spans(text, seen), end)
+        rest = text[end:]
+        if len(rest) > self._text.longest + MOST_ESCAPE:  # it must not be read again and again
+            shown, hidden = parted(rest)
+            done += str(self.redact(hidden))
+            if len(shown) > self._text.longest + MOST_ESCAPE:
+                done, shown = done + str(self.redact(shown)), ""
+            rest = shown
+        return as_bytes(done), as_bytes(rest) + data[whole:]
+
+    def _spans(self, text: str, seen: Iterable[Reading]) -> List[Tuple[int, int]]:
+        """Return from where to where the values stand in a text, in order: as it is, and as it is seen."""
+        found = self._text.pattern.finditer
+        spans = [match.span() for match in found(text)] if self._text.are_in(text) else []
+        for one in seen:
+            if self._text.are_in(one.text):
+                spans += [
+                    (one.place(match.start()), one.place(match.end() - 1) + 1) for match in found(one.text)
+                ]
+        return sorted(spans)
 
     def redact_end(self, data: bytes) -> bytes:
         """Return the held end of a stream with stars in it: for the greater part of a value that was cut off, too."""
-        begun = [form for form in self._heads.get(data[:SHORTEST], ()) if form.startswith(data)]
-        if len(data) >= SHORTEST_LINE and any(2 * len(data) >= len(form) for form in begun):
+        shown = data if is_plain(data) else as_bytes(parted(data.decode("utf-8", "surrogateescape"))[0])
+        if len(shown) >= SHORTEST_LINE and any(
+            2 * len(shown) >= len(form) for form in self._bytes.begun(shown)
+        ):
             return STARS.encode()
         return self.redact_bytes(data)
 
-    def _open_end(self, data: bytes) -> int:
-        """Return the position of the first value that the next bytes may complete."""
-        for match in self._first.finditer(data, max(0, len(data) - self._longest + 1)):
-            start = match.start()
-            for form in self._heads.get(data[start : start + SHORTEST], ()):
-                if len(form) > len(data) - start and form.startswith(data[start:]):
-                    return start
-        return len(data)
+
+def _starred(text: str, spans: Iterable[Tuple[int, int]], end: int) -> Tuple[str, int]:
+    """Return text up to a position with stars in spans, and that position: behind the last span that begins before it."""
+    pieces: List[str] = []
+    done = 0
+    for first, behind in spans:
+        if first >= end:
+            break
+        if first >= done:
+            pieces += [text[done:first], STARS]
+        done = max(done, behind)
+    end = max(end, done)
+    return "".join([*pieces, text[done:end]]), end
 
 
 class Redaction:

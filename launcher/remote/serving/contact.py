@@ -14,10 +14,11 @@ from typing import Any, Dict, Iterator, List, Optional
 from ..cards import lease
 from ..fate import run_state
 from ..fate.fate import EndError
-from ..record import secret, strict_json
+from ..record import strict_json
 from ..record.files import REFUSED, read_text, remove_folder, write_durably
 from ..record.locks import Lock
 from ..record.rundir import TERMINAL, VERSION, WISHES, Folder, Run
+from ..store.secret_end import forget_secrets
 from ..system import bearers, process
 from .requests import RequestError
 
@@ -81,7 +82,7 @@ def settle(
         }
         write_durably(folder.events, strict_json.encode(event) + "\n")
         if state in TERMINAL:
-            secret.erase(run)
+            forget_secrets(run)
         folder.write_state(state, reason, **more)
     except OSError:
         folder.release()
@@ -210,7 +211,7 @@ def _settle_if_possible(run: Run, state: str, reason: str, **more: Any) -> Optio
         if error.errno not in REFUSED:
             raise
         _end_visible_leftovers(run)
-        for let_go in (secret.erase, lease.give_back):
+        for let_go in (forget_secrets, lease.give_back):
             with contextlib.suppress(OSError):  # a sweep removes them
                 let_go(run)
         return error

@@ -104,12 +104,19 @@ def _runtime(
     }
 
 
-def _rent(session: Session) -> Dict[str, float]:
-    """Return until when this machine is rented, by its own clock; empty if it is not rented."""
-    until = read_json(os.path.join(session.root, RENTED)).get("until")
-    if not isinstance(until, (int, float)) or isinstance(until, bool):
+def _rent(session: Session) -> Dict[str, Any]:
+    """Return until when this machine is rented, by its own clocks; empty if it is not rented."""
+    told = read_json(os.path.join(session.root, RENTED))
+    until, uptime, boot = _number(told.get("until")), _number(told.get("uptime")), told.get("boot")
+    if until is None:
         return {}
-    return {"rented_until": float(until)}
+    if uptime is None or not isinstance(boot, str):
+        return {"rented_until": until}
+    return {"rented_until": until, "rented_uptime": uptime, "rented_boot": boot}
+
+
+def _number(value: object) -> Optional[float]:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _interpreter(session: Session, request: Create, plan: Dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from ..record import secret
 from ..record.files import read_json
 from ..record.rundir import SESSION_LIMIT, Folder, Run
 from ..store import worker_folder
+from ..store.secret_end import forget_secrets
 from . import contact
 from .container_place import container_place
 from .requests import OfRun, Reply, RequestError, RunId
@@ -138,7 +139,7 @@ def resume(session: Session, request: Resume, payload: bytes) -> Reply:
 
 
 def _replace_secrets(run: Run, payload: bytes) -> None:
-    secret.erase(run)
+    forget_secrets(run)
     try:
         secret.write(run, payload)
     except ValueError as error:

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Set
 
 from ..record import secret, strict_json
 from ..record.appender import Appender
@@ -33,7 +33,7 @@ from ..training.members import KILL, STACKS, STOP
 from ..training.progress import NODE
 from ..training.streams import Receiver, Streams, listening
 from ..training.training_command import Command, Start, ask_for_stacks, end_leftovers
-from ..training.variables import Rendezvous, interpreter_of, is_one_rank, native_command, training_variables
+from ..training.variables import Rendezvous, interpreter_of, native_command, training_variables
 
 BEAT_S = 1.0
 """So often a sign of life of a node's ranks is worth a line."""
@@ -60,18 +60,6 @@ def main(arguments: List[str]) -> int:
 def node_name() -> str:
     """Return Slurm's name of this node."""
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
-
-
-def address_towards(host: str, port: int) -> Optional[str]:
-    """Return the address that this machine has for another; None if they have no way, or only this machine's own."""
-    try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as sender:
-            sender.connect(place)  # sends nothing
-            address = str(sender.getsockname()[0])
-    except OSError:
-        return None
-    return None if address.startswith("127.") or address == "::1" else address
 
 
 class _Member:
@@ -139,8 +127,6 @@ class _Member:
             host=self._first,
             port=record["port"],
             name="%s-%d" % (run.id, self._folder.number),
-            is_first=node_name() == self._first,
-            address=address_towards(self._first, record["port"]),
         )
         command = [str(word) for word in plan["command"]]
         variables = training_variables(
@@ -153,11 +139,11 @@ class _Member:
             attempt=self._folder.path,
             socket=socket_path,
             hook=hook_parts(plan),
-            rendezvous=None if is_one_rank(command) else rendezvous,
+            rendezvous=rendezvous,
         )
         before = words_of(run, plan, socket_path)
         python = PYTHON if before else interpreter_of(runtime)
-        words = [*before, *native_command(command, python, rendezvous.ranks, rendezvous)]
+        words = [*before, *native_command(command, python, sum(ranks))]
         # One rank here is one of several, which torchrun starts.
         return Start(
             words, run.code, variables, sum(ranks), may_dump=not self._secrets, is_in_image=bool(before)

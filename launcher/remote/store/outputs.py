@@ -16,6 +16,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 from ..record.files import read_json
 from ..record.rundir import Run
 from ..record.safe_open import open_folder, open_regular, status_of
+from .hidden_names import HIDDEN, HiddenNames
 from .manifest import code_of, read_manifest
 from .output_digests import OutputDigests, mark_of
 from .path_patterns import PathPatterns
@@ -52,7 +53,10 @@ class Output(NamedTuple):
 
 
 class OutputScan:
-    """One look at what a run wrote. `left_out` holds the reasons for what it could not look at, by path."""
+    """One look at what a run wrote. `left_out` holds the reasons for what it could not look at, by path.
+
+    A path that holds a secret is given by the name that the client has for it.
+    """
 
     def __init__(self, run: Run, digests: OutputDigests, *, matches_all: bool = False) -> None:
         """Read what was sent to the run, and its patterns; with `matches_all` they do not count."""
@@ -66,6 +70,7 @@ class OutputScan:
         self._has_patterns = isinstance(patterns, list) and bool(patterns) and not matches_all
         self._patterns = PathPatterns([str(one) for one in patterns or ()] if self._has_patterns else ())
         self._count = 0
+        self._names = HiddenNames(run)
         self.left_out: Dict[str, str] = {}
 
     def outputs(self) -> Iterator[Output]:
@@ -87,6 +92,8 @@ class OutputScan:
                 yield from self._below(descriptor, name, 1)
             finally:
                 os.close(descriptor)
+        self.left_out = {self._names.shown(path): why for path, why in self.left_out.items()}
+        self._names.save()
 
     def _below(self, descriptor: int, path: str, depth: int) -> Iterator[Output]:
         """Yield the outputs in an open folder and its folders."""
@@ -141,7 +148,7 @@ class OutputScan:
             self.left_out[path] = _reason(error)
             return
         self._count += 1
-        yield Output(path, kind, mark_of(status))
+        yield Output(self._names.shown(path), kind, mark_of(status))
 
     def _kind(self, path: str) -> str | None:
         """Return the kind of a file, None if the job's patterns leave it out."""
@@ -171,6 +178,8 @@ class OutputScan:
 
 def open_output(run: Run, path: str) -> Tuple[int, os.stat_result]:
     """Open a regular file below a run's work/, through no link; return its descriptor and status. Raises OSError."""
+    if HIDDEN in path:
+        path = HiddenNames(run).real(path)
     *folders, name = path.split("/")
     if folders[:1] == [BESIDE] and _has_own_work(run):
         folders = folders[1:]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import stat
@@ -22,6 +21,7 @@ import time
 import zipimport
 from typing import Dict, NamedTuple
 
+from ..record import strict_json
 from ..record.files import paths_in, sync_folder
 
 CONTENT = "launcher_worker.json"
@@ -81,7 +81,7 @@ class _Content(NamedTuple):
 
 
 def _content(agent: str) -> _Content:
-    values = json.loads(zipimport.zipimporter(agent).get_data(os.path.join(agent, CONTENT)))
+    values = strict_json.decode(zipimport.zipimporter(agent).get_data(os.path.join(agent, CONTENT)))
     return _Content(os.path.join(os.path.dirname(os.path.abspath(agent)), values["folder"]), values["sizes"])
 
 

@@ -6,12 +6,12 @@ On other systems than Linux no variables can be read.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from functools import partial
 from typing import Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..record import strict_json
 from . import deadline, process, process_lineage
 from .process_lineage import ProcessEntry
 
@@ -101,7 +101,7 @@ def _handed_in(variables: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
     found = {}
     for name, text in _HANDED_IN.findall(engine):
         with contextlib.suppress(ValueError):  # not Apptainer's, or of bytes that JSON cannot hold
-            found[name] = os.fsencode(json.loads(b'"%s"' % text))
+            found[name] = os.fsencode(strict_json.decode(b'"%s"' % text))
     return found
 
 

@@ -16,12 +16,13 @@ import tempfile
 import time
 from typing import Callable
 
-from ..record import secret, strict_json
+from ..record import strict_json
 from ..record.files import NO_ROOM
 from ..record.locks import Lock
 from ..record.rundir import Run
 from ..record.safe_open import read_tail, status_of
 from ..store import checkpoints
+from ..store.secret_end import forget_secrets
 from ..system import bearers, process
 
 BACK_OFF_S = (0.2, 1.0, 2.0, 5.0, 15.0, 60.0)
@@ -139,7 +140,7 @@ def wait_for_room(run: Run, shutdown: list[int]) -> bool:
     while not shutdown and not _has_room(run.record):
         if run.read_wish() != "run":
             with contextlib.suppress(OSError):  # a sweep removes them
-                secret.erase(run)
+                forget_secrets(run)
             return False
         time.sleep(ROOM_POLL_S)
     return True

@@ -20,7 +20,7 @@ from ..record import strict_json
 from ..record.files import read_json
 from ..record.rundir import TERMINAL, Run
 from ..record.safe_open import open_regular, write_all
-from ..record.secret import as_bytes
+from ..record.secret import Redaction, Redactor, as_bytes
 from ..system import process
 from ..system.login_umask import login_umask
 
@@ -129,6 +129,7 @@ def _is_first(run: Run, ending: Ending, begun: int) -> bool:
 def _send(notice: Notice, ending: Ending, beat: Callable[[], None], limit_s: float) -> Optional[str]:
     """Run the command, or the one that calls the webhook; return what went wrong."""
     body = ending.body()
+    hidden = Redaction(Redactor(notice.secrets.values()))
     if not notice.is_webhook:
         told = {"STATE": ending.state, "REASON": ending.reason, "TEXT": ending.text}
         variables: Dict[str, Union[str, bytes]] = {
@@ -136,13 +137,13 @@ def _send(notice: Notice, ending: Ending, beat: Callable[[], None], limit_s: flo
             **{name: as_bytes(value) for name, value in notice.secrets.items()},
             **{"LAUNCH_" + name: value for name, value in told.items()},
         }
-        return _run(notice.words, notice.folder, variables, strict_json.encode(body), beat, limit_s)
+        return _run(notice.words, notice.folder, variables, strict_json.encode(body), hidden, beat, limit_s)
     address, missing = _filled_in(notice.words[0], notice.secrets)
     if missing:
         return "secret %s: it is not here" % missing
     letter = strict_json.encode({"url": address, "body": body, "limit_s": limit_s})
     words = [sys.executable, "-I", sys.argv[0], "webhook"]
-    return _run(words, "/", dict(os.environ), letter, beat, limit_s + 1.0)
+    return _run(words, "/", dict(os.environ), letter, hidden, beat, limit_s + 1.0)
 
 
 def _filled_in(text: str, secrets: Mapping[str, str]) -> Tuple[str, Optional[str]]:
@@ -157,10 +158,11 @@ def _run(
     folder: str,
     variables: Mapping[str, Union[str, bytes]],
     letter: str,
+    hidden: Redaction,
     beat: Callable[[], None],
     limit_s: float,
 ) -> Optional[str]:
-    """Run a program with a letter as its input; return how it failed, with the end of what it said. Raises OSError."""
+    """Run a program with a letter as its input; return how it failed, with the end of what it said, without secrets: one of which the start is cut off could not be hidden later. Raises OSError."""
     with login_umask():
         child = subprocess.Popen(
             words,
@@ -181,7 +183,7 @@ def _run(
         beat()
         if select.select([child.stdout], [], [], LOOK_S)[0]:
             piece = os.read(child.stdout.fileno(), 1 << 16)
-            said = (said + piece)[-MOST_SAID:]
+            said = (said + hidden.feed(piece))[-MOST_SAID:]
             if not piece:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(LOOK_S)
@@ -190,7 +192,8 @@ def _run(
     child.wait()
     with child.stdout:
         if select.select([child.stdout], [], [], 0.0)[0]:
-            said = (said + os.read(child.stdout.fileno(), 1 << 16))[-MOST_SAID:]
+            said += hidden.feed(os.read(child.stdout.fileno(), 1 << 16))
+    said = (said + hidden.finish())[-MOST_SAID:]
     if is_late:
         return "was ended after %d s" % limit_s
     words_said = said.decode("utf-8", "replace").strip()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Callable, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from ..fate import run_state
 from ..record.rundir import SESSION_LIMIT, WISHES, Run
+from ..system import process
 from .fence import Fence
 
 WISH_S = 0.5  # between looks at the wish
@@ -34,12 +35,15 @@ def shutdown_reason(run: Run, terminations: Sequence[int]) -> str:
 class RunTime:
     """How long the run has run over all its attempts, and how long it may still run."""
 
-    def __init__(self, ran_before_s: float, limit_s: Optional[float], rented_until: Optional[float]) -> None:
-        """Start the clock of this attempt; without `limit_s` the run may run forever, or as long as its machine is rented."""
+    def __init__(self, ran_before_s: float, limit_s: Optional[float], rent_ends_s: float) -> None:
+        """Start the clock of this attempt; without `limit_s` the run may run forever, or as long as its machine is rented.
+
+        `rent_ends_s` is when that ends, by the monotonic clock.
+        """
         self._ran_before_s = ran_before_s
         self._limit_s = limit_s
         self._began_s = time.monotonic()
-        self._rent_ends_s = _monotonic_at(rented_until)
+        self._rent_ends_s = rent_ends_s
 
     @property
     def ran_s(self) -> float:
@@ -69,11 +73,18 @@ class RunTime:
         self._began_s += pause_s
 
 
-def _monotonic_at(moment: Optional[float]) -> float:
-    """Return what the monotonic clock will say at a moment of the wall clock, which is read once; infinity for None."""
-    if moment is None:
+def rent_ends_s(runtime: Dict[str, Any]) -> float:
+    """Return what the monotonic clock will say when this machine's rent ends; infinity without a rent.
+
+    That is told by the boot clock. After a reboot only the wall clock is left, which is read once.
+    """
+    if "rented_until" not in runtime:
         return float("inf")
-    return time.monotonic() + moment - time.time()  # a rent ends by the wall clock
+    if runtime.get("rented_boot") == process.boot_id() and "rented_uptime" in runtime:
+        left_s = runtime["rented_uptime"] - time.clock_gettime(time.CLOCK_BOOTTIME)
+    else:
+        left_s = runtime["rented_until"] - time.time()  # after a reboot no other clock is left
+    return time.monotonic() + float(left_s)
 
 
 class Interruption:

@@ -23,6 +23,7 @@ from ..record.files import REFUSED, read_json
 from ..record.rundir import TERMINAL, Folder, Run
 from ..record.safe_open import unlink
 from ..store import checkpoints, late_seals
+from ..store.secret_end import forget_secrets
 from ..system import oom
 from .account import TAIL_BYTES, Account
 from .attempt_record import Basis, compose
@@ -36,7 +37,7 @@ from .judging import RENT_WORDS, Outcome, judge, suspect
 from .mending import Mending
 from .progress import Progress
 from .proofs import Proofs
-from .stopping import RENT_OVER, Interruption, RunTime, Stopping, reason_of, shutdown_reason
+from .stopping import RENT_OVER, Interruption, RunTime, Stopping, reason_of, rent_ends_s, shutdown_reason
 from .streams import listening
 from .training_command import Command, Start
 from .variables import interpreter_of, native_command, training_variables, variables
@@ -100,7 +101,7 @@ class Supervisor:
         self.proofs = Proofs(run, self.plan, self.history, self.account, self.progress)
         runtime = self.history.prepared.get("runtime") or {}
         limit_s = _seconds(self.plan.get("time_limit_minutes"))
-        self.run_time = RunTime(self.history.ran_s, limit_s, runtime.get("rented_until"))
+        self.run_time = RunTime(self.history.ran_s, limit_s, rent_ends_s(runtime))
         self.terminations: list[int] = []
         self.chosen = checkpoints.ChosenCheckpoint(None, None, {})
         self.record: dict[str, Any] = {}
@@ -534,7 +535,7 @@ class Supervisor:
     def _erase_secrets(self) -> dict[str, str]:
         """Erase the secrets of the run; return evidence if that failed."""
         try:
-            secret.erase(self.run)
+            forget_secrets(self.run)
         except OSError as error:
             return {"secrets": "not erased: %s" % error.strerror}
         return {}

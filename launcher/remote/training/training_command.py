@@ -11,7 +11,7 @@ from typing import IO, Any, Callable, Collection, Dict, List, Mapping, NamedTupl
 from ..diagnosis.remedy import Failure
 from ..system import bearers, process
 from ..system.attending import reap
-from ..system.core_limit import login_limit
+from ..system.core_limit import LoginLimit
 from ..system.login_umask import login_umask
 
 
@@ -58,7 +58,7 @@ class Command:
         """Start it. Raises OSError if it cannot be started."""
         self._ranks = start.ranks
         self._is_in_image = start.is_in_image
-        with login_umask(), login_limit() if start.may_dump else contextlib.nullcontext():
+        with login_umask(), LoginLimit() if start.may_dump else contextlib.nullcontext():
             self._child = subprocess.Popen(
                 start.words,
                 cwd=start.folder,

@@ -27,7 +27,7 @@ _STRAY = (
     "GROUP_RANK",
     "LOCAL_WORLD_SIZE",
 )
-_STRAY_PREFIXES = ("LAUNCH_", "ACCELERATE_", "TORCHELASTIC_")
+_STRAY_PREFIXES = ("LAUNCH_", "ACCELERATE_", "TORCHELASTIC_", "PET_")
 
 _LAUNCHERS = (
     "torch",
@@ -42,7 +42,7 @@ MEETING_S = 600
 class Rendezvous(NamedTuple):
     """Where the ranks of several nodes meet: the first node's name and a free port there, and which node this is.
 
-    `ranks` are those of this node. `address` is this node's own, as the others reach it; None leaves it to torchrun.
+    `ranks` are those of this node.
     """
 
     nodes: int
@@ -51,29 +51,26 @@ class Rendezvous(NamedTuple):
     host: str
     port: int
     name: str
-    is_first: bool
-    address: str | None
-
-    @property
-    def options(self) -> dict[str, str]:
-        """The options of torchrun. Nodes do not come and go, and torchrun starts nothing again: the agent does."""
-        options = {
-            "nnodes": str(self.nodes),
-            "nproc-per-node": str(self.ranks),
-            "rdzv-backend": "c10d",
-            "rdzv-endpoint": "%s:%d" % (self.host, self.port),
-            "rdzv-id": self.name,
-            "rdzv-conf": "is_host=%d,read_timeout=%d" % (self.is_first, MEETING_S),
-            "max-restarts": "0",
-        }
-        return options if self.address is None else {**options, "local-addr": self.address}
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables by which a torchrun in the user's own command joins those of the other nodes."""
-        options = {"PET_" + name.upper().replace("-", "_"): value for name, value in self.options.items()}
+        """The variables by which a torchrun joins those of the other nodes: options in its words would be in `ps`.
+
+        Nodes do not come and go, and torchrun starts nothing again: the agent does. The backend is the static one, because
+        the agents of `c10d` unpickle a value that anybody who reaches their store can write.
+        """
         master = {"MASTER_ADDR": self.host, "MASTER_PORT": str(self.port)}
-        return {**options, **master, "PET_NODE_RANK": str(self.node)}
+        options = {
+            **master,
+            "NNODES": str(self.nodes),
+            "NODE_RANK": str(self.node),
+            "NPROC_PER_NODE": str(self.ranks),
+            "RDZV_BACKEND": "static",
+            "RDZV_ID": self.name,
+            "RDZV_CONF": "timeout=%d" % MEETING_S,
+            "MAX_RESTARTS": "0",
+        }
+        return {**master, **{"PET_" + name: value for name, value in options.items()}}
 
 
 def variables(run: Run, runtime: dict[str, Any]) -> dict[str, str]:
@@ -167,21 +164,15 @@ def is_one_rank(command: list[str]) -> bool:
     return command[0] in ("python", "python3") and not starts_ranks
 
 
-def native_command(
-    command: list[str], interpreter: str, ranks: int = 1, rendezvous: Rendezvous | None = None
-) -> list[str]:
+def native_command(command: list[str], interpreter: str, ranks: int = 1) -> list[str]:
     """Replace a bare `python` with the environment's interpreter; other programs are found by PATH.
 
-    Several ranks of such a Python are started by torchrun through the worker, which shows each rank only its own card:
-    in exclusive mode a rank that touched another's card would fail. Other commands start their ranks themselves.
+    Several ranks of such a Python, those of all nodes counted, are started by the worker, which shows each rank only its
+    own card: in exclusive mode a rank that touched another's card would fail. Other commands start their ranks themselves.
     """
     if command[0] in ("python", "python3"):
-        options = ["--standalone", "--nproc-per-node", str(ranks)]
-        if rendezvous is not None:
-            options = [word for name, value in rendezvous.options.items() for word in ("--" + name, value)]
-        torchrun = ["-m", "torch.distributed.run", *options, "-m", "launcher_worker"]
-        is_wrapped = (ranks > 1 or rendezvous is not None) and is_one_rank(command)
-        return [interpreter, *(torchrun if is_wrapped else ()), *command[1:]]
+        is_wrapped = ranks > 1 and is_one_rank(command)
+        return [interpreter, *(("-m", "launcher_worker.start_ranks") if is_wrapped else ()), *command[1:]]
     beside = os.path.join(os.path.dirname(interpreter), command[0])
     if os.sep not in command[0] and os.access(beside, os.X_OK):
         return [beside, *command[1:]]

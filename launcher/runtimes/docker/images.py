@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
+from launcher import untrusted_json
 from launcher.errors import EngineError, HostError, RefusedError
 from launcher.hosts import Desk
 from launcher.hosts.agent_file import torch_check
@@ -152,7 +153,7 @@ def _packages_in(engine: DockerEngine, image: Image, root: str) -> Packages | No
         words = printable(" ".join(output.split()))[-500:] or "it said nothing"
         raise EngineError(engine.host, f"{engine.host}: {image.name} does not say what is in it: {words}")
     try:
-        return Packages.model_validate(json.loads(answers[-1]))
+        return Packages.model_validate(untrusted_json.decode(answers[-1]))
     except (ValidationError, ValueError) as error:
         raise EngineError(engine.host, f"{engine.host}: {image.name} does not say what is in it") from error
 

@@ -1,4 +1,4 @@
-"""Turn this process into one rank of the job: `python -m launcher_worker train.py ...`, started by torchrun.
+"""Turn this process into one rank of the job: `python -m launcher_worker train.py ...`, started by `start_ranks`.
 
 Each rank sees its own card only, as number 0. `torchrun --virtual-local-rank` does the same, but older versions lack
 it. Only RANK identifies the main process then.
@@ -17,6 +17,9 @@ def become_rank(arguments: List[str]) -> None:
     if cards:
         os.environ["CUDA_VISIBLE_DEVICES"] = cards.split(",")[int(os.environ["LOCAL_RANK"])]
         os.environ["LOCAL_RANK"] = "0"
+    # They are this node's torchrun's own: one that the script starts would read them, too.
+    for name in [name for name in os.environ if name.startswith("PET_")]:
+        del os.environ[name]
     os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - the command of the job
 
 
