@@ -261,7 +261,7 @@ def test_the_diff_makes_the_second_version_of_the_first(client, two_versions, tm
 
 def away(client, name):
     """Make the host of a run one that does not answer."""
-    path = next(client.runs.glob(f"*-{name}-*")) / "client.json"
+    path = next(client.index.glob(f"*-{name}-*/run.json"))
     record = json.loads(path.read_text())
     record["host"] |= {"name": "lost", "address": "127.0.0.1", "port": 1}
     path.write_text(json.dumps(record))
@@ -302,7 +302,7 @@ def test_a_run_that_was_removed_has_no_diff_of_what_has_changed(client, two_vers
 
 def test_the_code_of_another_client_s_run_comes_from_its_host(client, two_versions):
     """Without a record here, the host says what was sent."""
-    for path in client.runs.glob("*/sent.json.gz"):
+    for path in client.index.glob("*/sent.json.gz"):
         path.unlink()
     done = client.run("compare", "first", "second")
     assert "the code is not on record here" in done.stderr

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 from testbed.client import LAUNCH
+from testbed.entries import know
 
 from launcher.hosts.channel import Reply
 from launcher.runs.diagnosing import diagnosis_of
@@ -66,7 +67,7 @@ def attempt(client, number, state, log, **previous):
     folder = run / f"{number:04d}"
     folder.mkdir(parents=True)
     host = {"name": "away", "address": "127.0.0.1", "port": 1}
-    (run / "client.json").write_text(json.dumps({"version": 1, "run": run.name, "host": host}))
+    know(run.name, client.runs, home=client.home, host=host)
     kind = "contact" if log is None else "attempt"
     (folder / "attempt.json").write_text(json.dumps({"kind": kind, "previous": previous or None}))
     (folder / "state.json").write_text(json.dumps(state))

@@ -4,6 +4,7 @@ import json
 import typing
 
 import pytest
+from testbed.entries import know
 
 from launcher.cli.job_keys import ABOUT, RESUMED, TABLES, VALUES
 from launcher.cli.key_words import offered_keys
@@ -102,10 +103,9 @@ def test_for_a_run_they_are_those_of_its_plan(project, verb):
     """It may have been launched from another folder."""
     run = project / "runs" / "261122-own-abcdef"
     run.mkdir(parents=True)
-    (run / "client.json").write_text("{}")
     (run / "plan.json").write_text(json.dumps({"settings": {"depth": 3}}))
     assert values("settings.", verb, run="abcdef") == ["settings.depth="]
-    (run / "client.json").write_text('{"order": 1}')
+    know(run.name, run.parent, order=1)
     assert values("settings.", verb, run="last") == ["settings.depth="]
 
 

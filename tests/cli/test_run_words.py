@@ -4,9 +4,11 @@ import json
 import time
 
 import pytest
+from testbed.entries import know
 
 from launcher.cli.run_words import offered_runs
-from launcher.runs import known_runs
+from launcher.runs import index, index_folder, known_runs
+from launcher.runs.run_files import RunFiles
 
 OLD, MIDDLE, NEW = "261120-sft-aaa9w2", "261121-embed-k3f1x1", "261122-sft-lab777"
 
@@ -21,9 +23,7 @@ def mirror(tmp_path, monkeypatch):
         folder = tmp_path / run / "0001"
         folder.mkdir(parents=True)
         launched = time.time() - 7200 - 60 * (100 - order)
-        (tmp_path / run / "client.json").write_text(
-            json.dumps({"order": order, "launched": launched, **record})
-        )
+        know(run, tmp_path, order=order, launched=launched, **record)
         if state is not None:
             (folder / "state.json").write_text(json.dumps({"state": state}))
         return folder
@@ -120,7 +120,7 @@ def test_a_broken_record_hides_no_other_run(three, tmp_path, content):
     (three / "state.json").write_bytes(content)
     assert MIDDLE in values("logs")
     assert NEW in values("logs")
-    (tmp_path / NEW / "client.json").write_bytes(content)
+    (index.place(NEW) / "run.json").write_bytes(content)
     assert MIDDLE in values("logs")
 
 
@@ -128,13 +128,15 @@ def test_the_records_of_a_few_dozen_are_read_among_a_thousand(mirror, tmp_path, 
     """Those of the newest; of an older one, when more of its id is typed."""
     ids = [f"2611{day:02}-sft-{number:06}" for day in range(1, 21) for number in range(50)]
     for run in ids:
-        (tmp_path / run).mkdir()
-        (tmp_path / run / "client.json").write_text('{"order": 0}')
+        (tmp_path / run / "0001").mkdir(parents=True)
+        know(run, tmp_path)
     read = []
-    monkeypatch.setattr(known_runs, "read_json", lambda path: read.append(path) or {"order": 0})
+    entry, record = index_folder.read, RunFiles.read_json
+    monkeypatch.setattr(index_folder, "read", lambda run: read.append(run) or entry(run))
+    monkeypatch.setattr(RunFiles, "read_json", lambda *one: read.append(one) or record(*one))
     assert known_runs.NEWEST <= 60
     offered = values("logs", "2611")
     assert len(offered) == known_runs.NEWEST
-    assert len(read) == 2 * known_runs.NEWEST  # client.json and state.json
+    assert len(read) == 2 * known_runs.NEWEST  # run.json and state.json
     assert set(offered) <= set(ids[-50:])
     assert values("logs", ids[3]) == [ids[3]]

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from testbed.entries import know
 
 from launcher.cli.shell_answers import Offer, rejoin_words, tell
 
@@ -67,7 +68,7 @@ def test_what_is_heavy_is_not_loaded(tmp_path, line):
     """A person waits after Tab: no validation, no ssh, no torch."""
     run = tmp_path / "runs" / "261122-own-abcdef"
     run.mkdir(parents=True)
-    (run / "client.json").write_text('{"order": 1}')
+    know(run.name, run.parent, order=1)
     asked = {"_LAUNCH_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     env = {**os.environ, **asked, "_TYPER_COMPLETE_ARGS": line, "HOME": str(tmp_path)}
     env.pop("LAUNCH_RUNS", None)
@@ -83,7 +84,8 @@ def test_nothing_is_said_of_broken_files(tmp_path, content, words):
     """A shell would show it in the middle of the line. The command itself says it."""
     run = tmp_path / "runs" / "261122-own-abcdef"
     (run / "0001").mkdir(parents=True)
-    (run / "client.json").write_text("{" if content == "\x00" else '{"order": 1, "launched": NaN}')
+    entry = know(run.name, run.parent)
+    entry.write_text("{" if content == "\x00" else '{"order": 1, "launched": NaN}')
     (run / "0001" / "state.json").write_text(content)
     (tmp_path / "launch.toml").write_text(content)
     asked = {"_LAUNCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count("\n"))}

@@ -17,6 +17,7 @@ import time
 import pyte
 import pytest
 from testbed.client import LAUNCH, missing, until
+from testbed.entries import know
 
 pytestmark = pytest.mark.slow(reason="starts real shells and a client for each word that they complete")
 LIVE, ENDED, OLD = "261122-embed-k3f1x1", "261121-sft-lab777", "261120-sft-aaa9w2"
@@ -85,9 +86,7 @@ def mirrors(client):
     for order, (run, state) in enumerate([(OLD, "succeeded"), (ENDED, "failed"), (LIVE, "running")]):
         folder = client.runs / run / "0001"
         folder.mkdir(parents=True)
-        (folder.parent / "client.json").write_text(
-            json.dumps({"order": order + 1, "launched": time.time() - 7300})
-        )
+        know(run, client.runs, home=client.home, order=order + 1, launched=time.time() - 7300)
         (folder / "state.json").write_text(json.dumps({"state": state}))
     return client.runs
 
@@ -167,7 +166,7 @@ def test_broken_files_show_nothing_and_hide_nothing_else(client, shell):
     """A torn record, a project's file that is not TOML; the line stays as it was typed."""
     (client.project / "launch.toml").write_text("hosts = [")
     (client.runs / ENDED / "0001" / "state.json").write_text("{")
-    (client.runs / OLD / "client.json").write_text("[]")
+    (client.index / OLD / "run.json").write_text("[]")
     assert shell.line("launch --host zz\t") == ["launch", "--host", "zz"]
     assert shell.line("launch stop k\t") == ["launch", "stop", "k3f1x1"]
     assert b"Traceback" not in shell.said

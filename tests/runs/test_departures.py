@@ -7,10 +7,11 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from testbed.entries import know
 
 from launcher import hosts
 from launcher.errors import AgentError, RunError
-from launcher.runs import checkpoints_here, departures, farewell, run_desk, sent_record
+from launcher.runs import checkpoints_here, departures, farewell, index, run_desk, sent_record
 from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_durably
 from launcher.values.answers import MovedTo
@@ -27,8 +28,7 @@ def mirror(tmp_path, monkeypatch):
     monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path))
     made = Mirror(RUN, tmp_path)
     made.folder.mkdir()
-    record = {"host": Host(name="A", address="a").model_dump(), "root": "root-a"}
-    (made.folder / "client.json").write_text(json.dumps(record))
+    know(RUN, tmp_path, host={"name": "A", "address": "a"}, root="root-a")
     return made
 
 
@@ -75,22 +75,22 @@ def stops(monkeypatch):
     monkeypatch.setattr(farewell, "said", [])
 
 
-def deliver(desk, mirror):
-    farewell.deliver(desk, mirror.folder.parent, departures.pending(mirror.folder.parent))
+def deliver(desk):
+    farewell.deliver(desk, departures.pending())
 
 
 def test_a_host_is_told_once_and_then_nothing_is_pending(mirror, stops):
     """The wish first, the successor on record once the run is dead; a later contact asks nothing."""
     departures.abandon(mirror, THERE)
-    assert departures.pending(mirror.folder.parent) == [RUN]
+    assert departures.pending() == [RUN]
     desk = OldHost()
-    deliver(desk, mirror)
+    deliver(desk)
     assert desk.asked == ["summaries", "cancel", "cancel", "move"]
     departure = departures.departure_of(mirror)
     assert departure.told <= departure.settled
-    assert departures.pending(mirror.folder.parent) == []
+    assert departures.pending() == []
     desk = OldHost()
-    deliver(desk, mirror)
+    deliver(desk)
     assert desk.asked == []
 
 
@@ -98,7 +98,7 @@ def test_a_host_is_told_once_and_then_nothing_is_pending(mirror, stops):
 def test_a_host_with_another_root_is_told_nothing(mirror, desk):
     """Whatever its name."""
     departures.abandon(mirror, THERE)
-    deliver(desk, mirror)
+    deliver(desk)
     assert desk.asked == []
     assert departures.departure_of(mirror).is_open
 
@@ -106,11 +106,11 @@ def test_a_host_with_another_root_is_told_nothing(mirror, desk):
 def test_a_host_that_still_has_something_of_the_run_is_asked_again(mirror, stops):
     """It is told, but not settled; the next contact settles it without another wait."""
     departures.abandon(mirror, THERE)
-    deliver(OldHost(refuses=True), mirror)
+    deliver(OldHost(refuses=True))
     departure = departures.departure_of(mirror)
     assert (departure.told is not None, departure.settled) == (True, None)
     desk = OldHost(state="stopped")
-    deliver(desk, mirror)
+    deliver(desk)
     assert desk.asked == ["summaries", "move"]
     assert not departures.departure_of(mirror).is_open
 
@@ -118,7 +118,7 @@ def test_a_host_that_still_has_something_of_the_run_is_asked_again(mirror, stops
 def test_a_host_that_has_another_successor_on_record_is_noted(mirror, stops):
     """Another client has moved the run: two go on, and this client says so."""
     departures.abandon(mirror, THERE)
-    deliver(OldHost(knows=MovedTo(run=OTHER, host="C", root="root-c")), mirror)
+    deliver(OldHost(knows=MovedTo(run=OTHER, host="C", root="root-c")))
     assert departures.departure_of(mirror).also == OTHER
 
 
@@ -126,24 +126,24 @@ def test_a_run_that_its_host_no_longer_has_is_settled(mirror):
     """There is nothing to end."""
     departures.abandon(mirror, THERE)
     desk = OldHost(state=None)
-    deliver(desk, mirror)
+    deliver(desk)
     assert desk.asked == ["summaries"]
     assert not departures.departure_of(mirror).is_open
 
 
 def test_a_pending_name_without_a_decision_means_nothing(mirror):
     """The client died between the two, or the mirror was removed."""
-    (mirror.folder.parent / ".abandoned").mkdir()
-    (mirror.folder.parent / ".abandoned" / RUN).touch()
+    (index.folder() / ".abandoned").mkdir()
+    (index.folder() / ".abandoned" / RUN).touch()
     desk = OldHost()
-    deliver(desk, mirror)
+    deliver(desk)
     assert desk.asked == []
-    assert departures.pending(mirror.folder.parent) == []
+    assert departures.pending() == []
 
 
 def test_a_contact_while_a_run_is_being_abandoned_does_not_forget_it(mirror, stops, monkeypatch):
     """Any command may look at what is pending before the decision is on record."""
-    looking = threading.Thread(target=deliver, args=(OldHost(root="root-b"), mirror))
+    looking = threading.Thread(target=deliver, args=(OldHost(root="root-b"),))
 
     def write(path, content):
         looking.start()
@@ -153,19 +153,19 @@ def test_a_contact_while_a_run_is_being_abandoned_does_not_forget_it(mirror, sto
     monkeypatch.setattr(departures, "write_durably", write)
     departures.abandon(mirror, THERE)
     looking.join()
-    assert departures.pending(mirror.folder.parent) == [RUN]
+    assert departures.pending() == [RUN]
 
 
 def test_a_record_that_cannot_be_read_is_not_taken_for_none(mirror, stops):
     """A second successor would begin, and the host would never hear of the first."""
     departures.abandon(mirror, THERE)
-    (mirror.folder / "moved.json").write_bytes(b"")
+    (index.place(RUN) / "moved.json").write_bytes(b"")
     for change in (departures.abandon, departures.intend):
         with pytest.raises(RunError, match=r"moved\.json cannot be read"):
             change(mirror, MovedTo(run=OTHER, host="C", root="root-c"))
     desk = OldHost()
-    deliver(desk, mirror)
-    assert (desk.asked, departures.pending(mirror.folder.parent)) == ([], [RUN])
+    deliver(desk)
+    assert (desk.asked, departures.pending()) == ([], [RUN])
 
 
 def test_without_anything_pending_a_contact_reads_nothing(mirror, monkeypatch):
@@ -187,7 +187,7 @@ def test_a_decision_stands(mirror):
     assert departures.abandon(mirror, MovedTo(run=OTHER, host="C", root="root-c")) == first
     given_up = departures.abandon(mirror, MovedTo(run=OTHER, host="C", root="root-c"), CHILD)
     assert (given_up.run, given_up.given_up, given_up.is_open) == (OTHER, (CHILD,), True)
-    (mirror.folder / "moved.json").write_text("torn")
+    (index.place(RUN) / "moved.json").write_text("torn")
     with pytest.raises(RunError):
         departures.note(mirror, told=1.0)
 
@@ -210,7 +210,7 @@ def checkpoint(mirror, step, folder=1, weights=b"w"):
     (place / "weights").write_bytes(weights)
     (place / "manifest.json").write_bytes(manifest)
     line = [f"checkpoints/{name}/manifest.json", len(manifest), 1, hashlib.sha256(manifest).hexdigest()]
-    with (mirror.folder / ".pulled.jsonl").open("a") as file:
+    with (index.place(RUN) / "pulled.jsonl").open("a") as file:
         print(json.dumps(line), file=file)
 
 
@@ -290,5 +290,5 @@ def test_what_was_sent_is_found_by_its_content_alone(mirror, tmp_path):
 )
 def test_a_record_that_is_torn_is_none(mirror, content):
     """As if nothing was on record."""
-    (mirror.folder / sent_record.NAME).write_bytes(content)
+    (index.place(RUN) / sent_record.NAME).write_bytes(content)
     assert sent_record.read(mirror) is None

@@ -14,12 +14,14 @@ from unittest import mock
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from testbed.entries import know
 
 from launcher.errors import ConnectionLostError, RunError, SeveralRunsError, UnknownNameError, UsageError
 from launcher.hosts.channel import Reply
 from launcher.remote.record.rundir import RUN_ID as RUN_ID_THERE
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving import cursors
+from launcher.runs import index
 from launcher.runs.control import remembered
 from launcher.runs.mirror import Mirror, mirrors, parse_event
 from launcher.runs.refreshing import refresh
@@ -55,7 +57,7 @@ def files_below(folder):
 
 NAMES = [
     "../x", "../../x", "/tmp/x", "0001/../x", "0001/../../x", "0001//log.txt", "./plan.json", "0001", "", ".", "..",
-    "client.json", "0001/lock", "0001/heartbeat", "secrets.env", "artifacts/x", "0001/log.txt\n", "0001/log.txt\0",
+    "client.json", "run.json", "0001/lock", "0001/heartbeat", "secrets.env", "artifacts/x", "0001/log.txt\n", "0001/log.txt\0",
     "1/log.txt", "١٢٣٤/log.txt", "0001/X/log.txt", "0001/-x/log.txt", "0001/x/y/log.txt", "x/0001/log.txt", "plan.json/log.txt", "0001\\log.txt", "0000000001/log.txt",
 ]  # fmt: skip
 
@@ -444,9 +446,10 @@ def test_the_order_of_mirrors_is_that_of_their_launches(tmp_path, monkeypatch):
     for run, clock in (("0101-a-aaaa", 9e9), ("0101-d-aaaa", 5.0)):
         monkeypatch.setattr(time, "time", lambda clock=clock: clock)
         Mirror(run, tmp_path).bind(LOCAL, "", PLAN)
-    (tmp_path / "0101-e-aaaa").mkdir()
-    (tmp_path / "0101-e-aaaa" / "client.json").write_text("[1]")
-    wanted = ["0101-e-aaaa", "0101-b-aaaa", "0101-c-aaaa", "0101-a-aaaa", "0101-d-aaaa"]
+    for run in ("0101-e-aaaa", "0101-f-aaaa"):
+        (tmp_path / run).mkdir()
+    know("0101-f-aaaa", tmp_path).write_text("[1]")
+    wanted = ["0101-b-aaaa", "0101-c-aaaa", "0101-a-aaaa", "0101-d-aaaa"]  # neither a foreign run nor a torn entry
     assert [mirror.run for mirror in mirrors()] == wanted
     for run in ("0101-b-aaaa", "0101-c-aaaa"):
         Mirror(run, tmp_path).bind(LOCAL, "", PLAN)
@@ -667,7 +670,7 @@ def test_a_host_cannot_name_a_run_that_is_a_path(client, tmp_path, verb, run):
     before = files_below(tmp_path)
     done = client.run(verb, "last", "--host", "local", timeout=30)
     assert {name for name in files_below(tmp_path).keys() - before.keys() if "/runs/" not in name} == set()
-    assert not list(client.runs.glob("client.json"))
+    assert not list(client.home.rglob("run.json"))
     assert done.returncode != 0
 
 
@@ -738,10 +741,13 @@ def test_what_a_run_is_bound_to_is_on_the_disk_before_it_begins(tmp_path, monkey
         os, "fsync", lambda one: synced.append(os.readlink(f"/proc/self/fd/{one}")) or sync(one)
     )
     mirror = Mirror(RUN, tmp_path / "runs")
+    entry = index.place(RUN)
     mirror.bind(LOCAL, "a-root", PLAN)
-    once = {mirror.folder / "client.json", mirror.folder / "plan.json", mirror.folder, mirror.folder.parent}
+    copy = {mirror.folder / "plan.json", mirror.folder, mirror.folder.parent}
+    once = {entry / "run.json", entry, entry.parent, *copy}
     assert {*map(str, once), str(tmp_path)} == {*synced}
-    assert synced.index(str(mirror.folder / "client.json")) < synced.index(str(mirror.folder))
+    assert synced.index(str(entry / "run.json")) < synced.index(str(entry)) < synced.index(str(entry.parent))
+    assert synced.index(str(entry.parent)) < synced.index(str(mirror.folder))
     synced.clear()
     mirror.bind(LOCAL, "a-root", PLAN)
     assert {*map(str, once)} == {*synced}
@@ -781,7 +787,7 @@ def test_what_a_job_waits_in_its_queue_is_no_time_of_its_run(tmp_path):
         lines = [json.dumps({**event, "time": at}) for at in times]
         (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
     assert (remembered(mirror).took_s, mirror.took_s(mirror.state())) == (430.0, 430.0)
-    other = Mirror(RUN, tmp_path / "others")
+    other = Mirror("0101-sft-aaaa", tmp_path / "runs")
     other.bind_seen(LOCAL, "", 1000.0)
     assert remembered(other).took_s is None
 
@@ -789,5 +795,6 @@ def test_what_a_job_waits_in_its_queue_is_no_time_of_its_run(tmp_path):
 def test_a_run_that_was_removed_before_its_state_came_was_stopped(mirror):
     """As one whose rented machine died in its first seconds: it is not shown as one that still begins."""
     assert mirror.state() is None
+    know(RUN, mirror.folder.parent)
     mirror.mark_freed()
     assert mirror.state().state == "stopped"

@@ -67,7 +67,7 @@ def test_the_plan_is_here_before_the_host_has_said_anything(launched):
     client, run = launched
     before = (client.runs / run / "plan.json").read_bytes()
     assert before == (on_host(client, run) / "control" / "plan.json").read_bytes()
-    known = json.loads((client.runs / run / "client.json").read_text())["plan"]
+    known = json.loads((client.index / run / "run.json").read_text())["plan"]
     assert hashlib.sha256(before).hexdigest() == known
     rewrite(client, run)
     assert client.run("logs", run).returncode == 0

@@ -94,6 +94,11 @@ class Client:
         return self.project / "runs"
 
     @property
+    def index(self) -> Path:
+        """The folder of the index of this user's runs."""
+        return self.home / ".local/share/launch/runs"
+
+    @property
     def env(self) -> dict[str, str]:
         """The variables of the command."""
         kept = {
