@@ -122,15 +122,18 @@ def create(entry: Entry) -> None:
         except OSError:  # a full disk
             (where / FILE).unlink()
             raise
-        sync(where / FILE, where)
-    sync(where.parent)
+        sync(where / FILE)
+    _sync_folders(where)
 
 
 def update(entry: Entry, **news: object) -> Entry:
     """Replace the entry of a run; return the new one, which is on the disk. Raises OSError."""
-    changed = entry.model_copy(update=news)
+    changed, where = entry.model_copy(update=news), place(entry.run)
     if changed != entry:
-        write_durably(place(entry.run) / FILE, _written(changed))
+        write_durably(where / FILE, _written(changed))
+    else:
+        sync(where / FILE)  # the command that wrote it may have died before it was on the disk
+    _sync_folders(where)
     return changed
 
 
@@ -140,6 +143,11 @@ def forget(run: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         (path / FILE).unlink()
         shutil.rmtree(path)
+
+
+def _sync_folders(where: Path) -> None:
+    """Return once the name of a run's folder, and those of the folders that lead there, are on the disk. Raises OSError."""
+    sync(where, *where.parents[:3])
 
 
 def _written(entry: Entry) -> bytes:

@@ -268,7 +268,6 @@ class Mirror:
             host=made.host if is_same else before.host,
             machine=made.machine if is_same else before.machine,
             plan=before.plan or made.plan,
-            order=before.order or made.order,
             copies=tuple(dict.fromkeys((*before.copies, *made.copies))),
         )
 

@@ -19,6 +19,7 @@ from launcher.cli import watching
 from launcher.cli.ps import _state, _time, _why
 from launcher.errors import UnreachableError
 from launcher.hosts.channel import Reply
+from launcher.runs import index
 from launcher.runs.batch_queue import Entry, make_queue
 from launcher.runs.control import Row
 from launcher.runs.mirror import Mirror
@@ -36,8 +37,9 @@ RUNS = {
 
 
 @pytest.fixture
-def ended(client):
+def ended(client, monkeypatch):
     """Runs that have ended on hosts with long names, the oldest first; no host is asked about them."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(client.home / ".local/share"))
     for number, (run, (state, reason, card, took_s, evidence)) in enumerate(RUNS.items(), 1):
         job = run.split("-", 1)[1].rpartition("-")[0]
         mirror = Mirror(run, client.runs)
@@ -115,13 +117,13 @@ def test_a_pipe_gets_all_of_every_text(client, ended):
 
 
 def test_a_run_of_a_batch_says_of_which(client, ended, monkeypatch):
-    """In a column that is there only then, and in JSON; also of a run of which a queue is damaged."""
+    """In a column that is there only then, and in JSON; the index says it, whatever the queues of this folder are."""
     assert "BATCH" not in client.ok("ps")
+    index.update(index.find(ended[1]), batch="night")
     monkeypatch.setenv("LAUNCH_RUNS", str(client.runs))
-    entries = [Entry("i1", "{}", ("lab",), {})]
-    with make_queue("night", Rules(), entries) as queue:
+    with make_queue("claims", Rules(), [Entry("i1", "{}", ("lab",), {})]) as queue:
         (item,) = queue.items()
-        queue.step(item, ItemState.RESERVED, run=ended[1], host="lab")
+        queue.step(item, ItemState.RESERVED, run=ended[0], host="lab")
     (client.runs / "batches" / "torn").mkdir()
     (client.runs / "batches" / "torn" / "queue.sqlite").write_bytes(b"no database")
     table = rows(client.ok("ps"))
@@ -225,9 +227,14 @@ finally:
 def settled(client, ended):
     """Those runs, of which nothing has changed for a while; they were listed once."""
     for run in ended:
-        os.utime(client.runs / run, (time.time() - 3600,) * 2)
+        for folder in (client.runs, client.index):
+            os.utime(folder / run, (time.time() - 3600,) * 2)
     client.ok("ps")
     return ended
+
+
+def rows_kept(client):
+    return client.home / ".cache" / "launch" / "ended.jsonl"
 
 
 def opened(client, settled):
@@ -241,7 +248,7 @@ def opened(client, settled):
 
 def test_runs_that_ended_long_ago_are_listed_without_their_files(client, settled):
     """Ten thousand of them would be seventy thousand files. What is shown is the same."""
-    (client.runs / ".ended.jsonl").rename(client.home / "kept")
+    rows_kept(client).unlink()
     first, read = opened(client, settled)
     assert len(read) > len(settled)
     again, read_again = opened(client, settled)
@@ -274,12 +281,15 @@ def test_what_an_answer_brings_changes_the_time_of_the_mirror(client, settled):
 def test_a_damaged_list_is_made_anew(client, settled, damage):
     """It holds nothing that the mirrors do not."""
     shown = client.ok("ps", "--json")
-    (client.runs / ".ended.jsonl").write_bytes(damage)
+    rows_kept(client).write_bytes(damage)
     assert client.ok("ps", "--json") == shown
     assert opened(client, settled) == (shown, [])
 
 
-def test_a_run_that_is_removed_here_is_not_listed(client, settled):
-    """Its row went with its folder."""
+def test_a_run_whose_folder_was_removed_here_is_asked_about_until_it_is_forgotten(client, settled):
+    """The index knows it still: its row is no longer what was kept, but what its host says."""
     shutil.rmtree(client.runs / settled[1])
+    assert client.summary(settled[1])["problem"] == "gone: the host has no such run"
+    assert client.summary(settled[0])["problem"] is None
+    client.ok("rm", "--here", "--force", settled[1])
     assert settled[1][-6:] not in client.ok("ps")

@@ -75,11 +75,12 @@ def test_the_plan_is_here_before_the_host_has_said_anything(launched):
 
 
 def test_secrets_that_another_clients_plan_names_are_asked_about_first(launched, tmp_path, monkeypatch):
-    """From an empty folder the plan is the host's word: each secret is named, and sent only with --yes."""
+    """On another computer the plan is the host's word: each secret is named, and sent only with --yes."""
     client, run = launched
     rewrite(client, run)
     other = Client(tmp_path / "other")
     other.home = client.home
+    other.variables["XDG_DATA_HOME"] = str(tmp_path / "index of the other computer")
     monkeypatch.setenv("MY_CLOUD_CRED", VALUE)
     refused = other.run("resume", run, "--host", "local", "--set", "steps=6")
     assert refused.returncode == 3
@@ -104,7 +105,7 @@ def test_a_run_of_the_same_name_in_another_root_leaves_the_copy_as_it_is(launche
         done = client.run(*verb, "--host", "local", run)
         assert done.returncode == 1, (verb, done.stdout, done.stderr)
         assert "launched in another root" in done.stderr
-        assert "launch attach --host local" in done.stderr
+        assert f"launch rm --here --force {run.rpartition('-')[2]}" in done.stderr
     assert {path: path.read_bytes() for path in mirror.rglob("*") if path.is_file()} == before
     assert (second / "runs" / run / "control" / "plan.json").is_file()
     assert client.run("logs", run).returncode == 0  # where it was launched it is still known
