@@ -166,6 +166,11 @@ def _all_own(
         )
         for row in _own_rows([copies[entry.run] for entry in own], wait_s)
     }
+    for run in ended.runs.keys() - rows.keys():
+        if (among is None or run in among) and index.damaged(run):
+            mirror = mirror_of(run)
+            rows[run] = Row("-", remembered(mirror), str(index.not_known(run, mirror.folder)).splitlines()[0])
+            places[run] = mirror.place_in_order()
     in_order = sorted(rows.values(), key=lambda row: places[row.summary.run], reverse=True)
     found = _newest(in_order, states)[:most]
     for number, row in enumerate(found):

@@ -166,7 +166,7 @@ def listing(client: Client, _host: SshHost) -> Iterator[Figure]:
     """Measure `launch ps` of 10,000 runs that are mirrored here, all of which have ended."""
     client.script("import launcher_worker as worker\nworker.log(1, loss=2.0)\nworker.done(1)\n")
     client.ok("--", "python", "train.py")
-    repeat_mirror(next(client.runs.glob("*-train-*")), RUNS - 1)
+    repeat_mirror(next(client.runs.glob("*-train-*")), client.index, RUNS - 1)
     used(client, "ps")
     took = [used(client, "ps").seconds for _ in range(TRIES)]
     yield at_most(f"`launch ps` of {RUNS:,} runs", took, 0.3)

@@ -84,7 +84,7 @@ def main() -> int:
     if os.access("/dev/shm", os.W_OK):  # each case makes a folder
         tempfile.tempdir = "/dev/shm"
     with tempfile.TemporaryDirectory(prefix="fuzz-home-") as home:
-        os.environ.update(HOME=home, XDG_CONFIG_HOME=home)
+        os.environ.update(HOME=home, XDG_CONFIG_HOME=home, XDG_DATA_HOME=home)
         is_sound = [measure(name, count) for name in names]
     return int(not all(is_sound))
 

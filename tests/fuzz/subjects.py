@@ -28,7 +28,7 @@ from launcher.remote.host import slurm_facts
 from launcher.remote.record import strict_json
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving.summary import line_of
-from launcher.runs import job_check, loading, script_check
+from launcher.runs import index, job_check, loading, script_check
 from launcher.runs.control import remembered
 from launcher.runs.launching import understand
 from launcher.runs.mirror import Mirror, parse_event
@@ -110,14 +110,15 @@ def _table(draw: random.Random) -> dict[str, Any]:
 
 
 def record(seed: int, folder: Path) -> None:
-    """Read a mirror whose files hold generated records."""
+    """Read a mirror whose files, and whose entry in the index, hold generated records."""
     draw = random.Random(seed)
     mirror = Mirror(RUN, folder)
     place = mirror.folder / "0001"
-    place.mkdir(parents=True, exist_ok=True)
+    for made in (place, index.place(RUN)):
+        made.mkdir(parents=True, exist_ok=True)
     for path in (
         mirror.folder / "plan.json",
-        mirror.folder / "client.json",
+        index.place(RUN) / "run.json",
         place / "attempt.json",
         place / "state.json",
     ):

@@ -162,7 +162,7 @@ def test_what_cannot_be_proven_is_refused_and_nothing_is_made(two, ssh_host):
             refused("weights is not as its manifest says")
         with changed(checkpoint / "manifest.json", b'{"step": 3, "files": {}}'):
             refused("its manifest is not one that its host sent")
-        with changed(client.runs / run / "sent.json.gz"):
+        with changed(client.index / run / "sent.json.gz"):
             refused("no record of the code and data")
         shutil.move(checkpoint, client.project / "away")
         refused(f"no whole checkpoint of {run} is here")

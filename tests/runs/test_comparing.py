@@ -62,7 +62,7 @@ def made(tmp_path):
                 path: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "mode": 0o644}
                 for path, data in files.items()
             }
-            (mirror.folder / "sent.json.gz").write_bytes(gzip.compress(json.dumps([manifest, {}]).encode()))
+            mirror.records.write("sent.json.gz", gzip.compress(json.dumps([manifest, {}]).encode()))
         return mirror
 
     return make

@@ -368,21 +368,23 @@ def test_looking_at_an_older_run_makes_it_not_the_last_one(client):
         client.ok("--", "python", "train.py")
         runs += [path.name for path in client.runs.glob("[0-9]*") if path.name not in runs]
     before = client.ok("ps", "--json")
-    os.utime(client.runs / runs[0] / "client.json", (1, time.time() + 1000))
+    os.utime(client.index / runs[0] / "run.json", (1, time.time() + 1000))
     assert "older" in client.ok("logs", runs[0], "--host", "local")
     assert "newer" in client.ok("logs", "last")
     assert client.ok("ps", "--json") == before
 
 
 @pytest.mark.parametrize("text", ["", "null", "[1]", "{}", '{"host": {"name": 7}}', '{"host": null}'])
-def test_a_mirror_that_says_no_host_ends_no_listing(client, text):
-    """A spoilt client.json costs its own row, which says so; `--host` mends it."""
+def test_an_entry_that_says_no_host_ends_no_listing(client, text):
+    """A spoilt run.json costs its own row, which says so; `--host` mends it."""
     for _ in range(2):
         client.script("print('hi')")
         client.ok("--", "python", "train.py")
     spoilt, whole = sorted(path.name for path in client.runs.glob("[0-9]*"))
-    (client.runs / spoilt / "client.json").write_text(text)
-    assert "does not name the host of" in str(client.summary(spoilt)["problem"])
+    (client.index / spoilt / "run.json").write_text(text)
+    assert client.summary(spoilt)["problem"] == f"{client.index / spoilt / 'run.json'} is damaged"
+    refused = client.run("stop", spoilt)
+    assert (refused.returncode, f"launch attach --host HOST {spoilt[-6:]}" in refused.stderr) == (1, True)
     assert client.summary(whole)["problem"] is None
     assert spoilt[-6:] in client.ok("ps")
     client.ok("logs", spoilt, "--host", "local")

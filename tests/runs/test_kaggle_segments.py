@@ -48,8 +48,8 @@ def _never_began(words):
 
 
 def _recorded(client):
-    """Return the runs whose records are there; a launch that is killed before may leave a folder without one."""
-    return [path.parent.name for path in client.runs.glob("[0-9]*/client.json")]
+    """Return the runs that are in the index; a launch that is killed before may leave a folder there without an entry."""
+    return [path.parent.name for path in client.index.glob("[0-9]*/run.json")]
 
 
 def killed_at_random(account, kills, dice):

@@ -1,17 +1,20 @@
 """A client of a host with hundreds of runs: it asks for what it shows, and finds a run without reading the others."""
 
 import json
-from pathlib import Path
+import os
+import time
+from types import SimpleNamespace
 
 import pytest
 from testbed.ended_run import EndedRun
+from testbed.entries import know
 from testbed.history import repeat
 
 from launcher.errors import UnknownNameError, UsageError
 from launcher.hosts import agent_desk
-from launcher.runs import control
-from launcher.runs.mirror import Mirror, latest, mirrors, run_ids
-from launcher.values.host import Host
+from launcher.runs import control, index, index_folder
+from launcher.runs.mirror import Mirror, mirrors, run_ids
+from launcher.values.host import LOCAL, Host
 
 FIRST = "261122-train-k3f9w2"
 
@@ -51,10 +54,8 @@ def test_last_is_the_newest_there_or_the_last_of_this_client(there, tmp_path):
     assert control.locate("last", "box")[1].run == FIRST
     assert len(received) == control.NEWEST
     for number, run in enumerate([ids[30], ids[40], "261122-gone-aaaaaa"], 1):
-        client = {"launched": 1.0, "order": number, "host": Host(name="box").model_dump()}
-        folder = tmp_path / "runs-here" / run
-        folder.mkdir(exist_ok=True)
-        (folder / "client.json").write_text(json.dumps(client))
+        root = os.readlink(tmp_path / "root" / "root-id")
+        know(run, tmp_path / "runs-here", order=number, host={"name": "box"}, root=root)
     assert control.locate("last", "box")[1].run == ids[40]
     assert len(received) == control.NEWEST + 2
 
@@ -72,30 +73,42 @@ def test_a_listing_is_chosen_on_the_host(there):
 
 @pytest.fixture
 def launched(tmp_path, monkeypatch):
-    """What this client has of 60 runs that it launched, the oldest first."""
+    """What this user has of more than MANY runs that were launched long ago and have ended, the oldest first."""
     monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path))
-    ids = [f"261122-train-{number:06}" for number in range(60)]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ids = [f"261122-train-{number:06}" for number in range(control.MANY + 1)]
     for number, run in enumerate(ids, 1):
-        Mirror(run, tmp_path).bind_seen(Host(name="box"), "", 1.0)
-        path = tmp_path / run / "client.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "order": number}))
-    (tmp_path / ".launches").write_text("60\n")
+        know(run, tmp_path, order=number)
+        record = tmp_path / run / "0001"
+        record.mkdir(parents=True)
+        (record / "state.json").write_text(json.dumps({"state": "succeeded", "time": 2.0}))
+        for folder in (index.place(run), tmp_path / run):
+            os.utime(folder, (time.time() - 3600,) * 2)
+    (index.folder() / ".launches").write_text(f"{len(ids)}\n")
     (tmp_path / "261122-odd-aaaaaa").mkdir()
     return ids
 
 
-def test_the_last_launch_of_this_client_is_known_without_a_look_at_all(launched, tmp_path, monkeypatch):
-    """Where it was removed from here, the one before it is the last."""
+def test_the_last_launch_is_known_without_a_look_at_all(launched, tmp_path, monkeypatch):
+    """Those that ended long ago are not read again. Where it was removed from here, the one before it is the last."""
+    assert len(control.listing(None)) == len(launched)
     read = []
-    real = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path) or real(path))
-    assert latest().run == launched[-1]
+    real = index_folder.read
+    monkeypatch.setattr(index, "read", lambda run: read.append(run) or real(run))
+    assert control.mirror_here("last").run == launched[-1]
     assert len(read) < 5
     assert run_ids() == launched
-    (tmp_path / launched[-1] / "client.json").unlink()
-    assert latest().run == launched[-2] == mirrors()[-1].run
-    (tmp_path / ".launches").unlink()
-    assert latest().run == launched[-2]
+    Mirror(launched[-1], tmp_path).remove()
+    assert control.mirror_here("last").run == launched[-2] == mirrors()[-1].run
+
+
+def test_a_launch_is_the_last_one_also_where_their_count_was_lost(launched, tmp_path):
+    """It is counted again from the index."""
+    (index.folder() / ".launches").unlink()
+    plan = SimpleNamespace(to_file=lambda: b"{}\n")
+    Mirror("261101-train-newest", tmp_path).bind(LOCAL, "a" * 32, plan)
+    assert control.mirror_here("last").run == "261101-train-newest"
+    assert index.find("261101-train-newest").order == len(launched) + 1
 
 
 def test_ps_shows_what_is_asked_for(client):

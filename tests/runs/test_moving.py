@@ -169,7 +169,7 @@ def test_a_host_that_names_another_run_as_the_successor_is_not_believed(two):
     client.script("print('innocent')", "other.py")
     innocent = client.detached("--", "python", "other.py")
     until(lambda: two.runs_on("local") == {innocent: "succeeded"}, "its end")
-    root = json.loads((client.runs / innocent / "client.json").read_text())["root"]
+    root = json.loads((client.index / innocent / "run.json").read_text())["root"]
     lie = {"run": innocent, "host": "local", "root": root}
     (two.roots["A"] / "runs" / run / "control" / "moved.json").write_text(json.dumps(lie))
     done = client.run("recover", run, "--host", "local")

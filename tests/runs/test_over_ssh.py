@@ -213,7 +213,7 @@ def test_ps_tells_the_runs_of_a_host_and_what_cannot_be_reached(client, lab, ssh
     client.script("import time; time.sleep(600)")
     run = client.detached("--host", "A", "--", "python", "train.py")
     assert client.summary(run, "--host", "A")["state"] == "running"
-    record = client.runs / run / "client.json"
+    record = client.index / run / "run.json"
     told = json.loads(record.read_text())
     record.write_text(json.dumps({**told, "host": {**told["host"], "port": 1}}))
     row = client.summary(run)
@@ -225,7 +225,7 @@ def test_ps_tells_the_runs_of_a_host_and_what_cannot_be_reached(client, lab, ssh
 
 def away(client, run):
     """From now on the host of a run refuses the connection."""
-    record = client.runs / run / "client.json"
+    record = client.index / run / "run.json"
     told = json.loads(record.read_text())
     record.write_text(json.dumps({**told, "host": {**told["host"], "port": 1}}))
 

@@ -245,10 +245,10 @@ def test_a_run_that_needs_nothing_an_ended_and_an_unknown_one_are_told_apart(cli
 def test_a_host_that_nobody_reaches_is_told(client):
     """Exit code 4, and nothing changes."""
     run = interrupted(client)
-    mirror = client.runs / run / "client.json"
-    told = json.loads(mirror.read_text())
+    entry = client.index / run / "run.json"
+    told = json.loads(entry.read_text())
     told["host"] = {**told["host"], "name": "gone", "address": "127.0.0.1", "port": 1, "user": "nobody"}
-    mirror.write_text(json.dumps(told))
+    entry.write_text(json.dumps(told))
     seen = client.run("recover", run)
     assert seen.returncode == 4, seen.stdout + seen.stderr
 

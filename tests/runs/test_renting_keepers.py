@@ -436,7 +436,7 @@ def without_a_run(project, what):
     client = project.client
     done = subprocess.run(words, cwd=client.project, env=client.env, capture_output=True, check=False)
     (rental,) = project.rentals()
-    assert (client.runs / rental.intent.run / "client.json").exists()
+    assert (client.index / rental.intent.run / "run.json").exists()
     return done.returncode
 
 

@@ -113,7 +113,7 @@ def test_a_run_without_a_record_of_its_request_offers_what_works(client, told):
     client.ok(*FIRST)
     (run,) = ids(client)
     for wrong in (None, "{}", "[", json.dumps({"folder": "/x", "request": {"settings": 3}})):
-        path = client.runs / run / "request.json"
+        path = client.index / run / "request.json"
         path.unlink() if wrong is None else path.write_text(wrong)
         refused = client.run("rerun", run)
         assert refused.returncode == 2

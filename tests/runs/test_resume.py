@@ -316,7 +316,7 @@ def test_a_run_without_a_checkpoint_is_only_repeated_by_a_launch(aware):
     said = refused(aware, 1, run)
     assert "left no checkpoint" in said
     assert f"begin anew   launch rerun {run[-6:]}\n" in f"{said}\n"
-    (aware.runs / run / "request.json").unlink()
+    (aware.index / run / "request.json").unlink()
     assert "begin anew   launch --host local" in refused(aware, 1, run)
 
 

@@ -62,13 +62,16 @@ def _letters(number: int) -> str:
     return letters
 
 
-def repeat_mirror(template: Path, count: int) -> list[str]:
-    """Copy the mirror of an ended run `count` times beside it, each launched a minute before the one before; return the ids."""
+def repeat_mirror(template: Path, index: Path, count: int) -> list[str]:
+    """Copy the mirror of an ended run `count` times beside it, and its entry in an index; return the ids.
+
+    Each was launched a minute before the one before.
+    """
     ids = list(_ids(template.name, count))
     contents = {
         path.relative_to(template): path.read_bytes() for path in template.rglob("*") if path.is_file()
     }
-    record = read_json(str(template / "client.json"))
+    record = read_json(str(index / template.name / "run.json"))
     for number, run in enumerate(ids, 1):
         for path, content in contents.items():
             (template.with_name(run) / path).parent.mkdir(parents=True, exist_ok=True)
@@ -76,8 +79,10 @@ def repeat_mirror(template: Path, count: int) -> list[str]:
                 content.replace(template.name.encode(), run.encode())
             )
         launched = record["launched"] - number * GAP_S
-        (template.with_name(run) / "client.json").write_text(
+        (index / run).mkdir()
+        (index / run / "run.json").write_text(
             encode({**record, "run": run, "launched": launched, "order": count - number + 1})
         )
-        os.utime(template.with_name(run), (launched,) * 2)
+        for folder in (index / run, template.with_name(run)):
+            os.utime(folder, (launched,) * 2)
     return ids
