@@ -172,16 +172,15 @@ def _all_own(
             rows[run] = Row("-", remembered(mirror), str(index.not_known(run, mirror.folder)).splitlines()[0])
             places[run] = mirror.place_in_order()
     in_order = sorted(rows.values(), key=lambda row: places[row.summary.run], reverse=True)
-    found = _newest(in_order, states)[:most]
-    for number, row in enumerate(found):
+    for number, row in enumerate(in_order):
         run = row.summary.run
         if run in kept:
             continue
-        whole = found[number] = _with_departures(row)
+        whole = in_order[number] = _with_departures(row)
         if whole == Row(row.host, row.summary, batch=row.batch, folder=row.folder) and _is_final(row.summary):
             ended.keep(copies[run], entries[run], row.host, row.summary)
     ended.save()
-    return found
+    return _newest(in_order, states)[:most]
 
 
 def _is_final(summary: Summary) -> bool:

@@ -66,15 +66,29 @@ def this_machine() -> str:
 
 
 def find(run: str) -> Entry | None:
-    """Return a run's entry; None if this user has no such run, or if its entry is damaged."""
+    """Return a run's entry; None if this user has no such run, or if its entry is damaged. One that has not changed is read once."""
+    try:
+        status = os.stat(place(run) / FILE)
+    except OSError:
+        return None
+    seen = status.st_ino, status.st_mtime_ns, status.st_size
+    known = _found.get(run)
+    if known is None or known[0] != seen or known[1] != folder():
+        known = _found[run] = (seen, folder(), _read(run))
+    return known[2]
+
+
+_found: dict[str, tuple[tuple[int, int, int], Path, Entry | None]] = {}
+"""The entries that this process has read, each with the inode, time and size of its file."""
+
+
+def _read(run: str) -> Entry | None:
     values = read(run)
     try:
         entry = Entry.model_validate(values) if values else None
     except ValidationError:
         return None
-    if entry is None:
-        return None
-    return entry if entry.run == run else None
+    return entry if entry is not None and entry.run == run else None
 
 
 def entries() -> list[Entry]:
