@@ -449,7 +449,12 @@ def test_the_order_of_mirrors_is_that_of_their_launches(tmp_path, monkeypatch):
     for run in ("0101-e-aaaa", "0101-f-aaaa"):
         (tmp_path / run).mkdir()
     know("0101-f-aaaa", tmp_path).write_text("[1]")
-    wanted = ["0101-b-aaaa", "0101-c-aaaa", "0101-a-aaaa", "0101-d-aaaa"]  # neither a foreign run nor a torn entry
+    wanted = [
+        "0101-b-aaaa",
+        "0101-c-aaaa",
+        "0101-a-aaaa",
+        "0101-d-aaaa",
+    ]  # neither a foreign run nor a torn entry
     assert [mirror.run for mirror in mirrors()] == wanted
     for run in ("0101-b-aaaa", "0101-c-aaaa"):
         Mirror(run, tmp_path).bind(LOCAL, "", PLAN)
