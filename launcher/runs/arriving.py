@@ -26,7 +26,7 @@ from launcher.runs import (
     sent_record,
 )
 from launcher.runs.contact import Contact, pass_gate_when_free
-from launcher.runs.control import known_summary, summary_of
+from launcher.runs.control import known_summary, own_copy, summary_of
 from launcher.runs.key_stays import check_key_stays
 from launcher.runs.launching import Filling, Resolved, Started, begin, there
 from launcher.runs.lost_machines import end_rental, look_for
@@ -37,7 +37,6 @@ from launcher.runs.probing import describe, probe
 from launcher.runs.recovering import Outcome, RecoverRequest, Recovery, recover_on
 from launcher.runs.run_desk import connect
 from launcher.runs.run_id import RUN_ID, new_run_id
-from launcher.runs.runs_folder import runs_folder
 from launcher.runs.secret_consent import check_consent
 from launcher.runs.tenancies import is_rented, rented_for
 from launcher.runs.tree import SizedFile, write_files
@@ -141,7 +140,7 @@ def taken_up(
         return Earlier(given_up=give_up_elsewhere(mirror, moved, view))
     if _give_up(new, moved, view):
         return Earlier(given_up=moved.run)
-    heir, child = Mirror(moved.run, runs_folder()), known_summary(new, moved.run)
+    heir, child = own_copy(moved.run), known_summary(new, moved.run)
     if child.parent is None or child.parent.run != mirror.run:
         words = f"{mirror.host().name} says that {mirror.run} was moved to {new.host} as {moved.run}, but that run does not continue it"
         raise RunError(f"{words}\n  begin anew there   launch rerun {mirror.short} --host {request.host}")
@@ -159,7 +158,7 @@ def give_up_elsewhere(mirror: Mirror, moved: MovedTo, view: View) -> str:
         return moved.run
     short = moved.run.rpartition("-")[2]
     words = f"{mirror.run} was moved to {moved.host or 'another host'} as {moved.run}"
-    state = Mirror(moved.run, runs_folder()).state()
+    state = own_copy(moved.run).state()
     if state is not None and is_terminal(state.state):
         raise UsageError(f"{words}, which has {state.state}\n  that run   launch attach {short}")
     raise UsageError(
@@ -199,7 +198,7 @@ def _is_given_up(moved: MovedTo, view: View) -> bool:
 
 
 def _is_lost(moved: MovedTo, view: View) -> bool:
-    if checkpoints_here.newest_whole(Mirror(moved.run, runs_folder())).newest is not None:
+    if checkpoints_here.newest_whole(own_copy(moved.run)).newest is not None:
         return False
     view.note(f"{moved.run}: its rented machine is gone, and no checkpoint of it is here")
     return True

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import NamedTuple
 
+from launcher.runs import index
 from launcher.runs.curves import Measured, in_order, order
 from launcher.runs.metric_points import metric_points
-from launcher.runs.mirror import Mirror
+from launcher.runs.mirror import Mirror, mirror_of
 from launcher.runs.run_id import RUN_ID
 
 
@@ -29,9 +31,15 @@ def ancestors(mirror: Mirror) -> list[Ancestor]:
     while parent is not None and RUN_ID.fullmatch(parent.run) and parent.run not in seen:
         seen.add(parent.run)
         until = min(until, parent.step)
-        found.append(Ancestor(Mirror(parent.run, mirror.folder.parent), until))
+        found.append(Ancestor(_copy_of(parent.run, mirror.folder.parent), until))
         parent = found[-1].mirror.parent()
     return found[::-1]
+
+
+def _copy_of(run: str, beside: Path) -> Mirror:
+    """Return the copy of a run in a folder; where none is there, the one that the index knows."""
+    one = Mirror(run, beside)
+    return one if one.files.is_folder() else mirror_of(run, index.copies_of(run))
 
 
 def joined(mirror: Mirror) -> list[Measured]:

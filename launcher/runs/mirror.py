@@ -172,10 +172,18 @@ class Mirror:
         path = self.folder / f".{errand}.lock"
         with contextlib.ExitStack() as stack:
             with self.disk_errors(path):
-                self.folder.parent.mkdir(parents=True, exist_ok=True)
-                self.files.make_folder()
+                self.make_folder()
                 fcntl.flock(stack.enter_context(self.files.open(path, "ab")), fcntl.LOCK_EX)
             yield
+
+    def make_folder(self) -> None:
+        """Make the folder of this copy, and have the index know it. Raises OSError."""
+        if self.files.is_folder():
+            return
+        make_runs_folder(self.folder.parent)
+        self.files.make_folder()
+        if (entry := self.entry) is not None:
+            index.update(entry, copies=tuple(dict.fromkeys((*entry.copies, str(self.folder.parent)))))
 
     @contextlib.contextmanager
     def disk_errors(self, path: Path) -> Iterator[None]:
@@ -363,10 +371,10 @@ class Mirror:
         return entry.host
 
     def remove(self) -> None:
-        """Remove this copy, and the run from the index if no other copy is known. Raises OSError."""
+        """Remove this copy, and the run from the index if none of its other copies is there. Raises OSError."""
         self.files.remove_tree()
         if (entry := self.entry) is not None:
-            left = tuple(one for one in entry.copies if one != str(self.folder.parent))
+            left = tuple(one for one in entry.copies if Mirror(self.run, Path(one)).files.is_folder())
             if left:
                 index.update(entry, copies=left)
             else:

@@ -30,7 +30,7 @@ class TensorBoard:
     def __init__(self, mirror: Mirror) -> None:
         """Write below the mirror's folder for it, unless another client does. Raises OSError."""
         self._mirror, self._folder = mirror, mirror.tensorboard
-        mirror.files.make_folder()
+        mirror.make_folder()
         self._lock = mirror.files.open(".tensorboard.lock", "ab")
         self._file: EventFile | None = None
         self._began: float | None = None

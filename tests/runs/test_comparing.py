@@ -12,6 +12,7 @@ import pytest
 from testbed.client import REPOSITORY
 
 from launcher.errors import RunError
+from launcher.runs import index
 from launcher.runs.compared_curves import MADE_BY, MOST_POINTS, Curves, Line, curves_of, figure_of
 from launcher.runs.comparing import compare, draw, lines_to_draw, picture_of
 from launcher.runs.curves import Point
@@ -37,7 +38,9 @@ def made(tmp_path):
         mirror = Mirror(f"261122-train-{short}", tmp_path / "runs")
         mirror.bind_seen(Host(name="lab"), "", time.time())
         if plan is not None:
-            (mirror.folder / "plan.json").write_text(json.dumps(plan))
+            content = json.dumps(plan).encode()
+            mirror.files.write("plan.json", content)
+            index.update(mirror.entry, plan=hashlib.sha256(content).hexdigest())
         for number, values_of_steps in enumerate(attempts, 1):
             folder = mirror.folder / f"{number:04}"
             folder.mkdir()

@@ -304,6 +304,27 @@ def test_removing_the_last_copy_forgets_the_run(ended):
     assert json.loads(client.ok("ps", "--json"))["runs"] == []
 
 
+def test_removing_the_copy_in_a_project_that_was_moved_forgets_the_run(ended, tmp_path):
+    """The folder that the index names is no longer there, and is no copy."""
+    client, run = ended
+    client.project.rename(tmp_path / "moved")
+    client.project = tmp_path / "moved"
+    client.ok("rm", "--here", "--force", run)
+    assert not entry_file(client, run).exists()
+
+
+def test_a_copy_that_was_removed_by_hand_is_fetched_again(ended, tmp_path):
+    """Into the folder of the command, which the index knows then; git does not see it."""
+    client, run = ended
+    shutil.rmtree(client.runs)
+    client.project = tmp_path / "other"
+    client.project.mkdir()
+    assert client.run("attach", run).returncode == 0
+    assert "trained" in client.ok("logs", run)
+    assert (client.runs / ".gitignore").read_text() == "*\n"
+    assert str(client.runs) in json.loads(entry_file(client, run).read_text())["copies"]
+
+
 def test_a_host_that_is_silent_costs_ps_no_more_than_its_wait(client, tmp_path):
     """Another live host is shown as it is. The silent one takes connections and says nothing."""
     import socket

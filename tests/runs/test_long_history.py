@@ -117,7 +117,9 @@ def test_ps_shows_what_is_asked_for(client):
     EndedRun(root, FIRST)
     ids = repeat(root / "runs" / FIRST, 40, interrupted_every=10)
     rows = client.ok("ps", "--host", "local", "--limit", "3").splitlines()
-    assert [row.split()[0] for row in rows[1:]] == [run.rpartition("-")[2] for run in (FIRST, ids[0], ids[1])]
+    assert [row.split()[0] for row in rows[1:4]] == [
+        run.rpartition("-")[2] for run in (FIRST, ids[0], ids[1])
+    ]
     assert client.ok("ps", "--host", "local", "--state", "interrupted").count("interrupted") == 4
     assert len(client.ok("ps", "--host", "local").splitlines()) == 42
     assert "no such runs" in client.ok("ps", "--host", "local", "--state", "waiting")

@@ -52,6 +52,13 @@ def recorded(client):
     return client
 
 
+@pytest.fixture
+def attached(recorded):
+    """The same client once it has made those runs its own."""
+    recorded.ok("attach", "--host", "local", "--all")
+    return recorded
+
+
 def host_runs(client):
     return client.home / ".launch" / "runs"
 
@@ -100,8 +107,12 @@ def test_the_host_lists_them_with_their_states(recorded):
     assert "after cuda-oom in attempt 1" in " ".join(recorded.ok("ps", "--host", "local").split())
 
 
-def test_the_client_lists_them_from_its_mirrors(recorded):
-    """`ps` without a host names every run that this client knows, each with its state."""
+def test_the_client_lists_them_from_its_mirrors_once_they_are_attached(recorded):
+    """Mirrors of that version are not in the index: `ps` names them as foreign, and `attach --all` makes them this user's."""
+    before = json.loads(recorded.ok("ps", "--json"))
+    assert (before["runs"], before["foreign"]) == ([], sorted(RUNS.values()))
+    attached = json.loads(recorded.ok("attach", "--host", "local", "--all", "--json"))
+    assert (sorted(attached["runs"]), attached["foreign"]) == (sorted(RUNS.values()), [])
     listed = rows(recorded)
     assert {name: (listed[run]["state"], listed[run]["step"]) for name, run in RUNS.items()} == {
         name: (state, step) for name, (state, _, step) in STATES.items()
@@ -110,26 +121,27 @@ def test_the_client_lists_them_from_its_mirrors(recorded):
 
 @pytest.mark.parametrize("name", LOGS)
 def test_a_log_is_printed_whole(recorded, name):
-    """`logs` prints what the script printed, whether or not the run was mirrored before."""
+    """`logs` prints what the script printed, whether or not the run was mirrored before; `--host` makes it this user's."""
+    assert recorded.ok("logs", RUNS[name], "--host", "local") == LOGS[name]
     assert recorded.ok("logs", RUNS[name]) == LOGS[name]
 
 
-def test_a_log_of_two_attempts_has_both(recorded):
+def test_a_log_of_two_attempts_has_both(attached):
     """The log of the mended run begins with the failure and continues with the second attempt."""
-    log = recorded.ok("logs", RUNS["mended"])
+    log = attached.ok("logs", RUNS["mended"])
     assert log.startswith("begin at 0\n")
     assert "torch.OutOfMemoryError: CUDA out of memory." in log
     assert log.endswith("begin at 5\n")
 
 
-def test_metrics_join_the_attempts_and_the_parent(recorded):
+def test_metrics_join_the_attempts_and_the_parent(attached):
     """Each step counts once; a resumed run's metrics begin with its parent's."""
-    lines = [json.loads(line) for line in recorded.ok("metrics", RUNS["mended"], "--json").splitlines()]
+    lines = [json.loads(line) for line in attached.ok("metrics", RUNS["mended"], "--json").splitlines()]
     assert [(line["attempt"], line["step"]) for line in lines if line["name"] == "loss"] == [
         *((1, step) for step in range(1, 6)),
         *((2, step) for step in range(6, 13)),
     ]
-    lines = [json.loads(line) for line in recorded.ok("metrics", RUNS["child"], "--json").splitlines()]
+    lines = [json.loads(line) for line in attached.ok("metrics", RUNS["child"], "--json").splitlines()]
     assert [(line["run"], line["step"], line["value"]) for line in lines if line["name"] == "loss"] == [
         *((RUNS["cancelled"], step, 1 / step) for step in range(1, 9)),
         *((RUNS["child"], step, 1 / step) for step in range(9, 15)),
@@ -152,7 +164,7 @@ def test_attach_fetches_all_of_it_into_an_empty_client_folder(recorded, name):
 @pytest.mark.parametrize("name", ["succeeded", "cancelled_now", "mended"])
 def test_attach_leaves_a_recorded_mirror_as_it_was_or_completes_it(recorded, name):
     """The old client's mirror counts: whether it is whole, partial or empty, it is whole afterwards."""
-    recorded.run("attach", RUNS[name])
+    recorded.run("attach", RUNS[name], "--host", "local")
     expected = recorded_stream(RUNS[name])
     assert sums(recorded.runs / RUNS[name], *expected) == expected
 
@@ -167,20 +179,20 @@ def test_pull_fetches_the_artifacts(recorded, name):
     assert sums(recorded.runs / RUNS[name] / "artifacts", *expected) == expected
 
 
-def test_rm_and_gc_leave_nothing_of_them(recorded):
+def test_rm_and_gc_leave_nothing_of_them(attached):
     """On the host and here; a run with files that are nowhere else needs --force."""
-    recorded.ok("stop", "--now", RUNS["interrupted"])
-    kept = recorded.run("rm", RUNS["mended"])
+    attached.ok("stop", "--now", RUNS["interrupted"])
+    kept = attached.run("rm", RUNS["mended"])
     assert kept.returncode != 0
-    assert (host_runs(recorded) / RUNS["mended"]).exists()
-    recorded.ok("pull", "--all", RUNS["succeeded"])
-    recorded.ok("rm", RUNS["succeeded"])
-    assert not (host_runs(recorded) / RUNS["succeeded"]).exists()
+    assert (host_runs(attached) / RUNS["mended"]).exists()
+    attached.ok("pull", "--all", RUNS["succeeded"])
+    attached.ok("rm", RUNS["succeeded"])
+    assert not (host_runs(attached) / RUNS["succeeded"]).exists()
     expected = recorded_sums(f"home/.launch/runs/{RUNS['succeeded']}/artifacts/")
-    assert sums(recorded.runs / RUNS["succeeded"] / "artifacts", *expected) == expected
-    recorded.ok("rm", "--force", "--here", *(RUNS[name] for name in [*ENDED, "interrupted"]))
-    recorded.ok("gc", "--host", "local")
-    assert list(host_runs(recorded).iterdir()) == []
-    assert list(recorded.runs.glob("[0-9]*")) == []
-    store = recorded.home / ".launch" / "store"
+    assert sums(attached.runs / RUNS["succeeded"] / "artifacts", *expected) == expected
+    attached.ok("rm", "--force", "--here", *(RUNS[name] for name in [*ENDED, "interrupted"]))
+    attached.ok("gc", "--host", "local")
+    assert list(host_runs(attached).iterdir()) == []
+    assert list(attached.runs.glob("[0-9]*")) == []
+    store = attached.home / ".launch" / "store"
     assert [path for path in store.rglob("*") if path.is_file() and path.name != "lock"] == []

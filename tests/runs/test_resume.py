@@ -416,12 +416,18 @@ def test_what_the_store_has_lost_comes_from_the_parents_own_tree(aware):
     assert "not as it was sent" in said
 
 
-def test_another_client_resumes_with_nothing_but_the_hosts_name(aware, tmp_path):
-    """It has neither the code nor a mirror; what it lacks of the parent it fetches, and the curve is whole."""
+@pytest.mark.parametrize("index", ["its own", "the same"])
+def test_another_client_resumes_with_nothing_but_the_hosts_name(aware, tmp_path, index):
+    """It has neither the code nor a mirror; what it lacks of the parent it fetches, and the curve is whole.
+
+    In another folder of the same user it takes the parent from the copy in the first one.
+    """
     aware.script('[{"prompt": "a"}]', "train.jsonl")
     run = launched(aware, "--set", "data.train=./train.jsonl")
     other = Client(tmp_path / "other")
     other.home = aware.home
+    if index == "its own":
+        other.variables["XDG_DATA_HOME"] = str(tmp_path / "index")
     before = sums(roots(aware) / run / "work" / "data" / "train")
     child, _ = resumed(other, run, "--host", "local", "--set", "steps=15")
     assert ledger(aware)[-1] == (10, [11, 12, 13, 14, 15])
@@ -516,4 +522,4 @@ def test_a_parent_that_can_be_none_ends_nothing(tmp_path, parent):
     """Itself, a path, one that is not here, and what is no parent at all."""
     mirror = mirrored(tmp_path, "0101-a-aaaa", [1, 2], parent)
     assert counted(mirror) == [("aaaa", 1), ("aaaa", 2)]
-    assert not [one for one in ancestors(mirror.folder) if one.mirror.folder.exists()]
+    assert not [one for one in ancestors(mirror) if one.mirror.folder.exists()]
