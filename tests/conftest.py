@@ -77,9 +77,10 @@ def own_files_are_trusted(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
-    """A client with an empty home. Its commands and its runs' processes that are left on this machine are ended afterwards."""
+def client(tmp_path: Path, own_index: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client with an empty home, whose index of runs this process shares. Its commands and its runs' processes that are left on this machine are ended afterwards."""
     person = Client(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(person.index.parent.parent))
     yield person
     person.end_commands()
     for run in (person.home / ".launch" / "runs").glob("*"):

@@ -998,6 +998,7 @@ class EndLine(Line):
 SHAPES: tuple[type[BaseModel], ...] = (
     *(
         Runs,
+        Entered,
         BatchItem,
         BatchRow,
         BatchEnd,

@@ -11,7 +11,7 @@ import typer
 
 from launcher.cli.figures import age_text, duration_text
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag, seconds
-from launcher.cli.say import say
+from launcher.cli.say import complain, say
 from launcher.values.states import Reason, State
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def ps(
             rows = look()
         _show(rows, host, foreign, is_chosen=bool(state), as_json=as_json)
         if len(rows) == limit and not as_json:
-            say(f"the newest {limit}   more   launch ps --limit {10 * limit}")
+            complain(f"the newest {limit} are shown   more   launch ps --limit {10 * limit}")
         return
     from launcher.cli.watching import watch as watch_rows
 
@@ -89,7 +89,7 @@ def _show(rows: list[Row], host: str | None, foreign: list[str], *, is_chosen: b
         print_columns(*_cells_of(rows))
     if not as_json:
         if foreign and rows:
-            say(_foreign(foreign))
+            complain(_foreign(foreign))
         _tell_batches()
 
 
@@ -99,7 +99,6 @@ def _tell_batches() -> None:
 
     if not (runs_folder() / "batches").is_dir():
         return
-    from launcher.cli.say import complain
     from launcher.runs.batch_queue import left_alone
 
     for name, queued in left_alone(complain).items():

@@ -44,7 +44,8 @@ def make_runs_folder(folder: Path) -> None:
 
 def ids_here() -> list[str]:
     """Return the ids of the runs that have a copy below the runs folder of this command, be they foreign, by name."""
+    folder = runs_folder()
     try:
-        return sorted(filter(RUN_ID.fullmatch, os.listdir(runs_folder())))
+        return sorted(filter(RUN_ID.fullmatch, os.listdir(folder)))
     except FileNotFoundError:
         return []

@@ -51,7 +51,7 @@ def ends(client):
         ("launch --pro", ["--profile", "--probe"]),
         ("launch pro", ["probe", "profile"]),
         ("launch profile s", ["show"]),
-        ("launch ps --h", ["--host", "--help"]),
+        ("launch ps --h", ["--host", "--here", "--help"]),
         ("launch --host la", ["lab", "lambda", "labour"]),
         ("launch --profile a100", ["a100_40gb", "a100_80gb"]),
         ("launch profile show tit", ["titan_rtx"]),

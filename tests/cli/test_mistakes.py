@@ -6,9 +6,9 @@ import sys
 import time
 
 import pytest
+from testbed.entries import know
 
-from launcher.runs.mirror import Mirror
-from launcher.values.host import Host
+from launcher.runs import index
 
 ENDED, LIVE, TWIN = "261121-done-aaaa11", "261122-live-bbbb22", "261122-live-cccc33"
 RUNS = {
@@ -138,11 +138,10 @@ def desk(tmp_path_factory):
     for name, text in FILES.items():
         client.script(text, name)
     for run, state in RUNS.items():
-        mirror = Mirror(run, client.runs)
-        mirror.bind_seen(Host(name="local"), "", time.time())
-        (mirror.folder / "0001").mkdir()
-        (mirror.folder / "0001" / "state.json").write_text(json.dumps({"state": state, "attempt": 1}))
-        (mirror.folder / "plan.json").write_text(json.dumps({"version": 1, "job": "x"}))
+        know(run, client.runs, home=client.home, root="", launched=time.time(), machine=index.this_machine())
+        (client.runs / run / "0001").mkdir(parents=True)
+        (client.runs / run / "0001" / "state.json").write_text(json.dumps({"state": state, "attempt": 1}))
+        (client.runs / run / "plan.json").write_text(json.dumps({"version": 1, "job": "x"}))
     return client
 
 
