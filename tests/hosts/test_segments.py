@@ -53,19 +53,13 @@ def segments_of(service, root):
 
 
 def test_a_name_of_several_lines_stands_for_no_other_file(tmp_path):
-    """After an interruption the rest comes, and nothing twice."""
+    """It stays where it is, and the file whose name it has in it comes."""
     odd, plain = "work/artifacts/x\nwork/artifacts/z", "work/artifacts/z"
     service = Service(odd, plain)
     segments = segments_of(service, tmp_path)
-    service.most = 1
-    with pytest.raises(ServiceUnreachableError):
-        segments.bring_home(RUN, lambda _count: None)
-    assert service.deleted == []
-    service.most = 2
-    assert segments.bring_home(RUN, lambda _count: None).is_home
-    assert service.sent == [odd, plain]
+    segments.bring_home(RUN, lambda _count: None)
+    assert service.sent == [plain]
     assert (tmp_path / "runs" / RUN / plain).read_text() == plain
-    assert service.deleted == [REF]
 
 
 def test_a_segment_stays_whose_outputs_cannot_all_be_here(tmp_path):
