@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import platform
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,5 +176,5 @@ def not_known(run: str, copy: Path) -> RunError:
         return RunError(f"{file} is damaged\n  make it anew   launch attach --host HOST {short}")
     return RunError(
         f"{run} is foreign: {copy} is here, but you have not launched or attached that run\n"
-        f"  if it is yours   launch attach --host HOST {short}"
+        f"  if it is yours   launch attach --host HOST {short}     to remove the copy   rm -r {shlex.quote(str(copy))}"
     )

@@ -3,8 +3,6 @@
 import os
 import time
 
-import pytest
-
 from launcher.errors import ServiceUnreachableError
 from launcher.hosts.segments import Output, Segments
 from launcher.values.segment_record import SegmentRecord
