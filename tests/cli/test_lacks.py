@@ -5,9 +5,9 @@ import time
 
 import pytest
 from testbed.client import Client
+from testbed.entries import know
 
 from launcher.errors import LACKS, RENTED_LACKS, SLURM_LACKS, LackingError, UsageError
-from launcher.runs.mirror import Mirror
 from launcher.values.host import KAGGLE, LOCAL, Host
 from launcher.values.lacking import check_has
 from launcher.values.lambda_settings import LambdaSettings
@@ -53,7 +53,8 @@ SAID_OF_SLURM = {
 def desk(tmp_path_factory):
     """A project with a run in an account of Kaggle's, and no credentials."""
     client = Client(tmp_path_factory.mktemp("lacks"))
-    Mirror(RUN, client.runs).bind_seen(KAGGLE, "", time.time())
+    know(RUN, client.runs, home=client.home, host=KAGGLE.model_dump(mode="json"), launched=time.time())
+    (client.runs / RUN).mkdir(parents=True)
     return client
 
 

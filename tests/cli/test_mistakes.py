@@ -1,14 +1,13 @@
 """Typical mistakes: what is said, with which exit code, and the command that is offered. None of them changes anything."""
 
+import hashlib
 import json
 import re
 import sys
 import time
 
 import pytest
-
-from launcher.runs.mirror import Mirror
-from launcher.values.host import Host
+from testbed.entries import know
 
 ENDED, LIVE, TWIN = "261121-done-aaaa11", "261122-live-bbbb22", "261122-live-cccc33"
 RUNS = {
@@ -138,11 +137,12 @@ def desk(tmp_path_factory):
     for name, text in FILES.items():
         client.script(text, name)
     for run, state in RUNS.items():
-        mirror = Mirror(run, client.runs)
-        mirror.bind_seen(Host(name="local"), "", time.time())
-        (mirror.folder / "0001").mkdir()
-        (mirror.folder / "0001" / "state.json").write_text(json.dumps({"state": state, "attempt": 1}))
-        (mirror.folder / "plan.json").write_text(json.dumps({"version": 1, "job": "x"}))
+        folder, plan = client.runs / run, json.dumps({"version": 1, "job": "x"}).encode()
+        digest = hashlib.sha256(plan).hexdigest()
+        know(run, client.runs, home=client.home, launched=time.time(), plan=digest)
+        (folder / "0001").mkdir(parents=True)
+        (folder / "0001" / "state.json").write_text(json.dumps({"state": state, "attempt": 1}))
+        (folder / "plan.json").write_bytes(plan)
     return client
 
 

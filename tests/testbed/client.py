@@ -132,7 +132,7 @@ class Client:
     def run(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """Run `launch …` to its end. Fail if it shows a traceback. `ps` waits for hosts as long as a loaded machine needs."""
         if words[:1] == ("ps",) and "--wait" not in words:
-            words = (*words, "--wait", "1m")
+            words = ("ps", "--wait", "1m", *words[1:])
         # By a simulated clock the variables of Python are for the processes that the command starts.
         changes_python = "SIM_CLOCK" not in self.variables and any(
             name.startswith("PYTHON") for name in self.variables
