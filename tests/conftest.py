@@ -63,7 +63,7 @@ def real_index_is_left_alone() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def own_index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test does in this process has an index of its own. A client's commands have that of the client's home."""
+    """What a test does in this process has an index of its own; with the fixture `client`, the one of that client's home."""
     folder = (
         Path(tempfile.gettempdir()) / f"launch-index-{os.getpid()}" / f"{abs(hash(request.node.nodeid)):x}"
     )
@@ -77,10 +77,13 @@ def own_files_are_trusted(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture
-def client(tmp_path: Path, own_index: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """A client with an empty home, whose index of runs this process shares. Its commands and its runs' processes that are left on this machine are ended afterwards."""
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client with an empty home, whose index what the test does in this process has too.
+
+    Its commands and its runs' processes that are left on this machine are ended afterwards.
+    """
     person = Client(tmp_path)
-    monkeypatch.setenv("XDG_DATA_HOME", str(person.index.parent.parent))
+    monkeypatch.setenv("XDG_DATA_HOME", str(person.home / ".local/share"))
     yield person
     person.end_commands()
     for run in (person.home / ".launch" / "runs").glob("*"):

@@ -1,6 +1,7 @@
 """A batch's table and its JSON: what they say of a loss that is not finite, what it takes to print them, and its exit code."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -64,9 +65,9 @@ def test_two_thousand_queued_items_are_shown_by_one_query_and_without_what_reach
     assert len(done.stdout.splitlines()) == 1 + 2000 + 3
     found = json.loads(done.stderr)
     assert len([query for query in found["queries"] if " FROM item" in query]) == 1
-    assert len(found["queries"]) <= 10, (
-        "the version, the items, their runs, what it may cost, how careful SQLite is, and whether the queue is ours"
-    )
+    of_tables = [query for query in found["queries"] if re.search(" FROM (batch|item|run)( |$)", query)]
+    assert len(of_tables) <= 4, "the version, the items, their runs, what it may cost"
+    assert len(found["queries"]) <= 12, "and what is checked of any file before it is read"
     assert "launcher.cli.batch_table" in found["loaded"]
     heavy = ("launcher.hosts", "launcher.planning", "launcher.runs.mirror", "launcher.values.record")
     assert not [name for name in found["loaded"] if name.startswith(heavy)]

@@ -53,8 +53,8 @@ SAID_OF_SLURM = {
 def desk(tmp_path_factory):
     """A project with a run in an account of Kaggle's, and no credentials."""
     client = Client(tmp_path_factory.mktemp("lacks"))
+    know(RUN, client.runs, home=client.home, host=KAGGLE.model_dump(mode="json"), launched=time.time())
     (client.runs / RUN).mkdir(parents=True)
-    know(RUN, client.runs, home=client.home, host=KAGGLE.model_dump(), root="", launched=time.time())
     return client
 
 

@@ -1,5 +1,6 @@
 """Typical mistakes: what is said, with which exit code, and the command that is offered. None of them changes anything."""
 
+import hashlib
 import json
 import re
 import sys
@@ -7,8 +8,6 @@ import time
 
 import pytest
 from testbed.entries import know
-
-from launcher.runs import index
 
 ENDED, LIVE, TWIN = "261121-done-aaaa11", "261122-live-bbbb22", "261122-live-cccc33"
 RUNS = {
@@ -138,10 +137,12 @@ def desk(tmp_path_factory):
     for name, text in FILES.items():
         client.script(text, name)
     for run, state in RUNS.items():
-        know(run, client.runs, home=client.home, root="", launched=time.time(), machine=index.this_machine())
-        (client.runs / run / "0001").mkdir(parents=True)
-        (client.runs / run / "0001" / "state.json").write_text(json.dumps({"state": state, "attempt": 1}))
-        (client.runs / run / "plan.json").write_text(json.dumps({"version": 1, "job": "x"}))
+        folder, plan = client.runs / run, json.dumps({"version": 1, "job": "x"}).encode()
+        digest = hashlib.sha256(plan).hexdigest()
+        know(run, client.runs, home=client.home, launched=time.time(), plan=digest)
+        (folder / "0001").mkdir(parents=True)
+        (folder / "0001" / "state.json").write_text(json.dumps({"state": state, "attempt": 1}))
+        (folder / "plan.json").write_bytes(plan)
     return client
 
 

@@ -37,9 +37,8 @@ RUNS = {
 
 
 @pytest.fixture
-def ended(client, monkeypatch):
+def ended(client):
     """Runs that have ended on hosts with long names, the oldest first; no host is asked about them."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(client.home / ".local/share"))
     for number, (run, (state, reason, card, took_s, evidence)) in enumerate(RUNS.items(), 1):
         job = run.split("-", 1)[1].rpartition("-")[0]
         mirror = Mirror(run, client.runs)
