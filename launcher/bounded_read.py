@@ -28,7 +28,7 @@ def read_bounded(
         # A device is not even opened: for some, that does something.
         _check_regular(os.stat(name), name)
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    with open(descriptor, "rb", buffering=0) as file:
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
         if not (takes_pipe and name.startswith(_PIPES)):
             _check_regular(os.fstat(descriptor), name)
         data = bytearray()

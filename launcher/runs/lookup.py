@@ -86,7 +86,7 @@ class Lookup:
     def project_values(self) -> trust.Values:
         """What of `launch.toml` counts only once it is trusted."""
         _ = self.written_hosts  # whatever is wrong with the tables is said first
-        own = _tables(user_folder() / "hosts.toml", {"hosts"})[0].get("hosts", {})
+        own = self._own_tables[0].get("hosts", {})
         return trust.project_values(self._project_tables[0], own, self.aliases)
 
     @functools.cached_property
@@ -94,7 +94,7 @@ class Lookup:
         """Every host as the files have it, whether or not that counts: to know its name, never to reach it."""
         found = {"local": LOCAL}
         for path, (data, text) in (
-            (user_folder() / "hosts.toml", _tables(user_folder() / "hosts.toml", {"hosts"})),
+            (user_folder() / "hosts.toml", self._own_tables),
             (PROJECT_FILE, self._project_tables),
         ):
             tables = data.get("hosts", {})
@@ -200,6 +200,10 @@ class Lookup:
     @functools.cached_property
     def _names_of_ssh(self) -> tuple[list[str], list[str]]:
         return names_and_patterns()
+
+    @functools.cached_property
+    def _own_tables(self) -> tuple[dict[str, Any], str]:
+        return _tables(user_folder() / "hosts.toml", {"hosts"})
 
     @functools.cached_property
     def _project_tables(self) -> tuple[dict[str, Any], str]:
