@@ -162,13 +162,20 @@ class BatchQueue:
         try:
             if self.folder.is_symlink() or self.folder.parent.is_symlink():
                 raise self._stranger("a link leads there")
-            for entry in os.scandir(self.folder):
+            with os.scandir(self.folder) as entries:
+                found = list(entries)
+            for entry in found:
                 if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
                     raise self._stranger(f"'{entry.name}' is no regular file")
                 if entry.name == f"{FILE}-journal":
                     raise self._stranger(f"'{entry.name}' is not written by launch")
-                if entry.name.startswith(FILE) and entry.stat(follow_symlinks=False).st_size > MOST_BYTES:
+                if not entry.name.startswith(FILE):
+                    continue
+                status = entry.stat(follow_symlinks=False)
+                if status.st_size > MOST_BYTES:
                     raise self._stranger(f"'{entry.name}' is larger than {MOST_BYTES:,} bytes")
+                if status.st_nlink > 1:
+                    raise self._stranger(f"'{entry.name}' is also another file")
         except OSError as error:
             raise RunError(f"{error.filename or self.folder}: {error.strerror}") from error
 
@@ -228,7 +235,7 @@ class BatchQueue:
         with self._errors():
             items = self._data.execute("SELECT number, name, request, hosts, point FROM item ORDER BY number")
             begun = [*(self._value(key) for key in keys), *items]
-        return hashlib.sha256(json.dumps(begun).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(begun, default=repr).encode()).hexdigest()
 
     def rules_with(self, changes: Mapping[str, float]) -> Rules:
         """Return the rules with other limits, by their keys. Raises BadFileError for one that cannot be."""
