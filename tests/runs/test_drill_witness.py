@@ -200,7 +200,7 @@ def test_a_copy_that_misses_the_last_bytes_is_not_mended_before_it_is_judged(tmp
     for side, text in (("host/record", "all of it"), ("here", "all of")):
         (tmp_path / side / "0001").mkdir(parents=True)
         (tmp_path / side / "0001" / "log.txt").write_text(text)
-    mirror = SimpleNamespace(folder=tmp_path / "here", run=place.run)
+    mirror = SimpleNamespace(folder=tmp_path / "here", files=RunFiles(tmp_path / "here"), run=place.run)
     state = SimpleNamespace(state="succeeded", reason=None)
     row = drilling._judged(Machine(), Planned(FAULTS[0]), mirror, place, state, [], tmp_path)
     assert "the mirror differs from the host: record/0001/log.txt" in row.problems
