@@ -17,6 +17,7 @@ from launcher.errors import HostError
 from launcher.resources import data_folder
 from launcher.runs import drill_faults, drilling, host_shell
 from launcher.runs.cleaning import Freeing
+from launcher.runs.run_files import RunFiles
 from launcher.values.drill import FAULTS, Planned
 
 PLACE = drill_faults.Place("/nowhere/runs/261125-drill-aaaaaa", "/nowhere/cache/drill-aaaaaa", "drill-aaaaaa")
