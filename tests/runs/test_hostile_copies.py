@@ -109,7 +109,7 @@ class Place:
         for name in FILES_OF_A_RUN:
             (self.victim / name).write_text("mine")
             (self.victim / "step-3" / name).write_text("mine")
-        self.saved = folder / "saved"
+        self.saved, self.saved_entry = folder / "saved", folder / "saved-entry"
         self.save()
 
     @property
@@ -118,12 +118,14 @@ class Place:
         return self.client.runs / self.run
 
     def save(self):
-        """Keep the copy as it is now."""
-        shutil.rmtree(self.saved, ignore_errors=True)
-        shutil.copytree(self.copy, self.saved)
+        """Keep the copy, and what the index has of the run, as they are now."""
+        for source, saved in ((self.copy, self.saved), (self.client.index / self.run, self.saved_entry)):
+            shutil.rmtree(saved, ignore_errors=True)
+            shutil.copytree(source, saved)
 
     def put_back(self):
-        """Make the copy as it was kept."""
+        """Make the copy, and what the index has of the run, as they were kept."""
+        shutil.copytree(self.saved_entry, self.client.index / self.run, dirs_exist_ok=True)
         for path in (self.copy, self.client.runs / "compared"):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -234,7 +236,9 @@ def test_a_removal_removes_no_more_than_the_copy(place):
         replace(place.copy / name, link_to_folder, place.victim)
         done = place.check("rm", "--here", "--force", "RUN")
         assert os.path.lexists(place.copy) == (done.returncode != 0)
-    shutil.rmtree(place.copy, ignore_errors=True)
+        assert "is foreign" not in done.stderr
+    place.put_back()
+    shutil.rmtree(place.copy)
     shutil.copytree(place.saved, place.victim / "run")
     place.copy.symlink_to(place.victim / "run")
     done = place.check("rm", "--here", "--force", "RUN")

@@ -254,4 +254,4 @@ def test_a_refusal_to_remove_is_data_too(host, mirror):
     with pytest.raises(HostError):
         cleaning.free(host(summary, read, empty, refusal), mirror, "nothing", Quiet())
     assert not mirror.is_freed
-    assert LocalCopies(mirror).files() == [mirror.artifacts / "before"]
+    assert list(LocalCopies(mirror).files()) == [mirror.artifacts / "before"]

@@ -197,11 +197,9 @@ def test_a_desk_of_a_line_hears_which_runs_were_abandoned(tmp_path, monkeypatch)
     """As one with a connection of its own does; what goes wrong there closes the desk."""
     host = Host(name="local", root=str(tmp_path / "root"))
     monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path / "mirrors"))
-    monkeypatch.setattr(run_desk.departures, "pending", lambda _runs: ["261125-gone-aaaaaa"])
+    monkeypatch.setattr(run_desk.departures, "pending", lambda: ["261125-gone-aaaaaa"])
     told = []
-    monkeypatch.setattr(
-        farewell, "deliver", lambda desk, _runs, pending: told.append((desk.root_id, pending))
-    )
+    monkeypatch.setattr(farewell, "deliver", lambda desk, pending: told.append((desk.root_id, pending)))
     with open_line(host) as line, run_desk.connect(host, run_desk.on_line(line)) as desk:
         assert told == [(desk.root_id, ["261125-gone-aaaaaa"])]
 
