@@ -300,9 +300,9 @@ class Mirror:
         return None if status is None else status.st_mtime
 
     def is_in(self, root_id: str) -> bool:
-        """Whether the run is in the root with this id. That of a foreign run is not known."""
+        """Whether the run is in the root with this id, as far as its root is known: that of a foreign run is not."""
         entry = self.entry
-        return entry is None or entry.root == root_id
+        return entry is None or entry.root in ("", root_id)
 
     def may_be_in(self, root_id: str) -> bool:
         """Whether the run may still be in the root with this id: it was not removed from its host."""
