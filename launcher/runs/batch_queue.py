@@ -566,18 +566,6 @@ def _files(folder: Path) -> RunFiles:
     return RunFiles(folder, folder.parent.parent)
 
 
-def batches_of_runs() -> dict[str, str]:
-    """Return the batch of each run that was drawn for one of this client's, by the run's id. A queue that cannot be read says nothing."""
-    found: dict[str, str] = {}
-    for name in names():
-        with (
-            contextlib.suppress(*_UNUSABLE),
-            BatchQueue(name, batches_folder() / name, only_looks=True) as queue,
-        ):
-            found.update(dict.fromkeys(queue.runs(), name))
-    return found
-
-
 def left_alone(tell: Callable[[str], None]) -> dict[str, int]:
     """Return how many items are queued in each batch that no process works and that has not ended.
 

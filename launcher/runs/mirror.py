@@ -224,7 +224,7 @@ class Mirror:
                 }
             )
             self._enter(made)
-        with self.disk_errors(self.folder), self._made_alone():
+        with self.disk_errors(self.folder), self.alone("mirror"):
             self._write(PLAN, content)
             self.files.sync(PLAN, "")
             sync(self.folder.parent)
@@ -238,14 +238,8 @@ class Mirror:
         """
         with self.disk_errors(index.place(self.run)):
             self._enter(self._entry_for(host, root_id, launched or time.time()))
-        with self.disk_errors(self.folder), self._made_alone():
+        with self.disk_errors(self.folder), self.alone("mirror"):
             pass
-
-    @contextlib.contextmanager
-    def _made_alone(self) -> Iterator[None]:
-        make_runs_folder(self.folder.parent)
-        with self.alone("mirror"):
-            yield
 
     def _entry_for(self, host: Host, root_id: str, launched: float) -> index.Entry:
         is_here = host.is_local and host.kind == "machine"
