@@ -108,7 +108,7 @@ class Digests:
         try:
             if status.st_size <= SAMPLE:
                 return self.read(path, lambda _: None)[0].is_private_key
-            with open(path, "rb", buffering=0) as file:
+            with open(open_regular(path, os.O_RDONLY), "rb", buffering=0) as file:
                 return self._judge(path, file, status)
         except OSError:
             return False

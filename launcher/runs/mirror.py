@@ -214,7 +214,7 @@ class Mirror:
         It is on the disk when this returns: a run may begin only then, for without it nobody here knows where it would be.
         The run becomes the last that this user launched, unless it was entered before. Raises RunError if the disk refuses.
         """
-        content = plan.to_file()
+        content, was_known = plan.to_file(), self.entry is not None
         self._may_have_begun = False
         with self.disk_errors(index.place(self.run)):
             made = self._entry_for(host, root_id, time.time()).model_copy(
@@ -224,10 +224,15 @@ class Mirror:
                 }
             )
             self._enter(made)
-        with self.disk_errors(self.folder), self.alone("mirror"):
-            self._write(PLAN, content)
-            self.files.sync(PLAN, "")
-            sync(self.folder.parent)
+        try:
+            with self.disk_errors(self.folder), self.alone("mirror"):
+                self._write(PLAN, content)
+                self.files.sync(PLAN, "")
+                sync(self.folder.parent)
+        except RunError:
+            if not was_known:
+                index.forget(self.run)  # it does not begin
+            raise
         self._may_have_begun = True
 
     def bind_seen(self, host: Host, root_id: str, launched: float | None) -> None:

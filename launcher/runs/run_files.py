@@ -217,9 +217,9 @@ class RunFiles:
             shutil.rmtree(name, dir_fd=folder)
 
     def touch(self, path: Path | str = "") -> None:
-        """Set the time of change of a file or folder to now. Raises OSError."""
+        """Set the time of change of a file or folder to now; nothing there is no error. Raises OSError."""
         at = self.at(path)
-        with _named(at), opened_folder(parent_of(at)) as folder:
+        with contextlib.suppress(FileNotFoundError), _named(at), opened_folder(parent_of(at)) as folder:
             os.utime(os.path.basename(at), dir_fd=folder, follow_symlinks=False)
 
     def sync(self, *paths: Path | str) -> None:

@@ -20,6 +20,7 @@ Lambda Cloud, whose instances are machines with a simulated A100), `<!-- exits w
 
 from __future__ import annotations
 
+import calendar
 import json
 import os
 import re
@@ -249,6 +250,7 @@ def normal(text: str, ids: set[str]) -> list[str]:
         text = re.sub(rf"\b{run}\b", "RUN", text)
     text = re.sub(r"\b[0-9a-f]{12,64}\b", "HEX", text)
     text = re.sub(r"\d[\d,]*(\.\d+)?(e[-+]?\d+)?", "0", text)
+    text = re.sub(rf"\b0 ({'|'.join(calendar.month_abbr[1:])})\b", "0 MONTH", text)
     text = re.sub(r"\b0 (s|m|h|B|bytes|kB|MB|GB)\b", "0 UNIT", text)
     lines = (re.sub(r"[ \t]+", " ", line).strip() for line in text.splitlines())
     return [line for line in lines if line]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.client_files import open_regular
 from launcher.errors import BadFileError, UsageError
 from launcher.runs import loading, refused_folders, resolve, tree
 from launcher.runs.default_exclusions import holds_private_key, of_name
@@ -147,10 +148,10 @@ def test_files_are_opened_once_to_be_judged_while_they_do_not_change(folder, mon
         os.utime(folder / name, (1, 1))
     monkeypatch.setattr("launcher.runs.digests.SETTLED_NS", -(10**18))
     opened = []
-    real = open
+    real = open_regular
     monkeypatch.setattr(
-        "builtins.open",
-        lambda path, *more, **words: opened.append(Path(path).name) or real(path, *more, **words),
+        "launcher.runs.digests.open_regular",
+        lambda path, flags: opened.append(Path(path).name) or real(path, flags),
     )
     loaded = load()
     assert paths(loaded) == {"code/small", "code/large"}

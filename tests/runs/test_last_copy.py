@@ -150,7 +150,7 @@ def made(client):
     run = client.detached("--job", "x.toml")
     until(lambda: client.summary(run)["state"] == "succeeded", "its end")
     saved = client.home.parent / "saved"
-    folders = (client.home / ".launch" / "runs", client.runs)
+    folders = (client.home / ".launch" / "runs", client.runs, client.index)
     for number, folder in enumerate(folders):
         shutil.copytree(folder, saved / str(number), symlinks=True)
 

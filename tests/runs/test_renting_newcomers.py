@@ -214,7 +214,7 @@ def test_a_run_whose_machine_died_is_gone(project):
     assert project.client.run("rm", "--yes", "last").returncode == 0
     assert " stopped " in project.client.ok("ps")
     assert project.client.run("rm", "--yes", "--here", "--force", "last").returncode == 0
-    assert "no runs yet" in project.client.ok("ps")
+    assert "no runs of yours yet" in project.client.ok("ps")
 
 
 def test_what_a_rent_cost_is_said_where_people_look(project):

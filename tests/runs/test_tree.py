@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.client_files import open_regular
 from launcher.errors import UsageError
 from launcher.runs.digests import Digests
 from launcher.runs.folder_walk import Entry
@@ -293,9 +294,9 @@ def test_an_unchanged_file_is_not_read_again(folder, monkeypatch):
     digests.save()
     changed.write_text("behind")
     opened = []
-    real = open
+    real = open_regular
     monkeypatch.setattr(
-        "builtins.open", lambda path, *more, **words: opened.append(str(path)) or real(path, *more, **words)
+        "launcher.runs.digests.open_regular", lambda path, flags: opened.append(str(path)) or real(path, flags)
     )
     second = said(folder, collected(folder))
     monkeypatch.undo()

@@ -22,15 +22,19 @@ class version:
 class _C:
     _cuda_getArchFlags = staticmethod(lambda: "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120")
 """,
-    "distributed/__init__.py": "",
+    "distributed/__init__.py": """\
+import socket
+class TCPStore:
+    def __init__(self, host, port, *, master_listen_fd, **options):
+        self.port, self.listener = port, socket.socket(fileno=master_listen_fd)
+""",
     "distributed/run.py": """\
 import os, subprocess, sys
-words = sys.argv[1:]
-count = int(words[words.index("--nproc-per-node") + 1])
-command = [sys.executable, *words[words.index("-m"):]]
-of = [{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)} for rank in range(count)]
-ranks = [subprocess.Popen(command, env={**os.environ, **variables}) for variables in of]
-sys.exit(max(abs(rank.wait()) for rank in ranks))
+def main(words):
+    count = int(os.environ["PET_NPROC_PER_NODE"])
+    of = [{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)} for rank in range(count)]
+    ranks = [subprocess.Popen([sys.executable, *words], env={**os.environ, **variables}) for variables in of]
+    sys.exit(max(abs(rank.wait()) for rank in ranks))
 """,
 }
 
