@@ -296,7 +296,8 @@ def test_an_unchanged_file_is_not_read_again(folder, monkeypatch):
     opened = []
     real = open_regular
     monkeypatch.setattr(
-        "launcher.runs.digests.open_regular", lambda path, flags: opened.append(str(path)) or real(path, flags)
+        "launcher.runs.digests.open_regular",
+        lambda path, flags: opened.append(str(path)) or real(path, flags),
     )
     second = said(folder, collected(folder))
     monkeypatch.undo()
