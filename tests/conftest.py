@@ -62,11 +62,11 @@ def real_index_is_left_alone() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def own_index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_index(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a test does in this process has an index of its own; with the fixture `client`, the one of that client's home."""
-    folder = (
-        Path(tempfile.gettempdir()) / f"launch-index-{os.getpid()}" / f"{abs(hash(request.node.nodeid)):x}"
-    )
+    folder = tmp_path_factory.getbasetemp() / "indexes" / f"{abs(hash(request.node.nodeid)):x}"
     monkeypatch.setenv("XDG_DATA_HOME", str(folder))
 
 

@@ -55,8 +55,8 @@ def ps(
 
     wait_s = seconds(wait)
 
-    def look() -> list[Row]:
-        return listing(host, tuple(state or ()), limit, here=here, wait_s=wait_s)
+    def look(most: int = limit) -> list[Row]:
+        return listing(host, tuple(state or ()), most, here=here, wait_s=wait_s)
 
     foreign = foreign_here() if host is None else []
 
@@ -64,9 +64,9 @@ def ps(
         from launcher.cli.patience import waiting_for
 
         with waiting_for(host or "the hosts of runs that go on"):
-            rows = look()
-        _show(rows, host, foreign, is_chosen=bool(state), as_json=as_json)
-        if len(rows) == limit and not as_json:
+            rows = look(limit + 1)  # one more than is shown says whether there are more
+        _show(rows[:limit], host, foreign, is_chosen=bool(state), as_json=as_json)
+        if len(rows) > limit and not as_json:
             complain(f"the newest {limit} are shown   more   launch ps --limit {10 * limit}")
         return
     from launcher.cli.watching import watch as watch_rows

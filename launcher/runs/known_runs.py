@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import UnknownNameError
 from launcher.runs import index_folder
 from launcher.runs.run_files import RunFiles
 from launcher.runs.run_id import find
-from launcher.runs.runs_folder import ids_here, runs_folder
+from launcher.runs.runs_folder import folder_with, ids_here
 from launcher.values.states import in_todays_words, is_terminal
 
 _LATEST = 1e12
@@ -67,11 +66,9 @@ def _day(run: str) -> str:
 
 def files_of(run: str) -> RunFiles:
     """Return the files of a run's copy, as `mirror_of` finds it."""
-    here = RunFiles(runs_folder() / run)
-    copies = [] if here.is_folder() else index_folder.read(run).get("copies")
-    folders = [one for one in copies if isinstance(one, str)] if isinstance(copies, list) else []
-    others = (RunFiles(Path(one) / run) for one in folders)
-    return next((one for one in others if one.is_folder()), here)
+    copies = index_folder.read(run).get("copies")
+    others = [one for one in copies if isinstance(one, str)] if isinstance(copies, list) else []
+    return RunFiles(folder_with(run, others) / run)
 
 
 def named(word: str) -> str:

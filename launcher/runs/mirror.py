@@ -29,7 +29,7 @@ from launcher.runs.launch_count import next_number
 from launcher.runs.printed_lines import Printed, PrintedLines
 from launcher.runs.run_files import MOST_JSON, RunFiles
 from launcher.runs.run_id import RUN_ID
-from launcher.runs.runs_folder import make_runs_folder, runs_folder
+from launcher.runs.runs_folder import folder_with, make_runs_folder
 from launcher.runs.whole_file import sync
 from launcher.values.base import Record
 from launcher.values.host import Host
@@ -809,15 +809,8 @@ def parse_events(lines: list[bytes]) -> list[Event]:
 
 
 def mirror_of(run: str, copies: Iterable[str] = ()) -> Mirror:
-    """Return the copy of a run: the one below the runs folder of this command, else the first of `copies` that is there.
-
-    Without any, it will be made below that runs folder. $LAUNCH_RUNS names the only folder that counts.
-    """
-    here = Mirror(run, runs_folder())
-    if here.files.is_folder() or "LAUNCH_RUNS" in os.environ:
-        return here
-    others = (Mirror(run, Path(copy)) for copy in copies if os.path.isabs(copy))
-    return next((one for one in others if one.files.is_folder()), here)
+    """Return the copy of a run; `copies` are the folders that may hold one where the runs folder of this command does not."""
+    return Mirror(run, folder_with(run, copies))
 
 
 def mirrors() -> list[Mirror]:

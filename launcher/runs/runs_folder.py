@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 from launcher.errors import UsageError
+from launcher.runs.run_files import RunFiles
 from launcher.runs.run_id import RUN_ID
 from launcher.runs.whole_file import sync
 
@@ -31,6 +33,18 @@ def runs_folder() -> Path:
             "  name another folder   LAUNCH_RUNS=FOLDER"
         )
     return folder
+
+
+def folder_with(run: str, others: Iterable[str]) -> Path:
+    """Return the folder that has the copy of a run: the runs folder of this command, else the first of `others`.
+
+    Where none has one, it is the runs folder, in which the copy will be made. $LAUNCH_RUNS names the only folder that counts.
+    """
+    here = runs_folder()
+    if "LAUNCH_RUNS" in os.environ or RunFiles(here / run).is_folder():
+        return here
+    folders = (Path(one) for one in others if os.path.isabs(one))
+    return next((one for one in folders if RunFiles(one / run).is_folder()), here)
 
 
 def make_runs_folder(folder: Path) -> None:

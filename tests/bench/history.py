@@ -70,7 +70,7 @@ def measure(client: Client, count: int) -> list[Row]:
     row("ps --host` for the first time", "ps", *here, tries=1)
     row("ps --host`", "ps", *here, bar=2)
     row("ps --host --json`", "ps", "--json", *here)
-    row("ps --host --last 20`", "ps", "--last", "20", *here)
+    row("ps --host --limit 20`", "ps", "--limit", "20", *here)
     row("attach --host RUN`", "attach", ids[77], *here, bar=1)
     row("attach --host last`", "attach", "last", *here, bar=1)
     row("metrics --host RUN`", "metrics", ids[78], *here)
