@@ -19,9 +19,10 @@ def read_bounded(
 
     `most` is how many bytes it may have; one that has more is cut there if it `cuts`. `takes_pipe`: what the shell has opened
     for this command is read too. Raises OSError for a file that cannot be opened, BadFileError for one that is not regular or
-    too large.
+    too large, and for a link that leads out of the project in the working directory.
     """
     name = os.fspath(path)
+    _refuse_link_out(name)
     if takes_pipe and name.startswith(_PIPES):
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
     else:
@@ -37,6 +38,30 @@ def read_bounded(
     if len(data) > most and not cuts:
         raise BadFileError(f"{name}: is larger than {_size(most)}")
     return bytes(data[:most])
+
+
+def _refuse_link_out(name: str) -> None:
+    """Raise BadFileError if a name in a project leads out of it: it may have come with a repository, and what is read is shown, and sent.
+
+    A project is the working directory with the git work tree that it lies in; a home, or a folder above it, is none.
+    """
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # it was removed
+        return
+    real, home = os.path.realpath(name), os.path.realpath(os.path.expanduser("~"))
+    if not _is_in(os.path.abspath(name), here) or _is_in(home, here) or _is_in(real, here):
+        return
+    top = here
+    while top != "/" and not os.path.lexists(os.path.join(top, ".git")):
+        top = os.path.dirname(top)
+    if top == "/" or _is_in(home, top) or not _is_in(real, top):
+        raise BadFileError(f"{name}: is a link out of the project, to {real}\n  copy the file here")
+
+
+def _is_in(path: str, folder: str) -> bool:
+    """Whether a path is a folder, or below it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _check_regular(status: os.stat_result, name: str) -> None:

@@ -15,6 +15,8 @@ from launcher.runs.mirror import Mirror, News
 from launcher.runs.printed_lines import Printed, PrintedLines
 from launcher.values.record import Parent, RunState
 
+_PIECE = 1 << 20
+"""Bytes of a log that are shown at a time, cut between lines: a log may be of any size."""
 _UNPRINTED = 3
 """So many metrics in a row that come while nothing is printed show that the training prints none."""
 
@@ -63,11 +65,16 @@ class LogView(PlainView):
     def show(self) -> None:
         """Show what is new in all attempts; an incomplete character is held back until its rest arrives."""
         for path in self._mirror.logs():
-            shown = self._shown.get(path, 0)
             with self._mirror.opened(path) as file:
-                file.seek(shown)
-                data = file.read()
-            self._shown[path] = shown + self._put(path, data)
+                file.seek(self._shown.get(path, 0))
+                held, piece = b"", file.read(_PIECE)
+                while data := held + piece:
+                    whole = data.rfind(b"\n") + 1 if len(piece) == _PIECE else 0
+                    size = self._put(path, data[: whole or len(data)])
+                    self._shown[path] = self._shown.get(path, 0) + size
+                    if not piece:
+                        break
+                    held, piece = data[size:], file.read(_PIECE)
         sys.stdout.flush()
 
     def _put(self, path: str, data: bytes) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,9 @@ def trust(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Trust them without asking.")] = False,
     revoke: Annotated[
         bool,
-        typer.Option("--revoke", help="Trust them no more; without a FILE, no file of this folder or below."),
+        typer.Option(
+            "--revoke", help="Stop trusting them; without a FILE, every file in this folder or below."
+        ),
     ] = False,
 ) -> None:
     """Show which values of this folder's files need your yes, and trust them.
@@ -40,29 +43,29 @@ def trust(
     if revoke:
         forgotten = [file for place in files or [Path()] for file in trusted.revoke(place)]
         complain(
-            "\n".join([f"trusted no more: {file}" for file in forgotten] or ["nothing here was trusted"])
+            "\n".join([f"no longer trusted: {file}" for file in forgotten] or ["nothing here was trusted"])
         )
         return
-    shown = 0
-    for file in files or _usual():
-        values = _values(file)
-        if not values:
-            continue
-        shown += 1
+    found = {file: values for file in files or _usual() if (values := _values(file))}
+    left = {file: values for file, values in found.items() if not trusted.is_trusted(file, values)}
+    for file, values in found.items():
         complain("\n".join(trusted.describe(file, values)))
-        if trusted.is_trusted(file, values):
+        if file not in left:
             complain("  trusted already")
-            continue
-        answer = True if yes else agrees("trust these values?")
-        if answer is None:
-            raise UsageError("there is no terminal to ask at\n  next   launch trust --yes")
-        if not answer:
-            complain("nothing was trusted")
-            raise typer.Exit(1)
-        trusted.trust(file, values)
-        complain("  trusted")
-    if not shown:
+    if not found:
         complain("no value here needs trust")
+    if not left:
+        return
+    answer = True if yes else agrees("trust these values?")
+    if answer is None:
+        named = "".join(f" {shlex.quote(str(file))}" for file in files or ())
+        raise UsageError(f"there is no terminal to ask at\n  next   launch trust{named} --yes")
+    if not answer:
+        complain("nothing was trusted")
+        raise typer.Exit(1)
+    for file, values in left.items():
+        trusted.trust(file, values)
+        complain(f"trusted: {file}")
 
 
 def _usual() -> list[Path]:
@@ -75,6 +78,7 @@ def _values(file: Path) -> dict[str, object]:
     from launcher.runs.lookup import PROJECT_FILE, Lookup
     from launcher.values.toml import read_toml
 
+    lookup = Lookup()
     if file == PROJECT_FILE:
-        return dict(Lookup().project_values)
-    return trusted.job_values(read_toml(file)[0])
+        return dict(lookup.project_values)
+    return trusted.job_values(read_toml(file)[0], lookup.names)

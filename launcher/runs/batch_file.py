@@ -49,7 +49,8 @@ def read_batch(path: Path, changes: Mapping[str, Any], tell: Tell = tell_nobody)
     Raises BadFileError with every mistake, or RefusedError where `launch` would refuse.
     """
     data, text = read_toml(path)
-    trust.check_trust(path, trust.job_values({key: one for key, one in data.items() if key not in changes}))
+    written_here = {key: one for key, one in data.items() if key not in changes}
+    trust.check_trust(path, trust.job_values(written_here, Lookup().names))
     if not data:
         raise BadFileError(f'{path}: is empty: expected at least a job or a command, e.g. job = "sft"')
     build(BatchFile, changes, file="launch batch")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.errors import RunError
 from launcher.runs.curves import Point
+from launcher.runs.drawing import drawn
 from launcher.runs.metric_results import goal_of
 from launcher.runs.panels import HELD_OUT, Axis, Panel, axis_of, panel_of, panels_of
 from launcher.runs.run_files import RunFiles
@@ -88,7 +89,14 @@ def _thinned(panel: Panel) -> Panel:
 
 
 def draw_curves(lines: Sequence[Line], title: str) -> bytes:
-    """Return a PNG of the curves of runs that have some. Those with steps and those without must not be mixed."""
+    """Return a PNG of the curves of runs that have some. Those with steps and those without must not be mixed.
+
+    Raises RunError if it cannot be drawn.
+    """
+    return drawn(_png, lines, title)
+
+
+def _png(lines: Sequence[Line], title: str) -> bytes:
     png = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of letters that the font does not have

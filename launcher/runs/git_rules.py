@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +25,8 @@ _VARIABLES = {
     "GIT_ALLOW_PROTOCOL": "none",
 }
 ANSWER_S = 10.0
+_BOUNDED = 'ulimit -v 2097152 2>/dev/null; exec "$@"'
+"""git holds a whole .gitignore in memory. macOS has no such limit."""
 _LIST = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
 
 
@@ -34,11 +37,10 @@ def ignored_by_git(folder: Path) -> frozenset[str] | None:
     is a request for it. Raises UsageError if git fails in a work tree, or is silent for ANSWER_S: ignored files would be sent.
     """
     _refuse_bare(folder)
-    try:
-        listing = _git(folder, *_LIST)
-        asking = _git(folder, "check-ignore", "-q", "--", str(folder))
-    except FileNotFoundError:
+    if shutil.which("git") is None:
         return None
+    listing = _git(folder, *_LIST)
+    asking = _git(folder, "check-ignore", "-q", "--", str(folder))
     try:
         names, errors = listing.communicate(timeout=ANSWER_S)
         asking.communicate(timeout=ANSWER_S)
@@ -53,7 +55,7 @@ def ignored_by_git(folder: Path) -> frozenset[str] | None:
     if not is_top and asking.returncode == 0:
         return None
     if listing.returncode != 0:
-        words = errors.decode(errors="replace").strip()
+        words = errors.decode(errors="replace").strip() or f"exit {listing.returncode}"
         if "not a git repository" in words and not _is_in_repository(folder):
             return None
         mend = "what it ignores would be sent: repair the repository, or remove its .git"
@@ -98,7 +100,7 @@ def _environment() -> dict[str, str]:
 def _git(folder: Path, *words: str) -> subprocess.Popen[bytes]:
     settings = [word for key, value in _SETTINGS.items() for word in ("-c", f"{key}={value}")]
     return subprocess.Popen(
-        ["git", *settings, "-C", str(folder), *words],
+        ["sh", "-c", _BOUNDED, "sh", "git", *settings, "-C", str(folder), *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from launcher.runs.curves import Point, host_points
 from launcher.runs.mirror import Mirror, parse_event
+from launcher.runs.run_files import lines_of
 
 _MARK = b'"kind":"host"'  # as agents write it; only such lines are decoded
 
@@ -27,7 +28,7 @@ def host_figures(mirror: Mirror) -> Iterator[Point]:
     """Yield the figures of a run in the order of time, without those of the runs that it continues."""
     for path in mirror.events_of_leader():
         with mirror.opened(path) as file:
-            for line in file:
+            for line in lines_of(file):
                 event = parse_event(line) if _MARK in line else None
                 if event is not None:
                     yield from host_points(event)

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from launcher.runs.curves import LOG_BYTES
 from launcher.runs.mirror import Mirror, parse_event
+from launcher.runs.run_files import lines_of
 from launcher.values.record import FolderStart
 
 BLOCK = 1 << 16
@@ -59,7 +60,7 @@ def _sizes(mirror: Mirror, folder: str) -> Iterator[tuple[float, int]]:
     if not mirror.files.exists(events):
         return
     with mirror.opened(events) as file:
-        for line in file:
+        for line in lines_of(file):
             event = parse_event(line) if LOG_BYTES.encode() in line else None
             size = event.values.get(LOG_BYTES) if event is not None and event.kind == "host" else None
             if event is not None and type(size) is int and size >= 0:

@@ -70,7 +70,9 @@ class Lookup:
             self._is_trusted = trust.is_trusted(PROJECT_FILE, values)
         tables = {} if self._is_trusted else self._project_tables[0].get("hosts", {})
         return frozenset(
-            name for name, table in tables.items() if trust.host_values(name, table, self.aliases)
+            name
+            for name, table in tables.items()
+            if trust.host_values(name, table, self._own_hosts, self.aliases)
         )
 
     def ask_trust(self) -> None:
@@ -86,8 +88,18 @@ class Lookup:
     def project_values(self) -> trust.Values:
         """What of `launch.toml` counts only once it is trusted."""
         _ = self.written_hosts  # whatever is wrong with the tables is said first
-        own = self._own_tables[0].get("hosts", {})
-        return trust.project_values(self._project_tables[0], own, self.aliases)
+        return trust.project_values(self._project_tables[0], self._own_hosts, self.aliases)
+
+    @property
+    def names(self) -> list[str]:
+        """The hosts that have a table, or are a plain alias of ssh's configuration."""
+        return [*self.written_hosts, *self.aliases]
+
+    @property
+    def _own_hosts(self) -> dict[str, Any]:
+        """The tables of the user's own file."""
+        tables: dict[str, Any] = self._own_tables[0].get("hosts", {})
+        return tables
 
     @functools.cached_property
     def written_hosts(self) -> dict[str, Host]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from pydantic_core import from_json
 
 from launcher.runs.curves import Point, numbers, points
 from launcher.runs.mirror import Mirror, parse_event
+from launcher.runs.run_files import lines_of
 
-READ_BYTES = 1 << 20
+READ_LINES = 4096
 _MARK = b'"metric"'
 _MOST = 2**53
 _MOST_S = 1e12
@@ -23,7 +25,8 @@ def metric_points(mirror: Mirror) -> Iterator[Point]:
     """Yield the points of all fetched metric events, oldest folder first."""
     for path in mirror.event_files():
         with mirror.opened(path) as file:
-            while lines := file.readlines(READ_BYTES):
+            every = lines_of(file)
+            while lines := list(islice(every, READ_LINES)):
                 yield from _points([line for line in lines if _MARK in line])
 
 

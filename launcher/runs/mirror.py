@@ -27,7 +27,7 @@ from launcher.runs import index
 from launcher.runs.json_file import MOST_BYTES, parse_object
 from launcher.runs.launch_count import next_number
 from launcher.runs.printed_lines import Printed, PrintedLines
-from launcher.runs.run_files import MOST_JSON, RunFiles
+from launcher.runs.run_files import MOST_JSON, RunFiles, lines_of
 from launcher.runs.run_id import RUN_ID
 from launcher.runs.runs_folder import folder_with, make_runs_folder
 from launcher.runs.whole_file import sync
@@ -712,7 +712,7 @@ class Mirror:
         """Yield all fetched events, oldest folder first."""
         for name in self.event_files():
             with self.opened(name) as file:
-                for line in file:
+                for line in lines_of(file):
                     event = parse_event(line)
                     if event is not None:
                         yield event

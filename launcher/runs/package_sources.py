@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -28,7 +29,7 @@ from launcher.runs.resolve import Task
 from launcher.values.host import Host
 from launcher.values.plan import Finding
 from launcher.values.requirement import normalized, package_of, requirement_text
-from launcher.values.toml import MOST_BYTES, parse_toml, read_toml
+from launcher.values.toml import MOST_BYTES, parse_toml, read_text, read_toml
 
 if TYPE_CHECKING:
     from launcher.runs.requirement_file import RequirementFile
@@ -95,8 +96,11 @@ _EXPORT = (
     "--no-emit-project",
     "--no-header",
     "--no-annotate",
+    "--no-config",
+    "--offline",
+    "--no-cache",
 )
-EXPORT_S = 60.0
+EXPORT_S = 20.0
 
 
 class Packages(NamedTuple):
@@ -271,21 +275,38 @@ def _of_lock(task: Task, host: Host) -> Packages | None:
     uv = shutil.which("uv")
     if uv is None:
         return None
-    try:
-        done = subprocess.run(
-            [uv, *_EXPORT], cwd=task.code, capture_output=True, text=True, timeout=EXPORT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise BadFileError(f"{LOCK}: uv export: {error}") from error
-    if done.returncode != 0:
-        said = "\n  | ".join(done.stderr.strip().splitlines()[-5:])
-        raise BadFileError(f"{LOCK}: uv export failed:\n  | {said}\n  write it anew   uv lock")
     with tempfile.TemporaryDirectory() as folder:
         from launcher.runs import requirement_file
 
         path = Path(folder) / LOCK
-        path.write_text(done.stdout)
+        for name in (LOCK, PROJECT):  # alone: uv.toml and what else is in the folder may be a stranger's
+            if (task.code / name).is_file():
+                (Path(folder) / name).write_text(read_text(task.code / name))
+        path.write_text(_exported(uv, folder))
         return _of_file(requirement_file.read(path, Path(folder)), LOCK, task, host)
+
+
+def _exported(uv: str, folder: str) -> str:
+    """Return the requirements that uv exports of the lock in a folder, with none of its settings. Raises BadFileError."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
+    try:
+        done = subprocess.run(
+            [uv, *_EXPORT],
+            cwd=folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=EXPORT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BadFileError(f"{LOCK}: uv export took more than {EXPORT_S:g} s") from error
+    except OSError as error:
+        raise BadFileError(f"{LOCK}: uv export: {error}") from error
+    if done.returncode != 0:
+        said = "\n  | ".join(done.stderr.strip().splitlines()[-5:])
+        raise BadFileError(f"{LOCK}: uv export failed:\n  | {said}\n  write it anew   uv lock")
+    return done.stdout
 
 
 def _of_file(read: RequirementFile, name: str, task: Task, host: Host) -> Packages:

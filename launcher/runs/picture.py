@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from launcher.errors import RunError
 from launcher.runs.curves import Point
+from launcher.runs.drawing import drawn
 from launcher.runs.host_figures import thinned
 from launcher.runs.panels import MOST, Panel, panels_of
 
@@ -40,10 +41,14 @@ def draw(run: str, found: list[Point], figures: Iterable[Point], title: str = ""
     if not panels:
         raise RunError(f"{run} has logged no loss yet\n  look   launch logs {run}")
     cards = thinned((point for point in figures if _CARD.fullmatch(point.name)), MOST_DRAWN)
+    return drawn(_png, panels, cards, f"{title}\n{run}" if title else run)
+
+
+def _png(panels: list[Panel], cards: dict[str, list[Point]], title: str) -> bytes:
     png = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of letters in a title that the font does not have
-        figure_of(panels, cards, f"{title}\n{run}" if title else run).savefig(png, format="png")
+        figure_of(panels, cards, title).savefig(png, format="png")
     return png.getvalue()
 
 

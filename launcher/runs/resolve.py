@@ -149,7 +149,7 @@ def task(
     written = _of_words(words) if words else _of_file(name, lookup)
     data, settings_of_file = written.data, written.data.get("settings")
     declared = tuple(settings_of_file) if isinstance(settings_of_file, dict) else ()
-    needs_trust = {} if written.file is None else trust.job_values(data)
+    needs_trust = {} if written.file is None else trust.job_values(data, lookup.names)
     is_projects_end = "on_end" not in data and lookup.project.on_end is not None
     if is_projects_end:
         data["on_end"] = lookup.project.on_end

@@ -28,6 +28,7 @@ from launcher.client_files import (
 from launcher.runs.json_file import MOST_BYTES, parse_object
 
 MOST_JSON = 16 << 20
+MOST_LINE = 1 << 20
 """Nor has a JSON object."""
 _FLAGS = {
     "rb": os.O_RDONLY,
@@ -36,6 +37,11 @@ _FLAGS = {
     "wb": os.O_WRONLY | os.O_CREAT,  # truncated once it is known to be a regular file
     "ab": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
 }
+
+
+def lines_of(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file; one of more than MOST_LINE bytes in pieces, none of which is a record."""
+    return iter(lambda: file.readline(MOST_LINE), b"")
 
 
 class RunFiles:

@@ -43,7 +43,7 @@ def folder_with(run: str, others: Iterable[str]) -> Path:
     here = runs_folder()
     if "LAUNCH_RUNS" in os.environ or RunFiles(here / run).is_folder():
         return here
-    folders = (Path(one) for one in others if os.path.isabs(one))
+    folders = (Path(one) for one in others if os.path.realpath(one) == one)  # a link has come since
     return next((one for one in folders if RunFiles(one / run).is_folder()), here)
 
 

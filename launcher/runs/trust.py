@@ -31,11 +31,16 @@ ADDRESS = re.compile(
 _FREE = {"profile", "runtime", "hold"}
 _FREE_OF_KIND = {
     "machine": {"kind"},
-    "kaggle": {"kind", "accelerator", "session_hours", "internet", "keep_kernels"},
-    "slurm": {"kind", "partition", "account", "qos", "time", "nodes", "gres", "constraint", "reservation"},
+    "kaggle": {"accelerator", "session_hours", "internet", "keep_kernels"},
+    "slurm": {"partition", "account", "qos", "time", "nodes", "gres", "constraint", "reservation"},
 }
-"""The keys of a host's table that never need trust: they neither lead to a machine or service, nor choose a program."""
+"""The keys of a host's table that never need trust: they neither lead to a machine or service, nor choose a program.
+
+A `kind` makes another place of a name. Only `kaggle` is one without any table.
+"""
 _OF_JOBS = ("secrets", "on_end")
+_OF_NO_FILE = ("local", "kaggle")
+"""The hosts that are there without any table."""
 
 
 def project_values(
@@ -46,18 +51,27 @@ def project_values(
     hosts = tables.get("hosts")
     written = hosts if isinstance(hosts, dict) else {}
     default = tables.get("host")
-    if _is_address(default) and default not in {*own, *aliases, *written}:
+    if isinstance(default, str) and default not in {*own, *aliases, *written, *_OF_NO_FILE}:
         found["host"] = default
     for name, table in written.items():
         if isinstance(table, dict):
-            found |= host_values(name, table, aliases)
+            found |= host_values(name, table, own, aliases)
     return found
 
 
-def host_values(name: str, table: Mapping[str, Any], aliases: Collection[str]) -> dict[str, Any]:
-    """Return what of a `[hosts.NAME]` table needs trust. Without an address its name is one, unless ssh's configuration has it."""
+def host_values(
+    name: str, table: Mapping[str, Any], own: Collection[str], aliases: Collection[str]
+) -> dict[str, Any]:
+    """Return what of a `[hosts.NAME]` table needs trust. Without an address its name is one, unless ssh's configuration has it.
+
+    A table that replaces one of the user's own needs it as a whole.
+    """
+    if name in own:
+        return {f"hosts.{_key(name)}.{_key(key)}": value for key, value in table.items()}
     kind = table.get("kind", "machine")
     free = _FREE | _FREE_OF_KIND.get(kind if isinstance(kind, str) else "", set())
+    if name == kind == "kaggle":
+        free = free | {"kind"}
     found = {key: value for key, value in table.items() if key not in free}
     is_reached = kind in ("machine", "slurm") and name != "local"
     if is_reached and "address" not in table and name not in aliases:
@@ -65,8 +79,8 @@ def host_values(name: str, table: Mapping[str, Any], aliases: Collection[str]) -
     return {f"hosts.{_key(name)}.{_key(key)}": value for key, value in found.items()}
 
 
-def job_values(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a job's or a batch's file needs trust."""
+def job_values(tables: Mapping[str, Any], hosts: Collection[str]) -> dict[str, Any]:
+    """Return what of a job's or a batch's file needs trust. `hosts` are those that have a table, or an alias of ssh's."""
     runs = tables.get("run")
     parts = [
         ("", tables),
@@ -75,26 +89,23 @@ def job_values(tables: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for prefix, part in parts:
         if isinstance(part, dict):
-            found |= {f"{prefix}{key}": value for key, value in part.items() if _counts(key, value)}
+            found |= {f"{prefix}{key}": value for key, value in part.items() if _counts(key, value, hosts)}
             for inner in ("settings", "matrix"):
-                found |= dict(_below(f"{prefix}{inner}", part.get(inner)))
+                found |= dict(_below(f"{prefix}{inner}", part.get(inner), hosts))
     return found
 
 
-def _below(prefix: str, written: object) -> Iterator[tuple[str, object]]:
+def _below(prefix: str, written: object, hosts: Collection[str]) -> Iterator[tuple[str, object]]:
     for key, value in written.items() if isinstance(written, dict) else ():
-        if _counts(key, value) and (key != "host" or prefix.endswith("matrix")):
+        if _counts(key, value, hosts) and (key != "host" or prefix.endswith("matrix")):
             yield f"{prefix}.{key}", value
-        yield from _below(f"{prefix}.{key}", value)
+        yield from _below(f"{prefix}.{key}", value, hosts)
 
 
-def _counts(key: str, value: object) -> bool:
+def _counts(key: str, value: object, hosts: Collection[str]) -> bool:
     words = value if isinstance(value, list) else [value]
-    return key in _OF_JOBS or (key == "host" and any(map(_is_address, words)))
-
-
-def _is_address(value: object) -> bool:
-    return isinstance(value, str) and ADDRESS.fullmatch(value) is not None
+    is_elsewhere = any(isinstance(one, str) and one not in {*hosts, *_OF_NO_FILE} for one in words)
+    return key.partition(".")[0] in _OF_JOBS or (key == "host" and is_elsewhere)
 
 
 def _key(name: str) -> str:

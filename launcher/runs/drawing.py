@@ -1,0 +1,44 @@
+"""Draw a picture in a process of its own.
+
+matplotlib obeys a `matplotlibrc` of the working directory, which a cloned repository may bring: it names programs, and before
+3.10.9 it could hold code. The process works in `/`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+
+from launcher.errors import RunError
+
+LONGEST_S = 120.0
+
+
+def drawn(draw: Callable[..., bytes], *arguments: object) -> bytes:
+    """Return the PNG that a function of a module returns for its arguments. Raises RunError if it fails, or takes 120 s."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", __name__],
+            input=pickle.dumps((draw, arguments)),
+            cwd="/",
+            capture_output=True,
+            timeout=LONGEST_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RunError(f"the picture was not drawn within {LONGEST_S:g} s") from error
+    if done.returncode != 0:
+        words = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit {done.returncode}"]
+        raise RunError(f"the picture was not drawn: {words[-1]}")
+    return done.stdout
+
+
+def _main() -> None:
+    draw, arguments = pickle.load(sys.stdin.buffer)  # noqa: S301 - of `drawn`, our parent
+    sys.stdout.buffer.write(draw(*arguments))
+
+
+if __name__ == "__main__":
+    _main()
