@@ -19,10 +19,9 @@ def read_bounded(
 
     `most` is how many bytes it may have; one that has more is cut there if it `cuts`. `takes_pipe`: what the shell has opened
     for this command is read too. Raises OSError for a file that cannot be opened, BadFileError for one that is not regular or
-    too large, and for a link that leads out of the project in the working directory.
+    too large.
     """
     name = os.fspath(path)
-    _refuse_link_out(name)
     if takes_pipe and name.startswith(_PIPES):
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
     else:
@@ -40,11 +39,12 @@ def read_bounded(
     return bytes(data[:most])
 
 
-def _refuse_link_out(name: str) -> None:
-    """Raise BadFileError if a name in a project leads out of it: it may have come with a repository, and what is read is shown, and sent.
+def refuse_link_out(path: str | os.PathLike[str]) -> None:
+    """Raise BadFileError if a name in the project leads out of it, as a link that came with a repository may: for what is shown, or sent.
 
     A project is the working directory with the git work tree that it lies in; a home, or a folder above it, is none.
     """
+    name = os.fspath(path)
     try:
         here = os.getcwd()
     except FileNotFoundError:  # it was removed

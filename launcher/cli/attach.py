@@ -75,6 +75,7 @@ def _enter_all(host: str | None, *, as_json: bool) -> None:
     from launcher.cli.say import say
     from launcher.errors import UsageError
     from launcher.runs.control import attach_all, foreign_here
+    from launcher.runs.runs_folder import runs_folder
 
     if host is None:
         raise UsageError("--all needs a host\n  example   launch attach --host lab --all")
@@ -83,12 +84,11 @@ def _enter_all(host: str | None, *, as_json: bool) -> None:
     if as_json:
         answer(Entered(runs=entered, foreign=left))
         return
-    say(
-        f"{len(entered)} {'run is' if len(entered) == 1 else 'runs are'} yours now",
-        *(f"  {run}" for run in entered),
-    )
+    many = f"{len(entered)} {'run was' if len(entered) == 1 else 'runs were'} added to yours"
+    say(many if entered else "no run was added to yours", *(f"  {run}" for run in entered))
     if left:
-        say(f"not on {host}: {', '.join(run.rpartition('-')[2] for run in left)}")
+        names = ", ".join(run.rpartition("-")[2] for run in left)
+        say(f"not on {host}, so still foreign: {names}   to remove such a copy   rm -r {runs_folder()}/RUN")
 
 
 def _follow(place: Host, mirror: Mirror, view: View, tenant: Tenant | None) -> None:

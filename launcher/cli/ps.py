@@ -65,7 +65,7 @@ def ps(
 
         with waiting_for(host or "the hosts of runs that go on"):
             rows = look(limit + 1)  # one more than is shown says whether there are more
-        _show(rows[:limit], host, foreign, is_chosen=bool(state), as_json=as_json)
+        _show(rows[:limit], host, foreign, is_chosen=bool(state), here=here, as_json=as_json)
         if len(rows) > limit and not as_json:
             complain(f"the newest {limit} are shown   more   launch ps --limit {10 * limit}")
         return
@@ -73,18 +73,26 @@ def ps(
 
     watch_rows(
         look,
-        lambda rows, width: _table(rows, foreign, is_chosen=bool(state), width=width),
+        lambda rows, width: _table(rows, foreign, is_chosen=bool(state), here=here, width=width),
         (lambda rows: _json(rows, foreign)) if as_json else None,
     )
 
 
-def _show(rows: list[Row], host: str | None, foreign: list[str], *, is_chosen: bool, as_json: bool) -> None:
+def _show(
+    rows: list[Row], host: str | None, foreign: list[str], *, is_chosen: bool, here: bool, as_json: bool
+) -> None:
     from launcher.cli.columns import print_columns
 
     if as_json:
         print(_json(rows, foreign))
     elif not rows:
-        say(*(_nothing(foreign, is_chosen=is_chosen) if host is None or is_chosen else _nothing_at(host)))
+        say(
+            *(
+                _nothing(foreign, is_chosen=is_chosen, here=here)
+                if host is None or is_chosen
+                else _nothing_at(host)
+            )
+        )
     else:
         print_columns(*_cells_of(rows))
     if not as_json:
@@ -128,22 +136,31 @@ def _json(rows: list[Row], foreign: list[str]) -> str:
     return json.dumps(plain(Runs(runs=runs, foreign=foreign)))
 
 
-def _table(rows: list[Row], foreign: list[str], *, is_chosen: bool, width: int | None) -> list[str]:
+def _table(
+    rows: list[Row], foreign: list[str], *, is_chosen: bool, here: bool, width: int | None
+) -> list[str]:
     from launcher.cli.columns import lay_out
 
-    return lay_out(*_cells_of(rows), width).lines if rows else _nothing(foreign, is_chosen=is_chosen)
+    return (
+        lay_out(*_cells_of(rows), width).lines if rows else _nothing(foreign, is_chosen=is_chosen, here=here)
+    )
 
 
-def _nothing(foreign: list[str], *, is_chosen: bool) -> list[str]:
+def _nothing(foreign: list[str], *, is_chosen: bool, here: bool) -> list[str]:
     if is_chosen:
         return ["no such runs"]
+    if here:
+        words = "no runs of yours in this folder; those of all folders   launch ps"
+        return [words, *([_foreign(foreign)] if foreign else [])]
     return ["no runs of yours yet", *([_foreign(foreign)] if foreign else ["  next   launch"])]
 
 
 def _foreign(runs: list[str]) -> str:
     """Return what is said of copies that are here of runs that this user has neither launched nor attached."""
-    many = f"{len(runs)} foreign {'run is' if len(runs) == 1 else 'runs are'} here too"
-    return f"{many}; if they are yours   launch attach --host HOST --all"
+    many, are = (
+        (f"{len(runs)} foreign runs are", "they are") if len(runs) > 1 else ("1 foreign run is", "it is")
+    )
+    return f"{many} here too; if {are} yours   launch attach --host HOST --all"
 
 
 def _nothing_at(name: str) -> list[str]:
@@ -152,7 +169,7 @@ def _nothing_at(name: str) -> list[str]:
 
     host = resolve.host(name)
     if host.lambda_cloud is None:
-        return _nothing([], is_chosen=False)
+        return _nothing([], is_chosen=False, here=False)
     from launcher.runs.account_machines import account_words  # few hosts rent
 
     return account_words(host, host.lambda_cloud)

@@ -33,7 +33,7 @@ def stop(
         launch stop w8q2
         launch stop --now w8q2
     """
-    from launcher.errors import ConnectionLostError, UnreachableError
+    from launcher.errors import ConnectionLostError, RunError, UnreachableError
     from launcher.runs.control import has_live_session, locate_live
     from launcher.runs.control import stop as ask
     from launcher.runs.evidence import words
@@ -45,6 +45,10 @@ def stop(
     check_last(run, mirror, "stop", yes=yes)
     if _is_over(mirror, as_json=as_json):
         return
+    if mirror.is_freed:
+        raise RunError(
+            f"{mirror.short} has ended, and was removed from {place.name}\n  its record   launch logs {mirror.short}"
+        )
 
     grace_s = mirror.plan().stop_grace_s
     try:

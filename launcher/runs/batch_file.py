@@ -50,19 +50,20 @@ def read_batch(path: Path, changes: Mapping[str, Any], tell: Tell = tell_nobody)
     """
     data, text = read_toml(path)
     written_here = {key: one for key, one in data.items() if key not in changes}
-    trust.check_trust(path, trust.job_values(written_here, Lookup().names))
+    lookup = Lookup()
+    trust.check_trust(path, trust.job_values(written_here, lookup.names))
     if not data:
         raise BadFileError(f'{path}: is empty: expected at least a job or a command, e.g. job = "sft"')
     build(BatchFile, changes, file="launch batch")
     mistakes = Mistakes(str(path), text, changes)
     written = _build({**data, **changes}, str(path), text, mistakes)
-    return _batch(written, written.name or _name_of(path), mistakes, tell)
+    return _batch(written, written.name or _name_of(path), mistakes, lookup, tell)
 
 
 def grid_batch(words: Sequence[str], values: Mapping[str, Any], tell: Tell = tell_nobody) -> Batch:
     """Return the batch of `--grid KEY=V1,V2` words; `values` are the other keys of a batch. Raises UsageError, RefusedError."""
     written = build(BatchFile, {**values, "matrix": grid_of(words)}, file="launch batch")
-    return _batch(written, written.name or _DEFAULT_NAME, Mistakes(None), tell)
+    return _batch(written, written.name or _DEFAULT_NAME, Mistakes(None), Lookup(), tell)
 
 
 def _build(data: Mapping[str, Any], file: str, text: str, mistakes: Mistakes) -> BatchFile:
@@ -97,7 +98,7 @@ def _name_of(path: Path) -> str:
     return re.sub(r"[^a-z0-9_.-]+", "-", path.stem.lower()).strip("-_.")[:48] or _DEFAULT_NAME
 
 
-def _batch(written: BatchFile, name: str, mistakes: Mistakes, tell: Tell) -> Batch:
+def _batch(written: BatchFile, name: str, mistakes: Mistakes, lookup: Lookup, tell: Tell) -> Batch:
     """Multiply the runs by the matrix, and check each. Raises BadFileError with every mistake."""
     runs = written.run or (BatchRun(),)
     places = [f"run.{number}" for number, _ in enumerate(written.run, start=1)] or [""]
@@ -115,7 +116,6 @@ def _batch(written: BatchFile, name: str, mistakes: Mistakes, tell: Tell) -> Bat
             "matrix", f"{len(runs) * len(matrix.points):,} items: a batch has at most {MOST_ITEMS:,}"
         )
         mistakes.tell()
-    lookup = Lookup()
     drafts = []
     for place, run in zip(places, runs, strict=True):
         maker = _Maker(written, run, place, matrix, mistakes)

@@ -95,14 +95,18 @@ def listing(
     for word in states:
         if word not in STATES:
             raise unknown_name("state", word, STATES, looked_in="of a run")
-    host = Lookup().host(host_name) if host_name is not None else None
+    host, copies = (
+        Lookup().host(host_name) if host_name is not None else None,
+        {*ids_here()} if here else None,
+    )
     if host is None:
-        return _all_own(states, most, {*ids_here()} if here else None, wait_s)
+        return _all_own(states, most, copies, wait_s)
     there = (
         _own_rows(_rented_for(host), wait_s)
         if host.lambda_cloud is not None
-        else _rows_of(host, states, most)
+        else _rows_of(host, states, most if copies is None else None)
     )
+    there = [row for row in there if copies is None or row.summary.run in copies]
     rows = [_with_departures(row) for row in _newest(there, states)[:most]]
     return [_with_entry(row) for row in rows]
 
@@ -455,9 +459,9 @@ def mirror_here(word: str) -> Mirror:
 
 
 def _latest() -> Mirror:
-    """Return the run that this user launched last from here, else the last foreign one here, else the last from anywhere."""
+    """Return the run that this user launched last from here, else from anywhere; without any, the last foreign one here."""
     here, own = ids_here(), index.runs()
-    for among in ([run for run in here if run in own], here, [*own]):
+    for among in ([run for run in here if run in own], [*own], here):
         if among:
             return own_copy(max(among, key=_places(among).__getitem__))
     return own_copy(find("last", []))

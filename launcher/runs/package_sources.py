@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import PydanticCustomError
 
-from launcher.bounded_read import read_bounded
+from launcher.bounded_read import read_bounded, refuse_link_out
 from launcher.errors import BadFileError, UsageError
 from launcher.planning.script import script_of
 from launcher.planning.slurm_job import settings_of as slurm_settings_of
@@ -157,6 +157,9 @@ def found(task: Task, host: Host) -> Packages | None:
     block = _of_script(task)
     if block is not None:
         return block
+    for name in (REQUIREMENTS, LOCK, PROJECT):
+        if (task.code / name).is_file():
+            refuse_link_out(task.code / name)
     if (task.code / REQUIREMENTS).is_file():
         from launcher.runs import requirement_file  # many folders have none
 

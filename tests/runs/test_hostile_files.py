@@ -5,15 +5,19 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from testbed.client import missing
 
+from launcher.bounded_read import refuse_link_out
 from launcher.errors import BadFileError, UsageError
 from launcher.runs import git_rules
+from launcher.runs.curves import Point
 from launcher.runs.git_rules import ignored_by_git
 from launcher.runs.json_file import read_json
 from launcher.runs.launch_ignore import read_rules
+from launcher.runs.picture import draw
 
 JOB = 'name = "j"\ncommand = ["python", "train.py"]\n'
 
@@ -182,7 +186,9 @@ ls-files = "!touch {tmp_path}/started"
     assert not (tmp_path / "started").exists()
     first, *started = re.findall(r'execve\("([^"]+)"', (tmp_path / "trace").read_text())
     assert first == sys.executable
-    assert {path.rpartition("/")[2] for path in started} == {"git"}
+    names = [path.rpartition("/")[2] for path in started]
+    assert set(names) == {"sh", "git"}
+    assert names.count("sh") == 2  # ours, one around each git
 
 
 def test_git_that_does_not_answer_is_ended(repository, monkeypatch):
@@ -192,3 +198,47 @@ def test_git_that_does_not_answer_is_ended(repository, monkeypatch):
     os.mkfifo(repository / ".gitignore")
     with pytest.raises(UsageError, match=r"git did not list .* within 0\.5 s"):
         ignored_by_git(repository)
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "uv.lock", "pyproject.toml"])
+def test_packages_are_not_read_through_a_link_out_of_the_project(client, tmp_path, name):
+    """What they say is shown, and sent to the host."""
+    (tmp_path / "key").write_text("69e8d13fda204dcc74773004beb54ae49fac970d\n")
+    (client.project / name).symlink_to(tmp_path / "key")
+    client.script("print(1)\n")
+    done = client.run("--dry-run", "--json", "--", "python", "train.py")
+    assert done.returncode == 2
+    assert "is a link out of the project" in done.stderr
+    assert "69e8d13f" not in done.stdout + done.stderr
+
+
+def test_packages_may_be_those_of_the_work_tree_that_the_folder_is_in(repository, monkeypatch):
+    """As in a repository of several projects."""
+    (repository / "requirements.txt").write_text("rich\n")
+    (repository / "inner" / "requirements.txt").symlink_to("../requirements.txt")
+    monkeypatch.chdir(repository / "inner")
+    refuse_link_out(Path("requirements.txt"))
+    (repository / "inner" / "pyproject.toml").symlink_to("/etc/passwd")
+    with pytest.raises(BadFileError):
+        refuse_link_out(repository / "inner" / "pyproject.toml")
+
+
+def test_gits_memory_is_bounded(repository):
+    """It holds the whole of a file of rules."""
+    with (repository / ".gitignore").open("wb") as file:
+        file.truncate(6 << 30)
+    with pytest.raises(UsageError, match="git does not list"):
+        ignored_by_git(repository)
+
+
+@pytest.mark.parametrize("make", ["fifo", "text"])
+def test_a_picture_obeys_no_file_of_the_folder(client, monkeypatch, make):
+    """matplotlib reads `matplotlibrc` in the working folder: a pipe would hold it, and a setting name a program."""
+    monkeypatch.chdir(client.project)
+    if make == "fifo":
+        os.mkfifo("matplotlibrc")
+    else:
+        Path("matplotlibrc").write_text("savefig.dpi: 3000\ntext.usetex: True\n")
+    png = draw("r", [Point(1, 0, step, float(step), "loss", 1.0 / step) for step in (1, 2)], ())
+    assert png.startswith(b"\x89PNG")
+    assert int.from_bytes(png[16:20], "big") < 2000

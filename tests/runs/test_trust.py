@@ -182,6 +182,15 @@ def test_what_was_trusted_counts_until_it_changes(clone):
     assert not clone.was_believed()
 
 
+def test_all_is_shown_before_it_is_trusted(clone):
+    """Also without a terminal; the hint trusts what was asked about and no more."""
+    done = clone.client.run("trust")
+    assert done.returncode == 2
+    assert 'on_end = ["./evil.sh"]' in done.stderr
+    assert 'secrets = ["MY_TOKEN"]' in done.stderr
+    assert "launch trust jobs/asks.toml --yes" in clone.client.run("trust", "jobs/asks.toml").stderr
+
+
 def test_trust_is_for_one_folder(clone, tmp_path):
     """Another clone of the same repository is asked about anew."""
     clone.client.ok("trust", "--yes")
@@ -275,14 +284,22 @@ def test_a_probe_imports_nothing_of_the_folder_that_it_is_typed_in(clone):
         ({"hosts": {"alias": {"profile": "t4", "runtime": "native", "hold": 5}}}, set()),
         (
             {"hosts": {"alias": {"kind": "slurm", "partition": "gpu", "extra": ["--x"]}}},
-            {"hosts.alias.extra"},
+            {"hosts.alias.kind", "hosts.alias.extra"},
         ),
         ({"hosts": {"local": {"build": {"pip_conf": "x"}}}}, {"hosts.local.build"}),
         ({"hosts": {"a b": {"env": "x"}}}, {'hosts."a b".env', 'hosts."a b".address'}),
         ({"host": "own", "profile": "t4", "job": "sft"}, set()),
         ({"host": "me@10.0.0.1"}, {"host"}),
         ({"host": "gpu.example.org"}, {"host"}),
-        ({"hosts": {"k": {"kind": "kaggle", "accelerator": "NvidiaTeslaT4"}}}, set()),
+        ({"host": "gpu-7"}, {"host"}),
+        ({"host": "fd00::1"}, {"host"}),
+        ({"host": "127.0.0.1%.lab"}, {"host"}),
+        ({"host": "kaggle"}, set()),
+        ({"hosts": {"kaggle": {"kind": "kaggle", "accelerator": "NvidiaTeslaT4"}}}, set()),
+        ({"hosts": {"k": {"kind": "kaggle", "accelerator": "NvidiaTeslaT4"}}}, {"hosts.k.kind"}),
+        ({"hosts": {"local": {"kind": "kaggle"}}}, {"hosts.local.kind"}),
+        ({"hosts": {"kaggle": {"kind": "slurm"}}}, {"hosts.kaggle.kind", "hosts.kaggle.address"}),
+        ({"hosts": {"own": {"profile": "t4"}}}, {"hosts.own.profile"}),
         ({"hosts": {"r": {"kind": "lambda-cloud", "max_hours": 4}}}, {"hosts.r.kind", "hosts.r.max_hours"}),
     ],
 )
@@ -299,8 +316,11 @@ def test_a_batch_counts_as_its_jobs_do():
         "matrix": {"host": ["a.example.org"], "lr": [1]},
         "run": [{"secrets": ["A"]}, {"host": "lab", "settings": {"secrets": ["B"]}}],
     }
-    found = set(trust.job_values(tables))
+    found = set(trust.job_values(tables, ["lab"]))
     assert found == {"host", "settings.on_end", "matrix.host", "run.1.secrets", "run.2.settings.secrets"}
+    quoted = {"settings": {"on_end.0": "x"}, "matrix": {"host": ["lab", "kaggle"]}}
+    assert set(trust.job_values(quoted, ["lab"])) == {"settings.on_end.0"}
+    assert set(trust.job_values({"host": "lab"}, [])) == {"host"}
 
 
 def test_a_question_shows_no_escapes():
