@@ -21,6 +21,8 @@ def show_cargo(cargo: Cargo) -> None:
         say(f"             {size_text(size):>9}  {path}")
     if (more := cargo.files - len(cargo.largest[:MOST_LARGEST])) > 0:
         say(f"             {more:,} more (all: --json)")
+    for credential in cargo.included:
+        say(f"  included   {_left_out(credential)}, named by a .launchignore")
     for one in cargo.sources:
         say(f"  {one.key:<10} {one.written}   {_source(one)}")
     shown = cargo.left_out[:MOST_LEFT_OUT]

@@ -375,7 +375,7 @@ class SourceSize(Part):
 
 
 class CargoShown(Part):
-    """What travels. `left_out` ends after 1,000 paths, `left_out_count` counts all."""
+    """What travels. `left_out` ends after 1,000 paths, `left_out_count` counts all; `included` are credentials that a `.launchignore` names."""
 
     folder: str
     files: int
@@ -383,6 +383,7 @@ class CargoShown(Part):
     largest: list[FileSize]
     left_out: list[LeftOutPath]
     left_out_count: int
+    included: list[LeftOutPath]
     sources: list[SourceSize]
 
 

@@ -80,6 +80,7 @@ class FolderWalk:
     ) -> None:
         self.entries: list[Entry] = []
         self.left_out: list[LeftOut] = []
+        self.included: list[LeftOut] = []
         self._folder = folder
         self._base = (
             f"{folder}".rstrip(os.sep) + os.sep
@@ -169,10 +170,20 @@ class FolderWalk:
             why = Why.SPECIAL
         if why is None and verdict is not Verdict.IN_BY_NAME and self._digests.is_private_key(source, status):
             why = Why.PRIVATE_KEY
+        if why is None and verdict is Verdict.IN_BY_NAME:
+            self._note_included(item.name, parent, path, status)
         if why is None:
             self._add(Entry(f"{self._top}/{path}", source, None, None, status.st_size))
         elif not mode.only_included:
             self._leave(path, why, Size(status.st_size))
+
+    def _note_included(self, name: str, parent: str, path: str, status: os.stat_result) -> None:
+        """Remember a credential that travels because a rule names it."""
+        why = of_name(name, parent, is_folder=False)
+        if self._digests.is_private_key(self._base + path, status):
+            why = Why.PRIVATE_KEY
+        if why is not None and why.is_secret:
+            self.included.append(LeftOut(path, why, Size(status.st_size), None, self._key))
 
     def _add(self, entry: Entry) -> None:
         self.entries.append(entry)

@@ -77,6 +77,7 @@ def _cargo(code: Path, tree: CodeTree, sources: list[JobSource], findings: tuple
         sources=tuple(_with_sizes(one, tree) for one in sources),
         paths=frozenset(entry.name for entry in tree.entries if entry.path.startswith("code/")),
         findings=findings,
+        included=tree.included,
     )
 
 

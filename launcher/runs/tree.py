@@ -29,10 +29,11 @@ class SizedFile(NamedTuple):
 
 
 class CodeTree(NamedTuple):
-    """All entries, sorted by path, and what was left out and why."""
+    """All entries, sorted by path, what was left out and why, and the credentials that a rule includes by name."""
 
     entries: list[Entry]
     left_out: list[LeftOut]
+    included: tuple[LeftOut, ...] = ()
 
 
 def collect(code: Path, local: Mapping[str, Path], hidden: Mapping[str, Why], digests: Digests) -> CodeTree:
@@ -43,7 +44,7 @@ def collect(code: Path, local: Mapping[str, Path], hidden: Mapping[str, Why], di
     """
     walk = FolderWalk(code, "code", None, rules_for(code, code), hidden, digests)
     walk.run(use_git=True)
-    entries, left_out = walk.entries, walk.left_out
+    entries, left_out, included = walk.entries, walk.left_out, walk.included
     for key, written in local.items():
         path = Path(os.path.realpath(written))
         name = path.name if written.name in ("", "..") else written.name
@@ -53,9 +54,10 @@ def collect(code: Path, local: Mapping[str, Path], hidden: Mapping[str, Why], di
             walk.run(use_git=False)
             entries += walk.entries
             left_out += walk.left_out
+            included += walk.included
         else:
             entries.append(_named_file(top, str(path)))
-    return CodeTree(sorted(entries, key=lambda entry: entry.path), left_out)
+    return CodeTree(sorted(entries, key=lambda entry: entry.path), left_out, tuple(included))
 
 
 def _named_file(top: str, path: str) -> Entry:

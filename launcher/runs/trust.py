@@ -123,9 +123,11 @@ def check_trust(file: Path, values: Values) -> None:
         return
     name, keys = printable(str(file)), printable(", ".join(values))
     word = "" if file == Path("launch.toml") else f" {shlex.quote(name)}"
+    is_relative = any(one and not os.path.isabs(one) for one in _named_folders())
     raise BadFileError(
         f"{name}: not trusted yet: {keys}\n"
         f"  look at it, then   launch trust{word}     for CI   LAUNCH_TRUST=FOLDER, see docs/hosts.md"
+        + ("\n  LAUNCH_TRUST does not name an absolute folder" if is_relative else "")
     )
 
 
@@ -187,8 +189,12 @@ def _folder() -> Path:
 
 def _is_in_a_trusted_folder(file: Path) -> bool:
     place = _place(file)
-    named = [Path(one) for one in os.environ.get("LAUNCH_TRUST", "").split(os.pathsep) if os.path.isabs(one)]
+    named = [one for one in _named_folders() if os.path.isabs(one)]
     return any(place.is_relative_to(os.path.realpath(one)) for one in named)
+
+
+def _named_folders() -> list[str]:
+    return os.environ.get("LAUNCH_TRUST", "").split(os.pathsep)
 
 
 def is_users_own(file: Path) -> bool:

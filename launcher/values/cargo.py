@@ -80,6 +80,7 @@ class JobSource(NamedTuple):
 class Cargo(NamedTuple):
     """What a launch sends. `files` counts files and links, of code and of data; `bytes` counts each file once.
 
+    `included` are the credentials among them, which a `.launchignore` names.
     `paths` are the paths that travel as code, relative to `folder`, empty folders included. `findings` are refusals.
     """
 
@@ -91,6 +92,7 @@ class Cargo(NamedTuple):
     sources: tuple[JobSource, ...]
     paths: frozenset[str]
     findings: tuple[Finding, ...] = ()
+    included: tuple[LeftOut, ...] = ()
 
     def has(self, path: str) -> bool:
         """Return whether a path relative to the folder, written without `./`, is a file, link or folder that travels."""
@@ -115,6 +117,7 @@ class Cargo(NamedTuple):
             "largest": [{"path": path, "bytes": size} for path, size in self.largest],
             "left_out": [_plain(entry) for entry in self.left_out[:1000]],
             "left_out_count": len(self.left_out),
+            "included": [_plain(entry) for entry in self.included],
             "sources": [
                 {
                     "key": one.key,

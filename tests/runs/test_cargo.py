@@ -165,6 +165,17 @@ def test_files_are_opened_once_to_be_judged_while_they_do_not_change(folder, mon
     assert [opened.count(name) for name in ("small", "large")] == [1, 2]
 
 
+def test_a_credential_that_a_rule_includes_is_named(folder):
+    """The rule may be in a file that somebody else wrote."""
+    put(
+        folder, **{".env": "A=1", "sub/.env": "B=2", "sub/.launchignore": "!.env\n!a.txt\n", "sub/a.txt": "x"}
+    )
+    cargo = load().cargo
+    assert [one.path for one in cargo.included] == ["sub/.env"]
+    assert [one.path for one in cargo.left_out] == [".env"]
+    assert cargo.to_json()["included"][0]["path"] == "sub/.env"
+
+
 def test_a_byte_order_mark_does_not_hide_a_key():
     """Editors of Windows write one."""
     assert holds_private_key(b"\xef\xbb\xbf" + KEY.format("RSA", "RSA").encode())

@@ -205,7 +205,8 @@ def test_launch_trust_names_folders_for_a_machine_without_a_person(clone, tmp_pa
     """With all below them; a relative name, which a clone's folder could have, is none."""
     for named in (".", "", str(tmp_path / "home"), f"{clone.client.project}-2"):
         clone.client.variables["LAUNCH_TRUST"] = named
-        clone.client.run("probe", "--host", "local")
+        done = clone.client.run("probe", "--host", "local")
+        assert ("does not name an absolute folder" in done.stderr) == (named == ".")
         assert not clone.was_believed(), named
     for named in (str(clone.client.project), f"/nowhere{os.pathsep}{tmp_path}"):
         clone.client.variables["LAUNCH_TRUST"] = named
