@@ -401,7 +401,7 @@ def resume(
                     before = queue.identity()
                     queue.change_rules(rules)
                     batch_index.enter(queue)
-                    batch_index.forget(before)
+                    batch_index.forget(before, queue.folder)
                 if new_code:
                     forget(queue.folder)
                 if failed:

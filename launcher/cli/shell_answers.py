@@ -19,6 +19,8 @@ class Offer(NamedTuple):
 
 _OPEN = ("=", ":", ".")
 """How a word ends that goes on, so that no space follows it."""
+_PLAIN_WORD = re.compile(r"[\w@%+=:,./-]+")
+"""What bash takes as it is. It does not quote what it is offered, and a name may be a cloned repository's."""
 _BASH = """\
 _launch_completion() {
     local IFS=$'\\n'
@@ -71,7 +73,8 @@ def tell(offers: Sequence[Offer], word: str) -> Sequence[Offer]:
     shell = asking_shell()
     if shell == "bash":
         start = len((re.match(r".*[=:]", word) or [""])[0])  # bash replaces what follows the last of these
-        return [offer._replace(value=offer.value[start:]) for offer in offers]
+        safe = [offer for offer in offers if _PLAIN_WORD.fullmatch(offer.value)]
+        return [offer._replace(value=offer.value[start:]) for offer in safe]
     if shell not in ("zsh", "fish") or not offers:
         return offers
     if os.environ.get("_TYPER_COMPLETE_FISH_ACTION") != "is-args":

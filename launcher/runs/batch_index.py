@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.runs.json_file import read_json
 from launcher.runs.whole_file import sync
 
 if TYPE_CHECKING:
@@ -33,8 +34,11 @@ def has(queue: BatchQueue) -> bool:
     return _file(queue.identity()).is_file()
 
 
-def forget(identity: str) -> None:
-    """Remove a batch from the index. Raises OSError."""
+def forget(identity: str, folder: Path) -> None:
+    """Remove a batch from the index, with the folder that it had; a copy of that folder leaves it there. Raises OSError."""
+    entered = read_json(_file(identity)).get("folder")
+    if isinstance(entered, str) and Path(entered) != folder and Path(entered).is_dir():
+        return
     _file(identity).unlink(missing_ok=True)
 
 

@@ -128,7 +128,6 @@ def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
     except (HostError, RunError) as error:
         return _failed(lane.queue, item, error)
     try:
-        _note_batch(lane, started.mirror)
         item = lane.queue.step(item, ItemState.CONFIRMED)
     except BaseException:  # the disk is full: nobody follows it from here
         started.desk.close()

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from launcher import untrusted_json
 from launcher.client_locks import Lock, is_locked
 from launcher.errors import BadFileError, RunError, UnknownNameError, UsageError
-from launcher.runs import batch_index
+from launcher.runs import batch_index, index
 from launcher.runs.run_files import RunFiles
 from launcher.runs.run_id import RUN_ID
 from launcher.runs.runs_folder import make_runs_folder, runs_folder
@@ -384,7 +384,7 @@ class BatchQueue:
         of the items that were launched under an id that it did not have: they are looked for there.
         """
         known, last = self.runs(), {sent.item: sent for sent in self._sent()}
-        lost = [sent for sent in last.values() if sent.run not in known]
+        lost = [sent for sent in last.values() if sent.run not in known and self._may_be_ours(sent)]
         changes = "state = :state, run = :run, host = :host, outcome = NULL, why = NULL"
         with self._errors(), self._transaction():
             for sent in lost:
@@ -394,6 +394,12 @@ class BatchQueue:
                 )
                 self._data.execute("INSERT INTO run VALUES (?, ?)", (sent.run, sent.item))
         return [self.item(sent.item).name for sent in lost]
+
+    def _may_be_ours(self, sent: _Sent) -> bool:
+        """Whether a record beside the queue, which a repository may have replaced, is of a run that this batch could have begun."""
+        entry = index.find(sent.run)
+        is_another = entry is not None and entry.batch != self.name
+        return not is_another and sent.host in self.item(sent.item).hosts
 
     def _note_sent(self, sent: _Sent) -> None:
         """Put on the disk what is about to be launched, beside the queue."""
@@ -494,6 +500,8 @@ def _item(row: Sequence[Any]) -> Item:
     for text in (name, request, run, host, outcome, why):
         if text is not None and not isinstance(text, str):
             raise TypeError(f"item {number} has a value of another kind")
+    if host is not None and host not in _texts(hosts):
+        raise ValueError(f"item {number} is on a host that it was not begun with")
     return Item(
         number,
         name,

@@ -163,7 +163,7 @@ def _stop(queue: BatchQueue, item: Item, *, now: bool, is_ours: bool) -> Stopped
     """Stop the run of an item, and put its end on record if nobody else does."""
     if item.state == ItemState.ENDED:
         return Stopped(item, item.outcome or "ended")
-    state, why, problem = _stop_run(item, now=now)
+    state, why, problem = _stop_run(queue.name, item, now=now)
     if is_ours and (state == DROPPED or is_terminal(state)):
         if item.state in (ItemState.RESERVED, ItemState.SUBMITTED) and state != DROPPED:
             item = queue.step(_submitted(queue, item), ItemState.CONFIRMED)
@@ -175,12 +175,16 @@ def _submitted(queue: BatchQueue, item: Item) -> Item:
     return queue.step(item, ItemState.SUBMITTED) if item.state == ItemState.RESERVED else item
 
 
-def _stop_run(item: Item, *, now: bool) -> tuple[str, str, str | None]:
+def _stop_run(name: str, item: Item, *, now: bool) -> tuple[str, str, str | None]:
     """Stop the run of an item; return its state then, DROPPED for one that never began, why, and what is left of it."""
     if item.run is None:
         return DROPPED, STOPPED, None
     mirror = Mirror(item.run, runs_folder())
     is_bound = index.knows(item.run)
+    if is_bound and mirror.entry is not None and mirror.entry.batch != name:
+        raise RunError(
+            f"{item.run} is not a run of the batch {name}\n  to stop it   launch stop {mirror.short}"
+        )
     if not is_bound and item.state != ItemState.CONFIRMED:
         give_up_machine(item.run, SilentView())
         return DROPPED, STOPPED, None
@@ -244,7 +248,7 @@ def remove_batch(queue: BatchQueue) -> Removed:
         with_code = _keep_code(queue.folder)
         kept = _keep(queue.folder)
         queue.files.remove_tree()
-        batch_index.forget(identity)
+        batch_index.forget(identity, queue.folder)
     except OSError as error:
         raise RunError(f"{error.filename or queue.folder}: {error.strerror}") from error
     finally:

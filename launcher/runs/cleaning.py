@@ -146,6 +146,12 @@ def _verb(count: int) -> str:
 
 def check_here(mirror: Mirror, *, force: bool) -> None:
     """Raise LastCopyError if the copies of a run's files here would be the last, unless `force`."""
+    if mirror.is_freed and not mirror.files.is_folder() and not force:
+        raise LastCopyError(
+            f"{mirror.short}: its copy is not at {mirror.folder}, and its host has none; without its record here, no copy is yours\n"
+            f"  if it was moved, from there   launch rm --here {mirror.short}     forget it   launch rm --here --force {mirror.short}",
+            only_checkpoints=False,
+        )
     files = LocalCopies(mirror).files()
     if files and not force:
         short, size = mirror.short, decimal(sum(status.st_size for status in files.values()))

@@ -24,7 +24,7 @@ class Contact(NamedTuple):
     """A host that answers, its facts, and the job that is to run there.
 
     `gpus` is the value of `--gpus`. `deadline` is when to stop waiting for cards, by the monotonic clock. `is_rented`: the
-    machine was rented for this launch alone.
+    machine was rented for this launch alone. `batch` is the batch that the run is for.
     """
 
     host: Host
@@ -35,6 +35,7 @@ class Contact(NamedTuple):
     gpus: str | None = None
     deadline: float = 0.0
     is_rented: bool = False
+    batch: str | None = None
 
     def probed_again(self) -> Contact:
         """Return the contact with new facts."""

@@ -430,8 +430,14 @@ def locate_to_read(word: str, host_name: str | None) -> tuple[Host | None, Mirro
 
 def enter(host: Host, desk: Desk, summary: Summary) -> Mirror:
     """Enter a run that a host has into the index; return its copy. Raises OtherRootError, and RunError if its plan is not that of the copy here."""
-    mirror = own_copy(summary.run)
+    mirror, is_new = own_copy(summary.run), not index.knows(summary.run)
     mirror.bind_seen(host, desk.root_id, summary.time)
+    if is_new and mirror.has_plan:
+        try:
+            refresh(desk, mirror)  # compares the plan
+        except RunError:
+            index.forget(summary.run)
+            raise
     return mirror
 
 

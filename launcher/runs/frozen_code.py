@@ -43,7 +43,7 @@ class FrozenCode:
 
     def __init__(self, batch: Path, tell: Callable[[str], None]) -> None:
         """Keep the code of the batch in this folder; `tell` hears once which files have changed since."""
-        self._files, self._batch, self._tell = _files(batch), batch.name, tell
+        self._files, self.batch, self._tell = _files(batch), batch.name, tell
         self._lock = threading.Lock()
         self._told: set[str] = set()
 
@@ -75,12 +75,12 @@ class FrozenCode:
                 changed.append(entry)
                 if entry.is_file and not is_copied:
                     raise RefusedError(
-                        f"{entry.source} is too large to be kept as it was, and {_changed(self._batch)}"
+                        f"{entry.source} is too large to be kept as it was, and {_changed(self.batch)}"
                     )
             copy = self._files.at(f"{folder}/{entry.path}")
             entries.append(entry._replace(source=copy) if is_copied else entry)
         if job_file is not None and any(entry.source == str(job_file.resolve()) for entry in changed):
-            raise RefusedError(f"{job_file}: {_changed(self._batch)}")
+            raise RefusedError(f"{job_file}: {_changed(self.batch)}")
         self._say({entry.name for entry in changed if not _is_our_output(entry.source)})
         data = [entry for entry in load.tree.entries if not entry.path.startswith("code/")]
         whole = tree.CodeTree(sorted([*entries, *data], key=lambda one: one.path), load.tree.left_out)
@@ -99,8 +99,8 @@ class FrozenCode:
         names = sorted(changed)
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         self._tell(
-            f"changed since {self._batch} began: {', '.join(names[:MOST_NAMED])}{more}; its items go on with the code of then"
-            f"   else leave it, then   launch batch resume {self._batch} --new-code"
+            f"changed since {self.batch} began: {', '.join(names[:MOST_NAMED])}{more}; its items go on with the code of then"
+            f"   else leave it, then   launch batch resume {self.batch} --new-code"
         )
 
 

@@ -80,7 +80,7 @@ def _refuse_bare(folder: Path) -> None:
 
 def _is_in_repository(folder: Path) -> bool:
     """Whether a `.git` is here or above: if git then knows no repository, that is broken, as after its main one has moved."""
-    return any((above / ".git").is_file() for above in (folder, *folder.parents))
+    return any(os.path.lexists(above / ".git") for above in (folder, *folder.parents))
 
 
 def _without_parents(names: list[str]) -> list[str]:

@@ -117,7 +117,13 @@ def alone(run: str, errand: str) -> Iterator[None]:
 def damaged(run: str) -> Path | None:
     """Return the file of an entry that is there and cannot be read; None if there is none, or if it can."""
     path = place(run) / FILE
-    return path if path.exists() and find(run) is None else None
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return path
+    return path if find(run) is None else None
 
 
 def create(entry: Entry) -> None:

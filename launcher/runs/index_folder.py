@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from launcher.errors import RunError
 from launcher.runs.json_file import read_json
 from launcher.runs.run_id import RUN_ID
 
@@ -27,7 +28,7 @@ def place(run: str) -> Path:
 
 
 def runs() -> dict[str, int]:
-    """Return the ids of all runs, each with the time of change of its folder in ns."""
+    """Return the ids of all runs, each with the time of change of its folder in ns. Raises RunError if the index cannot be read."""
     found = {}
     try:
         with os.scandir(folder()) as entries:
@@ -36,6 +37,8 @@ def runs() -> dict[str, int]:
                     found[entry.name] = entry.stat(follow_symlinks=False).st_mtime_ns
     except FileNotFoundError:
         return {}
+    except OSError as error:
+        raise RunError(f"{folder()}, the index of your runs: {error.strerror}") from error
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from launcher.errors import UnknownNameError
@@ -66,9 +66,13 @@ def _day(run: str) -> str:
 
 def files_of(run: str) -> RunFiles:
     """Return the files of a run's copy, as `mirror_of` finds it."""
+    return RunFiles(folder_with(run, _other_folders(run)) / run)
+
+
+def _other_folders(run: str) -> Iterator[str]:
+    """Yield the folders that may hold a copy of a run. The index is read only where it is asked for the first."""
     copies = index_folder.read(run).get("copies")
-    others = [one for one in copies if isinstance(one, str)] if isinstance(copies, list) else []
-    return RunFiles(folder_with(run, others) / run)
+    yield from (one for one in copies if isinstance(one, str)) if isinstance(copies, list) else ()
 
 
 def named(word: str) -> str:

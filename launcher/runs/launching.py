@@ -232,7 +232,7 @@ def launch(
     before = ShippedBefore(task.code, host)
     if not request.is_sure:
         _ask(before.question(loaded), view)
-    ready = _Ready(request, secrets, loaded, before, opening, hold)
+    ready = _Ready(request, secrets, loaded, before, opening, hold, code.batch if code is not None else None)
     if host.lambda_cloud is None:
         return _launch_on(resolved, ready, view, run_id)
     from launcher.runs.rented_launch import on_rented_machine  # few launches rent
@@ -264,13 +264,14 @@ class _Ready(NamedTuple):
     before: ShippedBefore
     opening: Opening | None
     hold: Callable[[], Interrupts]
+    batch: str | None
 
 
 def _launch_on(
     resolved: Resolved, ready: _Ready, view: View, run_id: str | None = None, shown: Plan | None = None
 ) -> Started:
     """Start a run on the machine of a request, under a new id unless one is given. A plan that was shown is not shown again."""
-    host, (request, secrets, loaded, before, opening, hold) = resolved.host, ready
+    host, (request, secrets, loaded, before, opening, hold, batch) = resolved.host, ready
     meanwhile.load("launcher.runs.planned", "launcher.planning.gate")
     is_settled = host.runtime != AUTO  # else the probe decides
     if is_settled:
@@ -297,7 +298,9 @@ def _launch_on(
         settle(suggestion(plan), view)
         settle(script_check.without_effect(plan, resolved.asked, rehearses=request.rehearses), view)
         deadline = time.monotonic() + request.wait_s
-        contact = Contact(host, desk, resolved.job, facts, view, resolved.gpus, deadline, shown is not None)
+        contact = Contact(
+            host, desk, resolved.job, facts, view, resolved.gpus, deadline, shown is not None, batch
+        )
         contact = pass_gate_when_free(contact, plan)
         say_if_new(host, view)
         build = build_settings.read(host, os.environ)
@@ -396,7 +399,7 @@ def begin(
             runtime.entrust(mirror.run, secrets)
         interrupts = hold()  # once the run is bound, a rent is ended only by who knows that it never began
         try:
-            mirror.bind(contact.host, runtime.desk.root_id, plan)
+            mirror.bind(contact.host, runtime.desk.root_id, plan, contact.batch)
             job_id = _start(runtime, mirror)
         except BaseException:
             interrupts.release()

@@ -208,11 +208,11 @@ class Mirror:
         """The run's entry in the index of this user's runs; None of a foreign run."""
         return index.find(self.run)
 
-    def bind(self, host: Host, root_id: str, plan: Plan) -> None:
+    def bind(self, host: Host, root_id: str, plan: Plan, batch: str | None = None) -> None:
         """Enter a run that is about to begin into the index, with its host, root and plan, and make the folder with the plan.
 
         It is on the disk when this returns: a run may begin only then, for without it nobody here knows where it would be.
-        The run becomes the last that this user launched, unless it was entered before. Raises RunError if the disk refuses.
+        `batch` is the batch that it is a run of. The run becomes the last that this user launched, unless it was entered before. Raises RunError if the disk refuses.
         """
         content, was_known = plan.to_file(), self.entry is not None
         self._may_have_begun = False
@@ -220,6 +220,7 @@ class Mirror:
             made = self._entry_for(host, root_id, time.time()).model_copy(
                 update={
                     "plan": hashlib.sha256(content).hexdigest(),
+                    "batch": batch,
                     "order": next_number(index.folder(), _last_number),
                 }
             )
@@ -313,10 +314,20 @@ class Mirror:
             raise OtherRootError(self._other_root(host))
 
     def _other_root(self, host: str) -> str:
+        mend = (
+            shlex.join(["rm", "-r", str(self.folder)])
+            if self.entry is None
+            else f"launch rm --here --force {self.short}"
+        )
         return (
             f"{self.run} was launched in another root than the one that {host} has now; its copy is {self.folder}\n"
-            f"  if that root was removed, its runs are gone; to remove the copy too   launch rm --here --force {self.short}"
+            f"  if that root was removed, its runs are gone; to remove the copy too   {mend}"
         )
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether the copy has a plan, be it anybody's."""
+        return self.files.exists(PLAN)
 
     @property
     def has_own_plan(self) -> bool:

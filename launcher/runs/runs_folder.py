@@ -20,7 +20,10 @@ def runs_folder() -> Path:
     come with a cloned repository: whoever wants it names the folder in $LAUNCH_RUNS.
     """
     named = os.environ.get("LAUNCH_RUNS")
-    folder = Path(named or "runs").resolve()
+    try:
+        folder = Path(named or "runs").resolve()
+    except OSError as error:
+        raise UsageError(f"{(named or 'runs')[:80]}: {error.strerror}") from error
     if not named and os.path.islink("runs"):
         raise UsageError(
             f"{Path.cwd() / 'runs'} is a link, which is not followed\n"
@@ -63,3 +66,5 @@ def ids_here() -> list[str]:
         return sorted(filter(RUN_ID.fullmatch, os.listdir(folder)))
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}") from error

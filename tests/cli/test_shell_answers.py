@@ -48,6 +48,14 @@ def test_bash_gets_what_follows_the_sign(monkeypatch):
     assert [offer.value for offer in tell([Offer("k3f1x1:")], "k3")] == ["k3f1x1:"]
 
 
+def test_bash_gets_no_word_that_it_would_run_or_expand(monkeypatch):
+    """It puts an offer into the line as it is, and a clone may have a job or a host of any name."""
+    monkeypatch.setenv("_LAUNCH_COMPLETE", "complete_bash")
+    plain = ["sft", "lab-2", "m@10.0.0.1", "batch.micro=4"]
+    others = ["a$(touch x)", "b`x`", "c;x", "d x", "e*", "f'", 'g"', "h&x", "i\nx", "~", "!x", "j{1,2}"]
+    assert [one.value for one in tell([*map(Offer, [*plain, *others])], "")] == plain
+
+
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_a_description_is_never_a_command_or_a_line_of_its_own(monkeypatch, capsys, shell):
     """It may come from a job's file or from a host."""

@@ -242,3 +242,18 @@ def test_a_picture_obeys_no_file_of_the_folder(client, monkeypatch, make):
     png = draw("r", [Point(1, 0, step, float(step), "loss", 1.0 / step) for step in (1, 2)], ())
     assert png.startswith(b"\x89PNG")
     assert int.from_bytes(png[16:20], "big") < 2000
+
+
+@pytest.mark.parametrize("damage", ["HEAD", "refs", "objects", "fifo", "empty"])
+def test_a_damaged_repository_is_repaired_before_anything_is_sent(repository, damage):
+    """What it ignores would travel."""
+    dot_git = repository / ".git"
+    if damage == "HEAD":
+        (dot_git / "HEAD").write_bytes(b"")
+    elif damage in ("refs", "objects"):
+        shutil.rmtree(dot_git / damage)
+    else:
+        shutil.rmtree(dot_git)
+        (os.mkfifo if damage == "fifo" else os.mkdir)(dot_git)
+    with pytest.raises(UsageError, match="git does not list"):
+        ignored_by_git(repository)

@@ -2,15 +2,21 @@
 
 # ruff: noqa: S608 - the SQL is an attacker's
 
+import json
 import os
 import shutil
 import sqlite3
 import struct
 
 import pytest
+from testbed.entries import know
 
-from launcher.runs.batch_queue import Entry, make_queue
+from launcher.errors import RunError
+from launcher.runs import batch_index
+from launcher.runs.batch_queue import BatchQueue, Entry, make_queue
+from launcher.runs.batch_stopping import _stop_run
 from launcher.values.batch import Rules
+from launcher.values.queued_item import Item, ItemState
 
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT"
 OURS, DAMAGED = "not a batch of launcher", "is damaged"
@@ -279,3 +285,52 @@ def test_a_name_that_a_shell_would_not_take_as_it_is_is_no_batch(client, evil):
     done = client.run("ps", timeout=LIMIT_S)
     assert f"{OURS}: {other}: " in done.stderr
     assert "launch batch resume" not in done.stderr
+
+
+def sent(folder, run, host):
+    """Add a launch to the record beside a queue, as `git pull` may."""
+    with (folder / "sent.jsonl").open("a") as file:
+        file.write("\n" + json.dumps({"run": run, "item": 1, "host": host}))
+
+
+def test_a_record_beside_the_queue_names_no_host_and_no_run_of_another(evil, monkeypatch):
+    """It brings back a launch that the queue has lost: on a host of its item, of a run of the batch."""
+    ours, another, other_host = "261128-i1-aaaaaa", "261128-x-bbbbbb", "261128-i1-cccccc"
+    know(another, evil.parent.parent)
+    for run, host in ((other_host, "me@evil:22"), (another, "lab")):
+        sent(evil, run, host)
+        with BatchQueue("evil", evil) as queue:
+            assert queue.mend() == []
+            assert queue.item(1).run is None
+    sent(evil, ours, "lab")
+    with BatchQueue("evil", evil) as queue:
+        assert queue.mend() == [queue.item(1).name]
+        assert queue.item(1).run == ours
+
+
+def test_an_item_on_a_host_that_it_was_not_begun_with_is_damage(client, evil):
+    """Else `batch stop` would contact it."""
+    change(
+        evil, "UPDATE item SET state='confirmed', run='261128-i1-aaaaaa', host='me@evil:22' WHERE number=1;"
+    )
+    assert DAMAGED in client.run("batch", "stop", "evil").stderr
+
+
+def test_a_batch_stops_no_run_of_another(client, evil):
+    """The queue of a batch of this user may have been replaced."""
+    know("261128-x-bbbbbb", client.runs)
+    item = Item(
+        1, "i1", "{}", ("lab",), {}, ItemState.CONFIRMED, "261128-x-bbbbbb", "lab", None, None, (), 0.0
+    )
+    with pytest.raises(RunError, match="is not a run of the batch evil"):
+        _stop_run("evil", item, now=True)
+
+
+def test_a_copy_of_a_batch_that_is_removed_leaves_the_batch(evil, tmp_path):
+    """A copy has the same digest."""
+    with BatchQueue("evil", evil) as queue:
+        batch_index.enter(queue)
+        batch_index.forget(queue.identity(), tmp_path / "copy")
+        assert batch_index.has(queue)
+        batch_index.forget(queue.identity(), evil)
+        assert not batch_index.has(queue)

@@ -274,6 +274,8 @@ def test_attach_refuses_a_copy_with_another_plan(ended):
     done = client.run("attach", "--host", "local", run)
     assert done.returncode == 1
     assert "another plan" in done.stderr
+    assert not entry_file(client, run).exists()
+    assert "is foreign" in client.run("stop", run).stderr
 
 
 def test_a_local_run_of_another_machine_is_not_looked_for_on_this_one(ended):
@@ -362,3 +364,30 @@ def test_a_home_on_two_machines_whose_locks_do_not_reach_each_other_loses_no_run
     ]
     assert [process.wait(60) for process in both] == [0, 0]
     assert len(list((tmp_path / "launch/runs").glob("*/run.json"))) == 100
+
+
+def test_an_index_that_cannot_be_read_is_said_so(client):
+    """A file in its place; an entry that is a file."""
+    client.index.parent.mkdir(parents=True)
+    client.index.write_text("")
+    done = client.run("ps")
+    assert (done.returncode, "the index of your runs" in done.stderr) == (1, True)
+    client.index.unlink()
+    client.index.mkdir()
+    (client.index / "261128-x-abc123").write_text("")
+    assert "is damaged" in client.run("stop", "abc123").stderr
+    client.variables["LAUNCH_RUNS"] = "x" * 5000
+    assert client.run("ps").returncode == 2
+
+
+def test_a_record_whose_copy_was_moved_is_not_forgotten_unasked(ended):
+    """Its host has no copy any more, so none could be attached again."""
+    client, run = ended
+    client.ok("rm", run)
+    client.runs.rename(client.runs.with_name("moved"))
+    done = client.run("rm", "--here", run)
+    assert "its copy is not at" in done.stderr
+    assert entry_file(client, run).exists()
+    client.runs.with_name("moved").rename(client.runs)
+    client.ok("rm", "--here", "--force", run)
+    assert not entry_file(client, run).exists()
