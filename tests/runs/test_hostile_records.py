@@ -71,7 +71,7 @@ def test_any_plan_and_state_of_a_mirror_is_listed_and_followed(tmp_path, view, p
     (mirror.folder / "plan.json").write_text(json.dumps(plan))
     (mirror.folder / "0002" / "state.json").write_text(json.dumps(state))
     assert 0 < mirror.plan().stop_grace_s <= 3600
-    ps._show([Row("host", remembered(mirror))], None, [], is_chosen=False, as_json=False)
+    ps._show([Row("host", remembered(mirror))], None, [], is_chosen=False, here=False, as_json=False)
     view.begin(RUN, mirror.plan(), [])
     state = mirror.state() or RunState(state="preparing")
     view.news(News(state, [], [], is_all=True))
