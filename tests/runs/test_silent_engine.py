@@ -94,7 +94,7 @@ def test_ps_and_attach_say_that_the_engine_does_not_answer(session, capsys):
     """Not `resuming` alone, for ever; who follows is told once."""
     (summary,) = control.runs_of(AgentDesk(There(session)), [RUN])
     assert summary.state == "resuming"
-    ps._show([control.Row("there", summary)], None, [], is_chosen=False, as_json=False)
+    ps._show([control.Row("there", summary)], None, [], is_chosen=False, here=False, as_json=False)
     assert "its engine does not answer" in capsys.readouterr().out
     view = PlainView()
     view.begin(RUN, PlanSummary(), [])
