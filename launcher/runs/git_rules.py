@@ -97,6 +97,13 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in _BINDING}
 
 
+def _work_tree(folder: Path) -> dict[str, str]:
+    """Return the variable that makes the work tree the folder that the `.git` is in: a repository's own setting may name another one."""
+    folder = folder.absolute()
+    top = next((above for above in (folder, *folder.parents) if os.path.lexists(above / ".git")), None)
+    return {"GIT_WORK_TREE": str(top)} if top is not None and (top / ".git").is_dir() else {}
+
+
 def _git(folder: Path, *words: str) -> subprocess.Popen[bytes]:
     settings = [word for key, value in _SETTINGS.items() for word in ("-c", f"{key}={value}")]
     return subprocess.Popen(
@@ -104,5 +111,5 @@ def _git(folder: Path, *words: str) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**_environment(), **_VARIABLES},
+        env={**_environment(), **_VARIABLES, **_work_tree(folder)},
     )
