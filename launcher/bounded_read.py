@@ -39,31 +39,6 @@ def read_bounded(
     return bytes(data[:most])
 
 
-def refuse_link_out(path: str | os.PathLike[str]) -> None:
-    """Raise BadFileError if a name in the project leads out of it, as a link that came with a repository may: for what is shown, or sent.
-
-    A project is the working directory with the git work tree that it lies in; a home, or a folder above it, is none.
-    """
-    name = os.fspath(path)
-    try:
-        here = os.getcwd()
-    except FileNotFoundError:  # it was removed
-        return
-    real, home = os.path.realpath(name), os.path.realpath(os.path.expanduser("~"))
-    if not _is_in(os.path.abspath(name), here) or _is_in(home, here) or _is_in(real, here):
-        return
-    top = here
-    while top != "/" and not os.path.lexists(os.path.join(top, ".git")):
-        top = os.path.dirname(top)
-    if top == "/" or _is_in(home, top) or not _is_in(real, top):
-        raise BadFileError(f"{name}: is a link out of the project, to {real}\n  copy the file here")
-
-
-def _is_in(path: str, folder: str) -> bool:
-    """Whether a path is a folder, or below it."""
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
 def _check_regular(status: os.stat_result, name: str) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)

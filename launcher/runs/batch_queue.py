@@ -398,7 +398,10 @@ class BatchQueue:
     def _may_be_ours(self, sent: _Sent) -> bool:
         """Whether a record beside the queue, which a repository may have replaced, is of a run that this batch could have begun."""
         entry = index.find(sent.run)
-        is_another = entry is not None and entry.batch != self.name
+        # One that was attached again, order 0, does not say its batch; to launch its item anew would train it twice.
+        is_another = (
+            entry is not None and entry.batch != self.name and (entry.batch is not None or entry.order > 0)
+        )
         return not is_another and sent.host in self.item(sent.item).hosts
 
     def _note_sent(self, sent: _Sent) -> None:

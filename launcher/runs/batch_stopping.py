@@ -181,7 +181,8 @@ def _stop_run(name: str, item: Item, *, now: bool) -> tuple[str, str, str | None
         return DROPPED, STOPPED, None
     mirror = Mirror(item.run, runs_folder())
     is_bound = index.knows(item.run)
-    if is_bound and mirror.entry is not None and mirror.entry.batch != name:
+    entry = mirror.entry
+    if entry is not None and entry.batch != name:
         raise RunError(
             f"{item.run} is not a run of the batch {name}\n  to stop it   launch stop {mirror.short}"
         )

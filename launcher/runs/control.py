@@ -95,10 +95,8 @@ def listing(
     for word in states:
         if word not in STATES:
             raise unknown_name("state", word, STATES, looked_in="of a run")
-    host, copies = (
-        Lookup().host(host_name) if host_name is not None else None,
-        {*ids_here()} if here else None,
-    )
+    host = Lookup().host(host_name) if host_name is not None else None
+    copies = {*ids_here()} if here else None
     if host is None:
         return _all_own(states, most, copies, wait_s)
     there = (
@@ -435,7 +433,7 @@ def enter(host: Host, desk: Desk, summary: Summary) -> Mirror:
     if is_new and mirror.has_plan:
         try:
             refresh(desk, mirror)  # compares the plan
-        except RunError:
+        except BaseException:  # also a lost link: it was not compared
             index.forget(summary.run)
             raise
     return mirror

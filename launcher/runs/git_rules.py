@@ -56,7 +56,7 @@ def ignored_by_git(folder: Path) -> frozenset[str] | None:
         return None
     if listing.returncode != 0:
         words = errors.decode(errors="replace").strip() or f"exit {listing.returncode}"
-        if "not a git repository" in words and not _is_in_repository(folder):
+        if "not a git repository" in words and _top_of(folder) is None:
             return None
         mend = "what it ignores would be sent: repair the repository, or remove its .git"
         raise UsageError(f"git does not list {folder}: {words}\n  {mend}")
@@ -78,9 +78,10 @@ def _refuse_bare(folder: Path) -> None:
             raise UsageError(f"{above} has the form of a bare git repository\n  {mend}")
 
 
-def _is_in_repository(folder: Path) -> bool:
-    """Whether a `.git` is here or above: if git then knows no repository, that is broken, as after its main one has moved."""
-    return any(os.path.lexists(above / ".git") for above in (folder, *folder.parents))
+def _top_of(folder: Path) -> Path | None:
+    """Return the folder here or above with a `.git`: if git then knows no repository, that is broken, as after its main one has moved."""
+    folder = folder.absolute()
+    return next((above for above in (folder, *folder.parents) if os.path.lexists(above / ".git")), None)
 
 
 def _without_parents(names: list[str]) -> list[str]:
@@ -99,8 +100,7 @@ def _environment() -> dict[str, str]:
 
 def _work_tree(folder: Path) -> dict[str, str]:
     """Return the variable that makes the work tree the folder that the `.git` is in: a repository's own setting may name another one."""
-    folder = folder.absolute()
-    top = next((above for above in (folder, *folder.parents) if os.path.lexists(above / ".git")), None)
+    top = _top_of(folder)
     return {"GIT_WORK_TREE": str(top)} if top is not None and (top / ".git").is_dir() else {}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from stat import S_ISREG
 
+from launcher.errors import BadFileError
 from launcher.runs.default_exclusions import of_name
 from launcher.runs.digests import Digests
 from launcher.runs.launch_ignore import FILE, Verdict, rules_for
@@ -74,13 +75,29 @@ def _link_out(task: Task, key: str, path: Path) -> Finding | None:
     """Return the refusal of a path that leads out of the project by a link in it. A link elsewhere is the user's own."""
     folders = {Path.cwd(), task.folder_of(key), *(() if key == "code" else (task.code,))}
     project = tuple({top for folder in folders for top in _tops(folder)})
+    link = _first_link_out(path, project)
+    if link is None:
+        return None
+    target = os.path.realpath(path)
+    message = f"{key} is {_to(path, target)}: {link} is a link out of the project"
+    return _finding("link-out", message, f"name its target   --set {key}={shlex.quote(target)}")
+
+
+def refuse_link_out(path: Path) -> None:
+    """Raise BadFileError if a path in the project of the working directory leads out of it by a link: what is read there is shown, and sent."""
+    if _first_link_out(path.absolute(), tuple(_tops(Path.cwd()))) is not None:
+        raise BadFileError(
+            f"{path}: is a link out of the project, to {os.path.realpath(path)}\n  copy the file here"
+        )
+
+
+def _first_link_out(path: Path, project: tuple[str, ...]) -> str | None:
+    """Return the first link in an absolute path that lies in a project and leads out of it."""
     here = path.anchor
     for part in path.parts[1:]:
         link, here = os.path.join(here, part), os.path.realpath(os.path.join(here, part))
         if os.path.islink(link) and is_below(link, project) and not is_below(here, project):
-            target = os.path.realpath(path)
-            message = f"{key} is {_to(path, target)}: {link} is a link out of the project"
-            return _finding("link-out", message, f"name its target   --set {key}={shlex.quote(target)}")
+            return link
     return None
 
 

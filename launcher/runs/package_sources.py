@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import PydanticCustomError
 
-from launcher.bounded_read import read_bounded, refuse_link_out
+from launcher.bounded_read import read_bounded
 from launcher.errors import BadFileError, UsageError
 from launcher.planning.script import script_of
 from launcher.planning.slurm_job import settings_of as slurm_settings_of
+from launcher.runs.named_paths import refuse_link_out
 from launcher.runs.resolve import Task
 from launcher.values.host import Host
 from launcher.values.plan import Finding

@@ -28,8 +28,8 @@ from launcher.client_files import (
 from launcher.runs.json_file import MOST_BYTES, parse_object
 
 MOST_JSON = 16 << 20
-MOST_LINE = 1 << 20
 """Nor has a JSON object."""
+MOST_LINE = 1 << 20
 _FLAGS = {
     "rb": os.O_RDONLY,
     "r+b": os.O_RDWR,

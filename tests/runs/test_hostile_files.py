@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from testbed.client import missing
 
-from launcher.bounded_read import refuse_link_out
 from launcher.errors import BadFileError, UsageError
 from launcher.runs import git_rules
 from launcher.runs.curves import Point
 from launcher.runs.git_rules import ignored_by_git
 from launcher.runs.json_file import read_json
 from launcher.runs.launch_ignore import read_rules
+from launcher.runs.named_paths import refuse_link_out
 from launcher.runs.picture import draw
 
 JOB = 'name = "j"\ncommand = ["python", "train.py"]\n'

@@ -296,12 +296,13 @@ def sent(folder, run, host):
 def test_a_record_beside_the_queue_names_no_host_and_no_run_of_another(evil, monkeypatch):
     """It brings back a launch that the queue has lost: on a host of its item, of a run of the batch."""
     ours, another, other_host = "261128-i1-aaaaaa", "261128-x-bbbbbb", "261128-i1-cccccc"
-    know(another, evil.parent.parent)
+    know(another, evil.parent.parent, order=1)
     for run, host in ((other_host, "me@evil:22"), (another, "lab")):
         sent(evil, run, host)
         with BatchQueue("evil", evil) as queue:
             assert queue.mend() == []
             assert queue.item(1).run is None
+    know(ours, evil.parent.parent)  # attached again: its entry does not say the batch
     sent(evil, ours, "lab")
     with BatchQueue("evil", evil) as queue:
         assert queue.mend() == [queue.item(1).name]
