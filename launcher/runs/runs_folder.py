@@ -17,11 +17,14 @@ def runs_folder() -> Path:
     """Return the folder of all mirrors: $LAUNCH_RUNS, else `runs` in the working directory.
 
     Raises UsageError if a file has that name, or the name of a folder above it; and for `runs` as a link, which may have
-    come with a cloned repository: whoever wants it names the folder in $LAUNCH_RUNS.
+    come with a cloned repository: whoever wants it names the folder in $LAUNCH_RUNS. Raises FileNotFoundError if the
+    working directory has been removed.
     """
     named = os.environ.get("LAUNCH_RUNS")
     try:
         folder = Path(named or "runs").resolve()
+    except FileNotFoundError:
+        raise  # the working directory has been removed
     except OSError as error:
         raise UsageError(f"{(named or 'runs')[:80]}: {error.strerror}") from error
     if not named and os.path.islink("runs"):

@@ -76,13 +76,14 @@ def watching(look):
 
 
 def agents(root):
-    """How many agents serve a root on this machine."""
-    count = 0
+    """How many agents serve a root on this machine. A child of one has its command line until it executes its own."""
+    parents = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-            count += words[-3:-1] == [b"serve", str(root).encode()]
-    return count
+            if words[-3:-1] == [b"serve", str(root).encode()]:
+                parents[entry.name] = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+    return sum(parent not in parents for parent in parents.values())
 
 
 @pytest.fixture
