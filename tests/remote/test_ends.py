@@ -68,10 +68,15 @@ PLAIN = Outcome(
     was_asked_to_end=False, uses_worker=False,
 )  # fmt: skip
 ROWS = {
-    "the worker reported the last step of the plan": (
-        {"uses_worker": True, "is_marked": True, "marker": STEPS}, b"", "succeeded",
+    "the worker reported the end, at the plan's last step or before": (
+        {"uses_worker": True, "is_marked": True, "marker": STEPS - 1}, b"", "succeeded",
     ),
-    "the script used the worker, and reported no end": ({"uses_worker": True}, b"", "failed: no-completion-marker"),
+    "the script used the worker, in this attempt or before, and reported no end": (
+        {"uses_worker": True}, b"", "failed: no-completion-marker",
+    ),
+    "a Trainer began, and reported neither its end nor its last step": (
+        {"is_cut_short": True}, b"loss 0.5\n", "failed: no-completion-marker",
+    ),
     "in a [rehearsal](profiles.md#a-rehearsal), nothing ran on the card": (
         {"is_off_card": True}, b"loss 0.5\n", "failed: not-rehearsable",
     ),

@@ -21,6 +21,25 @@ def test_a_script_that_only_the_hook_observes_does_not_use_the_worker():
     assert progress.uses_worker
 
 
+@pytest.mark.parametrize(
+    ("later", "is_cut_short"),
+    [
+        ([], True),
+        ([{"kind": "beat", "source": "hook", "step": 8}], True),
+        ([{"kind": "beat", "source": "hook", "step": 9}], False),
+        ([{"kind": "beat", "source": "hook", "step": 3}, {"kind": "end", "source": "hook"}], False),
+        ([{"kind": "end", "source": "hook"}, begun(step=3)], True),
+        ([{"kind": "done", "step": 4}], False),
+    ],
+)
+def test_a_training_is_cut_short_that_reports_neither_its_end_nor_its_last_step(later, is_cut_short):
+    """A Trainer that stops early reports its end."""
+    progress = Progress()
+    for event in (begun(), *later):
+        progress.learn(event)
+    assert progress.is_cut_short == is_cut_short
+
+
 def test_the_log_is_read_until_the_hook_has_metrics():
     """A Trainer with `logging_strategy="no"` logs its summary alone, and its script may print losses itself."""
     progress = Progress()

@@ -99,6 +99,7 @@ class Account:
             "step": progress.step,
             "loss": progress.loss,
             "consumed": sorted(progress.consumed),
+            "uses_worker": progress.uses_worker,
             "checkpoint": progress.checkpoint,
             "save_s": progress.save_s,
             "rehearsed": self._is_rehearsed,

@@ -88,6 +88,7 @@ class Running:
             uses_worker=progress.uses_worker,
             lost_loss=progress.lost_loss(self._scanner.last_loss if self._scanner is not None else None),
             is_without_step=progress.is_without_step,
+            is_cut_short=progress.is_cut_short,
             is_off_card=progress.is_off_card,
             shutdown_reason=self._stopping.shutdown_reason,
         )

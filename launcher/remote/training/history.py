@@ -42,6 +42,11 @@ class History(NamedTuple):
         """The knobs that the script reported in any attempt, including the held ones."""
         return {knob for _, state in self.records for knob in state.get("consumed") or []}
 
+    @property
+    def used_worker(self) -> bool:
+        """Whether the script itself used the worker in any attempt."""
+        return any(state.get("uses_worker") for _, state in self.records)
+
     def before_last_begun(self) -> Records:
         """Return the records before the last attempt whose command was started."""
         begun = [place for place, (_, state) in enumerate(self.records) if state.get("began")]

@@ -19,7 +19,8 @@ class Outcome(NamedTuple):
 
     `code` or `signal` is None. `remaining` are processes that could not be ended. `failure` is set if the attempt was
     given up while the command ran. `marker` is the step that the worker reported as done. `lost_loss` is the line of the
-    last training loss if that was not finite. `is_without_step` says that a training began and made no step. `is_off_card`:
+    last training loss if that was not finite. `uses_worker`: the script itself does, in this attempt or an earlier one.
+    `is_without_step` says that a training began and made no step, `is_cut_short` that it reported neither its end nor its last step. `is_off_card`:
     a card was imitated, and nothing ran on it. `shutdown_reason` is why it goes on later if it was asked to stop without a wish.
     `log` and `oom_kills` are those of the node that ended a command of several.
     """
@@ -37,6 +38,7 @@ class Outcome(NamedTuple):
     uses_worker: bool
     lost_loss: Optional[str] = None
     is_without_step: bool = False
+    is_cut_short: bool = False
     is_off_card: bool = False
     shutdown_reason: str = ""
     log: Optional[bytes] = None
@@ -54,9 +56,9 @@ class Outcome(NamedTuple):
         return bool(self.code) or self.signal is not None
 
     def is_completed(self, steps: Optional[int]) -> bool:
-        """Whether the worker reported the end of its training, at the plan's last step if there is one."""
-        is_at_end = self.marker == steps if steps is not None else not self.was_asked_to_end
-        return self.is_marked and is_at_end
+        """Whether the worker reported the end of its training: at the plan's last step, or earlier if nobody asked it to end."""
+        is_at_end = steps is not None and self.marker == steps
+        return self.is_marked and (is_at_end or not self.was_asked_to_end)
 
 
 class Suspicion(NamedTuple):
@@ -121,7 +123,7 @@ def judge(
         return Judgement("failed", failure.name, evidence)
     if outcome.is_stop_asked:
         return Judgement("resuming", outcome.shutdown_reason, evidence)
-    if outcome.uses_worker:
+    if outcome.uses_worker or outcome.is_cut_short:
         return Judgement("failed", "no-completion-marker", {**evidence, "marker": outcome.marker})
     if doubt is not None:
         evidence["doubt"] = doubt.record()

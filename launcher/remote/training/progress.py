@@ -72,6 +72,8 @@ class Progress:
         self._lost_losses = 0
         self._lost_loss: Optional[str] = None
         self._first_step: Optional[int] = None
+        self._steps_left: Optional[int] = None
+        """The last step of a training that has begun and not reported its end."""
 
     def lost_loss(self, of_log: Optional[LastLoss]) -> Optional[str]:
         """Return the line of the last training loss if it was certainly not finite; `of_log` counts if nobody reports losses."""
@@ -83,6 +85,11 @@ class Progress:
     def is_without_step(self) -> bool:
         """Whether a training was seen to begin, before its last step, and made no step."""
         return self._first_step is not None and (self.step or 0) <= self._first_step
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether a training began, and has neither reported its end nor reached its last step."""
+        return self._steps_left is not None and (self.step or 0) < self._steps_left
 
     @property
     def grace_s(self) -> float:
@@ -135,9 +142,12 @@ class Progress:
             self.has_trained = True
             self.doubtful_from = values["step"] + 1
             self._first_step = values["step"] if values["step"] != values.get("steps") else None
+            self._steps_left = values["steps"] if isinstance(values.get("steps"), int) else None
         elif kind == "end":
+            self._steps_left = None
             self.liveness.rest()
         elif kind == "done" and _is_first(event):
+            self._steps_left = None
             self.liveness.rest()
             self.is_marked = True
             self.marker = step if isinstance(step, int) else None

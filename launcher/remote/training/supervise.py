@@ -333,6 +333,7 @@ class Supervisor:
         """Record how the command ended; return the agent's exit status, None if another attempt follows."""
         if self.fence.look():  # first: what follows may move checkpoints
             return self.leave()
+        outcome = outcome._replace(uses_worker=outcome.uses_worker or self.history.used_worker)
         doubt = self._look_behind(outcome) if outcome.is_good_exit else None
         failure = self._failure_of(outcome)
         wish = outcome.wish
