@@ -48,6 +48,7 @@ class Reason(StrEnum):
     COMMAND_NOT_FOUND = "command-not-found"
     ATTEMPTS_EXHAUSTED = "attempts-exhausted"
     NOT_RESTARTABLE = "not-restartable"
+    CODE_DAMAGED = "code-damaged"
     HOST_SHUTDOWN = "host-shutdown"
     SESSION_LIMIT = "session-limit"
     CARD = "card"

@@ -63,7 +63,7 @@ def test_a_disk_that_fails_leaves_it_unsettled(tmp_path, monkeypatch):
     def failing(_):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(environment_seal, "_flush", failing)
+    monkeypatch.setattr(environment_seal, "sync_file_system", failing)
     with pytest.raises(OSError, match="Input/output"):
         environment_seal.settle(str(path))
     assert not environment_seal.is_settled(str(path))

@@ -7,16 +7,14 @@ of another boot does not count: nobody knows which files the disk got before the
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
 from typing import Any
 
 from ..record import strict_json
-from ..record.files import read_json, write_durably, write_over
+from ..record.files import read_json, sync_file_system, write_durably, write_over
 from ..record.locks import Lock
-from ..record.safe_open import opened_folder
 from ..system import process
 
 MARKER = "environment.json"
@@ -68,7 +66,7 @@ def settle(path: str) -> None:
     python = os.path.realpath(os.path.join(path, "bin", "python"))
     folders = {os.stat(folder).st_dev: folder for folder in (os.path.dirname(python), path)}
     for folder in folders.values():
-        _flush(folder)
+        sync_file_system(folder)
     marker = read_json(_marker_of(path))
     del marker[_BOOT]
     write_durably(_marker_of(path), strict_json.encode(marker) + "\n")
@@ -82,15 +80,3 @@ def unseal(path: str) -> None:
 
 def _marker_of(path: str) -> str:
     return os.path.join(path, MARKER)
-
-
-def _flush(folder: str) -> None:
-    """Write everything on a folder's file system to the disk: on Linux that one alone. Raises OSError."""
-    if not process.IS_LINUX:
-        os.sync()
-        return
-    with opened_folder(folder) as descriptor:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.syncfs(descriptor) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), folder)

@@ -1,7 +1,7 @@
 """The run directory: the one module that names its paths and says how they are written.
 
     <root>/runs/<run-id>/
-      control/   what decides: plan.json  prepared.json  manifest.json  wish  token  contact.lock  digests.json  moved.json
+      control/   what decides: plan.json  prepared.json  manifest.json  settled  wish  token  contact.lock  digests.json  moved.json
                  service.json  slurm.json  slurm-end.json
       record/    what the agent writes down: NNNN/  secrets.env  hidden-names.json  keeper.lock  keeper.log
                  slurm.log  container.json  told-STATE
@@ -86,6 +86,7 @@ class Run:
         self.hidden_names = self.record.below("hidden-names.json")
         self.older_secrets = self.control.below("secrets.env")
         self.manifest = self.control.below("manifest.json")
+        self.settled = self.control.below("settled")
         self.contact_lock = self.control.below("contact.lock")
         self.keeper_lock = self.record.below("keeper.lock")
         self.keeper_log = self.record.below("keeper.log")

@@ -143,7 +143,8 @@ class _Segment:
         prepared = run.prepared()
         runtime = {**(prepared.get("runtime") or {}), "interpreter": sys.executable}
         runtime["gpus"] = [] if came is None else came.gpus
-        write_durably(run.prepared_record, strict_json.encode({**prepared, "runtime": runtime}) + "\n")
+        here = {"runtime": runtime, "boot_id": process.boot_id()}  # the code has just been placed
+        write_durably(run.prepared_record, strict_json.encode({**prepared, **here}) + "\n")
         torch = None
         if came is not None:
             say("%s came" % came.allowed.title)

@@ -14,7 +14,7 @@ from ..host import evidence_import, garbage
 from ..host.probe_host import interpreter_path
 from ..making import environment_build
 from ..record import forgone, secret
-from ..record.files import read_json, write_durably
+from ..record.files import read_json, sync_folder, write_durably
 from ..record.locks import Lock
 from ..record.rundir import ONE_MACHINE, RENTED, Run
 from ..record.safe_open import open_regular
@@ -76,6 +76,8 @@ def create(session: Session, request: Create, payload: bytes) -> Reply:
     record = contact.record_of(run, folder, "prepare", place_id=place_id, runtime=runtime, locks=ONE_MACHINE)
     run.write_prepared(folder, record)
     folder.write_state("preparing")
+    for path in (run.record, run.path, os.path.dirname(run.path)):
+        sync_folder(path)
     if not fate.fate_of(request.runtime).sees_host:
         evidence_import.expect(run)
     return Reply({"run": run.id, "place": container_place(session, run), "gpus": gpus})

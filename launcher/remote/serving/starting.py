@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from typing import Any, Dict, List, NamedTuple, Optional
@@ -14,7 +13,8 @@ from ..fate.fate import StartError
 from ..record import secret
 from ..record.files import read_json
 from ..record.rundir import SESSION_LIMIT, Folder, Run
-from ..store import worker_folder
+from ..store import settling, worker_folder
+from ..store.manifest import ShippingError
 from ..store.secret_end import forget_secrets
 from . import contact
 from .container_place import container_place
@@ -22,7 +22,6 @@ from .requests import OfRun, Reply, RequestError, RunId
 from .session import Session, Verb
 
 START_S = 20.0
-SPARE_FILES = 100  # fewer are copied in no time
 POLL_S = 0.01
 UNSETTLED = "unsettled"
 """The code of a start of which nobody can say whether it has succeeded."""
@@ -42,7 +41,8 @@ def start(session: Session, request: OfRun, _payload: bytes) -> Reply:
     del session.handed_over[run.id]
     session.release_cards(run.id)
     folder.release()
-    _make_spare(session, run)
+    session.manifests.pop(run.id, None)
+    settling.start_settling(run)
     return Reply({"run": run.id, "job_id": run_state.fate_of(run).job_id(run)})
 
 
@@ -58,7 +58,8 @@ def hand_over(session: Session, request: OfRun, _payload: bytes) -> Reply:
     """Leave a prepared run to what the client starts next, a container: it is not cleared away any more."""
     run = session.prepared_run(request.run)
     session.handed_over[run.id] = session.prepared.pop(run.id)
-    _make_spare(session, run)
+    session.manifests.pop(run.id, None)
+    settling.start_settling(run)
     return Reply({})
 
 
@@ -175,6 +176,10 @@ def _restart(session: Session, run: Run, judged: run_state.State, by: Optional[s
     if not os.path.isdir(run.code):
         contact.settle(run, "failed", "never-started").release()
         return Reply({"state": run_state.state_of(run)["state"]})
+    lost = _look_after_crash(run)
+    if lost:
+        contact.settle(run, "failed", lost["class"], evidence=lost).release()
+        return Reply({"state": run_state.state_of(run)["state"]})
     hopeless = run_state.fate_of(run).hopeless(run)
     if hopeless is not None:
         state, reason, evidence = hopeless
@@ -209,6 +214,21 @@ def _restart(session: Session, run: Run, judged: run_state.State, by: Optional[s
     return Reply({"state": run_state.state_of(run)["state"]})
 
 
+def _look_after_crash(run: Run) -> Dict[str, Any]:
+    """Make whole what the disk may not have got when this host stopped; return the failure if that is not possible.
+
+    The agent of most runs does so itself, but a container does not see the store. Raises RequestError while `gc` runs.
+    """
+    run_fate = run_state.fate_of(run)
+    if run_fate.is_in_image and settling.is_doubtful(run):
+        try:
+            mended = settling.mend(run, lambda: False)
+        except ShippingError as error:
+            raise RequestError("held", str(error)) from None
+        return settling.words_of(mended) if mended is not None and mended.lost else {}
+    return {}
+
+
 def _answer_failure(run: Run, waited_for: str) -> Dict[str, Any]:
     """Return what is on record of the failure after which a run has waited, as a remedy; empty if there was none."""
     from ..diagnosis import remedy  # few runs wait, and every launch would wait for it to load
@@ -230,19 +250,6 @@ def _lease_again(session: Session, run: Run) -> List[lease.Busy]:
         session.cards[run.id] = taken
         return []
     return taken.busy
-
-
-def _make_spare(session: Session, run: Run) -> None:
-    """Start a process that copies the code once more, ahead of the next launch. Nobody waits for it."""
-    if len(session.manifests.pop(run.id, {})) >= SPARE_FILES:
-        subprocess.Popen(
-            [sys.executable, "-I", sys.argv[0], "spare", run.path],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
 
 
 VERBS = {

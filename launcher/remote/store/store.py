@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, Iterator, Mapping
 
 from ..fate import run_state
 from ..record import strict_json
-from ..record.files import paths_in, read_json, remove_folder, sync_folder, write_durably
+from ..record.files import paths_in, read_json, remove_folder, sync_file_system, sync_folder, write_durably
 from ..record.locks import Lock
 from ..record.rundir import Run
 from . import large_files, tree_files
@@ -35,16 +35,6 @@ MOST_SPARES = 3
 MOST_SPARE_BYTES = 1 << 30
 HOLDERS_S = 30.0
 PARTS = ("part-", "taken-", "spoilt-")
-
-
-def main(arguments: list[str]) -> int:
-    """Make a spare copy of a run's code at the lowest priority; return 0."""
-    run = Run(os.path.abspath(arguments[0]))
-    os.nice(19)
-    store = Store(os.path.dirname(os.path.dirname(run.path)))
-    with store.shared():
-        store.make_spare(run)
-    return 0
 
 
 class Store:
@@ -183,6 +173,30 @@ class Store:
         finally:
             remove_folder(run.incoming)
         return missing
+
+    def make_anew(self, run: Run, code: FileTree, data: Dict[str, FileTree]) -> list[str]:
+        """Replace these files of a run's code, and any data that is gone; return the missing files, and replace nothing then."""
+        links = {os.path.join(run.data, key): entries for key, entries in data.items()}
+        missing = [sha256 for entries in data.values() for sha256 in self._provide_data(entries)]
+        part = os.path.join(run.incoming, "code")
+        remove_folder(run.incoming)
+        try:
+            small, large = large_files.split(code)
+            missing += self._fill(small, part, tree_files.copy)
+            missing += self._add_large(large, part, run)
+            if missing:
+                return missing
+            for path in code:
+                target = os.path.join(run.code, path)
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                os.replace(os.path.join(part, path), target)
+            for link, entries in links.items():
+                if not os.path.isdir(link):
+                    os.makedirs(run.data, exist_ok=True)
+                    os.symlink(os.path.join(self._data_of(entries), "tree"), link)
+        finally:
+            remove_folder(run.incoming)
+        return []
 
     def _fill(
         self, entries: Manifest, folder: str, put: Callable[[str, str, dict[str, Any]], bool]
@@ -341,6 +355,7 @@ class Store:
             if self._fill(entries, os.path.join(part, "tree"), tree_files.copy):
                 return False
             tree_files.write_stats(part, entries)
+            sync_file_system(part)  # size and time do not show what a power cut leaves of a file
             os.rename(part, folder)
         finally:
             remove_folder(part)

@@ -42,6 +42,24 @@ def copy(source: str, target: str, entry: dict[str, Any]) -> bool:
     return bool(digest.hexdigest() == entry["sha256"])
 
 
+def is_as_sent(path: str, entry: dict[str, Any]) -> bool:
+    """Whether a path of a run's code is what its manifest says. A large file may be a link to the store's."""
+    try:
+        status = os.lstat(path)
+        if "link" in entry:
+            return os.readlink(path) == str(entry["link"])
+        if "folder" in entry:
+            return stat.S_ISDIR(status.st_mode)
+        if not stat.S_ISLNK(status.st_mode) and stat.S_IMODE(status.st_mode) != mode_of(entry):
+            return False
+        if not os.path.isfile(path) or os.path.getsize(path) != entry["size"]:
+            return False
+        with open(path, "rb") as file:
+            return _digest(file) == str(entry["sha256"])
+    except OSError:
+        return False
+
+
 def clone(reading: int, writing: int) -> bool:
     """Share the blocks of the original until one of the two is written to. Return False unless on btrfs or xfs."""
     try:
@@ -69,7 +87,11 @@ def adopt(source: str, target: str, entry: dict[str, Any], *, is_checked: bool =
         with contextlib.suppress(OSError):  # a file system without hard links
             os.link(source, target)  # the same inode: it takes no space
             return True
-    return copy(source, target, {**entry, "mode": mode})
+    if not copy(source, target, {**entry, "mode": mode}):
+        return False
+    with open(target, "rb") as file:
+        os.fsync(file.fileno())
+    return True
 
 
 def _digest(file: IO[bytes]) -> str:

@@ -22,7 +22,8 @@ from ..record import secret
 from ..record.files import REFUSED, read_json
 from ..record.rundir import TERMINAL, Folder, Run
 from ..record.safe_open import unlink
-from ..store import checkpoints, late_seals
+from ..store import checkpoints, late_seals, settling
+from ..store.manifest import ShippingError
 from ..store.secret_end import forget_secrets
 from ..system import oom
 from .account import TAIL_BYTES, Account
@@ -106,6 +107,8 @@ class Supervisor:
         self.chosen = checkpoints.ChosenCheckpoint(None, None, {})
         self.record: dict[str, Any] = {}
         self.oom_kills = oom.kills()
+        self.lost: dict[str, Any] = {}
+        """What to record of code that cannot be made whole again."""
         self.has_left = False  # without a record of the end
 
     def make_next(self) -> Supervisor:
@@ -123,6 +126,7 @@ class Supervisor:
         verdict = self.mending.settle()
         self._write_attempt()  # at once: our parent waits for it, and checking a checkpoint takes long
         self._wait_for_departure(interruption)
+        self._mend_code(interruption)
         self._choose_checkpoint(interruption)
         if self.chosen.path is not None:
             self._write_attempt()
@@ -187,6 +191,18 @@ class Supervisor:
         ranks = int((self.plan.get("split") or {}).get("ranks") or 1)
         return [str(word) for word in self.plan["command"]], ranks
 
+    def _mend_code(self, interruption: Interruption) -> None:
+        """Compare the code with what was sent, if the host has stopped before its disk had all of it, and make it whole."""
+        if run_state.fate_of(self.run).is_in_image:  # the store is not seen from there: `serve` has done it
+            return
+        while settling.is_doubtful(self.run) and not self.lost and not interruption.is_due():
+            with contextlib.suppress(ShippingError):  # while `gc` runs
+                mended = settling.mend(self.run, interruption.is_due)
+                if mended is not None and mended.lost:
+                    self.lost = settling.words_of(mended)
+                elif mended is not None and mended.paths:
+                    self.account.record("evidence", settling.words_of(mended))
+
     def _choose_checkpoint(self, interruption: Interruption) -> None:
         """Tidy what earlier attempts have left, while no script writes there, and choose where to resume from."""
         folder = self.run.checkpoints
@@ -234,6 +250,8 @@ class Supervisor:
         if self.terminations:
             self.account.say("resuming", shutdown_reason(self.run, self.terminations))
             return RESTART
+        if self.lost:
+            return self._end("failed", settling.LOST, self.lost)
         if verdict is not None and verdict.remedy is None:
             failure = self.mending.in_force.failure
             return self._give_up(verdict, failure.evidence() if failure is not None else {})

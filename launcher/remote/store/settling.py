@@ -1,0 +1,104 @@
+"""Whether a run's code is on the disk, and what becomes of code that was not when its host stopped.
+
+To sync 10,000 files one by one takes longer than to send them. So a process of its own syncs the file system while the run
+starts, and leaves a mark. Where the host has been booted since the run was made and the mark is missing, the code is
+compared with its manifest before anything runs, and what differs is made anew from the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from typing import Any, Callable, List, NamedTuple
+
+from ..record.files import sync_file_system, write_over
+from ..record.rundir import Run
+from ..system import process
+from . import tree_files
+from .manifest import FileTree, ShippingError, code_of, data_of, read_manifest
+from .store import Store
+
+SPARE_FILES = 100  # fewer are copied in no time
+MOST_NAMED = 5
+LOST = "code-damaged"
+
+
+def main(arguments: list[str]) -> int:
+    """Settle a run at the lowest priority, then make a spare copy of its code; return 0."""
+    run = Run(os.path.abspath(arguments[0]))
+    os.nice(19)
+    settle(run)
+    if len(read_manifest(run.manifest)) >= SPARE_FILES:
+        store = Store(run.root)
+        with contextlib.suppress(ShippingError), store.shared():  # while `gc` runs, no spare is made
+            store.make_spare(run)
+    return 0
+
+
+def start_settling(run: Run) -> None:
+    """Settle a run in a process of its own; nobody waits for it."""
+    subprocess.Popen(
+        [sys.executable, "-I", sys.argv[0], "settle-run", run.path],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def settle(run: Run) -> None:
+    """Write a run's code and data to the disk, then say so beside its plan. Raises OSError."""
+    if not is_doubtful(run):
+        sync_file_system(run.path)
+        write_over(run.settled, "")
+
+
+def is_doubtful(run: Run) -> bool:
+    """Whether the host stopped before a run's code was on the disk, so that nobody knows what the disk got."""
+    return not os.path.exists(run.settled) and run.prepared().get("boot_id") != process.boot_id()
+
+
+class Mended(NamedTuple):
+    """The paths of a run that were made anew, or those of which the store has no whole copy: nothing was made anew then."""
+
+    paths: List[str]
+    lost: List[str]
+
+
+def mend(run: Run, is_due: Callable[[], bool]) -> Mended | None:
+    """Make the code and data of a doubtful run what its manifest says, from the store; None if `is_due` cut that short.
+
+    Files that the job has added stay. Raises OSError, and ShippingError while `gc` runs.
+    """
+    manifest = read_manifest(run.manifest)
+    changed = FileTree()
+    for path, entry in code_of(manifest).items():
+        if is_due():
+            return None
+        if not tree_files.is_as_sent(os.path.join(run.code, path), entry):
+            changed[path] = entry
+    store = Store(run.root)
+    with store.shared():
+        missing = store.make_anew(run, changed, data_of(manifest))
+    if missing:
+        return Mended([], sorted(path for path, entry in manifest.items() if entry.get("sha256") in missing))
+    sync_file_system(run.path)
+    write_over(run.settled, "")
+    return Mended(sorted(changed), [])
+
+
+def words_of(mended: Mended) -> dict[str, Any]:
+    """Return what to record of a mend: how many files, and some of them; for lost ones a failure."""
+    if not mended.lost:
+        return {"code": {"mended": len(mended.paths), "paths": mended.paths[:MOST_NAMED]}}
+    more = len(mended.lost) - MOST_NAMED
+    named = ", ".join(mended.lost[:MOST_NAMED]) + (" and %d more" % more if more > 0 else "")
+    return {
+        "class": LOST,
+        "line": named,
+        "why": "the host stopped before its disk had all files of the run, and the store has no whole copy of these",
+        "mend": "launch it anew: the files are sent again",
+    }
