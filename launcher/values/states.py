@@ -49,6 +49,7 @@ class Reason(StrEnum):
     ATTEMPTS_EXHAUSTED = "attempts-exhausted"
     NOT_RESTARTABLE = "not-restartable"
     CODE_DAMAGED = "code-damaged"
+    OUTPUTS_LOST = "outputs-lost"
     HOST_SHUTDOWN = "host-shutdown"
     SESSION_LIMIT = "session-limit"
     CARD = "card"

@@ -59,6 +59,19 @@ def sync_folder(path: str) -> None:
         os.fsync(descriptor)
 
 
+def sync_tree(top: str) -> None:
+    """Write the files and names below a folder to the disk. Raises OSError. What is no regular file is passed over."""
+    for folder, _, names in os.walk(top):
+        for name in names:
+            with contextlib.suppress(UnreadableError, FileNotFoundError):
+                descriptor = safe_open.open_regular(os.path.join(folder, name), os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+        sync_folder(folder)
+
+
 def sync_file_system(folder: str) -> None:
     """Write everything on a folder's file system to the disk: on Linux that one alone. Raises OSError."""
     if not sys.platform.startswith("linux"):

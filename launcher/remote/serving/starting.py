@@ -225,7 +225,7 @@ def _look_after_crash(run: Run) -> Dict[str, Any]:
             mended = settling.mend(run, lambda: False)
         except ShippingError as error:
             raise RequestError("held", str(error)) from None
-        return settling.words_of(mended) if mended is not None and mended.lost else {}
+        return settling.words_of(run, mended) if mended is not None and mended.lost else {}
     return {}
 
 

@@ -90,7 +90,7 @@ def mend(run: Run, is_due: Callable[[], bool]) -> Mended | None:
     return Mended(sorted(changed), [])
 
 
-def words_of(mended: Mended) -> dict[str, Any]:
+def words_of(run: Run, mended: Mended) -> dict[str, Any]:
     """Return what to record of a mend: how many files, and some of them; for lost ones a failure."""
     if not mended.lost:
         return {"code": {"mended": len(mended.paths), "paths": mended.paths[:MOST_NAMED]}}
@@ -100,5 +100,5 @@ def words_of(mended: Mended) -> dict[str, Any]:
         "class": LOST,
         "line": named,
         "why": "the host stopped before its disk had all files of the run, and the store has no whole copy of these",
-        "mend": "launch it anew: the files are sent again",
+        "mend": "launch rerun %s: it begins anew, and the files are sent again" % run.id,
     }

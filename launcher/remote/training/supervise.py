@@ -13,13 +13,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from ..diagnosis import remedy
 from ..fate import predecessor, run_state
 from ..record import secret
-from ..record.files import REFUSED, read_json
+from ..record.files import REFUSED, read_json, sync_tree
 from ..record.rundir import TERMINAL, Folder, Run
 from ..record.safe_open import unlink
 from ..store import checkpoints, late_seals, settling
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 RESTART = 75
 NOT_STARTED = "command-not-found"
+OUTPUTS_LOST = "outputs-lost"
 NOT_BEGUN = 255
 """The exit status of Apptainer where it could not start the command in the image."""
 SUPERSEDED = "superseded"
@@ -199,9 +201,9 @@ class Supervisor:
             with contextlib.suppress(ShippingError):  # while `gc` runs
                 mended = settling.mend(self.run, interruption.is_due)
                 if mended is not None and mended.lost:
-                    self.lost = settling.words_of(mended)
+                    self.lost = settling.words_of(self.run, mended)
                 elif mended is not None and mended.paths:
-                    self.account.record("evidence", settling.words_of(mended))
+                    self.account.record("evidence", settling.words_of(self.run, mended))
 
     def _choose_checkpoint(self, interruption: Interruption) -> None:
         """Tidy what earlier attempts have left, while no script writes there, and choose where to resume from."""
@@ -480,6 +482,10 @@ class Supervisor:
 
         A run that its user stops does not wait for that: the wish is on record, and the run has ended by it.
         """
+        if state == "succeeded":
+            unsaved = self._sync_outputs()
+            if unsaved:
+                state, reason, evidence = "failed", OUTPUTS_LOST, {**evidence, **unsaved}
         if state in TERMINAL:
             evidence = {**evidence, **self._send_notice(state, reason)}
         self.account.record("state", {"state": state, "reason": reason, "evidence": evidence})
@@ -495,6 +501,33 @@ class Supervisor:
             self.beat()
             time.sleep(NO_ROOM_S)
         return 0
+
+    def _sync_outputs(self) -> dict[str, str]:
+        """Write the outputs to the disk: what has succeeded outlives a power cut. Return the failure if the disk cannot."""
+        errors: list[OSError] = []
+
+        def sync() -> None:
+            try:
+                for folder in (self.run.artifacts, self.run.checkpoints):
+                    sync_tree(folder)
+            except OSError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=sync, daemon=True)
+        thread.start()
+        while thread.is_alive():  # gigabytes take minutes
+            thread.join(0.1)
+            self.beat()
+        for error in errors:
+            line = "%s: %s" % (error.filename or self.run.artifacts, error.strerror)
+            why = "the training has ended well, but the disk did not take all of its outputs"
+            return {
+                "class": OUTPUTS_LOST,
+                "line": line,
+                "why": why,
+                "mend": "look after the disk of this host",
+            }
+        return {}
 
     def _send_notice(self, state: str, reason: str) -> dict[str, str]:
         """Run the job's command for the end, or call its webhook; return what went wrong as evidence."""

@@ -1,0 +1,155 @@
+"""The power of a host is cut at a random moment of a launch and a training: its disk is a block device, and is turned back.
+
+`make faults` cuts it 50 times. The witness is the trainer's ledger, which lies on another disk.
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from testbed import trainer
+from testbed.client import missing, until
+from testbed.disk import Disk
+from testbed.machine import Machine, remove_bridge
+from testbed.sshd import MissingPartError
+
+pytestmark = [pytest.mark.testbed, pytest.mark.slow(reason="boots a machine again and again")]
+
+CUTS = int(os.environ.get("LAUNCH_POWER_CUTS", "1"))
+"""Of each file system; `make faults` asks for more."""
+STEPS, INTERVAL = 20, 5
+FILES = 300
+JOB = f"""name = "cut"
+command = ["python", "train.py", "LEDGER", "0.2"]
+steps = {STEPS}
+save_every_steps = {INTERVAL}
+batch.global = {trainer.GLOBAL_BATCH}
+"""
+NO_RUN, SUCCEEDED = "no run", "succeeded"
+UNTRAINED = ("never-started", "code-damaged")
+"""Why a run has failed whose files the disk had not got, nor those of the store."""
+
+
+@pytest.fixture(scope="module", params=("ext4", "xfs"))
+def box(request):
+    """A machine whose homes lie on a disk of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
+    folder.chmod(0o755)
+    with contextlib.ExitStack() as stack:
+        try:
+            (folder / "disk").mkdir()
+            disk = Disk(folder / "disk", request.param)
+            stack.callback(disk.remove)
+            machine = Machine("box", 60, folder / "box", homes=disk.at)
+            machine.make()
+            machine.up()
+        except MissingPartError as error:
+            missing(str(error))
+        stack.callback(remove_bridge)
+        stack.callback(machine.kill)
+        yield machine, disk, request.param
+
+
+def cut(machine, disk):
+    """Cut the power and boot: what was in memory alone is gone."""
+    disk.copy()
+    machine.kill()
+    disk.turn_back()
+    machine.up()
+
+
+@pytest.fixture
+def ledger():
+    """A ledger on this machine's own disk, to which the machine's user can write."""
+    folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
+    folder.chmod(0o777)
+    yield folder / "ledger"
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+
+
+def files(client, seed):
+    """A project of many files, of which each cut has some that the host has never seen."""
+    (client.project / "launch.toml").write_text("")
+    for number in range(FILES):
+        words = f"{number} {seed if number % 3 == 0 else ''}\n" * (1 + number % 50) * 8
+        (client.project / f"module_{number}.py").write_text(f"# {words}".replace("\n", "\n# "))
+
+
+def state_of(client, run):
+    """The state and the reason of a run, by `ps`."""
+    row = client.summary(run)
+    return row["state"], row["reason"]
+
+
+@pytest.mark.parametrize("seed", range(CUTS))
+def test_a_run_ends_well_or_says_why(client, box, ledger, tmp_path, record_property, seed):
+    """Each step is trained on what was sent, or the run never was; nothing that did not happen is claimed."""
+    machine, disk, kind = box
+    moment_s = random.Random(f"{kind} {seed}").uniform(0.5, 4.0)
+    files(client, seed)
+    (client.project / "launch.toml").write_text(machine.table())
+    client.script(trainer.source())
+    (client.project / "job.toml").write_text(JOB.replace("LEDGER", str(ledger)))
+    name = f"cut-{kind}-{seed}"
+    launch = client.start("--host", "box", "--job", "./job.toml", "--name", name, "--detach")
+    time.sleep(moment_s)
+    cut(machine, disk)
+    launch.send_signal(signal.SIGKILL)
+    launch.wait()
+    run = next(
+        iter(machine.ssh("sh", "-c", f"ls .launch/runs 2>/dev/null | grep {name}", check=False).split()), None
+    )
+    mended = 0
+    if run is None:
+        assert not ledger.exists(), "a run that was not on record has trained"
+        end = NO_RUN
+    else:
+        client.run("attach", run, "--host", "box", timeout=200)
+        until(lambda: state_of(client, run)[0] in ("succeeded", "failed"), f"the end of {run}")
+        end = judged(client, machine, ledger, tmp_path, run)
+        mended = made_anew(client, run)
+        client.ok("rm", "--force", "--host", "box", run)
+    record_property("fault", f"power cut after {moment_s:.1f} s, {kind}")
+    record_property("where", "native")
+    record_property("class", "-" if end == SUCCEEDED else end)
+    record_property("remedy", f"{mended} files made anew" if mended else "-")
+
+
+def made_anew(client, run):
+    """How many files of the code the host had to make anew."""
+    events = [
+        json.loads(line)
+        for path in (client.runs / run).glob("*/events.jsonl")
+        for line in path.read_text().splitlines()
+        if not line.startswith("\0")  # of the attempt that was cut off
+    ]
+    return sum(event["code"]["mended"] for event in events if "code" in event)
+
+
+def judged(client, machine, ledger, tmp_path, run):
+    """What became of a run that the disk has: all its steps, or an end that says why not."""
+    state, reason = state_of(client, run)
+    begun = [line for line in trainer.read(ledger) if "begin" in line]
+    if state == "failed":
+        assert reason in UNTRAINED, client.run("diagnose", run).stdout
+        assert len(begun) <= 1, "nothing has run since the power was cut"
+        return reason
+    (tmp_path / "model").write_text(machine.ssh("cat", f".launch/runs/{run}/work/artifacts/model"))
+    trainer.judge(ledger, tmp_path / "model", STEPS, STEPS)
+    manifest = json.loads(machine.ssh("cat", f".launch/runs/{run}/control/manifest.json"))
+    sums = machine.ssh(
+        "sh", "-c", f"cd .launch/runs/{run}/work/code && sha256sum $(find . -type f -name '*.py')"
+    )
+    found = {path[2:]: digest for digest, path in (line.split() for line in sums.splitlines())}
+    assert found == {path[5:]: entry["sha256"] for path, entry in manifest.items() if path.endswith(".py")}, (
+        "the code is what was sent"
+    )
+    return SUCCEEDED
