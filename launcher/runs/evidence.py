@@ -111,6 +111,13 @@ def _of_checkpoints(event: Event, key: str) -> dict[str, str]:
     )
 
 
+def made_anew(event: Event) -> int:
+    """Return how many files of the code the host made anew after it was booted, as its disk had not got them."""
+    code = event.values.get("code") if event.kind == "evidence" else None
+    found = code.get("mended") if isinstance(code, dict) else None
+    return found if isinstance(found, int) else 0
+
+
 def warned(event: Event) -> str | None:
     """Return what the guard of a training warns of, if an event says it."""
     warning = event.values.get("warning") if event.kind == "evidence" else None

@@ -16,11 +16,12 @@ from launcher.remote.record import strict_json
 from launcher.remote.record.files import write_durably
 from launcher.remote.record.locks import Lock
 from launcher.remote.record.rundir import Run
-from launcher.remote.store import large_files, parentage
+from launcher.remote.store import large_files, parentage, settling
 from launcher.remote.store.manifest import ShippingError, check
 from launcher.remote.store.named_contents import NamedContents
 from launcher.remote.store.shipping import ChunkReader
 from launcher.remote.store.store import Store
+from launcher.remote.system import process
 
 
 class FakeWire:
@@ -620,3 +621,89 @@ def test_where_the_disk_shares_blocks_each_run_has_its_own_copy(store, new_conta
     run = new_container_run()
     send(store, run, LARGE_CONTENTS, LARGE_TREE)
     assert not Path(run.code, "other.bin").is_symlink()
+
+
+# after a power cut
+
+SENT = {
+    "code/train.py": file_of(b"train"),
+    "code/lib/run.sh": file_of(b"run", mode=0o755),
+    "code/lib/latest": {"link": "run.sh"},
+    "code/out": {"folder": 0o755},
+    "data/train/part": file_of(b"data"),
+}
+
+
+@pytest.fixture
+def cut_off(store, new_run):
+    """A run that was made in another boot, and of whose files nobody knows if the disk had them."""
+    run = new_run()
+    write_durably(run.prepared_record, strict_json.encode({"boot_id": "of another boot"}))
+    send(store, run, [b"train", b"run", b"data"], SENT)
+    assert settling.is_doubtful(run)
+    return run
+
+
+def hurt(path, data):
+    os.truncate(path, 0)
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+def test_what_the_disk_lost_of_a_run_is_made_anew(store, cut_off):
+    """Empty, torn and missing files, modes and links; what the job has added stays."""
+    code = Path(cut_off.code)
+    hurt(code / "train.py", b"")
+    os.chmod(code / "lib" / "run.sh", 0o600)
+    (code / "lib" / "latest").unlink()
+    (code / "out").rmdir()
+    (Path(cut_off.data) / "train").unlink()
+    (code / "added").write_text("by the job")
+    mended = settling.mend(cut_off, lambda: False)
+    assert mended == (["lib/latest", "lib/run.sh", "out", "train.py"], [])
+    assert (code / "train.py").read_bytes() == b"train"
+    assert (mode_of(code / "lib" / "run.sh"), (code / "lib" / "latest").read_bytes()) == (0o755, b"run")
+    assert (Path(cut_off.data) / "train" / "part").read_bytes() == b"data"
+    assert (code / "out").is_dir()
+    assert (code / "added").read_text() == "by the job"
+    assert not settling.is_doubtful(cut_off)
+    assert not os.path.exists(cut_off.incoming)
+
+
+def test_a_file_of_the_same_size_that_the_disk_has_torn_is_made_anew(cut_off):
+    """XFS and ext4 may leave zeros."""
+    hurt(Path(cut_off.code) / "train.py", bytes(5))
+    assert settling.mend(cut_off, lambda: False) == (["train.py"], [])
+
+
+def test_what_the_store_lost_too_is_named_and_nothing_is_touched(store, cut_off):
+    """The run stays doubtful: it must not train."""
+    code = Path(cut_off.code)
+    hurt(code / "train.py", b"")
+    hurt(code / "lib" / "run.sh", b"")
+    os.chmod(store.file(sha(b"train")), 0o644)
+    hurt(store.file(sha(b"train")), bytes(5))
+    mended = settling.mend(cut_off, lambda: False)
+    assert mended == ([], ["code/train.py"])
+    assert (code / "lib" / "run.sh").read_bytes() == b""
+    assert settling.is_doubtful(cut_off)
+    assert settling.words_of(cut_off, mended)["line"] == "code/train.py"
+
+
+def test_a_comparison_that_is_cut_short_shows_nothing(cut_off):
+    """The next agent begins it again."""
+    assert settling.mend(cut_off, lambda: True) is None
+    assert settling.is_doubtful(cut_off)
+
+
+def test_a_settled_run_is_not_compared(cut_off, new_run):
+    """Nor one of this boot."""
+    run = new_run("bbbb")
+    write_durably(run.prepared_record, strict_json.encode({"boot_id": process.boot_id()}))
+    assert not settling.is_doubtful(run)
+    assert not os.path.exists(run.settled)
+    settling.settle(run)
+    write_durably(run.prepared_record, strict_json.encode({"boot_id": "of another boot"}))
+    assert not settling.is_doubtful(run)
+    settling.settle(cut_off)
+    assert settling.is_doubtful(cut_off), "the disk is synced too late"

@@ -14,12 +14,10 @@ from pathlib import Path
 
 import pytest
 from testbed import trainer
-from testbed.client import missing, until
+from testbed.client import kill_all_of, missing, processes_of, until
 from testbed.disk import Disk
 from testbed.machine import Machine, remove_bridge
 from testbed.sshd import MissingPartError
-
-pytestmark = [pytest.mark.testbed, pytest.mark.slow(reason="boots a machine again and again")]
 
 CUTS = int(os.environ.get("LAUNCH_POWER_CUTS", "1"))
 """Of each file system; `make faults` asks for more."""
@@ -89,6 +87,8 @@ def state_of(client, run):
     return row["state"], row["reason"]
 
 
+@pytest.mark.testbed
+@pytest.mark.slow(reason="boots a machine again and again")
 @pytest.mark.parametrize("seed", range(CUTS))
 def test_a_run_ends_well_or_says_why(client, box, ledger, tmp_path, record_property, seed):
     """Each step is trained on what was sent, or the run never was; nothing that did not happen is claimed."""
@@ -131,7 +131,7 @@ def made_anew(client, run):
         for line in path.read_text().splitlines()
         if not line.startswith("\0")  # of the attempt that was cut off
     ]
-    return sum(event["code"]["mended"] for event in events if "code" in event)
+    return sum(event["values"]["code"]["mended"] for event in events if "code" in event["values"])
 
 
 def judged(client, machine, ledger, tmp_path, run):
@@ -153,3 +153,46 @@ def judged(client, machine, ledger, tmp_path, run):
         "the code is what was sent"
     )
     return SUCCEEDED
+
+
+@pytest.fixture
+def lost(client, tmp_path):
+    """A run of this machine with two steps on its ledger, every process of which is gone, as if its host had been booted.
+
+    The disk has lost the code: its files are empty.
+    """
+    (client.project / "job.toml").write_text(JOB.replace("LEDGER", str(tmp_path / "ledger")))
+    client.script(trainer.source())
+    run = client.detached("--job", "./job.toml")
+    folder = client.home / ".launch" / "runs" / run
+    until(lambda: (folder / "control" / "settled").exists(), "the settling")
+    until(lambda: len(trainer.read(tmp_path / "ledger")) > 2, "two steps")
+    kill_all_of(folder)
+    until(lambda: not processes_of(folder), "the end of its processes")
+    (folder / "control" / "settled").unlink()
+    prepared = folder / "control" / "prepared.json"
+    prepared.write_text(json.dumps({**json.loads(prepared.read_text()), "boot_id": "of another boot"}))
+    (folder / "work" / "code" / "train.py").write_text("")
+    return run
+
+
+def test_an_empty_script_is_made_anew_and_never_a_success(client, lost, tmp_path):
+    """It ended as `succeeded`, exit 0, with two of 20 steps."""
+    assert "1 of its files were made anew" in client.seen("attach", lost)
+    assert made_anew(client, lost) == 1
+    model = client.home / ".launch" / "runs" / lost / "work" / "artifacts" / "model"
+    trainer.judge(tmp_path / "ledger", model, STEPS, STEPS)
+
+
+def test_code_that_the_store_lost_too_is_never_trained(client, lost, tmp_path):
+    """The end says what is lost, and the next command."""
+    manifest = json.loads((client.home / ".launch" / "runs" / lost / "control" / "manifest.json").read_text())
+    digest = manifest["code/train.py"]["sha256"]
+    (client.home / ".launch" / "store" / "files" / digest[:2] / digest).unlink()
+    before = (tmp_path / "ledger").read_text()
+    done = client.run("attach", lost)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert state_of(client, lost) == ("failed", "code-damaged")
+    assert "code/train.py" in done.stdout + done.stderr
+    assert f"launch rerun {lost}" in done.stdout + done.stderr
+    assert (tmp_path / "ledger").read_text() == before
