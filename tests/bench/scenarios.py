@@ -59,13 +59,14 @@ TABLES = {
     "faults": Table(
         "faults",
         "Faults",
-        ("tests/runs/test_faults.py",),
-        {"LAUNCH_FAULTS": "all"},
+        ("tests/runs/test_faults.py", "tests/runs/test_power_cut.py"),
+        {"LAUNCH_FAULTS": "all", "LAUNCH_POWER_CUTS": "25"},
         "The rows of `launch drill`, each at up to four moments, and faults that need root, on a machine of its own with sshd and\n"
         "Docker Engine. The job has 40 steps and saves a checkpoint every 5. Its ledger is linked out of the drill's reach by a\n"
         "plain ssh and judged by the test; processes are counted by `ps`, containers by the docker CLI. Every row ended as stated,\n"
         "with no sample skipped and the model of an unhurt training. *Silent* is the time without a step. A clock jumps for\n"
-        "the Python processes of the machine alone: the times of files do not.\n",
+        "the Python processes of the machine alone: the times of files do not. At a *power cut* the block device of the runs is turned\n"
+        "back to what it held at that moment, with a launch or a training under way; its class says why a run was not trained.\n",
         {
             "where": "runtime",
             "fault": "fault",

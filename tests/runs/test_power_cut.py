@@ -123,6 +123,25 @@ def test_a_run_ends_well_or_says_why(client, box, ledger, tmp_path, record_prope
     record_property("remedy", f"{mended} files made anew" if mended else "-")
 
 
+@pytest.mark.testbed
+@pytest.mark.slow(reason="boots a machine")
+def test_what_has_succeeded_outlives_a_power_cut(client, box, ledger):
+    """The outputs are on the disk before the end is on record: an empty model was `succeeded`."""
+    machine, disk, kind = box
+    (client.project / "launch.toml").write_text(machine.table())
+    client.script(trainer.source())
+    (client.project / "job.toml").write_text(JOB.replace("LEDGER", str(ledger)))
+    run = client.detached(
+        "--host", "box", "--job", "./job.toml", "--set", "steps=2", "--name", f"kept-{kind}"
+    )
+    ended = f".launch/runs/{run}/record/0002/state.json"
+    until(lambda: '"succeeded"' in machine.ssh("cat", ended, check=False), "the end")
+    cut(machine, disk)
+    assert '"succeeded"' in machine.ssh("cat", ended)
+    assert machine.ssh("cat", f".launch/runs/{run}/work/artifacts/model") == trainer.expected(2)
+    client.ok("rm", "--force", "--host", "box", run)
+
+
 def made_anew(client, run):
     """How many files of the code the host had to make anew."""
     events = [
@@ -131,7 +150,7 @@ def made_anew(client, run):
         for line in path.read_text().splitlines()
         if not line.startswith("\0")  # of the attempt that was cut off
     ]
-    return sum(event["values"]["code"]["mended"] for event in events if "code" in event["values"])
+    return sum(event["values"]["code"]["mended"] for event in events if "code" in event.get("values", {}))
 
 
 def judged(client, machine, ledger, tmp_path, run):
@@ -196,3 +215,28 @@ def test_code_that_the_store_lost_too_is_never_trained(client, lost, tmp_path):
     assert "code/train.py" in done.stdout + done.stderr
     assert f"launch rerun {lost}" in done.stdout + done.stderr
     assert (tmp_path / "ledger").read_text() == before
+
+
+@pytest.mark.testbed
+def test_the_code_of_a_container_is_made_anew_by_its_host(client, engine, tmp_path):
+    """A container does not see the store."""
+    machine = engine.machine
+    base = '[hosts.dock.build]\nbase = "launch-testbed/python:bookworm"\n'
+    table = machine.table("dock", user="ada", runtime="docker")
+    (client.project / "launch.toml").write_text(f"{table}\n{base}")
+    (client.project / "job.toml").write_text(JOB.replace("LEDGER", "/home/ada/.launch/cache/ledger"))
+    machine.ssh("rm", "-f", ".launch/cache/ledger")
+    client.script(trainer.source())
+    run = client.detached("--host", "dock", "--job", "./job.toml")
+    control, code = f".launch/runs/{run}/control", f".launch/runs/{run}/work/code"
+    until(lambda: machine.ssh("sh", "-c", f"ls {control}/settled", check=False), "the settling")
+    until(lambda: '"step"' in machine.ssh("cat", ".launch/cache/ledger", check=False), "a step")
+    engine.docker("kill", *engine.docker("ps", "--quiet").split())
+    boot = json.loads(machine.ssh("cat", f"{control}/prepared.json"))["boot_id"]
+    machine.ssh("sh", "-c", f"rm {control}/settled && sed -i s/{boot}/another/ {control}/prepared.json")
+    machine.ssh("sh", "-c", f": > {code}/train.py")
+    client.ok("attach", run)
+    for name in ("cache/ledger", f"runs/{run}/work/artifacts/model"):
+        (tmp_path / Path(name).name).write_text(machine.ssh("cat", f".launch/{name}"))
+    trainer.judge(tmp_path / "ledger", tmp_path / "model", STEPS, STEPS)
+    client.ok("rm", "--force", run)
