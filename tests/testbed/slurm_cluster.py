@@ -461,10 +461,10 @@ class SlurmCluster:
         """Let a job begin that waits out the two minutes after a requeue; Slurm may set them once more while it cleans up."""
 
         def has_begun() -> bool:
-            is_waiting = self.state(job) == "PENDING"
-            if is_waiting:
+            state = self.state(job)
+            if state == "PENDING":
                 self.controller.enter("scontrol", "update", f"JobId={job}", "StartTime=now")
-            return not is_waiting
+            return state not in ("PENDING", "COMPLETING", "REQUEUED")  # of the start before
 
         until(has_begun, f"job {job} to begin", 90, every=1)
 
