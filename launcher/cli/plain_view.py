@@ -264,7 +264,9 @@ class PlainView:
         for name, wrong in evidence.damaged(event).items():
             self.note(f"{name} is damaged ({wrong}): the newest whole checkpoint before it is taken")
         if files := evidence.made_anew(event):
-            self.note(f"the host stopped before its disk had all of the code: {files} of its files were made anew")
+            self.note(
+                f"the host stopped before its disk had all of the code: {files} of its files were made anew"
+            )
         phase = self.progress.phase
         self.progress.take(event)
         if self.progress.phase != phase and self.progress.phase and not self.is_quiet:

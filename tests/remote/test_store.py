@@ -645,9 +645,11 @@ def cut_off(store, new_run):
 
 
 def hurt(path, data):
-    os.truncate(path, 0)
+    """Give a file other contents and the same time, as a power cut does."""
+    status = os.stat(path)
     with open(path, "wb") as file:
         file.write(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def test_what_the_disk_lost_of_a_run_is_made_anew(store, cut_off):
@@ -674,6 +676,13 @@ def test_a_file_of_the_same_size_that_the_disk_has_torn_is_made_anew(cut_off):
     """XFS and ext4 may leave zeros."""
     hurt(Path(cut_off.code) / "train.py", bytes(5))
     assert settling.mend(cut_off, lambda: False) == (["train.py"], [])
+
+
+def test_what_the_job_has_written_anew_is_its_own(cut_off):
+    """A log or a table that was sent, and goes on growing."""
+    (Path(cut_off.code) / "train.py").write_text("by the job")
+    assert settling.mend(cut_off, lambda: False) == ([], [])
+    assert (Path(cut_off.code) / "train.py").read_text() == "by the job"
 
 
 def test_what_the_store_lost_too_is_named_and_nothing_is_touched(store, cut_off):

@@ -71,14 +71,17 @@ class Mended(NamedTuple):
 def mend(run: Run, is_due: Callable[[], bool]) -> Mended | None:
     """Make the code and data of a doubtful run what its manifest says, from the store; None if `is_due` cut that short.
 
-    Files that the job has added stay. Raises OSError, and ShippingError while `gc` runs.
+    What the job has added or written anew stays: it is newer than the manifest, which came after the files. Raises OSError,
+    and ShippingError while `gc` runs.
     """
     manifest = read_manifest(run.manifest)
+    placed_ns = os.stat(run.manifest).st_mtime_ns if manifest else 0
     changed = FileTree()
     for path, entry in code_of(manifest).items():
         if is_due():
             return None
-        if not tree_files.is_as_sent(os.path.join(run.code, path), entry):
+        place = os.path.join(run.code, path)
+        if not tree_files.is_as_sent(place, entry) and not _is_newer(place, placed_ns):
             changed[path] = entry
     store = Store(run.root)
     with store.shared():
@@ -88,6 +91,13 @@ def mend(run: Run, is_due: Callable[[], bool]) -> Mended | None:
     sync_file_system(run.path)
     write_over(run.settled, "")
     return Mended(sorted(changed), [])
+
+
+def _is_newer(path: str, placed_ns: int) -> bool:
+    try:
+        return os.lstat(path).st_mtime_ns > placed_ns
+    except OSError:
+        return False
 
 
 def words_of(run: Run, mended: Mended) -> dict[str, Any]:
