@@ -487,13 +487,15 @@ def _start(runtime: Runtime, mirror: Mirror) -> str | None:
                     look = f"what sbatch takes   {runtime.desk.by_hand('sbatch --help')}"
                 words = f"{error}\n  {look}"
                 raise RefusedError(words) from error
-        elif isinstance(error, AgentError) and error.code == UNSETTLED:
-            words = f"{error}\n  look   launch ps     end it, if it has begun   launch stop {mirror.short}"
-            raise AgentError(error.host, error.code, words, error.values) from error
-        elif isinstance(error, ServiceError):
-            words = f"{error}\n  the run may have begun   launch attach {mirror.short}"
+            raise
+        words = f"{error}\n  the run may have begun   launch attach {mirror.short}"
+        if isinstance(error, ServiceError):
             raise type(error)(error.host, error.reason, words, error.retry_s) from error
-        raise
+        if isinstance(error, EngineError):
+            raise EngineError(error.host, words) from error
+        if error.code == UNSETTLED:
+            words = f"{error}\n  look   launch ps     end it, if it has begun   launch stop {mirror.short}"
+        raise AgentError(error.host, error.code, words, error.values) from error
 
 
 def _sweep(runtime: Runtime, view: View) -> None:

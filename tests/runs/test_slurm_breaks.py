@@ -205,3 +205,49 @@ def test_a_script_that_cannot_go_on_has_all_of_its_time(hive, ends):
     until(
         lambda: not [state for _, state in hive.jobs(run) if state in ("RUNNING", "PENDING")], "its job's end"
     )
+
+
+OF_A_SITE = """for word do
+    shift
+    case $word in --parsable) continue;; --comment=*) word=--comment=billed;; --job-name=*) word=--job-name=site;; esac
+    set -- "$@" "$word"
+done
+job=$(/usr/bin/sbatch --parsable "$@")
+{then}
+"""
+"""An `sbatch` that names jobs as its site wishes."""
+BANNER = 'echo "Welcome to hive: 3 of 9 projects are yours"; echo "Submitted batch job $job"; echo "93.5 of 1000 hours used"'
+UNTIL_ITS_END = "until /usr/bin/squeue -h -t COMPLETED -j $job -o %i | grep -q .; do sleep 0.1; done"
+TRAINED = """
+import os
+with open(os.path.expanduser("~/ledger-" + os.environ["LAUNCH_RUN"]), "a") as file:
+    file.write("trained\\n")
+with open(os.path.join(os.environ["LAUNCH_ARTIFACTS"], "weights"), "w") as file:
+    file.write("all of it")
+"""
+
+
+@pytest.mark.parametrize("then", [f"{UNTIL_ITS_END}; {BANNER}", f"{UNTIL_ITS_END}; exit 1", "kill -9 $$"])
+def test_a_run_that_has_begun_is_never_taken_back(hive, then):
+    """Its job bears no sign of it, and has ended before `sbatch` gives an answer, or has none: it stays, with what it made."""
+    hive.client.script(TRAINED)
+    with hive.cluster.logins[0].wrapped("sbatch", OF_A_SITE.format(then=then)):
+        run = hive.start()
+    until(lambda: hive.row(run)["ended"], "its end")
+    row = hive.row(run)
+    assert (row["state"], row["attempt"]) == ("succeeded", 1)
+    assert hive.ledger(run) == ["trained"]
+    assert hive.cluster.ssh("cat", f".launch/runs/{run}/work/artifacts/weights") == "all of it"
+
+
+@pytest.mark.parametrize("blind", ["squeue", "scontrol"])
+def test_a_job_that_waits_under_another_name_is_found(hive, blind):
+    """By the number that its `sbatch` prints among others where the queue is behind, and by its folder."""
+    login = hive.cluster.logins[0]
+    with login.wrapped("sbatch", OF_A_SITE.format(then=BANNER)), login.wrapped(blind, "exit 0"):
+        run = hive.start(*LATER)
+    (job,) = hive.cluster.ssh("squeue", "--me", "-h", "--name=site", "-o", "%i").split()
+    assert hive.job(run) == job
+    assert hive.row(run)["state"] == "reserved"
+    hive.client.ok("stop", run)
+    assert hive.cluster.state(job) == "CANCELLED"

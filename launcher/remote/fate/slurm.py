@@ -61,6 +61,7 @@ class Slurm(Fate):
     def __init__(self) -> None:
         """Ask nothing yet."""
         self._queue = Question(slurm_jobs.QUEUE, KEPT_S, WAIT_S, SILENCE_S)
+        self._submitted = Question(slurm_jobs.SUBMITTED, KEPT_S, WAIT_S, SILENCE_S)
         self._turn = Turn()
         self._lookup = Lookup()
         self._missing: Set[str] = set()
@@ -82,7 +83,7 @@ class Slurm(Fate):
         submissions = {run.id: slurm_submission.read(run) for run in runs}
         try:
             queue = _by_id(self._queue.answer())
-            jobs = {run.id: _job_of(run, submissions[run.id], queue) for run in runs}
+            jobs = {run.id: self._job_of(run, submissions[run.id]) for run in runs}
             if any(self._is_older(run, jobs[run.id], queue) for run in runs):
                 queue = _by_id(self._queue.answer_now())
             queued = {run.id: _own(run, queue.get(jobs[run.id] or "")) for run in runs}
@@ -115,9 +116,15 @@ class Slurm(Fate):
         """Ask the queue again the next time."""
         del run
         self._queue.forget()
+        self._submitted.forget()
         self._lookup.forget()
         self._history.clear()
         self._missing.clear()
+
+    def is_removed(self, run: Run) -> bool:
+        """Whether no job was submitted for the run. One that has ended may have left its work."""
+        submission = slurm_submission.read(run)
+        return not submission.jobs and submission.asked is None
 
     def hopeless(self, run: Run) -> Optional[Tuple[str, str, Dict[str, Any]]]:
         """Do not start a run again whose job somebody has cancelled in Slurm, or whose first job could not begin."""
@@ -212,11 +219,18 @@ class Slurm(Fate):
     def _ask_for_job(self, run: Run) -> Optional[Job]:
         """Return the job of a run if Slurm has it, None if it has ended. Raises SilentError."""
         queue = _by_id(self._queue.answer_now(MOST_S))
-        job_id = _job_of(run, slurm_submission.read(run), queue)
+        self._submitted.forget()
+        job_id = self._job_of(run, slurm_submission.read(run))
         job = _own(run, queue.get(job_id or ""))
         if job is None and job_id is not None:
             job = self._look_beyond(run, job_id)
         return job if job is not None and not slurm_jobs.has_ended(job) else None
+
+    def _job_of(self, run: Run, submission: Submission) -> Optional[str]:
+        """Return the id of a run's job, also of one whose `sbatch` gave no answer. Raises SilentError."""
+        if submission.asked is not None:
+            return slurm_submission.unknown_job(run, submission, self._submitted.answer())
+        return submission.job
 
     def _why_no_job(self, run: Run) -> str:
         verdict = self.judge([run])[run.id]
@@ -345,13 +359,6 @@ def _shown(job: str, _period: int) -> str:
 
 def _by_id(answer: str) -> Dict[str, Job]:
     return {job.id: job for job in slurm_jobs.parse_queue(answer)}
-
-
-def _job_of(run: Run, submission: Submission, queue: Dict[str, Job]) -> Optional[str]:
-    """Return the id of a run's job, also of one whose `sbatch` gave no answer."""
-    if submission.asked is not None:
-        return slurm_submission.unknown_job(run, submission, list(queue.values()))
-    return submission.job
 
 
 def _note_end(run: Run, job: Job, noted: Optional[Job]) -> None:

@@ -18,6 +18,8 @@ from .fate import ALIVE, COMING_BACK, GONE, SILENT, Verdict
 
 QUEUE = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T|%r|%S|%b|%D|%N|%k")
 """Asks for all jobs of a user that the controller remembers: those that have ended within the last minutes too."""
+SUBMITTED = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%Z|%k")
+"""Asks for the same jobs: the folder and the comment that each was submitted with."""
 STARTED = ("squeue", "--me", "--noheader", "--array", "--format=%i|%T|%j|%k|%Z")
 """Asks for the jobs of a user that have not ended: what they are called, and where they work."""
 STEPS = ("squeue", "--me", "--steps", "--noheader", "--format=%i|%j", "--jobs")
@@ -146,6 +148,12 @@ def parse_started(text: str) -> List[Started]:
     """Read an answer to STARTED. A line that is not of a job is left out."""
     rows = (line.split("|", 4) for line in text.splitlines())
     return [Started(*map(_said, fields)) for fields in rows if len(fields) == 5]
+
+
+def submitted_for(text: str, run: str, folder: str) -> List[str]:
+    """Return the ids of a run's jobs by an answer to SUBMITTED: by its folder, or by its comment, which a cluster may set itself."""
+    rows = (line.strip().partition("|")[::2] for line in text.splitlines())
+    return [job for job, of in rows if of.startswith(folder + "|") or of.endswith("|" + COMMENT + run)]
 
 
 def parse_steps(text: str, name: str) -> List[str]:

@@ -47,7 +47,7 @@ class Lookup:
         if now < self._silent_until_s:
             raise SilentError(self._why)
         try:
-            return _shown(run, job)
+            return shown(run, job)
         except SilentError as error:  # many runs wait for one answer that does not come
             self._silent_until_s, self._why = time.monotonic() + AGAIN_S, str(error)
             raise
@@ -65,13 +65,14 @@ class _Looked(NamedTuple):
         return not is_final and now_s - self.when_s > AGAIN_S
 
 
-def _shown(run: Run, job: str) -> Optional[Job]:
+def shown(run: Run, job: str) -> Optional[Job]:
+    """Return the job of a run by its number, asked now; None if the controller knows none that is the run's. Raises SilentError."""
     answer = ask([*slurm_jobs.SHOW, job], ANSWER_S)
     if answer.code != 0 and _UNKNOWN in answer.said:
         return None
-    shown = slurm_jobs.parse_shown(answer.text) if answer.code == 0 else None
-    if shown is None:
+    found = slurm_jobs.parse_shown(answer.text) if answer.code == 0 else None
+    if found is None:
         said = answer.said.strip().splitlines()[-1:] or ["it says nothing of job %s" % job]
         raise SilentError("scontrol show job: %s" % said[0][:200])
-    is_ours = shown.run_id == run.id or slurm_jobs.is_shown_of(answer.text, run.id, run.path)
-    return shown if is_ours else None
+    is_ours = found.run_id == run.id or slurm_jobs.is_shown_of(answer.text, run.id, run.path)
+    return found if is_ours else None

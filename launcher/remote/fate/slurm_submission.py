@@ -3,7 +3,8 @@
     {"version": 1, "cluster": "testbed", "jobs": ["17"], "asked": null, "refused": ""}
 
 The last of `jobs` is the run's own. `asked` is when a submission began whose answer is not known: its job is found again by
-its name, and a job that nobody knew of takes itself for the run's own when it begins. So a run is never submitted twice.
+its comment or its folder, and a job that nobody knew of takes itself for the run's own when it begins. So a run is never
+submitted twice.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..record.files import read_json, write_durably
 from ..record.record_shape import Shape, read_record
 from ..record.rundir import VERSION, Run
 from ..record.safe_open import UnreadableError, unlink
-from . import slurm_jobs
+from . import slurm_jobs, slurm_lookup
 from .fate import StartError
 from .slurm_programs import Answer, SilentError, ask, cluster_name, variables
 
@@ -41,6 +42,10 @@ REFUSED = (1, 255)
 _UNCERTAIN = ("timed out", "Zero Bytes", "Unexpected message", "Transport endpoint", "Communication")
 """Words of an `sbatch` that failed and may have submitted its job."""
 _ID = re.compile(r"[0-9]{1,10}(?:_[0-9]{1,10})?")
+_PARSABLE = re.compile(r"([0-9]{1,10})(?:;.*)?")
+_NUMBER = re.compile(r"(?<![\w.,-])[0-9]{1,10}(?![\w.,-])")
+MOST_NUMBERS = 5
+"""So many of the numbers that an `sbatch` prints are looked up."""
 
 
 def _is_id(value: Any) -> bool:
@@ -111,21 +116,21 @@ def submit(run: Run) -> str:
         answer = ask(words, SUBMIT_S, script(run))
     except SilentError as error:
         answer = Answer(1, "", "%s: timed out" % error)
-    job = answer.text.strip().partition(";")[0]
-    if answer.code != 0 or not job.isdigit():
-        job = _settle(run, intent, answer)
+    plain = _PARSABLE.fullmatch(answer.text.strip())
+    job = plain[1] if plain is not None and answer.code == 0 else _settle(run, intent, answer)
     write(run, Submission((*before.jobs, job)))
     return job
 
 
 def _settle(run: Run, intent: Submission, answer: Answer) -> str:
-    """Return the job of an `sbatch` that failed, if there is one. Raises StartError."""
+    """Return the job of an `sbatch` that failed, or printed more than its number, if there is one. Raises StartError."""
     lines = [line.replace("sbatch: error: ", "") for line in answer.said.strip().splitlines()]
     words = "sbatch: %s" % ("; ".join(lines) or "it ended with %d" % answer.code)
     is_refused = answer.code in REFUSED and bool(lines) and not any(one in words for one in _UNCERTAIN)
     deadline = time.monotonic() + FIND_S
     while True:
-        found = _find(run, intent)
+        # A job that has begun has put itself on record, and may have ended since.
+        found = read(run).job or _named(run, answer.text) or _find(run, intent)
         if found is not None:
             return found
         if is_refused:
@@ -136,21 +141,30 @@ def _settle(run: Run, intent: Submission, answer: Answer) -> str:
         time.sleep(1.0)
 
 
+def _named(run: Run, text: str) -> Optional[str]:
+    """Return the last number that an `sbatch` has printed which is a job of the run, by the controller; None if none is."""
+    for number in list(dict.fromkeys(reversed(_NUMBER.findall(text))))[:MOST_NUMBERS]:
+        with contextlib.suppress(SilentError):
+            if slurm_lookup.shown(run, number) is not None:
+                return str(number)
+    return None
+
+
 def _find(run: Run, submission: Submission) -> Optional[str]:
     """Return a job of a run that is not on record, None if the queue has none. Raises StartError if nobody can say."""
     try:
-        answer = ask(slurm_jobs.QUEUE)
+        answer = ask(slurm_jobs.SUBMITTED)
     except SilentError as error:
         raise StartError("unsettled", str(error)) from None
     if answer.code != 0:
         return None
-    return unknown_job(run, submission, slurm_jobs.parse_queue(answer.text))
+    return unknown_job(run, submission, answer.text)
 
 
-def unknown_job(run: Run, submission: Submission, queue: List[slurm_jobs.Job]) -> Optional[str]:
-    """Return the job in a queue that was submitted for a run and is not on record; None if there is none."""
-    found = (job.id for job in queue if job.run_id == run.id and job.id not in submission.jobs)
-    return next(found, None)
+def unknown_job(run: Run, submission: Submission, text: str) -> Optional[str]:
+    """Return a job of a run that is not on record, by an answer to SUBMITTED; None if there is none."""
+    found = slurm_jobs.submitted_for(text, run.id, run.path)
+    return next((job for job in found if job not in submission.jobs), None)
 
 
 def claim(run: Run, job: str) -> bool:

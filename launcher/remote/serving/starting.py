@@ -35,7 +35,7 @@ def start(session: Session, request: OfRun, _payload: bytes) -> Reply:
     try:
         _start(run, folder)
     except RequestError as error:
-        if error.code != UNSETTLED:
+        if error.code != UNSETTLED and not run.has_folder_after(folder):
             session.prepared[run.id] = session.handed_over.pop(run.id)
         raise
     del session.handed_over[run.id]
@@ -64,14 +64,16 @@ def hand_over(session: Session, request: OfRun, _payload: bytes) -> Reply:
 
 
 def take_back(session: Session, request: OfRun, _payload: bytes) -> Reply:
-    """Take back a run whose container could not start and was removed: it is cleared away with this connection.
+    """Take back a run of which nothing is left in what keeps it, and which never began: it is cleared away with this connection.
 
-    The answer says whether it is, which is also true of a run that was never handed over.
+    The answer says whether it is, which is also true of a run that was never handed over. Whatever has the folder of an
+    attempt has begun, whoever says otherwise.
     """
     run = session.run(request.run)
     fate = run_state.fate_of(run)
     fate.forget(run)
-    if run.id in session.handed_over and fate.is_removed(run):
+    folder = session.handed_over.get(run.id)
+    if folder is not None and fate.is_removed(run) and not run.has_folder_after(folder):
         session.prepared[run.id] = session.handed_over.pop(run.id)
     return Reply({"taken": run.id in session.prepared})
 

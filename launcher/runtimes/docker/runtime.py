@@ -276,8 +276,10 @@ class Docker(Runtime):
         try:
             self.engine.start(container)
         except EngineError as error:
-            self.engine.remove(container)
-            raise _explained(error) from error
+            found = self.engine.find(run, place.root)  # the answer alone may have been lost
+            if found is None or found.status in DOWN:
+                self.engine.remove(container)
+                raise _explained(error) from error
         if self._has_begun(run, place):
             return
         output = self.engine.log(container) or "it said nothing"
