@@ -15,6 +15,8 @@ from testbed import trainer
 from testbed.client import is_gone, missing, until
 from testbed.toy import Toy
 
+from launcher.remote.fate.run_state import state_of
+from launcher.remote.serving.summary import summary
 from launcher.remote.system import process
 
 pytestmark = pytest.mark.slow(
@@ -67,6 +69,25 @@ def always(at: int, body: str) -> str:
 
 def remedies(toy):
     return [(event["values"]["class"], event["values"]["text"]) for event in toy.events("remedy")]
+
+
+# where a remedy goes on
+
+NAMELESS = "os.rename(checkpoints + '/step-6', checkpoints + '/.step-6.new'); os._exit(7)"
+DAMAGED = "os.truncate(checkpoints + '/step-6/model.bin', 9); os._exit(7)"
+
+
+@pytest.mark.parametrize(
+    ("body", "said", "begun"), [(NAMELESS, 6, 6), (DAMAGED, 6, 3)], ids=["without its name", "damaged"]
+)
+def test_a_remedy_names_the_step_that_the_next_attempt_begins_behind(toy, body, said, begun):
+    """By the training's ledger; what is known only once the checkpoint was read is said in the next attempt, and by `ps`."""
+    run = Trained(toy, once(8, f"checkpoints = os.path.join(plan.artifacts, '../checkpoints'); {body}"))
+    assert toy.ended()["state"] == "succeeded"
+    assert run.begins() == [0, begun]
+    assert [text.rpartition("; ")[2] for _, text in remedies(toy)] == [f"resuming from step {said}"]
+    shown = (toy.record(3, "attempt")["remedy"], summary(toy.run, state_of(toy.run))["remedy"])
+    assert [one["text"] for one in shown] == [f"a new attempt; resuming from step {begun}"] * 2
 
 
 # what is tried again, and what is not

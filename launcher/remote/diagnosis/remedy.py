@@ -316,6 +316,12 @@ def went_on(failure: Failure, waited_for: str, checkpoint: Optional[int], *, is_
     return Remedy(failure.name, {}, failure.since, text)
 
 
+def begun(found: Remedy, checkpoint: Optional[int]) -> Remedy:
+    """Return a remedy as the attempt that it led to has begun: at the checkpoint that was whole then, which may be another."""
+    words = found.text.rpartition("; ")[0]
+    return found._replace(text="%s; %s" % (words, _from_where(checkpoint))) if words else found
+
+
 def _may_begin_again(attempt: FailedAttempt) -> bool:
     """Whether no work is repeated when the script starts again: it resumes, or takes its values from us and had no step."""
     failure = attempt.failure

@@ -118,9 +118,12 @@ def _last_progress(run: Run) -> dict[str, Any]:
 
 
 def _last_remedy(run: Run) -> dict[str, Any] | None:
-    """Return the last remedy, with the attempt and the step that it answers."""
+    """Return the last remedy, with the attempt and the step that it answers, as the attempt after that has begun with it."""
+    following: dict[str, Any] = {}
     for folder in run.newest():
         state = folder.read_state()
         if state.get("remedy"):
-            return {"attempt": state.get("attempt"), "step": state.get("step"), **state["remedy"]}
+            answered = {"attempt": state.get("attempt"), "step": state.get("step")}
+            return {**answered, **state["remedy"], **(following.get("remedy") or {})}
+        following = folder.read_attempt()
     return None

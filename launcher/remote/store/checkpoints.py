@@ -64,9 +64,13 @@ def _step(path: str) -> Any:
 
 
 def newest(folder: str) -> int | None:
-    """Return the step of the newest sealed checkpoint, None without one."""
-    checkpoints = sealed(folder)
-    return checkpoints[-1][0] if checkpoints else None
+    """Return the step of the newest sealed checkpoint, None without one. One that a crash kept from its name counts: see `tidy`."""
+    steps = [step for step, _ in sealed(folder)]
+    for path in paths_in(folder):
+        hidden = _HIDDEN.fullmatch(os.path.basename(path))
+        if hidden and isinstance(_step(path), int) and not os.path.exists(os.path.join(folder, hidden[1])):
+            steps.append(_step(path))
+    return max(steps, default=None)
 
 
 def choose(

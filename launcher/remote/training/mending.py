@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Set
+from typing import Any, Dict, Optional, Set
 
 from ..diagnosis import remedy
 from ..fate import run_state
@@ -54,6 +54,14 @@ class Mending:
             self._make_room(failure, consumed, prunes=True)
             self._record(self._account.attempt, failure, verdict.remedy)
         return verdict
+
+    def begin(self, checkpoint: Optional[int]) -> None:
+        """Let the remedy in force name the checkpoint at which the attempt begins."""
+        found = self.in_force.remedy
+        if found is not None:
+            resumes = "resume" in taken_knobs(self._history.consumed)
+            begun = remedy.begun(found, checkpoint if resumes else None)
+            self.in_force = self.in_force._replace(remedy=begun)
 
     def set_aside(self, failure: remedy.Failure) -> None:
         """Move the checkpoints that a failure has spoilt to where no script looks."""

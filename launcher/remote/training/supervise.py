@@ -130,7 +130,7 @@ class Supervisor:
         self._wait_for_departure(interruption)
         self._mend_code(interruption)
         self._choose_checkpoint(interruption)
-        if self.chosen.path is not None:
+        if self.chosen.path is not None or self.mending.in_force.remedy is not None:
             self._write_attempt()
         with contextlib.suppress(FileNotFoundError):  # it is recorded now
             unlink(self.run.container_end)
@@ -213,6 +213,7 @@ class Supervisor:
             self.chosen = checkpoints.choose(folder, interruption.is_due, late_seals.late(self.run))
             checkpoints.set_aside_damaged(folder, self.chosen)
             self.progress.checkpoint = self.chosen.step
+            self.mending.begin(self.chosen.step)
         torn = [*tidied.removed, *tidied.aside]
         evidence = {"torn": torn, "aside": tidied.aside, "damaged": self.chosen.damaged}
         if any(evidence.values()):
