@@ -51,6 +51,7 @@ class Reason(StrEnum):
     CODE_DAMAGED = "code-damaged"
     OUTPUTS_LOST = "outputs-lost"
     HOST_SHUTDOWN = "host-shutdown"
+    CONTAINER_STOPPED = "container-stopped"
     SESSION_LIMIT = "session-limit"
     CARD = "card"
     IMAGE = "image"

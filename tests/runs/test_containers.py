@@ -210,6 +210,17 @@ def test_a_finished_and_a_stopped_run_stay_down_a_running_one_comes_back(client,
     assert max(step for one in made for step in one) == made[-1][-1]
 
 
+def test_a_restart_of_the_engine_is_no_shutdown_of_the_host(client, box):
+    """The reason says what is known: its container was stopped."""
+    run = detached(client)
+    more_steps(box, run, 2)
+    _restart_gracefully(box)
+    running_attempt(client, run, 2)
+    ended = json.loads(box.machine.ssh("cat", f".launch/runs/{run}/record/0002/state.json"))
+    assert (ended["state"], ended["reason"]) == ("resuming", "container-stopped")
+    assert "stopped" in client.ok("stop", "--now", run)
+
+
 def running_attempt(client, run, attempt):
     """Wait for an attempt, or one behind it, to run; return what `ps` says of it."""
 

@@ -26,6 +26,7 @@ class Docker(Fate):
     shows_processes = False  # what a container held went with it, and its pids mean nothing outside
     sees_host = False
     is_in_image = True
+    shutdown_reason = "container-stopped"  # the host may be up: `docker stop`, or a restart of the engine
 
     def __init__(self) -> None:
         """Start without answers."""
