@@ -202,14 +202,17 @@ def boot_command(python: str, root: str) -> list[str]:
 def shell_command(python: str | None, root: str) -> str:
     """Return one line for a login shell: the first Python >= 3.8 found, or the one named, becomes the agent.
 
-    Where there is none, the last line names those that are too old, with their versions. Every login shell reads it
-    alike, a csh or fish too; what needs more than words is read by the host's `sh`.
+    Where there is none, the last line names those that are too old, with their versions, and those that do not start, with
+    what they say. Every login shell reads it alike, a csh or fish too; what needs more than words is read by the host's
+    `sh`. The agent has no standard error, which is the login's alone.
     """
     packed = agent_file()
-    boot = f'exec "$p" -I -c {shlex.quote(_BOOT_LINE)} "$0" {packed.digest} {len(packed.data)}'
+    boot = f'exec "$p" -I -c {shlex.quote(_BOOT_LINE)} "$0" {packed.digest} {len(packed.data)} 2>/dev/null'
     names = " ".join(shlex.quote(name) for name in ([python] if python else PYTHONS))
-    check = '"$p" -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null'
-    seen = 'if v=$("$p" -V 2>&1 </dev/null) || command -v "$p" >/dev/null; then f="$f, $p ${v#Python }"; fi'
+    # Without the login's PYTHONHOME, as the agent runs: a Python of 2 knows -E, and no -I.
+    check = 'e=$("$p" -E -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>&1)'
+    version = 'v=$("$p" -V 2>&1 </dev/null) && v="${v#Python }${e:+ ($e)}"'
+    seen = f'if {version} || command -v "$p" >/dev/null; then f="$f, $p $v"; fi'
     tell = (
         'set -f; echo; echo "LAUNCH-AGENT 1 no-python" ${f#, }'  # in one line, even if they printed several
     )

@@ -428,7 +428,7 @@ class Channel(Passing):
                 there = f", but {printable(more)[:MAX_SEEN]}" if more else ""
                 raise HostError(
                     self.host,
-                    f"{self.host}: no Python >= 3.8 was found there{there}\n"
+                    f"{self.host}: no Python >= 3.8 starts there{there}\n"
                     f'  install one, or name it: python = "/path/to/python3" under [hosts.{self.host}]',
                 )
             if word == "error":

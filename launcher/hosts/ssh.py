@@ -22,7 +22,7 @@ from launcher.errors import (
     RefusedStreamError,
     UnreachableError,
 )
-from launcher.hosts.agent_file import shell_command, shell_word
+from launcher.hosts.agent_file import MAGIC, shell_command, shell_word
 from launcher.hosts.resolving import SilentResolverError
 from launcher.hosts.ssh_config import Hop, hops
 from launcher.hosts.ssh_keys import AUTH_S, Login
@@ -36,11 +36,17 @@ from launcher.hosts.ssh_wire import (
 )
 from launcher.hosts.tcp import CONNECT_S
 from launcher.values.host import Host
+from launcher.values.text import printable
 
 KEEPALIVE_S = 10
 WINDOW_BYTES = 16 * 1024 * 1024
 _NO_GREETING = "Error reading SSH protocol banner"
 """What paramiko says of a server that greets as no SSH server does."""
+START_UP_FILES = "~/.bashrc, ~/.zshenv, ~/.cshrc or another start-up file of that shell"
+STATUS_S = 2.0
+"""How long after the end of its output a program's exit status may come."""
+SAID_LINES, MOST_SAID, MOST_HEARD = 3, 300, 4096
+"""How many lines and characters of a login are shown, and how many bytes of it are kept."""
 FORBIDDEN, UNREACHED = 1, 2  # reasons why a server refuses a channel: RFC 4254, 5.1
 
 
@@ -103,8 +109,27 @@ class SshConnection:
             except paramiko.ChannelException as error:
                 words = f"{who}: sshd opens no more sessions on this connection (MaxSessions)"
                 raise RefusedStreamError(host.name, words) from error
+            channel.set_combine_stderr(True)  # what its login says of an error
             channel.exec_command(shell_command(host.python, host.root))
         return channel
+
+    def no_agent(self, channel: paramiko.Channel, said: bytes, waited_s: float | None) -> ConnectionLostError:
+        """Return the error of a login shell that has ended before an agent began, or begins none for so long."""
+        host = self._host
+        if waited_s is None:
+            channel.status_event.wait(STATUS_S)
+            status = channel.exit_status
+            words = f"its login shell ended{f' with exit status {status}' if status >= 0 else ''} before an agent began"
+            asks = "end it, or start another program"
+        else:
+            words = f"its login shell has begun no agent within {waited_s:.0f} s"
+            asks = "start another shell, or wait for input"
+        lines = [printable(line) for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+        words += f"; it said: {' / '.join(lines[-SAID_LINES:])[-MOST_SAID:]}" if lines else ", without a word"
+        return ConnectionLostError(
+            host.name,
+            f"{host.name}: {words}\n  does {START_UP_FILES} {asks}?   try   {host.by_hand('true')}",
+        )
 
     def errors(self) -> contextlib.AbstractContextManager[None]:
         """Name the reason why the connection broke, around what uses one of its channels."""
@@ -239,6 +264,10 @@ class SshLink:
         """Start the agent. If it `is_alone`, the connection ends with the link. Raises as `start_agent` does."""
         self._connection = connection
         self._is_alone = is_alone
+        self._said = b""
+        """What the login says, until an agent is heard."""
+        self._is_heard = False
+        self._timeout_s: float | None = None
         try:
             self._channel = connection.start_agent(is_first=is_alone)
         except BaseException:
@@ -254,12 +283,24 @@ class SshLink:
 
     def settimeout(self, timeout: float | None, /) -> None:
         """Bound the waits of recv and sendall, in seconds."""
+        self._timeout_s = timeout
         self._channel.settimeout(timeout)
 
     def recv(self, size: int, /) -> bytes:
-        """Return some bytes; b"" at the end of the stream."""
-        with self._connection.errors():
-            return bytes(self._channel.recv(size))
+        """Return some bytes; b"" at the end of the stream. Raises ConnectionLostError with a login's words if no agent begins."""
+        try:
+            with self._connection.errors():
+                piece = bytes(self._channel.recv(size))
+        except TimeoutError as error:
+            if self._is_heard:
+                raise
+            raise self._connection.no_agent(self._channel, self._said, self._timeout_s) from error
+        if not self._is_heard:
+            self._said = (self._said + piece)[-MOST_HEARD:]
+            self._is_heard = MAGIC in self._said
+            if not piece:
+                raise self._connection.no_agent(self._channel, self._said, None)
+        return piece
 
     def sendall(self, data: bytes, /) -> None:
         """Send all bytes."""

@@ -19,7 +19,7 @@ from testbed.sshd import ADDRESS
 
 from launcher.errors import ConnectionLostError, UnreachableError
 from launcher.hosts import connect
-from launcher.hosts.ssh import SshConnection
+from launcher.hosts.ssh import SshConnection, SshLink
 from launcher.hosts.ssh_wire import Wire
 from launcher.values.host import Host
 
@@ -555,12 +555,57 @@ def test_a_login_that_prints_before_us_is_no_hindrance(client, lab, bashrc, nois
     assert "succeeded" in client.seen("--host", "A", "--", "true")
 
 
-def test_a_login_that_ends_before_us_is_told(client, lab, bashrc):
-    """An rc file that exits, as a disabled account's does: exit code 4, not a hang."""
-    bashrc('case "$BASH_EXECUTION_STRING" in *LAUNCH-AGENT*) echo not available; exit 1;; esac')
+ENDS = {
+    "echo not available >&2; exit 3": "ended with exit status 3 before an agent began; it said: not available",
+    "set -e; false": "ended with exit status 1 before an agent began, without a word",
+    "exec sh -c 'exec tmuxx attach'": "ended with exit status 127 before an agent began; it said: .*tmuxx.*",
+    "PATH=/nowhere": "ended with exit status 127 before an agent began; it said: .*sh: not found",
+    "kill -9 $$": "ended before an agent began, without a word",
+}
+
+
+@pytest.mark.parametrize("line", ENDS)
+def test_a_login_that_ends_before_us_is_told_in_its_own_words(client, lab, bashrc, line):
+    """With its exit status, and the files to look into: exit code 4, not a hang."""
+    bashrc(f'case "$BASH_EXECUTION_STRING" in *LAUNCH-AGENT*) {line};; esac')
     done = client.run("probe", "--host", "A")
     assert done.returncode == 4
-    assert done.stderr.startswith("A")
+    assert re.search(
+        f"^A: its login shell {ENDS[line]}\n  does ~/.bashrc, .* end it, .*try   ssh ", done.stderr
+    )
+
+
+@pytest.mark.parametrize("line", ["echo first; read x", "echo first; exec sh"])
+def test_a_login_that_waits_for_input_is_told(lab, bashrc, line):
+    """No agent begins, and there is no end either."""
+    bashrc(f'case "$BASH_EXECUTION_STRING" in *LAUNCH-AGENT*) {line};; esac')
+    files = {"identity_file": str(lab.folder / "client_key"), "known_hosts": str(lab.known_hosts)}
+    host = Host(name="A", address=ADDRESS, port=lab.port, user=lab.user, **files)
+    with contextlib.closing(SshLink(SshConnection(host))) as link:
+        link.settimeout(30.0)
+        assert link.recv(1 << 16) == b"first\n"
+        link.settimeout(1.0)
+        with pytest.raises(ConnectionLostError) as lost:
+            link.recv(1 << 16)
+    assert "its login shell has begun no agent within 1 s; it said: first\n  does ~/.bashrc, " in str(
+        lost.value
+    )
+
+
+def test_a_variable_of_the_login_that_breaks_python_does_not_break_the_agent(client, lab, bashrc):
+    """The agent runs without PYTHONHOME; a Python that does not start is told with what it says."""
+    bashrc("export PYTHONHOME=/nowhere")
+    assert '"host": "A"' in client.ok("probe", "--host", "A", "--json")
+    broken = f"{lab.home}/broken"
+    lab.ssh(
+        "sh",
+        "-c",
+        f"printf '#!/bin/sh\n[ \"$1\" = -V ] && echo Python 3.11.2 || {{ echo no codec >&2; exit 1; }}\n' >{broken}; chmod +x {broken}",
+    )
+    (client.project / "launch.toml").write_text(lab.table(python=broken))
+    done = client.run("probe", "--host", "A")
+    assert done.returncode == 4
+    assert f"no Python >= 3.8 starts there, but {broken} 3.11.2 (no codec)" in done.stderr
 
 
 def test_a_launch_says_as_whom_and_by_which_key(client, lab):

@@ -271,7 +271,7 @@ def test_the_users_message_lists_what_was_found(client, ssh_host, old_pythons):
     finally:
         shutil.rmtree(place)
     assert done.returncode == 4
-    assert f"A: no Python >= 3.8 was found there, but {place}/bin/python3 3.6.9" in done.stderr
+    assert f"A: no Python >= 3.8 starts there, but {place}/bin/python3 3.6.9" in done.stderr
     assert 'python = "/path/to/python3" under [hosts.A]' in done.stderr
 
 
@@ -307,7 +307,7 @@ def test_whatever_a_host_says_of_its_pythons_is_text(said):
     with pytest.raises(HostError) as caught:
         Channel("lab", link)
     first, _, more = str(caught.value).partition("\n")
-    assert first.startswith("lab: no Python >= 3.8 was found there")
+    assert first.startswith("lab: no Python >= 3.8 starts there")
     assert first.isprintable()
     assert len(first) < 600
     assert more.startswith("  install one")
