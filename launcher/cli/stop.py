@@ -34,12 +34,12 @@ def stop(
         launch stop --now w8q2
     """
     from launcher.errors import ConnectionLostError, RunError, UnreachableError
-    from launcher.runs.control import has_live_session, locate_live
+    from launcher.runs.control import has_live_session, locate_live, summary_of
     from launcher.runs.control import stop as ask
     from launcher.runs.evidence import words
     from launcher.runs.run_desk import open_desk
     from launcher.runs.tenancies import leave_to_keeper, open_for, rent_cost, still_rented
-    from launcher.values.record import Reason
+    from launcher.values.record import Reason, is_terminal
 
     place, mirror = locate_live(run, host, "stop")
     check_last(run, mirror, "stop", yes=yes)
@@ -64,6 +64,7 @@ def stop(
             check_loss(mirror)
         try:
             with waiting(f"stopping {mirror.run} on {place.name}"):
+                before = summary_of(desk, mirror.run)
                 row = ask(desk, mirror.run, now=now, grace_s=grace_s)
         except (KeyboardInterrupt, Terminated):
             complain(
@@ -87,7 +88,11 @@ def stop(
         cents = cost.cents if cost is not None else None
         answer(json_shapes.Stopped(run=mirror.run, **values, problem=row.problem, rent_cents=cents))
         return
-    say(f"{mirror.run} {ended.state}: {ended.reason}, step {ended.step or '-'}")
+    reason = f": {ended.reason}" if ended.reason else ""  # none of one whose end the disk did not take
+    became = f"{ended.state}{reason}, step {ended.step or '-'}"
+    if before is not None and is_terminal(before.state):
+        became = f"had ended already ({became}): nothing was stopped"
+    say(f"{mirror.run} {became}")
     if cost is not None and rented is None:
         say(f"  its rented machine was given back: {cost.words}")
     elif cost is not None and rented is not None and rented.tenancy.keeps:

@@ -157,6 +157,7 @@ def test_a_disk_that_takes_nothing_keeps_no_verb_from_its_work(client, disk, con
     stopped = client.seen("stop", *(["--now"] if how == "now" else []), run)
     assert time.monotonic() - began < 20
     assert end in stopped
+    assert "None" not in stopped
     assert not processes_of(folder)
     gc = client.run("gc")
     removed = client.run("rm", "--force", run)

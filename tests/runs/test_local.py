@@ -543,3 +543,12 @@ def test_an_unsealed_checkpoint_beside_sealed_ones_is_moved_aside_and_named(clie
     (aside,) = (run / "work" / "checkpoints").glob(".aside-*/step-2")
     assert (aside / "weights").read_text() == "half"
     assert f"moved to checkpoints/{aside.parent.name}/step-2" in out
+
+
+def test_stop_of_a_run_that_has_ended_says_that_it_stopped_nothing(client):
+    """Its end is what it was."""
+    run = client.detached("--", "true")
+    until(lambda: client.summary(run)["state"] == "succeeded", "its end")
+    said = client.ok("stop", run)
+    assert said == f"{run} had ended already (succeeded: exit-only, step -): nothing was stopped\n"
+    assert client.summary(run)["state"] == "succeeded"
