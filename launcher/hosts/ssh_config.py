@@ -106,7 +106,7 @@ class Login(Protocol):
 def hops(host: Login) -> list[Hop]:
     """Return the route to a host that has an address. The host's own table overrides ssh's configuration.
 
-    Raises BadFileError for a configuration that ssh would reject too.
+    Raises BadFileError for a configuration that ssh would reject too, UnreachableError if ssh takes too long to read it.
     """
     *before, last = _route(str(host.address), host.user, host.port, (), MOST_HOPS)
     if host.identity_file:

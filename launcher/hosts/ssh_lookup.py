@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.errors import BadFileError
+from launcher.errors import BadFileError, UnreachableError
 from launcher.hosts import ssh_files
 from launcher.hosts.ssh_files import SYSTEM_CONFIG, USER_CONFIG
 
@@ -63,7 +63,7 @@ _answers: dict[Question, _Answer] = {}
 def lookup(question: Question) -> dict[str, str]:
     """Return the configuration of a name by lower-case keyword; the lines of a repeated keyword are joined.
 
-    Raises BadFileError for a configuration that ssh would reject too.
+    Raises BadFileError for a configuration that ssh would reject too, UnreachableError if ssh takes too long to read it.
     """
     _questions[question] = None
     if (answer := _answers.get(question)) is not None:
@@ -81,7 +81,7 @@ def questions() -> list[Question]:
 def remember(asked: Iterable[Question]) -> None:
     """Ask ssh, and keep the answers for the forks of this process. An answer counts until something changes that it follows from."""
     for question in asked:
-        with contextlib.suppress(BadFileError, *_errors_in_config()):
+        with contextlib.suppress(BadFileError, UnreachableError, *_errors_in_config()):
             stamps = _stamps()
             if stamps is None or not ssh_files.are_plain(stamps.texts):
                 return
@@ -106,7 +106,7 @@ def _files_read(said: str) -> set[str]:
 
 
 def _ask(question: Question, *more: str) -> tuple[dict[str, str], str]:
-    """Return what ssh says of a name, and what it prints besides. Raises BadFileError."""
+    """Return what ssh says of a name, and what it prints besides. Raises BadFileError, UnreachableError."""
     name, user, port, jumps = question
     ssh = shutil.which("ssh")
     try:
@@ -134,9 +134,8 @@ def _ask(question: Question, *more: str) -> tuple[dict[str, str], str]:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise BadFileError(
-            f"{USER_CONFIG}: ssh -G {name} takes longer than {READ_S} s (Match exec?){look_up_hint(name)}"
-        ) from error
+        words = f"ssh -G takes longer than {READ_S} s: is this machine under load, or does a `Match exec` of {USER_CONFIG} hang?"
+        raise UnreachableError(name, f"{name}: {words}{look_up_hint(name)}") from error
     if answer.returncode != 0:
         lines = answer.stderr.strip().replace(_INPUT, USER_CONFIG).splitlines()
         problem = "; ".join(line for line in lines if ": terminating" not in line)

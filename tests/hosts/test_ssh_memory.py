@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 from testbed.client import missing
 
+from launcher.errors import UnreachableError
 from launcher.hosts import ssh_files, ssh_lookup
 from launcher.hosts.ssh_config import hops
 from launcher.hosts.ssh_lookup import SYSTEM_SSH, Question
@@ -189,3 +190,14 @@ def test_a_mistake_is_not_remembered(ssh_folder):
     ssh_lookup.remember([QUESTION])
     with pytest.raises(ssh_lookup.BadFileError, match="nosuchkeyword"):
         address()
+
+
+def test_an_ssh_that_is_slow_is_not_a_mistake_of_its_user(ssh_folder, monkeypatch):
+    """A machine under load, or a `Match exec` that hangs: exit code 4, and who follows a run tries again."""
+    monkeypatch.setattr(ssh_lookup, "READ_S", 0.2)
+    write(ssh_folder, 'Match exec "sleep 3"')
+    with pytest.raises(
+        UnreachableError, match="box: ssh -G takes longer than 0.2 s: .*\n  look it up   ssh -G box"
+    ):
+        hops(Box())
+    assert UnreachableError.exit_code == 4
