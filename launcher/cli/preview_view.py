@@ -5,22 +5,35 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import typer
+
 from launcher.cli.answer import plain
 from launcher.cli.cargo_view import show_cargo
 from launcher.cli.plan_text import show_findings, show_plan
 from launcher.cli.rental_text import rental_shape, show_rental
 from launcher.cli.say import say
 from launcher.cli.session_text import session_shape, show_session
+from launcher.errors import RefusedError
 
 if TYPE_CHECKING:
     from launcher.runs.previewing import Preview
 
 
 def show_preview(found: Preview, *, as_json: bool) -> None:
-    """Print it. The same plan gives the same bytes of JSON."""
+    """Print it, and exit with 3 if a launch would be refused. The same plan gives the same bytes of JSON."""
     if as_json:
         _print_json(found)
-        return
+    else:
+        _print(found)
+    if _is_refused(found):
+        raise typer.Exit(RefusedError.exit_code)
+
+
+def _is_refused(found: Preview) -> bool:
+    return any(finding.level == "refuse" for finding in found.findings)
+
+
+def _print(found: Preview) -> None:
     plan, findings, cargo, session, rental = found
     show_plan(plan, findings)
     show_cargo(cargo)
@@ -31,7 +44,7 @@ def show_preview(found: Preview, *, as_json: bool) -> None:
     if plan.secrets:
         say(f"  secrets    {', '.join(plan.secrets)}   (from your shell or a file; not shown)")
     show_findings(findings)
-    if not any(finding.level == "refuse" for finding in findings):
+    if not _is_refused(found):
         is_blind = any(finding.code == "not-reached" for finding in findings)
         say(
             "not all was checked; nothing was sent"

@@ -60,7 +60,7 @@ def test_what_a_model_says_of_itself_orders_the_rungs(client, place):
     assert bases(told(client, *words)) == ["float16", "float32", "float32"]
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(QWEN))
-    plan = json.loads(client.ok("--dry-run", "--json", *words))["plan"]
+    plan = json.loads(client.planned("--json", *words))["plan"]
     assert plan["model_facts"]["dtype"] == "bfloat16"
     assert bases(plan) == ["float32", "float32"]
 
@@ -84,12 +84,12 @@ def test_the_teacher_of_a_distillation_is_read_as_the_model_is(client):
     """Its shape is in the plan, and it takes memory."""
     (client.project / "small").mkdir()
     (client.project / "small" / "config.json").write_text(json.dumps(QWEN))
-    words = ("--dry-run", "--json", "--job", "sft", "--profile", "t4", "--set", "model=./small")
-    plain = json.loads(client.ok(*words))["plan"]
-    taught = json.loads(client.ok(*words, "--set", "settings.teacher=./small"))["plan"]
+    words = ("--json", "--job", "sft", "--profile", "t4", "--set", "model=./small")
+    plain = json.loads(client.planned(*words))["plan"]
+    taught = json.loads(client.planned(*words, "--set", "settings.teacher=./small"))["plan"]
     assert (plain["teacher_facts"], taught["teacher_facts"]) == (None, taught["model_facts"])
     assert taught["split"]["micro_batch"] < plain["split"]["micro_batch"]
-    named = json.loads(client.ok(*words, "--set", "teacher=./small"))["plan"]
+    named = json.loads(client.planned(*words, "--set", "teacher=./small"))["plan"]
     assert named["teacher"] == {"kind": "local", "value": "./small"}
     assert (named["teacher_facts"], named["split"]) == (taught["teacher_facts"], taught["split"])
 
@@ -100,7 +100,7 @@ def test_what_is_excluded_is_refused_with_its_reason(client):
     done = client.run("explain", *words)
     assert done.returncode == 3
     assert "capability 7.5 < 8.0 emulates it" in done.stderr
-    assert "would refuse: bf16 is excluded on TITAN RTX 24 GB" in client.ok("--dry-run", *words)
+    assert "would refuse: bf16 is excluded on TITAN RTX 24 GB" in client.planned(*words)
 
 
 def test_a_rehearsal_names_its_card(client):
@@ -108,7 +108,7 @@ def test_a_rehearsal_names_its_card(client):
     done = client.run("--rehearse")
     assert done.returncode == 2
     assert "--profile titan_rtx --rehearse" in done.stderr
-    plan = json.loads(client.ok("--dry-run", "--json", "--rehearse", "--profile", "titan_rtx"))
+    plan = json.loads(client.planned("--json", "--rehearse", "--profile", "titan_rtx"))
     assert (plan["plan"]["rehearsed"], plan["findings"]) == (True, [])
     assert plan["plan"]["profile"]["name"] == "titan_rtx"
 
@@ -118,8 +118,8 @@ def test_the_start_up_hook_is_named_where_it_is_on(client):
     client.script("")
     hook = "reads steps and metrics of a Hugging Face Trainer"
     words = ("--profile", "cpu")
-    assert hook in client.ok("--dry-run", *words, "--", "python", "train.py")
-    assert hook not in client.ok("--dry-run", *words, "--set", "inject=false", "--", "python", "train.py")
+    assert hook in client.planned(*words, "--", "python", "train.py")
+    assert hook not in client.planned(*words, "--set", "inject=false", "--", "python", "train.py")
     assert hook in client.ok("explain", *words, "--set", "inject=true")
     assert not told(client, *words)["inject"]
 

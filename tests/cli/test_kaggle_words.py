@@ -106,7 +106,7 @@ def test_what_cannot_be_planned_there_is_refused_with_what_to_type(person, words
 )
 def test_a_dry_run_says_what_a_launch_would_refuse(person, words, said):
     done = dry(person, *words)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 3, done.stderr
     assert any(said in line for line in done.stdout.splitlines() if line.startswith("would refuse: ")), (
         done.stdout
     )

@@ -238,7 +238,7 @@ def test_all_cards_of_a_type_are_planned_for(person, service):
 def test_a_dry_run_says_what_a_launch_would_refuse(person, service, keys, words, said):
     table(person, service, **keys)
     done = dry(person, *words)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 3, done.stderr
     assert said in done.stdout
     assert refusals(done.stdout)
     assert "the checks pass" not in done.stdout
@@ -317,7 +317,7 @@ def test_a_name_that_the_account_does_not_know_is_refused_before_a_rent(
     known_to(service)
     table(person, service, max_hours=4, **{key: name})
     done = dry(person, "--profile", "a100_40gb")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 3, done.stderr
     assert f'launch.toml: hosts.r.{key} = "{name}": {said}' in done.stdout
     assert len(refusals(done.stdout)) == 1
     launched = person.run("--host", "r", "--profile", "a100_40gb", "--", "python", "train.py")

@@ -36,16 +36,16 @@ def saved(client):
 
 
 def preview(client, *words):
-    return json.loads(client.ok("--dry-run", "--json", *words))
+    return json.loads(client.planned("--json", *words))
 
 
 def test_a_saved_probe_gives_the_plan_and_findings_of_the_host_itself(client, cards):
     """Byte for byte, though no host is asked: the one that is named cannot be reached."""
     cards.put("l40s")
     client.script(client.ok("probe", "--json"), "l40s.json")
-    here = client.ok("--dry-run", "--json", "--", "true")
+    here = client.planned("--json", "--", "true")
     cards.put()  # the machine has changed since
-    assert client.ok("--dry-run", "--json", "--probe", "l40s.json", "--", "true") == here
+    assert client.planned("--json", "--probe", "l40s.json", "--", "true") == here
     client.script('[hosts.gone]\naddress = "127.0.0.1"\nport = 1\n', "launch.toml")
     there = preview(client, "--host", "gone", "--probe", "l40s.json", "--", "true")
     assert (there["plan"]["profile"]["name"], there["findings"]) == ("l40s", [])

@@ -177,7 +177,7 @@ class Station:
     def planned(self, job: str, sets: Mapping[str, object]) -> Plan:
         """Return the plan of a launch for the card."""
         words = self.words(job, sets, self.new_ledger())
-        answer = self.client.ok("--dry-run", "--json", *words, *self.on_card)
+        answer = self.client.planned("--json", *words, *self.on_card)
         return Plan.model_validate(json.loads(answer)["plan"])
 
     def launched(self, job: str, sets: Mapping[str, object], place: tuple[str, ...] | None = None) -> Trained:

@@ -568,9 +568,7 @@ def test_on_a_card_its_lease_is_respected_and_what_a_killed_run_left_is_ended(ca
     with Station(tmp_path, is_rehearsed=False) as station:
         plans = {}
         for words in ((), ("--profile", "plain", "--precision", "fp32")):
-            said = station.client.ok(
-                "--dry-run", "--json", *words, "--set", "method=full", "--job", "./sft.toml"
-            )
+            said = station.client.planned("--json", *words, "--set", "method=full", "--job", "./sft.toml")
             plans[words[:2]] = json.loads(said)["plan"]
         auto, older = plans[()], plans["--profile", "plain"]
         assert auto["profile"]["name"] == ("l40s" if name == "NVIDIA L40S" else "this_card")

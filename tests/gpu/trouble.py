@@ -71,7 +71,7 @@ def oom(station: Station) -> Iterator[Row]:
 def planned_micro_batch(station: Station) -> int:
     """Return the micro-batch that the plan of the hungry training has; write its job."""
     (station.client.project / "hungry.toml").write_text(HUNGRY)
-    answer = station.client.ok("--dry-run", "--json", "--job", "./hungry.toml", *station.on_card)
+    answer = station.client.planned("--json", "--job", "./hungry.toml", *station.on_card)
     return int(json.loads(answer)["plan"]["split"]["micro_batch"])
 
 

@@ -103,7 +103,7 @@ def test_a_free_card_goes_before_a_held_one(holding, cards):
     run = lines[-1]["run"]
     until(lambda: len(probed(holding)) == 2, "the context")
     assert f"holds {uuid_of(1)}" in holding.ok("logs", run)
-    said = holding.ok("--dry-run", "--profile", "l40s", "--", "true")
+    said = holding.planned("--profile", "l40s", "--", "true")
     assert f"note: pid {first.pid} (root, " in said
     assert "holds GPU 0; left alone" in said
     holding.ok("stop", run, "--now")
@@ -130,9 +130,7 @@ def test_an_exclusive_card_that_a_stranger_holds_is_refused_with_who_and_what_to
         assert "MiB, 1,201 used, driver 580.65.06, exclusive-process: held" in said
         assert "1.3 GB, for " in said
         assert "stopped: it still holds the card" in said
-        dry = json.loads(
-            client.ok("--dry-run", "--json", "--host", "A", "--profile", "titan_rtx", "--", "true")
-        )
+        dry = json.loads(client.planned("--json", "--host", "A", "--profile", "titan_rtx", "--", "true"))
         assert [(one["level"], one["code"]) for one in dry["findings"]] == [("refuse", "gpu-busy-exclusive")]
         held.kill()
         held.wait()

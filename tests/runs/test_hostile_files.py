@@ -84,7 +84,7 @@ def test_a_link_to_a_regular_file_is_followed(client, tmp_path):
     (tmp_path / "mine.toml").write_text(JOB)
     (client.project / "j.toml").symlink_to(tmp_path / "mine.toml")
     client.script("print(1)\n")
-    client.ok("--dry-run", "--job", "j.toml")
+    client.planned("--job", "j.toml")
 
 
 def test_a_file_that_is_too_large_is_not_read_whole(tmp_path):

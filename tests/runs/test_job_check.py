@@ -40,7 +40,7 @@ def refused(client, *words):
     assert not list((client.home / ".launch" / "runs").glob("*"))
     assert not client.runs.exists()
     said = done.stderr.removeprefix("refused before anything was sent: ")
-    preview = client.ok("--dry-run", "--profile", "cpu", *words)
+    preview = client.planned("--profile", "cpu", *words)
     assert f"would refuse: {said.rstrip()}\n" in preview
     assert "the checks pass" not in preview
     return said
@@ -48,7 +48,7 @@ def refused(client, *words):
 
 def planned(client, *words):
     """Return the plan of a dry run, and the codes of what it finds."""
-    printed = json.loads(client.ok("--dry-run", "--json", "--profile", "cpu", *words))
+    printed = json.loads(client.planned("--json", "--profile", "cpu", *words))
     return printed["plan"], {finding["code"]: finding for finding in printed["findings"]}
 
 

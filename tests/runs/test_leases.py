@@ -104,7 +104,7 @@ def test_a_card_is_named_on_the_command_line(client, cards):
         done = client.run(*words(client, 0.0, "--gpus", gpus))
         assert done.returncode == code, done.stderr
         assert text in done.stderr
-    assert "would refuse" not in client.ok("--dry-run", *words(client, 0.0, "--gpus", "2"))
+    assert "would refuse" not in client.planned(*words(client, 0.0, "--gpus", "2"))
     two = client.detached(*words(client, 0.0, "--gpus", "2"))
     assert leases(client) == {"GPU-card-0": two, "GPU-card-1": run, "GPU-card-2": two}
     assert "no cards to choose from" in client.run("--profile", "cpu", "--gpus", "1", "--", "true").stderr

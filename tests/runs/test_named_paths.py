@@ -220,9 +220,7 @@ def test_the_code_of_a_job_is_no_link_out_of_the_project_either(folder, tmp_path
 
 def test_a_dry_run_says_that_such_a_launch_would_be_refused(clone):
     """In its JSON too; nothing is sent."""
-    found = json.loads(clone.ok("--dry-run", "--json", "--set", "data.train=./folder", "--", "true"))[
-        "findings"
-    ]
+    found = json.loads(clone.planned("--json", "--set", "data.train=./folder", "--", "true"))["findings"]
     assert [one["code"] for one in found if one["level"] == "refuse"] == ["link-out"]
     assert not os.path.exists(clone.home / ".launch" / "store")
 
@@ -234,6 +232,6 @@ def test_a_root_in_the_project_is_not_sent_with_the_next_launch(client):
     client.script("print(1)")
     for _ in range(3):
         client.ok("--", "python", "train.py")
-        cargo = json.loads(client.ok("--dry-run", "--json", "--", "true"))["cargo"]
+        cargo = json.loads(client.planned("--json", "--", "true"))["cargo"]
         assert cargo["paths"] == ["train.py"]
     assert list((client.project / ".runs").rglob("train.py"))

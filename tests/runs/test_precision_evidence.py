@@ -16,7 +16,7 @@ WORDS = ("--profile", "t4", "--", "python", "train.py")
 
 def modes(client, *options):
     """The modes of the next plan's ladder."""
-    plan = json.loads(client.ok("--dry-run", "--json", *options, *WORDS))["plan"]
+    plan = json.loads(client.planned("--json", *options, *WORDS))["plan"]
     return [rung["mode"] for rung in plan["ladder"]]
 
 

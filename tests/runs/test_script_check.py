@@ -43,13 +43,13 @@ def refused(client, *command):
     assert done.returncode == 3, done.stdout + done.stderr
     assert not list((client.home / ".launch" / "runs").glob("*"))
     said = done.stderr.removeprefix("refused before anything was sent: ")
-    preview = client.ok("--dry-run", "--profile", "cpu", "--", *command)
+    preview = client.planned("--profile", "cpu", "--", *command)
     assert f"would refuse: {said.splitlines()[0]}\n" in preview
     return said
 
 
 def passes(client, *command):
-    return "would refuse" not in client.ok("--dry-run", "--profile", "cpu", "--", *command)
+    return "would refuse" not in client.planned("--profile", "cpu", "--", *command)
 
 
 @pytest.mark.parametrize(

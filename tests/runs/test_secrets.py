@@ -282,7 +282,7 @@ def test_a_dry_run_shows_names_alone(client, values):
 )
 @pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
 def test_a_dry_run_refuses_the_secrets_that_a_launch_refuses(client, monkeypatch, words, more):
-    """With the launch's words; and exit code, where no plan can be made."""
+    """With the launch's words and exit code."""
     monkeypatch.setenv("HF_TOKEN", "hf_SESAME")
     monkeypatch.setenv("SHORT", "abc")
     before = client.run(*words)
@@ -291,7 +291,7 @@ def test_a_dry_run_refuses_the_secrets_that_a_launch_refuses(client, monkeypatch
     dry_code, shown, err = dry.returncode, dry.stdout, dry.stderr
     (first, *_) = why.strip().splitlines()
     assert code == (3 if TOKEN in words[1] else 2)
-    assert dry_code == (0 if TOKEN in words[1] else code)
+    assert dry_code == code
     assert first.removeprefix("refused before anything was sent: ") in shown + err
     assert TOKEN not in shown + err + why
 
@@ -312,7 +312,7 @@ def test_a_dry_run_shows_no_value_that_it_refuses(client, more):
         dry = client.run("--dry-run", "--profile", "cpu", *more, *words)
         code, shown, err = dry.returncode, dry.stdout, dry.stderr
         assert TOKEN[8:] not in shown + err
-        assert (code, "recorded" in shown) == (0, True)
+        assert (code, "recorded" in shown) == (3, True)
 
 
 IN_COLOUR = """

@@ -26,9 +26,7 @@ def hive(client, slurm):
 
 def previewed(client, *words):
     """The plan of a job, and the findings by their codes."""
-    shown = json.loads(
-        client.ok("--host", "hive", "--dry-run", "--json", *words, "--", "python3", "train.py")
-    )
+    shown = json.loads(client.planned("--host", "hive", "--json", *words, "--", "python3", "train.py"))
     return shown["plan"], {one["code"]: one for one in shown["findings"]}
 
 

@@ -243,7 +243,7 @@ def test_hosts_of_this_user_need_no_trust(clone):
     client.run("ps", "--host", "mine", timeout=60)
     assert clone.was_believed()
     (client.project / "launch.toml").write_bytes((client.project / "free.toml").read_bytes())
-    assert "nothing was sent" in client.ok("--dry-run", "--", "true")
+    assert "nothing was sent" in client.planned("--", "true")
     client.ok("hosts")
 
 
@@ -259,11 +259,11 @@ def test_options_are_the_users_own_word(clone):
     """A job's secrets or end, given by `--set`, is not the file's. An option beside it changes nothing of what was trusted."""
     client = clone.client
     (client.project / "launch.toml").unlink()
-    client.ok("--dry-run", "--job", "asks", "--set", "secrets=[]")
-    client.ok("--dry-run", "--set", 'on_end=["true"]', "--", "true")
+    client.planned("--job", "asks", "--set", "secrets=[]")
+    client.planned("--set", 'on_end=["true"]', "--", "true")
     assert client.run("--dry-run", "--job", "asks", "--set", "seed=3").returncode == 2
     client.ok("trust", "jobs/asks.toml", "--yes")
-    client.ok("--dry-run", "--job", "asks", "--set", "seed=3")
+    client.planned("--job", "asks", "--set", "seed=3")
     assert client.run("--dry-run", "--job", "ends").returncode == 2
 
 
@@ -274,7 +274,7 @@ def test_a_probe_imports_nothing_of_the_folder_that_it_is_typed_in(clone):
     for name in ("json", "platform", "struct", "torch", "sitecustomize"):
         client.script(f"open({str(client.home / 'imported')!r}, 'w')\n", f"{name}.py")
     client.ok("explain", "--json")
-    client.ok("--dry-run", "--with", "torch", "--", "true")
+    client.planned("--with", "torch", "--", "true")
     assert not (client.home / "imported").exists()
 
 

@@ -159,13 +159,11 @@ def test_it_tries_card_rungs_and_batches_and_shows_what_they_did(project):
 
 def test_a_later_plan_reads_it(project):
     """On that host: the fastest rung goes first, and the micro-batch is the one that was found to fit."""
-    before = json.loads(project.client.ok("--dry-run", "--json", "--profile", "t4", "--job", "toy.toml"))
+    before = json.loads(project.client.planned("--json", "--profile", "t4", "--job", "toy.toml"))
     assert before["plan"]["split"]["micro_batch"] == 4
     assert project.verify().returncode == 0
     after = json.loads(
-        project.client.ok(
-            "--dry-run", "--json", "--profile", "t4", "--job", "toy.toml", "--set", "batch.micro=16"
-        )
+        project.client.planned("--json", "--profile", "t4", "--job", "toy.toml", "--set", "batch.micro=16")
     )
     first = after["plan"]["ladder"][0]
     assert (first["mode"], first["base_dtype"]) == ("fp16", "float32")
@@ -179,9 +177,7 @@ def test_a_later_plan_reads_it(project):
     assert found["rungs"][0]["precision"]["base_dtype"] == "float32"
     assert found["largest_micro_batch"] == {"rung": 1, "fits": 8, "too_large": 16}
     afterwards = json.loads(
-        project.client.ok(
-            "--dry-run", "--json", "--profile", "t4", "--job", "toy.toml", "--set", "batch.micro=16"
-        )
+        project.client.planned("--json", "--profile", "t4", "--job", "toy.toml", "--set", "batch.micro=16")
     )
     assert afterwards["plan"]["split"]["micro_batch"] == 8
 

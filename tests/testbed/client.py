@@ -152,6 +152,13 @@ class Client:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def planned(self, *words: str) -> str:
+        """Run `launch --dry-run …`; return what it printed. It must exit with 3 if it says that the launch would be refused, else with 0."""
+        done = self.run("--dry-run", *words)
+        is_refused = "would refuse: " in done.stdout or '"level":"refuse"' in done.stdout
+        assert done.returncode == (3 if is_refused else 0), done.stdout + done.stderr
+        return done.stdout
+
     def seen(self, *words: str, timeout: float = 120) -> str:
         """Run `launch …`, which must succeed; return all that a person sees: stages and notes, then what was printed."""
         done = self.run(*words, timeout=timeout)
