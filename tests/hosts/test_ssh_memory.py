@@ -197,7 +197,7 @@ def test_an_ssh_that_is_slow_is_not_a_mistake_of_its_user(ssh_folder, monkeypatc
     monkeypatch.setattr(ssh_lookup, "READ_S", 0.2)
     write(ssh_folder, 'Match exec "sleep 3"')
     with pytest.raises(
-        UnreachableError, match="box: ssh -G takes longer than 0.2 s: .*\n  look it up   ssh -G box"
+        UnreachableError, match=r"box: ssh -G takes longer than 0.2 s: .*\n  look it up   ssh -G box"
     ):
         hops(Box())
     assert UnreachableError.exit_code == 4
