@@ -134,8 +134,8 @@ def _ask(question: Question, *more: str) -> tuple[dict[str, str], str]:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        words = f"ssh -G takes longer than {READ_S} s: is this machine under load, or does a `Match exec` of {USER_CONFIG} hang?"
-        raise UnreachableError(name, f"{name}: {words}{look_up_hint(name)}") from error
+        slow = f"ssh -G takes longer than {READ_S} s: is this machine under load, or does a `Match exec` of {USER_CONFIG} hang?"
+        raise UnreachableError(name, f"{name}: {slow}{look_up_hint(name)}") from error
     if answer.returncode != 0:
         lines = answer.stderr.strip().replace(_INPUT, USER_CONFIG).splitlines()
         problem = "; ".join(line for line in lines if ": terminating" not in line)
