@@ -367,7 +367,15 @@ look() {
     ' || echo "its processes cannot be seen: awk does not work"
     squeue --me --noheader --name="${RUN##*-}-launch-$RUN" --format='job %i %T'
     docker ps $ALL --format '{{.Names}} {{.Status}}' | grep -F "$RUN" | sed 's/^/container /'
-    [ -z "$ALL" ] || ls -d "$FOLDER" "$LEDGER"
+    if [ -n "$ALL" ]; then ls -d "$FOLDER" "$LEDGER"; else sockets; fi
+}
+sockets() { # folders of agents' sockets that were made since the launch, and that no process has open
+    opened=$(ls -l /proc/[0-9]*/fd)
+    [ -n "$opened" ] && [ -e "$FOLDER/control/plan.json" ] || return
+    for folder in "${TMPDIR:-/tmp}"/launch-agent-*; do
+        [ -O "$folder" ] && [ "$folder" -nt "$FOLDER/control/plan.json" ] || continue
+        case "$opened" in *"$folder"*) ;; *) echo "socket folder $folder" ;; esac
+    done
 }
 turns=0
 while left=$(look); [ -n "$left" ] && [ $turns -lt $TURNS ]; do
@@ -379,7 +387,7 @@ done
 
 
 def _left(desk: Desk, place: Place, *, is_removed: bool = False) -> list[str]:
-    """Return the processes and containers of a run that are still there LEAVE_S after its end, or that they cannot be seen.
+    """Return the processes, containers and socket folders of a run that are still there LEAVE_S after its end, or that they cannot be seen.
 
     A process is one of the run by its command line, or, where there is /proc, by its variables.
 

@@ -105,7 +105,7 @@ class MadeEnvironment(Record):
 
 
 class Removed(Record):
-    """A thing that was removed because no run of the host names it: its kind, its path below the root, its bytes."""
+    """A thing that was removed because no run of the host names it: its kind, its path (below the root, or absolute), its bytes."""
 
     kind: str
     path: str

@@ -17,14 +17,14 @@ WORKERS = 40
 
 
 @pytest.fixture
-def heard(monkeypatch):
+def heard(monkeypatch, tmp_path):
     """The streams of an attempt, and a function that connects a worker, which says its number at once."""
     lines: list[bytes] = []
     nothing = os.pipe()
     receiver = Receiver(lines.extend, lambda _: None, lambda: None, lambda: None)
     with (
         selectors.DefaultSelector() as selector,
-        listening() as (listener, path),
+        listening(str(tmp_path)) as (listener, path),
         os.fdopen(nothing[0], "rb") as output,
     ):
 

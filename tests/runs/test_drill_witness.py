@@ -105,6 +105,28 @@ def test_a_process_that_bears_no_name_of_the_run_is_seen_by_its_variables():
     assert seen.split() == ["process", str(pid), "sleep", "60"]
 
 
+def test_the_socket_folder_of_a_dead_agent_is_seen(tmp_path):
+    """Not a living agent's, and none from before the launch."""
+    if not os.path.exists("/proc/self/fd"):
+        pytest.skip("no /proc here")
+    folder = tmp_path / "261125-drill-bbbbbb"
+    place = drill_faults.Place(str(folder), str(tmp_path / "ledger"), "drill-bbbbbb")
+    names = [tmp_path / f"launch-agent-12345678-{word}" for word in ("earlier", "alive", "dead")]
+    plan = folder / "control" / "plan.json"
+    plan.parent.mkdir(parents=True)
+    plan.touch()
+    for name, age_s in zip(names, (60, -60, -60), strict=True):
+        name.mkdir()
+        os.utime(name, (plan.stat().st_mtime - age_s,) * 2)
+    descriptor = os.open(names[1], os.O_RDONLY)
+    try:
+        seen = drilling._left(Machine(TMPDIR=str(tmp_path)), place)
+        assert seen == [f"socket folder {names[2]}"]
+        assert drilling._left(Machine(TMPDIR=str(tmp_path)), place, is_removed=True) != seen
+    finally:
+        os.close(descriptor)
+
+
 @pytest.mark.parametrize(("name", "script"), [("ps", "exit 1"), ("ps", "echo 1 init"), ("awk", "exit 127")])
 def test_a_host_whose_processes_cannot_be_seen_is_not_taken_for_a_clean_one(tmp_path, name, script):
     """Without ps, or with one that shows too little, or without awk."""

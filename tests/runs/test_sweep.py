@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -178,13 +179,46 @@ def test_a_zombie_that_a_stranger_does_not_collect_is_named_with_what_it_means(c
         parent.wait()
 
 
-def test_the_agent_alone_killed_is_brought_back_and_nothing_is_swept(client, root):
-    """A live run is its keeper's."""
+def test_the_agent_alone_killed_is_brought_back_and_none_of_its_processes_is_swept(client, root):
+    """A live run is its keeper's. The folder of the dead agent's socket may go before it comes back."""
     _, trained, agent, _ = begin(client, root)
     kill(agent)
     until(lambda: all(is_gone(pid) for pid in trained), "the keeper's work")
-    said = next_launch_succeeds(client)
-    assert "nothing is left over" in said
+    assert "of ours: pid" not in next_launch_succeeds(client)
+
+
+def sockets(client):
+    """The folders of agents' sockets, as `ls` shows them."""
+    return subprocess.check_output(["ls", client.variables["TMPDIR"]], text=True).split()
+
+
+@pytest.mark.parametrize("way", ["the next attempt", "sweep", "gc"])
+def test_the_socket_folder_of_a_killed_agent_goes(client, root, way):
+    """A living agent's stays meanwhile, also a stopped one's."""
+    with tempfile.TemporaryDirectory() as folder:
+        client.variables["TMPDIR"] = folder
+        _, _, agent, keeper = begin(client, root, "import launcher_worker; launcher_worker.resume_from()")
+        _, trained, stopped, _ = begin(client, root)
+        before = sockets(client)
+        assert len(before) == 2
+        kill(stopped, number=signal.SIGSTOP)
+        if way == "the next attempt":
+            kill(agent)
+            until(lambda: len(sockets(client)) == 2 and sockets(client) != before, "the next attempt")
+        else:
+            kill(keeper, agent)
+            until(lambda: is_gone(agent), "its end")
+            (item,) = [one for one in items(client, way, "--dry-run") if one["kind"] == "socket folder"]
+            assert len(sockets(client)) == 2
+            assert item in items(client, way)
+            assert len(sockets(client)) == 1
+        assert process.find(stopped) is not None
+        kill(stopped, number=signal.SIGCONT)
+        assert not any(map(is_gone, trained))
+
+
+def items(client, *words):
+    return json.loads(client.ok(*words, "--json"))["items"]
 
 
 def test_strangers_get_no_signal(client, root, stranger):

@@ -19,10 +19,11 @@ from ..store.last_copies import LastCopies, look_again
 from ..store.named_contents import NamedContents
 from ..store.output_digests import OutputDigests
 from ..store.store import Store
-from ..system import process
+from ..system import process, socket_folders
 from . import evidence_import
 
 REMOVED = ".removed-"
+SOCKET_FOLDER = "socket folder"
 AGENT_AGE_S = 86_400.0
 ABANDONED_S = 60.0
 """How old a half-made run must be before a client may remove it by name."""
@@ -238,13 +239,13 @@ class Survey:
         return {**self._odd, **self.unreadable}
 
     def garbage(self) -> List[Dict[str, Any]]:
-        """Return what no run below the root names, as {"kind", "path", "bytes"}; paths are relative to the root.
+        """Return what no run below the root names, as {"kind", "path", "bytes"}; paths below the root are relative to it.
 
         The caller holds the store exclusively, from before `look` until `collect` has returned. What is over MOST_ITEMS is left
         for the next time.
         """
         return [
-            {"kind": kind, "path": os.path.relpath(path, self._root), "bytes": _size(path)}
+            {"kind": kind, "path": path.replace(self._root + os.sep, "", 1), "bytes": _size(path)}
             for kind, path in itertools.islice(self._unnamed(), MOST_ITEMS)
         ]
 
@@ -253,6 +254,8 @@ class Survey:
             for path in paths_in(os.path.join(self._root, "runs")) if is_alone else ():
                 if os.path.basename(path).startswith(REMOVED):
                     yield "removed run", path
+        for path in socket_folders.dead_folders(self._root):
+            yield SOCKET_FOLDER, path
         if self.unreadable:  # it may need any of the rest
             return
         for kind, path in Store(self._root).unnamed(self._contents):
@@ -269,7 +272,7 @@ def collect(root: str, items: List[Dict[str, Any]], advance: Callable[[int], Non
     problem: Optional[OSError] = None
     for item in items:
         advance(0)
-        take_away = environment_build.remove if item["kind"] == "environment" else remove
+        take_away = _REMOVERS.get(item["kind"], remove)
         try:
             take_away(os.path.join(root, item["path"]))
         except OSError as error:
@@ -300,6 +303,12 @@ def _size(path: str) -> int:
                     status = entry.stat(follow_symlinks=False)
                     total += status.st_size if status.st_nlink == 1 else 0
     return total
+
+
+_REMOVERS: Dict[str, Callable[[str], object]] = {
+    "environment": environment_build.remove,
+    SOCKET_FOLDER: socket_folders.remove,
+}
 
 
 def remove(path: str) -> int:

@@ -21,7 +21,7 @@ from ..record.rundir import TERMINAL, Run
 from ..store.manifest import ShippingError
 from ..store.secret_end import forget_secrets
 from ..store.store import Store
-from ..system import process
+from ..system import process, socket_folders
 from . import garbage
 
 Item = Dict[str, Any]
@@ -295,6 +295,8 @@ def _is_removed(root: str, kind: str, path: str) -> bool:
             return environment_build.remove_half_made(root, path)
         if kind == "broken upload":
             return Store(root).uploads.remove(path)
+        if kind == garbage.SOCKET_FOLDER:
+            return socket_folders.remove(path)
         with Store(root).alone() if kind == "half-made copy" else contextlib.nullcontext():
             garbage.remove(path)
     except (OSError, ShippingError):  # another client uses it, or we may not remove it
@@ -339,6 +341,8 @@ def _temporary(root: str) -> Iterator[Tuple[str, str, str]]:
             yield "temporary file", path, "the process that wrote it died"
     for path in scratch_folder.dead_folders():
         yield "build folder", path, "the agent that built in it died"
+    for path in socket_folders.dead_folders(root):
+        yield garbage.SOCKET_FOLDER, path, "the agent that listened in it died"
 
 
 # the record

@@ -6,14 +6,13 @@ import contextlib
 import os
 import resource
 import selectors
-import shutil
 import signal
 import socket
-import tempfile
 import time
 from typing import IO, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 from ..record.rundir import HEARTBEAT_S
+from ..system import socket_folders
 
 DRAIN_S = 2.0
 GATHER_S = 0.001
@@ -25,24 +24,18 @@ BACKLOG = 4096
 SPARE_DESCRIPTORS = 128
 """Kept for our own files: the record, digests of checkpoints, the programs that we start."""
 _MOST_SIGNALS = 4096
-MAX_SOCKET_PATH = 100  # bytes: sun_path holds 104 on macOS, 108 on Linux
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[Tuple[socket.socket, str]]:
-    """Listen on a socket for workers; give the socket and its path."""
-    private = tempfile.mkdtemp(prefix="launch-")
-    if len(os.fsencode(private)) > MAX_SOCKET_PATH:  # a long TMPDIR
-        os.rmdir(private)
-        private = tempfile.mkdtemp(prefix="launch-", dir="/tmp")
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            path = os.path.join(private, "s")
-            listener.bind(path)
-            listener.listen(BACKLOG)
-            yield listener, path
-    finally:
-        shutil.rmtree(private, ignore_errors=True)
+def listening(root: str) -> Iterator[Tuple[socket.socket, str]]:
+    """Listen on a socket for the workers of a root's run; give the socket and its path."""
+    with (
+        socket_folders.socket_path(root) as path,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
+    ):
+        listener.bind(path)
+        listener.listen(BACKLOG)
+        yield listener, path
 
 
 def most_connections() -> int:
