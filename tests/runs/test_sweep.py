@@ -179,6 +179,53 @@ def test_a_zombie_that_a_stranger_does_not_collect_is_named_with_what_it_means(c
         parent.wait()
 
 
+SEES_ITSELF = """
+import sys, time
+import launcher_worker as worker
+begun = worker.resume_from()
+with open("{ledger}", "a") as ledger:
+    ledger.write("begins\\n")
+    for step in range(1, 100000):
+        worker.log(step, loss=1.0)
+        ledger.write("%d\\n" % step)
+        ledger.flush()
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("way", ["stop", "sweep", "recover"])
+def test_a_training_beside_a_frozen_keeper_and_a_dead_agent_is_named_and_ended(client, root, tmp_path, way):
+    """It goes on, as its ledger shows, and nobody records it; its keeper would bring the run back only if it were continued."""
+    ledger = tmp_path / "ledger"
+    client.script(SEES_ITSELF.format(ledger=ledger))
+    name = client.detached("--", "python", "train.py")
+    run = root / "runs" / name
+    until(lambda: ledger.exists() and ledger.read_text().count("\n") > 3, "its steps")
+    agent = json.loads((run / "record" / "0002" / "attempt.json").read_text())["agent"]["pid"]
+    keeper = process.find(agent).parent
+    trained = [pid for pid in processes_of(run) if pid not in (agent, keeper)]
+    kill(keeper, number=signal.SIGSTOP)
+    until(lambda: process.find(keeper).letter == "T", "its keeper to stop")
+    assert client.summary(name)["state"] == "running"
+    kill(agent)
+    until(lambda: process.find(agent).letter == "Z", "the agent's end")
+    unseen = ledger.read_text()
+    row = client.summary(name)
+    assert row["state"] == "interrupted"
+    assert f"keeper pid {keeper} is stopped" in client.ok("ps")
+    until(lambda: len(ledger.read_text()) > len(unseen), "steps that nobody sees")
+    if way == "sweep":
+        ended = [one["name"].split()[1] for one in items(client, "sweep") if one["kind"] == "process"]
+        assert sorted(map(int, ended)) == sorted([keeper, *trained])
+    else:
+        client.ok(way, name)
+    assert all(is_gone(pid) for pid in (keeper, *trained))
+    if way == "recover":
+        until(lambda: ledger.read_text().count("begins") == 2, "its next attempt")
+        client.ok("stop", "--now", name)
+    assert client.summary(name)["state"] == ("interrupted" if way == "sweep" else "stopped")
+
+
 def test_the_agent_alone_killed_is_brought_back_and_none_of_its_processes_is_swept(client, root):
     """A live run is its keeper's. The folder of the dead agent's socket may go before it comes back."""
     _, trained, agent, _ = begin(client, root)

@@ -15,26 +15,33 @@ from ..record.locks import is_locked
 from ..record.rundir import Run
 from ..record.safe_open import APPENDING, open_regular
 from ..system import bearers, process
+from ..system.process_lineage import ProcessEntry
 from .fate import COMING_BACK, GONE, Fate, StartError, Verdict
 
 START_S = 20.0
 POLL_S = 0.005
 KEEPER_GRACE_S = 3.0
+STOPPED = "pid %d is stopped (SIGSTOP), its agent is dead, and its training may go on unseen"
 
 
 class Native(Fate):
-    """The keeper's lock says whether it will start the agent again."""
+    """The keeper's lock says whether it will start the agent again, unless the keeper itself is stopped."""
 
     is_started_by_client = False
 
     def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
-        """Look at each keeper's lock."""
-        return {
-            run.id: Verdict(COMING_BACK, words="its keeper is running")
-            if is_locked(run.keeper_lock)
-            else Verdict(GONE)
-            for run in runs
-        }
+        """Look at each keeper's lock. A keeper that is stopped starts no agent, and may never be continued."""
+        held = [run for run in runs if is_locked(run.keeper_lock)]
+        stopped = _stopped() if held else []
+        verdicts = {run.id: Verdict(GONE) for run in runs}
+        for run in held:
+            pid = next((keeper.pid for keeper in stopped if _is_keeper(keeper, run)), None)
+            verdicts[run.id] = (
+                Verdict(COMING_BACK, words="its keeper is running")
+                if pid is None
+                else Verdict(GONE, {"keeper": STOPPED % pid})
+            )
+        return verdicts
 
     def start(self, run: Run, after: int) -> None:
         """Start the run's keeper, and wait for its agent."""
@@ -145,4 +152,17 @@ def end_keeper(pid: int) -> None:
 def _keepers(run: Run) -> List[process.Process]:
     """Return the run's keeper, proven by the run's token and by its command line."""
     found = bearers.with_token(read_text(run.token) or "?")
-    return [bearer for bearer in found if process.words_of(bearer.pid)[-2:] == ["keep", run.path]]
+    return [bearer for bearer in found if _keeps(bearer.pid, run)]
+
+
+def _stopped() -> List[ProcessEntry]:
+    """Return the processes that a signal or a tracer has stopped."""
+    return bearers.read_entries([found for found in process.table() if found.letter in ("T", "t")], ())
+
+
+def _is_keeper(entry: ProcessEntry, run: Run) -> bool:
+    return entry.token is not None and entry.token == read_text(run.token) and _keeps(entry.pid, run)
+
+
+def _keeps(pid: int, run: Run) -> bool:
+    return process.words_of(pid)[-2:] == ["keep", run.path]

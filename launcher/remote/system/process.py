@@ -297,6 +297,8 @@ class Ending:
             key = (target.pid, target.start, int(number))
             if key not in self._sent and send(target, number):
                 self._sent[key] = dict(target.proof(self._why), signal=int(number))
+                if target.letter == "T":  # a stopped process handles no SIGTERM
+                    send(target, signal.SIGCONT)
         if now < self._deadline + KILL_WAIT_S:
             return not targets
         self.remaining = [dict(target.proof(self._why), state=target.letter) for target in targets]
