@@ -1,5 +1,6 @@
 """The folder of an agent's socket: a living agent's is never taken away, a dead one's always may be. The witness is `ls`."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -99,3 +100,21 @@ def test_no_sweep_takes_the_folder_of_an_agent_that_just_begins(short, start, tm
             with socket.socket(socket.AF_UNIX) as worker:
                 worker.connect(path)
     until(lambda: not any(short.iterdir()), "the end of what was made")
+
+
+def test_a_folder_that_a_sweep_took_before_it_was_locked_is_not_used(short, monkeypatch, tmp_path):
+    """In the moment between its making and its lock it looks like a dead agent's."""
+    taken, lock = [], fcntl.flock
+
+    def late(descriptor, how):
+        if not taken:
+            taken.extend(short.iterdir())
+            taken[0].rmdir()
+        return lock(descriptor, how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", late)
+        with socket_folders.socket_path(str(tmp_path)) as path, socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            assert os.path.dirname(path) != str(taken[0])
+    assert list(short.iterdir()) == []
