@@ -1,4 +1,4 @@
-"""The folder of this user's sockets, and that no other user can exchange what is in it.
+"""The folder of this user's sockets, one for each home, and that no other user can exchange what is in it.
 
 Each command looks there before it has loaded anything, so this needs only what Python has loaded by itself.
 """
@@ -21,11 +21,20 @@ class UnsafeSocketError(OSError):
 
 
 def folder() -> str:
-    """Return the folder of this user's sockets, which may not be there yet."""
+    """Return the folder of this user's sockets in this home, which may not be there yet."""
     own = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     if os.path.isabs(own) and os.path.isdir(own):
-        return os.path.join(own, "launch")
-    return f"/tmp/launch-{os.getuid()}"  # noqa: S108 - it is checked at each use
+        return os.path.join(own, f"launch-{_home()}")
+    return f"/tmp/launch-{os.getuid()}-{_home()}"  # noqa: S108 - it is checked at each use
+
+
+def _home() -> str:
+    """Return a word for the home folder, however it is spelt: another home has other hosts, keys and settings."""
+    try:
+        state = os.stat(os.path.expanduser("~"))
+    except OSError:
+        return "none"
+    return f"{state.st_dev:x}-{state.st_ino:x}"
 
 
 def check_folder(path: str) -> None:

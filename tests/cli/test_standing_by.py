@@ -20,6 +20,7 @@ import pytest
 from testbed.client import is_gone, until
 from testbed.session import Session
 
+from launcher import user_sockets
 from launcher.cli import handing_over, standbys, taken_command
 from launcher.cli.likeness import traits
 from launcher.hosts import background
@@ -33,7 +34,7 @@ class Terminal(Session):
 
     def standbys(self):
         """The sockets of the processes that stand by."""
-        return sorted(Path(self.client.variables["XDG_RUNTIME_DIR"]).glob("launch/standby-*"))
+        return sorted(Path(self.client.variables["XDG_RUNTIME_DIR"]).glob("launch-*/standby-*"))
 
     def standby(self):
         """The pid of the process that stands by, once it does."""
@@ -92,7 +93,8 @@ def terminal(client, ssh_host, packages, tmp_path):
     made.leave()
     client.ok("hosts", "--close")
     with contextlib.suppress(OSError):
-        (sockets / "launch").rmdir()
+        for folder in sockets.iterdir():
+            folder.rmdir()
         sockets.rmdir()
 
 
@@ -500,11 +502,13 @@ def test_an_error_that_cannot_be_written_has_the_usual_exit_code(terminal):
     assert terminal.run(*words, after="2>/dev/full")[0] == by_itself
 
 
-def test_ctrl_c_before_it_has_begun_ends_the_command(client, tmp_path):
+def test_ctrl_c_before_it_has_begun_ends_the_command(client, tmp_path, monkeypatch):
     """The fork dies of it before it hears that it is to begin, and nothing begins here either."""
     sockets = Path(tempfile.mkdtemp(prefix="launch-standby-"))
     client.variables["XDG_RUNTIME_DIR"] = str(sockets)
-    folder = sockets / "launch"
+    for name in ("HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, client.env[name])
+    folder = Path(user_sockets.folder())
     folder.mkdir(mode=0o700)
     session = Session(client, tmp_path)
     fork = subprocess.Popen(["sleep", "60"])

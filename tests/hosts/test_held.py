@@ -66,9 +66,14 @@ class Place:
         """The host as this process knows it."""
         return self.sshd.host(**{**self.keys, **more})
 
+    @property
+    def folder(self):
+        """The folder of the sockets of the client's home."""
+        return Path(user_sockets.folder())
+
     def held(self):
         """The sockets, by name."""
-        folder = self.sockets / "launch"
+        folder = self.folder
         names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
         return sorted(name for name in names if not name.startswith("opening-"))
 
@@ -467,7 +472,7 @@ def test_a_socket_that_others_could_have_made_is_not_used(place, spoil):
         pytest.skip("only root gives a file away")
     place.leave(place.host())
     (name,) = place.held()
-    spoil(place, place.sockets / "launch" / name)
+    spoil(place, place.folder / name)
     before = place.logins()
     with connect(place.host()) as desk:
         assert not isinstance(desk._channel._link, held.HeldLink)
@@ -676,6 +681,23 @@ def test_hosts_shows_what_is_held_and_closes_it(place):
     assert place.client.ok("hosts", "--close") == "no connection is held\n"
 
 
+def test_another_home_of_the_same_user_sees_no_connection_of_this_one(place, tmp_path):
+    """It shows, uses and closes its own alone; a home is the same by another path."""
+    place.client.ok("ps", "--host", "A")
+    holder, held_here = place.holder(), place.held()
+    home = place.client.home
+    (tmp_path / "other").mkdir()
+    place.client.home = tmp_path / "other"
+    assert place.client.ok("hosts", "--close") == "no connection is held\n"
+    assert json.loads(place.client.ok("hosts", "--json"))["connections"] == []
+    assert not is_gone(holder)
+    assert place.held() == held_here
+    (tmp_path / "link").symlink_to(home)
+    place.client.home = tmp_path / "link"
+    (row,) = json.loads(place.client.ok("hosts", "--json"))["connections"]
+    assert row["pid"] == holder
+
+
 def test_close_gives_up_a_connection_that_is_just_being_made(place):
     """Right behind the command that has left it, and while it waits for a host that is silent. The process has ended by then."""
     place.client.ok("ps", "--host", "A")
@@ -693,7 +715,7 @@ def test_close_gives_up_a_connection_that_is_just_being_made(place):
         assert len(place.holders()) == 1
         assert held.close_all() == held.Closing([], ["A"], [])
         assert place.holders() == []
-    assert [*(place.sockets / "launch").iterdir()] == []
+    assert [*place.folder.iterdir()] == []
     assert held.close_all() == held.Closing([], [], [])
 
 
@@ -705,7 +727,7 @@ def test_what_was_given_up_is_not_held_even_if_it_connects_meanwhile(place):
     (pid,) = until(place.holders, "the process that connects")
     mark.unlink()
     until(lambda: is_gone(pid), "its end")
-    assert [*(place.sockets / "launch").iterdir()] == []
+    assert [*place.folder.iterdir()] == []
 
 
 def test_the_end_of_a_failed_attempt_leaves_no_mark(place):
@@ -853,7 +875,7 @@ def test_a_root_that_was_replaced_meanwhile_is_another_root(place):
 def test_a_client_that_says_nothing_or_nonsense_harms_nobody(place):
     """The others are served meanwhile."""
     place.leave(place.host())
-    path = place.sockets / "launch" / place.held()[0]
+    path = place.folder / place.held()[0]
     with held_socket.connect(path, 5), held_socket.connect(path, 5) as loud:
         loud.sendall(b"\xff" * 100)
         with connect(place.host()) as desk:
