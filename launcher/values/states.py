@@ -54,6 +54,7 @@ class Reason(StrEnum):
     CONTAINER_STOPPED = "container-stopped"
     SESSION_LIMIT = "session-limit"
     CARD = "card"
+    DISK = "disk"
     IMAGE = "image"
     SECRET = "secret"  # noqa: S105
     CLIENT = "client"

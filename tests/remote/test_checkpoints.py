@@ -3,15 +3,19 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 
 import pytest
 
 from launcher.remote.store.checkpoints import (
+    LEAST_ROOM,
     ChosenCheckpoint,
+    Room,
     choose,
     prune,
+    room,
     sealed,
     set_aside,
     set_aside_damaged,
@@ -192,6 +196,40 @@ def test_what_is_no_folder_is_in_nobody_s_way(tmp_path):
     removed, aside = tidy(str(tmp_path), is_all_sealed=True)
     assert (removed, list(aside)) == ([".dropped-x"], ["checkpoint-5"])
     assert names(tmp_path) == {aside["checkpoint-5"].split("/")[0]}
+
+
+@pytest.mark.parametrize(
+    ("sealed", "own", "unsaved", "needed"),
+    [
+        ([], None, None, LEAST_ROOM),
+        ([1000, 2000], None, None, 2200),  # the newest, and a tenth
+        ([2000], None, 1900, 2200),  # a part of one like it
+        ([2000], None, 2300, 4600),  # it has grown
+        ([], None, 300, 600),  # a part of nobody knows what
+        ([], None, 0, LEAST_ROOM),
+        ([], 5000, None, 5000),  # the script's own, which is written over
+        ([2000], 1500, None, 2200),
+    ],
+)
+def test_what_the_next_checkpoint_needs(tmp_path, sealed, own, unsaved, needed):
+    """As far as is known of those that were sealed, and of those that failed."""
+    for step, size in enumerate(sealed, 1):
+        path = seal(tmp_path, f"step-{step}", step)
+        told = json.loads((path / "manifest.json").read_text())
+        (path / "manifest.json").write_text(json.dumps({**told, "files": {"weights": {"size": size}}}))
+    if own is not None:
+        (tmp_path / "step-9").mkdir()
+        (tmp_path / "step-9" / "weights").write_bytes(b"x" * own)
+        (tmp_path / "step-9" / "link").symlink_to("/proc/kcore")
+    found = room(str(tmp_path), unsaved)
+    assert found.needed == needed
+    assert abs(found.free - shutil.disk_usage(tmp_path).free) < 1 << 30
+
+
+def test_room_is_told_in_three_digits():
+    """In units of a thousand, as everywhere."""
+    assert Room(3_600_123, 44_012_345).words == "3.6 MB free, 44 MB needed for the next checkpoint"
+    assert Room(17, 1_999_999_999).words == "17 bytes free, 2 GB needed for the next checkpoint"
 
 
 @pytest.mark.testbed

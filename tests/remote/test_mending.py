@@ -1,10 +1,12 @@
 """Crashes that the agent answers by itself: by the class of the crash, by the knobs of the script, within a budget."""
 
 import contextlib
+import functools
 import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -16,6 +18,7 @@ from testbed.client import is_gone, missing, until
 from testbed.toy import Toy
 
 from launcher.remote.fate.run_state import state_of
+from launcher.remote.fate.trouble import trouble_of
 from launcher.remote.serving.summary import summary
 from launcher.remote.system import process
 
@@ -552,7 +555,7 @@ def test_a_disk_that_checkpoints_have_filled_is_cleared_and_the_run_ends_well(sm
     try:
         run = Trained(toy, "")
         path = Path(toy.run.code) / "train.py"
-        path.write_text(path.read_text().replace("200000", "1320000"))
+        path.write_text(path.read_text().replace("200000", "1200000"))
         assert toy.ended()["state"] == "succeeded"
         assert len(run.begins()) == 2
         run.judge()
@@ -560,3 +563,110 @@ def test_a_disk_that_checkpoints_have_filled_is_cleared_and_the_run_ends_well(sm
         assert toy.record(3, "attempt")["keep_checkpoints"] == 1
     finally:
         toy.clear_away()
+
+
+CHECKPOINT = 800_000
+"""Bytes: three fit on the small disk."""
+OWN_FOLDER = """        folder = os.path.join(plan.checkpoints, "step-%d" % step)
+        os.makedirs(folder, exist_ok=True)
+        write(folder)
+        worker.save(step, folder)
+"""
+
+
+@pytest.fixture
+def crowded(small_disk, tmp_path):
+    """Start a run, by default one that saves by the worker, and fill its disk but for two thirds of a checkpoint.
+
+    Return it with its keeper and what fills the disk. Its ledger is elsewhere.
+    """
+    toy = Toy(small_disk)
+
+    def start(saving="worker.save(step, write)"):
+        flag, filler = tmp_path / "filled", small_disk / "filler"
+        run = Trained(toy, always(2, f"while not os.path.exists({str(flag)!r}): time.sleep(0.01)"))
+        run.ledger = tmp_path / "samples"
+        toy.plan(**{**toy.whole_plan(), "command": ["python3", "train.py", str(run.ledger), "0"]})
+        path = Path(toy.run.code) / "train.py"
+        text = path.read_text().replace("200000", str(CHECKPOINT))
+        path.write_text(text.replace("worker.save(step, write)", saving.strip()))
+        keeper = toy.start()
+        run.until_step(2)
+        with filler.open("wb") as file:
+            file.write(b"x" * (shutil.disk_usage(small_disk).free - 2 * CHECKPOINT // 3))
+        flag.touch()
+        return run, keeper, filler
+
+    yield start
+    toy.clear_away()
+
+
+def waits(run):
+    """Whether the run waits for room; what it says of that must be true."""
+    state = run.toy.state()
+    if (state["state"], state["reason"]) != ("resuming", "disk"):
+        return False
+    said = state["evidence"]["disk"]
+    free, needed = re.fullmatch(r"(\S+) kB free, (\S+) MB needed for the next checkpoint", said).groups()
+    assert 0 < float(free) < 534 < 1000 * float(needed) < 1100
+    assert trouble_of(run.toy.run, state)["what"] == f"the run waits for room on its disk: {said}"
+    return True
+
+
+def beaten(run, since_s):
+    """The last heartbeat, if it is newer than this."""
+    heartbeat = run.toy.run.last().read_heartbeat()
+    return heartbeat if heartbeat["monotonic_s"] > since_s else None
+
+
+@pytest.mark.testbed
+def test_a_checkpoint_that_does_not_fit_waits_for_room(crowded):
+    """Nothing is trained meanwhile, and nobody needs to tell it that there is room."""
+    run, keeper, filler = crowded()
+    until(lambda: waits(run), "it to wait")
+    assert run.begins() == [0]
+    filler.unlink()
+    assert run.toy.wait(keeper)["state"] == "succeeded"
+    assert run.begins() == [0, 0]
+    run.judge()
+    assert [name for name, _ in remedies(run.toy)] == ["disk-full"]
+
+
+@pytest.mark.testbed
+def test_a_checkpoint_that_a_script_writes_by_itself_waits_for_room_too(crowded):
+    """Its torn folder stays where it is, so that the disk is full: then what the agent has to say waits as well."""
+    run, keeper, filler = crowded(OWN_FOLDER)
+    (pid,) = run.pids()
+    until(lambda: is_gone(pid), "its failure")
+    for _ in range(2):  # the second comes once the failure is judged
+        heartbeat = until(functools.partial(beaten, run, time.monotonic()), "a heartbeat")
+        assert heartbeat["refused"] == "disk-full"
+    filler.unlink()
+    assert run.toy.wait(keeper)["state"] == "succeeded"
+    assert run.begins() == [0, 0]
+    run.judge()
+
+
+@pytest.mark.testbed
+def test_in_a_session_of_a_service_nobody_makes_room(crowded, monkeypatch):
+    """Its hours would pass: it ends after one more attempt, and says what was free and needed."""
+    monkeypatch.setenv("LAUNCH_SEGMENT", "1")
+    run, keeper, _ = crowded()
+    ended = run.toy.wait(keeper)
+    assert (ended["state"], ended["reason"]) == ("failed", "disk-full")
+    assert run.begins() == [0, 0]
+    assert "needed for the next checkpoint" in ended["evidence"]["why"]
+
+
+@pytest.mark.testbed
+def test_a_run_that_waits_for_room_is_stopped_and_survives_its_agent(crowded):
+    """A new agent waits on."""
+    run, keeper, _ = crowded()
+    until(lambda: waits(run), "it to wait")
+    agent = process.find(run.toy.record(3, "attempt")["agent"]["pid"])
+    process.send(agent, signal.SIGKILL)
+    until(lambda: os.path.exists(run.toy.run.folder(4).state) and waits(run), "the next agent to wait")
+    run.toy.run.write_wish("stop")
+    ended = run.toy.wait(keeper)
+    assert (ended["state"], ended["reason"]) == ("stopped", "by-user")
+    assert run.begins() == [0]

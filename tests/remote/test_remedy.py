@@ -14,6 +14,7 @@ from launcher.remote.diagnosis.remedy import (
     tries,
     went_on,
 )
+from launcher.remote.training.room_wait import back_off_s
 from launcher.values.record import Reason
 
 LADDER = [{"mode": "fp16", "base_dtype": "float16"}, {"mode": "fp32", "base_dtype": "float32", "tf32": True}]
@@ -203,6 +204,18 @@ def test_a_card_that_others_hold_is_waited_for_again():
     told = {"others": "GPU 0 held by pid 8 (ada)"}
     assert verdict("gpu-busy-exclusive", failure=told, tries=4).remedy is not None
     assert verdict("gpu-busy-exclusive", failure={"others": None}, tries=0).remedy is not None
+
+
+def test_a_full_disk_is_waited_for_as_often_as_somebody_fills_it():
+    """Where nobody makes room, as in a session of a service, one more attempt with fewer checkpoints is all."""
+    first, again = {"tries": 0}, {"tries": 7, "changes": {"keep_checkpoints": 1}}
+    assert verdict("disk-full", failure={"needs": 1000}, **first).remedy.text.startswith("old checkpoints")
+    assert verdict("disk-full", failure={"needs": 1000}, **again).remedy.text.startswith(
+        "as soon as there is room"
+    )
+    assert verdict("disk-full", **first).remedy is not None
+    assert verdict("disk-full", **again).remedy is None
+    assert [back_off_s(tries) for tries in (0, 1, 2, 3, 99)] == [0, 0, 30, 60, 600]
 
 
 def test_a_remedy_says_in_one_sentence_what_it_does():

@@ -19,7 +19,8 @@ class Failure(NamedTuple):
 
     `since` is the first step whose checkpoints must not be used, None if all may be. `reason` replaces the class as the
     run's reason. `others` names the other processes that use the card. `is_elsewhere` says that the full disk is not the
-    one of the checkpoints. `step` is the last step before the failure; `has_trained` says whether there was any.
+    one of the checkpoints; if it is, `needs` is how many bytes must be free for the next one, None if nobody will make room.
+    `step` is the last step before the failure; `has_trained` says whether there was any.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Failure(NamedTuple):
     reason: Optional[str] = None
     others: Optional[str] = None
     is_elsewhere: Optional[bool] = None
+    needs: Optional[int] = None
     step: Optional[int] = None
     has_trained: Optional[bool] = None
 
@@ -44,6 +46,7 @@ class Failure(NamedTuple):
             "reason": self.reason,
             "others": self.others,
             "elsewhere": self.is_elsewhere,
+            "needs": self.needs,
         }
         known = {name: value for name, value in optional.items() if value is not None}
         return {
@@ -68,6 +71,7 @@ def read_failure(record: Any) -> Optional[Failure]:
         reason=record.get("reason"),
         others=record.get("others"),
         is_elsewhere=record.get("elsewhere"),
+        needs=record.get("needs"),
         step=record.get("step"),
         has_trained=record.get("trained"),
     )
@@ -170,7 +174,10 @@ def _earlier_checkpoint(attempt: FailedAttempt) -> Optional[Change]:
 def _fewer_checkpoints(attempt: FailedAttempt) -> Optional[Change]:
     if attempt.failure.is_elsewhere:
         return None
-    return {"keep_checkpoints": 1}, "old checkpoints of this run are removed; from now on only one is kept"
+    text = "old checkpoints of this run are removed; from now on only one is kept"
+    if attempt.changes.get("keep_checkpoints") == 1:
+        text = "as soon as there is room for a checkpoint"
+    return {"keep_checkpoints": 1}, text
 
 
 def _new_container(attempt: FailedAttempt) -> Optional[Change]:
@@ -347,7 +354,8 @@ def _decide(attempt: FailedAttempt) -> Verdict:
     if change is None:
         at_last = edit.at_last % _title_in_force(attempt) if "%s" in edit.at_last else edit.at_last
         return Verdict(reason, None, at_last or failure.others or mend or edit.by_hand)
-    if edit.most is not None and attempt.tries >= edit.most:
+    waits = failure.needs is not None  # a disk fills up as often as somebody else fills it
+    if edit.most is not None and attempt.tries >= edit.most and not waits:
         return Verdict(reason, None, mend)
     if not _may_begin_again(attempt):
         if attempt.consumed and failure.has_trained is False:  # it ended where it would not have asked yet

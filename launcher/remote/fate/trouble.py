@@ -42,6 +42,9 @@ def trouble_of(run: Run, state: State, *, asks: bool = False) -> dict[str, Any] 
     disk = _disk_trouble(run, last, still_s, tries=asks)
     if disk is not None:
         return {"kind": disk, "what": _WORDS[disk]}
+    if state.get("reason") == "disk":
+        evidence = state.get("evidence") or {}
+        return {"kind": "room", "what": "the run waits for room on its disk: %s" % evidence.get("disk")}
     if state["state"] not in LIVE:
         return None
     is_still = still_s is not None and still_s >= STILL_S

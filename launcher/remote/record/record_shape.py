@@ -142,7 +142,7 @@ STATE: Shape = {
     "consumed": _texts,
     "evidence": table_of({"remaining": _processes, "lost": _texts}),
     "remedy": table_of({"changes": _table}),
-    "failure": table_of({"class": _text, "since": _whole}),
+    "failure": table_of({"class": _text, "since": _whole, "needs": _whole}),
     "trial": _table,
     "sizes": _table,
 }

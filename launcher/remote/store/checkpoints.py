@@ -6,7 +6,9 @@ It removes only what the worker has made: what a script or its Trainer wrote and
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -27,6 +29,7 @@ _LEFT = re.compile(r"\.dropped-.*|\.without-scaler")
 _REJECTED = ".rejected-"
 _ASIDE = ".aside-"
 LEAST_ROOM = 1 << 20
+MOST_FILES = 100_000
 
 
 class GivenUpError(Exception):
@@ -265,12 +268,59 @@ def _best(candidates: list[tuple[int, str]]) -> str | None:
     return min((pair for pair in rated if isinstance(pair[0], float)), default=(0.0, None))[1]
 
 
-def is_short_of_room(folder: str) -> bool:
-    """Whether the disk may have too little space for another checkpoint as large as the newest."""
+class Room(NamedTuple):
+    """The bytes that are free on the disk of the checkpoints, and those that the next one needs, as far as is known."""
+
+    free: int
+    needed: int
+
+    @property
+    def is_short(self) -> bool:
+        """Whether there may be too little."""
+        return self.free < max(LEAST_ROOM, 1.5 * self.needed)
+
+    @property
+    def words(self) -> str:
+        """Say both, e.g. `3.6 MB free, 44 MB needed for the next checkpoint`."""
+        return "%s free, %s needed for the next checkpoint" % (_in_words(self.free), _in_words(self.needed))
+
+
+def room(folder: str, unsaved: Optional[int] = None) -> Room:
+    """Return how much room there is for the next checkpoint, and how much it needs: a tenth more than the newest took.
+
+    One that was written in vain shows only a part of what it needs. `unsaved` is how much was written and removed again: if it
+    is more than the newest took, twice as much is needed. What was not sealed and is still there is written over.
+    """
     checkpoints = sealed(folder)
     files = read_json(os.path.join(checkpoints[-1][1], MANIFEST)).get("files") if checkpoints else None
-    sizes = [entry.get("size") or 0 for entry in files.values()] if isinstance(files, dict) else []
-    return shutil.disk_usage(folder).free < max(LEAST_ROOM, 1.5 * sum(sizes))
+    entries = [entry.get("size") for entry in files.values()] if isinstance(files, dict) else []
+    whole = sum(size for size in entries if isinstance(size, int))
+    paths = [path for path in paths_in(folder) if not os.path.basename(path).startswith(".")]
+    unsealed = {*paths} - {path for _, path in checkpoints}
+    needed = max(whole + whole // 10, *map(_size, unsealed), 0)
+    if unsaved is not None and unsaved > needed:
+        needed = 2 * unsaved
+    return Room(shutil.disk_usage(folder).free, needed or LEAST_ROOM)
+
+
+def _size(path: str) -> int:
+    """Return the bytes of the files in a folder, or of a file; of the first MOST_FILES."""
+    found = itertools.chain.from_iterable(
+        (os.path.join(folder, name) for name in names) for folder, _, names in os.walk(path)
+    )
+    total = 0
+    for one in (path, *itertools.islice(found, MOST_FILES)):
+        with contextlib.suppress(OSError):  # a script is free to remove what it has written
+            status = os.lstat(one)
+            total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return total
+
+
+def _in_words(size: int) -> str:
+    for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= least:
+            return "%.3g %s" % (size / least, unit)
+    return "%d bytes" % size
 
 
 def describe(chosen: ChosenCheckpoint) -> dict[str, Any] | None:

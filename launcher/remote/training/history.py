@@ -33,6 +33,12 @@ class History(NamedTuple):
         return remedy.in_force(self.records)
 
     @property
+    def failure(self) -> Optional[remedy.Failure]:
+        """The failure of the last attempt whose command was started; None without one."""
+        begun = [state for _, state in self.records if state.get("began")]
+        return remedy.read_failure(begun[-1].get("failure")) if begun else None
+
+    @property
     def save_s(self) -> float:
         """The longest time that an attempt took to save a checkpoint."""
         return max((state.get("save_s") or 0.0 for _, state in self.records), default=0.0)

@@ -36,7 +36,7 @@ class Progress:
     """The last known step, loss and checkpoint of an attempt, and whether it has failed.
 
     `proof` is what the worker saw in the first good steps, `trial` what it measured for `launch verify`. `doubtful_from` is the first step whose update no finite loss
-    has confirmed yet. `is_off_card`: a card is imitated, and nothing is known to have run on it. Reports change nothing else: what
+    has confirmed yet. `unsaved` is how many bytes of a checkpoint were written when saving it failed. `is_off_card`: a card is imitated, and nothing is known to have run on it. Reports change nothing else: what
     they make necessary is returned as `News`.
     """
 
@@ -65,6 +65,7 @@ class Progress:
         self.doubtful_from = 1
         self.proof: Optional[Dict[str, Any]] = None
         self.trial: Optional[Dict[str, Any]] = None
+        self.unsaved: Optional[int] = None
         self.is_off_card = imitates_card
         self.liveness = Liveness(hang_s)
         self._stop_grace_s = stop_grace_s
@@ -125,6 +126,9 @@ class Progress:
             return News(has_proof=True)
         if kind == "evidence" and isinstance(values.get("rehearsal"), dict):
             self.is_off_card = False
+        if kind == "evidence" and isinstance(values.get("unsaved"), dict):
+            size = values["unsaved"].get("bytes")
+            self.unsaved = size if isinstance(size, int) else 0
         if kind == "evidence" and isinstance(values.get("trial"), dict):
             self.trial = self._redact(values["trial"])
         self._note_phase(event, step, values)

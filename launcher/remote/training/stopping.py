@@ -97,15 +97,16 @@ class Interruption:
         self._terminations = terminations
         self._on_look = on_look
         self._look_again_s = time.monotonic() + WISH_S
+        self._is_due = False
 
     def is_due(self) -> bool:
-        """Whether to give up."""
+        """Whether to give up; once it is due it stays so."""
         now_s = time.monotonic()
         if now_s >= self._look_again_s:
             self._look_again_s = now_s + WISH_S
             self._on_look()
-            return bool(self._terminations) or self._fence.look() or self._run.read_wish() != "run"
-        return bool(self._terminations)
+            self._is_due = self._is_due or self._fence.look() or self._run.read_wish() != "run"
+        return self._is_due or bool(self._terminations)
 
     def pause(self, pause_s: float) -> None:
         """Wait, but not longer than until it is due."""

@@ -39,7 +39,16 @@ from .judging import RENT_WORDS, Outcome, judge, suspect
 from .mending import Mending
 from .progress import Progress
 from .proofs import Proofs
-from .stopping import RENT_OVER, Interruption, RunTime, Stopping, reason_of, rent_ends_s, shutdown_reason
+from .stopping import (
+    OF_SEGMENT,
+    RENT_OVER,
+    Interruption,
+    RunTime,
+    Stopping,
+    reason_of,
+    rent_ends_s,
+    shutdown_reason,
+)
 from .streams import listening
 from .training_command import Command, Start
 from .variables import interpreter_of, native_command, training_variables, variables
@@ -138,8 +147,9 @@ class Supervisor:
             self.account.record("evidence", {"previous": self.previous})
         status = self._end_early(verdict)
         answered = self.mending.in_force.remedy
-        if status is None and answered is not None and answered.name == "gpu-busy-exclusive":
-            self._wait_for_cards(interruption)
+        waits = {"gpu-busy-exclusive": self._wait_for_cards, "disk-full": self._wait_for_room}
+        if status is None and answered is not None and answered.name in waits:
+            waits[answered.name](interruption)
             status = self._end_early(verdict)
         return self._train() if status is None else status
 
@@ -233,6 +243,19 @@ class Supervisor:
         self.cards = card_admission.wait_for_cards(
             self.run, self.cards, self.account, interruption, tries, self._move
         )
+        self.run_time.leave_out(time.monotonic() - began_s)
+
+    def _wait_for_room(self, interruption: Interruption) -> None:
+        """Wait until the next checkpoint fits on the disk. Waiting time does not count as run time."""
+        failure = self.history.failure
+        if failure is None or failure.needs is None:
+            return
+        from .room_wait import wait_for_room
+
+        began_s = time.monotonic()
+        newest = checkpoints.newest(self.run.checkpoints)
+        tries = remedy.tries(self.history.records, "disk-full", newest)
+        wait_for_room(self.run, failure.needs, self.account, interruption, tries)
         self.run_time.leave_out(time.monotonic() - began_s)
 
     def _move(self, cards: lease.Taken) -> None:
@@ -426,10 +449,21 @@ class Supervisor:
 
             refused = large_files.refused(log.decode("utf-8", "replace"), self.run.code)
             failure = cause.shared_file_refused(failure, refused) if refused is not None else failure
-        if failure.name == "disk-full":
-            has_room = not checkpoints.is_short_of_room(self.run.checkpoints)
-            failure = failure._replace(is_elsewhere=has_room)
-        return failure
+        return self._with_room(failure) if failure.name == "disk-full" else failure
+
+    def _with_room(self, failure: remedy.Failure) -> remedy.Failure:
+        """Return a full disk's failure with what the next checkpoint needs, or that the disk is not that of the checkpoints.
+
+        In a session of a service nobody will make room.
+        """
+        unsaved = self.progress.unsaved
+        room = checkpoints.room(self.run.checkpoints, unsaved)
+        if unsaved is None and not room.is_short:
+            return failure._replace(is_elsewhere=True)
+        why = "%s: %s" % (failure.why, room.words)
+        return failure._replace(
+            is_elsewhere=False, needs=None if OF_SEGMENT in os.environ else room.needed, why=why
+        )
 
     def _answer(self, failure: remedy.Failure, evidence: dict[str, Any]) -> int | None:
         """Record what follows a failure; return the agent's exit status, None if another attempt follows."""

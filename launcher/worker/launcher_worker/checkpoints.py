@@ -124,10 +124,17 @@ def _publish(checkpoints: Path, step: int, write: Callable[[str], Any], epoch: O
         if final.exists():
             final.rename(older)
         hidden.rename(final)
+    except BaseException:  # torch and safetensors say in their own words that a disk is full
+        send("evidence", step=step, values={"unsaved": {"bytes": _size(hidden)}})
+        raise
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
     shutil.rmtree(older, ignore_errors=True)
     return final
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _remove_old(checkpoints: Path, keep: int) -> None:
