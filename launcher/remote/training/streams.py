@@ -29,10 +29,9 @@ _MOST_SIGNALS = 4096
 @contextlib.contextmanager
 def listening(root: str) -> Iterator[Tuple[socket.socket, str]]:
     """Listen on a socket for the workers of a root's run; give the socket and its path."""
-    with (
-        socket_folders.socket_path(root) as path,
-        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
-    ):
+    with contextlib.ExitStack() as stack:
+        path = stack.enter_context(socket_folders.socket_path(root))
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         listener.bind(path)
         listener.listen(BACKLOG)
         yield listener, path
