@@ -16,7 +16,7 @@ ABOUT = {
     "seed": "of the order of the data, and of the start",
     "save_every_steps": "a checkpoint every so many steps",
     "save_every_minutes": "a checkpoint every so many minutes",
-    "keep_checkpoints": "how many of the newest stay",
+    "keep_checkpoints": "how many of the newest stay; 0: the old one goes before the new one is written, which may lose all",
     "checkpoints": "host or pull: a client that follows keeps the newest one too",
     "loader_workers": "processes that load data",
     "attention": "refused where the card cannot run it",

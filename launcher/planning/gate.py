@@ -68,6 +68,7 @@ def check(
         *_failed_precision(plan, facts),
         *_model_room(plan),
         *_packages(plan),
+        *_no_checkpoint(plan),
     ]
     if host.kaggle is not None:
         found += kaggle_findings(plan, host.kaggle, facts)
@@ -116,6 +117,15 @@ def _packages(plan: Plan) -> list[Finding]:
     )
     title = f"{where} from" if where else f"the Python of {plan.host} is used for"
     return [Finding(level="note", code="packages-from", message=f"{title} {plan.packages_from}: {shown}")]
+
+
+def _no_checkpoint(plan: Plan) -> list[Finding]:
+    """Note a job that removes its checkpoint before it writes the next one."""
+    if plan.keep_checkpoints != 0:
+        return []
+    message = "keep_checkpoints = 0: a crash, a kill or a full disk while a checkpoint is written loses the training back to its beginning"
+    mend = "--set keep_checkpoints=1     writes the next one beside it, which needs room for two"
+    return [Finding(level="note", code="no-checkpoint", message=message, mend=mend)]
 
 
 def _lossy_precision(plan: Plan) -> list[Finding]:

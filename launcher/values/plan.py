@@ -180,7 +180,7 @@ class Plan(Written):
     seed: int
     save_every_steps: Count | None
     save_every_minutes: Minutes | None = None
-    keep_checkpoints: Count | None = None
+    keep_checkpoints: Annotated[int, Field(ge=0)] | None = None
     checkpoints: Literal["host", "pull"] = "host"
     loader_workers: int
     settings: dict[str, Scalar]

@@ -356,6 +356,34 @@ def test_the_last_ones_are_kept_and_the_best(worker, run_of, losses, kept):
     assert found == (None if best is None else (str(folder / f"step-{best}"), best, losses[best]))
 
 
+def test_with_none_kept_the_old_one_goes_before_the_new_one_is_written(worker, run_of):
+    """The best too. What fails then leaves none; of a folder that is written already, the old one goes after it."""
+    folder = run_of(keep_checkpoints=0) / "checkpoints"
+    seen = []
+
+    def write(path):
+        seen.append({one.name for one in folder.iterdir() if not one.name.startswith(".")})
+        write_weights(path)
+
+    for step in (10, 20):
+        worker.log(step, eval_loss=step / 10)
+        worker.save(step, write)
+    assert seen == [set(), set()]
+    assert [path.name for path in folder.iterdir()] == ["step-20"]
+    own = folder / "checkpoint-30"
+    own.mkdir()
+    write_weights(str(own))
+    worker.save(30, own)
+    assert [path.name for path in folder.iterdir()] == ["checkpoint-30"]
+
+    def fail(_path):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        worker.save(40, fail)
+    assert list(folder.iterdir()) == []
+
+
 def test_only_rank_zero_saves(worker, run, monkeypatch):
     """Two ranks do not write one checkpoint."""
     monkeypatch.setenv("RANK", "1")
@@ -545,3 +573,20 @@ def test_a_late_seal_of_an_earlier_attempt_is_neither_the_best_nor_kept(worker, 
     worker.save(20, write_weights)
     assert worker.best().step == 20
     assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["step-12", "step-20"]
+
+
+@pytest.mark.training
+def test_with_none_kept_a_trainer_s_old_checkpoint_goes_before_it_saves_too(run_of, llama, train):
+    """When Trainer begins to write, no whole one is there any more."""
+    transformers = pytest.importorskip("transformers", reason="the training libraries are not installed")
+    folder = run_of(keep_checkpoints=0) / "checkpoints"
+    seen = []
+
+    class Saving(transformers.Trainer):
+        def _save_checkpoint(self, *words, **more):
+            seen.append([path.parent.name for path in folder.glob("*/manifest.json")])
+            super()._save_checkpoint(*words, **more)
+
+    train(llama(), trainer=Saving, save_strategy="steps", save_steps=4, bf16=False, fp16=False)
+    assert seen == [[], [], []]
+    assert [path.parent.name for path in folder.glob("*/manifest.json")] == ["checkpoint-12"]

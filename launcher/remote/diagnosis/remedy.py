@@ -174,10 +174,9 @@ def _earlier_checkpoint(attempt: FailedAttempt) -> Optional[Change]:
 def _fewer_checkpoints(attempt: FailedAttempt) -> Optional[Change]:
     if attempt.failure.is_elsewhere:
         return None
-    text = "old checkpoints of this run are removed; from now on only one is kept"
-    if attempt.changes.get("keep_checkpoints") == 1:
-        text = "as soon as there is room for a checkpoint"
-    return {"keep_checkpoints": 1}, text
+    if attempt.changes.get("keep_checkpoints") == 1 or attempt.plan.get("keep_checkpoints") == 0:
+        return {}, "as soon as there is room for a checkpoint"
+    return {"keep_checkpoints": 1}, "old checkpoints of this run are removed; from now on only one is kept"
 
 
 def _new_container(attempt: FailedAttempt) -> Optional[Change]:

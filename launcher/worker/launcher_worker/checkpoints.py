@@ -31,7 +31,8 @@ def save(
 
     `source` is a complete folder inside the checkpoints folder, or a function that writes the files into the folder it
     is given. The function's files appear as `step-N` only when sealed, replacing an older `step-N`. Kept are the last
-    `keep_checkpoints` and the one with the lowest `eval_loss`, if a loss was logged at its step.
+    `keep_checkpoints` and the one with the lowest `eval_loss`, if a loss was logged at its step. With 0 it is the new one
+    alone, and the function is called once the old ones are gone.
     Only rank 0 saves, and only there the function is called: gather sharded state before.
     After a bad step nothing is sealed, and an event reports why, because a resume must not start from there.
     Raises ValueError for a folder elsewhere, OSError if the disk refuses, and SupersededError if the run has gone on
@@ -47,6 +48,7 @@ def save(
     values = knobs()
     checkpoints = Path(values.checkpoints)
     if callable(source):
+        make_way(step)
         folder = _publish(checkpoints, step, source, epoch)
     else:
         folder = Path(source)
@@ -59,7 +61,17 @@ def save(
     sync_folder(checkpoints)
     send("checkpoint", step=step, values={"path": folder.name, "seconds": time.monotonic() - began_s})
     if values.keep_checkpoints is not None:
-        _remove_old(checkpoints, values.keep_checkpoints)
+        _remove_old(checkpoints, max(1, values.keep_checkpoints), keeps_best=values.keep_checkpoints > 0)
+
+
+def make_way(step: int) -> None:
+    """Remove the old checkpoints before the one of this step is written, if the job keeps 0 of them.
+
+    Until the new one is sealed there is none: whatever ends the training before that sends it back to its beginning.
+    """
+    values = knobs()
+    if values.keep_checkpoints == 0 and rank() == 0 and process_guard.complaint(step) is None:
+        _remove_old(Path(values.checkpoints), 0, keeps_best=False)
 
 
 def resume_from() -> Optional[str]:
@@ -137,16 +149,16 @@ def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _remove_old(checkpoints: Path, keep: int) -> None:
-    """Remove the sealed checkpoints before the last `keep`, except the best one.
+def _remove_old(checkpoints: Path, keep: int, *, keeps_best: bool) -> None:
+    """Remove the sealed checkpoints before the last `keep`, except the best one if that is kept.
 
     Each is renamed first, so that an interrupted removal leaves nothing that looks like a checkpoint.
     """
     check_fence()
     sealed = sorted(sealed_checkpoints(checkpoints), key=lambda manifest: manifest["step"])
     best = min(_rated(sealed), key=lambda manifest: manifest["eval_loss"], default=None)
-    for manifest in sealed[:-keep]:
-        if manifest is not best:
+    for manifest in sealed[: max(0, len(sealed) - keep)]:
+        if manifest is not best or not keeps_best:
             dropped = checkpoints / f".dropped-{os.path.basename(manifest['path'])}"
             shutil.rmtree(dropped, ignore_errors=True)
             os.rename(manifest["path"], dropped)

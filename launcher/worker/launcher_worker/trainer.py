@@ -6,7 +6,7 @@ import os
 from typing import Any, Callable, Optional
 
 from .channel import beat, process_channel, send
-from .checkpoints import save
+from .checkpoints import make_way, save
 from .events import begin, log
 from .guard import process_guard
 from .pace import process_pace, stopping
@@ -79,6 +79,16 @@ def trainer_callback(
                 control.should_save = True
             if stopping():
                 control.should_training_stop = True
+            self._make_way(state, control)
+
+        def on_epoch_end(self, _args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
+            """Make way for a checkpoint that Trainer saves at the end of an epoch."""
+            self._make_way(state, control)
+
+        def _make_way(self, state: Any, control: Any) -> None:
+            if control.should_save and keep is None and knobs().keep_checkpoints == 0:
+                make_way(state.global_step)
+                PartialState().wait_for_everyone()
 
         def on_train_end(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
             """Let the guard judge the steps not judged yet; later steps are not this Trainer's."""
