@@ -371,6 +371,13 @@ def test_a_torchrun_that_unpickles_what_others_write_is_noted(command, option):
     )
 
 
+@pytest.mark.parametrize(("keep", "codes"), [(0, ["no-checkpoint"]), (1, []), (None, [])])
+def test_a_job_that_may_have_no_checkpoint_for_a_while_is_told_what_it_risks(keep, codes):
+    """The old one goes before the new one is written."""
+    found = check(two_cards().model_copy(update={"keep_checkpoints": keep}), None)
+    assert [finding.code for finding in found if "loses the training" in finding.message] == codes
+
+
 def test_one_card_is_not_two():
     """The gate names what is there."""
     found = {finding.code: finding for finding in check(two_cards(), facts(gpus=TWO_T4[:1]))}
