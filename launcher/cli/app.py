@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from launcher import __version__, question
+from launcher import question
 from launcher.cli import (
     attach,
     batch,
@@ -169,7 +169,9 @@ _VERBS = frozenset(name for verbs in _TASKS.values() for name in verbs)
 
 def _print_version(value: bool) -> None:
     if value:
-        print(f"launch {__version__}")
+        from launcher.cli.version_text import version_text
+
+        print(f"launch {version_text()}")
         raise typer.Exit
 
 

@@ -1,4 +1,4 @@
-"""What git ignores in a folder."""
+"""What git says of a folder: what it ignores there, and which commit is checked out."""
 
 from __future__ import annotations
 
@@ -61,6 +61,21 @@ def ignored_by_git(folder: Path) -> frozenset[str] | None:
         mend = "what it ignores would be sent: repair the repository, or remove its .git"
         raise UsageError(f"git does not list {folder}: {words}\n  {mend}")
     return frozenset(_without_parents(sorted(map(os.fsdecode, filter(None, names.split(b"\0"))))))
+
+
+def commit_of(folder: Path) -> str | None:
+    """Return the first 12 digits of the commit that is checked out in a folder with a `.git`; None if git does not say it."""
+    if shutil.which("git") is None:
+        return None
+    process = _git(folder, "rev-parse", "--short=12", "HEAD")
+    try:
+        said, _ = process.communicate(timeout=ANSWER_S)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        process.kill()
+        process.communicate()
+    return said.decode(errors="replace").strip() if process.returncode == 0 else None
 
 
 def _refuse_bare(folder: Path) -> None:
