@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
 import launcher
-from launcher.remote.record.files import read_text
 from launcher.runs.git_rules import commit_of
 
 _COMMIT = re.compile("[0-9a-f]{7,64}")
@@ -15,7 +15,9 @@ _COMMIT = re.compile("[0-9a-f]{7,64}")
 def version_text() -> str:
     """Return the version, and the commit where that is known: what the build has recorded, or what is checked out."""
     package = Path(launcher.__file__).resolve().parent
-    recorded = (read_text(str(package / "commit")) or "").strip()
+    recorded = ""
+    with contextlib.suppress(OSError):  # a checkout has no such file
+        recorded = (package / "commit").read_text(errors="replace").strip()
     if _COMMIT.fullmatch(recorded):
         return f"{launcher.__version__}, commit {recorded}"
     is_checkout = (
