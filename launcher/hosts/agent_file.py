@@ -124,6 +124,7 @@ if not is_here:
         path = "/proc/%d/fd/%d" % (os.getpid(), memory)
     os.write(1, have)
 os.umask(umask)
+if sys.argv[4:]: os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 os.execv(sys.executable, [sys.executable, "-I", path, "serve", root])
 """
 # One line, for a csh takes no line break between quotes.
@@ -204,10 +205,10 @@ def shell_command(python: str | None, root: str) -> str:
 
     Where there is none, the last line names those that are too old, with their versions, and those that do not start, with
     what they say. Every login shell reads it alike, a csh or fish too; what needs more than words is read by the host's
-    `sh`. The agent has no standard error, which is the login's alone.
+    `sh`. Standard error is for what the login and the boot line say of an error: the agent itself is `mute`.
     """
     packed = agent_file()
-    boot = f'exec "$p" -I -c {shlex.quote(_BOOT_LINE)} "$0" {packed.digest} {len(packed.data)} 2>/dev/null'
+    boot = f'exec "$p" -I -c {shlex.quote(_BOOT_LINE)} "$0" {packed.digest} {len(packed.data)} mute'
     names = " ".join(shlex.quote(name) for name in ([python] if python else PYTHONS))
     # Without the login's PYTHONHOME, as the agent runs: a Python of 2 knows -E, and no -I.
     check = 'e=$("$p" -E -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>&1)'
