@@ -72,6 +72,8 @@ def ending(
             yield Line(f"    {', '.join(words)}")
         if state.state == "failed":
             yield from (Line(f"    | {line[:LINE_CELLS]}", "dim") for line in not_shown)
+    if lingered := evidence.lingered(state.evidence):
+        yield Line(f"    note   {lingered[:LINE_CELLS]}")
     if problem := evidence.not_sent(state.evidence):
         yield Line(f"    ! on_end: {problem[:LINE_CELLS]}")
     yield from _at_home(run, result)

@@ -281,7 +281,15 @@ def _why(row: Row) -> str:
         return run.trouble.on(row.host).words
     if not (evidence or remedy or run.state in ("waiting", "interrupted", "reserved")):
         return ""
-    from launcher.runs.evidence import diagnosis, doubt, waits_for_ever, why_failed, why_waiting, words
+    from launcher.runs.evidence import (
+        diagnosis,
+        doubt,
+        lingered,
+        waits_for_ever,
+        why_failed,
+        why_waiting,
+        words,
+    )
 
     there = f" --host {row.host}" if row.is_foreign else ""
     if run.state in ("waiting", "interrupted"):
@@ -291,7 +299,7 @@ def _why(row: Row) -> str:
         return f"{said}   launch stop {run.short}{there}"
     if run.state == "reserved":
         return f"{', '.join(words(evidence))}   launch attach {run.short}{there}".strip()
-    if why := why_failed(evidence) or doubt(evidence):
+    if why := why_failed(evidence) or doubt(evidence) or lingered(evidence):
         return why
     if remedy and not evidence and _is_of_now(remedy, run.attempt):
         return f"after {remedy.get('class')} in attempt {remedy.get('attempt')}: {remedy.get('text')}"

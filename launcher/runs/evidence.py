@@ -24,7 +24,7 @@ def words(evidence: object) -> list[str]:
     other = {
         key: value
         for key, value in evidence.items()
-        if key not in ("class", "doubt", "on_end", "silent", *_DIAGNOSIS)
+        if key not in ("class", "doubt", "lingered", "on_end", "silent", *_DIAGNOSIS)
     }
     if evidence.get("class") in _GIVEN_UP and other.get("signal") == SIGKILL:
         other = {**other, "signal": None, "launcher": "ended it (signal 9)"}
@@ -54,6 +54,12 @@ def doubt(evidence: object) -> str | None:
         return None
     line = f": {recorded['line']}" if recorded.get("line") else ""
     return f"{recorded.get('class')}{line} ({recorded.get('why')})"
+
+
+def lingered(evidence: object) -> str | None:
+    """Return that a script had ended and its process stayed until it was ended; `None` if it did not."""
+    words = evidence.get("lingered") if isinstance(evidence, dict) else None
+    return words if isinstance(words, str) else None
 
 
 def of_service(evidence: object) -> str | None:

@@ -33,8 +33,9 @@ class Figure(NamedTuple):
     most: float
 
 
+CARD_USE = "use_percent"
 _FIGURES = {
-    "utilization.gpu": Figure("use_percent", 1.0, 0, 100.0),
+    "utilization.gpu": Figure(CARD_USE, 1.0, 0, 100.0),
     "memory.used": Figure("memory_gb", 1.048576e-3, 2, 1e5),  # from MiB
     "power.draw": Figure("power_w", 1.0, 1, 1e5),
     "temperature.gpu": Figure("temperature_c", 1.0, 0, 300.0),

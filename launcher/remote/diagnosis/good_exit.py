@@ -68,6 +68,9 @@ class Doubt(NamedTuple):
 
 
 NO_STEP = Doubt("no-step", None, "a training began, and made no step")
+NO_STATUS = Doubt(
+    "no-status", None, "its script had ended, but its process had to be killed: its exit status is not known"
+)
 
 
 class Reading(NamedTuple):

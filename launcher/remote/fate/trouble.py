@@ -1,4 +1,4 @@
-"""What keeps a live run from going on: a disk that takes nothing, a paused container, an agent that does not move."""
+"""What keeps a live run from going on: a disk that takes nothing, a paused container, an agent or a training that does not move."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ LATE_S = 7.0
 LEAST_ROOM = 64 * 1024
 """Bytes free, below which a file system counts as full."""
 LEAST_FILES = 8
+SILENT = "silent"
+_DOING = {
+    "idle": "hung or waiting (its stacks are in the log): no output, no CPU time, no bytes",
+    "busy": "silent, though its processes work: no output",
+    "unseen": "silent: no output",
+}
+"""What is said of a training without steps that has been silent for long, by what its processes do."""
 _WORDS = {
     "disk-full": "disk full, the run waits for room",
     "quota": "disk quota used up, the run waits for room",
@@ -51,12 +58,25 @@ def trouble_of(run: Run, state: State, *, asks: bool = False) -> dict[str, Any] 
     if (asks or is_still) and run_fate.is_paused(run):
         return {"kind": "paused", "what": "its container is paused"}
     if not is_still:
-        return None
+        return _silence(last)
     return {
         "kind": "frozen",
         "what": run_fate.standstill(run) or "its agent is frozen",
         "since_s": still_s,
     }
+
+
+def _silence(last: Folder | None) -> dict[str, Any] | None:
+    """Return what the agent says of a silent training; None if there is nothing to say."""
+    if last is None:
+        return None
+    try:
+        beat = _beat_in(last.heartbeat, status_of(last.heartbeat).st_mtime_ns)
+    except OSError:
+        return None
+    what = _DOING.get(beat.get("doing") or "")
+    silent_s = beat.get("silent_s")
+    return None if what is None or silent_s is None else {"kind": SILENT, "what": what, "since_s": silent_s}
 
 
 def _disk_trouble(run: Run, last: Folder | None, still_s: float | None, *, tries: bool) -> str | None:
@@ -69,9 +89,10 @@ def _disk_trouble(run: Run, last: Folder | None, still_s: float | None, *, tries
     if last is None or is_late:
         return None
     try:
-        return _refusal_in(last.heartbeat, status_of(last.heartbeat).st_mtime_ns)
+        refused = _beat_in(last.heartbeat, status_of(last.heartbeat).st_mtime_ns).get("refused")
     except OSError:
         return None
+    return refused if refused in _WORDS else None
 
 
 def _is_full(path: str) -> bool:
@@ -93,10 +114,9 @@ def _is_read_only(run: Run) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _refusal_in(heartbeat: str, _changed: int) -> str | None:
-    """Return why the disk refused what the agent had to write, by a heartbeat, which is written in place."""
-    refused = read_record(heartbeat, HEARTBEAT).get("refused")
-    return refused if refused in _WORDS else None
+def _beat_in(heartbeat: str, _changed: int) -> dict[str, Any]:
+    """Return a heartbeat, which is written in place."""
+    return read_record(heartbeat, HEARTBEAT)
 
 
 def _still_s(last: Folder, *, sees_lock: bool) -> float | None:

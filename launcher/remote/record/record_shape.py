@@ -183,6 +183,8 @@ HEARTBEAT: Shape = {
     "step": _whole,
     "loss": _figure,
     "refused": _text,
+    "silent_s": _number,
+    "doing": _text,
 }
 PRECISION: Shape = {
     "key": _table,

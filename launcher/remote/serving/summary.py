@@ -64,7 +64,8 @@ def summary(run: Run, state: State) -> dict[str, Any]:
         "card": (plan.get("profile") or {}).get("title"),
         **_kind_and_engine(runtime),
         "evidence": evidence
-        if state["state"] in (*IN_DOUBT, "waiting") or {"class", "doubt", "service"} & (evidence or {}).keys()
+        if state["state"] in (*IN_DOUBT, "waiting")
+        or {"class", "doubt", "lingered", "service"} & (evidence or {}).keys()
         else None,
         "remedy": _last_remedy(run),
         "trouble": trouble_of(run, state, asks=True),

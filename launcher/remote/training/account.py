@@ -183,6 +183,7 @@ class Account:
         It is written in place, so that it says on a full disk that log or events wait.
         """
         progress = self._progress
+        doing = progress.liveness.doing
         record = {
             "monotonic_s": time.monotonic(),
             "ran_s": ran_s,
@@ -190,6 +191,8 @@ class Account:
             "step": progress.step,
             "loss": self.redact(progress.loss),
             "refused": self._log.refused or self._events.refused,
+            "silent_s": None if doing is None else progress.liveness.silent_s,
+            "doing": doing,
         }
         try:
             write_over(self.folder.heartbeat, strict_json.encode(record) + "\n")

@@ -8,15 +8,18 @@ import socket
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from ..diagnosis.remedy import Failure
-from .account import Account, read_report
+from ..system import process
+from .account import TAIL_BYTES, Account, read_report
 from .fence import Fence
 from .host_watch import HostWatch
 from .judging import Outcome
+from .lingering import Lingering
+from .liveness import BUSY, IDLE, UNSEEN
 from .progress import News, Progress
 from .proofs import Proofs
 from .stopping import RunTime, Stopping
 from .streams import Receiver, Streams
-from .training_command import Command, end_leftovers
+from .training_command import Command, End, end_leftovers
 
 if TYPE_CHECKING:
     from ..diagnosis.logscan import LogScanner, Metric
@@ -26,6 +29,7 @@ TURN_S = 0.5
 STOPPING_TURN_S = 0.1
 LEFTOVER_GRACE_S = 3.0
 STACKS_GRACE_S = 2.0  # for the stacks of a hang to arrive
+_GRAVER = {None: 0, UNSEEN: 1, BUSY: 1, IDLE: 2}
 
 
 class Running:
@@ -49,6 +53,10 @@ class Running:
         self._run_time = run_time
         self._proofs = proofs
         self._host_watch = host_watch
+        self._named: Optional[str] = None
+        self._said: Optional[bytes] = None
+        """The end of the log before stacks were asked for."""
+        self._lingering: Optional[Lingering] = None
         self._scanner: Optional[LogScanner] = None
         """What reads the log, from its first piece on: to load it takes as long as all else that an attempt begins with."""
 
@@ -70,8 +78,8 @@ class Running:
             self._take_from_nodes(command)
             streams.drain()
         self._note_failure(command)
-        ended = command.ended(status)
         progress = self._progress
+        ended = self._own_end(command.pid, command.ended(status))
         return Outcome(
             code=ended.code,
             signal=ended.signal,
@@ -91,7 +99,21 @@ class Running:
             is_cut_short=progress.is_cut_short,
             is_off_card=progress.is_off_card,
             shutdown_reason=self._stopping.shutdown_reason,
+            lingered=self._lingering.words if self._lingering is not None else None,
+            is_status_unknown=self._was_killed(command.pid),
         )
+
+    def _was_killed(self, pid: int) -> bool:
+        return self._lingering is not None and self._lingering.was_killed(pid)
+
+    def _own_end(self, pid: int, end: End) -> End:
+        """Return how the command ended, or would have if it had not lingered: its log is that before the stacks."""
+        if self._lingering is None or end.log is not None:
+            return end
+        if self._was_killed(pid):
+            has_failed = self._lingering.has_failed(pid) and not self._progress.is_marked
+            end = End(int(has_failed), None, None, end.oom_kills)
+        return end._replace(log=self._said)
 
     # what it reports
 
@@ -118,7 +140,7 @@ class Running:
             self._take_output(output)
 
     def _take_output(self, piece: bytes) -> None:
-        self._progress.liveness.note_sign()
+        self._progress.liveness.note_output()
         self._scan(self._account.write_output(piece))
 
     def _finish_output(self) -> None:
@@ -181,8 +203,8 @@ class Running:
             if stopping.wish != "cancel" and progress.failure is None:
                 self._signal(command, signal.SIGTERM)
         self._note_failure(command)
-        if not stopping.is_asked and progress.failure is None and progress.liveness.is_hung():
-            self._give_up_hung(command)
+        if not stopping.is_asked and progress.failure is None:
+            self._attend_to_silence(command)
         if stopping.must_kill():
             self._signal(command, signal.SIGKILL)
 
@@ -196,18 +218,71 @@ class Running:
         if failure is not None and self._progress.failure is None:
             self._give_up(failure, 0.0)
 
+    # when it is silent
+
+    def _attend_to_silence(self, command: Command) -> None:
+        """Look at what a silent command does, name it, and end it once it hangs or lingers."""
+        liveness = self._progress.liveness
+        if liveness.is_look_due():
+            use = command.use(self._host_watch.pids)
+            liveness.look(use, is_card_used=self._host_watch.take_card_use())
+        if self._lingering is not None:
+            proofs = self._lingering.turn()
+            if proofs:
+                self._account.record("evidence", {"signalled": proofs})
+        doing = liveness.doing
+        if _GRAVER[doing] > _GRAVER[self._named]:
+            self._name_silence(command, doing)
+        self._named = doing
+        if liveness.is_hung():
+            self._end_silent(command)
+
+    def _name_silence(self, command: Command, doing: Optional[str]) -> None:
+        """Record what the processes of a silent command do and wait for; those that do nothing are asked for their stacks."""
+        liveness = self._progress.liveness
+        silence: Dict[str, Any] = {"silent_s": round(liveness.silent_s, 1), "doing": doing}
+        if doing == IDLE:
+            self._said = self._account.log_tail(TAIL_BYTES)
+            liveness.await_answer()
+        if doing != UNSEEN:
+            silence["processes"] = command.wait_points(self._host_watch.pids, asks_sleeping=doing == IDLE)
+        self._account.record("evidence", {"silence": silence}, self._progress.step)
+        self._beat()
+
+    def _end_silent(self, command: Command) -> None:
+        """End a command that has been silent for too long: as hung, unless its script has ended."""
+        liveness, spared = self._progress.liveness, self._host_watch.pids
+        ended = command.lingering(spared)
+        if self._lingering is not None and not self._lingering.is_over():
+            return
+        is_stuck = self._lingering is not None and any(self._lingering.was_killed(one.pid) for one in ended)
+        if (ended or self._progress.is_marked) and not is_stuck:
+            if liveness.has_pace:  # an hour from now: something may still be uploaded
+                liveness.rest()
+            else:
+                self._end_lingering(command, ended)
+        else:
+            self._give_up_hung(command)
+
+    def _end_lingering(self, command: Command, ended: List[process.Process]) -> None:
+        """End what is left of a script that has ended, with its own exit status where that is possible."""
+        liveness = self._progress.liveness
+        lingers = {"silent_s": round(liveness.silent_s, 1), "pids": [one.pid for one in ended]}
+        self._account.record("evidence", {"lingers": lingers}, self._progress.step)
+        leader = process.find(command.pid)
+        self._lingering = Lingering(ended or ([leader] if leader is not None else []), liveness.silent_s)
+        liveness.note_sign()
+
     def _give_up_hung(self, command: Command) -> None:
         """Take the attempt for hung, and record what its processes wait for; their stacks go to the log."""
-        step, silent_s = self._progress.step, self._progress.liveness.silent_s
-        hang = {"silent_s": round(silent_s, 1), "processes": command.ask_for_stacks(self._host_watch.pids)}
+        progress = self._progress
+        step, liveness = progress.step, progress.liveness
+        hang = {
+            "silent_s": round(liveness.silent_s, 1),
+            "processes": command.ask_for_stacks(self._host_watch.pids),
+        }
         self._account.record("evidence", {"hang": hang}, step)
-        step_s = self._progress.liveness.step_s or 0.0
-        failure = Failure(
-            "hang",
-            line="step %s: nothing since for %.0f s" % (step, silent_s),
-            why="no step and no output for %.0f s, although a step takes %.3g s" % (silent_s, step_s),
-            mend="read the stacks at the end of the log: they show what each process waits for",
-        )
+        failure = hang_failure(step, liveness.silent_s, liveness.step_s, has_ended=progress.has_ended)
         self._give_up(failure, STACKS_GRACE_S)
 
     def _end_leftovers(self, streams: Streams) -> List[Dict[str, Any]]:
@@ -226,3 +301,19 @@ class Running:
         if leftovers.servers:
             self._account.record("evidence", {"handed_over": leftovers.servers})
         return leftovers.remaining
+
+
+def hang_failure(
+    step: Optional[int], silent_s: float, step_s: Optional[float], *, has_ended: bool
+) -> Failure:
+    """Return the failure of a command that has been silent for too long; `step_s` is None without a pace."""
+    if step_s is not None:
+        why = "no step and no output for %.0f s, although a step takes %.3g s" % (silent_s, step_s)
+    else:
+        where = "after the end of its training" if has_ended else "before its second step"
+        nothing = "no output, no CPU time, and no bytes read or written for %.0f s" % silent_s
+        why = "%s it did nothing: %s" % (where, nothing)
+    mend = "read the stacks at the end of the log: they show what each process waits for"
+    if step_s is None:
+        mend += "; for a wait that is meant to be longer, set hang_minutes"
+    return Failure("hang", "step %s: nothing since for %.0f s" % (step or 0, silent_s), why, mend)

@@ -1,4 +1,4 @@
-"""Record the host's own figures while a training runs. They say nothing of the training, so nothing is judged by them."""
+"""Record the host's own figures while a training runs. They say nothing of the training, but that a card in use is no hang."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import time
 from typing import IO, Any, Dict, List, Optional, Sequence
 
-from ..cards.card_samples import EVERY_S, CardSamples
+from ..cards.card_samples import CARD_USE, EVERY_S, CardSamples
 from ..record import secret
 from ..record.files import read_text
 from ..record.rundir import Run
@@ -32,11 +32,17 @@ class HostWatch:
         self._cards = cards
         self._output: Optional[IO[bytes]] = None
         self._due_s = time.monotonic() + FIRST_S
+        self._was_card_used = False
 
     @property
     def pids(self) -> List[int]:
         """The processes that belong to it and not to the training."""
         return self._cards.pids
+
+    def take_card_use(self) -> bool:
+        """Whether a card of the run was used since the last call, by what has been reported."""
+        was_used, self._was_card_used = self._was_card_used, False
+        return was_used
 
     def turn(self, streams: Streams) -> None:
         """Record the figures if they are due. This is called twice a second, and whenever the training says something."""
@@ -60,7 +66,9 @@ class HostWatch:
             self.end(streams)
 
     def _record(self) -> None:
-        figures = {**self._host.read(), **self._cards.take()}
+        cards = self._cards.take()
+        self._was_card_used |= any(value > 0 for name, value in cards.items() if name.endswith(CARD_USE))
+        figures = {**self._host.read(), **cards}
         self._account.record("host", {**figures, "log_bytes": self._account.log_bytes})
 
     def end(self, streams: Streams) -> None:

@@ -22,7 +22,8 @@ class Outcome(NamedTuple):
     last training loss if that was not finite. `uses_worker`: the script itself does, in this attempt or an earlier one.
     `is_without_step` says that a training began and made no step, `is_cut_short` that it reported neither its end nor its last step. `is_off_card`:
     a card was imitated, and nothing ran on it. `shutdown_reason` is why it goes on later if it was asked to stop without a wish.
-    `log` and `oom_kills` are those of the node that ended a command of several.
+    `log` and `oom_kills` are those of the node that ended a command of several. `lingered` says that its script had ended, and its process
+    was ended later; `log` is then that of the script, and `is_status_unknown` if the process had to be killed.
     """
 
     code: Optional[int]
@@ -43,6 +44,8 @@ class Outcome(NamedTuple):
     shutdown_reason: str = ""
     log: Optional[bytes] = None
     oom_kills: Optional[int] = None
+    lingered: Optional[str] = None
+    is_status_unknown: bool = False
 
     @property
     def is_good_exit(self) -> bool:
@@ -80,8 +83,8 @@ def suspect(outcome: Outcome, steps: Optional[int], since: int, log: Callable[[]
         return Suspicion(Failure("nan-divergence", outcome.lost_loss, why, since=since))
     if outcome.is_completed(steps):
         return Suspicion()
-    text = log()
-    if not text and not outcome.is_without_step:  # nothing was printed
+    text = log() if outcome.log is None else outcome.log
+    if not (text or outcome.is_without_step or outcome.is_status_unknown):  # nothing was printed
         return Suspicion()
     from ..diagnosis import good_exit  # with its tables it takes long to load
 
@@ -89,6 +92,8 @@ def suspect(outcome: Outcome, steps: Optional[int], since: int, log: Callable[[]
     if found.failure is not None:
         name, line, _, why, mend = found.failure
         return Suspicion(Failure(name, line, why, mend))
+    if found.doubt is None and outcome.is_status_unknown:
+        return Suspicion(doubt=good_exit.NO_STATUS)
     return Suspicion(
         doubt=good_exit.NO_STEP if found.doubt is None and outcome.is_without_step else found.doubt
     )
@@ -109,6 +114,8 @@ def judge(
     evidence: Dict[str, Any] = {"exit": outcome.code, "signal": outcome.signal, "step": outcome.step}
     if outcome.remaining:
         evidence["remaining"] = outcome.remaining
+    if outcome.lingered is not None:
+        evidence["lingered"] = outcome.lingered
     if failure is None and outcome.code == 0 and outcome.is_completed(steps):
         return Judgement("succeeded", "completed", evidence)
     if failure is not None:

@@ -1,33 +1,62 @@
-"""Whether a training still makes progress, from its steps, events and output."""
+"""Whether a training still makes progress, from its steps, events and output, and from what its processes use."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Deque, Optional
+from typing import TYPE_CHECKING, Callable, Deque, Optional
+
+if TYPE_CHECKING:
+    from ..system.process_use import Use
 
 LEAST_S = 900.0  # longer than NCCL's own watchdog, which reports more, and than most saves and evaluations
 TIMES = 30  # the median step
 STEPS = 50
+IDLE_S = 3600.0
+"""Without a pace: the time in which processes say nothing and use nothing that counts as a hang, unless the job says it."""
+LOOK_S = 15.0
+ANSWER_S = 5.0
+"""So long after processes were asked for their stacks, what is printed is the answer and no sign of life."""
+IDLE, BUSY, UNSEEN = "idle", "busy", "unseen"
+"""What processes do that have said nothing for long: nothing, something, or what nobody can see from here."""
 
 
 class Liveness:
-    """When the last step or other sign of life came, and how long a step takes, by the monotonic clock."""
+    """When the last step or other sign of life came, and how long a step takes, by the monotonic clock.
 
-    def __init__(self, hang_s: Optional[float]) -> None:
-        """Begin. Silence is a hang after `hang_s` seconds; with None, the usual step time decides."""
+    Two steps show the pace, and then silence alone is judged. Without a pace, as before the second step and after the end of
+    the training, silence is usual: a hang is only a silence in which the processes use nothing, by readings of `look`.
+    """
+
+    def __init__(self, hang_s: Optional[float], clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin. Silence is a hang after `hang_s` seconds; with None, the usual step time decides, or without one IDLE_S."""
         self._hang_s = hang_s
-        self._sign_s = time.monotonic()
+        self._clock = clock
+        self._sign_s = clock()
         self._last: Optional[tuple[int, float]] = None
         self._paces_s: Deque[float] = deque(maxlen=STEPS)
+        self._idle_limit_s = IDLE_S if hang_s is None else hang_s
+        self._name_s = min(LEAST_S, self._idle_limit_s)
+        self._every_s = min(LOOK_S, self._name_s / 4)
+        self._look_s = self._sign_s
+        self._before: Optional[Use] = None
+        self._is_seen = False
+        self._idle_s = 0.0
+        self._deaf_until_s = self._sign_s
 
     def note_sign(self) -> None:
-        """Note an event or output."""
-        self._sign_s = time.monotonic()
+        """Note an event."""
+        self._sign_s = self._clock()
+
+    def note_output(self) -> None:
+        """Note output, unless it is the stacks that were asked for."""
+        now_s = self._clock()
+        if now_s >= self._deaf_until_s:
+            self._sign_s = now_s
 
     def note_step(self, step: int) -> None:
         """Note a finished step."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         if self._last is not None and step > self._last[0]:
             self._paces_s.append((now_s - self._last[1]) / (step - self._last[0]))
         if self._last is None or step != self._last[0]:
@@ -39,6 +68,11 @@ class Liveness:
         self._paces_s.clear()
 
     @property
+    def has_pace(self) -> bool:
+        """Whether two steps have shown how long one takes."""
+        return bool(self._paces_s)
+
+    @property
     def step_s(self) -> Optional[float]:
         """The median time of the last steps in seconds; None before two steps."""
         if not self._paces_s:
@@ -48,17 +82,48 @@ class Liveness:
         return statistics.median(self._paces_s)
 
     @property
-    def limit_s(self) -> float:
-        """The silence that counts as a hang; infinite before two steps have shown how long one takes."""
-        if self.step_s is None:
-            return float("inf")
-        return self._hang_s if self._hang_s is not None else max(LEAST_S, TIMES * self.step_s)
-
-    @property
     def silent_s(self) -> float:
         """The time since the last sign of life."""
-        return time.monotonic() - self._sign_s
+        return self._clock() - self._sign_s
+
+    # without a pace
+
+    def is_look_due(self) -> bool:
+        """Whether to read now what the processes have used: every few seconds of a silence without a pace."""
+        return not self.has_pace and self._clock() - max(self._sign_s, self._look_s) >= self._every_s
+
+    def look(self, use: Optional[Use], *, is_card_used: bool = False) -> None:
+        """Take in what the processes have used by now; None where that cannot be seen.
+
+        Idle time is the sum of the times between readings: what a paused agent has not seen does not count.
+        """
+        now_s, before_s = self._clock(), self._look_s
+        if self._sign_s > before_s:  # another silence
+            self._before, self._idle_s = None, 0.0
+        if use is None or is_card_used:
+            self._idle_s = 0.0
+        elif self._before is not None:
+            passed_s = min(now_s - before_s, 2 * self._every_s)
+            self._idle_s = self._idle_s + passed_s if use.is_idle_since(self._before, passed_s) else 0.0
+        self._look_s, self._before, self._is_seen = now_s, use, use is not None
+
+    def await_answer(self) -> None:
+        """Note that the processes were asked for their stacks: to answer is neither a sign of life nor use."""
+        self._deaf_until_s = self._clock() + min(ANSWER_S, self._every_s)
+        self._look_s, self._before = self._clock(), None
+
+    @property
+    def doing(self) -> Optional[str]:
+        """What the processes do in a silence without a pace that has lasted so long that it is named; None in any other."""
+        if self.has_pace or self._look_s < self._sign_s or self.silent_s < self._name_s:
+            return None
+        if not self._is_seen:
+            return UNSEEN
+        return IDLE if self._idle_s >= self._name_s - 2 * self._every_s else BUSY
 
     def is_hung(self) -> bool:
         """Whether the silence is too long."""
-        return self.silent_s > self.limit_s
+        step_s = self.step_s
+        if step_s is None:
+            return self._idle_s >= self._idle_limit_s and self._look_s >= self._sign_s
+        return self.silent_s > (self._hang_s if self._hang_s is not None else max(LEAST_S, TIMES * step_s))

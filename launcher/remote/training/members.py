@@ -25,7 +25,7 @@ from ..fate.slurm_jobs import MEMBERS
 from ..record import strict_json
 from ..record.rundir import Folder, Run
 from ..record.safe_open import RunPath, UnreadableError, open_regular, read_tail
-from ..system import process
+from ..system import process, process_use
 from .account import TAIL_BYTES
 from .progress import NODE
 from .training_command import Command, End, FromNodes, Start
@@ -116,6 +116,21 @@ class Members(Command):
         """Have all members ask for stacks; they report what each process waits for."""
         del spared
         self._order(STACKS)
+        return []
+
+    def wait_points(self, spared: Collection[int], *, asks_sleeping: bool) -> List[Dict[str, Any]]:
+        """Return nothing: they are on other machines."""
+        del spared, asks_sleeping
+        return []
+
+    def use(self, spared: Collection[int]) -> Optional[process_use.Use]:
+        """Return None: what the processes on other machines use is not seen here."""
+        del spared
+        return None
+
+    def lingering(self, spared: Collection[int]) -> List[process.Process]:
+        """Return nothing: they are on other machines."""
+        del spared
         return []
 
     def _order(self, word: str) -> None:

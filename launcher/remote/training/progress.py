@@ -36,7 +36,8 @@ class Progress:
     """The last known step, loss and checkpoint of an attempt, and whether it has failed.
 
     `proof` is what the worker saw in the first good steps, `trial` what it measured for `launch verify`. `doubtful_from` is the first step whose update no finite loss
-    has confirmed yet. `unsaved` is how many bytes of a checkpoint were written when saving it failed. `is_off_card`: a card is imitated, and nothing is known to have run on it. Reports change nothing else: what
+    has confirmed yet. `unsaved` is how many bytes of a checkpoint were written when saving it failed. `has_ended`: the last training that began
+    has reported its end. `is_off_card`: a card is imitated, and nothing is known to have run on it. Reports change nothing else: what
     they make necessary is returned as `News`.
     """
 
@@ -62,6 +63,7 @@ class Progress:
         self.uses_worker = False
         self.has_worker_metrics = False
         self.has_trained = False
+        self.has_ended = False
         self.doubtful_from = 1
         self.proof: Optional[Dict[str, Any]] = None
         self.trial: Optional[Dict[str, Any]] = None
@@ -143,18 +145,21 @@ class Progress:
             self.was_asked_to_end = True
         elif kind == "begin" and isinstance(values.get("step"), int):
             self.has_worker_metrics = self.has_worker_metrics or values.get("logs") is True
-            self.has_trained = True
+            self.has_trained, self.has_ended = True, False
             self.doubtful_from = values["step"] + 1
             self._first_step = values["step"] if values["step"] != values.get("steps") else None
             self._steps_left = values["steps"] if isinstance(values.get("steps"), int) else None
         elif kind == "end":
-            self._steps_left = None
-            self.liveness.rest()
+            self._end()
         elif kind == "done" and _is_first(event):
-            self._steps_left = None
-            self.liveness.rest()
+            self._end()
             self.is_marked = True
             self.marker = step if isinstance(step, int) else None
+
+    def _end(self) -> None:
+        """Note that a training has reported its end."""
+        self._steps_left, self.has_ended = None, True
+        self.liveness.rest()
 
     def _note_step(self, step: Any) -> None:
         if isinstance(step, int):

@@ -9,10 +9,17 @@ import subprocess
 from typing import IO, Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Union
 
 from ..diagnosis.remedy import Failure
-from ..system import bearers, process
+from ..system import bearers, process, process_use
 from ..system.attending import reap
 from ..system.core_limit import LoginLimit
 from ..system.login_umask import login_umask
+from .lingering import lingering
+
+STACKS_SIGNAL = 44
+"""The signal that asks a Python for its stacks, which the start-up hook and the worker have faulthandler handle.
+
+It is a real-time signal, which nobody else's program handles, and which ends one that handles no signal.
+"""
 
 
 class End(NamedTuple):
@@ -130,6 +137,18 @@ class Command:
         """Ask all processes of the command but the `spared` pids for their stacks; return what each of them waits for."""
         return ask_for_stacks(spared)
 
+    def wait_points(self, spared: Collection[int], *, asks_sleeping: bool) -> List[Dict[str, Any]]:
+        """Return what each process but the `spared` pids waits for; `asks_sleeping`: ask for the stacks of those that sleep."""
+        return wait_points(spared, process_use.is_asleep if asks_sleeping else lambda _pid: False)
+
+    def use(self, spared: Collection[int]) -> Optional[process_use.Use]:
+        """Return what all processes of the command but the `spared` pids have used; None where that cannot be seen."""
+        return process_use.use_of(_others(spared))
+
+    def lingering(self, spared: Collection[int]) -> List[process.Process]:
+        """Return the processes but the `spared` pids whose main thread has ended."""
+        return lingering(spared)
+
 
 def _children(pid: Optional[int]) -> List[process.Process]:
     return [] if pid is None else [child for child in process.descendants(pid) if child.parent == pid]
@@ -165,11 +184,21 @@ def end_leftovers(grace_s: float, wait: Callable[[], object], spared: Collection
 def ask_for_stacks(spared: Collection[int]) -> List[Dict[str, Any]]:
     """Ask all processes below this one but the `spared` pids for their stacks, if they handle that.
 
-    Return what each of them waits for.
+    Return what each of them waits for. A Python that runs may crash while it writes its stacks: this is for those that are
+    to be ended.
     """
+    return wait_points(spared, lambda _pid: True)
+
+
+def wait_points(spared: Collection[int], may_ask: Callable[[int], bool]) -> List[Dict[str, Any]]:
+    """Return what each process below this one but the `spared` pids waits for; ask those for their stacks that may be asked."""
     processes = []
     for member in _others(spared):
-        is_asked = process.catches(member.pid, signal.SIGUSR2) and process.send(member, signal.SIGUSR2)
         waits = process.waits_for(member.pid)
+        is_asked = (
+            process.catches(member.pid, STACKS_SIGNAL)
+            and may_ask(member.pid)
+            and process.send(member, STACKS_SIGNAL)
+        )
         processes.append({"pid": member.pid, "state": member.letter, "waits": waits, "stacks": is_asked})
     return processes

@@ -12,7 +12,6 @@ import faulthandler
 import functools
 import json
 import os
-import signal
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Set
@@ -20,6 +19,8 @@ from typing import Any, Dict, Mapping, Optional, Set
 from .channel import rank, send
 from .json_values import digest
 
+STACKS_SIGNAL = 44
+"""Sent by the agent to a process that has been silent for too long."""
 SHORT_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
@@ -177,10 +178,9 @@ def _read_knobs(folder: Optional[str]) -> Knobs:
     if folder is None:
         return Knobs(_values_outside_a_run())
     with contextlib.suppress(
-        OSError, RuntimeError
+        OSError, RuntimeError, ValueError
     ):  # on an unusual platform a hang is reported without stacks
-        # The agent sends the signal when steps stop arriving.
-        faulthandler.register(signal.SIGUSR2, file=2, all_threads=True)
+        faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True)
     file = os.path.join(folder, "attempt.json")
     try:
         return Knobs(json.loads(Path(file).read_text(encoding="utf-8")))

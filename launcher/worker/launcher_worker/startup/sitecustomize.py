@@ -1,6 +1,8 @@
 """The start-up hook: Python imports this module first in every process of a training.
 
-Its folder is the first of PYTHONPATH. It waits for the import of a library that one of its parts is about, and hands
+Its folder is the first of PYTHONPATH. It has the process answer two signals of the agent: one asks for the stacks of all
+threads, and one, once the main thread has ended, to wait for the other threads no longer. Both are real-time signals, which
+other programs leave alone. Then it waits for the import of a library that one of its parts is about, and hands
 that library to the part. LAUNCH_HOOK names the parts that are on. In a process that imports no such library it does
 nothing else. Then it imports the `sitecustomize` that Python would have found without it.
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Sequence
 
+STACKS, LEAVE, LEAVE_FAILED = 44, 45, 46
 PARTS = (
     ("rehearse", "torch", "rehearsal.imitation.imitate"),
     ("adapt", "torch", "adaptation.loops.adapt_torch"),
@@ -33,11 +36,51 @@ Where several are about one module they are called in this order.
 """
 
 
+def answer_agent() -> None:
+    """Let the agent ask for the stacks of all threads; only Linux has the signal."""
+    try:
+        import faulthandler
+
+        faulthandler.register(STACKS, file=2, all_threads=True)
+    except Exception:  # noqa: BLE001, S110 - whatever is wrong with the hook, the training goes on
+        pass
+
+
+def watch_end(threading: "Any") -> None:
+    """Handle a signal once the main thread has ended, while Python waits for other threads and calls functions at exit.
+
+    That it is handled shows the agent that the main thread has ended, and which signal whether by an exception that nobody
+    caught. It interrupts the waiting: the process then ends with its own exit status.
+    """
+    wait = threading._shutdown  # noqa: SLF001 - Python calls it first when the main thread has ended
+
+    def leave(*_: object) -> None:
+        raise LeaveError
+
+    def wait_for_threads() -> None:
+        try:
+            __import__("_signal").signal(  # built in; `signal` would load more
+                LEAVE_FAILED if hasattr(sys, "last_type") else LEAVE, leave
+            )
+        except Exception:  # noqa: BLE001, S110 - as above, and of a thread that was forked
+            pass
+        try:
+            wait()
+        except LeaveError:
+            pass
+
+    threading._shutdown = wait_for_threads  # noqa: SLF001
+
+
+class LeaveError(KeyboardInterrupt):
+    """Raised in a main thread that has ended, at the agent's signal; functions at exit know its kind from Ctrl-C."""
+
+
 class ImportWatch:
     """A finder that finds no module itself: it hands a module to the parts of the hook once it is imported."""
 
     def __init__(self, parts: "Sequence[str]") -> None:
-        self.functions: "dict[str, list[str]]" = {}
+        self.functions: "dict[str, list[Any]]" = {"threading": [watch_end]}
         for part, module, function in PARTS:
             if part in parts:
                 self.functions.setdefault(module, []).append(function)
@@ -57,7 +100,7 @@ class ImportWatch:
         return None
 
 
-def _call_after_import(functions: "Sequence[str]", spec: "ModuleSpec") -> None:
+def _call_after_import(functions: "Sequence[Any]", spec: "ModuleSpec") -> None:
     """Let a module's loader call functions after its execution; the loader is the same again by then."""
     loader: Any = spec.loader
 
@@ -77,9 +120,12 @@ def _call_after_import(functions: "Sequence[str]", spec: "ModuleSpec") -> None:
         return  # a loader of another kind: its module is not watched
 
 
-def _call(function: str, module: "ModuleType") -> None:
-    name, _, attribute = function.rpartition(".")
+def _call(function: "Any", module: "ModuleType") -> None:
     try:
+        if callable(function):
+            function(module)
+            return
+        name, _, attribute = function.rpartition(".")
         part = __import__("launcher_worker." + name, fromlist=[attribute])
         getattr(part, attribute)(module)
     except Exception:  # noqa: BLE001, S110 - whatever is wrong with the hook, the training goes on
@@ -96,5 +142,8 @@ def _import_next() -> None:
 
 
 if sys.version_info >= (3, 8) and "LAUNCH_HOOK" in os.environ:
+    answer_agent()
+    if "threading" in sys.modules:
+        _call(watch_end, sys.modules["threading"])
     sys.meta_path.insert(0, ImportWatch(os.environ["LAUNCH_HOOK"].split()))
 _import_next()

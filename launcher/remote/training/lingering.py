@@ -1,0 +1,74 @@
+"""Processes that stay although their script has ended, for example because of a thread that never returns: they are ended.
+
+A Python whose main thread has ended handles a signal of ours (startup/sitecustomize.py): it stops waiting for its threads
+and children, and leaves with its own exit status. One that does not within a grace is killed.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any, Collection, Dict, List, Optional
+
+from ..system import process
+
+LEAVE = 45
+"""The signal that a Python handles once its main thread has ended; LEAVE_FAILED once it ended by an exception."""
+LEAVE_FAILED = 46
+AGAIN_S = 2.0  # one is taken for each function that runs at exit
+GRACE_S = 10.0
+WORDS = "its script had ended, but its process stayed: it was ended after %.0f s without output, CPU time and bytes"
+
+
+class Lingering:
+    """Some processes from when they are asked to leave until they have ended."""
+
+    def __init__(self, processes: List[process.Process], silent_s: float) -> None:
+        """Begin; nothing is sent before the first turn."""
+        self.words = WORDS % silent_s
+        self._processes = processes
+        self._ask_s = 0.0
+        can_leave = any(leaves_by(one.pid) for one in processes)
+        self._kill_s = time.monotonic() + (GRACE_S if can_leave else 0.0)
+        self._killed: Dict[int, Optional[int]] = {}
+
+    def turn(self) -> List[Dict[str, Any]]:
+        """Ask those that are still there again if it is time, or kill them; return the proofs of what was signalled."""
+        now_s = time.monotonic()
+        if now_s < self._ask_s:
+            return []
+        self._ask_s = now_s + AGAIN_S
+        proofs = []
+        for one in self._processes:
+            number = leaves_by(one.pid)
+            if now_s >= self._kill_s and one.pid not in self._killed:
+                self._killed[one.pid], number = number, signal.SIGKILL
+            if number is not None and process.send(one, number):
+                proofs.append(dict(one.proof("lingers"), signal=int(number)))
+        return proofs
+
+    def is_over(self) -> bool:
+        """Whether all have ended, or even a kill has not ended them."""
+        if time.monotonic() > self._kill_s + GRACE_S:
+            return True
+        now = (process.find(one.pid) for one in self._processes)
+        starts = {one.start for one in now if one is not None and one.letter != "Z"}
+        return not any(one.start in starts for one in self._processes)
+
+    def was_killed(self, pid: int) -> bool:
+        """Whether a process was killed, so that its own exit status is not known."""
+        return pid in self._killed
+
+    def has_failed(self, pid: int) -> bool:
+        """Whether the script of a killed process had ended by an exception."""
+        return self._killed.get(pid) == LEAVE_FAILED
+
+
+def leaves_by(pid: int) -> Optional[int]:
+    """Return the signal by which a Python leaves whose main thread has ended; None of any other process."""
+    return next((number for number in (LEAVE, LEAVE_FAILED) if process.catches(pid, number)), None)
+
+
+def lingering(spared: Collection[int]) -> List[process.Process]:
+    """Return the processes below this one, but for the `spared` pids, whose main thread has ended."""
+    return [one for one in process.own_descendants() if one.pid not in spared and leaves_by(one.pid)]
