@@ -384,6 +384,7 @@ OPENING = {
     "segment/inputs.py": "what the service gave to the session",
     "system/mounts.py": "/proc",
     "system/process.py": "/proc",
+    "system/process_use.py": "/proc",
     "system/socket_folders.py": "folders of its own, through no link",
 }
 """The modules of the agent that open files without record/safe_open.py, and which."""

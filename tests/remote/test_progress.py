@@ -56,6 +56,6 @@ def test_steps_of_the_hook_count_for_a_hang_until_its_training_ends(source):
     progress = Progress()
     for step in (1, 2, 3):
         progress.learn({"kind": "beat", "step": step, **source})
-    assert progress.liveness.limit_s < float("inf")
+    assert progress.liveness.has_pace
     progress.learn({"kind": "end", **source})
-    assert progress.liveness.limit_s == float("inf")
+    assert not progress.liveness.has_pace

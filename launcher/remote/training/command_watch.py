@@ -223,13 +223,16 @@ class Running:
     def _attend_to_silence(self, command: Command) -> None:
         """Look at what a silent command does, name it, and end it once it hangs or lingers."""
         liveness = self._progress.liveness
-        if liveness.is_look_due():
-            use = command.use(self._host_watch.pids)
-            liveness.look(use, is_card_used=self._host_watch.take_card_use())
-        if self._lingering is not None:
+        if self._lingering is not None and not self._lingering.is_over:
+            self._named = None
+            liveness.note_sign()  # what follows is another silence
             proofs = self._lingering.turn()
             if proofs:
                 self._account.record("evidence", {"signalled": proofs})
+            return
+        if liveness.is_look_due():
+            use = command.use(self._host_watch.pids)
+            liveness.look(use, is_card_used=self._host_watch.take_card_use())
         doing = liveness.doing
         if _GRAVER[doing] > _GRAVER[self._named]:
             self._name_silence(command, doing)
@@ -253,8 +256,6 @@ class Running:
         """End a command that has been silent for too long: as hung, unless its script has ended."""
         liveness, spared = self._progress.liveness, self._host_watch.pids
         ended = command.lingering(spared)
-        if self._lingering is not None and not self._lingering.is_over():
-            return
         is_stuck = self._lingering is not None and any(self._lingering.was_killed(one.pid) for one in ended)
         if (ended or self._progress.is_marked) and not is_stuck:
             if liveness.has_pace:  # an hour from now: something may still be uploaded
@@ -271,7 +272,6 @@ class Running:
         self._account.record("evidence", {"lingers": lingers}, self._progress.step)
         leader = process.find(command.pid)
         self._lingering = Lingering(ended or ([leader] if leader is not None else []), liveness.silent_s)
-        liveness.note_sign()
 
     def _give_up_hung(self, command: Command) -> None:
         """Take the attempt for hung, and record what its processes wait for; their stacks go to the log."""

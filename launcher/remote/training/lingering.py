@@ -15,8 +15,8 @@ from ..system import process
 LEAVE = 45
 """The signal that a Python handles once its main thread has ended; LEAVE_FAILED once it ended by an exception."""
 LEAVE_FAILED = 46
-AGAIN_S = 2.0  # one is taken for each function that runs at exit
-GRACE_S = 10.0
+AGAIN_S = 1.5  # one is taken for each function that runs at exit
+GRACE_S = 6.0
 WORDS = "its script had ended, but its process stayed: it was ended after %.0f s without output, CPU time and bytes"
 
 
@@ -27,6 +27,8 @@ class Lingering:
         """Begin; nothing is sent before the first turn."""
         self.words = WORDS % silent_s
         self._processes = processes
+        self.is_over = False
+        """All have ended, or even a kill has not ended them."""
         self._ask_s = 0.0
         can_leave = any(leaves_by(one.pid) for one in processes)
         self._kill_s = time.monotonic() + (GRACE_S if can_leave else 0.0)
@@ -38,22 +40,17 @@ class Lingering:
         if now_s < self._ask_s:
             return []
         self._ask_s = now_s + AGAIN_S
+        self.is_over = now_s > self._kill_s + GRACE_S or not any(map(_is_there, self._processes))
         proofs = []
         for one in self._processes:
-            number = leaves_by(one.pid)
-            if now_s >= self._kill_s and one.pid not in self._killed:
-                self._killed[one.pid], number = number, signal.SIGKILL
-            if number is not None and process.send(one, number):
-                proofs.append(dict(one.proof("lingers"), signal=int(number)))
+            leave = leaves_by(one.pid)
+            number = signal.SIGKILL if now_s >= self._kill_s else leave
+            if number is None or one.pid in self._killed or not process.send(one, number):
+                continue
+            if number == signal.SIGKILL:
+                self._killed[one.pid] = leave
+            proofs.append(dict(one.proof("lingers"), signal=int(number)))
         return proofs
-
-    def is_over(self) -> bool:
-        """Whether all have ended, or even a kill has not ended them."""
-        if time.monotonic() > self._kill_s + GRACE_S:
-            return True
-        now = (process.find(one.pid) for one in self._processes)
-        starts = {one.start for one in now if one is not None and one.letter != "Z"}
-        return not any(one.start in starts for one in self._processes)
 
     def was_killed(self, pid: int) -> bool:
         """Whether a process was killed, so that its own exit status is not known."""
@@ -62,6 +59,11 @@ class Lingering:
     def has_failed(self, pid: int) -> bool:
         """Whether the script of a killed process had ended by an exception."""
         return self._killed.get(pid) == LEAVE_FAILED
+
+
+def _is_there(one: process.Process) -> bool:
+    now = process.find(one.pid)
+    return now is not None and now.start == one.start and now.letter != "Z"
 
 
 def leaves_by(pid: int) -> Optional[int]:

@@ -40,7 +40,7 @@ class Liveness:
         self._every_s = min(LOOK_S, self._name_s / 4)
         self._look_s = self._sign_s
         self._before: Optional[Use] = None
-        self._is_seen = False
+        self._is_seen = self._has_worked = False
         self._idle_s = 0.0
         self._deaf_until_s = self._sign_s
 
@@ -99,13 +99,17 @@ class Liveness:
         """
         now_s, before_s = self._clock(), self._look_s
         if self._sign_s > before_s:  # another silence
-            self._before, self._idle_s = None, 0.0
-        if use is None or is_card_used:
+            self._before, self._idle_s, self._has_worked = None, 0.0, False
+        before, self._before = self._before, use
+        passed_s = min(now_s - before_s, 2 * self._every_s)
+        is_idle = None if use is None or before is None else use.is_idle_since(before, passed_s)
+        if is_card_used or is_idle is False:
+            self._idle_s, self._has_worked = 0.0, True
+        elif is_idle:
+            self._idle_s += passed_s
+        elif use is None:
             self._idle_s = 0.0
-        elif self._before is not None:
-            passed_s = min(now_s - before_s, 2 * self._every_s)
-            self._idle_s = self._idle_s + passed_s if use.is_idle_since(self._before, passed_s) else 0.0
-        self._look_s, self._before, self._is_seen = now_s, use, use is not None
+        self._look_s, self._is_seen = now_s, use is not None
 
     def await_answer(self) -> None:
         """Note that the processes were asked for their stacks: to answer is neither a sign of life nor use."""
@@ -119,7 +123,9 @@ class Liveness:
             return None
         if not self._is_seen:
             return UNSEEN
-        return IDLE if self._idle_s >= self._name_s - 2 * self._every_s else BUSY
+        if self._idle_s >= (self._name_s if self._has_worked else self._name_s / 2):
+            return IDLE
+        return BUSY if self._has_worked else None
 
     def is_hung(self) -> bool:
         """Whether the silence is too long."""
