@@ -165,6 +165,6 @@ def test_stacks_that_were_asked_for_are_neither_a_sign_of_life_nor_use():
             live.look(Use(frozenset({(1, "1")}), used / 10, used))
         if live.doing == IDLE and not used:
             live.await_answer()
-            used = 1000
+            used, clock.now_s = 1000, clock.now_s + 1
             live.note_output()
     assert clock.now_s < 1000 + 3600 + 60
