@@ -48,7 +48,8 @@ class Job(Written):
 
     Paths are relative to the file that contains them; `code` is the folder that is sent (default: the working folder).
     `save_every_steps` and `save_every_minutes` set when a checkpoint is saved; the last `keep_checkpoints` and the best are
-    kept; with 0 the old one goes before the new one is written. `checkpoints`: whether a client that follows the run keeps the newest one too (`pull`). A training that is silent for `hang_minutes` counts as hung (None: for many times the length of a step). After
+    kept; with 0 the old one goes before the new one is written. `checkpoints`: whether a client that follows the run keeps the newest one too (`pull`). A training that is silent for `hang_minutes`
+    counts as hung (None: for many times the length of a step, or without steps an hour in which nothing is used). After
     `time_limit_minutes` the run ends with a checkpoint. `image` replaces the image that launch would build. `teacher` is the model that `model` learns from. `settings` are
     passed to the script unchanged; those of `verify` replace them while `launch verify` tries the job. `variables` are those of its processes, which are recorded; `secrets` are names of
     variables whose values are never part of a job. `outputs` are

@@ -57,6 +57,26 @@ def test_an_agent_that_does_not_move_is_frozen(tmp_path):
     folder.release()
 
 
+@pytest.mark.parametrize(
+    ("doing", "words"),
+    [
+        ("idle", "hung or waiting (its stacks are in the log): no output, no CPU time, no bytes for 912 s"),
+        ("busy", "silent, though its processes work: no output for 912 s"),
+        ("unseen", "silent: no output for 912 s"),
+        ("\x1b[2J", None),
+        (None, None),
+    ],
+)
+def test_a_training_that_has_said_nothing_for_long_is_named(tmp_path, doing, words):
+    """In the words of its agent's heartbeat, of which a job may have written any."""
+    run, folder = held(tmp_path)
+    told = {"monotonic_s": time.monotonic(), "silent_s": 912.4, "doing": doing}
+    Path(folder.heartbeat).write_text(json.dumps(told))
+    found = trouble_of(run, state_of(run))
+    assert (Trouble.model_validate(found).words if found else None) == words
+    folder.release()
+
+
 def test_a_paused_container_is_named(tmp_path, monkeypatch):
     """By its engine; for `ps` at once, while its agent has just written."""
     run, folder = held(tmp_path, "docker")

@@ -48,6 +48,17 @@ for step in range(int(sys.argv[3])):
 worker.done(int(sys.argv[3]))
 """
 
+STAYS = """
+import os, sys, threading, time
+sys.path.insert(0, sys.argv[1])
+import context
+context.open_context()
+with open(os.path.join(sys.argv[2], os.environ["RANK"]), "w") as file:
+    file.write(str(os.getpid()))
+if len(sys.argv) > 3:
+    threading.Thread(target=time.sleep, args=(100000,)).start()
+"""
+
 
 @pytest.fixture
 def exclusive(cards):
@@ -143,6 +154,21 @@ def test_of_torchrun_s_four_ranks_one_hangs_and_all_cards_are_free_again(project
     shutil.rmtree(ranks)
     ranks.mkdir()
     project.ok(*words, *train, "0")
+
+
+def test_ranks_that_have_ended_and_stay_give_their_cards_back(project, exclusive):
+    """A thread keeps each on its card, and torchrun waits for them; they leave with their own exit status, and torchrun too."""
+    project.script(STAYS)
+    ranks = project.home / "ranks"
+    words = ("--profile", "t4x2", "--set", "batch.global=2", "--set", f"hang_minutes={2 / 60}")
+    train = ("--", "python", "train.py", str(exclusive.folder), str(ranks))
+    done = project.run(*words, *train, "stay")
+    pids = [int((ranks / str(rank)).read_text()) for rank in range(2)]
+    assert done.returncode == 0, done.stderr
+    assert "its process stayed" in done.stderr
+    assert all(is_gone(pid) for pid in pids)
+    assert holders(exclusive) == []
+    project.ok(*words, *train)
 
 
 def holders(cards):

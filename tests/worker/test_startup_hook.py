@@ -10,6 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from testbed.client import until
+
+from launcher.remote.system.process import catches
 
 WORKER = Path(__file__).parents[2] / "launcher" / "worker"
 HOOK = WORKER / "launcher_worker" / "startup"
@@ -44,6 +47,14 @@ SCRIPTS = {
     "spawned processes": SPAWN,
     "children without PYTHONPATH": CHILDREN,
     "a forked child": "import os; pid = os.fork(); print(bool(pid)); pid and os.waitpid(pid, 0)",
+    "threads and functions at exit": (
+        "import atexit, threading; atexit.register(print, 'bye')\nthreading.Thread(target=print, args=('hello',)).start()"
+    ),
+    "Ctrl-C while threads end": (
+        "import os, signal, threading, time\ndef thread():\n    time.sleep(0.3); os.kill(os.getpid(), signal.SIGINT); time.sleep(0.3)\n"
+        "threading.Thread(target=thread).start()\nsys = __import__('sys'); sys.unraisablehook = lambda one: print(one.exc_type)\nsys.exit(4)"
+    ),
+    "its own handlers of signals": "import signal; print([signal.getsignal(number) for number in signal.valid_signals() if number < 34])",
     "signal": "import os; print('so far', flush=True); os.kill(os.getpid(), 15)",
     "what a script sees": LOOK,
     "a module that fails to import": "import transformers.trainer",
@@ -125,6 +136,34 @@ def test_every_python_3_reads_the_hook(tmp_path, library, python):
     is_observed = version >= (3, 8)
     assert output == b"0\n"
     assert run(tmp_path, hook=True, python=python) == (code, b"1\n" if is_observed else output, errors)
+
+
+STAYS = "import sys, threading, time\nthreading.Thread(target=time.sleep, args=(1000,)).start()\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such signals")
+@pytest.mark.parametrize(
+    ("words", "status", "number"), [("sys.exit(3)", 3, 45), ("pass", 0, 45), ("1 / 0", 1, 46)]
+)
+@pytest.mark.parametrize("python", pythons(), ids=lambda path: Path(path).parts[-3])
+def test_once_its_main_thread_has_ended_a_process_leaves_when_it_is_asked(
+    tmp_path, python, words, status, number
+):
+    """With its own exit status, though a thread would keep it; a signal of its own says whether an exception ended it."""
+    if Path(python).parts[-3].startswith(("3.6", "3.7")):
+        pytest.skip("the hook does nothing in so old a Python")
+    (tmp_path / "train.py").write_text(STAYS + words)
+    variables = {"PYTHONPATH": str(HOOK), "LAUNCH_HOOK": "observe"}
+    process = subprocess.Popen([python, "train.py"], cwd=tmp_path, env=variables, stderr=subprocess.PIPE)
+    try:
+        until(lambda: catches(process.pid, 45) or catches(process.pid, 46), "the end of the main thread")
+        assert catches(process.pid, number)
+        process.send_signal(number)
+        process.communicate(timeout=30)
+        assert process.returncode == status
+    finally:
+        process.kill()
+        process.communicate()
 
 
 MINE = {

@@ -873,7 +873,7 @@ FAILURES = (
     ),
     FailureClass(
         "hang",
-        "no step has finished for many times the usual step time",
+        "nothing has happened for many times the usual step time, or for an hour without one",
         "compare the stacks of all processes (py-spy dump) to find the rank that is somewhere else than the others",
     ),
     FailureClass(
