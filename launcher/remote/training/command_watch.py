@@ -310,10 +310,11 @@ def hang_failure(
     if step_s is not None:
         why = "no step and no output for %.0f s, although a step takes %.3g s" % (silent_s, step_s)
     else:
-        where = "after the end of its training" if has_ended else "before its second step"
+        phase = "after the end of its training" if has_ended else "before its second step"
         nothing = "no output, no CPU time, and no bytes read or written for %.0f s" % silent_s
-        why = "%s it did nothing: %s" % (where, nothing)
+        why = "%s it did nothing: %s" % (phase, nothing)
     mend = "read the stacks at the end of the log: they show what each process waits for"
     if step_s is None:
         mend += "; for a wait that is meant to be longer, set hang_minutes"
-    return Failure("hang", "step %s: nothing since for %.0f s" % (step or 0, silent_s), why, mend)
+    where = "no step: nothing" if step is None else "step %d: nothing since" % step
+    return Failure("hang", "%s for %.0f s" % (where, silent_s), why, mend)
