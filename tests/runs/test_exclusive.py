@@ -140,7 +140,7 @@ def test_of_torchrun_s_four_ranks_one_hangs_and_all_cards_are_free_again(project
     """The other three wait for it, as in a collective; the silence is found, and the next launch has the four cards."""
     project.script(STEPS)
     ranks = project.home / "ranks"
-    words = ("--profile", "t4x4", "--set", "batch.global=4", "--set", f"hang_minutes={1 / 60}")
+    words = ("--profile", "t4x4", "--set", "batch.global=4", "--set", f"hang_minutes={2 / 60}")
     train = ("--", "python", "train.py", str(exclusive.folder), str(ranks))
     run = project.detached(*words, *train, "1000000")
     until(lambda: len(list(ranks.glob("*-3"))) == 4, "some steps of all")

@@ -356,7 +356,7 @@ def test_of_four_ranks_one_hangs_and_all_four_cards_are_free_again(place):
     place.cards.put(*[("t4", MODE)] * 4)
     (place.client.project / "profiles").mkdir()
     (place.client.project / "profiles" / "t4x4.toml").write_text(FOUR_T4)
-    more = () if place.is_native else ("--set", f"hang_minutes={1 / 60}")
+    more = () if place.is_native else ("--set", f"hang_minutes={2 / 60}")
     dead = place.begin("ranks", "100000", profile="t4x4", count=4, more=more)
     assert sorted(dead.holders) == [uuid_of(index) for index in range(4)]
     until(lambda: place.steps(dead.run) > 3, "some steps")
