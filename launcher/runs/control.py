@@ -23,7 +23,7 @@ from launcher.errors import (
 from launcher.hosts import Desk
 from launcher.runs import departures, index, last_seen, tenancies
 from launcher.runs.ended_rows import EndedRows
-from launcher.runs.evidence import diagnosis, doubt, why_silent
+from launcher.runs.evidence import diagnosis, doubt, lingered, why_silent
 from launcher.runs.lookup import Lookup
 from launcher.runs.mirror import Mirror, mirror_of, mirrors, run_ids
 from launcher.runs.refreshing import refresh
@@ -368,7 +368,9 @@ def _on_record(mirror: Mirror) -> Summary:
         job=plan.job,
         job_id=mirror.job_id(),
         card=plan.card,
-        evidence=state.evidence if diagnosis(state.evidence) or doubt(state.evidence) else None,
+        evidence=state.evidence
+        if diagnosis(state.evidence) or doubt(state.evidence) or lingered(state.evidence)
+        else None,
         rehearsed=plan.rehearsed,
         parent=mirror.parent(),
         time=mirror.launched() or None,

@@ -108,6 +108,23 @@ def test_after_the_end_of_a_process_its_shell_goes_on(toy):
     assert "after" in run.ledger.read_text()
 
 
+@pytest.mark.parametrize("steps", [0, 3], ids=["before a step", "with a pace"])
+def test_a_helper_that_has_ended_does_not_hide_that_the_script_hangs(toy, steps):
+    """Its own thread serves the script, which waits in its main thread."""
+    serve = "import threading, time\nthreading.Thread(target=time.sleep, args=(10000,)).start()"
+    body = (
+        f"for step in range({steps}):\n    print({{'loss': 1.0, 'step': step}}); time.sleep(0.05)\n"
+        f"subprocess.Popen([sys.executable, '-c', {serve!r}])\n"
+    )
+    run = Silent(toy, body + LONG)
+    ended = toy.ended()
+    assert (ended["state"], ended["reason"]) == ("failed", "hang")
+    assert "lingered" not in ended["evidence"]
+    assert bool(run.evidence("lingers")) == (
+        steps == 0
+    )  # an hour later it is told that the helper was not the reason
+
+
 def test_one_that_does_not_leave_is_killed_and_its_exit_status_is_in_doubt(toy):
     """It is stuck in the kernel's or a library's code at exit, where no signal of Python's arrives."""
     stuck = (

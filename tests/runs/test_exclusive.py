@@ -166,6 +166,7 @@ def test_ranks_that_have_ended_and_stay_give_their_cards_back(project, exclusive
     pids = [int((ranks / str(rank)).read_text()) for rank in range(2)]
     assert done.returncode == 0, done.stderr
     assert "its process stayed" in done.stderr
+    assert "its process stayed" in project.ok("ps")
     assert all(is_gone(pid) for pid in pids)
     assert holders(exclusive) == []
     project.ok(*words, *train)

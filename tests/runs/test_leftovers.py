@@ -53,6 +53,10 @@ def train(rank, steps):  # the first rank tells a step when all have done it
 layout, more = sys.argv[1], list(map(int, sys.argv[2:]))
 if layout == "brief":
     context.open_context()
+elif layout == "stays":
+    import threading
+    context.open_context()
+    threading.Thread(target=time.sleep, args=(10000,)).start()
 elif layout == "alone":
     hold()
 elif layout == "loaders":
@@ -366,6 +370,16 @@ def test_of_four_ranks_one_hangs_and_all_four_cards_are_free_again(place):
     end = ["stopped", "by-user"] if place.is_native else ["failed", "hang"]
     until(lambda: place.state(dead.run) == end, "the end of the run")
     place.next_launch_has_its_cards(dead, "ranks", "0", profile="t4x4")
+
+
+@IN_BOTH
+def test_a_script_that_has_ended_and_stays_gives_its_card_back(place):
+    """A thread holds the process, and that the card; it is ended as what it is, a success, and the next launch has the card."""
+    place.cards.put(EXCLUSIVE)
+    dead = place.begin("stays", more=("--set", f"hang_minutes={2 / 60}"))
+    until(lambda: place.state(dead.run) == ["succeeded", "exit-only"], "the end of the run")
+    assert "its process stayed" in place.record(dead.run, "state.json")
+    place.next_launch_has_its_cards(dead)
 
 
 def test_strangers_hold_their_cards_and_are_left_alone(place):

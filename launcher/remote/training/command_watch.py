@@ -99,7 +99,7 @@ class Running:
             is_cut_short=progress.is_cut_short,
             is_off_card=progress.is_off_card,
             shutdown_reason=self._stopping.shutdown_reason,
-            lingered=self._lingering.words if self._lingering is not None else None,
+            lingered=self._lingering.words if self._lingering is not None and not progress.failure else None,
             is_status_unknown=self._was_killed(command.pid),
         )
 
@@ -255,9 +255,11 @@ class Running:
     def _end_silent(self, command: Command) -> None:
         """End a command that has been silent for too long: as hung, unless its script has ended."""
         liveness, spared = self._progress.liveness, self._host_watch.pids
-        ended = command.lingering(spared)
+        # A script with a pace that waits for a child of its own is judged by the pace, as if it waited for anything else.
+        ended = command.lingering(spared, spares_parents=not liveness.has_pace)
         is_stuck = self._lingering is not None and any(self._lingering.was_killed(one.pid) for one in ended)
-        if (ended or self._progress.is_marked) and not is_stuck:
+        is_done = self._progress.is_marked and self._progress.has_ended
+        if (ended or is_done) and not is_stuck:
             if liveness.has_pace:  # an hour from now: something may still be uploaded
                 liveness.rest()
             else:

@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any, Collection, Dict, List, Optional
+from typing import Any, Collection, Dict, List, Optional, Set
 
 from ..system import process
 
+STACKS_SIGNAL = 44
+"""The signal that asks a Python for its stacks, which the start-up hook and the worker have faulthandler handle.
+
+It is a real-time signal, which nobody else's program handles, and which ends one that handles no signal.
+"""
 LEAVE = 45
 """The signal that a Python handles once its main thread has ended; LEAVE_FAILED once it ended by an exception."""
 LEAVE_FAILED = 46
 AGAIN_S = 1.5  # one is taken for each function that runs at exit
 GRACE_S = 6.0
+_SERVANTS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+"""Helpers of Python's own, which go on until the process that they are for has ended."""
+_RANK_STARTERS = ("launcher_worker.start_ranks", "torchrun", "torch.distributed", "accelerate", "deepspeed")
 WORDS = "its script had ended, but its process stayed: it was ended after %.0f s without output, CPU time and bytes"
 
 
@@ -71,6 +79,37 @@ def leaves_by(pid: int) -> Optional[int]:
     return next((number for number in (LEAVE, LEAVE_FAILED) if process.catches(pid, number)), None)
 
 
-def lingering(spared: Collection[int]) -> List[process.Process]:
-    """Return the processes below this one, but for the `spared` pids, whose main thread has ended."""
-    return [one for one in process.own_descendants() if one.pid not in spared and leaves_by(one.pid)]
+def lingering(spared: Collection[int], *, spares_parents: bool) -> List[process.Process]:
+    """Return the processes below this one, but for the `spared` pids, whose main thread has ended.
+
+    None if another Python's has not, such as that of another rank: then that one is what is waited for. What they have started
+    themselves does not count, nor do their parents: programs that start ranks, and others if `spares_parents`.
+    """
+    members = {one.pid: one for one in process.own_descendants() if one.pid not in spared}
+    ended = {one.pid: one for one in members.values() if leaves_by(one.pid)}
+    parents = {pid for one in ended.values() for pid in _line_of(one, members)} - ended.keys()
+    if not spares_parents:
+        parents = {pid for pid in parents if _is_named(pid, _RANK_STARTERS)}
+    others = [
+        one
+        for one in members.values()
+        if one.pid not in parents
+        and not ended.keys() & _line_of(one, members)
+        and process.catches(one.pid, STACKS_SIGNAL)
+        and not _is_named(one.pid, _SERVANTS)
+    ]
+    return [] if others else list(ended.values())
+
+
+def _is_named(pid: int, names: Collection[str]) -> bool:
+    words = " ".join(process.words_of(pid))
+    return any(name in words for name in names)
+
+
+def _line_of(one: process.Process, members: Dict[int, process.Process]) -> Set[int]:
+    """Return the pids of a process and of all above it among some."""
+    line: Set[int] = set()
+    while one.pid not in line:
+        line.add(one.pid)
+        one = members.get(one.parent, one)
+    return line

@@ -128,9 +128,9 @@ class Members(Command):
         del spared
         return None
 
-    def lingering(self, spared: Collection[int]) -> List[process.Process]:
+    def lingering(self, spared: Collection[int], *, spares_parents: bool) -> List[process.Process]:
         """Return nothing: they are on other machines."""
-        del spared
+        del spared, spares_parents
         return []
 
     def _order(self, word: str) -> None:

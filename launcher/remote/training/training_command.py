@@ -13,13 +13,7 @@ from ..system import bearers, process, process_use
 from ..system.attending import reap
 from ..system.core_limit import LoginLimit
 from ..system.login_umask import login_umask
-from .lingering import lingering
-
-STACKS_SIGNAL = 44
-"""The signal that asks a Python for its stacks, which the start-up hook and the worker have faulthandler handle.
-
-It is a real-time signal, which nobody else's program handles, and which ends one that handles no signal.
-"""
+from .lingering import STACKS_SIGNAL, lingering
 
 
 class End(NamedTuple):
@@ -145,9 +139,9 @@ class Command:
         """Return what all processes of the command but the `spared` pids have used; None where that cannot be seen."""
         return process_use.use_of(_others(spared))
 
-    def lingering(self, spared: Collection[int]) -> List[process.Process]:
-        """Return the processes but the `spared` pids whose main thread has ended."""
-        return lingering(spared)
+    def lingering(self, spared: Collection[int], *, spares_parents: bool) -> List[process.Process]:
+        """Return the processes but the `spared` pids whose main thread has ended, if nothing else is waited for."""
+        return lingering(spared, spares_parents=spares_parents)
 
 
 def _children(pid: Optional[int]) -> List[process.Process]:
