@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from testbed.cards import uuid_of
@@ -15,7 +16,14 @@ from testbed.toy import Toy
 
 from launcher.remote.cards.card_samples import CardSamples, read_row
 from launcher.remote.record.files import write_durably
-from launcher.remote.system.host_samples import cpu_percent, read_cgroup, read_cpu_times, read_meminfo
+from launcher.remote.system.host_samples import (
+    HostSamples,
+    cpu_percent,
+    read_cgroup,
+    read_cpu_times,
+    read_meminfo,
+)
+from launcher.remote.training.host_watch import HostWatch
 
 WAITS = """
 while not os.path.exists(os.path.join({home!r}, "over")):
@@ -234,6 +242,25 @@ def test_a_run_without_a_card_has_the_figures_of_the_host_and_asks_for_no_card(t
     assert values["log_bytes"] >= 0
     assert cards.reported() == []
     assert toy.events("host")[0]["step"] is None
+
+
+@pytest.mark.parametrize("percent", [0, 3])
+def test_a_card_in_use_is_use_of_the_run_until_that_was_asked(cards, tmp_path, percent):
+    """A process that waits for its card uses neither the processor nor a file."""
+    cards.put(("t4", {"utilization.gpu": percent}))
+    cards.loop(1000.0)
+    samples = CardSamples([uuid_of(0)], os.environ)
+    recorded = []
+    account = SimpleNamespace(record=lambda _kind, values: recorded.append(values), log_bytes=0)
+    streams = SimpleNamespace(listen=lambda _stream, _take: None, forget=lambda _stream: None)
+    watch = HostWatch(account, HostSamples(str(tmp_path)), samples)
+    watch.turn(streams)
+    until(lambda: read(samples) and samples.has_report, "a report", every=0.01)
+    until(lambda: watch.turn(streams) or recorded, "the figures", every=0.01)
+    watch.end(streams)
+    assert recorded[0]["gpu0.use_percent"] == percent
+    assert watch.take_card_use() is (percent > 0)
+    assert not watch.take_card_use()
 
 
 def test_a_program_that_ends_is_started_again_later_and_only_a_few_times(cards, monkeypatch):
