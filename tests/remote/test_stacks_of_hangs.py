@@ -12,7 +12,7 @@ from testbed.client import REPOSITORY, until
 from testbed.clock import Clock
 
 from launcher.remote.system import process
-from launcher.remote.system.process_use import is_asleep, use_of
+from launcher.remote.system.process_use import is_asleep
 from launcher.remote.training.liveness import IDLE, Liveness
 from launcher.remote.training.training_command import STACKS_SIGNAL, Command, Start
 
@@ -61,16 +61,15 @@ def test_a_script_that_hangs_is_named_with_its_stack_and_is_a_hang_after_an_hour
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(STARTUP), "LAUNCH_HOOK": "observe"}
     command = Command(Start([sys.executable, "train.py"], str(tmp_path), variables, 1))
     os.set_blocking(command.output.fileno(), False)
-    leader = process.find(command.pid)
     printed = bytearray()
 
     def waits() -> bool:
-        """Whether it can be asked, and did nothing between two looks."""
-        before = use_of([leader])
-        is_still = process.catches(command.pid, STACKS_SIGNAL) and all(
-            is_asleep(command.pid) for _ in range(20)
-        )
-        return is_still and before is not None and before == use_of([leader])
+        """Whether it can be asked, and none of its processes does anything."""
+        before = command.use(spared)
+        pids = [one.pid for one in process.own_descendants() if one.pid not in spared]
+        is_still = all(is_asleep(pid) for pid in pids for _ in range(20))
+        can_be_asked = process.catches(command.pid, STACKS_SIGNAL)
+        return can_be_asked and is_still and before is not None and before == command.use(spared)
 
     def has_stack() -> bool:
         printed.extend(command.output.read() or b"")
@@ -90,6 +89,7 @@ def test_a_script_that_hangs_is_named_with_its_stack_and_is_a_hang_after_an_hour
                 told = command.wait_points(spared, asks_sleeping=True)
                 assert command.pid in [one["pid"] for one in told if one["stacks"]]
                 until(has_stack, "the stack")
+                until(waits, "the last of its answer")
             if live.is_hung():
                 break
         assert 900 <= named_s - 1000 <= 1000
