@@ -367,15 +367,8 @@ look() {
     ' || echo "its processes cannot be seen: awk does not work"
     squeue --me --noheader --name="${RUN##*-}-launch-$RUN" --format='job %i %T'
     docker ps $ALL --format '{{.Names}} {{.Status}}' | grep -F "$RUN" | sed 's/^/container /'
-    if [ -n "$ALL" ]; then ls -d "$FOLDER" "$LEDGER"; else sockets; fi
-}
-sockets() { # folders of agents' sockets that were made since the launch, and that no process has open
-    opened=$(ls -l /proc/[0-9]*/fd)
-    [ -n "$opened" ] && [ -e "$FOLDER/control/plan.json" ] || return
-    for folder in "${TMPDIR:-/tmp}"/launch-agent-*; do
-        [ -O "$folder" ] && [ "$folder" -nt "$FOLDER/control/plan.json" ] || continue
-        case "$opened" in *"$folder"*) ;; *) echo "socket folder $folder" ;; esac
-    done
+    if [ -n "$ALL" ]; then ls -d "$FOLDER" "$LEDGER"; fi
+    ls -d "${TMPDIR:-/tmp}"/launch-agent-*-"${RUN##*-}"-* | sed 's/^/socket folder /'
 }
 turns=0
 while left=$(look); [ -n "$left" ] && [ $turns -lt $TURNS ]; do

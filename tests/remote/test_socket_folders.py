@@ -15,10 +15,12 @@ from testbed.client import REPOSITORY, until
 from launcher.remote.system import socket_folders
 
 ROUNDS = 200
+RUN = "261128-x-aaaaaa"
 LISTENS = """
 import sys, time
+from launcher.remote.record.rundir import Run
 from launcher.remote.training.streams import listening
-with listening(sys.argv[1]) as (listener, path):
+with listening(Run(sys.argv[1] + "/runs/261128-x-aaaaaa")) as (listener, path):
     print(path, flush=True)
     time.sleep(600)
 """
@@ -68,14 +70,14 @@ def test_only_the_folder_of_a_dead_agent_goes(short, start, tmp_path):
     assert socket_folders.dead_folders(str(tmp_path / "another")) == []
     assert socket_folders.dead_folders(str(tmp_path)) == names[:1]
     assert not socket_folders.remove(names[1])
-    with socket_folders.socket_path(str(tmp_path)) as path:  # as the next attempt does
+    with socket_folders.socket_path(str(tmp_path), RUN) as path:  # as the next attempt does
         assert sorted(map(str, short.iterdir())) == sorted([names[1], os.path.dirname(path)])
     assert [str(one) for one in short.iterdir()] == names[1:]
 
 
 def test_what_is_not_an_agents_stays(short, tmp_path):
     """A folder that others may enter, one with more in it, a link, a file, and what older agents have made."""
-    with socket_folders.socket_path(str(tmp_path)) as path:
+    with socket_folders.socket_path(str(tmp_path), RUN) as path:
         prefix = os.path.dirname(path)[:-8]
     made = [f"{prefix}{name * 8}" for name in "abcd"] + [str(short / "launch-abcdefgh")]
     for folder, mode in ((made[0], 0o755), (made[1], 0o700), (made[4], 0o700)):
@@ -94,7 +96,10 @@ def test_no_sweep_takes_the_folder_of_an_agent_that_just_begins(short, start, tm
     for _ in range(2):
         start(SWEEPS)
     for _ in range(ROUNDS):
-        with socket_folders.socket_path(str(tmp_path)) as path, socket.socket(socket.AF_UNIX) as listener:
+        with (
+            socket_folders.socket_path(str(tmp_path), RUN) as path,
+            socket.socket(socket.AF_UNIX) as listener,
+        ):
             listener.bind(path)
             listener.listen()
             with socket.socket(socket.AF_UNIX) as worker:
@@ -114,7 +119,10 @@ def test_a_folder_that_a_sweep_took_before_it_was_locked_is_not_used(short, monk
 
     with monkeypatch.context() as patch:
         patch.setattr(fcntl, "flock", late)
-        with socket_folders.socket_path(str(tmp_path)) as path, socket.socket(socket.AF_UNIX) as listener:
+        with (
+            socket_folders.socket_path(str(tmp_path), RUN) as path,
+            socket.socket(socket.AF_UNIX) as listener,
+        ):
             listener.bind(path)
             assert os.path.dirname(path) != str(taken[0])
     assert list(short.iterdir()) == []

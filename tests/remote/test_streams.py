@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from launcher.remote.record.rundir import Run
 from launcher.remote.training import streams
 from launcher.remote.training.streams import Receiver, Streams, listening, most_connections
 
@@ -24,7 +25,7 @@ def heard(monkeypatch, tmp_path):
     receiver = Receiver(lines.extend, lambda _: None, lambda: None, lambda: None)
     with (
         selectors.DefaultSelector() as selector,
-        listening(str(tmp_path)) as (listener, path),
+        listening(Run(str(tmp_path / "runs" / "261128-x-aaaaaa"))) as (listener, path),
         os.fdopen(nothing[0], "rb") as output,
     ):
 

@@ -106,25 +106,13 @@ def test_a_process_that_bears_no_name_of_the_run_is_seen_by_its_variables():
 
 
 def test_the_socket_folder_of_a_dead_agent_is_seen(tmp_path):
-    """Not a living agent's, and none from before the launch."""
-    if not os.path.exists("/proc/self/fd"):
-        pytest.skip("no /proc here")
-    folder = tmp_path / "261125-drill-bbbbbb"
-    place = drill_faults.Place(str(folder), str(tmp_path / "ledger"), "drill-bbbbbb")
-    names = [tmp_path / f"launch-agent-12345678-{word}" for word in ("earlier", "alive", "dead")]
-    plan = folder / "control" / "plan.json"
-    plan.parent.mkdir(parents=True)
-    plan.touch()
-    for name, age_s in zip(names, (60, -60, -60), strict=True):
+    """By the run's id: its own agent has left by then."""
+    names = [tmp_path / f"launch-agent-12345678-{run}-87654321" for run in (PLACE.run[-6:], "other1")]
+    for name in names:
         name.mkdir()
-        os.utime(name, (plan.stat().st_mtime - age_s,) * 2)
-    descriptor = os.open(names[1], os.O_RDONLY)
-    try:
-        seen = drilling._left(Machine(TMPDIR=str(tmp_path)), place)
-        assert seen == [f"socket folder {names[2]}"]
-        assert drilling._left(Machine(TMPDIR=str(tmp_path)), place, is_removed=True) != seen
-    finally:
-        os.close(descriptor)
+    for is_removed in (False, True):
+        seen = drilling._left(Machine(TMPDIR=str(tmp_path)), PLACE, is_removed=is_removed)
+        assert seen == [f"socket folder {names[0]}"]
 
 
 @pytest.mark.parametrize(("name", "script"), [("ps", "exit 1"), ("ps", "echo 1 init"), ("awk", "exit 127")])

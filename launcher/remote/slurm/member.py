@@ -88,7 +88,7 @@ class _Member:
     def run(self) -> int:
         """Start the command and attend to it until all that it started has ended; return the exit status."""
         kills_before = oom.kills()
-        with listening(self._run_of.root) as (listener, socket_path):
+        with listening(self._run_of) as (listener, socket_path):
             start = self._start(socket_path)
             try:
                 command = Command(start)

@@ -25,9 +25,9 @@ MOST_NAMED = 5
 LOST = "code-damaged"
 
 
-def main(arguments: list[str]) -> int:
-    """Settle a run at the lowest priority, then make a spare copy of its code; return 0."""
-    run = Run(os.path.abspath(arguments[0]))
+def main(_arguments: list[str]) -> int:
+    """Settle the run in whose folder we are, at the lowest priority, then make a spare copy of its code; return 0."""
+    run = Run(os.getcwd())
     os.nice(19)
     settle(run)
     if len(read_manifest(run.manifest)) >= SPARE_FILES:
@@ -38,13 +38,13 @@ def main(arguments: list[str]) -> int:
 
 
 def start_settling(run: Run) -> None:
-    """Settle a run in a process of its own; nobody waits for it."""
+    """Settle a run in a process of its own; nobody waits for it. It is none of the run's, and so does not bear its name."""
     subprocess.Popen(
-        [sys.executable, "-I", sys.argv[0], "settle-run", run.path],
+        [sys.executable, "-I", os.path.abspath(sys.argv[0]), "settle-run"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        cwd="/",
+        cwd=run.path,
         start_new_session=True,
     )
 

@@ -20,16 +20,19 @@ from . import process
 SOCKET = "s"
 MAX_SOCKET_PATH = 100  # bytes: sun_path holds 104 on macOS, 108 on Linux
 _SHORT = "/tmp"  # noqa: S108 - mkdtemp makes folders that are this user's alone
-_ANY_NAME = "launch-agent-12345678-12345678"
+_ANY_NAME = "launch-agent-12345678-123456-12345678"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
-def socket_path(root: str) -> Iterator[str]:
-    """Remove the folders of dead agents, and yield the path for a socket in a new one, which is removed afterwards."""
+def socket_path(root: str, run: str) -> Iterator[str]:
+    """Remove the folders of dead agents of a root, and yield the path for a socket in a new one, which is removed afterwards.
+
+    Its name has the random part of the run's id, by which a drill finds it.
+    """
     for dead in dead_folders(root):
         remove(dead)
-    path, lock = _new_folder(_prefix(root))
+    path, lock = _new_folder("%s%s-" % (_prefix(root), run.rpartition("-")[2]))
     try:
         yield os.path.join(path, SOCKET)
     finally:
@@ -40,7 +43,7 @@ def socket_path(root: str) -> Iterator[str]:
 
 def dead_folders(root: str) -> List[str]:
     """Return the folders of agents of a root that have died on this host."""
-    name = re.compile(re.escape(_prefix(root)) + "[a-z0-9_]{8}")
+    name = re.compile(re.escape(_prefix(root)) + "[a-z0-9]{1,6}-[a-z0-9_]{8}")
     parent = _parent()
     paths = [os.path.join(parent, one) for one in sorted(os.listdir(parent)) if name.fullmatch(one)]
     return [path for path in paths if _is_dead(path)]

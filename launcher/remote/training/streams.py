@@ -11,7 +11,7 @@ import socket
 import time
 from typing import IO, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
-from ..record.rundir import HEARTBEAT_S
+from ..record.rundir import HEARTBEAT_S, Run
 from ..system import socket_folders
 
 DRAIN_S = 2.0
@@ -27,10 +27,10 @@ _MOST_SIGNALS = 4096
 
 
 @contextlib.contextmanager
-def listening(root: str) -> Iterator[Tuple[socket.socket, str]]:
+def listening(run: Run) -> Iterator[Tuple[socket.socket, str]]:
     """Listen on a socket for the workers of a root's run; give the socket and its path."""
     with contextlib.ExitStack() as stack:
-        path = stack.enter_context(socket_folders.socket_path(root))
+        path = stack.enter_context(socket_folders.socket_path(run.root, run.id))
         listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         listener.bind(path)
         listener.listen(BACKLOG)

@@ -299,7 +299,7 @@ class Supervisor:
     def _train(self) -> int | None:
         """Run the command and deal with its end; return the agent's exit status, None if another attempt follows."""
         account, runtime = self.account, self.record["runtime"]
-        with listening(self.run.root) as (listener, socket_path):
+        with listening(self.run) as (listener, socket_path):
             # On disk before the command starts: an attempt counts as soon as it may have had an effect.
             account.has_begun = True
             account.say("running", self._purpose(), must=True)
