@@ -102,9 +102,11 @@ def test_a_script_that_has_ended_and_stays_has_its_own_end(toy, body, state):
 
 
 def test_after_the_end_of_a_process_its_shell_goes_on(toy):
-    """The command is more than the Python that lingers: what follows it is done."""
-    run = Silent(toy, "stay()\n", command=["sh", "-c", 'python3 train.py; echo after $$ >> "$LEDGER"'])
-    assert toy.ended()["state"] == "succeeded"
+    """The command is more than the Python that lingers: what follows it is done, and has an end of its own."""
+    after = 'echo after $$ >> "$LEDGER"; python3 -c "import nothing_of_that_name"'
+    run = Silent(toy, "stay()\n", command=["sh", "-c", f"python3 train.py; {after}"])
+    ended = toy.ended()
+    assert (ended["state"], ended["reason"]) == ("failed", "missing-dependency")
     assert "after" in run.ledger.read_text()
 
 

@@ -107,13 +107,16 @@ class Running:
         return self._lingering is not None and self._lingering.was_killed(pid)
 
     def _own_end(self, pid: int, end: End) -> End:
-        """Return how the command ended, or would have if it had not lingered: its log is that before the stacks."""
+        """Return how the command ended, or would have if it had not lingered: its log is that before the stacks.
+
+        What a shell did after a process that lingered has a log as ever.
+        """
         if self._lingering is None or end.log is not None:
             return end
         if self._was_killed(pid):
             has_failed = self._lingering.has_failed(pid) and not self._progress.is_marked
             end = End(int(has_failed), None, None, end.oom_kills)
-        return end._replace(log=self._said)
+        return end._replace(log=self._said) if self._lingering.has(pid) or end.code == 0 else end
 
     # what it reports
 
@@ -140,6 +143,8 @@ class Running:
             self._take_output(output)
 
     def _take_output(self, piece: bytes) -> None:
+        if self._lingering is not None and self._lingering.is_over:
+            self._said = None
         self._progress.liveness.note_output()
         self._scan(self._account.write_output(piece))
 

@@ -60,6 +60,10 @@ class Lingering:
             proofs.append(dict(one.proof("lingers"), signal=int(number)))
         return proofs
 
+    def has(self, pid: int) -> bool:
+        """Whether a process is one of them."""
+        return pid in [one.pid for one in self._processes]
+
     def was_killed(self, pid: int) -> bool:
         """Whether a process was killed, so that its own exit status is not known."""
         return pid in self._killed
