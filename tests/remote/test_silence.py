@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from testbed.client import is_gone, until
+from testbed.toy import Toy
 
 from launcher.remote.store import worker_folder
 
@@ -57,48 +58,88 @@ class Silent:
         return Path(self.toy.run.record, "0002", "log.txt").read_text()
 
 
-def test_a_script_that_hangs_at_once_is_named_with_its_stack_and_ended(toy):
-    """No step was ever made: its place stands in the log, and its process is gone."""
-    run = Silent(toy, "def lock():\n    " + LONG + "\nlock()\n")
-    ended = toy.ended()
-    assert (ended["state"], ended["reason"]) == ("failed", "hang")
+@pytest.fixture
+def together(tmp_path):
+    """What starts scripts at the same time, because each waits for seconds; it returns their runs and ends by name."""
+    toys = []
+
+    def run_all(bodies: dict[str, str]) -> dict[str, tuple[Silent, dict]]:
+        runs = {}
+        for number, (name, body) in enumerate(bodies.items()):
+            (tmp_path / str(number)).mkdir()
+            toys.append(Toy(tmp_path / str(number)))
+            runs[name] = Silent(toys[-1], body), toys[-1].start()
+        return {name: (run, run.toy.wait(keeper)) for name, (run, keeper) in runs.items()}
+
+    yield run_all
+    for toy in toys:
+        toy.clear_away()
+
+
+SERVE = "import threading, time\nthreading.Thread(target=time.sleep, args=(10000,)).start()"
+HELPER = f"subprocess.Popen([sys.executable, '-c', {SERVE!r}])\n"
+STEPS = "for step in range(5):\n    print({'loss': 1.0, 'step': step}); time.sleep(0.05)\n"
+TRAINER = (
+    "from launcher_worker.channel import send\n"
+    "send('begin', values={'step': 0, 'steps': 2}, source='hook')\n"
+    "for step in (1, 2):\n    send('metric', step, {'loss': 1.0}, 'hook')\n"
+    "send('end', source='hook')\n"
+)
+HANGS = {
+    "at once": "def lock():\n    " + LONG + "\nlock()\n",
+    "after a Trainer's end": TRAINER + LONG,
+    "beside a helper whose main thread has ended": HELPER + LONG,
+    "beside such a helper, with a pace": STEPS + HELPER + LONG,
+}
+
+
+def test_scripts_that_hang_are_named_with_their_stacks_and_ended(together):
+    """Before a step, and after the end of a training, while the main thread waits: no success, and nothing is left."""
+    found = together(HANGS)
+    for name, (run, ended) in found.items():
+        assert (ended["state"], ended["reason"]) == ("failed", "hang"), name
+        assert "lingered" not in ended["evidence"]
+        assert f'train.py", line {len((BEGIN + HANGS[name]).splitlines())} in <module>' in run.log()
+        assert all(is_gone(pid) for pid in run.pids())
+    run, ended = found["at once"]
     assert "before its second step" in ended["evidence"]["why"]
     assert "in lock" in run.log()
     (silence,) = run.evidence("silence")
     assert silence["doing"] == "idle"
     assert [one["pid"] for one in silence["processes"] if one["stacks"]] == run.pids()
-    assert all(is_gone(pid) for pid in run.pids())
+    assert "after the end of its training" in found["after a Trainer's end"][1]["evidence"]["why"]
+    lingered = [name for name, (run, _) in found.items() if run.evidence("lingers")]
+    assert lingered == [
+        "beside a helper whose main thread has ended"
+    ]  # it is asked first, and was not the reason
 
 
-@pytest.mark.parametrize(
-    ("body", "state"),
-    [
-        ("stay()\nprint('saved')\n", ("succeeded", "exit-only")),
-        (
-            "for step in range(5):\n    print({'loss': 1.0, 'step': step}); time.sleep(0.05)\nstay()\n",
-            ("succeeded", "exit-only"),
-        ),
-        ("stay()\nraise ValueError('a mistake')\n", ("failed", "user-code-error")),
-        ("stay()\nsys.exit(3)\n", ("failed", "exit-nonzero")),
-        ("import atexit\natexit.register(lambda: threading.Event().wait())\n", ("succeeded", "exit-only")),
-        (
-            "import multiprocessing\nchild = multiprocessing.get_context('fork').Process(target=time.sleep, args=(10000,))\nchild.start()\n",
-            ("succeeded", "exit-only"),
-        ),
-        ("import launcher_worker\nlauncher_worker.done(3)\n" + LONG, ("succeeded", "completed")),
-    ],
-    ids=["thread", "steps", "error", "status", "exit-function", "child", "done"],
-)
-def test_a_script_that_has_ended_and_stays_has_its_own_end(toy, body, state):
+ENDS = {
+    "a thread": ("stay()\nprint('saved')\n", ("succeeded", "exit-only")),
+    "a thread after steps": (STEPS + "stay()\n", ("succeeded", "exit-only")),
+    "a mistake": ("stay()\nraise ValueError('a mistake')\n", ("failed", "user-code-error")),
+    "an exit status": ("stay()\nsys.exit(3)\n", ("failed", "exit-nonzero")),
+    "a function at exit": (
+        "import atexit\natexit.register(lambda: threading.Event().wait())\n",
+        ("succeeded", "exit-only"),
+    ),
+    "a child": (
+        "import multiprocessing as m\nm.get_context('fork').Process(target=time.sleep, args=(10000,)).start()\n",
+        ("succeeded", "exit-only"),
+    ),
+    "done": ("import launcher_worker\nlauncher_worker.done(3)\n" + LONG, ("succeeded", "completed")),
+}
+
+
+def test_scripts_that_have_ended_and_stay_have_their_own_ends(together):
     """A thread, a child or a function at exit keeps the process; what the script itself ended with counts."""
-    run = Silent(toy, body)
-    ended = toy.ended()
-    assert (ended["state"], ended["reason"]) == state
-    assert "its process stayed" in ended["evidence"]["lingered"]
-    assert "doubt" not in ended["evidence"]
-    assert all(is_gone(pid) for pid in run.pids())
-    if state[1] == "user-code-error":
-        assert "a mistake" in ended["evidence"]["line"]
+    found = together({name: body for name, (body, _) in ENDS.items()})
+    for name, (run, ended) in found.items():
+        assert (ended["state"], ended["reason"]) == ENDS[name][1], name
+        assert "its process stayed" in ended["evidence"]["lingered"]
+        assert "doubt" not in ended["evidence"]
+        assert all(is_gone(pid) for pid in run.pids())
+    assert "a mistake" in found["a mistake"][1]["evidence"]["line"]
 
 
 def test_after_the_end_of_a_process_its_shell_goes_on(toy):
@@ -108,23 +149,6 @@ def test_after_the_end_of_a_process_its_shell_goes_on(toy):
     ended = toy.ended()
     assert (ended["state"], ended["reason"]) == ("failed", "missing-dependency")
     assert "after" in run.ledger.read_text()
-
-
-@pytest.mark.parametrize("steps", [0, 3], ids=["before a step", "with a pace"])
-def test_a_helper_that_has_ended_does_not_hide_that_the_script_hangs(toy, steps):
-    """Its own thread serves the script, which waits in its main thread."""
-    serve = "import threading, time\nthreading.Thread(target=time.sleep, args=(10000,)).start()"
-    body = (
-        f"for step in range({steps}):\n    print({{'loss': 1.0, 'step': step}}); time.sleep(0.05)\n"
-        f"subprocess.Popen([sys.executable, '-c', {serve!r}])\n"
-    )
-    run = Silent(toy, body + LONG)
-    ended = toy.ended()
-    assert (ended["state"], ended["reason"]) == ("failed", "hang")
-    assert "lingered" not in ended["evidence"]
-    assert bool(run.evidence("lingers")) == (
-        steps == 0
-    )  # an hour later it is told that the helper was not the reason
 
 
 def test_one_that_does_not_leave_is_killed_and_its_exit_status_is_in_doubt(toy):
@@ -138,20 +162,6 @@ def test_one_that_does_not_leave_is_killed_and_its_exit_status_is_in_doubt(toy):
     assert (ended["state"], ended["reason"]) == ("succeeded", "exit-only")
     assert ended["evidence"]["doubt"]["class"] == "no-status"
     assert all(is_gone(pid) for pid in run.pids())
-
-
-def test_a_wait_after_the_training_is_a_hang_while_the_script_goes_on(toy):
-    """After the Trainer's end scripts merge, upload and train again: a success it is not, before they have ended."""
-    body = (
-        "from launcher_worker.channel import send\n"
-        "send('begin', values={'step': 0, 'steps': 2}, source='hook')\n"
-        "for step in (1, 2):\n    send('metric', step, {'loss': 1.0}, 'hook')\n"
-        "send('end', source='hook')\n" + LONG
-    )
-    Silent(toy, body)
-    ended = toy.ended()
-    assert (ended["state"], ended["reason"]) == ("failed", "hang")
-    assert "after the end of its training" in ended["evidence"]["why"]
 
 
 def test_a_silence_in_which_something_is_used_is_named_and_not_ended(toy):
