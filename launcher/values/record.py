@@ -83,7 +83,7 @@ DISK_WORDS = {"disk-full": "disk full", "quota": "disk quota used up", "read-onl
 class Trouble(Record):
     """What keeps a live run from going on, and the seconds since its agent or its training said anything, if that is the trouble.
 
-    `kind` is for programs: a key of DISK_WORDS, `paused`, `frozen` (the agent) or `silent` (the training).
+    `kind` is for programs: a key of DISK_WORDS, `paused`, `frozen` (the agent), `silent` (the training) or `room` (a checkpoint does not fit).
     """
 
     what: str
