@@ -192,9 +192,10 @@ def lost(client, tmp_path):
     prepared = folder / "control" / "prepared.json"
     prepared.write_text(json.dumps({**json.loads(prepared.read_text()), "boot_id": "of another boot"}))
     script = folder / "work" / "code" / "train.py"
-    status = script.stat()
     script.write_text("")
-    os.utime(script, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.utime(
+        folder / "control" / "manifest.json", (time.time() + 60,) * 2
+    )  # the job has not changed it since
     return run
 
 
@@ -237,7 +238,7 @@ def test_the_code_of_a_container_is_made_anew_by_its_host(client, engine, tmp_pa
     engine.docker("kill", *engine.docker("ps", "--quiet").split())
     boot = json.loads(machine.ssh("cat", f"{control}/prepared.json"))["boot_id"]
     machine.ssh("sh", "-c", f"rm {control}/settled && sed -i s/{boot}/another/ {control}/prepared.json")
-    machine.ssh("sh", "-c", f": > {code}/train.py && touch -d 2026-01-01 {code}/train.py")
+    machine.ssh("sh", "-c", f": > {code}/train.py && touch -d 2099-01-01 {control}/manifest.json")
     client.ok("attach", run)
     for name in ("cache/ledger", f"runs/{run}/work/artifacts/model"):
         (tmp_path / Path(name).name).write_text(machine.ssh("cat", f".launch/{name}"))

@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import sys
-from typing import Any
+from typing import Any, Iterator
 
 from . import safe_open, strict_json
 from .safe_open import UnreadableError
@@ -60,16 +60,41 @@ def sync_folder(path: str) -> None:
 
 
 def sync_tree(top: str) -> None:
-    """Write the files and names below a folder to the disk. Raises OSError. What is no regular file is passed over."""
-    for folder, _, names in os.walk(top):
-        for name in names:
-            with contextlib.suppress(UnreadableError, FileNotFoundError):
-                descriptor = safe_open.open_regular(os.path.join(folder, name), os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
-        sync_folder(folder)
+    """Write the files and names below a folder to the disk, however deep; what cannot be opened is passed over.
+
+    Raises OSError if the disk cannot take what was written.
+    """
+    waiting = [top]
+    while waiting:
+        folder = waiting.pop()
+        with _passing_over():
+            with os.scandir(folder) as scan:
+                entries = list(scan)
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif entry.is_file(follow_symlinks=False):
+                    _sync(entry.path, os.O_RDONLY)
+            _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: str, flags: int) -> None:
+    with _passing_over():
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _passing_over() -> Iterator[None]:
+    """Pass over what somebody has removed, or made unreadable; not what the disk has lost."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EIO, *NO_ROOM):
+            raise
 
 
 def sync_file_system(folder: str) -> None:

@@ -71,8 +71,8 @@ class Mended(NamedTuple):
 def mend(run: Run, is_due: Callable[[], bool]) -> Mended | None:
     """Make the code and data of a doubtful run what its manifest says, from the store; None if `is_due` cut that short.
 
-    What the job has added or written anew stays: it is newer than the manifest, which came after the files. Raises OSError,
-    and ShippingError while `gc` runs.
+    What the job has added or changed stays: its inode was changed after the manifest was written, which came after the files.
+    Raises OSError, and ShippingError while `gc` runs.
     """
     manifest = read_manifest(run.manifest)
     placed_ns = os.stat(run.manifest).st_mtime_ns if manifest else 0
@@ -95,7 +95,7 @@ def mend(run: Run, is_due: Callable[[], bool]) -> Mended | None:
 
 def _is_newer(path: str, placed_ns: int) -> bool:
     try:
-        return os.lstat(path).st_mtime_ns > placed_ns
+        return os.lstat(path).st_ctime_ns > placed_ns
     except OSError:
         return False
 

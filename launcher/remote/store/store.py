@@ -22,7 +22,15 @@ from typing import Any, Callable, Dict, Iterator, Mapping
 
 from ..fate import run_state
 from ..record import strict_json
-from ..record.files import paths_in, read_json, remove_folder, sync_file_system, sync_folder, write_durably
+from ..record.files import (
+    paths_in,
+    read_json,
+    remove_folder,
+    sync_file_system,
+    sync_folder,
+    sync_tree,
+    write_durably,
+)
 from ..record.locks import Lock
 from ..record.rundir import Run
 from . import large_files, tree_files
@@ -186,10 +194,13 @@ class Store:
             missing += self._add_large(large, part, run)
             if missing:
                 return missing
+            sync_tree(part)  # another power cut leaves the damaged file or the whole one
             for path in code:
                 target = os.path.join(run.code, path)
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                os.replace(os.path.join(part, path), target)
+                # What the job has put in the place of a folder or a file of its own is the job's.
+                with contextlib.suppress(FileExistsError, NotADirectoryError, IsADirectoryError):
+                    os.makedirs(os.path.dirname(target), exist_ok=True)
+                    os.replace(os.path.join(part, path), target)
             for link, entries in links.items():
                 if not os.path.isdir(link):
                     os.makedirs(run.data, exist_ok=True)
