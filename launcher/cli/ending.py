@@ -14,6 +14,7 @@ from launcher.cli.progress import Progress, count
 from launcher.runs import evidence
 from launcher.runs.view import Result
 from launcher.values.record import RunState
+from launcher.values.states import Reason
 
 LARGEST = 3
 """So many of the files at home are named."""
@@ -58,7 +59,9 @@ def ending(
             yield Line(f"    ! precision: {result.unsound}")
     else:
         gone = (
-            "no session runs it" if evidence.of_service(state.evidence) else "no process or container runs it"
+            "no session runs it"
+            if evidence.of_service(state.evidence)
+            else "its agent or its container is gone"
         )
         is_cut_short = evidence.of_rent(state.evidence)
         reason = "its machine's time was up" if is_cut_short else state.reason or gone
@@ -127,7 +130,11 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
         yield Line(f"           launch diagnose {short}     reads its log for the cause")
     if result.goes_on is not None:
         yield Line(f"  goes on  launch attach {result.goes_on.rpartition('-')[2]}")
-    elif name in ("failed", "stopped") and count(state.checkpoint) is not None:
+    elif (
+        name in ("failed", "stopped")
+        and state.reason != Reason.CODE_DAMAGED
+        and count(state.checkpoint) is not None
+    ):
         there = f" --host {result.rents_at}" if result.rents_at is not None else ""
         yield Line(f"  resume   launch resume {short}{there}     from step {state.checkpoint}")
 

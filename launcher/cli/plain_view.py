@@ -28,7 +28,7 @@ from launcher.runs.meter import Moved
 from launcher.runs.mirror import News
 from launcher.runs.printed_lines import Printed
 from launcher.runs.view import Result
-from launcher.values.record import Event, Parent, PlanSummary, RunState, State, Summary, Trouble, is_terminal
+from launcher.values.record import Event, Parent, PlanSummary, RunState, State, Summary, is_terminal
 from launcher.values.states import Reason
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class PlainView:
             self.note("its session ends: it is asked to save")
         self._state = state
         self._show_session(news.state)
-        self._show_trouble(news.state.trouble)
+        self._show_trouble(news.state)
         items: list[Event | Printed] = [*news.events, *news.log]
         if news.log:  # else they are in order
             items.sort(key=lambda item: item.attempt or 0)
@@ -234,12 +234,13 @@ class PlainView:
         sys.stdout.write(text if printed.continues else f"{text}\n")
         sys.stdout.flush()
 
-    def _show_trouble(self, trouble: Trouble | None) -> None:
-        """Show what keeps the run from going on when that begins, and that it is over."""
+    def _show_trouble(self, state: RunState) -> None:
+        """Show what keeps the run from going on when that begins, and that it is over, unless the attempt is."""
+        trouble = state.trouble
         what = trouble.what if trouble else None
         if trouble is not None and what != self._trouble:
             self.note(trouble.words)
-        elif self._trouble and what is None:
+        elif self._trouble and what is None and state.state == State.RUNNING:
             self.note(f"no longer: {self._trouble}")
         self._trouble = what
 

@@ -109,13 +109,14 @@ class SshConnection:
             except paramiko.ChannelException as error:
                 words = f"{who}: sshd opens no more sessions on this connection (MaxSessions)"
                 raise RefusedStreamError(host.name, words) from error
-            channel.set_combine_stderr(True)  # what its login says of an error
             channel.exec_command(shell_command(host.python, host.root))
         return channel
 
     def no_agent(self, channel: paramiko.Channel, said: bytes, waited_s: float | None) -> ConnectionLostError:
         """Return the error of a login shell that has ended before an agent began, or begins none for so long."""
         host = self._host
+        while channel.recv_stderr_ready():
+            said += channel.recv_stderr(MOST_HEARD)
         if waited_s is None:
             channel.status_event.wait(STATUS_S)
             status = channel.exit_status

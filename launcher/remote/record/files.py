@@ -74,13 +74,13 @@ def sync_tree(top: str) -> None:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(entry.path)
                 elif entry.is_file(follow_symlinks=False):
-                    _sync(entry.path, os.O_RDONLY)
-            _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+                    _sync(entry.path)
+            sync_folder(folder)
 
 
-def _sync(path: str, flags: int) -> None:
+def _sync(path: str) -> None:
     with _passing_over():
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = safe_open.open_regular(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

@@ -268,6 +268,10 @@ def _best(candidates: list[tuple[int, str]]) -> str | None:
     return min((pair for pair in rated if isinstance(pair[0], float)), default=(0.0, None))[1]
 
 
+MOST_OF_DISK = 0.9
+"""A guess at what a checkpoint needs is no larger than this share of its disk: it would be waited for in vain."""
+
+
 class Room(NamedTuple):
     """The bytes that are free on the disk of the checkpoints, and those that the next one needs, as far as is known."""
 
@@ -298,9 +302,10 @@ def room(folder: str, unsaved: Optional[int] = None) -> Room:
     paths = [path for path in paths_in(folder) if not os.path.basename(path).startswith(".")]
     unsealed = {*paths} - {path for _, path in checkpoints}
     needed = max(whole + whole // 10, *map(_size, unsealed), 0)
+    disk = shutil.disk_usage(folder)
     if unsaved is not None and unsaved > needed:
-        needed = 2 * unsaved
-    return Room(shutil.disk_usage(folder).free, needed or LEAST_ROOM)
+        needed = max(min(2 * unsaved, int(MOST_OF_DISK * disk.total)), unsaved)
+    return Room(disk.free, needed or LEAST_ROOM)
 
 
 def _size(path: str) -> int:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ..diagnosis.good_exit import Doubt
 
 RENT_WORDS = {"rent": "its machine's time is up"}
+NO_MARKER = "no-completion-marker"
 NOTHING_ON_CARD = "nothing that the command ran was on the card, so the rehearsal shows nothing about it"
 
 
@@ -62,6 +63,17 @@ class Outcome(NamedTuple):
         """Whether the worker reported the end of its training: at the plan's last step, or earlier if nobody asked it to end."""
         is_at_end = steps is not None and self.marker == steps
         return self.is_marked and (is_at_end or not self.was_asked_to_end)
+
+
+def _unmarked(outcome: Outcome) -> Dict[str, str]:
+    """Return the failure of a script that ended with exit status 0, and did not say that its training had ended."""
+    if outcome.uses_worker:
+        why = "the script uses launcher_worker, and ended with exit status 0 without worker.done(step)"
+        mend = "call worker.done(step) once all is saved; if it left early, its log shows where"
+    else:
+        why = "its Trainer reported neither the end of its training nor the last step, and the script ended with exit status 0"
+        mend = "read where the script left: launch logs"
+    return {"class": NO_MARKER, "line": "step %s" % (outcome.step or 0), "why": why, "mend": mend}
 
 
 class Suspicion(NamedTuple):
@@ -131,7 +143,7 @@ def judge(
     if outcome.is_stop_asked:
         return Judgement("resuming", outcome.shutdown_reason, evidence)
     if outcome.uses_worker or outcome.is_cut_short:
-        return Judgement("failed", "no-completion-marker", {**evidence, "marker": outcome.marker})
+        return Judgement("failed", NO_MARKER, {**evidence, "marker": outcome.marker, **_unmarked(outcome)})
     if doubt is not None:
         evidence["doubt"] = doubt.record()
     return Judgement("succeeded", "exit-only", evidence)
