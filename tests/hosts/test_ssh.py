@@ -534,6 +534,7 @@ NOISE = {
     "many lines": "for i in $(seq 200); do echo noise $i; done",
     "a title without a line break": r"printf '\033]0;title\007'",
     "on both streams": "echo noise; echo more >&2",
+    "late words on stderr": "echo noise; (for n in 1 2 3 4 5 6 7 8; do echo late >&2; sleep .1; done) >/dev/null &",
 }
 
 

@@ -1,5 +1,6 @@
 """What clients send, kept once per content: exactly what the manifest says reaches a run, or nothing; a copy of its own."""
 
+import errno
 import hashlib
 import io
 import os
@@ -15,7 +16,7 @@ from hypothesis import strategies
 
 from launcher.remote.host import garbage
 from launcher.remote.record import strict_json
-from launcher.remote.record.files import write_durably
+from launcher.remote.record.files import sync_tree, write_durably
 from launcher.remote.record.locks import Lock
 from launcher.remote.record.rundir import Run
 from launcher.remote.store import large_files, parentage, settling
@@ -726,3 +727,33 @@ def test_a_settled_run_is_not_compared(cut_off, new_run):
     assert not settling.is_doubtful(run)
     settling.settle(cut_off)
     assert settling.is_doubtful(cut_off), "the disk is synced too late"
+
+
+def test_outputs_are_synced_however_deep_and_whatever_lies_between(tmp_path):
+    """A pipe would block, a file without permissions cannot be opened, and a link leads elsewhere: all are passed over."""
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for _ in range(1200):  # deeper than Python's stack
+            os.mkdir("d", dir_fd=descriptor)
+            below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+    finally:
+        os.close(descriptor)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "closed").touch(mode=0)
+    (tmp_path / "link").symlink_to("/nowhere")
+    sync_tree(str(tmp_path))
+    subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
+
+
+def test_a_disk_that_fails_is_told(tmp_path, monkeypatch):
+    """By the error of the file that it has lost."""
+    (tmp_path / "model").write_text("weights")
+
+    def fails(_descriptor):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="Input/output"):
+        sync_tree(str(tmp_path))
