@@ -256,7 +256,8 @@ def test_the_diff_makes_the_second_version_of_the_first(client, two_versions, tm
     assert {path.relative_to(folder).as_posix(): path.read_bytes().decode() for path in paths} == after
     said = client.ok("compare", "first", "second", "--diff")
     assert "picture.bin: no diff: not text" in said
-    assert diff_in(said) == diff.replace("\x0c", " ")
+    # A client that is no fork is read as text, without carriage returns.
+    assert diff_in(said).replace("\r\n", "\n") == diff.replace("\x0c", " ").replace("\r\n", "\n")
 
 
 def away(client, name):

@@ -27,6 +27,7 @@ JOB = f"""name = "cut"
 command = ["python", "train.py", "LEDGER", "0.2"]
 steps = {STEPS}
 save_every_steps = {INTERVAL}
+restart = true
 batch.global = {trainer.GLOBAL_BATCH}
 """
 NO_RUN, SUCCEEDED = "no run", "succeeded"
