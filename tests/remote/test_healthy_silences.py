@@ -105,7 +105,7 @@ def watched(phases, hang_s=None):
             io += phase.bytes * turn_s / 60
             network += phase.network * turn_s / 60
             if phase.prints and clock.now_s >= printed_s + 60 * phase.prints:
-                live.note_output()
+                live.note_sign()
                 printed_s = clock.now_s
             if live.is_look_due():
                 child = int((clock.now_s - begin_s) / 60 / phase.children) if phase.children else 0
@@ -154,7 +154,7 @@ def test_silence_is_named_after_a_quarter_of_an_hour_and_ended_only_if_nothing_i
     assert (None if ended is None else round(ended)) == minutes
 
 
-def test_stacks_that_were_asked_for_are_neither_a_sign_of_life_nor_use():
+def test_the_answer_of_stacks_is_no_use():
     """Else each naming would put the end off by as much."""
     clock = Clock()
     live = Liveness(None, clock)
@@ -166,5 +166,4 @@ def test_stacks_that_were_asked_for_are_neither_a_sign_of_life_nor_use():
         if live.doing == IDLE and not used:
             live.await_answer()
             used, clock.now_s = 1000, clock.now_s + 1
-            live.note_output()
     assert clock.now_s < 1000 + 3600 + 60

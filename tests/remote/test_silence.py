@@ -92,14 +92,26 @@ HANGS = {
     "beside such a helper, with a pace": STEPS + HELPER + LONG,
 }
 
+IN_THREAD = (
+    "def train():\n    for step in range(24):\n        print({'loss': 1.0, 'step': step}); time.sleep(0.1)\n"
+    "    threading.Event().wait()\n"
+    "threading.Thread(target=train).start()\n"
+)
+"""Its main thread has ended long before it hangs."""
+
 
 def test_scripts_that_hang_are_named_with_their_stacks_and_ended(together):
     """Before a step, and after the end of a training, while the main thread waits: no success, and nothing is left."""
-    found = together(HANGS)
+    found = together({**HANGS, "a training in a thread": IN_THREAD})
     for name, (run, ended) in found.items():
         assert (ended["state"], ended["reason"]) == ("failed", "hang"), name
         assert "lingered" not in ended["evidence"]
-        assert f'train.py", line {len((BEGIN + HANGS[name]).splitlines())} in <module>' in run.log()
+        place = (
+            f"{len((BEGIN + HANGS[name]).splitlines())} in <module>"
+            if name in HANGS
+            else f"{len(BEGIN.splitlines()) + 4} in train"
+        )
+        assert f'train.py", line {place}' in run.log()
         assert all(is_gone(pid) for pid in run.pids())
     run, ended = found["at once"]
     assert "before its second step" in ended["evidence"]["why"]
@@ -151,6 +163,15 @@ def test_after_the_end_of_a_process_its_shell_goes_on(toy):
     assert "after" in run.ledger.read_text()
 
 
+def test_what_a_shell_prints_at_once_after_such_a_process_is_read(toy):
+    """It is no part of what the process left behind."""
+    error = "ModuleNotFoundError: No module named 'zzz'"
+    Silent(toy, "stay()\n", command=["sh", "-c", f'python3 train.py; echo "{error}"'])
+    ended = toy.ended()
+    assert (ended["state"], ended["reason"]) == ("succeeded", "exit-only")
+    assert error in ended["evidence"]["doubt"]["line"]
+
+
 def test_one_that_does_not_leave_is_killed_and_its_exit_status_is_in_doubt(toy):
     """It is stuck in the kernel's or a library's code at exit, where no signal of Python's arrives."""
     stuck = (
@@ -162,6 +183,35 @@ def test_one_that_does_not_leave_is_killed_and_its_exit_status_is_in_doubt(toy):
     assert (ended["state"], ended["reason"]) == ("succeeded", "exit-only")
     assert ended["evidence"]["doubt"]["class"] == "no-status"
     assert all(is_gone(pid) for pid in run.pids())
+
+
+HANDLES_ALL = (
+    "import os, signal, sys, time\n"
+    "for number in range(34, 65):\n    signal.signal(number, lambda number, _: os.write(3, b'signalled'))\n"
+    "time.sleep(10000)\n"
+)
+KEPT = "kept = os.open(os.environ['LEDGER'] + '.kept', os.O_WRONLY | os.O_CREAT)\n"
+NOT_TOLD = {
+    "a file of the script's own in place of its errors": KEPT + "os.dup2(kept, 2)\n" + LONG,
+    "a child whose errors are kept": (
+        KEPT
+        + f"child = subprocess.Popen([sys.executable, '-c', 'import time; {LONG}'], stderr=kept)\nchild.wait()\n"
+    ),
+    "a program that handles every signal, as one in Go": (
+        KEPT + f"os.dup2(kept, 3)\nos.execv(sys.executable, [sys.executable, '-I', '-c', {HANDLES_ALL!r}])\n"
+    ),
+}
+
+
+def test_a_process_that_hangs_is_asked_at_no_one_else_s_cost(together):
+    """Its stacks go to no file of the script's, and only to what has the hook does a signal go: such a program is no script that has ended."""
+    found = together(NOT_TOLD)
+    for name, (run, ended) in found.items():
+        assert (ended["state"], ended["reason"]) == ("failed", "hang"), name
+        assert Path(f"{run.ledger}.kept").read_bytes() == b"", name
+        asked = [one["pid"] for told in run.evidence("hang") for one in told["processes"] if one["stacks"]]
+        assert bool(asked) is ("every signal" not in name)
+        assert ("in <module>" in run.log()) is bool(asked)
 
 
 def test_a_silence_in_which_something_is_used_is_named_and_not_ended(toy):
@@ -177,6 +227,15 @@ def test_a_silence_in_which_something_is_used_is_named_and_not_ended(toy):
     assert "done" in run.ledger.read_text()
     assert run.evidence("silence")[0]["doing"] == "busy"
     assert not any(one["stacks"] for one in run.evidence("silence")[0]["processes"])
+
+
+def test_what_works_below_a_server_in_the_background_is_not_seen_and_not_ended(toy):
+    """Such as tmux: what it does is handed over to its user."""
+    server = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'tmux: server'); time.sleep(3)"
+    run = Silent(toy, f"subprocess.run([sys.executable, '-c', {server!r}])\nnote('done')\n")
+    assert toy.ended()["state"] == "succeeded"
+    assert "done" in run.ledger.read_text()
+    assert [one["doing"] for one in run.evidence("silence")] == ["unseen"]
 
 
 def test_a_handler_of_the_script_s_own_gets_no_signal(toy):

@@ -14,7 +14,8 @@ from testbed.clock import Clock
 from launcher.remote.system import process
 from launcher.remote.system.process_use import is_asleep
 from launcher.remote.training.liveness import IDLE, Liveness
-from launcher.remote.training.training_command import STACKS_SIGNAL, Command, Start
+from launcher.remote.training.stacks import STACKS_SIGNAL
+from launcher.remote.training.training_command import Command, Start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what processes use")
 STARTUP = REPOSITORY / "launcher" / "worker" / "launcher_worker" / "startup"
@@ -58,9 +59,10 @@ def test_a_script_that_hangs_is_named_with_its_stack_and_is_a_hang_after_an_hour
         "def stuck():\n" + textwrap.indent(HANGS[name].replace("; ", "\n"), "    ") + "\nstuck()\n"
     )
     spared = [one.pid for one in process.own_descendants()]
+    stacks = str(tmp_path / "stacks.txt")
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(STARTUP), "LAUNCH_HOOK": "observe"}
-    command = Command(Start([sys.executable, "train.py"], str(tmp_path), variables, 1))
-    os.set_blocking(command.output.fileno(), False)
+    variables["LAUNCH_STACKS"] = stacks
+    command = Command(Start([sys.executable, "train.py"], str(tmp_path), variables, 1, stacks=stacks))
     printed = bytearray()
 
     def waits() -> bool:
@@ -72,7 +74,7 @@ def test_a_script_that_hangs_is_named_with_its_stack_and_is_a_hang_after_an_hour
         return can_be_asked and is_still and before is not None and before == command.use(spared)
 
     def has_stack() -> bool:
-        printed.extend(command.output.read() or b"")
+        printed.extend(command.take_stacks())
         return b"in stuck" in printed
 
     try:

@@ -99,6 +99,7 @@ def test_it_stands_where_the_training_stands_and_leaves_no_mark(client, monkeypa
     assert set(there) - set(here) == {
         "HF_TOKEN",
         "LAUNCH_SOCKET",
+        "LAUNCH_STACKS",
         "LAUNCH_HOOK",
         "LAUNCH_ATTEMPT",
         "LAUNCH_ADOPTER",

@@ -75,6 +75,8 @@ def run(folder, *, hook, words=(), python=sys.executable, **more):
         "LAUNCH_HOOK": "observe",
     }
     variables["HOME"] = str(folder)
+    variables["LAUNCH_STACKS"] = str(folder / "stacks.txt")
+    (folder / "stacks.txt").touch()
     done = subprocess.run(
         [python, *words, "train.py", "--lr", "a b"],
         cwd=folder, env={**variables, **more}, input=b"first\nsecond\n", capture_output=True, check=False,

@@ -8,8 +8,9 @@
       work/      what the job may write: code/  data  artifacts/  checkpoints/  home/
 
     NNNN/        one numbered folder, one writer: lock  sealed.json  attempt.json  state.json  events.jsonl  log.txt  heartbeat
-                 precision.json
+                 precision.json  stacks.txt
     NNNN/<node>/ what one node of several has for the agent, which records it in NNNN/: reports.jsonl  output.txt  state.json
+                 stacks.txt
 
 A run that was recorded before 2026-11-22 has all of it in one folder, and is read as it is.
 """
@@ -311,6 +312,7 @@ class Folder:
         self.precision = path.below("precision.json")
         self.reports = path.below("reports.jsonl")
         self.output = path.below("output.txt")
+        self.stacks = path.below("stacks.txt")
         self._held: Lock | None = None
 
     def of_node(self, name: str) -> Folder:

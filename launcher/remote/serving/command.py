@@ -1,6 +1,6 @@
 """A command beside a run, for `launch exec`, or a shell on a terminal, for `launch shell`.
 
-It gets the run's variables, without those that lead to its record (LAUNCH_SOCKET, LAUNCH_ATTEMPT) and without secrets.
+It gets the run's variables, without those that lead to its record (LAUNCH_SOCKET, LAUNCH_ATTEMPT, LAUNCH_STACKS) and without secrets.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from ..training.hook_parts import hook_parts
 from ..training.members import KILL, STACKS, STOP
 from ..training.progress import NODE
 from ..training.streams import Receiver, Streams, listening
-from ..training.training_command import Command, Start, ask_for_stacks, end_leftovers
+from ..training.training_command import Command, Start, end_leftovers
 from ..training.variables import Rendezvous, interpreter_of, native_command, training_variables
 
 BEAT_S = 1.0
@@ -138,6 +138,7 @@ class _Member:
             grace_s=self._grace_s,
             attempt=self._folder.path,
             socket=socket_path,
+            stacks=self._node.stacks,
             hook=hook_parts(plan),
             rendezvous=rendezvous,
         )
@@ -146,7 +147,13 @@ class _Member:
         words = [*before, *native_command(command, python, sum(ranks))]
         # One rank here is one of several, which torchrun starts.
         return Start(
-            words, run.code, variables, sum(ranks), may_dump=not self._secrets, is_in_image=bool(before)
+            words,
+            run.code,
+            variables,
+            sum(ranks),
+            may_dump=not self._secrets,
+            is_in_image=bool(before),
+            stacks=self._node.stacks,
         )
 
     def _attend(self, command: Command, listener: socket.socket) -> tuple[int, List[Dict[str, Any]]]:
@@ -178,10 +185,13 @@ class _Member:
         return status, leftovers.remaining
 
     def _control(self, command: Command) -> None:
-        """Follow the orders."""
+        """Follow the orders; what was ordered before and is written by now is output."""
+        stacks = command.take_stacks()
+        if stacks:
+            self._notes.take_output(stacks)
         if STACKS in self._orders:
             self._orders.remove(STACKS)
-            self._report({"hang": {"processes": ask_for_stacks([self._guard])}})
+            self._report({"hang": {"processes": command.ask_for_stacks([self._guard])}})
         if not self._is_asked and (STOP in self._orders or self._terminations):
             self._is_asked = True
             self._signal(command, signal.SIGTERM)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import selectors
 import signal
 import socket
+import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from ..diagnosis.remedy import Failure
@@ -29,6 +30,8 @@ TURN_S = 0.5
 STOPPING_TURN_S = 0.1
 LEFTOVER_GRACE_S = 3.0
 STACKS_GRACE_S = 2.0  # for the stacks of a hang to arrive
+WORK_S = 2.0
+"""What is said so long after the main threads of a training have ended is work of other threads, and no farewell."""
 _GRAVER = {None: 0, UNSEEN: 1, BUSY: 1, IDLE: 2}
 
 
@@ -56,6 +59,8 @@ class Running:
         self._named: Optional[str] = None
         self._said: Optional[bytes] = None
         """The end of the log before stacks were asked for."""
+        self._heard_s = 0.0
+        """When something was reported or printed for the last time."""
         self._lingering: Optional[Lingering] = None
         self._scanner: Optional[LogScanner] = None
         """What reads the log, from its first piece on: to load it takes as long as all else that an attempt begins with."""
@@ -70,12 +75,14 @@ class Running:
                     while (status := command.reap()) is None:
                         streams.turn(STOPPING_TURN_S if self._stopping.is_asked else TURN_S)
                         self._take_from_nodes(command)
+                        self._take_stacks(command)
                         self._control(command)
                         self._host_watch.turn(streams)
             finally:
                 self._host_watch.end(streams)
             remaining = self._end_leftovers(streams)
             self._take_from_nodes(command)
+            self._take_stacks(command)
             streams.drain()
         self._note_failure(command)
         progress = self._progress
@@ -122,6 +129,7 @@ class Running:
 
     def take_lines(self, lines: List[bytes]) -> None:
         """Take in lines of a worker and record them."""
+        self._heard_s = time.monotonic()
         reports = []
         for line in lines:
             report = read_report(line)
@@ -145,8 +153,15 @@ class Running:
     def _take_output(self, piece: bytes) -> None:
         if self._lingering is not None and self._lingering.is_over:
             self._said = None
-        self._progress.liveness.note_output()
+        self._heard_s = time.monotonic()
+        self._progress.liveness.note_sign()
         self._scan(self._account.write_output(piece))
+
+    def _take_stacks(self, command: Command) -> None:
+        """Show stacks in the log; they are no sign of life."""
+        stacks = command.take_stacks()
+        if stacks:
+            self._scan(self._account.write_output(stacks))
 
     def _finish_output(self) -> None:
         self._scan(self._account.finish_output())
@@ -258,13 +273,17 @@ class Running:
         self._beat()
 
     def _end_silent(self, command: Command) -> None:
-        """End a command that has been silent for too long: as hung, unless its script has ended."""
+        """End a command that has been silent for too long: as hung, unless its script has ended.
+
+        A training in a thread goes on when the main thread has ended: one that does not report its end hangs.
+        """
         liveness, spared = self._progress.liveness, self._host_watch.pids
         # A script with a pace that waits for a child of its own is judged by the pace, as if it waited for anything else.
         ended = command.lingering(spared, spares_parents=not liveness.has_pace)
         is_stuck = self._lingering is not None and any(self._lingering.was_killed(one.pid) for one in ended)
         is_done = self._progress.is_marked and self._progress.has_ended
-        if (ended or is_done) and not is_stuck:
+        worked_on = not self._progress.has_ended and self._heard_s > command.ended_s(ended) + WORK_S
+        if (ended or is_done) and not is_stuck and not worked_on:
             if liveness.has_pace:  # an hour from now: something may still be uploaded
                 liveness.rest()
             else:
@@ -278,7 +297,9 @@ class Running:
         lingers = {"silent_s": round(liveness.silent_s, 1), "pids": [one.pid for one in ended]}
         self._account.record("evidence", {"lingers": lingers}, self._progress.step)
         leader = process.find(command.pid)
-        self._lingering = Lingering(ended or ([leader] if leader is not None else []), liveness.silent_s)
+        processes = ended or ([leader] if leader is not None else [])
+        self._lingering = Lingering(processes, liveness.silent_s, command.leaves_by)
+        liveness.note_sign()  # what follows is another silence
 
     def _give_up_hung(self, command: Command) -> None:
         """Take the attempt for hung, and record what its processes wait for; their stacks go to the log."""

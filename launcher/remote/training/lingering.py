@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any, Collection, Dict, List, Optional, Set
+from typing import Any, Callable, Collection, Dict, List, Optional, Set
 
 from ..system import process
+from .stacks import STACKS_SIGNAL, Stacks
 
-STACKS_SIGNAL = 44
-"""The signal that asks a Python for its stacks, which the start-up hook and the worker have faulthandler handle.
-
-It is a real-time signal, which nobody else's program handles, and which ends one that handles no signal.
-"""
 LEAVE = 45
 """The signal that a Python handles once its main thread has ended; LEAVE_FAILED once it ended by an exception."""
 LEAVE_FAILED = 46
@@ -31,16 +27,22 @@ WORDS = "its script had ended, but its process stayed: it was ended after %.0f s
 class Lingering:
     """Some processes from when they are asked to leave until they have ended."""
 
-    def __init__(self, processes: List[process.Process], silent_s: float) -> None:
-        """Begin; nothing is sent before the first turn."""
+    def __init__(
+        self, processes: List[process.Process], silent_s: float, leaves_by: Callable[[int], Optional[int]]
+    ) -> None:
+        """Begin; nothing is sent before the first turn. `leaves_by` tells by which signal a process leaves."""
         self.words = WORDS % silent_s
         self._processes = processes
-        self.is_over = False
-        """All have ended, or even a kill has not ended them."""
+        self._leaves_by = leaves_by
         self._ask_s = 0.0
         can_leave = any(leaves_by(one.pid) for one in processes)
         self._kill_s = time.monotonic() + (GRACE_S if can_leave else 0.0)
         self._killed: Dict[int, Optional[int]] = {}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all have ended by now, or even a kill has not ended them."""
+        return time.monotonic() > self._kill_s + GRACE_S or not any(map(_is_there, self._processes))
 
     def turn(self) -> List[Dict[str, Any]]:
         """Ask those that are still there again if it is time, or kill them; return the proofs of what was signalled."""
@@ -48,10 +50,9 @@ class Lingering:
         if now_s < self._ask_s:
             return []
         self._ask_s = now_s + AGAIN_S
-        self.is_over = now_s > self._kill_s + GRACE_S or not any(map(_is_there, self._processes))
         proofs = []
         for one in self._processes:
-            leave = leaves_by(one.pid)
+            leave = self._leaves_by(one.pid)
             number = signal.SIGKILL if now_s >= self._kill_s else leave
             if number is None or one.pid in self._killed or not process.send(one, number):
                 continue
@@ -78,19 +79,19 @@ def _is_there(one: process.Process) -> bool:
     return now is not None and now.start == one.start and now.letter != "Z"
 
 
-def leaves_by(pid: int) -> Optional[int]:
+def leaves_by(pid: int, stacks: Stacks) -> Optional[int]:
     """Return the signal by which a Python leaves whose main thread has ended; None of any other process."""
-    return next((number for number in (LEAVE, LEAVE_FAILED) if process.catches(pid, number)), None)
+    return next((number for number in (LEAVE, LEAVE_FAILED) if stacks.is_answered_by(pid, number)), None)
 
 
-def lingering(spared: Collection[int], *, spares_parents: bool) -> List[process.Process]:
+def lingering(spared: Collection[int], stacks: Stacks, *, spares_parents: bool) -> List[process.Process]:
     """Return the processes below this one, but for the `spared` pids, whose main thread has ended.
 
     None if another Python's has not, such as that of another rank: then that one is what is waited for. What they have started
     themselves does not count, nor do their parents: programs that start ranks, and others if `spares_parents`.
     """
     members = {one.pid: one for one in process.own_descendants() if one.pid not in spared}
-    ended = {one.pid: one for one in members.values() if leaves_by(one.pid)}
+    ended = {one.pid: one for one in members.values() if leaves_by(one.pid, stacks)}
     parents = {pid for one in ended.values() for pid in _line_of(one, members)} - ended.keys()
     if not spares_parents:
         parents = {pid for pid in parents if _is_named(pid, _RANK_STARTERS)}
@@ -99,7 +100,7 @@ def lingering(spared: Collection[int], *, spares_parents: bool) -> List[process.
         for one in members.values()
         if one.pid not in parents
         and not ended.keys() & _line_of(one, members)
-        and process.catches(one.pid, STACKS_SIGNAL)
+        and stacks.is_answered_by(one.pid, STACKS_SIGNAL)
         and not _is_named(one.pid, _SERVANTS)
     ]
     return [] if others else list(ended.values())

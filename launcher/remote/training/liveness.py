@@ -15,8 +15,6 @@ STEPS = 50
 IDLE_S = 3600.0
 """Without a pace: the time in which processes say nothing and use nothing that counts as a hang, unless the job says it."""
 LOOK_S = 15.0
-ANSWER_S = 5.0
-"""So long after processes were asked for their stacks, what is printed is the answer and no sign of life."""
 IDLE, BUSY, UNSEEN = "idle", "busy", "unseen"
 """What processes do that have said nothing for long: nothing, something, or what nobody can see from here."""
 
@@ -42,17 +40,10 @@ class Liveness:
         self._before: Optional[Use] = None
         self._is_seen = self._has_worked = False
         self._idle_s = 0.0
-        self._deaf_until_s = self._sign_s
 
     def note_sign(self) -> None:
-        """Note an event."""
+        """Note an event or output."""
         self._sign_s = self._clock()
-
-    def note_output(self) -> None:
-        """Note output, unless it is the stacks that were asked for."""
-        now_s = self._clock()
-        if now_s >= self._deaf_until_s:
-            self._sign_s = now_s
 
     def note_step(self, step: int) -> None:
         """Note a finished step."""
@@ -112,8 +103,7 @@ class Liveness:
         self._look_s, self._is_seen = now_s, use is not None
 
     def await_answer(self) -> None:
-        """Note that the processes were asked for their stacks: to answer is neither a sign of life nor use."""
-        self._deaf_until_s = self._clock() + min(ANSWER_S, self._every_s)
+        """Note that the processes were asked for their stacks: to answer is no use."""
         self._look_s, self._before = self._clock(), None
 
     @property

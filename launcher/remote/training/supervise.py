@@ -336,6 +336,7 @@ class Supervisor:
             grace_s=grace_s,
             attempt=self.account.folder.path,
             socket=socket_path,
+            stacks=self.account.folder.stacks,
             hook=hook_parts(self.plan),
         )
         before = words_of(run, self.plan, socket_path)
@@ -347,6 +348,7 @@ class Supervisor:
             ranks,
             may_dump=not self.secrets,
             is_in_image=bool(before),
+            stacks=self.account.folder.stacks,
         )
 
     def _begin(self, start: Start) -> Command:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -13,7 +14,8 @@ from ..system import bearers, process, process_use
 from ..system.attending import reap
 from ..system.core_limit import LoginLimit
 from ..system.login_umask import login_umask
-from .lingering import STACKS_SIGNAL, lingering
+from .lingering import leaves_by, lingering
+from .stacks import STACKS_SIGNAL, Stacks
 
 
 class End(NamedTuple):
@@ -40,6 +42,7 @@ class Start(NamedTuple):
     """What a command is started with: its words, its folder, its variables, and the number of its ranks.
 
     `may_dump`: a crash leaves a core dump if the login's limit allows it. `is_in_image`: the words begin with Apptainer's.
+    `stacks` is the path of the file for the stacks of its processes, None for a command whose processes are elsewhere.
     """
 
     words: List[str]
@@ -48,6 +51,7 @@ class Start(NamedTuple):
     ranks: int
     may_dump: bool = False
     is_in_image: bool = False
+    stacks: Optional[str] = None
 
 
 class Command:
@@ -59,6 +63,7 @@ class Command:
         """Start it. Raises OSError if it cannot be started."""
         self._ranks = start.ranks
         self._is_in_image = start.is_in_image
+        self._stacks = None if start.stacks is None else Stacks(start.stacks)
         with login_umask(), LoginLimit() if start.may_dump else contextlib.nullcontext():
             self._child = subprocess.Popen(
                 start.words,
@@ -128,20 +133,55 @@ class Command:
         return End(*process.exit_of(status))
 
     def ask_for_stacks(self, spared: Collection[int]) -> List[Dict[str, Any]]:
-        """Ask all processes of the command but the `spared` pids for their stacks; return what each of them waits for."""
-        return ask_for_stacks(spared)
+        """Ask all processes of the command but the `spared` pids for their stacks; return what each of them waits for.
+
+        A Python that runs may crash while it writes its stacks: this is for those that are to be ended.
+        """
+        return self._wait_points(spared, lambda _pid: True)
 
     def wait_points(self, spared: Collection[int], *, asks_sleeping: bool) -> List[Dict[str, Any]]:
         """Return what each process but the `spared` pids waits for; `asks_sleeping`: ask for the stacks of those that sleep."""
-        return wait_points(spared, process_use.is_asleep if asks_sleeping else lambda _pid: False)
+        return self._wait_points(spared, process_use.is_asleep if asks_sleeping else lambda _pid: False)
+
+    def _wait_points(self, spared: Collection[int], may_ask: Callable[[int], bool]) -> List[Dict[str, Any]]:
+        """Return what each process waits for; those are asked for their stacks that answer and may be asked."""
+        processes = []
+        for member in _others(spared):
+            waits = process.waits_for(member.pid)
+            is_asked = (
+                self._stacks is not None
+                and self._stacks.is_answered_by(member.pid, STACKS_SIGNAL)
+                and may_ask(member.pid)
+                and process.send(member, STACKS_SIGNAL)
+            )
+            processes.append({"pid": member.pid, "state": member.letter, "waits": waits, "stacks": is_asked})
+        return processes
+
+    def take_stacks(self) -> bytes:
+        """Return the stacks that were written since the last call."""
+        return b"" if self._stacks is None else self._stacks.take()
+
+    def ended_s(self, ended: List[process.Process]) -> float:
+        """Return when the last of some main threads had ended, by the monotonic clock; infinity if that is not known."""
+        ends_s = {} if self._stacks is None else self._stacks.ends_s
+        return max((ends_s.get(one.pid, math.inf) for one in ended), default=math.inf)
 
     def use(self, spared: Collection[int]) -> Optional[process_use.Use]:
-        """Return what all processes of the command but the `spared` pids have used; None where that cannot be seen."""
+        """Return what all processes of the command but the `spared` pids have used; None where that cannot be seen.
+
+        Nor can it where something was handed over to a server in the background, such as tmux.
+        """
+        if process.servers_below(os.getpid()):  # what works there is not among the others
+            return None
         return process_use.use_of(_others(spared))
 
     def lingering(self, spared: Collection[int], *, spares_parents: bool) -> List[process.Process]:
         """Return the processes but the `spared` pids whose main thread has ended, if nothing else is waited for."""
-        return lingering(spared, spares_parents=spares_parents)
+        return [] if self._stacks is None else lingering(spared, self._stacks, spares_parents=spares_parents)
+
+    def leaves_by(self, pid: int) -> Optional[int]:
+        """Return the signal by which a process leaves whose main thread has ended; None of any other process."""
+        return None if self._stacks is None else leaves_by(pid, self._stacks)
 
 
 def _children(pid: Optional[int]) -> List[process.Process]:
@@ -173,26 +213,3 @@ def end_leftovers(grace_s: float, wait: Callable[[], object], spared: Collection
         for found in process.servers_below(os.getpid())
     ]
     return Leftovers(ending.proofs, ending.remaining, servers)
-
-
-def ask_for_stacks(spared: Collection[int]) -> List[Dict[str, Any]]:
-    """Ask all processes below this one but the `spared` pids for their stacks, if they handle that.
-
-    Return what each of them waits for. A Python that runs may crash while it writes its stacks: this is for those that are
-    to be ended.
-    """
-    return wait_points(spared, lambda _pid: True)
-
-
-def wait_points(spared: Collection[int], may_ask: Callable[[int], bool]) -> List[Dict[str, Any]]:
-    """Return what each process below this one but the `spared` pids waits for; ask those for their stacks that may be asked."""
-    processes = []
-    for member in _others(spared):
-        waits = process.waits_for(member.pid)
-        is_asked = (
-            process.catches(member.pid, STACKS_SIGNAL)
-            and may_ask(member.pid)
-            and process.send(member, STACKS_SIGNAL)
-        )
-        processes.append({"pid": member.pid, "state": member.letter, "waits": waits, "stacks": is_asked})
-    return processes

@@ -109,12 +109,14 @@ def training_variables(
     grace_s: float,
     attempt: str,
     socket: str,
+    stacks: str,
     hook: Sequence[str],
     rendezvous: Rendezvous | None = None,
 ) -> dict[str, str | bytes]:
     """Return the variables of the training itself, the only ones with the secrets.
 
-    `port` is where the ranks connect, `attempt` the attempt's folder, `socket` the path where its workers report.
+    `port` is where the ranks connect, `attempt` the attempt's folder, `socket` the path where its workers report,
+    `stacks` the file for the stacks of its Python processes.
     `hook` names the parts of the start-up hook that are on in the training's Python processes. `ranks` are those of this
     node, of several with a `rendezvous`.
     """
@@ -135,6 +137,7 @@ def training_variables(
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(grace_s) + 1),
         "LAUNCH_ATTEMPT": attempt,
         "LAUNCH_SOCKET": socket,
+        "LAUNCH_STACKS": stacks,
         **({"LAUNCH_HOOK": " ".join(hook)} if hook else {}),
         **({} if rendezvous is None else rendezvous.variables),
     }

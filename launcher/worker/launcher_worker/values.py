@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import fcntl
 import functools
 import json
 import os
@@ -21,6 +22,8 @@ from .json_values import digest
 
 STACKS_SIGNAL = 44
 """Sent by the agent to a process that has been silent for too long."""
+LEAST_DESCRIPTOR = 100
+"""Of the file for stacks: a script may give the first ones a meaning, or close them."""
 SHORT_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
@@ -177,10 +180,7 @@ def knobs() -> Knobs:
 def _read_knobs(folder: Optional[str]) -> Knobs:
     if folder is None:
         return Knobs(_values_outside_a_run())
-    with contextlib.suppress(
-        OSError, RuntimeError, ValueError
-    ):  # on an unusual platform a hang is reported without stacks
-        faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True)
+    _answer_agent()
     file = os.path.join(folder, "attempt.json")
     try:
         return Knobs(json.loads(Path(file).read_text(encoding="utf-8")))
@@ -188,6 +188,18 @@ def _read_knobs(folder: Optional[str]) -> Knobs:
         raise RuntimeError(f"{file} lacks the field {error}") from error
     except (OSError, ValueError, TypeError) as error:
         raise RuntimeError(f"{file} cannot be read: {error}") from error
+
+
+def _answer_agent() -> None:
+    """Let the agent ask for the stacks of all threads, as the start-up hook does."""
+    # On an unusual platform a hang is reported without stacks.
+    with contextlib.suppress(KeyError, OSError, RuntimeError, ValueError):
+        low = os.open(os.environ["LAUNCH_STACKS"], os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            stacks = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, LEAST_DESCRIPTOR)
+        finally:
+            os.close(low)
+        faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
 
 
 def _values_outside_a_run() -> Dict[str, Any]:

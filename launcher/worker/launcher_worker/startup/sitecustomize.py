@@ -1,8 +1,8 @@
 """The start-up hook: Python imports this module first in every process of a training.
 
 Its folder is the first of PYTHONPATH. It has the process answer two signals of the agent: one asks for the stacks of all
-threads, and one, once the main thread has ended, to wait for the other threads no longer. Both are real-time signals, which
-other programs leave alone. Then it waits for the import of a library that one of its parts is about, and hands
+threads, and one, once the main thread has ended, to wait for the other threads no longer. LAUNCH_STACKS names the file that
+gets the stacks. The agent signals only a process that has it open: without it, nothing is answered. Then it waits for the import of a library that one of its parts is about, and hands
 that library to the part. LAUNCH_HOOK names the parts that are on. In a process that imports no such library it does
 nothing else. Then it imports the `sitecustomize` that Python would have found without it.
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from typing import Any, Sequence
 
 STACKS, LEAVE, LEAVE_FAILED = 44, 45, 46
+LEAST_DESCRIPTOR = 100  # a script may give the first ones a meaning, or close them
+STACKS_FILE = []  # type: list[Any]
+"""The descriptor of the file for stacks and the file's status; empty without one."""
 PARTS = (
     ("rehearse", "torch", "rehearsal.imitation.imitate"),
     ("adapt", "torch", "adaptation.loops.adapt_torch"),
@@ -38,10 +41,19 @@ Where several are about one module they are called in this order.
 
 def answer_agent() -> None:
     """Let the agent ask for the stacks of all threads; only Linux has the signal."""
+    if "LAUNCH_STACKS" not in os.environ:
+        return
     try:
         import faulthandler
+        import fcntl
 
-        faulthandler.register(STACKS, file=2, all_threads=True)
+        low = os.open(os.environ["LAUNCH_STACKS"], os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            stacks = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, LEAST_DESCRIPTOR)
+        finally:
+            os.close(low)
+        faulthandler.register(STACKS, file=stacks, all_threads=True)
+        STACKS_FILE[:] = [stacks, os.fstat(stacks)]
     except Exception:  # noqa: BLE001, S110 - whatever is wrong with the hook, the training goes on
         pass
 
@@ -62,6 +74,7 @@ def watch_end(threading: "Any") -> None:
             __import__("_signal").signal(  # built in; `signal` would load more
                 LEAVE_FAILED if hasattr(sys, "last_type") else LEAVE, leave
             )
+            _tell_end()
         except Exception:  # noqa: BLE001, S110 - as above, and of a thread that was forked
             pass
         try:
@@ -70,6 +83,12 @@ def watch_end(threading: "Any") -> None:
             pass
 
     threading._shutdown = wait_for_threads  # noqa: SLF001
+
+
+def _tell_end() -> None:
+    """Write that the main thread has ended, if the descriptor still is that of the file: a script may have closed it."""
+    if STACKS_FILE and os.path.samestat(os.fstat(STACKS_FILE[0]), STACKS_FILE[1]):
+        os.write(STACKS_FILE[0], b"launch: the main thread of %d has ended\n" % os.getpid())
 
 
 class LeaveError(KeyboardInterrupt):
