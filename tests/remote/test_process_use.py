@@ -52,6 +52,30 @@ def test_a_child_that_has_ended_is_use_too():
     assert own().cpu_s > before.cpu_s
 
 
+WITHOUT_MAIN = (
+    "import ctypes, threading\ndef work():\n    while True: pass\n"
+    "threading.Thread(target=work).start()\nctypes.CDLL(None).pthread_exit(None)\n"
+)
+
+
+def test_a_process_of_which_only_the_first_thread_has_ended_is_seen_and_ended():
+    """Its state is that of a zombie, and another thread works."""
+
+    def below() -> list[process.Process]:
+        return [one for one in process.own_descendants() if one.pid == works.pid]
+
+    works = subprocess.Popen([sys.executable, "-c", WITHOUT_MAIN])
+    try:
+        until(lambda: process.find(works.pid).letter == "Z", "the end of the first thread")
+        first = use_of(below())
+        assert first is not None
+        until(lambda: use_of(below()).cpu_s > first.cpu_s, "its work")
+        process.end(below, "descendant", 0.0)
+    finally:
+        works.kill()
+    assert below() == []
+
+
 def test_a_process_that_sleeps_uses_nothing():
     """Between two readings, however close or far apart."""
     with subprocess.Popen(["sleep", "1000"]) as sleeps:

@@ -196,9 +196,19 @@ def _below(pid: int) -> tuple[list[Process], list[Process]]:
                 servers.append(child)
                 continue
             queue.append(child.pid)
-            if child.letter != "Z":
+            if not _has_ended(child):
                 found.append(child)
     return found, servers
+
+
+def _has_ended(found: Process) -> bool:
+    """Whether a process is a zombie; one of which only the first thread has ended looks like it, and goes on."""
+    if found.letter != "Z":
+        return False
+    try:
+        return len(os.listdir("/proc/%d/task" % found.pid)) <= 1
+    except OSError:  # gone, or not on Linux
+        return True
 
 
 def words_of(pid: int) -> list[str]:

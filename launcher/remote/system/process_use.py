@@ -1,4 +1,7 @@
-"""What processes have used since they began: CPU time, and bytes of files, pipes and TCP connections."""
+"""What processes have used since they began: CPU time, and bytes of files, pipes, disks and TCP connections.
+
+Of what `send` and `recv` carry over UDP and Unix sockets the kernel keeps no count for others to read.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from .tcp_traffic import tcp_bytes
 
 CORES = 0.01
 """A share of one core below which processes count as idle: threads that wake up now and then use that."""
+COUNTED = "files, pipes, disks or TCP connections"
+"""Of what bytes are counted, for messages."""
 _IO = (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
 _CPU_TIMES = slice(
     11, 15

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from ..diagnosis.remedy import Failure
 from ..system import process
+from ..system.process_use import COUNTED
 from .account import TAIL_BYTES, Account, read_report
 from .fence import Fence
 from .host_watch import HostWatch
@@ -339,7 +340,7 @@ def hang_failure(
         why = "no step and no output for %.0f s, although a step takes %.3g s" % (silent_s, step_s)
     else:
         phase = "after the end of its training" if has_ended else "before its second step"
-        nothing = "no output, no CPU time, and no bytes read or written for %.0f s" % silent_s
+        nothing = "no output, no CPU time, and no bytes of %s for %.0f s" % (COUNTED, silent_s)
         why = "%s it did nothing: %s" % (phase, nothing)
     mend = "read the stacks at the end of the log: they show what each process waits for"
     if step_s is None:

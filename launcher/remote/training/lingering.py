@@ -11,6 +11,7 @@ import time
 from typing import Any, Callable, Collection, Dict, List, Optional, Set
 
 from ..system import process
+from ..system.process_use import COUNTED
 from .stacks import STACKS_SIGNAL, Stacks
 
 LEAVE = 45
@@ -21,7 +22,7 @@ GRACE_S = 6.0
 _SERVANTS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """Helpers of Python's own, which go on until the process that they are for has ended."""
 _RANK_STARTERS = ("launcher_worker.start_ranks", "torchrun", "torch.distributed", "accelerate", "deepspeed")
-WORDS = "its script had ended, but its process stayed: it was ended after %.0f s without output, CPU time and bytes"
+WORDS = "its script had ended, but its process stayed: it was ended after %.0f s without output, CPU time and bytes of %s"
 
 
 class Lingering:
@@ -31,7 +32,7 @@ class Lingering:
         self, processes: List[process.Process], silent_s: float, leaves_by: Callable[[int], Optional[int]]
     ) -> None:
         """Begin; nothing is sent before the first turn. `leaves_by` tells by which signal a process leaves."""
-        self.words = WORDS % silent_s
+        self.words = WORDS % (silent_s, COUNTED)
         self._processes = processes
         self._leaves_by = leaves_by
         self._ask_s = 0.0
