@@ -168,6 +168,26 @@ def test_once_its_main_thread_has_ended_a_process_leaves_when_it_is_asked(
         process.communicate()
 
 
+CLOSES_ALL = """
+import os, threading
+os.closerange(3, 400)
+files = [open("mine.txt", "w") for _ in range(200)]
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such signals")
+@pytest.mark.parametrize(
+    ("words", "told"), [(CLOSES_ALL, b""), ("import threading", b"launch: the main thread")]
+)
+def test_the_end_of_a_main_thread_is_written_to_the_file_for_stacks_alone(tmp_path, words, told):
+    """A script may have closed it, and have a file of its own at its descriptor."""
+    (tmp_path / "train.py").write_text(words)
+    assert run(tmp_path, hook=True) == (0, b"", b"")
+    assert (tmp_path / "stacks.txt").read_bytes().startswith(told)
+    assert bool((tmp_path / "stacks.txt").read_bytes()) is bool(told)
+    assert words != CLOSES_ALL or (tmp_path / "mine.txt").read_bytes() == b""
+
+
 MINE = {
     "one that prints": "print('mine', __name__, __file__)",
     "one that fails": "raise ValueError('bad')",
