@@ -93,7 +93,7 @@ HANGS = {
 }
 
 IN_THREAD = (
-    "def train():\n    for step in range(24):\n        print({'loss': 1.0, 'step': step}); time.sleep(0.1)\n"
+    "def train():\n    for step in range(40):\n        print({'loss': 1.0, 'step': step}); time.sleep(0.1)\n"
     "    threading.Event().wait()\n"
     "threading.Thread(target=train).start()\n"
 )
