@@ -22,7 +22,8 @@ GRACE_S = 6.0
 _SERVANTS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """Helpers of Python's own, which go on until the process that they are for has ended."""
 _RANK_STARTERS = ("launcher_worker.start_ranks", "torchrun", "torch.distributed", "accelerate", "deepspeed")
-WORDS = "its script had ended, but its process stayed: it was ended after %.0f s without output, CPU time and bytes of %s"
+WORDS = "its script had %s, but its process stayed: it was ended after %.0f s without output, CPU time and bytes of %s"
+ENDED, REPORTED = "ended", "reported its end (worker.done)"
 
 
 class Lingering:
@@ -32,11 +33,11 @@ class Lingering:
         self, processes: List[process.Process], silent_s: float, leaves_by: Callable[[int], Optional[int]]
     ) -> None:
         """Begin; nothing is sent before the first turn. `leaves_by` tells by which signal a process leaves."""
-        self.words = WORDS % (silent_s, COUNTED)
         self._processes = processes
         self._leaves_by = leaves_by
         self._ask_s = 0.0
         can_leave = any(leaves_by(one.pid) for one in processes)
+        self.words = WORDS % (ENDED if can_leave else REPORTED, silent_s, COUNTED)
         self._kill_s = time.monotonic() + (GRACE_S if can_leave else 0.0)
         self._killed: Dict[int, Optional[int]] = {}
 
