@@ -696,6 +696,17 @@ def test_what_the_job_has_written_anew_is_its_own(cut_off):
     assert (code / "train.py").read_text() == (code / "lib").read_text() == "by the job"
 
 
+def test_a_link_that_the_job_put_in_the_place_of_a_folder_is_not_followed(cut_off, tmp_path):
+    """What it leads to is the user's."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "run.sh").write_text("the user's")
+    shutil.rmtree(Path(cut_off.code) / "lib")
+    (Path(cut_off.code) / "lib").symlink_to(outside)
+    assert mended(cut_off) == ([], [])
+    assert (outside / "run.sh").read_text() == "the user's"
+
+
 def test_what_the_store_lost_too_is_named_and_nothing_is_touched(store, cut_off):
     """The run stays doubtful: it must not train."""
     code = Path(cut_off.code)

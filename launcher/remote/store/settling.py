@@ -76,11 +76,17 @@ def mend(run: Run, is_due: Callable[[], bool]) -> Mended | None:
     """
     manifest = read_manifest(run.manifest)
     placed_ns = os.stat(run.manifest).st_mtime_ns if manifest else 0
+    top = os.path.realpath(run.code)
     changed = FileTree()
     for path, entry in code_of(manifest).items():
         if is_due():
             return None
         place = os.path.join(run.code, path)
+        folder = os.path.join(top, os.path.dirname(path)).rstrip("/")
+        if (
+            os.path.realpath(folder) != folder
+        ):  # a link in the place of a folder is the job's: nothing is sent through one
+            continue
         if not tree_files.is_as_sent(place, entry) and not _is_newer(place, placed_ns):
             changed[path] = entry
     store = Store(run.root)

@@ -194,7 +194,7 @@ def _answer_agent() -> None:
     """Let the agent ask for the stacks of all threads, as the start-up hook does."""
     # On an unusual platform a hang is reported without stacks.
     with contextlib.suppress(KeyError, OSError, RuntimeError, ValueError):
-        low = os.open(os.environ["LAUNCH_STACKS"], os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        low = os.open(os.environ["LAUNCH_STACKS"], os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             stacks = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, LEAST_DESCRIPTOR)
         finally:
