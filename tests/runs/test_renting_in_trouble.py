@@ -289,7 +289,7 @@ def test_the_key_never_goes_to_a_machine(project, how):
 def test_a_limit_of_any_size_can_be_said(project):
     """A cost that allows ages is a year, and the times of it can be shown."""
     project.table(max_hours=1e3, max_cost=1e30)
-    project.client.ok(*ON_RENTED, "--dry-run", "--", "python3", "train.py")
+    project.client.planned(*ON_RENTED, "--", "python3", "train.py")
     text = (project.client.project / "launch.toml").read_text().replace("max_hours = 1000.0\n", "")
     (project.client.project / "launch.toml").write_text(text)
     said = project.client.run("--yes", "--detach", *ON_RENTED, "--", "python3", "train.py")
