@@ -707,6 +707,16 @@ def test_a_link_that_the_job_put_in_the_place_of_a_folder_is_not_followed(cut_of
     assert (outside / "run.sh").read_text() == "the user's"
 
 
+def test_a_link_in_the_place_of_the_code_is_not_followed(cut_off, tmp_path):
+    """A job may have moved all of it."""
+    outside = tmp_path / "outside"
+    os.rename(cut_off.code, outside)
+    os.symlink(outside, cut_off.code)
+    hurt(outside / "train.py", b"the user's")
+    assert mended(cut_off) == ([], [])
+    assert (outside / "train.py").read_bytes() == b"the user's"
+
+
 def test_what_the_store_lost_too_is_named_and_nothing_is_touched(store, cut_off):
     """The run stays doubtful: it must not train."""
     code = Path(cut_off.code)

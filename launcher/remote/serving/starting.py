@@ -41,8 +41,7 @@ def start(session: Session, request: OfRun, _payload: bytes) -> Reply:
     del session.handed_over[run.id]
     session.release_cards(run.id)
     folder.release()
-    session.manifests.pop(run.id, None)
-    settling.start_settling(run)
+    _settle(session, run)
     return Reply({"run": run.id, "job_id": run_state.fate_of(run).job_id(run)})
 
 
@@ -58,8 +57,7 @@ def hand_over(session: Session, request: OfRun, _payload: bytes) -> Reply:
     """Leave a prepared run to what the client starts next, a container: it is not cleared away any more."""
     run = session.prepared_run(request.run)
     session.handed_over[run.id] = session.prepared.pop(run.id)
-    session.manifests.pop(run.id, None)
-    settling.start_settling(run)
+    _settle(session, run)
     return Reply({})
 
 
@@ -214,6 +212,12 @@ def _restart(session: Session, run: Run, judged: run_state.State, by: Optional[s
     session.release_cards(run.id)
     folder.release()
     return Reply({"state": run_state.state_of(run)["state"]})
+
+
+def _settle(session: Session, run: Run) -> None:
+    """Have the code of a run that has all of it written to the disk; nobody waits for it."""
+    session.manifests.pop(run.id, None)
+    settling.start_settling(run)
 
 
 def _look_after_crash(run: Run) -> Dict[str, Any]:

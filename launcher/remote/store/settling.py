@@ -52,8 +52,12 @@ def start_settling(run: Run) -> None:
 def settle(run: Run) -> None:
     """Write a run's code and data to the disk, then say so beside its plan. Raises OSError."""
     if not is_doubtful(run):
-        sync_file_system(run.path)
-        write_over(run.settled, "")
+        _settle(run)
+
+
+def _settle(run: Run) -> None:
+    sync_file_system(run.path)
+    write_over(run.settled, "")
 
 
 def is_doubtful(run: Run) -> bool:
@@ -76,16 +80,15 @@ def mend(run: Run, is_due: Callable[[], bool]) -> Mended | None:
     """
     manifest = read_manifest(run.manifest)
     placed_ns = os.stat(run.manifest).st_mtime_ns if manifest else 0
-    top = os.path.realpath(run.code)
+    top = os.path.realpath(run.path) + run.code[len(run.path) :]
     changed = FileTree()
     for path, entry in code_of(manifest).items():
         if is_due():
             return None
         place = os.path.join(run.code, path)
         folder = os.path.join(top, os.path.dirname(path)).rstrip("/")
-        if (
-            os.path.realpath(folder) != folder
-        ):  # a link in the place of a folder is the job's: nothing is sent through one
+        # A link in the place of the code, or of a folder in it, is the job's: nothing was sent through one.
+        if os.path.realpath(folder) != folder:
             continue
         if not tree_files.is_as_sent(place, entry) and not _is_newer(place, placed_ns):
             changed[path] = entry
@@ -94,8 +97,7 @@ def mend(run: Run, is_due: Callable[[], bool]) -> Mended | None:
         missing = store.make_anew(run, changed, data_of(manifest))
     if missing:
         return Mended([], sorted(path for path, entry in manifest.items() if entry.get("sha256") in missing))
-    sync_file_system(run.path)
-    write_over(run.settled, "")
+    _settle(run)
     return Mended(sorted(changed), [])
 
 
