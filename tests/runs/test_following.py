@@ -92,7 +92,7 @@ def sums(folder, *patterns):
         path.relative_to(folder).as_posix()
         for one in patterns
         for path in folder.glob(one)
-        if path.is_file() and path.name not in ("lock", "heartbeat", "sealed.json")
+        if path.is_file() and path.name not in ("lock", "heartbeat", "sealed.json", "stacks.txt")
     )
     said = subprocess.run(["sha256sum", *names], cwd=folder, capture_output=True, text=True, check=True)
     return said.stdout

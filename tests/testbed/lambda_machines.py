@@ -44,7 +44,9 @@ class InstanceMachine(Machine):
     def known_hosts(self) -> Path:
         """A file with the host key that it has now."""
         path = self.folder / "known_hosts"
-        path.write_text(f"{self.address} {self.public_host_key()}\n")
+        new = self.folder / f"known_hosts.{os.getpid()}"
+        new.write_text(f"{self.address} {self.public_host_key()}\n")
+        new.replace(path)  # a client may be reading it
         return path
 
     def apply(self, text: str, public_keys: list[str], *, honours_host_key: bool) -> list[Any]:

@@ -299,7 +299,9 @@ class Machine:
         """A file with this machine's key, under every address that it is reached by."""
         path = self.folder / "known_hosts"
         key = " ".join((self.folder / "host_key.pub").read_text().split()[:2])
-        path.write_text(f"{self.address},127.* {key}\n[127.*]:* {key}\n")
+        new = self.folder / f"known_hosts.{os.getpid()}"
+        new.write_text(f"{self.address},127.* {key}\n[127.*]:* {key}\n")
+        new.replace(path)  # a client may be reading it
         return path
 
     def ssh_words(self, user: str | None = None) -> list[str]:
