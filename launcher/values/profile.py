@@ -28,7 +28,9 @@ class Peak(Written):
 class Profile(Written):
     """A card: capability, memory, peak rates, and the names under which a probe may report it.
 
-    `count` is how many of these cards a run uses on one host; memory and rates are those of one card.
+    `count` is how many of these cards a run uses on one host; memory and rates are those of one card. `memory_gb` is the
+    nominal size, for titles and names. `memory_mib` is what the driver reports as total: that of the smallest card of the
+    name, or in a plan made from a probe that of the smallest card there.
     """
 
     name: Name
@@ -36,6 +38,7 @@ class Profile(Written):
     kind: Literal["cuda", "mps", "cpu"]
     capability: Capability | None = None
     memory_gb: Annotated[float, Field(gt=0)] | None = None
+    memory_mib: Annotated[float | None, Field(gt=0, exclude_if=lambda value: value is None)] = None
     count: Annotated[int, Field(ge=1)] = 1
     probe_names: tuple[str, ...] = ()
     peak: Peak | None = None
@@ -55,6 +58,13 @@ class Profile(Written):
         title = self.title.removeprefix(f"{self.count} x ")
         title = title if count == 1 else f"{count} x {title}"
         return Profile.model_validate({**self.model_dump(), "count": count, "title": title})
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory of one card in bytes, by its driver if that is known, else by its nominal size; None if unknown."""
+        if self.memory_mib is not None:
+            return int(self.memory_mib * 2**20)
+        return None if self.memory_gb is None else int(self.memory_gb * 1e9)
 
     @property
     def compute(self) -> tuple[int, int] | None:

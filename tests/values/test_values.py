@@ -40,6 +40,16 @@ def test_cards_of_one_name_are_told_apart_by_memory():
     assert not profile("a100_40gb").is_reported_as(name, 81559)
 
 
+def test_memory_is_the_drivers_where_it_is_known():
+    """24564 MiB are 25.8 GB, not 24; and a profile that does not say it is written as it always was."""
+    card = profile("titan_rtx").model_copy(update={"memory_mib": None})
+    assert card.memory_bytes == 24e9
+    assert "memory_mib" not in card.model_dump()
+    probed = card.model_copy(update={"memory_mib": 24564})
+    assert probed.memory_bytes == probed.of_cards(2).memory_bytes == 24564 * 2**20
+    assert profile("cpu").memory_bytes is None
+
+
 def test_a_split_keeps_the_global_batch():
     """Ranks x micro x accumulation is the global batch, or there is no split."""
     with pytest.raises(ValidationError, match="not 64"):
