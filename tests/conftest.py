@@ -381,6 +381,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(_group(item.nodeid), len(places)))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Keep how pytest ended: `.ci/run` asks, and make does not say it."""
+    if not hasattr(session.config, "workerinput"):
+        session.config.cache.set("launcher/exit", int(exitstatus))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that writes the golden files anew."""
     parser.addoption(
