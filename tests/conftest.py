@@ -384,8 +384,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Keep how pytest ended: `.ci/run` asks, and make does not say it."""
-    if not hasattr(session.config, "workerinput"):
-        session.config.cache.set("launcher/exit", int(exitstatus))
+    cache = getattr(session.config, "cache", None)  # it can be switched off
+    if cache is not None and not hasattr(session.config, "workerinput"):
+        cache.set("launcher/exit", int(exitstatus))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
