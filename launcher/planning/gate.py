@@ -16,7 +16,7 @@ from launcher.planning.installed_packages import unmet
 from launcher.planning.kaggle_gate import kaggle_findings
 from launcher.planning.ladder import FAILED_BEFORE
 from launcher.planning.lambda_machines import lambda_findings
-from launcher.planning.memory import Training, usable_gb, usable_words, weights_gb
+from launcher.planning.memory import GB, Training, estimate, usable_gb, usable_words
 from launcher.planning.placement import (
     cards_of,
     choose_gpus,
@@ -165,14 +165,8 @@ def _model_room(plan: Plan) -> list[Finding]:
     model, room, first = plan.model_facts, usable_gb(plan.profile), plan.ladder[0]
     if model is None or room is None:
         return []
-    needed = weights_gb(
-        Training(
-            model,
-            plan.method,
-            read_workload(plan.settings, plan.teacher_facts, model, has_teacher=plan.teacher is not None),
-        ),
-        first,
-    )
+    workload = read_workload(plan.settings, plan.teacher_facts, model, has_teacher=plan.teacher is not None)
+    needed = estimate(Training(model, plan.method, workload), first).states / GB
     if needed <= room:
         return []
     message = f"the model's {model.billions:.1f} B parameters take some {needed:,.0f} GB in {first.title}"

@@ -67,16 +67,48 @@ class Training(NamedTuple):
         return adapter_parameters(self.model, self.workload.lora_rank)
 
 
-def weights_gb(training: Training, precision: Precision) -> float:
-    """Return the memory of weights, gradients and the optimizer's state, in GB, without any activations."""
-    return _weights(training, precision) / GB
+class Estimate(NamedTuple):
+    """The peak of a step's memory by its parts, in bytes.
+
+    `weights` are those of the model and of a teacher. `optimizer` is its state, and what its step allocates if that is the
+    peak; `activations` is then 0: they are freed before. Else `activations` is what the forward and the backward pass add.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+
+    @property
+    def states(self) -> float:
+        """What stays from step to step: all but the activations."""
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def total(self) -> float:
+        """The peak."""
+        return self.states + self.activations
+
+
+def estimate(training: Training, precision: Precision, micro_batch: int = 1) -> Estimate:
+    """Return the peak of a step with this micro-batch."""
+    states = _states(training, precision)
+    trained, own = training.trained, _BYTES[precision.trainable_dtype]
+    kept = trained * (own * states.kept + states.kept_bytes)
+    passes = _passes(training, precision, micro_batch * training.workload.tokens)
+    step = _step(training, precision)
+    is_step = step > passes
+    return Estimate(
+        weights=_weights(training, precision),
+        gradients=trained * own,
+        optimizer=kept + (step if is_step else 0),
+        activations=0 if is_step else passes,
+    )
 
 
 def needed_gb(training: Training, precision: Precision, micro_batch: int = 1) -> float:
     """Return the peak of a step's memory, in GB."""
-    tokens = micro_batch * training.workload.tokens
-    kept = _weights(training, precision)
-    return (kept + max(_passes(training, precision, tokens), _step(training, precision))) / GB
+    return estimate(training, precision, micro_batch).total / GB
 
 
 def usable_gb(profile: Profile) -> float | None:
@@ -90,18 +122,14 @@ def usable_words(profile: Profile) -> str:
 
 
 def _weights(training: Training, precision: Precision) -> float:
-    model, trained = training.model, training.trained
-    own = _BYTES[precision.trainable_dtype]
-    states = _states(training, precision)
+    """Return the bytes of what is trained, of a frozen base, and of a teacher."""
+    model = training.model
     teacher, dtype = training.workload.teacher, training.workload.teacher_dtype
     taught = (
         0.0 if teacher is None else teacher.parameters * _base_bytes(teacher, dtype or precision.base_dtype)
     )
-    return (
-        trained * (own * (2 + states.kept) + states.kept_bytes)
-        + (model.parameters * _base_bytes(model, precision.base_dtype) if training.method == "lora" else 0)
-        + taught
-    )
+    base = model.parameters * _base_bytes(model, precision.base_dtype) if training.method == "lora" else 0
+    return training.trained * _BYTES[precision.trainable_dtype] + base + taught
 
 
 def _states(training: Training, precision: Precision) -> _States:

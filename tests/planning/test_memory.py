@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.planning.ladder import LadderInputs, ladder
-from launcher.planning.memory import Training, needed_gb, weights_gb
+from launcher.planning.memory import GB, Training, estimate, needed_gb
 from launcher.planning.workload import Workload, read_workload
 from launcher.runs.resolve import profile
 from launcher.values.model import read_model
@@ -12,6 +12,11 @@ LLAMA_7B = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_head
             "tie_word_embeddings": False, "vocab_size": 32000}  # fmt: skip
 MODEL = read_model(LLAMA_7B)
 BILLIONS = MODEL.parameters / 1e9
+
+
+def states_gb(training, form):
+    """Weights, gradients and the optimizer's state, as in a step whose passes are its peak."""
+    return estimate(training, form, 10_000).states / GB
 
 
 def precision(name, mode, method="full"):
@@ -51,7 +56,7 @@ def test_an_optimizer_has_its_state_and_what_a_step_needs(optim, kept, more_at_a
     """Bytes a parameter, with float32 weights and gradients."""
     workload = read_workload({"optim": optim, "max_length": 1}, None, MODEL)
     training = Training(MODEL, "full", workload)
-    assert weights_gb(training, FP32) / BILLIONS == pytest.approx(kept, rel=1e-6)
+    assert states_gb(training, FP32) / BILLIONS == pytest.approx(kept, rel=1e-6)
     assert needed_gb(training, FP32) / BILLIONS == pytest.approx(kept + more_at_a_step, abs=0.01)
 
 
@@ -76,11 +81,22 @@ def test_the_plan_s_optimizer_is_fused_on_a_card_unless_gradients_are_scaled(car
     assert sizes[0] == sizes[1]
 
 
+def test_an_estimate_has_parts_that_are_its_total():
+    """Where the optimizer's step is the peak no activation is left; else it is what the passes add."""
+    long, short = (Training(MODEL, "full", Workload(tokens=tokens)) for tokens in (4096, 1))
+    passes, step = (estimate(training, FP32) for training in (long, short))
+    assert passes.weights == passes.gradients == 4 * MODEL.parameters
+    assert (passes.optimizer, step.optimizer) == (8 * MODEL.parameters, 12 * MODEL.parameters)
+    assert passes.activations > 0
+    assert step.activations == 0
+    assert needed_gb(long, FP32) == sum(passes) / GB
+
+
 def test_checkpointing_keeps_the_inputs_of_layers_and_one_layer():
     """Much less than all layers; the loss's logits remain."""
     long = {"form": FP32, "tokens": 8192, "optimizer": "sgd"}
     plain, again = peak(**long), peak(**long, is_checkpointed=True)
-    kept = weights_gb(Training(MODEL, "full", Workload(optimizer="sgd")), FP32)
+    kept = states_gb(Training(MODEL, "full", Workload(optimizer="sgd")), FP32)
     assert (again - kept) < (plain - kept) / 9
     assert again - kept > 32 * 8192 * 4096 * 4 / 1e9
 
