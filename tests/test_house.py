@@ -122,7 +122,26 @@ def floor(module):
     return FLOORS.index(word) if word in FLOORS else 0
 
 
-@pytest.mark.parametrize("path", [path for path in SOURCES if path not in REMOTE], ids=ids)
+def of_each(things):
+    """Make a check of one thing a test of all of them: each that fails is named. One test costs less than a thousand."""
+
+    def make(check):
+        def test():
+            failures = []
+            for one in things:
+                try:
+                    check(one)
+                except AssertionError as error:
+                    failures.append(f"{one if isinstance(one, str) else ids(one)}: {error}")
+            assert not failures, "\n".join(failures)
+
+        test.__doc__ = check.__doc__
+        return test
+
+    return make
+
+
+@of_each([path for path in SOURCES if path not in REMOTE])
 def test_imports_point_down_only(path):
     """errors <- values <- planning <- hosts <- runtimes <- runs <- cli, wherever in the file an import stands."""
     own = ".".join(["launcher", *path.relative_to(PACKAGE).with_suffix("").parts])
@@ -141,7 +160,7 @@ def test_imports_point_down_only(path):
         assert not {name for name in ours if name.startswith("launcher.remote")}
 
 
-@pytest.mark.parametrize("path", AGENT, ids=ids)
+@of_each(AGENT)
 def test_the_agent_imports_itself_and_the_standard_library_alone(path):
     """The agent runs on a bare host. Its wings import downward only; `main` alone finds a verb's module by name."""
     inside = {name for name in imports(path) if name.split(".")[0] == "launcher"}
@@ -155,7 +174,7 @@ def test_the_agent_imports_itself_and_the_standard_library_alone(path):
         assert used <= set(WINGS[: WINGS.index(wing) + 1])
 
 
-@pytest.mark.parametrize("path", AGENT, ids=ids)
+@of_each(AGENT)
 def test_no_module_of_the_agent_imports_itself_by_a_detour(path):
     """Within a wing too, nothing that a module imports leads back to it."""
     assert module_of(path) not in reachable(path, [other for other in AGENT if other.name != "__init__.py"])
@@ -180,14 +199,14 @@ def test_the_worker_is_one_package():
     assert PACKAGE / "worker" / "launcher_worker" / "__main__.py" in WORKER
 
 
-@pytest.mark.parametrize("path", WORKER, ids=ids)
+@of_each(WORKER)
 def test_the_worker_asks_for_torch_and_its_kin_inside_the_functions_that_need_it(path):
     """When imported, each module of it needs itself and the standard library alone."""
     names = {name.split(".")[0] for name in imports_when_loaded(path) if not name.startswith(".")}
     assert names <= set(sys.stdlib_module_names)
 
 
-@pytest.mark.parametrize("path", WORKER, ids=ids)
+@of_each(WORKER)
 def test_the_worker_finds_its_own_modules_relative_to_itself(path):
     """No module of it imports `launcher` or itself by an absolute name, so nothing else of that name is mixed in."""
     tree = ast.walk(parsed(path))
@@ -196,7 +215,7 @@ def test_the_worker_finds_its_own_modules_relative_to_itself(path):
     assert "launcher_worker" not in imports(path)
 
 
-@pytest.mark.parametrize("path", WORKER, ids=ids)
+@of_each(WORKER)
 def test_no_module_of_the_worker_leads_back_to_itself(path):
     """It imports without cycles."""
     assert module_of(path) not in reachable(path, WORKER)
@@ -239,7 +258,7 @@ def missing_annotations(node):
     return bare + (["return"] if node.returns is None else [])
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=ids)
+@of_each(SOURCES)
 def test_every_public_name_has_a_sentence_and_full_annotations(path):
     """A first line that ends, and a type for every argument and answer; methods of Protocols too."""
     for name, node in public(parsed(path).body):
@@ -249,14 +268,14 @@ def test_every_public_name_has_a_sentence_and_full_annotations(path):
             assert not missing_annotations(node), name
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=ids)
+@of_each(SOURCES)
 def test_every_module_with_code_begins_with_a_sentence(path):
     """The first thing in a file says what it is for."""
     tree = parsed(path)
     assert not tree.body or (ast.get_docstring(tree) or "").partition("\n")[0].rstrip()
 
 
-@pytest.mark.parametrize("path", REMOTE, ids=ids)
+@of_each(REMOTE)
 def test_what_travels_is_python_3_8(path):
     """No syntax that a host's Python 3.8 would refuse."""
     ast.parse(path.read_text(), feature_version=(3, 8))
@@ -318,7 +337,7 @@ def test_the_wheel_carries_the_data_inside_the_package_and_the_worker_at_the_top
     assert all((REPOSITORY / name).is_dir() for name in wheel["only-include"])
 
 
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "profiles").glob("*.toml")), ids=lambda path: path.stem)
+@of_each(sorted((REPOSITORY / "profiles").glob("*.toml")))
 def test_every_profile_builds_and_is_called_as_its_file(path):
     """A profile of ours is a valid one, under the name that people write."""
     data, text = read_toml(path)
@@ -344,7 +363,7 @@ def test_the_walk_over_the_verbs_finds_them():
     assert {"", "ps", "profile list"} <= VERBS.keys()
 
 
-@pytest.mark.parametrize("name", VERBS, ids=lambda name: name or "launch")
+@of_each(VERBS)
 def test_every_verb_has_help_with_an_example(name):
     """What `--help` says begins with a sentence and shows a line to paste."""
     text = (VERBS[name] if name else get_command(app)).help or ""
@@ -352,7 +371,7 @@ def test_every_verb_has_help_with_an_example(name):
     assert f"launch {name}".rstrip() in text.partition("\n")[2]
 
 
-@pytest.mark.parametrize("name", VERBS, ids=lambda name: name or "launch")
+@of_each(VERBS)
 def test_every_option_of_every_verb_is_explained(name):
     """No option or argument is shown without a word on what it does."""
     shown = [one for one in VERBS[name].params if not getattr(one, "hidden", False)]
@@ -414,7 +433,7 @@ def compares_with_docker(path):
                 yield node.lineno
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=ids)
+@of_each(SOURCES)
 def test_only_docker_s_own_modules_and_planning_ask_for_docker(path):
     """What differs between runtimes is in runtimes/ and remote/fate/, a module each."""
     if not ids(path).startswith(("runtimes/docker", "remote/fate/docker", *KNOWS_DOCKER)):
