@@ -126,11 +126,9 @@ def _show_ladder(rungs: Sequence[Precision], excluded: Sequence[Excluded]) -> No
     for number, rung in enumerate(rungs, start=1):
         name = rung.products_title
         scaler = "yes" if rung.scaler else "-"
-        rows.append(
-            (str(number), name, SHORT[rung.base_dtype], SHORT[rung.trainable_dtype], scaler, rung.why)
-        )
+        rows.append((str(number), name, rung.base_title, SHORT[rung.trainable_dtype], scaler, rung.why))
     for exclusion in excluded:
-        base = SHORT[exclusion.base_dtype] if exclusion.base_dtype else "-"
+        base = exclusion.base_title or "-"
         label = f"only with --precision {exclusion.mode}" if exclusion.on_request else "excluded"
         rows.append(("-", exclusion.mode, base, "-", "-", f"{label}: {exclusion.why}"))
     titles = ("rung", "precision", "base", "trained", "scaler")

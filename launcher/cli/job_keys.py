@@ -10,7 +10,7 @@ ABOUT = {
     "batch.micro": "the largest micro-batch",
     "model": "a path, host:PATH, or a name for the script",
     "teacher": "of a distillation: a path, host:PATH, or a name for the script",
-    "method": "train an adapter, or all weights",
+    "method": "train an adapter, one over a base in 4 bits, or all weights",
     "data.train": "a path, host:PATH, or a name for the script",
     "data.eval": "a path, host:PATH, or a name for the script",
     "seed": "of the order of the data, and of the start",
@@ -60,7 +60,7 @@ TABLES = {
 }
 """The tables whose keys the job itself names."""
 VALUES = {
-    "method": ("lora", "full"),
+    "method": ("lora", "qlora", "full"),
     "attention": ("sdpa", "eager", "flash_attention_2"),
     "checkpoints": ("host", "pull"),
     "guard": ("end", "warn"),

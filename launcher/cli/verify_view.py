@@ -18,7 +18,7 @@ from launcher.cli.wrapping import say_wrapped
 from launcher.hosts.log_diagnosis import BY_NAME
 from launcher.runs.verification_report import RungReport, VerificationReport
 from launcher.values.plan import Plan
-from launcher.values.precision import SHORT, Precision
+from launcher.values.precision import Precision
 from launcher.values.record import Event, PlanSummary
 from launcher.values.trial_record import (
     GOOD,
@@ -268,7 +268,7 @@ def _show_rungs(report: VerificationReport) -> None:
 def _title_cells(rung: RungReport) -> tuple[str, ...]:
     name = rung.precision.products_title
     result = "trains" if rung.result == GOOD else rung.result
-    return str(rung.number), name, SHORT[rung.precision.base_dtype], result
+    return str(rung.number), name, rung.precision.base_title, result
 
 
 def _speed_cells(rung: RungReport, reference: float | None) -> tuple[str, ...]:

@@ -5,8 +5,7 @@ Every term was found by counting what autograd keeps in transformers' modules, s
 
 from __future__ import annotations
 
-from typing import Literal
-
+from launcher.values.method import Method, trains_adapter
 from launcher.values.model import Model
 from launcher.values.precision import Precision
 
@@ -20,16 +19,14 @@ _GELU_NEW_AUTOCAST = 16
 """Their bytes under autocast where torch.pow runs in float32: three in float32, two in half."""
 
 
-def layer_bytes(
-    model: Model, method: Literal["lora", "full"], precision: Precision, lora_rank: int, length: int
-) -> float:
+def layer_bytes(model: Model, method: Method, precision: Precision, lora_rank: int, length: int) -> float:
     """Return what one layer keeps for the backward pass, in bytes a token. `length` is that of a sample."""
     return (
         _norms(model, method, precision)
         + _inputs(model, method, precision)
         + _attention(model, precision, length)
         + _mlp(model, precision)
-        + (LINEARS[model.mlp] * lora_rank * compute_bytes(precision) if method == "lora" else 0)
+        + (LINEARS[model.mlp] * lora_rank * compute_bytes(precision) if trains_adapter(method) else 0)
     )
 
 
@@ -58,20 +55,20 @@ def adapter_parameters(model: Model, rank: int) -> int:
     return rank * widths * model.layers
 
 
-def _norms(model: Model, method: Literal["lora", "full"], precision: Precision) -> float:
+def _norms(model: Model, method: Method, precision: Precision) -> float:
     """Two norms: they compute in float32, so they keep their inputs in it; a trained gated model also keeps the results."""
     is_native = precision.autocast_dtype is None and compute_bytes(precision) == 2
     if model.mlp != "gated":
         return 2 * model.hidden_size * (2 if is_native else 4)
-    results = 2 * model.hidden_size * (2 if is_native else 4) if method == "full" else 0
+    results = 2 * model.hidden_size * (2 if is_native else 4) if not trains_adapter(method) else 0
     return 2 * model.hidden_size * 4 + results
 
 
-def _inputs(model: Model, method: Literal["lora", "full"], precision: Precision) -> float:
+def _inputs(model: Model, method: Method, precision: Precision) -> float:
     """The inputs of attention and MLP; under autocast a half copy for each linear layer, and one for an adapter's."""
     if precision.autocast_dtype is None:
         return 2 * model.hidden_size * compute_bytes(precision)
-    output = 2 * model.queries if method == "lora" else 0
+    output = 2 * model.queries if trains_adapter(method) else 0
     return 2 * _INPUT_COPIES[model.mlp] * model.hidden_size + output
 
 

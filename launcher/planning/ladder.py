@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from launcher.errors import RefusedError
 from launcher.planning.memory import Training, needed_gb, usable_gb, usable_words
@@ -20,12 +20,20 @@ from launcher.planning.precision_history import why_failed
 from launcher.planning.workload import Workload
 from launcher.values.base import Written
 from launcher.values.facts import Measured, PrecisionEvidence
+from launcher.values.method import Method, trains_adapter
 from launcher.values.model import Model
-from launcher.values.precision import SHORT, Attention, Dtype, Mode, Platform, Precision, PrecisionRequest
+from launcher.values.precision import (
+    Attention,
+    Dtype,
+    Mode,
+    Platform,
+    Precision,
+    PrecisionRequest,
+    Quantization,
+    base_title,
+)
 from launcher.values.profile import Profile
 from launcher.values.trial_record import rate_of, rate_words
-
-Method = Literal["lora", "full"]
 
 MODES: tuple[Mode, ...] = ("fp16-native", "fp16", "bf16", "fp32")
 """Least safe first."""
@@ -73,13 +81,19 @@ class Excluded(Written):
 
     mode: Mode
     base_dtype: Dtype | None = None
+    quantization: Annotated[Quantization | None, Field(exclude_if=lambda value: value is None)] = None
     why: str
     on_request: bool = False
 
     @property
     def title(self) -> str:
         """The choice in a few words."""
-        return f"{self.mode}, {SHORT[self.base_dtype]} base" if self.base_dtype else self.mode
+        return f"{self.mode}, {self.base_title} base" if self.base_title else self.mode
+
+    @property
+    def base_title(self) -> str:
+        """The base in a few words; empty where none is possible."""
+        return base_title(self.base_dtype, self.mode, self.quantization) if self.base_dtype else ""
 
 
 class Ladder(NamedTuple):
@@ -197,7 +211,13 @@ def _after_failures(rungs: list[Precision], failures: tuple[PrecisionEvidence, .
 
 def _as_excluded(rung: _Rung, why: str, *, on_request: bool = False) -> Excluded:
     precision = rung.precision
-    return Excluded(mode=precision.mode, base_dtype=precision.base_dtype, why=why, on_request=on_request)
+    return Excluded(
+        mode=precision.mode,
+        base_dtype=precision.base_dtype,
+        quantization=precision.quantization,
+        why=why,
+        on_request=on_request,
+    )
 
 
 def _leanest(inputs: LadderInputs, possible: list[_Rung]) -> Precision:
@@ -207,11 +227,12 @@ def _leanest(inputs: LadderInputs, possible: list[_Rung]) -> Precision:
 
 
 def _why_nothing(inputs: LadderInputs, excluded: list[Excluded]) -> str:
-    """Say what excludes even fp32, which can only be the job's `attention` or `compile`."""
+    """Say what excludes even fp32, which can only be the job's `attention`, `compile` or `method`."""
     why = next(precision.why for precision in excluded if precision.mode == "fp32")
     mends = {
         "--set attention=sdpa": inputs.attention != "sdpa",
         "--set compile=false": inputs.compile,
+        "--set method=lora": inputs.method == "qlora",
     }
     options = "     ".join(option for option, applies in mends.items() if applies)
     return f"{inputs.profile.title}: {why}\n  {options}"
@@ -256,15 +277,17 @@ def _scaled(inputs: LadderInputs, gain: str, needless: str) -> Iterator[_Candida
     """
     why = f"{gain}trainables stay fp32, so the scaler can unscale"
     wide = _Candidate({**_SCALED, "base_dtype": "float32", "why": why}, needless)
-    if inputs.method == "lora":
+    if trains_adapter(inputs.method):
         residuals = "residuals beyond 65504, which overflow an fp16 base"
         wide = _Candidate({**wide.values, "why": f"for {residuals}"}, needless)
         overflow = f"the model was saved in bf16: it may have {residuals}"
         is_at_risk = inputs.model is not None and inputs.model.dtype == "bfloat16"
         if is_at_risk and _fits(inputs, wide):
-            yield Excluded(mode="fp16", base_dtype="float16", why=overflow)
+            quantization = _quantization(inputs)
+            yield Excluded(mode="fp16", base_dtype="float16", quantization=quantization, why=overflow)
         else:
-            smaller = f"{why}; half the memory for the frozen base"
+            halved = "the frozen base" if inputs.method == "lora" else "what is not quantized"
+            smaller = f"{why}; half the memory for {halved}"
             warned = f"{smaller}; but {overflow}" if is_at_risk else smaller
             yield _Candidate({**_SCALED, "base_dtype": "float16", "why": warned}, needless)
     yield wide
@@ -328,7 +351,11 @@ _HALVES = _Candidate(
 
 def _base(inputs: LadderInputs, half: Dtype) -> Dtype:
     """Return the dtype of the base: `half` if it is frozen, float32 if it is trained."""
-    return half if inputs.method == "lora" else "float32"
+    return half if trains_adapter(inputs.method) else "float32"
+
+
+def _quantization(inputs: LadderInputs) -> Quantization | None:
+    return "nf4" if inputs.method == "qlora" else None
 
 
 # which candidates are valid, and which fit
@@ -338,6 +365,7 @@ def _make(inputs: LadderInputs, candidate: _Candidate) -> _Rung | Excluded:
     """Return the rung of a candidate, or why its validator rejects it."""
     profile, values = inputs.profile, candidate.values
     common = {
+        "quantization": _quantization(inputs),
         "device": profile.kind,
         "capability": profile.capability,
         "platform": inputs.platform if profile.kind == "mps" else None,
@@ -349,7 +377,12 @@ def _make(inputs: LadderInputs, candidate: _Candidate) -> _Rung | Excluded:
     except ValidationError as error:
         why = error.errors()[0]["msg"].removeprefix("Value error, ")
         return Excluded.model_validate(
-            {"mode": values["mode"], "base_dtype": values["base_dtype"], "why": why}
+            {
+                "mode": values["mode"],
+                "base_dtype": values["base_dtype"],
+                "quantization": common["quantization"],
+                "why": why,
+            }
         )
 
 

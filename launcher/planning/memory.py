@@ -7,19 +7,18 @@ bitsandbytes' documentation for the states of its 8-bit optimizers.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from launcher.planning.activations import adapter_parameters, layer_bytes, passing_bytes, stream_bytes
 from launcher.planning.workload import Optimizer, Workload
-from launcher.values.model import Model
+from launcher.values.method import Method, trains_adapter
+from launcher.values.model import NF4_BITS, Model
 from launcher.values.precision import Dtype, Precision
 from launcher.values.profile import Profile
 
 GB = 1e9
 USABLE = 0.9
 """The share of a card's memory that a plan uses. The rest is for CUDA itself, fragmentation and a margin of error."""
-QUANTIZED_MORE = 1.2
-"""The factor on a quantized base's bits, for scales and for the layers that are not quantized."""
 LOGIT_BYTES = 12
 """Bytes of a logit at the peak of its loss: log-softmax, its gradient and the loss's, all in float32."""
 TEACHER_LOGIT_BYTES = 20
@@ -56,13 +55,13 @@ class Training(NamedTuple):
     """A training whose memory is estimated."""
 
     model: Model
-    method: Literal["lora", "full"]
+    method: Method
     workload: Workload = Workload()
 
     @property
     def trained(self) -> int:
         """How many parameters are trained."""
-        if self.method == "full":
+        if not trains_adapter(self.method):
             return self.model.parameters
         return adapter_parameters(self.model, self.workload.lora_rank)
 
@@ -125,10 +124,9 @@ def _weights(training: Training, precision: Precision) -> float:
     """Return the bytes of what is trained, of a frozen base, and of a teacher."""
     model = training.model
     teacher, dtype = training.workload.teacher, training.workload.teacher_dtype
-    taught = (
-        0.0 if teacher is None else teacher.parameters * _base_bytes(teacher, dtype or precision.base_dtype)
-    )
-    base = model.parameters * _base_bytes(model, precision.base_dtype) if training.method == "lora" else 0
+    taught = 0.0 if teacher is None else _frozen(teacher, dtype or precision.base_dtype)
+    bits = NF4_BITS if precision.quantization else None
+    base = _frozen(model, precision.base_dtype, bits) if trains_adapter(training.method) else 0
     return training.trained * _BYTES[precision.trainable_dtype] + base + taught
 
 
@@ -140,16 +138,21 @@ def _states(training: Training, precision: Precision) -> _States:
     return _STATES[optimizer]
 
 
-def _base_bytes(model: Model, dtype: Dtype) -> float:
-    """Return the bytes of a frozen parameter."""
-    return model.weight_bits / 8 * QUANTIZED_MORE if model.weight_bits else _BYTES[dtype]
+def _frozen(model: Model, dtype: Dtype, bits: float | None = None) -> float:
+    """Return the bytes of a frozen model; `bits` are those of a weight in its linear layers if they are quantized at loading."""
+    bits = model.weight_bits or bits or 8 * _BYTES[dtype]
+    return model.embeddings * _BYTES[dtype] + (model.parameters - model.embeddings) * bits / 8
 
 
 def _step(training: Training, precision: Precision) -> float:
     """Return what the optimizer allocates during a step."""
     states, own = _states(training, precision), _BYTES[precision.trainable_dtype]
     model = training.model
-    widest = max(model.vocab_size, model.mlp_width) * model.hidden_size if training.method == "full" else 0
+    widest = (
+        max(model.vocab_size, model.mlp_width) * model.hidden_size
+        if not trains_adapter(training.method)
+        else 0
+    )
     return own * (states.step * training.trained + states.matrices * widest)
 
 
@@ -164,7 +167,7 @@ def _passes(training: Training, precision: Precision, tokens: int) -> float:
         return copies + model.layers * layer + logits
     inputs = model.layers * model.hidden_size * stream_bytes(precision) * tokens
     again = layer + passing_bytes(model, precision) * tokens + copies / model.layers
-    cached = copies if method == "full" else 0
+    cached = copies if not trains_adapter(method) else 0
     return inputs + max(logits, again, cached + 10 * model.vocab_size * tokens)
 
 
@@ -173,7 +176,11 @@ def _half_copies(training: Training, precision: Precision) -> float:
     if precision.autocast_dtype is None:
         return 0
     model = training.model
-    if training.method == "full":
+    if not trains_adapter(training.method):
         return 2 * model.multiplied
-    is_wide = precision.base_dtype == "float32" and not model.weight_bits
-    return 2 * (training.trained + (model.multiplied if is_wide else 0))
+    if precision.base_dtype != "float32":
+        return 2 * training.trained
+    is_quantized = precision.quantization or model.weight_bits  # then the head alone is copied
+    return 2 * (
+        training.trained + (model.vocab_size * model.hidden_size if is_quantized else model.multiplied)
+    )

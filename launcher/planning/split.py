@@ -6,13 +6,12 @@ estimated from the card's memory and the model's shape. Example: a global batch 
 
 from __future__ import annotations
 
-from typing import Literal
-
 from launcher.errors import UnequalSharesError
 from launcher.planning.memory import Training, needed_gb, usable_gb
 from launcher.planning.workload import Workload
 from launcher.values.facts import Measured
 from launcher.values.job import Batch
+from launcher.values.method import Method
 from launcher.values.model import Model
 from launcher.values.plan import Split
 from launcher.values.precision import Precision
@@ -26,7 +25,7 @@ def split(
     profile: Profile,
     batch: Batch,
     model: Model | None,
-    method: Literal["lora", "full"],
+    method: Method,
     precision: Precision,
     workload: Workload,
     measured: Measured | None = None,

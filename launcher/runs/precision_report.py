@@ -10,6 +10,7 @@ from launcher.planning.precision_comparison import Row, Verdict, compare, judge,
 from launcher.planning.precision_history import PRECISION_FAILURES
 from launcher.runs.adapting import adapted_command
 from launcher.runs.mirror import MOST_GROWN, Mirror, parse_event
+from launcher.values.method import trains_adapter
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision
 from launcher.values.record import State, in_todays_words, is_terminal
@@ -83,7 +84,9 @@ def precision_report(mirror: Mirror) -> PrecisionReport:
     if ran is None or ran.ran is None:
         return PrecisionReport(mirror.run, plan, attempts, None, (), None, _why_unknown(plan, attempts), None)
     verdict = _verdict(plan, ran.ran, ran)
-    rows = compare(ran.ran, plan.ladder[0], is_rehearsed=plan.rehearsed, trains_all=plan.method == "full")
+    rows = compare(
+        ran.ran, plan.ladder[0], is_rehearsed=plan.rehearsed, trains_all=not trains_adapter(plan.method)
+    )
     may_adapt = (verdict.kind != "as-wanted" or _has_failed(ran)) and not ran.takes_plan
     command = adapted_command(plan) if may_adapt else None
     return PrecisionReport(
@@ -118,7 +121,10 @@ def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:
             seen[-1]
             if seen
             else PrecisionSeen.of_plan(
-                planned, proof.get("dtypes"), has_frozen=plan.method == "lora", is_rehearsed=plan.rehearsed
+                planned,
+                proof.get("dtypes"),
+                has_frozen=trains_adapter(plan.method),
+                is_rehearsed=plan.rehearsed,
             )
             if takes_plan
             else None
@@ -165,7 +171,9 @@ def _torch(proof: dict[str, Any]) -> str | None:
 
 def _verdict(plan: Plan, ran: PrecisionSeen, attempt: AttemptPrecision) -> Verdict:
     if attempt.seen:
-        return judge(ran, plan.ladder, is_rehearsed=plan.rehearsed, trains_all=plan.method == "full")
+        return judge(
+            ran, plan.ladder, is_rehearsed=plan.rehearsed, trains_all=not trains_adapter(plan.method)
+        )
     return on_rung(plan.ladder, attempt.rung, "the script takes")
 
 

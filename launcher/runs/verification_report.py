@@ -16,6 +16,7 @@ from launcher.planning.precision_comparison import compare
 from launcher.planning.precision_history import LEAST_COSINE, PRECISION_FAILURES
 from launcher.runs.mirror import MOST_GROWN, Mirror, parse_event
 from launcher.runs.request import Request, recall
+from launcher.values.method import trains_adapter
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision
 from launcher.values.record import RunState
@@ -206,7 +207,9 @@ def _of_rung(
     measured = JobMeasured.lenient(trial.measured) if is_good else None
     differs = None
     if seen is not None:
-        rows = compare(seen, precision, is_rehearsed=plan.rehearsed, trains_all=plan.method == "full")
+        rows = compare(
+            seen, precision, is_rehearsed=plan.rehearsed, trains_all=not trains_adapter(plan.method)
+        )
         differs = tuple(f"{row.name} {row.ran} instead of {row.wanted}" for row in rows if row.differs)
     return RungReport(
         number, precision, trial.result, trial.why, trial.line, trial.micro_batch, measured, differs

@@ -8,6 +8,7 @@ from pydantic import AliasChoices, ByteSize, ConfigDict, Field, field_validator
 
 from launcher.values.base import Written
 from launcher.values.image import Reference
+from launcher.values.method import Method
 from launcher.values.notice import OnEnd
 from launcher.values.precision import Attention
 from launcher.values.profile import Name
@@ -67,7 +68,7 @@ class Job(Written):
     image: Reference | None = None
     model: str | None = None
     teacher: str | None = None
-    method: Literal["lora", "full"] = "full"
+    method: Method = "full"
     attention: Attention = "sdpa"
     compile: bool = False
     steps: Count | None = None

@@ -17,8 +17,8 @@ Mlp = Literal["gated", "plain", "gelu_new"]
 class Model(Written):
     """A model: the dtype that it was saved in, its number of parameters, and its shape.
 
-    The parameters are computed from the shape of a decoder, which may be wrong by a tenth. `weight_bits` is the width of a
-    base that was saved quantized. `query_size`, `key_value_size` and `mlp_size` are what a token has of queries, of keys
+    The parameters are computed from the shape of a decoder, which may be wrong by a tenth. `weight_bits` are those of a weight
+    in the linear layers of a base that was saved quantized, with its share of the scales. `query_size`, `key_value_size` and `mlp_size` are what a token has of queries, of keys
     (as many values), and inside an MLP (of all experts that it passes); `None` where an older plan does not say.
     """
 
@@ -28,7 +28,7 @@ class Model(Written):
     hidden_size: Size
     head_dim: Size
     vocab_size: Size
-    weight_bits: Annotated[int, Field(ge=1, le=16)] | None = None
+    weight_bits: Annotated[float, Field(ge=1, le=32)] | None = None
     query_size: Size | None = None
     key_value_size: Size | None = None
     mlp_size: Size | None = None
@@ -49,6 +49,11 @@ class Model(Written):
     def mlp_width(self) -> int:
         """Elements inside an MLP for one token."""
         return self.mlp_size or 4 * self.hidden_size
+
+    @property
+    def embeddings(self) -> int:
+        """The parameters of the embedding, and of the head if it has its own: a quantized base has them in full."""
+        return min(self.vocab_size * self.hidden_size * (1 if self.is_tied else 2), self.parameters)
 
     @property
     def multiplied(self) -> int:
@@ -147,16 +152,24 @@ def _mlp(parsed: _Config) -> Mlp:
     return "gelu_new" if (parsed.activation_function or parsed.hidden_act) == "gelu_new" else "plain"
 
 
-def _bits(quantization: dict[str, Any] | None) -> int | None:
-    """Return the bits of a quantized base: as bitsandbytes writes it, or as GPTQ and AWQ do."""
+NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)
+"""The bits of a weight in bitsandbytes' NF4 with double quantization: blocks of 64 have a scale of 8 bits, 256 scales one of 32."""
+_NF4_PLAIN_BITS = 4 + 32 / 64
+"""The same without double quantization: the scale of a block has 32 bits."""
+
+
+def _bits(quantization: dict[str, Any] | None) -> float | None:
+    """Return the bits of a weight in a quantized base, with its share of the scales: as bitsandbytes writes it, or as GPTQ and AWQ do."""
     if quantization is None:
         return None
     if quantization.get("load_in_4bit"):
-        return 4
+        return NF4_BITS if quantization.get("bnb_4bit_use_double_quant") else _NF4_PLAIN_BITS
     if quantization.get("load_in_8bit"):
         return 8
-    bits = quantization.get("bits")
-    return bits if type(bits) is int and 1 <= bits <= 16 else 8
+    bits, group = quantization.get("bits"), quantization.get("group_size")
+    if type(bits) is not int or not 1 <= bits <= 16:
+        return 8
+    return bits + (16 + bits) / group if type(group) is int and group > 0 else bits
 
 
 _WITHOUT_GATE = {

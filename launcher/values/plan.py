@@ -11,6 +11,7 @@ from launcher.values.base import Written, canonical_json
 from launcher.values.environment import Environment
 from launcher.values.image import Image
 from launcher.values.job import Count, Minutes, Pattern, PullLimit, Scalar
+from launcher.values.method import Method
 from launcher.values.model import Model
 from launcher.values.notice import OnEnd
 from launcher.values.precision import Capability, Precision
@@ -175,7 +176,7 @@ class Plan(Written):
     teacher: Source | None = None
     teacher_facts: Model | None = None
     data: dict[str, Source]
-    method: Literal["lora", "full"]
+    method: Method
     steps: Count | None
     seed: int
     save_every_steps: Count | None

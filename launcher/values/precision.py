@@ -15,9 +15,12 @@ Mode = Literal["fp32", "bf16", "fp16", "fp16-native"]
 PrecisionRequest = Literal["auto", "bf16", "fp16", "fp16-native", "fp32"]
 Dtype = Literal["float32", "float16", "bfloat16"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
+Quantization = Literal["nf4"]
+"""How the linear layers of a frozen base are quantized: NF4 is the 4-bit form of QLoRA (arXiv:2305.14314)."""
 Capability = Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")]
 Version = Annotated[str, Field(pattern=r"^\d+(\.\d+)*")]
 
+PASCAL = (6, 0)
 VOLTA = (7, 0)
 AMPERE = (8, 0)
 SMALLEST_NORMAL_FP16 = 2.0**-14
@@ -49,7 +52,9 @@ class Precision(Written):
     """One consistent choice of dtypes, autocast and scaler. A choice that would crash or not learn cannot be built.
 
     `capability` is a CUDA card's. `platform` is given on devices whose rules depend on it. `why` is the reason for its
-    place on the ladder. Sources of the rules: the source code of torch 2.13 and transformers 5.23, and our own runs.
+    place on the ladder. With a `quantization` the linear layers of the frozen base are quantized; `base_dtype` is then that of
+    its other weights: embedding, head and norms. Sources of the rules: the source code of torch 2.13, transformers 5.23 and
+    bitsandbytes 0.50.2, and our own runs.
     """
 
     mode: Mode
@@ -57,6 +62,7 @@ class Precision(Written):
     capability: Capability | None = None
     platform: Platform | None = None
     base_dtype: Dtype
+    quantization: Annotated[Quantization | None, Field(exclude_if=lambda value: value is None)] = None
     trainable_dtype: Dtype = "float32"
     autocast_dtype: Literal["float16", "bfloat16"] | None = None
     scaler: bool = False
@@ -68,7 +74,13 @@ class Precision(Written):
 
     @model_validator(mode="after")
     def _could_not_crash(self) -> Self:
-        for fault in (*self._of_scaler(), *self._of_device(), *self._of_mode(), *self._of_kernels()):
+        for fault in (
+            *self._of_scaler(),
+            *self._of_device(),
+            *self._of_mode(),
+            *self._of_kernels(),
+            *self._of_quantization(),
+        ):
             raise ValueError(fault)
         return self
 
@@ -91,6 +103,16 @@ class Precision(Written):
         learns of it. Not over float16 weights: there its results are others.
         """
         return self.device == "cuda" and self.trainable_dtype == "float32" and not self.scaler
+
+    @property
+    def compute_dtype(self) -> Dtype:
+        """In which dtype matrices are multiplied; quantized weights are dequantized to it."""
+        return self.autocast_dtype or self.base_dtype
+
+    @property
+    def base_title(self) -> str:
+        """The base in a few words, e.g. `bf16`; `nf4` where what is not quantized has the dtype of the products, else e.g. `nf4 and fp32`."""
+        return base_title(self.base_dtype, self.mode, self.quantization)
 
     @property
     def _dtypes(self) -> set[str]:
@@ -160,6 +182,20 @@ class Precision(Written):
             card = f"capability {self.capability}" if self.capability else "an Apple GPU"
             yield f"torch.compile needs Triton, which needs capability 7.0, not {card}"
 
+    def _of_quantization(self) -> Iterator[str]:
+        """Sources: bitsandbytes 0.50.2, docs/source/installation.mdx; its pull request 1983 for Apple."""
+        if self.quantization is None:
+            return
+        if self.trainable_dtype != "float32":
+            yield f"adapters over a base in {self.quantization} must be float32"
+        if self.device == "cuda" and self._compute < PASCAL:
+            yield f"{self.quantization} of bitsandbytes needs capability 6.0, not {self.capability}"
+        if self.device == "mps":
+            platform = self.platform or Platform()
+            if not (platform.has_macos(14) and platform.has_torch(2, 9)):
+                found = f"macOS {platform.macos or 'unknown'} and torch {platform.torch or 'unknown'}"
+                yield f"{self.quantization} of bitsandbytes on an Apple GPU needs macOS 14 and torch 2.9, not {found}"
+
     @property
     def _compute(self) -> tuple[int, ...]:
         return numbers(self.capability)
@@ -171,13 +207,13 @@ class Precision(Written):
 
     @property
     def title(self) -> str:
-        """A short description, e.g. `fp16 autocast + scaler, fp16 base, fp32 adapters`."""
+        """A short description, e.g. `fp16 autocast + scaler, fp16 base, fp32 adapters`, or `bf16 autocast, nf4 base, fp32 adapters`."""
         if self.autocast_dtype is None:
             words = [f"{self.mode}{' with tf32' if self.tf32 else ''}"]
         else:
             words = [f"{self.mode} autocast{' + scaler' if self.scaler else ''}"]
-        if self.base_dtype != self.trainable_dtype:
-            words.append(f"{SHORT[self.base_dtype]} base, {SHORT[self.trainable_dtype]} adapters")
+        if self.quantization is not None or self.base_dtype != self.trainable_dtype:
+            words.append(f"{self.base_title} base, {SHORT[self.trainable_dtype]} adapters")
         elif self.autocast_dtype is not None:
             words.append(f"{SHORT[self.base_dtype]} weights")
         return ", ".join(words)
@@ -185,6 +221,14 @@ class Precision(Written):
 
 SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 """The short names of torch's dtypes."""
+
+
+def base_title(base_dtype: Dtype, mode: Mode, quantization: Quantization | None) -> str:
+    """Describe the base of a precision: see `Precision.base_title`."""
+    rest = SHORT[base_dtype]
+    if quantization is None:
+        return rest
+    return quantization if rest == mode else f"{quantization} and {rest}"
 
 
 def numbers(version: str | None) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ Rung = tuple[str, str]
 TOKENS = 1024
 RANK = 16
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+QUANTIZED = (4 + 8 / 64 + 32 / 16384) / 8
 
 
 def second_ladder(card: dict[str, Any], method: str, born: str, config: dict[str, Any]) -> list[Rung]:
@@ -24,17 +25,17 @@ def second_ladder(card: dict[str, Any], method: str, born: str, config: dict[str
     if born == "bf16" and wide in table and fits(wide):
         table = [rung for rung in table if rung != ("fp16", "fp16")]
     fitting = [rung for rung in table if fits(rung)]
-    return fitting or [min(table, key=lambda rung: peak(method, rung, config))]
+    return fitting or (table and [min(table, key=lambda rung: peak(method, rung, config))])
 
 
 def _table(card: dict[str, Any], method: str, fits: Any) -> list[Rung]:
     fp32 = ("fp32", "fp32")
     if card["kind"] != "cuda":  # software that is not known: neither macOS 14 nor torch 2.6
-        return [fp32]
+        return [] if card["kind"] == "mps" and method == "qlora" else [fp32]
     capability = float(card["capability"])
     if capability >= 8:
-        return [("bf16", "bf16" if method == "lora" else "fp32"), ("tf32", "fp32"), fp32]
-    halves = [("fp16", "fp16")] if method == "lora" else []
+        return [("bf16", "fp32" if method == "full" else "bf16"), ("tf32", "fp32"), fp32]
+    halves = [] if method == "full" else [("fp16", "fp16")]
     scaled = [*halves, ("fp16", "fp32")]
     if capability >= 7:
         return [*scaled, fp32]
@@ -44,7 +45,7 @@ def _table(card: dict[str, Any], method: str, fits: Any) -> list[Rung]:
 def peak(method: str, rung: Rung, config: dict[str, Any]) -> float:
     """Return the peak of a step with a micro-batch of one, in bytes, with AdamW."""
     compute, base = rung
-    lora, autocast = method == "lora", compute in ("fp16", "bf16")
+    lora, autocast = method != "full", compute in ("fp16", "bf16")
     c, b = (2 if autocast else 4), BYTES[base]
     hidden, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
     head = hidden // config["num_attention_heads"]
@@ -52,7 +53,7 @@ def peak(method: str, rung: Rung, config: dict[str, Any]) -> float:
     embedding = config["vocab_size"] * hidden
     body = layers * (2 * hidden * queries + 2 * hidden * keys + 3 * hidden * inner)
     everything = body + embedding * (1 if config["tie_word_embeddings"] else 2)
-    multiplied = body + embedding
+    multiplied = embedding + (0 if method == "qlora" else body)
     adapter = RANK * layers * (2 * (hidden + queries) + 2 * (hidden + keys) + 3 * (hidden + inner))
     trained = adapter if lora else everything
 
@@ -63,5 +64,6 @@ def peak(method: str, rung: Rung, config: dict[str, Any]) -> float:
     layer = 8 * hidden + inputs + c * (2 * queries + 2 * keys) + 4 * c * inner
     layer += 7 * c * RANK if lora else 8 * hidden
     passes = copies + TOKENS * (layers * layer + 12 * config["vocab_size"])
-    states = 16 * trained + (b * everything if lora else 0)
+    frozen = QUANTIZED * body + b * (everything - body) if method == "qlora" else b * everything
+    states = 16 * trained + (frozen if lora else 0)
     return states + max(passes, 4 * trained)

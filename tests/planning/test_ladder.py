@@ -55,6 +55,28 @@ def test_from_8_0_on_it_is_bf16_then_tf32_then_fp32(name):
     assert rungs(name, "full") == [BF16_FULL, TF32, FP32]
 
 
+@pytest.mark.parametrize(
+    ("name", "compute"),
+    [("l40s", ["bf16", "fp32", "fp32"]), ("titan_rtx", ["fp16", "fp16", "fp32"]), ("p100", ["fp32"]), ("cpu", ["fp32"])],
+)  # fmt: skip
+def test_a_base_in_4_bits_computes_as_the_card_would_without(name, compute):
+    """The rungs of a LoRA, each over nf4, with float32 adapters."""
+    found = ladder(LadderInputs(profile(name), "qlora")).rungs
+    assert [rung.mode for rung in found] == compute
+    assert rungs(name, "qlora") == rungs(name, "lora")
+    assert {(rung.quantization, rung.trainable_dtype) for rung in found} == {("nf4", "float32")}
+
+
+def test_an_apple_gpu_computes_4_bits_where_bitsandbytes_does():
+    """Its MPS kernels are tried with macOS 14 and torch 2.9; elsewhere the mend is a LoRA."""
+    assert [rung.title for rung in ladder(LadderInputs(profile("mps"), "qlora", platform=NEW_MAC)).rungs] == [
+        "bf16 autocast, nf4 base, fp32 adapters",
+        "fp32, nf4 base, fp32 adapters",
+    ]
+    with pytest.raises(RefusedError, match=r"needs macOS 14 and torch 2\.9[^\n]*\n  --set method=lora"):
+        ladder(LadderInputs(profile("mps"), "qlora"))
+
+
 @pytest.mark.parametrize("name", ["titan_rtx", "t4", "t4x2"])
 def test_on_turing_it_is_fp16_with_a_scaler(name):
     """Over a half base, over a wide one, then none."""
@@ -216,13 +238,13 @@ def test_every_ladder_says_of_each_mode_why_it_is_or_is_not():
             assert all(no.why for no in found.excluded)
 
 
-@pytest.mark.parametrize("method", ["lora", "full"])
+@pytest.mark.parametrize("method", ["lora", "qlora", "full"])
 @pytest.mark.parametrize("name", sorted(profiles()))
 @pytest.mark.parametrize("layers", [4, 32, 400])
 def test_nothing_is_both_a_rung_and_excluded(name, method, layers):
     """Where nothing fits, the leanest rung says so, and names the share of the card that a plan uses."""
     model = read_model({**LLAMA_7B, "num_hidden_layers": layers})
-    found = ladder(LadderInputs(profile(name), method, model))
+    found = ladder(LadderInputs(profile(name), method, model, NEW_MAC))
     listed = {(rung.mode, rung.base_dtype) for rung in found.rungs}
     assert not listed & {(no.mode, no.base_dtype) for no in found.excluded}
     assert len(set(found.excluded)) == len(found.excluded)
@@ -350,7 +372,7 @@ def crashes(one, card):
 @given(
     CARDS,
     MODELS,
-    st.sampled_from(["lora", "full"]),
+    st.sampled_from(["lora", "qlora", "full"]),
     st.sampled_from(["auto", "bf16", "fp16", "fp16-native", "fp32"]),
     PLATFORMS,
     st.sampled_from(["sdpa", "eager", "flash_attention_2"]),
@@ -373,10 +395,11 @@ def test_no_card_model_job_and_request_yield_what_would_crash(
         plan, card, Host(name="h", address="h"), job, asked, model=model, platform=platform
     )
     if refused is not None:
-        assert re.search(r"\n .* --(precision auto|set (attention|compile|batch)\b)", refused), refused
+        assert re.search(r"\n .* --(precision auto|set (attention|compile|batch|method)\b)", refused), refused
         return
     for rung in one.ladder:
         assert list(crashes(rung, card)) == []
+        assert (rung.quantization is not None) == (method == "qlora")
         if card.kind == "mps" and "bfloat16" in (rung.base_dtype, rung.autocast_dtype):
             assert platform.has_macos(14)
             assert platform.has_torch(2, 6)

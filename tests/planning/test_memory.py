@@ -92,6 +92,40 @@ def test_an_estimate_has_parts_that_are_its_total():
     assert needed_gb(long, FP32) == sum(passes) / GB
 
 
+LLAMA_3_8B = {**LLAMA_7B, "intermediate_size": 14336, "num_key_value_heads": 8, "vocab_size": 128256}
+BITSANDBYTES = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+
+
+@pytest.mark.parametrize(
+    ("quantization", "gigabytes"),
+    [
+        ({**BITSANDBYTES, "bnb_4bit_use_double_quant": True}, 5.70),
+        (BITSANDBYTES, 6.03),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, 5.73),
+        ({"quant_method": "awq", "bits": 4}, 5.59),
+        ({"load_in_8bit": True}, 9.08),
+        (None, 16.06),
+    ],
+)
+def test_a_base_that_was_saved_quantized_has_its_embedding_and_head_in_full(quantization, gigabytes):
+    """A Llama 3 8B: 6.98 billion weights in linear layers with their scales, 1.05 billion in bf16."""
+    model = read_model({**LLAMA_3_8B, "quantization_config": quantization})
+    lora = Training(model, "lora", Workload(optimizer="sgd"))
+    base = weights_gb(lora, ladder(LadderInputs(profile("h200"), "lora")).rungs[0]) - 8 * lora.trained / 1e9
+    assert base == pytest.approx(gigabytes, abs=0.005)
+
+
+def test_a_base_that_is_quantized_at_loading_takes_as_much_as_one_that_was_saved_so():
+    """With double quantization, which the worker asks for."""
+    saved = read_model(
+        {**LLAMA_3_8B, "quantization_config": {**BITSANDBYTES, "bnb_4bit_use_double_quant": True}}
+    )
+    plain = read_model(LLAMA_3_8B)
+    forms = [ladder(LadderInputs(profile("titan_rtx"), method)).rungs for method in ("qlora", "lora")]
+    for quantized, half in zip(*forms, strict=True):
+        assert needed_gb(Training(plain, "qlora"), quantized) == needed_gb(Training(saved, "lora"), half)
+
+
 def test_checkpointing_keeps_the_inputs_of_layers_and_one_layer():
     """Much less than all layers; the loss's logits remain."""
     long = {"form": FP32, "tokens": 8192, "optimizer": "sgd"}

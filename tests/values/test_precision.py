@@ -18,10 +18,13 @@ NATIVE = {**TURING, "mode": "fp16-native", "trainable_dtype": "float16", "adam_e
 FP32 = {**TURING, "mode": "fp32", "base_dtype": "float32"}
 CPU = {**FP32, "device": "cpu", "capability": None}
 APPLE = {**AMPERE, "device": "mps", "capability": None}
+QUANTIZED = {**AMPERE, "quantization": "nf4"}
 NEW = {"torch": "2.13.0", "macos": "15.1"}
 
 
-@pytest.mark.parametrize("values", [SCALED, AMPERE, NATIVE, FP32, CPU, {**APPLE, "platform": NEW}])
+@pytest.mark.parametrize("values", [SCALED, AMPERE, NATIVE, FP32, CPU, {**APPLE, "platform": NEW}, QUANTIZED,
+                                    {**SCALED, "capability": "6.0", "quantization": "nf4"}, {**CPU, "quantization": "nf4"},
+                                    {**APPLE, "platform": NEW, "quantization": "nf4"}])  # fmt: skip
 def test_what_works_can_be_built(values):
     """The rules below refuse what crashes, and nothing beside it."""
     assert Precision(**values).title
@@ -63,12 +66,36 @@ def test_what_works_can_be_built(values):
         ({**FP32, "capability": "8.0", "attention": "flash_attention_2"}, "computes in fp16 or bf16 only"),
         ({**SCALED, "capability": "6.0", "compile": True}, r"Triton, which needs capability 7\.0, not capability 6\.0"),
         ({**APPLE, "platform": NEW, "compile": True}, "not an Apple GPU"),
+        ({**NATIVE, "quantization": "nf4"}, "adapters over a base in nf4 must be float32"),
+        ({**FP32, "capability": "5.2", "quantization": "nf4"}, r"nf4 of bitsandbytes needs capability 6\.0, not 5\.2"),
+        ({**APPLE, "quantization": "nf4", "platform": {**NEW, "torch": "2.8.0"}}, r"needs macOS 14 and torch 2\.9, not macOS 15\.1 and torch 2\.8\.0"),
+        ({**CPU, "device": "mps", "quantization": "nf4"}, "not macOS unknown"),
     ],
 )  # fmt: skip
 def test_what_would_crash_cannot_be_built(values, reason):
     """Each rule of the field, with its reason."""
     with pytest.raises(ValidationError, match=reason):
         Precision(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "title"),
+    [
+        (QUANTIZED, "bf16 autocast, nf4 base, fp32 adapters"),
+        ({**SCALED, "quantization": "nf4"}, "fp16 autocast + scaler, nf4 base, fp32 adapters"),
+        ({**SCALED, "base_dtype": "float32", "quantization": "nf4"}, "fp16 autocast + scaler, nf4 and fp32 base, fp32 adapters"),
+        ({**FP32, "quantization": "nf4"}, "fp32, nf4 base, fp32 adapters"),
+    ],
+)  # fmt: skip
+def test_a_quantized_base_is_told_in_a_few_words(values, title):
+    """What is not quantized is named where it has another dtype than the products."""
+    assert Precision(**values).title == title
+
+
+def test_a_precision_that_is_not_quantized_is_written_as_before():
+    """Hosts know what failed there by the digest of this."""
+    assert "quantization" not in Precision(**AMPERE).model_dump(mode="json")
+    assert Precision(**QUANTIZED).digest != Precision(**AMPERE).digest
 
 
 def test_a_changed_copy_is_checked_too():
