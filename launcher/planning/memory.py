@@ -178,9 +178,6 @@ def _half_copies(training: Training, precision: Precision) -> float:
     model = training.model
     if not trains_adapter(training.method):
         return 2 * model.multiplied
-    if precision.base_dtype != "float32":
-        return 2 * training.trained
-    is_quantized = precision.quantization or model.weight_bits  # then the head alone is copied
-    return 2 * (
-        training.trained + (model.vocab_size * model.hidden_size if is_quantized else model.multiplied)
-    )
+    is_quantized = precision.quantization or model.weight_bits  # then autocast copies the head alone
+    copied = model.vocab_size * model.hidden_size if is_quantized else model.multiplied
+    return 2 * (training.trained + (copied if precision.base_dtype == "float32" else 0))
