@@ -195,6 +195,8 @@ ENDINGS = [
     ("user-code-error", "train.py: error: unrecognized arguments: --lrr\n"),
     ("unknown", BY_TORCHRUN % 1),
     ("unknown", f"{FRAME}RuntimeError: CUDA error: an illegal memory access was encountered\n"),
+    ("none", "Failed to load CPU gemm_4bit_forward from kernels-community: No module named 'kernels'. Please make sure you …\n"),
+    ("none", "Failed to load /venv/torchao/_C_mxfp8.so: Could not load this library: /venv/torchao/_C_mxfp8.so\n"),
     ("none", "epoch 1 done\n[rank0]:[W1 P.cpp:1] Warning: process group has NOT been destroyed\n"),
 ]  # fmt: skip
 
