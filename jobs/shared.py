@@ -15,6 +15,10 @@ IGNORED = -100  # the label that torch's cross entropy leaves out
 SEPARATOR = "\n"  # between prompt and answer where the tokenizer has no chat template
 Row = dict[str, list[int]]  # an example's `input_ids` and `labels`
 Settings = TypeVar("Settings")
+PLANNED = (
+    "gradient_checkpointing",
+    "activation_checkpointing",
+)  # the plan reads these; `prepare` turns it on
 KINDS = {int: (int,), float: (int, float), str: (str,)}  # what a setting with such a default may be
 
 # ---- settings
@@ -25,6 +29,7 @@ def read_settings(
 ) -> Settings:
     """Check names and kinds and give the settings in force, where "auto" is the default; SystemExit names a wrong one."""
     usual = {field.name: field.default for field in fields(kind)}
+    own = {name: value for name, value in own.items() if name not in PLANNED}
     unknown = [name for name in own if name not in usual]
     if unknown:
         raise SystemExit(f"[settings] has no {unknown[0]!r}; it has {' '.join(usual)}")

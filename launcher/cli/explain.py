@@ -22,7 +22,7 @@ from launcher.cli.options import (
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
-    from launcher.planning.ladder import Excluded
+    from launcher.planning.ladder import Excluded, LadderInputs
     from launcher.values.precision import Precision
 
 
@@ -70,7 +70,7 @@ def explain(
             )
         _of_run(run, host, as_json=as_json)
         return
-    from launcher.cli.plan_text import show_findings, slurm_line
+    from launcher.cli.plan_text import CHECKPOINTING, show_findings, slurm_line
     from launcher.cli.wrapping import say_wrapped
     from launcher.planning.memory import usable_words
     from launcher.runs.hook_note import hook_note
@@ -93,6 +93,8 @@ def explain(
                 model=case.model,
                 ladder=list(rungs),
                 excluded=list(excluded),
+                memory=[json_shapes.StepMemory(**parts) for rung in rungs if (parts := _memory(case, rung))],
+                checkpointing=case.workload.is_checkpointed,
                 findings=list(findings),
                 inject=task.inject,
                 takes=list(takes),
@@ -103,9 +105,12 @@ def explain(
     _show_ladder(rungs, excluded)
     if "precision" not in takes:
         say_wrapped("the job's script decides its own precision: it takes none of these")
-    if (needed := case.needed_gb(rungs[0])) is not None and case.profile.memory_gb is not None:
-        micro = f"a step takes about {needed:.3g} GB in rung 1 with a micro-batch of 1"
-        say_wrapped(f"{micro}; {usable_words(case.profile)}")
+    if case.workload.is_checkpointed:
+        say_wrapped(CHECKPOINTING)
+    if case.model is not None:
+        _show_memory([_memory(case, rung) for rung in rungs])
+    if case.model is not None and case.profile.memory_bytes is not None:
+        say_wrapped(usable_words(case.profile))
     if case.model is None:
         say_wrapped(
             "the model's configuration is not known here: a model trained in bf16, or a very large one, would change the order"
@@ -115,6 +120,28 @@ def explain(
     if asked is not None:
         say_wrapped(slurm_line(asked))
     show_findings(findings)
+
+
+def _memory(case: LadderInputs, rung: Precision) -> dict[str, int]:
+    """Return the parts of a step's memory in bytes, and what is left to CUDA; empty if the model is not known."""
+    from launcher.planning.memory import reserve_bytes
+
+    needed = case.estimate(rung)
+    parts = {} if needed is None else {**needed._asdict(), "reserve": reserve_bytes(case.profile)}
+    return {name: round(part) for name, part in parts.items()}
+
+
+def _show_memory(rungs: Sequence[dict[str, int]]) -> None:
+    """Print the memory of a step with a micro-batch of 1 in each rung."""
+    from launcher.cli.columns import Column, print_columns
+    from launcher.planning.memory import GB
+
+    titles = ("rung", *rungs[0], "GB in all")
+    rows = [
+        (str(number), *(f"{part / GB:.2f}" for part in (*parts.values(), sum(parts.values()))))
+        for number, parts in enumerate(rungs, start=1)
+    ]
+    print_columns(tuple(map(Column, titles)), rows)
 
 
 def _show_ladder(rungs: Sequence[Precision], excluded: Sequence[Excluded]) -> None:

@@ -21,6 +21,7 @@ ABOUT = {
     "loader_workers": "processes that load data",
     "attention": "refused where the card cannot run it",
     "compile": "torch.compile",
+    "checkpointing": "auto, true or false: compute activations again, which saves memory and costs a third of the time",
     "attempts": "starts of the training within one run",
     "restart": "allow a second start of a script that does not resume",
     "hang_minutes": "silence that counts as a hang",
@@ -64,11 +65,20 @@ VALUES = {
     "attention": ("sdpa", "eager", "flash_attention_2"),
     "checkpoints": ("host", "pull"),
     "guard": ("end", "warn"),
+    "checkpointing": ("auto", *_FLAG),
     **dict.fromkeys(("compile", "restart", "adapt", "inject"), _FLAG),
 }
 """The keys that have a fixed choice of values."""
 RESUMED = (
-    *("steps", "batch.micro", "save_every_steps", "save_every_minutes", "keep_checkpoints", "checkpoints"),
+    *(
+        "steps",
+        "batch.micro",
+        "checkpointing",
+        "save_every_steps",
+        "save_every_minutes",
+        "keep_checkpoints",
+        "checkpoints",
+    ),
     *("loader_workers", "attempts", "restart", "hang_minutes", "time_limit_minutes", "stop_grace_s"),
     *("outputs", "pull_limit", "writable", "guard", "adapt", "inject", "on_end"),
     *(key for key in ABOUT if key.startswith("slurm.")),

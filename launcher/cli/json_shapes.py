@@ -282,8 +282,21 @@ class ProfileShown(Shape):
 # before a launch
 
 
+class StepMemory(Part):
+    """The memory of a step with a micro-batch of 1 by its parts, and what a plan leaves to CUDA, in bytes."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    reserve: int
+
+
 class Ladder(Shape):
-    """`launch explain`: the precisions of a job on a card, those that are excluded, and what a launch would say."""
+    """`launch explain`: the precisions of a job on a card, those that are excluded, and what a launch would say.
+
+    `memory` is that of each rung, empty if the model is not known; `checkpointing`: with activation checkpointing.
+    """
 
     kind: Literal["ladder"] = "ladder"
     profile: str
@@ -291,6 +304,8 @@ class Ladder(Shape):
     model: Model | None
     ladder: list[Precision]
     excluded: list[Excluded]
+    memory: list[StepMemory]
+    checkpointing: bool
     findings: list[Finding]
     inject: bool
     takes: list[str]

@@ -10,6 +10,9 @@ from launcher.runs.hook_note import hook_note
 from launcher.values.plan import Finding, Plan, PlanValue, Submission
 from launcher.values.text import printable
 
+CHECKPOINTING = (
+    "activation checkpointing: the backward pass computes activations again, about a third more time a step"
+)
 _WORDS: dict[PlanValue, str] = {"precision": "precision", "split": "batch"}
 
 
@@ -37,6 +40,7 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
         headline(plan),
         *(f"  rung {number}     {rung.title}   ({rung.why})" for number, rung in enumerate(rungs, start=1)),
         *(f"  batch      {title}" for title in batch),
+        *([f"  memory     {CHECKPOINTING}"] if _is_checkpointed(plan) else []),
         f"  command    {' '.join(plan.command)}",
         f"  env        {_environment(plan)}",
         *([f"  variables  {_variables(plan)}"] if plan.variables else []),
@@ -47,6 +51,10 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
         f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} finding{'s' * (len(findings) != 1)}; complete plan: --json)",
         hang=13,
     )
+
+
+def _is_checkpointed(plan: Plan) -> bool:
+    return plan.checkpointing and plan.hands_out("checkpointing")
 
 
 def show_findings(findings: Iterable[Finding]) -> None:

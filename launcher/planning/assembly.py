@@ -6,14 +6,14 @@ from collections.abc import Collection
 
 from launcher.planning.allocation import allocation, nodes
 from launcher.planning.image_plan import Sources, image
-from launcher.planning.ladder import LadderInputs, ladder
+from launcher.planning.ladder import LadderInputs, has_fitting, ladder
 from launcher.planning.precision_history import concerning, failed_before, measured_in
 from launcher.planning.slurm_job import resubmission
 from launcher.planning.source import source, written
 from launcher.planning.split import split
 from launcher.planning.verification import workload_digest
 from launcher.planning.wheel_choice import UNKNOWN, Site
-from launcher.planning.workload import read_workload
+from launcher.planning.workload import read_workload, set_checkpointing, workload_of
 from launcher.values.environment import Environment
 from launcher.values.facts import PrecisionEvidence
 from launcher.values.host import Host
@@ -57,7 +57,7 @@ def plan(
     built = image(on, job, host.build, sources, site) if runtime == "docker" else None
     packages = built or environment
     torch = packages.torch if packages else platform.torch if platform else None
-    inputs = ladder_inputs(profile, job, model, platform, evidence, torch, teacher)
+    inputs = ladder_inputs(profile, job, model, platform, evidence, torch, teacher, asked=asked, takes=takes)
     rungs = ladder(inputs, asked).rungs
     measured = inputs.measured.get(rungs[0].digest)
     count = slurm.nodes if slurm is not None else 1
@@ -94,6 +94,7 @@ def plan(
         secrets=tuple(sorted(set(job.secrets))),
         ladder=rungs,
         split=batch,
+        checkpointing=inputs.workload.is_checkpointed,
         nodes=nodes(batch, count),
         allocation=allocation(
             profile,
@@ -126,6 +127,7 @@ def job_of(plan: Plan) -> Job:
             "name": plan.job,
             "model": written(plan.model) if plan.model is not None else None,
             "teacher": written(plan.teacher) if plan.teacher is not None else None,
+            "checkpointing": plan.checkpointing or "auto",
             "batch": Batch(global_size=plan.split.global_batch, micro=plan.split.micro_batch),
             "data": {name: written(value) for name, value in plan.data.items()},
         }
@@ -140,15 +142,15 @@ def changed(parent: Plan, job: Job, keys: Collection[str], host: str) -> Plan:
     change the split, never the global batch. Keys of Slurm's replace those flags of the parent's.
     """
     values = {key: getattr(job, key) for key in {key.split(".")[0] for key in keys} & {*Plan.model_fields}}
+    if "checkpointing" in values:
+        values["checkpointing"] = parent.checkpointing if job.checkpointing == "auto" else job.checkpointing
     if "slurm" in values:
         values["slurm"] = resubmission(parent.slurm, job.slurm)
-    model, teacher = parent.model_facts, parent.teacher_facts
-    has_teacher = parent.teacher is not None
-    workload = read_workload(job.settings, teacher, model, has_teacher=has_teacher)
-    before = read_workload(parent.settings, teacher, model, has_teacher=has_teacher)
-    if "batch.micro" in keys or workload != before:
+    is_again = values.get("checkpointing", parent.checkpointing)
+    workload = workload_of(parent.model_copy(update={"checkpointing": is_again}), job.settings)
+    if "batch.micro" in keys or workload != workload_of(parent):
         batch = Batch(global_size=parent.split.global_batch, micro=job.batch.micro)
-        rung, count = parent.ladder[0], len(parent.nodes)
+        model, rung, count = parent.model_facts, parent.ladder[0], len(parent.nodes)
         values["split"] = split(parent.profile, batch, model, parent.method, rung, workload, nodes=count)
     return Plan.model_validate({**parent.model_dump(), **values, "job": job.name, "host": host})
 
@@ -161,25 +163,41 @@ def ladder_inputs(
     evidence: tuple[PrecisionEvidence, ...] = (),
     torch: str | None = None,
     teacher: Model | None = None,
+    *,
+    asked: PrecisionRequest = "auto",
+    takes: tuple[PlanValue, ...] | None = None,
 ) -> LadderInputs:
-    """Return what the ladder of a job on a card depends on.
+    """Return what the ladder of a job on a card depends on, with activation checkpointing if nothing fits without it.
 
-    `torch` is the version that the run gets, `None` if unknown. `teacher` is that of a distillation.
+    `torch` is the version that the run gets, `None` if unknown. `teacher` is that of a distillation, `asked` the requested
+    precision. A script that does not take checkpointing from the plan has what its settings say.
     """
-    workload = read_workload(job.settings, teacher, model, has_teacher=job.teacher is not None)
     about = (profile, job, _source_or_none(job.model), torch)
-    digest = workload_digest(job, profile.count, model, workload, _data(job))
-    return LadderInputs(
-        profile,
-        job.method,
-        model,
-        platform or Platform(),
-        job.attention,
-        job.compile,
-        workload,
-        failed_before(evidence, *about),
-        measured_in(concerning(evidence, *about), digest),
-    )
+
+    def inputs(is_checkpointed: bool) -> LadderInputs:
+        has_teacher = job.teacher is not None
+        workload = read_workload(
+            job.settings, teacher, model, has_teacher=has_teacher, is_checkpointed=is_checkpointed
+        )
+        digest = workload_digest(job, profile.count, model, workload, _data(job))
+        return LadderInputs(
+            profile,
+            job.method,
+            model,
+            platform or Platform(),
+            job.attention,
+            job.compile,
+            workload,
+            failed_before(evidence, *about),
+            measured_in(concerning(evidence, *about), digest),
+        )
+
+    is_set = set_checkpointing(job.settings)
+    if takes is not None and "checkpointing" not in takes:
+        return inputs(is_set is True)
+    wanted = is_set if job.checkpointing == "auto" else job.checkpointing
+    plain = inputs(wanted is True)
+    return plain if wanted is not None or has_fitting(plain, asked) else inputs(True)
 
 
 def _data(job: Job) -> dict[str, Source]:

@@ -8,13 +8,15 @@ returns findings; the caller refuses.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import Literal
 
 from launcher.errors import RefusedError
+from launcher.planning.fitting import what_fits
 from launcher.planning.image_plan import torch_for
 from launcher.planning.installed_packages import unmet
 from launcher.planning.kaggle_gate import kaggle_findings
-from launcher.planning.ladder import FAILED_BEFORE
+from launcher.planning.ladder import FAILED_BEFORE, MEASURED
 from launcher.planning.lambda_machines import lambda_findings
 from launcher.planning.memory import GB, Training, estimate, usable_gb, usable_words
 from launcher.planning.placement import (
@@ -34,11 +36,12 @@ from launcher.planning.placement import (
 from launcher.planning.precision_history import why_failed
 from launcher.planning.slurm_gate import slurm_findings
 from launcher.planning.wheel_choice import choose, objection, site
-from launcher.planning.workload import read_workload
+from launcher.planning.workload import workload_of
 from launcher.values.facts import Facts
 from launcher.values.host import LOCAL, Host
 from launcher.values.plan import Finding, Plan
 from launcher.values.precision import numbers
+from launcher.values.profile import Profile
 from launcher.values.requirement import distribution
 from launcher.values.wheels import WheelTable
 
@@ -55,18 +58,22 @@ FAULTY_XIDS = {48, 62, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 140}
 
 
 def check(
-    plan: Plan, facts: Facts | None, host: Host = LOCAL, wheels: WheelTable | None = None
+    plan: Plan,
+    facts: Facts | None,
+    host: Host = LOCAL,
+    wheels: WheelTable | None = None,
+    cards: Iterable[Profile] = (),
 ) -> tuple[Finding, ...]:
     """Return the findings for a plan on this host, refusals first; without facts, those that hold on any host.
 
-    With `wheels`, an installed torch is checked against the card. Messages contain no figures that change by the minute.
+    With `wheels`, an installed torch is checked against the card. `cards` are proposed where the plan's does not do. Messages contain no figures that change by the minute.
     """
     found = [
         *_ranks(plan),
         *_unpickled(plan),
         *_lossy_precision(plan),
         *_failed_precision(plan, facts),
-        *_model_room(plan),
+        *_model_room(plan, cards),
         *_packages(plan),
         *_no_checkpoint(plan),
     ]
@@ -160,24 +167,31 @@ def _failed_precision(plan: Plan, facts: Facts | None) -> list[Finding]:
     ]
 
 
-def _model_room(plan: Plan) -> list[Finding]:
-    """Report a model that does not fit on the card even in the smallest precision, which is then the first rung."""
+def _model_room(plan: Plan, cards: Iterable[Profile]) -> list[Finding]:
+    """Report a training that does not fit on the card even in the smallest precision, which is then the first rung."""
     model, room, first = plan.model_facts, usable_gb(plan.profile), plan.ladder[0]
-    if model is None or room is None:
+    if model is None or room is None or first.why.startswith(MEASURED):
         return []
-    workload = read_workload(plan.settings, plan.teacher_facts, model, has_teacher=plan.teacher is not None)
-    needed = estimate(Training(model, plan.method, workload), first).states / GB
-    if needed <= room:
+    workload = workload_of(plan)
+    needed = estimate(Training(model, plan.method, workload), first)
+    if needed.total / GB <= room:
         return []
-    message = f"the model's {model.billions:.1f} B parameters take some {needed:,.0f} GB in {first.title}"
-    message += f"; {plan.profile.title}: {usable_words(plan.profile)}"
-    mend = (
-        "train an adapter   --set method=lora"
-        if plan.method == "full"
-        else "launch profile list     has larger cards"
+    again = " and activation checkpointing" if workload.is_checkpointed else ""
+    parts = ", ".join(f"{name} {part / GB:.1f}" for name, part in needed._asdict().items())
+    message = (
+        f"the model's {model.billions:.1f} B parameters need about {needed.total / GB:.1f} GB in {first.title}"
+        f" with a micro-batch of 1{again} ({parts}); {plan.profile.title}: {usable_words(plan.profile)}"
     )
-    # A script may load the frozen base in fewer bits than its config says, or all of it if it decides its own precision.
-    is_certain = plan.method == "full" and plan.hands_out("precision")
+    mend = (
+        "\n  ".join(what_fits(plan, cards))
+        or "no card that ships holds it, and a model is not split among cards"
+    )
+    # The length of examples is known only if the job's settings say it and the plan's batch is taken.
+    is_length_known = plan.hands_out("split") and "max_length" in plan.settings
+    least = estimate(Training(model, plan.method, workload._replace(tokens=1)), first)
+    is_too_much = (needed if is_length_known else least).total / GB > room
+    is_size_known = plan.hands_out("precision") and (plan.method == "full" or "base" in (plan.takes or ()))
+    is_certain = is_too_much and is_size_known and plan.verification is None
     level: Literal["refuse", "note"] = "refuse" if is_certain else "note"
     return [Finding(level=level, code="model-too-large", message=message, mend=mend)]
 

@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field, ValidationError
 
 from launcher.errors import RefusedError
-from launcher.planning.memory import Training, needed_gb, usable_gb, usable_words
+from launcher.planning.memory import GB, Estimate, Training, estimate, usable_gb, usable_words
 from launcher.planning.precision_history import why_failed
 from launcher.planning.workload import Workload
 from launcher.values.base import Written
@@ -65,11 +65,11 @@ class LadderInputs(NamedTuple):
     failures: tuple[PrecisionEvidence, ...] = ()
     measured: Mapping[str, Measured] = _NOTHING_MEASURED
 
-    def needed_gb(self, precision: Precision) -> float | None:
+    def estimate(self, precision: Precision) -> Estimate | None:
         """Return the memory of a step with a micro-batch of one; None if the model is not known."""
         if self.model is None:
             return None
-        return needed_gb(Training(self.model, self.method, self.workload), precision)
+        return estimate(Training(self.model, self.method, self.workload), precision)
 
 
 class Excluded(Written):
@@ -157,6 +157,15 @@ def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
     return Ladder(tuple(rungs), tuple(dict.fromkeys(others)))
 
 
+def has_fitting(inputs: LadderInputs, request: PrecisionRequest = "auto") -> bool:
+    """Whether a rung that may come first fits on the card."""
+    try:
+        first = ladder(inputs, request).rungs[0]
+    except RefusedError:
+        return False
+    return not too_large(inputs, first)
+
+
 def _fastest_first(rungs: list[Precision], inputs: LadderInputs) -> list[Precision]:
     """Move the rung that was measured fastest to the front, if it is clearly faster than the first one and did not fail."""
     failed = {failure.precision for failure in inputs.failures}
@@ -222,7 +231,7 @@ def _as_excluded(rung: _Rung, why: str, *, on_request: bool = False) -> Excluded
 
 def _leanest(inputs: LadderInputs, possible: list[_Rung]) -> Precision:
     automatic = [rung.precision for rung in possible if not rung.only_on_request]
-    rung = min(automatic, key=lambda precision: inputs.needed_gb(precision) or 0)
+    rung = min(automatic, key=lambda precision: needed.total if (needed := inputs.estimate(precision)) else 0)
     return rung.model_copy(update={"why": f"nothing fits; this is the leanest: {too_large(inputs, rung)}"})
 
 
@@ -388,7 +397,10 @@ def _make(inputs: LadderInputs, candidate: _Candidate) -> _Rung | Excluded:
 
 def too_large(inputs: LadderInputs, rung: Precision) -> str:
     """Return why a rung does not fit on the card; empty if it fits, or if the model's size is unknown."""
-    available, needed = usable_gb(inputs.profile), inputs.needed_gb(rung)
-    if inputs.model is None or available is None or needed is None or needed <= available:
+    available, needed = usable_gb(inputs.profile), inputs.estimate(rung)
+    if inputs.model is None or available is None or needed is None or needed.total / GB <= available:
         return ""
-    return f"it needs about {needed:.3g} GB for {inputs.model.billions:.1f} B parameters; {usable_words(inputs.profile)}"
+    if rung.digest in inputs.measured:  # it was trained there
+        return ""
+    again = " with activation checkpointing" if inputs.workload.is_checkpointed else ""
+    return f"it needs about {needed.total / GB:.3g} GB{again} for {inputs.model.billions:.1f} B parameters; {usable_words(inputs.profile)}"

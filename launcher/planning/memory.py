@@ -17,8 +17,20 @@ from launcher.values.precision import Dtype, Precision
 from launcher.values.profile import Profile
 
 GB = 1e9
-USABLE = 0.9
-"""The share of a card's memory that a plan uses. The rest is for CUDA itself, fragmentation and a margin of error."""
+CONTEXT_BYTES = 1e9
+"""What a process has on a card before its first tensor: CUDA's context, code of kernels, work space of cuBLAS and cuDNN.
+
+Reports of torch at an end of memory: 0.58 GiB beside its own on an RTX 5090 (Wan-Video/Wan2.1 issue 465), 0.49 GiB on an
+A100 (TianheWu/CoSeR issue 10); 0.3 GiB at the least since CUDA 11.7, which loads kernels when they are used
+(pytorch/pytorch issue 107667).
+"""
+LOST_SHARE = 0.04
+"""The share of what nvidia-smi reports as total that no tensor gets: the driver keeps some, and blocks are not used up.
+
+The driver's: 1.4 % of an RTX 4090 (24564 MiB; torch sees 24217), 1.5 % of an RTX 5090 (32607; 32123), 0.5 % of an H200.
+"""
+APPLE_SHARE = 1 / 3
+"""The share of a Mac's memory that Metal leaves to the system: `recommendedMaxWorkingSetSize` is two thirds up to 36 GB."""
 LOGIT_BYTES = 12
 """Bytes of a logit at the peak of its loss: log-softmax, its gradient and the loss's, all in float32."""
 TEACHER_LOGIT_BYTES = 20
@@ -110,14 +122,23 @@ def needed_gb(training: Training, precision: Precision, micro_batch: int = 1) ->
     return estimate(training, precision, micro_batch).total / GB
 
 
+def reserve_bytes(profile: Profile) -> float:
+    """Return what a plan leaves of one card's memory: for CUDA itself, the driver and fragmentation. 0 if it is unknown."""
+    total = profile.memory_bytes or 0
+    if profile.kind == "mps":
+        return total * APPLE_SHARE
+    return min(total, CONTEXT_BYTES + LOST_SHARE * total) if profile.kind == "cuda" else 0
+
+
 def usable_gb(profile: Profile) -> float | None:
     """Return how much memory of one card a plan uses, in GB; None if the card's memory is unknown."""
-    return None if profile.memory_gb is None else profile.memory_gb * USABLE
+    total = profile.memory_bytes
+    return None if total is None else (total - reserve_bytes(profile)) / GB
 
 
 def usable_words(profile: Profile) -> str:
-    """Say how much memory of one card a plan uses, e.g. `a plan uses 90 % of the card's 24 GB, 21.6 GB`."""
-    return f"a plan uses {USABLE * 100:.0f} % of the card's {profile.memory_gb:g} GB, {usable_gb(profile):.3g} GB"
+    """Say how much memory of one card a plan uses, e.g. `a plan uses 23.7 GB of the card's 25.8 GB`."""
+    return f"a plan uses {usable_gb(profile):.1f} GB of the card's {(profile.memory_bytes or 0) / GB:.1f} GB"
 
 
 def _weights(training: Training, precision: Precision) -> float:

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Mapping
 
 from launcher.errors import BadFileError
-from launcher.planning.workload import Workload, read_workload
+from launcher.planning.workload import Workload, workload_of
 from launcher.values.base import canonical_json
-from launcher.values.job import Job, Scalar
+from launcher.values.job import Job
 from launcher.values.model import Model
 from launcher.values.plan import Plan, Source, Verification
 
@@ -27,9 +27,9 @@ def verification(plan: Plan, job: Job) -> Plan:
     The start-up hook observes the trials, so that they show which dtypes were really used. Raises BadFileError if the
     job's table `verify` would let them measure another workload than that of a launch.
     """
-    workload = _workload(plan, plan.settings)
+    workload = workload_of(plan)
     for name, value in job.verify.items():
-        if _workload(plan, {**plan.settings, name: value}) != workload:
+        if workload_of(plan, {**plan.settings, name: value}) != workload:
             raise BadFileError(
                 f"job '{plan.job}': [verify] {name} = {value}: a launch would take other memory and time than was measured\n"
                 f"  leave it out there, or change the job   --set settings.{name}={value}"
@@ -50,11 +50,6 @@ def verification(plan: Plan, job: Job) -> Plan:
             "verification": Verification(steps=steps, held=held, workload=digest),
         }
     )
-
-
-def _workload(plan: Plan, settings: Mapping[str, Scalar]) -> Workload:
-    has_teacher = plan.teacher is not None
-    return read_workload(settings, plan.teacher_facts, plan.model_facts, has_teacher=has_teacher)
 
 
 def workload_digest(

@@ -17,7 +17,9 @@ _OWN_KEYWORDS: dict[str, dict[PlanValue, frozenset[str]]] = {
     "training_arguments": {
         "precision": frozenset({"fp16", "bf16", "tf32"}),
         "split": frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"}),
+        "checkpointing": frozenset({"gradient_checkpointing", "activation_checkpointing"}),
     },
+    "prepare": {"checkpointing": frozenset()},
     "accelerator": {"precision": frozenset({"mixed_precision"})},
     "autocast": {"precision": frozenset()},
     "scaler": {"precision": frozenset()},
@@ -102,7 +104,7 @@ class _File:
                 if isinstance(holder, ast.Attribute) and holder.attr == "peek":
                     holder = holder.value
                 if self._is_knobs(holder) or not knobs.isdisjoint(_names([holder])):
-                    yield from (value for value in _VALUES if node.attr == value)
+                    yield from (value for name, value in _ATTRIBUTES.items() if node.attr == name)
 
 
 def _imports(node: ast.expr) -> bool:
@@ -111,7 +113,12 @@ def _imports(node: ast.expr) -> bool:
     return any(isinstance(word, ast.Constant) and word.value == WORKER for word in words)
 
 
-_VALUES: tuple[PlanValue, ...] = ("precision", "split")
+_ATTRIBUTES: dict[str, PlanValue] = {
+    "precision": "precision",
+    "split": "split",
+    "activation_checkpointing": "checkpointing",
+}
+"""The knobs by which a script reads a value itself."""
 
 
 def _names(nodes: Iterable[ast.expr]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from launcher.values.job import Scalar
 from launcher.values.model import Model
+from launcher.values.plan import Plan
 from launcher.values.precision import Dtype
 
 DTYPES: tuple[Dtype, ...] = ("float32", "float16", "bfloat16")
@@ -42,11 +43,17 @@ class Workload(NamedTuple):
 
 
 def read_workload(
-    settings: Mapping[str, Scalar], teacher: Model | None, student: Model | None, *, has_teacher: bool = False
+    settings: Mapping[str, Scalar],
+    teacher: Model | None,
+    student: Model | None,
+    *,
+    has_teacher: bool = False,
+    is_checkpointed: bool | None = None,
 ) -> Workload:
     """Return the workload that settings describe. A teacher whose shape is not known counts as one like the student.
 
-    `has_teacher`: the job names one; its settings may do so as well.
+    `has_teacher`: the job names one; its settings may do so as well. `is_checkpointed` is the plan's, if the script takes
+    that; without it the settings say.
     """
     has_teacher = has_teacher or (isinstance(settings.get("teacher"), str) and settings["teacher"] != "")
     dtype = next((known for known in DTYPES if known == settings.get("teacher_dtype")), None)
@@ -54,9 +61,27 @@ def read_workload(
         tokens=_count(settings, "max_length") or TOKENS,
         optimizer=_optimizer(settings.get("optim", settings.get("optimizer"))),
         lora_rank=next((rank for name in LORA_RANK_NAMES if (rank := _count(settings, name))), LORA_RANK),
-        is_checkpointed=any(settings.get(name) is True for name in CHECKPOINTING_NAMES),
+        is_checkpointed=set_checkpointing(settings) is True if is_checkpointed is None else is_checkpointed,
         teacher=(teacher or student) if has_teacher else None,
         teacher_dtype=dtype if has_teacher else None,
+    )
+
+
+def workload_of(plan: Plan, settings: Mapping[str, Scalar] | None = None) -> Workload:
+    """Return the workload of a plan; with other settings in place of its own if they are given."""
+    return read_workload(
+        plan.settings if settings is None else settings,
+        plan.teacher_facts,
+        plan.model_facts,
+        has_teacher=plan.teacher is not None,
+        is_checkpointed=plan.checkpointing if plan.hands_out("checkpointing") else None,
+    )
+
+
+def set_checkpointing(settings: Mapping[str, Scalar]) -> bool | None:
+    """Return whether settings turn activation checkpointing on or off, by the names that scripts have; None if neither."""
+    return next(
+        (value for name in CHECKPOINTING_NAMES if isinstance(value := settings.get(name), bool)), None
     )
 
 

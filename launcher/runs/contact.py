@@ -51,7 +51,7 @@ def pass_gate(contact: Contact, plan: Plan) -> None:
 
     findings = [
         *cards.findings(contact.gpus, plan, contact.facts),
-        *check(plan, contact.facts, contact.host, resolve.wheels()),
+        *check(plan, contact.facts, contact.host, resolve.wheels(), resolve.cards()),
     ]
     if contact.is_rented:
         findings = [_of_rented(finding, contact.host) for finding in findings]

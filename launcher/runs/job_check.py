@@ -9,8 +9,10 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from launcher.planning.source import source
+from launcher.planning.workload import CHECKPOINTING_NAMES
 from launcher.runs import job_variables, local_paths
 from launcher.runs.resolve import Task
+from launcher.runs.script_reading import plan_values_of
 from launcher.values.credential import credential_in
 from launcher.values.parsing import nearest
 from launcher.values.plan import Finding
@@ -71,6 +73,9 @@ def without_refused(task: Task) -> Task:
 def _settings(task: Task) -> list[Finding]:
     where = task.job.name if task.file is None else str(task.file)
     declared = task.declared
+    if declared and {*CHECKPOINTING_NAMES} & {*task.job.settings} - {*declared}:
+        is_planned = "checkpointing" in plan_values_of(task.job, task.code)
+        declared = (*declared, *CHECKPOINTING_NAMES) if is_planned else declared
     return [
         *undeclared(task.job.settings, declared, where),
         *undeclared(task.job.verify, declared, where, "verify"),

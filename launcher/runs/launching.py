@@ -296,7 +296,9 @@ def _launch_on(
         if shown is None or plan.digest != shown.digest:
             view.head(plan)
         settle(suggestion(plan), view)
-        settle(script_check.without_effect(plan, resolved.asked, rehearses=request.rehearses), view)
+        settle(
+            script_check.without_effect(plan, resolved.asked, resolved.job, rehearses=request.rehearses), view
+        )
         deadline = time.monotonic() + request.wait_s
         contact = Contact(
             host, desk, resolved.job, facts, view, resolved.gpus, deadline, shown is not None, batch

@@ -110,8 +110,8 @@ def preview(
     against += resolved.machine.notes if resolved.machine is not None else ()
     against += session_check.findings(resolved.task, host)
     against += suggestion(plan)
-    against += script_check.without_effect(plan, resolved.asked, rehearses=request.rehearses)
-    findings = (*against, *unreached, *asked, *check(plan, facts, host, resolve.wheels()))
+    against += script_check.without_effect(plan, resolved.asked, resolved.job, rehearses=request.rehearses)
+    findings = (*against, *unreached, *asked, *check(plan, facts, host, resolve.wheels(), resolve.cards()))
     place = facts.host_id if facts is not None else host.name
     return Preview(plan, findings, loaded.cargo, preview_session(plan, host, place, loaded.tree), rental)
 
@@ -189,8 +189,9 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     profile = there(resolved, facts).profile if facts else resolved.profiles[0]
     model, platform = known_of(resolved, facts)
     evidence = facts.precision_evidence if facts else ()
-    case = ladder_inputs(profile, resolved.job, model, platform, evidence, platform.torch, resolved.teacher)
     takes = plan_values_of(resolved.job, resolved.task.code)
+    about = (model, platform, evidence, platform.torch, resolved.teacher)
+    case = ladder_inputs(profile, resolved.job, *about, asked=resolved.asked, takes=takes)
     findings = job_check.findings(resolved.task)
     asked = submission_of(profile, resolved, facts)
     return Explanation(case, ladder(case, resolved.asked), findings, resolved.job, takes, asked)

@@ -69,7 +69,10 @@ def agree(
     facts = expected_facts(host, choice.first)
     plan = plan_for(choice.first.profile, facts)
     view.head(plan)
-    found = [*cards.findings(resolved.gpus, plan, facts), *check(plan, facts, host, resolve.wheels())]
+    found = [
+        *cards.findings(resolved.gpus, plan, facts),
+        *check(plan, facts, host, resolve.wheels(), resolve.cards()),
+    ]
     settle(found, view)
     say_price(choice, view)
     for one in kept_idle(host.name):

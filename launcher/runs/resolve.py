@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -88,6 +88,11 @@ def aliases() -> list[str]:
 def profiles() -> dict[str, Profile]:
     """Return all profiles by name; the user's own replace ours."""
     return Lookup().profiles
+
+
+def cards() -> Iterator[Profile]:
+    """Yield all profiles; they are read when the first is asked for."""
+    yield from profiles().values()
 
 
 def profiles_meant(name: str) -> tuple[Profile, ...]:

@@ -37,7 +37,7 @@ def findings(job: Job, cargo: Cargo) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def without_effect(plan: Plan, asked: PrecisionRequest, *, rehearses: bool) -> Iterator[Finding]:
+def without_effect(plan: Plan, asked: PrecisionRequest, job: Job, *, rehearses: bool) -> Iterator[Finding]:
     """Yield a note for each option that changes nothing, since the script takes nothing of it from the plan."""
     mend = "--adapt     gives it the plan's precision as it is; or import launcher_worker in it"
     if rehearses and not plan.rehearsed:
@@ -46,6 +46,9 @@ def without_effect(plan: Plan, asked: PrecisionRequest, *, rehearses: bool) -> I
     if asked != "auto" and not plan.hands_out("precision"):
         message = f"--precision {asked}: your script decides its own precision"
         yield Finding(level="note", code="precision-not-taken", message=message, mend=mend)
+    if job.checkpointing is True and not plan.hands_out("checkpointing"):
+        message = "checkpointing = true: your script decides itself whether it computes activations again"
+        yield Finding(level="note", code="checkpointing-not-taken", message=message, mend=mend)
 
 
 def _refusal(code: str, message: str, mend: str) -> Finding:

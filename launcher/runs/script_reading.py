@@ -22,20 +22,24 @@ MOST_BYTES = 1_000_000
 _WORD = re.compile(r"[\w./-]+")
 _WORKER = re.compile(r"\blauncher_worker\b|\bLAUNCH_ATTEMPT\b")
 _RESUMES = re.compile(r"\bresume_from\b")
+_QUANTIZES = re.compile(r"\b(quantization_config|load_in_[48]bit|BitsAndBytesConfig)\b")
 _SUFFIXES = (".py", ".sh", ".bash")
 
 
 def plan_values_of(job: Job, folder: Path) -> tuple[PlanValue, ...]:
     """Return which values of the plan the scripts of a job take, with `folder` as the folder of its code.
 
-    A script that is adapted takes the precision; its batch is changed only if the job names one, for a plan's default is
-    not what the script means.
+    A script that is adapted takes precision and checkpointing; its batch is changed only if the job names one, for a plan's
+    default is not what the script means. One that quantizes a model decides how large its base is.
     """
-    by_source = values_taken(_Reading(folder).sources(job.command))
-    if not job.adapt:
-        return by_source
-    by_hook: tuple[PlanValue, ...] = ("precision", "split") if job.batch.model_fields_set else ("precision",)
-    return tuple(sorted({*by_source, *by_hook}))
+    sources = [*_Reading(folder).sources(job.command)]
+    taken = {*values_taken(sources)}
+    if job.adapt:
+        taken |= {"precision", "checkpointing"}
+        taken |= {"split"} if job.batch.model_fields_set else set()
+    if "precision" in taken and not any(map(_QUANTIZES.search, sources)):
+        taken.add("base")
+    return tuple(sorted(taken))
 
 
 def seems_to_resume(job: Job, folder: Path) -> bool | None:

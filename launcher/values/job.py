@@ -51,7 +51,8 @@ class Job(Written):
     `save_every_steps` and `save_every_minutes` set when a checkpoint is saved; the last `keep_checkpoints` and the best are
     kept; with 0 the old one goes before the new one is written. `checkpoints`: whether a client that follows the run keeps the newest one too (`pull`). A training that is silent for `hang_minutes`
     counts as hung (None: for many times the length of a step, or without steps an hour in which nothing is used). After
-    `time_limit_minutes` the run ends with a checkpoint. `image` replaces the image that launch would build. `teacher` is the model that `model` learns from. `settings` are
+    `time_limit_minutes` the run ends with a checkpoint. `image` replaces the image that launch would build. `teacher` is the model that `model` learns from. `checkpointing`: the
+    backward pass computes activations again, which saves memory (`auto`: if nothing fits without it). `settings` are
     passed to the script unchanged; those of `verify` replace them while `launch verify` tries the job. `variables` are those of its processes, which are recorded; `secrets` are names of
     variables whose values are never part of a job. `outputs` are
     patterns of the files that come home at the end (without any: all that the run wrote), up to `pull_limit` bytes.
@@ -71,6 +72,7 @@ class Job(Written):
     method: Method = "full"
     attention: Attention = "sdpa"
     compile: bool = False
+    checkpointing: bool | Literal["auto"] = "auto"
     steps: Count | None = None
     seed: int = 0
     save_every_steps: Count | None = None

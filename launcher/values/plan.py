@@ -64,12 +64,17 @@ class Allocation(Written):
     kind: Name
 
 
+Checkpointing = Annotated[bool, Field(exclude_if=lambda value: not value)]
+"""Whether activations are computed again in the backward pass; plans without have no such key."""
+
+
 class CardPlan(Written):
     """What takes the place of a plan's values if other cards come than those that it was made for."""
 
     profile: Profile
     ladder: Annotated[tuple[Precision, ...], Field(min_length=1)]
     split: Split
+    checkpointing: Checkpointing = False
     nodes: Annotated[tuple[Node, ...], Field(min_length=1)]
     allocation: Allocation
 
@@ -142,8 +147,8 @@ class Verification(Written):
     workload: str
 
 
-PlanValue = Literal["precision", "split"]
-"""A value of the plan that a training may take, or decide itself."""
+PlanValue = Literal["base", "checkpointing", "precision", "split"]
+"""A value of the plan that a training may take, or decide itself. `base`: a frozen model is not quantized by the script."""
 
 
 class Plan(Written):
@@ -190,6 +195,7 @@ class Plan(Written):
     secrets: tuple[str, ...] = ()
     ladder: Annotated[tuple[Precision, ...], Field(min_length=1)]
     split: Split
+    checkpointing: Checkpointing = False
     nodes: Annotated[tuple[Node, ...], Field(min_length=1)]
     allocation: Allocation
     session: Session | None = None

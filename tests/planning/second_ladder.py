@@ -18,7 +18,7 @@ def second_ladder(card: dict[str, Any], method: str, born: str, config: dict[str
     def fits(rung: Rung) -> bool:
         if card["kind"] != "cuda":
             return True
-        return peak(method, rung, config) <= 0.9 * card["memory_gb"] * 1e9
+        return peak(method, rung, config) <= 0.96 * memory(card) - 1e9
 
     table = _table(card, method, fits)
     wide = ("fp16", "fp32")
@@ -26,6 +26,11 @@ def second_ladder(card: dict[str, Any], method: str, born: str, config: dict[str
         table = [rung for rung in table if rung != ("fp16", "fp16")]
     fitting = [rung for rung in table if fits(rung)]
     return fitting or (table and [min(table, key=lambda rung: peak(method, rung, config))])
+
+
+def memory(card: dict[str, Any]) -> float:
+    """Return a card's memory in bytes: by its driver, else the nominal one."""
+    return card["memory_mib"] * 2**20 if "memory_mib" in card else card["memory_gb"] * 1e9
 
 
 def _table(card: dict[str, Any], method: str, fits: Any) -> list[Rung]:

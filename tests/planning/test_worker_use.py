@@ -12,6 +12,7 @@ from launcher.runs.resolve import profile
 from launcher.values.host import Host
 from launcher.values.job import Job
 
+ALL = ("checkpointing", "precision", "split")
 BOTH = ("precision", "split")
 PRECISION = ("precision",)
 SPLIT = ("split",)
@@ -31,9 +32,12 @@ SPLIT = ("split",)
         ("import launcher_worker as worker\npeek = worker.knobs().peek\npeek.precision", PRECISION),
         ("from launcher_worker import knobs as values\nprint(values().split, values().precision)", BOTH),
         ("from launcher_worker import *\nscaler()", PRECISION),
-        ("from launcher_worker import training_arguments\ntraining_arguments(lr=1)", BOTH),
-        ("from launcher_worker import training_arguments\ntraining_arguments(bf16=True)", SPLIT),
-        ("import launcher_worker as w\nw.training_arguments(per_device_train_batch_size=2)", PRECISION),
+        ("from launcher_worker import training_arguments\ntraining_arguments(lr=1)", ALL),
+        ("from launcher_worker import training_arguments\ntraining_arguments(bf16=True)", ("checkpointing", "split")),
+        ("import launcher_worker as w\nw.training_arguments(per_device_train_batch_size=2)", ("checkpointing", "precision")),
+        ("import launcher_worker as w\nw.training_arguments(gradient_checkpointing=False)", BOTH),
+        ("import launcher_worker as w\nmodel = w.prepare(model)", ("checkpointing",)),
+        ("import launcher_worker as w\nif w.knobs().activation_checkpointing: again()", ("checkpointing",)),
         ("import launcher_worker as w\nw.accelerator(mixed_precision='no')", ()),
         ("import launcher_worker as w\nw.model_arguments(dtype='auto')", ()),
         ("try:\n    import launcher_worker as w\nexcept ImportError:\n    w = None\nif w: w.scaler()", PRECISION),

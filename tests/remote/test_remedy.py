@@ -165,6 +165,8 @@ def test_memory_is_saved_step_by_step_and_the_global_batch_stays():
     assert [one["micro_batch"] * one["accumulation"] for one in seen] == [64] * 4
     assert [one["micro_batch"] for one in seen] == [4, 2, 1, 1]
     assert seen[-1]["activation_checkpointing"] is True
+    planned = {**PLAN, "checkpointing": True}
+    assert verdict("cuda-oom", changes={"micro_batch": 1, "accumulation": 64}, plan=planned).remedy is None
 
 
 @pytest.mark.parametrize(("micro", "accumulation", "smaller"), [(6, 1, 3), (3, 1, 1), (9, 2, 3), (7, 1, 1)])

@@ -266,6 +266,31 @@ def test_the_batch_is_the_script_s_unless_the_job_names_one(adapted, more, expec
     assert (told["fp16"], told["bf16"]) == (True, False)
 
 
+COUNTED = """
+from transformers.models.llama import modeling_llama
+forward, calls = modeling_llama.LlamaMLP.forward, []
+def counted(self, *words, **more):
+    calls.append(1)
+    return forward(self, *words, **more)
+modeling_llama.LlamaMLP.forward = counted
+"""
+
+
+@pytest.mark.parametrize("script", [TRAINER, PLAIN], ids=["Trainer", "a loop"])
+def test_activations_are_computed_again_where_the_plan_says_so(adapted, script):
+    """Each layer sees a micro-batch twice; losses are the same."""
+    script = COUNTED + script.replace("\nend(", "\nend(calls=len(calls), ").replace(
+        ".cuda()\n", ".cuda().train()\n"
+    )
+    seen = {}
+    for again in (False, True):
+        done, told, _ = adapted(script, activation_checkpointing=again)
+        assert done.returncode == 0, done.stderr
+        seen[again] = told
+    assert seen[True]["calls"] == 2 * seen[False]["calls"]
+    assert seen[True].get("losses") == pytest.approx(seen[False].get("losses"))
+
+
 @pytest.mark.parametrize(("card", "is_replaced"), [("titan_rtx", True), ("l40s", False)])
 def test_a_fused_optimizer_is_replaced_only_where_it_would_hide_a_skipped_step(adapted, card, is_replaced):
     """It is Trainer's default, and faster; beside a scaler it skips a step that Trainer counts."""

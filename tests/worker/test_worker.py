@@ -413,13 +413,15 @@ def test_training_arguments_follow_the_plan(worker, run, agent):
     }
     assert keywords == {**keywords, **expected}
     assert "tf32" not in keywords
-    assert agent.events(1)[0]["values"] == {"knobs": ["precision", "split", "steps", "loaders"]}
+    assert agent.events(1)[0]["values"] == {
+        "knobs": ["precision", "split", "steps", "loaders", "activation_checkpointing"]
+    }
 
 
 def test_a_keyword_of_the_script_keeps_its_knob_unconsumed(worker, run, agent):
     """A script that hard-codes fp16 is not mended by another precision, and the agent must know."""
     worker.training_arguments(fp16=True, bf16=False, max_steps=5)
-    assert agent.events(1)[0]["values"] == {"knobs": ["split", "loaders"]}
+    assert agent.events(1)[0]["values"] == {"knobs": ["split", "loaders", "activation_checkpointing"]}
 
 
 @pytest.mark.training

@@ -153,7 +153,8 @@ def _less_memory(attempt: FailedAttempt) -> Optional[Change]:
         words = (micro, smaller, accumulation, product // smaller, split.get("global_batch", product))
         text = "micro-batch %d → %d, accumulation %d → %d (global batch stays %d)" % words
         return {"micro_batch": smaller, "accumulation": product // smaller}, text
-    if attempt.changes.get("activation_checkpointing") or "activation_checkpointing" not in attempt.consumed:
+    is_on = attempt.changes.get("activation_checkpointing") or attempt.plan.get("checkpointing")
+    if is_on or "activation_checkpointing" not in attempt.consumed:
         return None
     return {"activation_checkpointing": True}, "activation checkpointing on"
 

@@ -69,7 +69,7 @@ def compose(basis: Basis, folder: Folder, attempt: int) -> Dict[str, Any]:
         "port": _free_port(),
         "seed": plan.get("seed"),
         "loader_workers": changes.get("loader_workers", plan.get("loader_workers")),
-        "activation_checkpointing": changes.get("activation_checkpointing", False),
+        "activation_checkpointing": changes.get("activation_checkpointing", plan.get("checkpointing", False)),
         "save_every_steps": plan.get("save_every_steps"),
         "save_every_minutes": plan.get("save_every_minutes"),
         "keep_checkpoints": changes.get("keep_checkpoints", plan.get("keep_checkpoints")),

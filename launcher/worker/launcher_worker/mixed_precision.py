@@ -14,12 +14,14 @@ from .compiled_models import compiles
 from .planned_optimizer import fuses_adamw
 from .values import SHORT_NAMES, Knobs, knobs
 
+CHECKPOINTING = {"use_reentrant": False}  # the other form needs inputs that require gradients
 # Which keywords of TrainingArguments a knob decides.
 _KEYWORDS_OF_KNOBS = {
     "precision": {"fp16", "bf16", "tf32"},
     "split": {"per_device_train_batch_size", "gradient_accumulation_steps"},
     "steps": {"max_steps"},
     "loaders": {"dataloader_num_workers"},
+    "activation_checkpointing": {"gradient_checkpointing", "activation_checkpointing"},
 }
 
 
@@ -74,6 +76,14 @@ def training_arguments(**own: Any) -> Dict[str, Any]:
         keywords["tf32"] = True  # False is the default, and passing it raises on old cards in some versions
     if compiles(values):
         keywords["torch_compile"] = True
+    if (
+        values.peek.activation_checkpointing
+        and not _KEYWORDS_OF_KNOBS["activation_checkpointing"] & own.keys()
+    ):
+        from transformers import TrainingArguments
+
+        name = f"{kind_of_checkpointing(TrainingArguments)}_checkpointing"
+        keywords[name], keywords[f"{name}_kwargs"] = True, dict(CHECKPOINTING)
     keywords.update(own)
     values.consume(*(knob for knob, names in _KEYWORDS_OF_KNOBS.items() if not names & own.keys()))
     if has_own_flag:
@@ -126,6 +136,12 @@ def scaler() -> Any:
 
     values = knobs()
     return torch.amp.GradScaler(_device(values), enabled=values.precision.scaler)
+
+
+def kind_of_checkpointing(owner: Any) -> str:
+    """Return how TrainingArguments, or a model, call checkpointing: `activation`, or `gradient` in older versions."""
+    names = ("activation_checkpointing", "activation_checkpointing_enable")
+    return "activation" if any(hasattr(owner, name) for name in names) else "gradient"
 
 
 def version(text: str) -> Tuple[int, ...]:

@@ -13,7 +13,7 @@ from typing import Any, List, Sequence, Set
 from .channel import rank
 from .guard import process_guard
 from .guard.torch_hooks import forbid_casts
-from .mixed_precision import version
+from .mixed_precision import CHECKPOINTING, kind_of_checkpointing, version
 from .unsaved_hook import UnsavedHook
 from .values import Precision, knobs
 
@@ -72,8 +72,9 @@ def set_up(model: Any) -> None:
     if precision.device == "cuda" and not values.rehearsed:
         _switch_tf32(precision.tf32)
     _repeat_grouped_heads(precision)
-    if hasattr(model, "gradient_checkpointing_enable") and values.activation_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    enable = getattr(model, f"{kind_of_checkpointing(model)}_checkpointing_enable", None)
+    if enable is not None and values.activation_checkpointing:
+        enable(dict(CHECKPOINTING))
 
 
 def _convert(trainable: Sequence[Any], target: Any, half_dtypes: Sequence[Any]) -> Set[int]:

@@ -9,7 +9,7 @@ import shutil
 from typing import Any, Dict
 
 from ..checkpoints import resume_from, save
-from ..mixed_precision import configure_accelerate
+from ..mixed_precision import configure_accelerate, kind_of_checkpointing
 from ..shield import shielded
 from ..trainer import trainer_callback
 from ..values import Knobs, knobs
@@ -77,7 +77,7 @@ def _batch(values: Knobs, arguments: Any) -> Dict[str, Any]:
     if values.steps is not None:
         planned["max_steps"] = values.peek.steps
     if values.activation_checkpointing:
-        planned["gradient_checkpointing"] = True
+        planned[f"{kind_of_checkpointing(arguments)}_checkpointing"] = True
     return planned
 
 
