@@ -9,15 +9,20 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from launcher.errors import RefusedError
-from launcher.planning.ladder import LadderInputs, Method, has_fitting, ladder, too_large
+from launcher.planning.ladder import LadderInputs, has_fitting, ladder, too_large
 from launcher.planning.memory import Estimate
 from launcher.planning.workload import workload_of
+from launcher.values.method import Method
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision
 from launcher.values.profile import Profile
 
-METHODS: tuple[Method, ...] = ("full", "lora", "qlora")
-"""The one that takes most memory first."""
+METHODS: dict[Method, str] = {
+    "full": "train all weights",
+    "lora": "train an adapter",
+    "qlora": "train an adapter over a base in 4 bits",
+}
+"""The one that takes most memory first, and its words."""
 SHORTEST = 64
 """Examples shorter than this many tokens are not proposed."""
 
@@ -67,9 +72,9 @@ def what_fits(plan: Plan, cards: Iterable[Profile]) -> Iterator[str]:
 
     if takes_checkpointing and not plan.checkpointing and fits(inputs):
         yield "compute activations again   --set checkpointing=true"
-    leaner = METHODS[METHODS.index(plan.method) + 1 :]
+    leaner = [*METHODS][[*METHODS].index(plan.method) + 1 :]
     if method := next((one for one in leaner if fits(inputs._replace(method=one))), None):
-        yield f"train an adapter   --set method={method}"
+        yield f"{METHODS[method]}   --set method={method}"
     tokens = inputs.workload.tokens
     if "max_length" in plan.settings and plan.hands_out("split"):
         lengths = (tokens >> halvings for halvings in range(1, tokens.bit_length()))

@@ -1,6 +1,7 @@
 """explain: the ladder of a card and a job, and where what is known of the model comes from."""
 
 import json
+import re
 
 import pytest
 from testbed.pty_run import in_terminal, without_style
@@ -73,11 +74,28 @@ def test_a_person_sees_what_a_step_takes_and_what_a_plan_uses_of_the_card(client
         (client.project / name / "config.json").write_text(json.dumps(config))
     words = ("explain", "--profile", "titan_rtx", "--job", "sft", "--set")
     small, large = client.ok(*words, "model=./small"), client.ok(*words, "model=./large")
-    share = "a plan uses 22.0 GB of the card's 24.0 GB"
-    assert "weights" in small
+    share = re.search(r"a plan uses [\d.]+ GB of the card's 2\d\.\d GB", small)[0]
     assert "nothing fits" not in small
+    assert re.search(r"rung +weights +gradients +optimizer +activations +reserve +GB in all", small)
+    parts = told(client, *words[1:], "model=./small")["memory"][0]
+    written = [f"{part / 1e9:.2f}" for part in (*parts.values(), sum(parts.values()))]
+    assert ["1", *written] in [row.split() for row in small.splitlines()]
     assert "nothing fits; this is the leanest: it needs about" in large
     assert share in large
+
+
+def test_a_setting_of_the_plan_is_taken_by_a_script_that_does_not_declare_it(client):
+    """`sft` has no setting of that name: the plan reads it. Another name is refused as before."""
+    words = ("--job", "sft", "--profile", "titan_rtx", "--set")
+    for key, is_on in (
+        ("settings.gradient_checkpointing", True),
+        ("settings.activation_checkpointing", False),
+    ):
+        one = told(client, *words, f"{key}={str(is_on).lower()}")
+        assert one["checkpointing"] is is_on
+        assert one["findings"] == []
+    (found,) = told(client, *words, "settings.gradient_checkpoint=true")["findings"]
+    assert found["code"] == "undeclared-setting"
 
 
 def test_the_teacher_of_a_distillation_is_read_as_the_model_is(client):
