@@ -227,7 +227,8 @@ class Distillation:
         optimizer = torch.optim.AdamW(trained, **adamw_arguments(settings))
         warmup = settings.warmup_steps if settings.warmup_steps >= 1 else settings.warmup_steps * steps
         self.scheduler = get_scheduler(settings.scheduler, optimizer, int(warmup), steps)
-        self.model, self.optimizer = accelerator.prepare(student, optimizer)
+        # from_pretrained gives it in evaluation mode: without dropout, and without checkpointing
+        self.model, self.optimizer = accelerator.prepare(student.train(), optimizer)
         self.student, self.teacher = student, worker.compiled(teacher.to(accelerator.device))
         self.result: dict[str, float] = {}
         self.meter, self.speed = Meter(), worker.Speedometer(student, [teacher])
