@@ -178,9 +178,10 @@ def distillation_loss(
 
 
 def load_teacher(path: str, dtype: str) -> PreTrainedModel:
-    """Load the teacher, frozen and in evaluation mode; "base" is the dtype of the student's base."""
+    """Load the teacher, frozen, in evaluation mode and never in 4 bits; "base" is the dtype of the student's base."""
     own = {} if dtype == "base" else {"dtype": getattr(torch, dtype)}
-    teacher = AutoModelForCausalLM.from_pretrained(path, **worker.model_arguments(**own))
+    arguments = worker.model_arguments(quantization_config=None, **own)
+    teacher = AutoModelForCausalLM.from_pretrained(path, **arguments)
     return teacher.eval().requires_grad_(False)
 
 
@@ -368,7 +369,7 @@ def main() -> None:
     # set-up
     plan = worker.knobs()
     is_demo = plan.model in (None, "demo")
-    trains_adapter = plan.method == "lora" and plan.run is not None  # by hand a new student is trained whole
+    trains_adapter = plan.trains_adapter and plan.run is not None  # by hand a new student is trained whole
     settings = read_settings(Settings, plan.settings, DEMO_SETTINGS if is_demo else {})
     check_settings(settings, RULES)
     accelerator = worker.accelerator()

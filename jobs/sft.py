@@ -1,4 +1,4 @@
-"""Fine-tune a language model on prompts and answers, with LoRA or in full, on any card.
+"""Fine-tune a language model on prompts and answers, with LoRA, QLoRA or in full, on any card.
 
     launch --host local                             # the demo: makes its own small model and data
     launch --host lab --profile titan_rtx --job sft
@@ -204,7 +204,7 @@ def main() -> None:
     train_rows = keep_short(encoded, settings.max_length)
     held_out = read_examples(data["eval"])[: settings.eval_limit] if "eval" in data else []
     model = AutoModelForCausalLM.from_pretrained(model_path, **worker.model_arguments())
-    if plan.method == "lora":
+    if plan.trains_adapter:
         model = add_adapter(model, settings.lora_rank, settings.lora_alpha, settings.lora_dropout)
     model = worker.prepare(model)
 
@@ -230,7 +230,7 @@ def main() -> None:
 
     # evaluation and saving
     artifacts = Path(plan.artifacts)
-    folder = artifacts / ("adapter" if plan.method == "lora" else "model")
+    folder = artifacts / ("adapter" if plan.trains_adapter else "model")
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     step = trainer.state.global_step

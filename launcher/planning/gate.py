@@ -34,6 +34,7 @@ from launcher.planning.placement import (
     why_unusable,
 )
 from launcher.planning.precision_history import why_failed
+from launcher.planning.quantizer import PACKAGE, quantizer_findings
 from launcher.planning.slurm_gate import slurm_findings
 from launcher.planning.wheel_choice import choose, objection, site
 from launcher.planning.workload import workload_of
@@ -306,12 +307,14 @@ def _environment(plan: Plan, facts: Facts) -> list[Finding]:
         message += f"\n  found there: {there}" if there else ""
         return [Finding(level="refuse", code="no-interpreter", message=message, mend=mend)]
     found: list[Finding] = []
+    found += quantizer_findings(plan, facts)
     lacks = unmet(plan.requirements, facts)
+    missing = [name for name in lacks.missing if name != PACKAGE or plan.method != "qlora"]
     if lacks.differing and plan.environment is None:
         message = f"{plan.host}: {interpreter.path} has {'; '.join(lacks.differing)}: it is used as it is"
         found.append(Finding(level="note", code="packages-differ", message=message))
-    if lacks.missing and plan.environment is None:
-        message = f"{plan.host}: {interpreter.path} lacks {', '.join(lacks.missing)}"
+    if missing and plan.environment is None:
+        message = f"{plan.host}: {interpreter.path} lacks {', '.join(missing)}"
         finding = Finding(level="refuse", code="missing-packages", message=message, mend=mend)
         found.append(
             _no_venv(finding, facts)

@@ -12,6 +12,8 @@ from launcher.values.used_precision import PrecisionSeen
 
 VerdictKind = Literal["as-wanted", "lower-rung", "unsound", "different"]
 _NOT_SEEN = "not seen"
+_QUANTIZED = "nf4"
+"""What parameters in 4 bits are counted as."""
 
 
 class Row(NamedTuple):
@@ -39,7 +41,6 @@ def compare(
     A rehearsal runs on a CPU, so its device and tf32 are not compared. `trains_all`: the precision was planned for a full
     fine-tune. If the script has frozen weights all the same, their dtype is its own choice.
     """
-    products = wanted.autocast_dtype or wanted.base_dtype
     compares_tf32 = not is_rehearsed and wanted.device == "cuda" and _main(ran.computed) == "float32"
     device = (
         f"{ran.device}, for {wanted.device}" if is_rehearsed and ran.device != wanted.device else ran.device
@@ -61,11 +62,11 @@ def compare(
         _set_row("trained weights", _floats(ran.trainable), {wanted.trainable_dtype}, _NOT_SEEN),
     ]
     if _floats(ran.frozen):
-        row = _main_row("frozen weights", ran.frozen, wanted.base_dtype)
+        row = _frozen_row(ran.frozen, wanted)
         rows.append(row._replace(wanted="any", differs=False) if trains_all else row)
     rows += [
         _set_row("gradients", _floats(ran.gradients), {wanted.trainable_dtype}, _NOT_SEEN),
-        _main_row("products", ran.computed, products),
+        _main_row("products", ran.computed, wanted.compute_dtype),
         Row("tf32", _switch(ran.tf32), _switch(wanted.tf32), compares_tf32 and ran.tf32 != wanted.tf32),
     ]
     return tuple(rows)
@@ -114,6 +115,7 @@ def _fault(ran: PrecisionSeen, wanted: Precision) -> str | None:
                 "capability": wanted.capability,
                 "platform": wanted.platform,
                 "base_dtype": base,
+                "quantization": _QUANTIZED if _QUANTIZED in ran.frozen else None,
                 "trainable_dtype": trained,
                 "autocast_dtype": autocast,
                 "scaler": ran.scaler,
@@ -136,6 +138,13 @@ def _main_row(name: str, ran: dict[str, int], wanted: str) -> Row:
     """Return a row of which most tensors decide: norms may stay in float32."""
     main = _main(_floats(ran))
     return Row(name, _dtypes(ran) or _NOT_SEEN, SHORT[wanted], main not in (None, wanted))
+
+
+def _frozen_row(ran: dict[str, int], wanted: Precision) -> Row:
+    """Return the row of a frozen base. One that was saved in 4 bits may be so without a plan for it."""
+    row = _main_row("frozen weights", ran, wanted.base_dtype)
+    is_wide = wanted.quantization is not None and wanted.quantization not in ran
+    return row._replace(wanted=wanted.base_title, differs=row.differs or is_wide)
 
 
 def _dtypes(counts: dict[str, int]) -> str:

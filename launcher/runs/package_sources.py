@@ -23,6 +23,7 @@ from pydantic_core import PydanticCustomError
 
 from launcher.bounded_read import read_bounded
 from launcher.errors import BadFileError, UsageError
+from launcher.planning.quantizer import with_quantizer
 from launcher.planning.script import script_of
 from launcher.planning.slurm_job import settings_of as slurm_settings_of
 from launcher.runs.named_paths import refuse_link_out
@@ -133,7 +134,8 @@ def with_packages(task: Task, host: Host, added: Sequence[str]) -> Task:
     names = {package_of(one) for one in wanted}
     kept = [one for one in packages.requirements if package_of(one) not in names]
     origin = " and ".join(filter(None, (packages.origin, WITH if wanted else "")))
-    job = job.model_copy(update={"requirements": (*kept, *wanted)})
+    requirements = (*kept, *wanted) if has_image else with_quantizer((*kept, *wanted), job.method)
+    job = job.model_copy(update={"requirements": requirements})
     return task._replace(job=job, packages_from=origin or None, package_findings=packages.findings)
 
 

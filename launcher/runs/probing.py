@@ -23,6 +23,7 @@ from launcher.errors import (
 from launcher.hosts import Desk
 from launcher.planning.kaggle_machines import MachineChoice, choose_machine, expected_facts
 from launcher.planning.placement import best_card, card_choice_reason, match_profile
+from launcher.planning.quantizer import looked_for
 from launcher.planning.slurm_job import (
     possible_profiles,
     with_expected_cards,
@@ -61,9 +62,10 @@ def probe(desk: Desk, host: Host, job: Job | None = None, choice: MachineChoice 
     if host.kaggle is not None:
         return _expected(desk, host, host.kaggle, choice)
     model = source(job.model).model_dump() if job is not None and job.model is not None else None
+    packages = None if job is None else looked_for(map(distribution, job.requirements), job.method)
     facts = desk.probe(
         environment=host.environment,
-        packages=None if job is None else [distribution(requirement) for requirement in job.requirements],
+        packages=packages,
         engine=host.engine,
         model=model,
         model_keys=CONFIG_KEYS,

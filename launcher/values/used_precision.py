@@ -31,7 +31,9 @@ class PrecisionSeen(Record):
         cls, precision: Precision, dtypes: object, *, has_frozen: bool, is_rehearsed: bool
     ) -> PrecisionSeen:
         """Return what a script takes from the plan; `dtypes` is what the worker counted, if it did. A rehearsal is on a CPU."""
-        frozen = {precision.base_dtype: 1} if has_frozen else {}
+        frozen: dict[str, int] = {precision.base_dtype: 1} if has_frozen else {}
+        if precision.quantization is not None:
+            frozen[precision.quantization] = 1
         counted = cls.lenient(dtypes if isinstance(dtypes, dict) else {})
         return cls(
             device="cpu" if is_rehearsed else precision.device,

@@ -19,6 +19,7 @@ WORDS = (
     "--job", "./job.toml", "--set", f"steps={STEPS}", "--set", f"save_every_steps={EVERY}", "--set", "batch.global=4",
     "--set", "settings.lora_dropout=0.1",
 )  # fmt: skip
+QLORA = ("--set", "method=qlora")
 
 # A card that holds two examples at a time: torch's own error, where a third one comes.
 SMALL_CARD = """
@@ -134,6 +135,28 @@ def test_what_crashed_ends_with_the_same_bits_as_what_did_not(sft_project):
     (pid,) = [int(one["values"]["pid"]) for one in states(ended) if one["values"].get("state") == "running"]
     os.kill(pid, signal.SIGKILL)
     assert Ended(sft_project, run).adapter == whole.adapter
+
+
+def test_over_a_base_in_4_bits_what_crashed_ends_with_the_same_bits_too(sft_project):
+    """Trained on a CPU. The adapter loads with peft alone, over the base as it was saved."""
+    pytest.importorskip("bitsandbytes")
+    if shutil.which("strace") is None:
+        missing("strace is not installed")
+    whole = trained(sft_project, "python", "sft.py", words=QLORA)
+    torn = trained(sft_project, *killed_at("manifest.json.tmp"), words=QLORA)
+    assert torn.begins() == [0, 4]
+    assert (torn.adapter, torn.losses()) == (whole.adapter, whole.losses())
+    (proof,) = [one["values"]["proof"] for one in whole.events("evidence") if "proof" in one["values"]][:1]
+    assert proof["dtypes"] == {"trainable": {"float32": 14}, "frozen": {"float32": 5, "nf4": 7}}
+
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(sft_project.project / "base")
+    adapted = PeftModel.from_pretrained(base, whole.folder / "work" / "artifacts" / "adapter")
+    moved = {name: one for name, one in adapted.named_parameters() if "lora_B" in name}
+    assert len(moved) == 7
+    assert all(one.any() for one in moved.values())
 
 
 def states(folder):

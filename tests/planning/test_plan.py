@@ -471,6 +471,40 @@ def test_packages_that_a_probe_was_not_asked_for_are_noted():
     assert "not asked for torch:" in found.message
 
 
+@pytest.mark.parametrize(
+    ("card", "rehearsed", "version", "has"),
+    [
+        ("l40s", False, None, "lacks bitsandbytes"),
+        ("l40s", False, "0.45.5", "has bitsandbytes 0.45.5, not 0.46.1 or later"),
+        ("l40s", False, "0.46.1", None),
+        ("l40s", True, "0.49.2", "has bitsandbytes 0.49.2, not 0.50 or later"),
+        ("cpu", False, "0.49.2", "has bitsandbytes 0.49.2, not 0.50 or later"),
+        ("cpu", False, "0.50.2", None),
+    ],
+)
+def test_a_host_s_own_python_needs_a_bitsandbytes_for_a_base_in_4_bits(card, rehearsed, version, has):
+    """It is refused once, with the command that installs it; a LoRA needs none."""
+    told = facts(
+        gpus=[gpu("NVIDIA L40S", 46068, "8.9")] if card == "l40s" else [],
+        interpreter={
+            "path": "/p",
+            "version": "3.11.2",
+            "packages": {"bitsandbytes": version, "torch": "2.13.0"},
+        },
+    )
+    place, on = Host(name="there", address="there"), profile("cpu") if rehearsed else None
+    for method in ("lora", "qlora"):
+        job = Job(name="x", command=("a",), requirements=("torch", "bitsandbytes"), method=method)
+        findings = {one.code: one for one in check(plan(profile(card), place, job, rehearsed_on=on), told)}
+        assert ("no-quantizer" in findings) == (method == "qlora" and has is not None)
+    assert "missing-packages" not in findings
+    if has is not None:
+        found = findings["no-quantizer"]
+        assert found.level == "refuse"
+        assert found.message == f"there: /p {has}: it quantizes the base of method = qlora"
+        assert found.mend.startswith("/p -m pip install 'bitsandbytes>=0.")
+
+
 def test_a_card_that_no_profile_names_is_said():
     """The message holds the driver's own name for it."""
     with pytest.raises(UnknownNameError, match="Quadro K1"):

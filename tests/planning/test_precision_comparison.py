@@ -80,6 +80,24 @@ def test_what_was_not_seen_differs_from_nothing():
     assert names == []
 
 
+def test_a_base_in_4_bits_is_compared_by_what_is_quantized():
+    """A plan for one wants one; one that was saved so is no matter. Adapters that a library has cast are named."""
+    wanted = Precision.model_validate({**TURING[0].model_dump(), "quantization": "nf4"})
+    lean, wide = {"nf4": 21, "float16": 9}, {"float16": 30}
+    kinds = {}
+    for plan_of, base in ((wanted, lean), (wanted, wide), (TURING[0], lean)):
+        ran = seen(frozen=base, computed=HALF, autocast=["float16"], scaler=True)
+        row = next(row for row in compare(ran, plan_of, is_rehearsed=False) if row.name == "frozen weights")
+        kinds[row.wanted, row.ran] = row.differs
+    assert kinds == {
+        ("nf4", "21 nf4, 9 fp16"): False,
+        ("nf4", "fp16"): True,
+        ("fp16", "21 nf4, 9 fp16"): False,
+    }
+    cast = seen(BF16, lean, ["float16"], computed=HALF, scaler=True)
+    assert judge(cast, [wanted], is_rehearsed=False).kind == "unsound"
+
+
 def test_a_rehearsal_is_compared_without_its_device():
     """It runs on a CPU in the card's place."""
     ran = seen(autocast=["float16"], scaler=True).model_copy(update={"device": "cpu"})

@@ -262,3 +262,14 @@ def test_a_lock_is_exported_by_uv(folder, monkeypatch):
     monkeypatch.setenv("SAYS", "the lockfile needs to be updated")
     with pytest.raises(BadFileError, match="the lockfile needs to be updated"):
         packages()
+
+
+def test_a_base_in_4_bits_adds_what_quantizes_it(folder):
+    """To packages that there are: a script without any uses the host's own Python, where the gate looks for it."""
+    qlora = ["method=qlora"]
+    assert packages(settings=qlora)[0] == ()
+    (folder / "requirements.txt").write_text("torch\n")
+    assert packages(settings=qlora)[0] == ("torch", "bitsandbytes>=0.46.1")
+    assert packages(settings=["method=lora"])[0] == ("torch",)
+    assert packages(added=["bitsandbytes==0.50.2"], settings=qlora)[0] == ("torch", "bitsandbytes==0.50.2")
+    assert packages(settings=[*qlora, "image=mine:1"])[0] == ()

@@ -354,6 +354,44 @@ def test_a_script_that_never_steps_is_told(adapted):
     assert "no optimizer step" not in done.stderr
 
 
+IN_4_BITS = """
+import peft
+from transformers import BitsAndBytesConfig
+config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], quantization_config=config, dtype=torch.bfloat16)
+model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+model = peft.get_peft_model(model, peft.LoraConfig(target_modules="all-linear"))
+optimizer = torch.optim.AdamW([part for part in model.parameters() if part.requires_grad], lr=3e-3)
+losses = []
+for batch in batch_of(steps=5):
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = model(**batch).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+layers = [one for one in model.modules() if type(one).__name__ == "Linear4bit" and hasattr(one, "compute_dtype")]
+end(losses=losses, compute=sorted({str(one.compute_dtype) for one in layers}), count=len(layers),
+    trained=sorted({str(one.dtype) for one in model.parameters() if one.requires_grad}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("card", "method", "compute", "rest"),
+    [("titan_rtx", "qlora", "float16", "float16"), ("titan_rtx", "full", "float16", "float32"), ("p100", "qlora", "float32", "float32")],
+)  # fmt: skip
+def test_a_base_in_4_bits_computes_in_the_plan_s_dtype(adapted, card, method, compute, rest):
+    """A script that was written for a card with bf16; what it trains is float32."""
+    done, told, lines = adapted(IN_4_BITS, card=card, method=method)
+    assert done.returncode == 0, done.stderr
+    assert f"from_pretrained: bnb_4bit_compute_dtype bfloat16 -> {compute}" in lines
+    assert f"from_pretrained: dtype bfloat16 -> {rest}" in lines
+    assert told["compute"] == [f"torch.{compute}"]
+    assert told["count"] > 0
+    assert told["trained"] == ["torch.float32"]
+    assert told["losses"][-1] < told["losses"][0]
+
+
 def test_what_cannot_be_adapted_is_named_with_its_line(adapted):
     """Frozen weights that the script has cast by hand stay as they are."""
     script = PLAIN.replace(

@@ -40,6 +40,7 @@ The modules, in the order in which they import each other:
 
     json_values, channel   strict JSON; the connection to the agent
     values                 what `attempt.json` holds: Knobs, Precision, Split, Peek
+    quantization           a base in 4 bits: how it is loaded, and what its layers need
     unsaved_hook           a hook on a model that is not saved with it
     guard/                 judges optimizer steps, and how torch reports them to it
     pace                   when to save, when to stop

@@ -12,6 +12,7 @@ from typing import Any, Dict, Tuple
 
 from .compiled_models import compiles
 from .planned_optimizer import fuses_adamw
+from .quantization import quantized_loading
 from .values import SHORT_NAMES, Knobs, knobs
 
 CHECKPOINTING = {"use_reentrant": False}  # the other form needs inputs that require gradients
@@ -26,13 +27,19 @@ _KEYWORDS_OF_KNOBS = {
 
 
 def model_arguments(**own: Any) -> Dict[str, Any]:
-    """Return the plan as keywords for `from_pretrained`; `own` keywords are added and win."""
+    """Return the plan as keywords for `from_pretrained`; `own` keywords are added and win.
+
+    A base in 4 bits is quantized while it is loaded. A model beside it, such as a teacher, is not if it gets
+    `quantization_config=None`.
+    """
     import torch
     import transformers
 
     values = knobs()
     keywords: Dict[str, Any] = {}
     attention = values.peek.precision.attention
+    if "quantization_config" not in own:
+        keywords.update(quantized_loading(values, _device(values)))
     if attention != "sdpa" and not values.rehearsed:  # sdpa is the default of every model that supports it
         keywords["attn_implementation"] = attention
     if not {"dtype", "torch_dtype"} & own.keys():

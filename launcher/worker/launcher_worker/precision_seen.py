@@ -7,6 +7,8 @@ import re
 import weakref
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
+from .quantization import dtype_name
+
 MOST_NODES = 20_000  # of a loss's graph; a decoder of 7 billion parameters has about 10,000
 COMPILED = "CompiledFunctionBackward"
 _HEAVY = re.compile(r"(Mm|Addmm|Bmm|Baddbmm|Linear|Convolution|ScaledDotProduct\w*|\w*Rnn\w*)Backward\d*$")
@@ -66,10 +68,11 @@ def models_with(parameters: Iterable[Any]) -> List[Any]:
 
 
 def dtypes_of(parts: Iterable[Any]) -> Dict[str, int]:
-    """Return how many tensors there are of each dtype."""
+    """Return how many parameters there are of each dtype; those in 4 bits count as `nf4`."""
     counts: Dict[str, int] = {}
     for part in parts:
-        count(counts, part.dtype)
+        name = dtype_name(part)
+        counts[name] = counts.get(name, 0) + 1
     return counts
 
 

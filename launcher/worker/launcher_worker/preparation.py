@@ -14,6 +14,7 @@ from .channel import rank
 from .guard import process_guard
 from .guard.torch_hooks import forbid_casts
 from .mixed_precision import CHECKPOINTING, kind_of_checkpointing, version
+from .quantization import is_quantized, set_up_layers
 from .unsaved_hook import UnsavedHook
 from .values import Precision, knobs
 
@@ -66,12 +67,13 @@ def convert_trainables(model: Any) -> int:
 
 
 def set_up(model: Any) -> None:
-    """Switch tf32, attention to grouped heads and activation checkpointing as the plan says."""
+    """Switch tf32, attention to grouped heads, quantized layers and activation checkpointing as the plan says."""
     values = knobs()
     precision = values.peek.precision
     if precision.device == "cuda" and not values.rehearsed:
         _switch_tf32(precision.tf32)
     _repeat_grouped_heads(precision)
+    set_up_layers(model)
     enable = getattr(model, f"{kind_of_checkpointing(model)}_checkpointing_enable", None)
     if enable is not None and values.activation_checkpointing:
         enable(dict(CHECKPOINTING))
@@ -121,11 +123,16 @@ def _compute_in_base_dtype(model: Any, converted: Set[int], base: Any) -> None:
 
 
 def _check_base(model: Any, base: Any, half_dtypes: Sequence[Any]) -> None:
-    """Compare the frozen parameters with the plan's base; integers are quantized weights and are not compared."""
+    """Compare the frozen parameters with the plan's base; quantized weights are not compared."""
     fix = "load the model with from_pretrained(..., **worker.model_arguments())"
+    quantization = knobs().peek.precision.quantization
+    if quantization is not None and rank() == 0 and not any(map(is_quantized, model.parameters())):
+        print(
+            f"precision: nothing is quantized, where the plan has an {quantization} base: {fix}", flush=True
+        )
     wider = []
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad or parameter.dtype == base:
+        if parameter.requires_grad or parameter.dtype == base or is_quantized(parameter):
             continue
         if parameter.dtype in half_dtypes:
             raise RuntimeError(f"{name} is {parameter.dtype}, but the plan's base is {base}: {fix}")

@@ -43,6 +43,14 @@ class Precision:
     capability: Optional[str] = None  # of the card, such as "7.5"; None without a card
     attention: str = "sdpa"  # transformers' attn_implementation
     compile: bool = False
+    quantization: Optional[str] = (
+        None  # of the base's linear layers, such as "nf4"; base_dtype is then that of the others
+    )
+
+    @property
+    def compute_dtype(self) -> str:
+        """In which dtype matrices are multiplied."""
+        return self.autocast_dtype or self.base_dtype
 
     @property
     def fuses_adamw(self) -> bool:
@@ -89,7 +97,7 @@ class Knobs:
         self.peak_tflops: Optional[float] = values.get("peak_tflops")  # of one card, at the plan's precision
         self.guard: str = values.get("guard", "end")  # or "warn": whether it ends a training
         self.trial: Optional[Dict[str, Any]] = values.get("trial")  # of `launch verify`; see trials/
-        self.method: str = values["method"]
+        self.method: str = values["method"]  # lora, qlora or full
         self.model: Optional[str] = values["model"]
         self.teacher: Optional[str] = values.get("teacher")  # of a distillation
         self.data: Dict[str, str] = dict(values["data"])
@@ -111,6 +119,11 @@ class Knobs:
         self._consumed: Set[str] = set()
         self._held: Set[str] = set()
         self._is_announced = False
+
+    @property
+    def trains_adapter(self) -> bool:
+        """Whether the base is frozen, and an adapter is trained."""
+        return self.method != "full"
 
     @property
     def precision(self) -> Precision:
@@ -249,12 +262,15 @@ def _known_fields(kind: Any, values: Mapping[str, Any]) -> Dict[str, Any]:
 def _describe(precision: Precision, rehearsed: bool) -> str:
     """Return one readable line: which precision is in force, and why."""
     base = SHORT_NAMES.get(precision.base_dtype, precision.base_dtype)
+    if precision.quantization is not None:
+        rest = f" and {base}" if precision.base_dtype != precision.compute_dtype else ""
+        base = f"{precision.quantization}{rest}"
     autocast = (
         f"{SHORT_NAMES[precision.autocast_dtype]} autocast" if precision.autocast_dtype else "no autocast"
     )
     trainables = SHORT_NAMES.get(precision.trainable_dtype, precision.trainable_dtype)
     parts = [
-        f"{autocast} over {'a' if base == 'bf16' else 'an'} {base} base",
+        f"{autocast} over {'a' if base[0] == 'b' else 'an'} {base} base",
         f"{trainables} trainables",
         f"scaler {'on' if precision.scaler else 'off'}",
     ]

@@ -1,4 +1,7 @@
-"""Models: what from_pretrained loads gets the plan's base dtype, and what is trained the plan's dtype of trainables."""
+"""Models: what from_pretrained loads gets the plan's base dtype, and what is trained the plan's dtype of trainables.
+
+A script decides itself whether its base is in 4 bits; the dtype in which that computes is the plan's.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ from ..channel import rank
 from ..guard import process_guard
 from ..guard.torch_hooks import forbid_casts
 from ..preparation import convert_trainables, set_up
+from ..quantization import is_quantized, set_up_layers
 from ..shield import shielded
 from ..values import knobs
 from .changes import changes
 
 autocasting_models: "weakref.WeakSet[Any]" = weakref.WeakSet()
 """The models of a Trainer or an Accelerator, which autocast by themselves."""
-_QUANTIZED = ("quantization_config", "load_in_4bit", "load_in_8bit")
+_QUANTIZED = ("quantization_config", "load_in_8bit")
 
 
 @shielded
@@ -29,19 +33,30 @@ def adapt_loading(module: Any) -> None:
     def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
         with shielded:
             kwargs = _planned(kwargs)
-        return original(cls, *args, **kwargs)
+        loaded = original(cls, *args, **kwargs)
+        with shielded:
+            _compute_as_planned(loaded[0] if isinstance(loaded, tuple) else loaded)
+        return loaded
 
     kind.from_pretrained = classmethod(from_pretrained)
 
 
 def _planned(own: Any) -> Any:
-    """Return a script's keywords with the plan's dtype; a quantized model keeps the script's."""
+    """Return a script's keywords with the plan's dtype, for a base in 4 bits that of its other weights.
+
+    A model that is quantized in another way keeps the script's.
+    """
     import torch
 
-    if any(own.get(name) for name in _QUANTIZED):
+    is_in_4_bits = own.get("load_in_4bit") or _says_4_bits(own.get("quantization_config"))
+    if not is_in_4_bits and any(own.get(name) for name in _QUANTIZED):
         changes.leave("the dtype of a quantized model")
         return own
-    dtype = getattr(torch, knobs().precision.base_dtype)  # reading it consumes the knob
+    precision = knobs().precision  # reading it consumes the knob
+    base = precision.base_dtype
+    if is_in_4_bits and not knobs().trains_adapter and precision.autocast_dtype == "bfloat16":
+        base = "bfloat16"  # planned for weights that are trained, and these are not
+    dtype = getattr(torch, base)
     name = "torch_dtype" if "torch_dtype" in own else "dtype"
     changes.change("from_pretrained", name, own.get(name), dtype)
     attention = knobs().peek.precision.attention
@@ -49,6 +64,21 @@ def _planned(own: Any) -> Any:
         changes.change("from_pretrained", "attn_implementation", own.get("attn_implementation"), attention)
         own = {**own, "attn_implementation": attention}
     return {**own, name: dtype}
+
+
+def _says_4_bits(config: Any) -> bool:
+    """Return whether a quantization is bitsandbytes' in 4 bits; a script gives it as an object or as a dictionary."""
+    says = config.get("load_in_4bit") if isinstance(config, dict) else getattr(config, "load_in_4bit", False)
+    return bool(says)
+
+
+def _compute_as_planned(model: Any) -> None:
+    """Let the layers in 4 bits of a loaded model compute in the plan's dtype, also where it was saved so."""
+    import torch
+
+    for before in set_up_layers(model):
+        planned = getattr(torch, knobs().peek.precision.compute_dtype)
+        changes.change("from_pretrained", "bnb_4bit_compute_dtype", before, planned)
 
 
 def adapt_model(model: Any) -> bool:
@@ -69,8 +99,14 @@ def adapt_model(model: Any) -> bool:
         changes.add(f"trainable weights: {count} {_dtype(values)} now")
     base = getattr(torch, values.peek.precision.base_dtype)
     frozen = {
-        part.dtype for part in model.parameters() if not part.requires_grad and part.is_floating_point()
+        part.dtype
+        for part in model.parameters()
+        if not part.requires_grad and part.is_floating_point() and not is_quantized(part)
     }
+    if values.peek.precision.quantization and not any(map(is_quantized, model.parameters())):
+        changes.leave(
+            f"a base that is not quantized, where the plan has {values.peek.precision.quantization}"
+        )
     for other in sorted(frozen - {base}, key=str):
         changes.leave(
             f"frozen weights of {str(other).replace('torch.', '')}, where the plan has {values.peek.precision.base_dtype}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from ..json_values import digest, scalar
+from ..quantization import dtype_name
 from ..values import knobs
 from .judge import Judge
 
@@ -18,7 +19,7 @@ def proof(model: Any, judge: Judge) -> Dict[str, Any]:
     dtypes: Dict[str, Dict[str, int]] = {"trainable": {}, "frozen": {}}
     trainable = []
     for name, part in model.named_parameters():
-        dtype = str(part.dtype).replace("torch.", "")
+        dtype = dtype_name(part)
         counts = dtypes["trainable" if part.requires_grad else "frozen"]
         counts[dtype] = counts.get(dtype, 0) + 1
         if part.requires_grad:

@@ -5,6 +5,7 @@ A card without bf16 says that it has it, as the real one does: torch counts emul
 
 from __future__ import annotations
 
+import sys
 import types
 from collections import defaultdict
 from typing import Any, Callable, Dict
@@ -116,7 +117,7 @@ def _facts(torch: Any, card: Card) -> Dict[str, Any]:
     )
     architecture = f"sm_{major}{minor}"
     return {
-        "is_available": _returns(True),
+        "is_available": _is_available,
         "device_count": _returns(card.cards),
         "get_device_name": _returns(card.name),
         "get_device_capability": _returns(card.capability),
@@ -129,6 +130,12 @@ def _facts(torch: Any, card: Card) -> Dict[str, Any]:
         "get_gencode_flags": _returns(f"-gencode compute=compute_{major}{minor},code={architecture}"),
         "list_gpu_processes": _returns("no processes are running"),
     }
+
+
+def _is_available() -> bool:
+    """Answer that there is a card; but not to bitsandbytes, which would load its libraries for one. It has those for a CPU too."""
+    asking = str(sys._getframe(1).f_globals.get("__name__"))  # noqa: SLF001  # the one way to a caller
+    return asking.partition(".")[0] != "bitsandbytes"
 
 
 def _memory(card: Card) -> Dict[str, Any]:

@@ -1,0 +1,47 @@
+"""bitsandbytes, which quantizes a base to 4 bits: whether a job needs it, and whether a host's is recent enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from launcher.values.facts import Facts
+from launcher.values.method import Method
+from launcher.values.plan import Finding, Plan
+from launcher.values.precision import numbers
+from launcher.values.requirement import package_of
+
+PACKAGE = "bitsandbytes"
+_LEAST = "0.46.1"
+"""The oldest that transformers 5.23 takes."""
+_LEAST_WITHOUT_A_CARD = "0.50"
+"""The oldest that was tried on a CPU; Apple's GPU has its kernels since then (pull request 1983 of bitsandbytes)."""
+
+
+def with_quantizer(requirements: tuple[str, ...], method: Method) -> tuple[str, ...]:
+    """Return requirements with bitsandbytes if the method needs it and they do not name it; none stay none."""
+    if method != "qlora" or not requirements or PACKAGE in map(package_of, requirements):
+        return requirements
+    return (*requirements, f"{PACKAGE}>={_LEAST}")
+
+
+def looked_for(names: Iterable[str], method: Method) -> list[str]:
+    """Return the packages to look for on a host: those that a job names, and bitsandbytes if the method needs it."""
+    return [*dict.fromkeys([*names, *([PACKAGE] if method == "qlora" else [])])]
+
+
+def quantizer_findings(plan: Plan, facts: Facts) -> list[Finding]:
+    """Refuse a host whose own Python lacks bitsandbytes, or has one that is too old for the plan's device."""
+    interpreter = facts.interpreter
+    if plan.method != "qlora" or plan.environment is not None or interpreter is None:
+        return []
+    if PACKAGE not in interpreter.packages:
+        return []
+    found = interpreter.packages[PACKAGE]
+    is_on_card = plan.profile.kind == "cuda" and not plan.rehearsed
+    least = _LEAST if is_on_card else _LEAST_WITHOUT_A_CARD
+    if found is not None and numbers(found) >= numbers(least):
+        return []
+    has = f"has {PACKAGE} {found}, not {least} or later" if found else f"lacks {PACKAGE}"
+    message = f"{plan.host}: {interpreter.path} {has}: it quantizes the base of method = qlora"
+    mend = f"{interpreter.path} -m pip install '{PACKAGE}>={least}'     there; or train without   --set method=lora"
+    return [Finding(level="refuse", code="no-quantizer", message=message, mend=mend)]

@@ -1,0 +1,77 @@
+"""A base in 4 bits: the keywords that load it, and what bitsandbytes' layers need before they are trained.
+
+A layer dequantizes its weight to its `compute_dtype` and multiplies in that, whatever autocast says.
+
+On a CPU with AVX512-BF16 an evaluation packs the weights anew, for products without gradients, and they stay so: no later
+training step sends a gradient through them. Seen with bitsandbytes 0.50.2: afterwards the cosine to the right gradient was
+0.24. So the layers of a model that is trained are not packed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Dict, Iterator, Set
+
+from .values import Knobs, knobs
+
+_PACKS = "support_avx512bf16_for_cpu"
+
+
+def quantized_loading(values: Knobs, device: str) -> Dict[str, Any]:
+    """Return the keywords of `from_pretrained` for the plan's quantized base; {} if it has none.
+
+    transformers quantizes while it loads, on the device that the model then stays on: it must be that of this rank.
+    """
+    precision = values.peek.precision
+    if precision.quantization is None:
+        return {}
+    import torch
+    from transformers import BitsAndBytesConfig
+
+    config = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=precision.quantization,
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=getattr(torch, precision.compute_dtype),
+    )
+    if device == "cuda":
+        rank = int(os.environ.get("LOCAL_RANK", "0"))
+        place: Any = rank if rank < torch.cuda.device_count() else torch.cuda.current_device()
+    else:
+        place = device
+    return {"quantization_config": config, "device_map": {"": place}}
+
+
+def is_quantized(parameter: Any) -> bool:
+    """Return whether a parameter holds the weights of a layer in 4 bits, packed into another dtype."""
+    return getattr(parameter, "quant_state", None) is not None
+
+
+def dtype_name(parameter: Any) -> str:
+    """Return how a parameter is counted: under torch's name such as `bfloat16`, or as `nf4`."""
+    if is_quantized(parameter):
+        return str(parameter.quant_type)
+    return str(parameter.dtype).replace("torch.", "")
+
+
+def set_up_layers(model: Any) -> Set[Any]:
+    """Let the layers in 4 bits compute in the plan's dtype, and keep gradients; return the dtypes that they had before."""
+    import torch
+
+    planned = getattr(torch, knobs().peek.precision.compute_dtype)
+    before = set()
+    for layer in _layers(model):
+        if getattr(layer, _PACKS, False):
+            layer.state_dict()  # which unpacks what an evaluation has packed
+            setattr(layer, _PACKS, False)
+        if knobs().run is not None and layer.compute_dtype != planned:
+            before.add(layer.compute_dtype)
+            layer.compute_dtype, layer.compute_type_is_set = planned, True
+    return before
+
+
+def _layers(model: Any) -> Iterator[Any]:
+    bitsandbytes = sys.modules.get("bitsandbytes")  # loaded if a model has such layers
+    if bitsandbytes is not None:
+        yield from (one for one in model.modules() if isinstance(one, bitsandbytes.nn.Linear4bit))
