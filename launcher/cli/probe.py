@@ -35,6 +35,7 @@ def probe(
     from launcher.runs.probing import NO_JOB, cards_there, choose_profile, expected_choice, profiles_named
     from launcher.runs.probing import probe as ask
     from launcher.runs.run_desk import connect
+    from launcher.values.profile import DERIVED
 
     place = resolve.host(host)
     with waiting_for(place.name), connect(place) as desk:
@@ -48,8 +49,9 @@ def probe(
             known = expected_choice(place, place.kaggle).profiles[:1] if place.kaggle is not None else ()
             chosen, why = choose_profile(known, facts)
         profile: str | None = chosen.name
+        shown = f"{profile} {DERIVED}" if chosen.is_derived else chosen.name
     except (UnknownNameError, RefusedError) as error:
-        profile, why, problem = None, "", str(error).split("\n")
+        profile, shown, why, problem = None, "-", "", str(error).split("\n")
     if as_json:
         from launcher.cli import json_shapes
         from launcher.cli.answer import answer
@@ -63,7 +65,7 @@ def probe(
     lines = [
         ("host", f"{place.name}   {where}"),
         ("ids", ids),
-        ("profile", f"{profile or '-'}{f'   {why}' if why else ''}"),
+        ("profile", f"{shown}{f'   {why}' if why else ''}"),
         *(rows(facts) if hours is None else _expected_rows(facts, hours)),
     ]
     say(*(f"{name:<8} {value}" for name, value in lines), *problem)
@@ -132,7 +134,8 @@ def rows(facts: Facts) -> Iterator[tuple[str, str]]:
             if holder.means:
                 yield "", f"    {holder.means}"
     if not facts.gpus or facts.gpu_error:
-        yield "gpu", facts.gpu_error or ("Apple GPU" if facts.has_apple_gpu else "none")
+        none = facts.no_card if facts.other_gpus else "none"
+        yield "gpu", facts.gpu_error or ("Apple GPU" if facts.has_apple_gpu else none)
     if facts.holders_error:
         yield "", f"the processes on them are unknown: {facts.holders_error}"
     if facts.nvidia_mps:

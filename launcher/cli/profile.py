@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import ColorOption, JsonFlag, VerboseFlag
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 from launcher.cli.quick import QuickCommand, QuickGroup
+
+if TYPE_CHECKING:
+    from launcher.values.profile import Profile
 
 app = typer.Typer(
     help="The known cards: list, show.", no_args_is_help=True, cls=QuickGroup, rich_markup_mode=None
@@ -41,27 +44,37 @@ def list_profiles(
 
 @app.command("show", cls=QuickCommand)
 def show(
-    name: Annotated[str, typer.Argument(metavar="PROFILE", help="A profile's name.")],
+    name: Annotated[str | None, typer.Argument(metavar="[PROFILE]", help="A profile's name.")] = None,
+    host: HostOption = None,
     as_toml: Annotated[
         bool, typer.Option("--toml", help="Print its file, to begin a profile of yours with.")
     ] = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show a card: its rates, what it supports, and the precisions that follow from that.
+    """Show a card: its rates, what it supports, and the precisions that follow from that. With --host, the card that is there.
 
     Examples:
         launch profile show titan_rtx
         launch profile show l40s --toml >profiles/mine.toml
+        launch profile show --host lab
     """
+    from launcher.errors import UsageError
+
+    if as_toml and as_json:
+        raise UsageError("profile show: --toml and --json are two forms: give one of them")
+    if name is None and host is None:
+        raise UsageError(
+            "profile show: name a card, or a host that has one\n  the names   launch profile list"
+        )
     if as_toml:
-        _show_file(name, as_json=as_json)
+        _show_file(name, host)
         return
     from launcher.planning.ladder import LadderInputs, ladder
-    from launcher.runs.resolve import profile
 
-    card = profile(name)
+    card = _card(name, host)
     can = {
         "bf16": card.has_bf16,
         "tf32": card.has_tf32,
@@ -76,6 +89,8 @@ def show(
         answer(json_shapes.ProfileShown(profile=card, can=can, ladder=list(rungs)))
         return
     print(f"{card.name}   {card.title}{f', capability {card.capability}' if card.capability else ''}")
+    if card.memory_mib is not None:
+        print(f"  memory     {card.memory_mib:,.0f} MiB, as its driver reports it")
     if card.peak:
         rates = card.peak.model_dump(exclude={"source", "bandwidth_gb_s"}, exclude_none=True)
         print(
@@ -91,14 +106,39 @@ def show(
         print(f"  rung {number}     {rung.title}   ({rung.why})")
 
 
-def _show_file(name: str, *, as_json: bool) -> None:
-    from launcher.errors import UsageError
+def _card(name: str | None, host: str | None) -> Profile:
+    """Return a known card, or one of a host."""
+    from launcher.runs import resolve
+
+    if name is not None and host is None:
+        return resolve.profile(name)
+    from launcher.cli.patience import waiting_for
+    from launcher.runs.probing import profile_there
+
+    place = resolve.host(host)
+    with waiting_for(place.name):
+        return profile_there(place, name)
+
+
+def _show_file(name: str | None, host: str | None) -> None:
     from launcher.runs.catalogue import files
-    from launcher.runs.resolve import profile
     from launcher.values.toml import read_text
 
-    if as_json:
-        raise UsageError("profile show: --toml and --json are two forms: give one of them")
     known = files("profiles")  # not validated: the new file may be among them already, and empty
-    path = known[name] if name in known else known[profile(name).name]
-    print(read_text(path), end="")
+    if name in known:
+        print(read_text(known[name]), end="")
+        return
+    card = _card(name, host)
+    print(read_text(known[card.name]) if card.name in known else _file_of(card), end="")
+
+
+def _file_of(card: Profile) -> str:
+    """Return the file of a profile that was derived from a probe."""
+    import json
+
+    from launcher.values.profile import DERIVED
+
+    values = card.model_dump(exclude={"peak"}, exclude_defaults=True)
+    values["title"] = card.title.removesuffix(DERIVED).rstrip()
+    lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
+    return "".join(f"{line}\n" for line in lines)

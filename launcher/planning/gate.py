@@ -224,6 +224,12 @@ def _card(plan: Plan, facts: Facts) -> list[Finding]:
     elif profile.kind == "cpu" and facts.gpu_error:
         message = f"{plan.host}: {facts.gpu_error}: the plan is for its CPU"
         return [Finding(level="note", code="gpu-unreadable", message=message)]
+    elif profile.kind == "cpu" and facts.other_gpus and not facts.gpus:
+        message = f"{plan.host} has {facts.other_gpus[0]}: plans are made for GPUs of NVIDIA and Apple, and this one is for the CPU"
+        message += "\n  a script that decides its own precision can use it; runs, checkpoints and restarts work as anywhere"
+        message += "\n  not there: leases, who holds it, precision, memory, and a torch for it"
+        mend = f'set environment = "…" for {plan.host}: a venv whose torch is for this GPU'
+        return [Finding(level="note", code="gpu-not-planned", message=message, mend=mend)]
     else:
         return []
     verb = "launch verify" if plan.verification is not None else "launch"

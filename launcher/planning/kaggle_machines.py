@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from launcher.errors import RefusedError
+from launcher.planning.placement import expected_card
 from launcher.values.facts import Facts, FileSystem, Gpu, Interpreter, PrecisionEvidence
 from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.parsing import unknown_name
@@ -55,11 +56,11 @@ MACHINES = (
     Machine("NvidiaTeslaT4", ("t4x2",), ("Tesla T4",), 2, 16, "7.5", "everyone"),
     # The same list, "only available to participants of specific competitions, and some only to Kaggle admins". How many
     # cards those are it does not say: four L4 are recalled from competitions, one of each other is assumed.
-    Machine("NvidiaL4", (), ("NVIDIA L4",), 4, 24, "8.9", "some"),
-    Machine("NvidiaL4X1", (), ("NVIDIA L4",), 1, 24, "8.9", "some"),
+    Machine("NvidiaL4", ("l4_24gb",), ("NVIDIA L4",), 4, 24, "8.9", "some"),
+    Machine("NvidiaL4X1", ("l4_24gb",), ("NVIDIA L4",), 1, 24, "8.9", "some"),
     Machine("NvidiaTeslaA100", ("a100_40gb", "a100_80gb"), ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"), 1, None, "8.0", "some"),
     Machine("NvidiaH100", ("h100",), ("NVIDIA H100 80GB HBM3",), 1, 80, "9.0", "some"),
-    Machine("NvidiaRtxPro6000", (), ("NVIDIA RTX PRO 6000 Blackwell Server Edition",), 1, 96, "12.0", "some"),
+    Machine("NvidiaRtxPro6000", ("rtx_pro_6000_blackwell_96gb",), ("NVIDIA RTX PRO 6000 Blackwell Server Edition",), 1, 96, "12.0", "some"),
     Machine(NO_ACCELERATOR, ("cpu",), (), 0, None, None, "everyone"),
 )  # fmt: skip
 RETIRED = (
@@ -187,18 +188,10 @@ def expected_facts(
     `place` is the id of the account's runs. The cards are those of the profile. `evidence` is what earlier runs there
     showed about precisions.
     """
-    gpus = [
-        Gpu(
-            index=index,
-            uuid=f"expected-{index}",
-            name=next(
-                (name for name in machine.names if name in profile.probe_names), profile.probe_names[0]
-            ),
-            capability=profile.capability,
-            memory_mib=profile.memory_gb * 1024 if profile.memory_gb is not None else None,
-        )
-        for index in range(profile.count if machine.cards else 0)
-    ]
+    gpus: list[Gpu] = []
+    if machine.cards:
+        name = next((name for name in machine.names if name in profile.probe_names), profile.probe_names[0])
+        gpus = [expected_card(profile, index, name) for index in range(profile.count)]
     packages = {"torch": IMAGE.torch} if IMAGE.torch is not None else {}
     return Facts(
         host_id=place,
@@ -268,8 +261,13 @@ def _substituted(host: str, machine: Machine, retired: Retired | None) -> tuple[
 
 
 def _profiles_of(machine: Machine, known: Iterable[Profile]) -> tuple[Profile, ...]:
-    """Return the profiles of a machine's cards: ours in their order, else the user's own."""
-    fitting = {profile.name: profile for profile in known if fits(profile, machine)}
+    """Return the profiles of all a machine's cards: ours in their order, else the user's own."""
+    fitting = {}
+    for profile in known:
+        is_one_card = profile.kind == "cuda" and profile.count == 1 and machine.cards
+        all_cards = profile.of_cards(machine.cards) if is_one_card else profile
+        if fits(all_cards, machine):
+            fitting[profile.name] = all_cards
     ours = tuple(fitting[name] for name in machine.profiles if name in fitting)
     return ours or tuple(fitting.values())[:1]
 

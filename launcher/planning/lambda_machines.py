@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from launcher.planning.offers import Priced, is_arm
-from launcher.values.facts import Engine, Facts, FileSystem, Gpu
+from launcher.planning.offers import FOR_ARM, Priced, is_arm
+from launcher.planning.placement import expected_card
+from launcher.values.facts import Engine, Facts, FileSystem
 from launcher.values.host import Host
 from launcher.values.lambda_settings import USER
 from launcher.values.plan import Finding, Plan
@@ -43,17 +44,8 @@ def expected_facts(host: Host, found: Priced) -> Facts:
     """Return what a rented machine is expected to have; what is unknown is None or missing."""
     offer, profile = found.offer, found.profile
     user = host.user or USER
-    gpus = tuple(
-        Gpu(
-            index=index,
-            uuid=f"expected-{index}",
-            name=_probe_name(offer, profile),
-            capability=profile.capability,
-            memory_mib=profile.memory_gb * 1024 if profile.memory_gb is not None else None,
-            driver=IMAGE.driver,
-        )
-        for index in range(offer.cards)
-    )
+    name = _probe_name(offer, profile)
+    gpus = tuple(expected_card(profile, index, name, IMAGE.driver) for index in range(offer.cards))
     home = "/root" if user == "root" else f"/home/{user}"
     return Facts(
         host_id=f"expected-{host.name}",
@@ -91,4 +83,7 @@ def lambda_findings(plan: Plan, facts: Facts | None) -> list[Finding]:
         "a machine can be probed only once it is rented"
     )
     mend = "that is done first, and the rent ends at once if the plan cannot work there"
-    return [Finding(level="note", code="expected-only", message=message, mend=mend)]
+    found = [Finding(level="note", code="expected-only", message=message, mend=mend)]
+    if facts.machine == "aarch64":
+        found.append(Finding(level="note", code="arm-processor", message=f"{plan.host}: {FOR_ARM}"))
+    return found

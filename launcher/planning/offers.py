@@ -217,6 +217,7 @@ def _fitting(host: str, offers: Iterable[Offer], wish: Wish) -> Sequence[tuple[O
         pairs = [(offer, profile) for offer in listed for profile in profiles if fits(offer, profile)]
     else:
         sized = [offer for offer in listed if wish.cards in (None, offer.cards)]
+        sized = sized if wish.types else [offer for offer in sized if not is_arm(offer)]  # not unasked
         found = [(offer, profile_of(offer, wish.known)) for offer in sized]
         pairs = [(offer, profile) for offer, profile in found if profile is not None]
     if pairs:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from launcher.errors import UnknownNameError, UsageError
+from launcher.planning.derived_profile import derived
 from launcher.values.facts import Engine, Facts, Gpu, Holder
 from launcher.values.host import Host
 from launcher.values.job import Job
@@ -34,6 +35,19 @@ def choose_gpus(profile: Profile, facts: Facts, count: int) -> tuple[str, ...]:
 def cards_of(profile: Profile, facts: Facts) -> tuple[Gpu, ...]:
     """Return the host's cards that match the profile."""
     return tuple(gpu for gpu in facts.gpus if profile.is_reported_as(gpu.name, gpu.memory_mib))
+
+
+def expected_card(profile: Profile, index: int, name: str, driver: str | None = None) -> Gpu:
+    """Return a card of a profile as it is expected where nothing can be probed before a run: the smallest of its name."""
+    size = profile.memory_bytes
+    return Gpu(
+        index=index,
+        uuid=f"expected-{index}",
+        name=name,
+        capability=profile.capability,
+        memory_mib=None if size is None else size / 2**20,
+        driver=driver,
+    )
 
 
 def is_unavailable(gpu: Gpu, facts: Facts) -> bool:
@@ -140,21 +154,48 @@ def best_card(facts: Facts, profiles: Iterable[Profile]) -> tuple[Profile, Gpu] 
 
 
 def match_profile(facts: Facts, profiles: Iterable[Profile]) -> Profile:
-    """Return the profile of the host's best card, or `mps` or `cpu` without a card.
+    """Return the profile of the host's best card, derived if none names it; or `mps` or `cpu` without a card.
 
-    Raises UnknownNameError if the host has cards and no profile matches any.
+    Raises UnknownNameError if the host has cards, and no more than their names is known.
     """
     known = list(profiles)
-    if best := best_card(facts, known):
+    if best := best_card(facts, [*known, *derived(facts, known)]):
         return best[0]
     if not facts.gpus:
         kind = "mps" if facts.has_apple_gpu else "cpu"
         return next(profile for profile in known if profile.name == kind)
     gpu = facts.gpus[0]
-    raise UnknownNameError(
-        f"GPU {gpu.index} is a '{gpu.name}' (capability {gpu.capability}, {gpu.memory_mib} MiB), which no profile names\n"
-        f'  write profiles/NAME.toml with probe_names = ["{gpu.name}"]; `launch profile show l40s` is an example'
+    lacks = " or ".join(
+        word for word, value in (("capability", gpu.capability), ("memory", gpu.memory_mib)) if not value
     )
+    raise UnknownNameError(
+        f"GPU {gpu.index} is a '{gpu.name}', which no profile names, and driver {gpu.driver} does not tell its {lacks}\n"
+        f'  write profiles/NAME.toml with probe_names = ["{gpu.name}"]; it begins as   launch profile show l40s --toml'
+    )
+
+
+def as_probed(profile: Profile, facts: Facts, named: Sequence[str] = ()) -> Profile:
+    """Return a profile with the memory that the host's cards have: the smallest of those that a run may get.
+
+    `named` are the UUIDs that --gpus gives. What a probe did not tell stays as it is.
+    """
+    if profile.kind == "mps":
+        memory = apple_gpu_mib(facts)
+    else:
+        cards = [gpu for gpu in cards_of(profile, facts) if not named or gpu.uuid in named]
+        memory = min((gpu.memory_mib for gpu in cards if gpu.memory_mib), default=None)
+    return profile if memory is None else profile.model_copy(update={"memory_mib": memory})
+
+
+def apple_gpu_mib(facts: Facts) -> float | None:
+    """Return how much of a Mac's memory its GPU may use, in MiB: two thirds of up to 36 GiB, three quarters of more.
+
+    That is what Metal recommends (`recommendedMaxWorkingSetSize`) unless `sysctl iogpu.wired_limit_mb` says otherwise.
+    """
+    if not facts.has_apple_gpu or facts.memory_gb is None:
+        return None
+    share = 2 / 3 if facts.memory_gb < 39 else 3 / 4
+    return round(facts.memory_gb * 1e9 * share / 2**20)
 
 
 def card_choice_reason(profile: Profile, facts: Facts) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from launcher.errors import RefusedError, UsageError
 from launcher.planning.apptainer import container_words
-from launcher.planning.placement import possible_cards, requested_gpus
+from launcher.planning.placement import expected_card, possible_cards, requested_gpus
 from launcher.values.cluster import Cluster, Gres, Partition
 from launcher.values.facts import Facts, Gpu
 from launcher.values.host import Host
@@ -25,7 +25,9 @@ from launcher.values.slurm_settings import SlurmSettings
 
 GPU = "gpu"
 _COUNT = re.compile(r"([0-9]{1,15})([KMGT]?)")
-_MEMORY = re.compile(r"(?<![0-9])([0-9]{1,3})gb?(?![a-z0-9])")
+_SAME_MODEL = r"(?![^a-z0-9]?(?:ti|super|ada|laptop)(?![a-z]))"
+"""What may not follow a card's name: an RTX 4080 Super is no RTX 4080, and an RTX 6000 Ada no RTX 6000."""
+_MEMORY = re.compile(r"(?<![a-z0-9])([0-9]{1,3})gb?(?![a-z0-9])")
 
 
 def settings_of(host: Host, job: Job) -> SlurmSettings | None:
@@ -104,7 +106,10 @@ def with_others(plan: Plan, others: Sequence[Plan]) -> Plan:
 def with_expected_cards(facts: Facts, profile: Profile | None) -> Facts:
     """Return the facts of a login node with the cards that a node is expected to have, instead of its own; None for none."""
     count = profile.count if profile is not None and profile.kind == "cuda" else 0
-    gpus = tuple(_expected(profile, index) for index in range(count)) if profile is not None else ()
+    gpus: tuple[Gpu, ...] = ()
+    if profile is not None:
+        name = next(iter(profile.probe_names), profile.title)
+        gpus = tuple(expected_card(profile, index, name) for index in range(count))
     own = {"gpu_error": None, "holders_error": None, "nvidia_mps": False}
     return facts.model_copy(update={"gpus": gpus, **own})
 
@@ -131,7 +136,11 @@ def is_of_type(profile: Profile, kind: str) -> bool:
     """Whether a cluster's name for cards, such as `nvidia_a100_80gb_pcie`, is for those of a profile."""
     base = re.sub(r"(_[0-9]+gb|x[0-9]+)$", "", profile.name)
     words = "[^a-z0-9]?".join(map(re.escape, base.split("_")))
-    if not re.search(rf"(?:^|[^a-z0-9]|nvidia|tesla|geforce){words}(?![0-9])", kind.lower()):
+    before, after = (
+        r"(?:^|[^a-z0-9]|nvidia|tesla|geforce|quadro)",
+        r"(?=$|[^a-z0-9]|pcie|sxm|nvl|hbm)",
+    )
+    if not re.search(rf"{before}{words}{after}{_SAME_MODEL}", kind.lower()):
         return False
     memory = _MEMORY.search(kind.lower())
     return memory is None or profile.memory_gb is None or int(memory[1]) == round(profile.memory_gb)
@@ -146,16 +155,6 @@ def gres_titles(partitions: Sequence[Partition]) -> str:
     return (
         "     ".join(f"{title} ({count} node{'s' * (count != 1)})" for title, count in found.items())
         or "nothing"
-    )
-
-
-def _expected(profile: Profile, index: int) -> Gpu:
-    return Gpu(
-        index=index,
-        uuid=f"expected-{index}",
-        name=profile.probe_names[0] if profile.probe_names else profile.title,
-        capability=profile.capability,
-        memory_mib=profile.memory_gb * 1024 if profile.memory_gb is not None else None,
     )
 
 

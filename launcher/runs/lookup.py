@@ -175,19 +175,24 @@ class Lookup:
         return found
 
     def profiles_meant(self, name: str) -> tuple[Profile, ...]:
-        """Return the profile of this name, else all whose names begin with it and `_`: a100 is a100_40gb or a100_80gb.
+        """Return the profile of this name, else those of its sizes: a100 is a100_40gb or a100_80gb; else all whose names begin with it and `_`.
 
         Raises UnknownNameError with the nearest name.
         """
         known = self.profiles
         if name in known:
             return (known[name],)
-        family = tuple(one for key, one in known.items() if key.startswith(f"{name}_"))
+        family = {key: one for key, one in known.items() if key.startswith(f"{name}_")}
+        sizes = tuple(one for key, one in family.items() if re.fullmatch(r"[0-9.]+gb", key[len(name) + 1 :]))
         if family:
-            return family
-        raise unknown_name(
+            return sizes or tuple(family.values())
+        error = unknown_name(
             "profile", name, known, looked_in=f"profiles/, {user_folder_text()}/profiles/, ours"
         )
+        derived = (
+            "a card that no profile names needs none: leave --profile out, or say which card by   --gpus UUID"
+        )
+        raise UnknownNameError(f"{error}\n  {derived}")
 
     def profile(self, name: str) -> Profile:
         """Return the one profile that a name means. Raises UnknownNameError with the nearest name, or with all it means."""

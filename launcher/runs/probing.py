@@ -21,8 +21,15 @@ from launcher.errors import (
     UnknownNameError,
 )
 from launcher.hosts import Desk
+from launcher.planning.derived_profile import derived
 from launcher.planning.kaggle_machines import MachineChoice, choose_machine, expected_facts
-from launcher.planning.placement import best_card, card_choice_reason, match_profile
+from launcher.planning.placement import (
+    as_probed,
+    best_card,
+    card_choice_reason,
+    match_profile,
+    requested_gpus,
+)
 from launcher.planning.quantizer import looked_for
 from launcher.planning.slurm_job import (
     possible_profiles,
@@ -38,7 +45,7 @@ from launcher.values.host import KAGGLE, Host
 from launcher.values.job import Job
 from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.model import CONFIG_KEYS
-from launcher.values.parsing import build
+from launcher.values.parsing import build, unknown_name
 from launcher.values.profile import Profile
 from launcher.values.requirement import distribution
 from launcher.values.toml import MOST_BYTES
@@ -271,10 +278,28 @@ def cards_there(
     """
     settings = slurm_settings_of(host, job)
     if settings is None:
-        return CardsThere(facts, *choose_profile(named, facts))
+        _, uuids = requested_gpus(gpus, 1)
+        chosen = [gpu for gpu in facts.gpus if gpu.uuid in uuids]
+        profile, why = choose_profile(named, facts.model_copy(update={"gpus": chosen}) if chosen else facts)
+        return CardsThere(facts, as_probed(profile, facts, uuids), why)
     profile, *others = possible_profiles(host.name, settings, named, gpus, facts.slurm, resolve.profiles())
     why = f"or {', '.join(other.title for other in others)}" if others else ""
     return CardsThere(with_expected_cards(facts, None if rehearses else profile), profile, why)
+
+
+def profile_there(host: Host, name: str | None) -> Profile:
+    """Return the profile of a host's best card, or the one of this name, with the memory that a plan there counts on.
+
+    Raises HostError, or UnknownNameError for a name that is neither known nor derived there.
+    """
+    with connect(host) as desk:
+        facts = probe(desk, host, NO_JOB)
+    known = resolve.profiles()
+    there = {**known, **{one.name: one for one in derived(facts, known.values())}}
+    if name is not None and name not in there:
+        raise unknown_name("profile", name, there, looked_in=f"all profiles, and the cards of {host.name}")
+    named = profiles_named(host) if name is None else (there[name],)
+    return cards_there(host, NO_JOB, named, None, facts).profile
 
 
 def cluster_title(cluster: Cluster) -> str:
@@ -305,7 +330,7 @@ def describe(facts: Facts) -> str:
         driver = facts.gpus[0].driver
         card = facts.cards_with_held + (f", driver {driver}" if driver else "")
     else:
-        card = "Apple GPU" if facts.has_apple_gpu else f"no GPU, {facts.cpus} CPUs"
+        card = "Apple GPU" if facts.has_apple_gpu else f"{facts.no_card}, {facts.cpus} CPUs"
     version = facts.interpreter.version if facts.interpreter else None
     python = f"Python {version}" if version else "no Python"
     engines = [

@@ -15,7 +15,7 @@ from launcher.runs.lookup import Lookup
 from launcher.runs.probing import NO_JOB, cards_there, profiles_named
 from launcher.values.facts import Facts
 from launcher.values.host import Host
-from launcher.values.profile import Profile
+from launcher.values.profile import DERIVED, Profile
 
 NO_NAME = re.compile(r"[^a-z0-9_-]+")
 NUMBERS = re.compile(r"[0-9.]+|[0-9a-f:.]*:[0-9a-f:.]*")
@@ -56,7 +56,8 @@ def propose(host: Host, environment: str | None, facts: Facts) -> Proposal:
         card = ""
     except (UnknownNameError, RefusedError) as error:
         found, card = None, str(error).splitlines()[0]
-    profile = found.name if found is not None and found.kind != "cpu" else None
+    is_written_down = found is not None and found.kind != "cpu" and not found.is_derived
+    profile = found.name if found is not None and is_written_down else None
     given = host if environment is None else host.model_copy(update={"environment": environment})
     if environment is not None and (facts.interpreter is None or facts.interpreter.error):
         why = facts.interpreter.error if facts.interpreter else "it has no Python"
@@ -67,11 +68,15 @@ def propose(host: Host, environment: str | None, facts: Facts) -> Proposal:
     text = f"host = {json.dumps(name)}\n" + ("" if is_written else _table(name, host, profile, environment))
     lines = (
         ("host", name),
-        ("profile", found.name if found is not None else f"-   {card}"),
+        ("profile", _profile_words(found) if found is not None else f"-   {card}"),
         ("runs in", _environment(runtime, environment, facts)),
         *([("slurm", _LOGIN_NODE)] if facts.is_unused_login else []),
     )
     return Proposal(name, profile, runtime, text, lines)
+
+
+def _profile_words(profile: Profile) -> str:
+    return f"{profile.name} {DERIVED}" if profile.is_derived else profile.name
 
 
 def write(path: Path, text: str) -> None:

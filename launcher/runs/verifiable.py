@@ -19,8 +19,9 @@ def unverifiable(plan: Plan) -> tuple[Finding, ...]:
 def refuse_verification(plan: Plan, mirror: Mirror) -> None:
     """Raise UsageError for a verification: it trained nothing that could be resumed or run again."""
     if plan.verification is not None:
+        card = "" if plan.profile.is_derived else f"--profile {plan.profile.name} "
         raise UsageError(
             f"{mirror.run} is a verification: it trained nothing\n"
-            f"  again    launch verify --host {plan.host} --profile {plan.profile.name} --job {plan.job}\n"
+            f"  again    launch verify --host {plan.host} {card}--job {plan.job}\n"
             f"  or       launch rm --here {mirror.short}"
         )

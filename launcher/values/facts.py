@@ -170,7 +170,7 @@ class Facts(Record):
 
     `pythons` and `uv` are what could make an environment; `pythons` is `None` if the probe did not search. `model_values` is
     the `config.json` of the job's model, if it is on the host. `precision_evidence` is what earlier runs showed about
-    precisions with that model. `holders_error` says why the holders of the cards are unknown. `nvidia_mps`: NVIDIA's MPS
+    precisions with that model. `other_gpus` are those of makers for which no plan is made, in words. `holders_error` says why the holders of the cards are unknown. `nvidia_mps`: NVIDIA's MPS
     daemon runs, which lets one user's processes share an exclusive card. `ends_with_logout`: logind ends this user's
     processes when the session ends. `slurm` is the cluster whose login node this is, if the probe asked for it; `has_slurm`: it
     is one, by its programs and its configuration, asked for or not.
@@ -193,6 +193,7 @@ class Facts(Record):
     python: str
     gpus: tuple[Gpu, ...] = ()
     gpu_error: str | None = None
+    other_gpus: tuple[str, ...] = ()
     holders_error: str | None = None
     nvidia_mps: bool = False
     engines: tuple[Engine, ...] = ()
@@ -227,6 +228,13 @@ class Facts(Record):
     def has_apple_gpu(self) -> bool:
         """Whether this is a Mac with an Apple processor, and so an Apple GPU."""
         return self.platform == "darwin" and self.machine == "arm64"
+
+    @property
+    def no_card(self) -> str:
+        """What a host without a card of NVIDIA's or Apple's has, e.g. `no GPU`, or `1 x AMD GPU 1002:74a1 (206 GB), not planned for`."""
+        names = self.other_gpus
+        words = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+        return f"{words}, not planned for" if words else "no GPU"
 
     @property
     def room_gb(self) -> float | None:

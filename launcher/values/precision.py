@@ -17,7 +17,8 @@ Dtype = Literal["float32", "float16", "bfloat16"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 Quantization = Literal["nf4"]
 """How the linear layers of a frozen base are quantized: NF4 is the 4-bit form of QLoRA (arXiv:2305.14314)."""
-Capability = Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")]
+CAPABILITY = r"^\d{1,2}\.\d$"
+Capability = Annotated[str, Field(pattern=CAPABILITY)]
 Version = Annotated[str, Field(pattern=r"^\d+(\.\d+)*")]
 
 PASCAL = (6, 0)

@@ -12,6 +12,10 @@ from launcher.values.precision import AMPERE, VOLTA, Capability, numbers
 NAME = r"^[a-z0-9][a-z0-9_.-]{0,47}$"
 Name = Annotated[str, Field(pattern=NAME)]
 """A name that is safe in a path, a command and a label."""
+LEAST_SHARE = 0.9
+"""The share of a card's nominal memory that its driver reports at least: ECC takes a sixteenth of GDDR memory."""
+DERIVED = "(derived)"
+"""How the title of a profile ends that was made from a probe: no file has it."""
 
 
 class Peak(Written):
@@ -60,6 +64,11 @@ class Profile(Written):
         return Profile.model_validate({**self.model_dump(), "count": count, "title": title})
 
     @property
+    def is_derived(self) -> bool:
+        """Whether it was made from a probe of a card that no profile names."""
+        return self.title.endswith(DERIVED)
+
+    @property
     def memory_bytes(self) -> int | None:
         """The memory of one card in bytes, by its driver if that is known, else by its nominal size; None if unknown."""
         if self.memory_mib is not None:
@@ -100,7 +109,7 @@ class Profile(Written):
     def is_reported_as(self, name: str, memory_mib: float | None) -> bool:
         """Whether a probe that reports this name and memory (MiB, None if unknown) means this card.
 
-        Cards of one name differ in memory (A100 40 and 80 GB); drivers report a little less than the nominal size.
+        Cards of one name differ in memory (A100 40 and 80 GB); drivers report up to 7 % less than the nominal size.
         """
         if name not in self.probe_names:
             return False
@@ -109,7 +118,10 @@ class Profile(Written):
 
     @property
     def memory_limits_mib(self) -> tuple[float, float] | None:
-        """The least and the most memory with which a driver reports this card, in MiB; None for a card without its own."""
-        return (
-            (0.8 * 1024 * self.memory_gb, 1.1 * 1024 * self.memory_gb) if self.memory_gb is not None else None
-        )
+        """The least and the most memory with which a driver reports this card, in MiB; None for a card without its own.
+
+        They tell an RTX 3080 of 10 GB from one of 12.
+        """
+        if self.memory_gb is None:
+            return None
+        return LEAST_SHARE * 1024 * self.memory_gb, 1.05 * 1024 * self.memory_gb

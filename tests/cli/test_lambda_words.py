@@ -71,6 +71,8 @@ def refusals(text):
 
 def test_the_offers_by_price_with_the_profile_that_each_means(person, service):
     """A type of a card that no profile names, and one that is rented out, are shown as such."""
+    kind = Type("gpu_1x_x900", "X900 (24 GB)", 1, 129, {"us-east-1": 1, "us-west-1": 1})
+    service.state.kinds[kind.name] = kind
     rows = [line.split() for line in person.ok("offers", "--host", "r").splitlines()]
     by_type = {row[0]: row for row in rows if row[0].startswith("gpu_")}
     prices = [float(row[row.index("GB") + 1].strip("$")) for row in by_type.values()]
@@ -85,32 +87,32 @@ def test_the_offers_by_price_with_the_profile_that_each_means(person, service):
         "a100_40gb",
         "us-east-1",
     ]
-    assert by_type["gpu_1x_a10"][-3:] == ["-", "us-east-1,", "us-west-1"]
+    assert by_type["gpu_1x_a10"][-3:] == ["a10_24gb", "us-east-1,", "us-west-1"]
+    assert by_type["gpu_1x_x900"][-3:] == ["-", "us-east-1,", "us-west-1"]
     assert by_type["gpu_8x_a100_80gb_sxm4"][1:4] == ["8", "x", "A100"]
     assert by_type["gpu_1x_h100_pcie"][-2:] == ["h100", "-"]
-    assert rows[-1][-3:] == ["--profile", "a100_40gb", "…"]
-    assert ["PROFILE", "-:", "no", "profile", "names", "RTX", "6000,", "A10:"] in [row[:8] for row in rows]
+    assert rows[-1][-3:] == ["--profile", "rtx_6000_24gb", "…"]
+    assert ["PROFILE", "-:", "no", "profile", "names", "X900:"] in [row[:6] for row in rows]
 
 
 def test_a_type_with_an_arm_is_said_to_be_one(person, service):
-    """No profile of ours names its card; with the profile of another card it is not rented, and both say what it is."""
+    """With the profile of another card it is not rented, without one only where its type is named; all of them say what it is."""
     kind = Type("gpu_1x_gh200", "GH200 (96 GB)", 1, 229, {"us-east-1": 1})
     service.state.kinds[kind.name] = kind
     text = person.ok("offers", "--host", "r")
     (row,) = [line for line in text.splitlines() if line.startswith("gpu_1x_gh200  ")]
     assert "1 x GH200, Arm" in row
     assert "gpu_1x_gh200: its processor is an Arm" in text
-    assert "no profile names RTX 6000, A10, GH200" in text
-    table(person, service, max_hours=8, type="gpu_1x_gh200")
-    for words, said in (
-        (("--profile", "h100"), "gpu_1x_gh200 (1x GH200 (96 GB)) is not H100 80 GB"),
-        ((), "has a card that no profile names"),
-    ):
-        done = dry(person, *words)
-        assert said in done.stdout + done.stderr
-        assert "its processor is an Arm" in done.stdout + done.stderr
-        launched = person.run("--host", "r", *words, "--", "python", "train.py")
-        assert (launched.returncode, said in launched.stderr) == (3, True), launched.stderr
+    table(person, service, max_hours=4, type="gpu_1x_gh200")
+    words, said = ("--profile", "h100"), "gpu_1x_gh200 (1x GH200 (96 GB)) is not H100 80 GB"
+    done = dry(person, *words)
+    assert said in done.stdout + done.stderr
+    assert "its processor is an Arm" in done.stdout + done.stderr
+    launched = person.run("--host", "r", *words, "--", "python", "train.py")
+    assert (launched.returncode, said in launched.stderr) == (3, True), launched.stderr
+    done = dry(person)
+    assert (done.returncode, "GH200 96 GB" in done.stdout) == (0, True), done.stderr
+    assert "its processor is an Arm" in done.stdout
 
 
 def test_the_offers_of_a_profile_are_of_its_cards_in_any_number(person, service):
@@ -228,7 +230,11 @@ def test_all_cards_of_a_type_are_planned_for(person, service):
 @pytest.mark.parametrize(
     ("keys", "words", "said"),
     [
-        ({"max_hours": 8}, (), "this may cost $15.92, which is more than confirm_above = 10"),
+        (
+            {"max_hours": 8},
+            ("--profile", "a100_40gb"),
+            "this may cost $15.92, which is more than confirm_above = 10",
+        ),
         ({"max_cost": 3, "confirm_above": 2.5}, (), "this may cost $2."),
         ({"max_hours": 8}, ("--profile", "h100"), "none free of gpu_1x_h100_pcie"),
         ({}, ("--profile", "a100_40gb"), "[hosts.r]   max_hours = 4 "),
@@ -275,7 +281,7 @@ def test_a_dry_run_without_the_service_has_the_plan_of_a_named_card(person):
 
 def test_a_ladder_is_explained_for_what_would_be_rented(person, service):
     shown = json.loads(person.ok("explain", "--host", "r", "--job", "sft", "--json"))
-    assert shown["profile"] == "a100_40gb"
+    assert shown["profile"] == "rtx_6000_24gb"
 
 
 @pytest.mark.parametrize(
@@ -506,7 +512,7 @@ def test_an_account_without_a_key_says_what_to_type(person, service):
     """What is expected of a machine that nobody has seen is not shown as if it had been measured."""
     row = next(line for line in person.ok("hosts").splitlines() if line.startswith("r "))
     assert "570.148.08" not in row
-    assert "expected of gpu_1x_a100" in row
+    assert "expected of gpu_1x_rtx6000" in row
     del person.variables["LAMBDA_API_KEY"]
     row = next(line for line in person.ok("hosts").splitlines() if line.startswith("r "))
     assert "export LAMBDA_API_KEY=…" in row
@@ -519,16 +525,16 @@ def test_a_profile_of_yours_begins_with_the_file_of_another(person):
     made.touch()
     made.write_text(person.ok("profile", "show", "l40s", "--toml").replace('"l40s"', '"mine"'))
     assert person.ok("profile", "show", "mine").startswith("mine   L40S")
-    assert person.run("profile", "show", "l40", "--toml").returncode == 2
+    assert person.run("profile", "show", "l50", "--toml").returncode == 2
 
 
 def test_the_hosts_show_what_would_be_rented_and_its_price(person, service):
     rows = {row["host"]: row for row in json.loads(person.ok("hosts", "--json"))["hosts"]}
     assert list(rows) == ["local", "r"]
-    assert "gpu_1x_a100 in us-west-1 at $1.99/h" in rows["r"]["quota"]
-    assert (rows["r"]["profile"], rows["r"]["problem"]) == ("a100_40gb", None)
+    assert "gpu_1x_rtx6000 in us-west-1 at $0.69/h" in rows["r"]["quota"]
+    assert (rows["r"]["profile"], rows["r"]["problem"]) == ("rtx_6000_24gb", None)
     text = without_style(in_terminal(person, "hosts", columns=200))
-    assert "at most $15.92 in 8 h" in text
+    assert "at most $5.52 in 8 h" in text
     assert UNTRIED in text
     assert "RENTED FOR" not in text
 

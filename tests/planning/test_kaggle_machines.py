@@ -47,7 +47,10 @@ def plan_of(chosen, job=JOB, asked="auto", host=KAGGLE):
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.shape)
 def test_every_profile_of_the_table_is_one_for_all_of_the_machines_cards(machine):
     """A profile for one of two cards would leave the other to a script that takes all it sees."""
-    assert all(fits(KNOWN[name], machine) for name in machine.profiles)
+    settings = KaggleSettings(accelerator=machine.shape)
+    chosen = choose_machine("kaggle", settings, [], KNOWN).profiles
+    assert [one.name for one in chosen] == [*machine.profiles]
+    assert all(fits(one, machine) for one in chosen)
 
 
 def test_what_a_retired_name_gives_is_in_the_table():
@@ -116,7 +119,7 @@ def test_where_a_substitute_is_allowed_there_is_a_plan_for_each_card_that_may_co
         (("titan_rtx",), "NvidiaTeslaT4", ["2 x Tesla T4, not TITAN RTX", "--profile t4x2"]),
         (("h100",), "NvidiaTeslaT4", ["not H100", 'accelerator = "NvidiaH100"']),
         (("t4x2",), "None", ["no card, not 2 x T4", 'accelerator = "NvidiaTeslaT4"']),
-        ((), "NvidiaL4", ["4 x NVIDIA L4", "which no profile names", 'probe_names = ["NVIDIA L4"]']),
+        (("l4_24gb",), "NvidiaL4", ["4 x NVIDIA L4, not L4 24 GB", 'accelerator = "NvidiaL4X1"']),
         ((), "TpuV5E8", ["not on a TPU", "--profile t4x2"]),
         ((), "TpuV38", ["not on a TPU"]),
     ],
@@ -138,8 +141,11 @@ def test_a_profile_of_ones_own_makes_a_machine_usable_that_ours_do_not_name():
         update={"name": "l4x4", "count": 4, "memory_gb": 24, "probe_names": ("NVIDIA L4",)}
     )
     settings = KaggleSettings(accelerator="NvidiaL4")
-    chosen = choose_machine("kaggle", settings, [], {**KNOWN, "l4x4": own})
+    without = {name: one for name, one in KNOWN.items() if name != "l4_24gb"}
+    chosen = choose_machine("kaggle", settings, [], {**without, "l4x4": own})
     assert chosen.profiles == (own,)
+    with pytest.raises(RefusedError, match="4 x NVIDIA L4, which no profile names"):
+        choose_machine("kaggle", settings, [], without)
     assert choose_machine("kaggle", KaggleSettings(), [own], KNOWN).machine.shape == "NvidiaL4"
 
 
@@ -155,10 +161,12 @@ def test_a_rehearsal_has_a_session_without_cards(name):
     "machine", [one for one in MACHINES if one.profiles], ids=lambda machine: machine.shape
 )
 def test_the_expected_cards_are_those_of_the_profile(machine):
-    for name in machine.profiles:
-        facts = expected_facts("kaggle-alice", machine, KNOWN[name])
+    settings = KaggleSettings(accelerator=machine.shape)
+    for one in choose_machine("kaggle", settings, [], KNOWN).profiles:
+        facts = expected_facts("kaggle-alice", machine, one)
         assert facts.host_id == "kaggle-alice"
-        assert len(choose_gpus(KNOWN[name], facts, 99)) == machine.cards
+        assert len(choose_gpus(one, facts, 99)) == machine.cards
+        assert {gpu.memory_mib for gpu in facts.gpus} <= {one.memory_mib}
         assert facts.room_gb == 20
 
 

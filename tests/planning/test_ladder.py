@@ -240,7 +240,7 @@ def test_every_ladder_says_of_each_mode_why_it_is_or_is_not():
 
 @pytest.mark.parametrize("method", ["lora", "qlora", "full"])
 @pytest.mark.parametrize("name", sorted(profiles()))
-@pytest.mark.parametrize("layers", [4, 32, 400])
+@pytest.mark.parametrize("layers", [4, 32, 1000])
 def test_nothing_is_both_a_rung_and_excluded(name, method, layers):
     """Where nothing fits, the leanest rung says so, and names the share of the card that a plan uses."""
     model = read_model({**LLAMA_7B, "num_hidden_layers": layers})
@@ -248,7 +248,7 @@ def test_nothing_is_both_a_rung_and_excluded(name, method, layers):
     listed = {(rung.mode, rung.base_dtype) for rung in found.rungs}
     assert not listed & {(no.mode, no.base_dtype) for no in found.excluded}
     assert len(set(found.excluded)) == len(found.excluded)
-    is_too_large = layers == 400 and profile(name).kind == "cuda"
+    is_too_large = layers == 1000 and profile(name).kind == "cuda"
     says_so = "nothing fits; this is the leanest: it needs about" in found.rungs[0].why
     assert says_so or not is_too_large
     assert not says_so or (len(found.rungs) == 1 and "; a plan uses " in found.rungs[0].why)

@@ -46,7 +46,8 @@ A100_8 = offer("gpu_8x_a100_80gb_sxm4", "A100 (80 GB SXM4)", 2232, EAST, cards=8
 H100 = offer("gpu_1x_h100_pcie", "H100 (80 GB PCIe)", 329)
 RTX = offer("gpu_1x_rtx6000", "RTX 6000 (24 GB)", 69, WEST)
 CPU = offer("cpu_4x_general", "N/A", 10, EAST, cards=0)
-ALL = [A10, A100, A100_SXM, A100_8, H100, RTX, CPU]
+X900 = offer("gpu_1x_x900", "X900 (24 GB PCIe)", 9999)
+ALL = [A10, X900, A100, A100_SXM, A100_8, H100, RTX, CPU]
 EIGHT = Limits(max_hours=8)
 
 
@@ -91,10 +92,14 @@ def test_a_type_s_card_and_memory(name, description, expected):
         (offer("gpu_4x_h100_sxm5", "H100 (80 GB SXM5)", 1, cards=4), "h100", 4),
         (offer("gpu_1x_h200", "H200 (141 GB)", 1), "h200", 1),
         (offer("gpu_2x_t4", "Tesla T4 (16 GB)", 1, cards=2), "t4x2", 2),
-        (offer("gpu_1x_gh200", "GH200 (96 GB)", 1), None, 1),
-        (offer("gpu_1x_h100_new", "H100 (94 GB)", 1), None, 1),
-        (RTX, None, 1),
-        (A10, None, 1),
+        (offer("gpu_1x_gh200", "GH200 (96 GB)", 1), "gh200_96gb", 1),
+        (offer("gpu_1x_h100_new", "H100 (94 GB)", 1), "h100_94gb", 1),
+        (offer("gpu_1x_h100_other", "H100 (64 GB)", 1), None, 1),
+        (RTX, "rtx_6000_24gb", 1),
+        (A10, "a10_24gb", 1),
+        (offer("gpu_8x_v100", "Tesla V100 (16 GB)", 1, cards=8), "v100_16gb", 8),
+        (offer("gpu_1x_a6000", "A6000 (48 GB)", 1), "rtx_a6000_48gb", 1),
+        (offer("gpu_8x_b200_sxm6", "B200 (180 GB SXM6)", 1, cards=8), "b200_180gb", 8),
         (CPU, None, 0),
     ],
     ids=str,
@@ -125,10 +130,20 @@ def test_of_several_profiles_the_cheapest_that_has_one_of_their_cards_comes_firs
 
 
 def test_without_a_profile_it_is_the_cheapest_free_card_that_has_one_and_no_other():
-    """What is rented instead, if that has gone, has the same cards: not eight of them at eleven times the price."""
-    assert [kind for kind, _ in tried()] == ["gpu_1x_a100_sxm4", "gpu_1x_a100_sxm4", "gpu_1x_a100"]
+    """What is rented instead, if that has gone, has the same cards: not eight of them at eleven times the price.
+
+    One with another processor than all others is rented to whoever asks for it.
+    """
+    assert tried() == [("gpu_1x_rtx6000", WEST)]
+    arm = offer("gpu_1x_gh200", "GH200 (96 GB)", 1, EAST)
+    found = priced("lambda", [arm, A100, A100_SXM, A100_8], EIGHT, wish())
+    assert [one.offer.type for one in found] == ["gpu_1x_a100_sxm4", "gpu_1x_a100"]
+    for asked in (wish("gh200_96gb"), wish(types=["gpu_1x_gh200"])):
+        assert [one.offer for one in priced("lambda", [arm, A100], EIGHT, asked)] == [arm]
     rented_out = [one.model_copy(update={"regions": ()}) for one in (A100, A100_SXM)]
-    found = priced("lambda", [A10, A100_8, *rented_out], EIGHT, wish())
+    found = priced(
+        "lambda", [X900.model_copy(update={"regions": (EAST,)}), A100_8, *rented_out], EIGHT, wish()
+    )
     assert [(one.offer.type, one.profile.name, one.profile.count) for one in found] == [
         ("gpu_8x_a100_80gb_sxm4", "a100_80gb", 8)
     ]
@@ -234,7 +249,7 @@ def test_nothing_free_is_no_refusal_for_ever():
         (wish("cpu"), "no type has CPU"),
         (wish("a100_80gb"), "no type has A100 80 GB\n  it has 8 of them   --gpus 8"),
         (wish("a100_40gb", cards=2), "no type has 2 x A100 40 GB\n  it has 1 of them   --gpus 1"),
-        (wish(types=["gpu_1x_a10"]), 'a card that no profile names\n  write .*"NVIDIA A10"'),
+        (wish(types=["gpu_1x_x900"]), 'a card that no profile names\n  write .*"NVIDIA X900"'),
         (wish(types=["gpu_1x_a100"], cards=2), "has not 2 cards"),
         (wish(cards=3), "no type has 3 cards that a profile names"),
     ],

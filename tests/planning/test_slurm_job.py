@@ -67,10 +67,24 @@ def titles(found):
         ("NVIDIA-A100-SXM4-40GB", ["a100_40gb"]),
         ("a100_1g.5gb", []),  # a part of one, whose memory no profile has
         ("a1000", []),
-        ("h100", ["h100"]),
-        ("gh200", []),
+        ("h100", ["h100", "h100_94gb"]),
+        ("gh200", ["gh200_96gb"]),
+        ("b200", ["b200_180gb"]),
         ("tesla_t4", ["t4"]),
-        ("l40", []),
+        ("l40", ["l40_48gb"]),
+        ("l4", ["l4_24gb"]),
+        ("a10g", ["a10g_24gb"]),
+        ("nvidia_a10", ["a10_24gb"]),
+        ("nvidia_geforce_rtx_4090", ["rtx_4090_24gb"]),
+        ("rtx4080super", []),
+        ("rtx_4080_super", []),
+        ("rtx3090ti", []),
+        ("quadro_rtx_6000", ["rtx_6000_24gb"]),
+        ("rtx6000ada", ["rtx_6000_ada_48gb"]),
+        ("nvidia_rtx_6000_ada_generation", ["rtx_6000_ada_48gb"]),
+        ("rtx_pro_6000_blackwell", ["rtx_pro_6000_blackwell_96gb"]),
+        ("v100", ["v100_16gb", "v100_32gb"]),
+        ("tesla_v100-sxm2-32gb", ["v100_32gb"]),
         ("l40s", ["l40s"]),
         ("titanrtx", ["titan_rtx"]),
         ("titan-rtx", ["titan_rtx"]),
@@ -102,8 +116,9 @@ def test_what_a_job_asks_for_is_read_as_slurm_reads_it(written, read):
 def test_without_a_name_the_partition_says_which_cards_come():
     """The one with the least memory is planned, since all fit what fits there."""
     assert titles(possible()) == ["A100 40 GB", "A100 80 GB"]
-    assert titles(possible(partition="mixed")) == ["A100 80 GB", "H100 80 GB"]
-    assert titles(possible(partition="mixed", gres="gpu:h100:2")) == ["2 x H100 80 GB"]
+    assert titles(possible(partition="mixed")) == ["A100 80 GB", "H100 80 GB", "H100 NVL 94 GB"]
+    h100 = ["2 x H100 80 GB", "2 x H100 NVL 94 GB"]
+    assert titles(possible(partition="mixed", gres="gpu:h100:2")) == h100
     assert titles(possible(partition="cpus")) == ["CPU"]
     assert titles(possible(partition="no-such")) == ["CPU"]  # which the gate refuses
 
@@ -130,15 +145,15 @@ def test_cards_that_no_profile_names_must_be_named(known, partition, said):
 def test_cards_that_no_node_has_are_not_said_to_be_there():
     """What its nodes have is, in the words of the gate. Another case is Slurm's same type."""
     with pytest.raises(RefusedError) as caught:
-        possible(gres="gpu:v100:1")
+        possible(gres="gpu:k80:1")
     assert str(caught.value) == (
-        "hive: partition batch has no node with gpu:v100:1\n  its nodes have   gpu:a100:4 (2 nodes)"
+        "hive: partition batch has no node with gpu:k80:1\n  its nodes have   gpu:a100:4 (2 nodes)"
     )
     there = cluster({"name": "b", "is_default": True, "nodes": [nodes([("fast", 4)])]})
     with pytest.raises(RefusedError, match="has gpu:FAST, which no profile is for"):
         possible(known=there, gres="gpu:FAST:1")
-    with pytest.raises(RefusedError, match="hive: no profile is for gpu:v100"):
-        possible(gres="gpu:v100:1", partition="no-such")
+    with pytest.raises(RefusedError, match="hive: no profile is for gpu:k80"):
+        possible(gres="gpu:k80:1", partition="no-such")
 
 
 def test_a_users_own_profile_is_found_by_the_clusters_name_for_its_cards():
@@ -303,6 +318,6 @@ def test_what_a_login_node_has_itself_is_no_card_of_a_job():
     own = {"index": 0, "uuid": "GPU-0", "name": "NVIDIA T400"}
     facts = Facts.model_validate({**FACTS, "gpus": [own], "gpu_error": "lost"})
     there = with_expected_cards(facts, profile("l40s").of_cards(2))
-    assert [(gpu.name, gpu.memory_mib) for gpu in there.gpus] == [("NVIDIA L40S", 49152)] * 2
+    assert [(gpu.name, gpu.memory_mib) for gpu in there.gpus] == [("NVIDIA L40S", 45372)] * 2
     assert there.gpu_error is None
     assert with_expected_cards(facts, profile("cpu")).gpus == with_expected_cards(facts, None).gpus == ()

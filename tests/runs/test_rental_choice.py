@@ -255,7 +255,7 @@ def test_the_plan_and_the_price_are_shown_before_the_question(account):
         ({}, {}, "max_hours or max_cost is needed"),
         ({"max_cost": 0.01}, {}, "nothing was rented"),
         ({"max_cost": 0.01}, {"is_sure": True}, "nothing was rented"),
-        ({"max_hours": 8}, {}, "nothing was rented: .*--yes"),
+        ({"max_hours": 24}, {}, "nothing was rented: .*--yes"),
         ({"max_hours": 1}, {"gpus": "3"}, "no type has 3 cards"),
     ],
 )

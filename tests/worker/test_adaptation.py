@@ -57,7 +57,7 @@ def adapted(tmp_path, model):
             "split": {"global_batch": 8, "ranks": 1, "micro_batch": 2, "accumulation": 4},
             "folders": {name: str(tmp_path / name) for name in names},
             "adapt": {"split": split, "halvings": halvings},
-            "card": {"name": profile.title, "capability": profile.capability, "memory_gb": 24, "count": 1},
+            "card": {"name": profile.title, "capability": profile.capability, "memory_bytes": 24 << 30, "count": 1},
             **more,
         }  # fmt: skip
         (tmp_path / "checkpoints").mkdir(exist_ok=True)

@@ -12,9 +12,9 @@ pytestmark = pytest.mark.training
 
 WORKER = Path(__file__).parents[2] / "launcher" / "worker"
 CARDS = {
-    "titan_rtx": {"name": "NVIDIA TITAN RTX", "capability": "7.5", "memory_gb": 24, "count": 1},
-    "p100": {"name": "Tesla P100-PCIE-16GB", "capability": "6.0", "memory_gb": 16, "count": 1},
-    "l40s": {"name": "NVIDIA L40S", "capability": "8.9", "memory_gb": 48, "count": 2},
+    "titan_rtx": {"name": "NVIDIA TITAN RTX", "capability": "7.5", "memory_bytes": 24217 << 20, "count": 1},
+    "p100": {"name": "Tesla P100-PCIE-16GB", "capability": "6.0", "memory_bytes": 16276 << 20, "count": 1},
+    "l40s": {"name": "NVIDIA L40S", "capability": "8.9", "memory_bytes": 45372 << 20, "count": 2},
 }
 
 
@@ -57,7 +57,7 @@ print(json.dumps([
 def test_torch_answers_as_with_the_card(rehearsed, card, computes_bf16):
     """A Turing card says that it has bf16, for torch counts emulation: that is what misleads scripts."""
     of = CARDS[card]
-    memory = of["memory_gb"] * 2**30
+    memory = of["memory_bytes"]
     capability = [int(part) for part in of["capability"].split(".")]
     assert said(rehearsed(ANSWERS, card)) == [
         True, of["count"], of["name"], capability, True, computes_bf16, memory, memory, "cuda",

@@ -16,6 +16,7 @@ from typing import Any, Callable, Hashable, NamedTuple
 from ..fate import ownership
 from ..system import process
 from ..system.deadline import at_once, run
+from . import nvml
 
 SMI_TIMEOUT_S = 10
 HOLDER_TIMEOUT_S = 2.0
@@ -79,7 +80,7 @@ def look(root: str) -> dict[str, Any]:
     for gpu in gpus:
         gpu["holders"] = [dict(holder) for uuid, holder in held if uuid == gpu["uuid"]]
     return {
-        "gpus": gpus,
+        "gpus": _completed(gpus),
         "gpu_error": cards.error,
         "holders_error": apps.error if gpus else None,
         "nvidia_mps": bool(answers.get("nvidia_mps")),
@@ -87,10 +88,29 @@ def look(root: str) -> dict[str, Any]:
 
 
 def listed() -> set[str]:
-    """Return the UUIDs of the cards that the driver lists now; empty if it does not answer."""
+    """Return the UUIDs of the cards, and of their slices, that the driver lists now; empty if it does not answer."""
     if shutil.which("nvidia-smi") is None:
         return set()
-    return {row["uuid"] for row in _ask("gpu", ("index", "uuid")).rows}
+    rows = _ask("gpu", ("index", "uuid", "mig.mode.current")).rows
+    is_sliced = any(row.get("mig.mode.current", "").lower() == "enabled" for row in rows)
+    slices = [one for card in nvml.cards_of_driver().values() for one in card["slices"]] if is_sliced else []
+    return {one["uuid"] for one in (*rows, *slices)}
+
+
+def _completed(gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the cards with what only the driver's library tells; a card in slices (MIG) becomes those, with their own memory.
+
+    Who holds which slice nvidia-smi does not tell: the holders of the card are those of each.
+    """
+    if not any(gpu["mig"] or not gpu["capability"] or not gpu["memory_mib"] for gpu in gpus):
+        return gpus
+    told, found = nvml.cards_of_driver(), []
+    for gpu in gpus:
+        more = told.get(gpu["uuid"], {})
+        known = dict(gpu, **{key: gpu[key] or more.get(key) for key in ("capability", "memory_mib")})
+        slices = more.get("slices", ()) if gpu["mig"] else ()
+        found += [dict(known, memory_used_mib=None, **one) for one in slices] or [known]
+    return found
 
 
 def _ask(what: str, fields: tuple[str, ...]) -> SmiTable:

@@ -19,7 +19,7 @@ import sys
 from functools import partial
 from typing import Any, Callable
 
-from ..cards import nvidia
+from ..cards import nvidia, other_makers
 from ..fate import fate, slurm_programs
 from ..record import precision_evidence, strict_json
 from ..record.files import paths_in, read_json, read_text
@@ -88,6 +88,7 @@ def probe(
         questions["slurm"] = partial(slurm_facts.look, root, user())
     else:
         questions.update(cards=partial(nvidia.look, root), engines=partial(_engines, engine))
+        questions["other_gpus"] = other_makers.look
     if packages is not None:
         questions["precision_evidence"] = partial(_recall, root, model, slurm)
     makers: dict[str, Callable[[], Any]] = {"pythons": pythons, "uv": _uv}
@@ -118,6 +119,7 @@ def probe(
         "free_gb": file_system.get("free_gb"),
         "python": platform.python_version(),
         **cards,
+        "other_gpus": answers.get("other_gpus", []),
         "engines": answers.get("engines", []),
         "interpreter": interpreter,
         "pythons": answers.get("pythons"),

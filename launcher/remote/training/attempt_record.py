@@ -109,7 +109,13 @@ def _peak_tflops(plan: Dict[str, Any], precision: Dict[str, Any]) -> Optional[fl
 def _card(profile: Dict[str, Any]) -> Dict[str, Any]:
     """Return what the worker needs to know of a card that it imitates; its name is the one that the driver reports."""
     names = profile.get("probe_names") or [profile["title"]]
-    return {"name": names[0], **{key: profile[key] for key in ("capability", "memory_gb", "count")}}
+    mib = profile.get("memory_mib")  # plans of older versions have the nominal size alone
+    memory = int(profile["memory_gb"] * 1e9 if mib is None else mib * 2**20)
+    return {
+        "name": names[0],
+        "memory_bytes": memory,
+        **{key: profile[key] for key in ("capability", "count")},
+    }
 
 
 def _located(basis: Basis, source: Optional[Dict[str, str]], name: str) -> Optional[str]:

@@ -26,5 +26,4 @@ def planned_card() -> Optional[Card]:
     if said is None:
         return None
     major, minor = said["capability"].split(".")
-    memory = int(said["memory_gb"] * 2**30)
-    return Card(said["name"], (int(major), int(minor)), memory, int(said["count"]))
+    return Card(said["name"], (int(major), int(minor)), int(said["memory_bytes"]), int(said["count"]))

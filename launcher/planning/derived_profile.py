@@ -1,0 +1,77 @@
+"""Derived profiles: what the driver says of an NVIDIA card that no profile names, as a profile.
+
+Example: a `NVIDIA TITAN V` of capability 7.0 with 12066 MiB is `titan_v_12gb`, titled `TITAN V 12 GB (derived)`. Profiles that
+ship follow the same rule for their names, so evidence and images of a card stay when a profile of it ships later. A derived
+profile has no peak rates: nothing is claimed about speed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from launcher.values.facts import Facts, Gpu
+from launcher.values.precision import CAPABILITY
+from launcher.values.profile import DERIVED, LEAST_SHARE, Profile
+
+SIZES_GB = (1, 2, 3, 4, 5, 6, 8, 10, 11, 12, 16, 18, 20, 22, 24, 32, 40, 48, 64, 72, 80, 84, 94, 96, 128, 141, 144, 180, 186, 288)  # fmt: skip
+"""The sizes in which cards and slices are sold. A driver reports up to 7 % less: ECC takes a sixteenth of GDDR memory."""
+MOST_CHARS = 36
+_NOT_THE_MODEL = re.compile(
+    r"nvidia|geforce|tesla|quadro|grid|gpu|generation|edition|server|workstation|max|q"  # maker, line, edition
+    r"|pcie|sxm\d?|nvl|fhhl|dgxs|ac|hbm\d?e?|\d+gb?",  # form, cooling, kind and size of a memory
+    re.IGNORECASE,
+)
+
+
+def derived(facts: Facts, known: Iterable[Profile]) -> tuple[Profile, ...]:
+    """Return a profile for each kind of card on the host that no known profile names, and whose capability and memory are known.
+
+    Of a card that only has another form, such as a new `NVIDIA B300 PCIe`, it is the known profile with one more name.
+    """
+    named = {profile.name: profile for profile in known}
+    found: dict[str, Profile] = {}
+    for gpu in facts.gpus:
+        if any(profile.is_reported_as(gpu.name, gpu.memory_mib) for profile in named.values()):
+            continue
+        if (profile := _profile_of(gpu)) is not None:
+            alike = found.get(profile.name) or named.get(profile.name, profile)
+            alike = alike if alike.capability == profile.capability else profile
+            names = tuple(dict.fromkeys((*alike.probe_names, gpu.name)))
+            found[profile.name] = alike.model_copy(update={"probe_names": names})
+    return tuple(found.values())
+
+
+def profile_name(reported: str, memory_mib: float) -> str:
+    """Return the name of a card's profile by what the driver reports: its model, and the size of its memory in GB."""
+    model = "_".join(_model_words(reported)).lower()[:MOST_CHARS].strip("_") or "card"
+    return f"{model}_{size_gb(memory_mib):g}gb"
+
+
+def size_gb(memory_mib: float) -> float:
+    """Return the size in which a card is sold whose driver reports this memory."""
+    gib = memory_mib / 1024
+    return next((size for size in SIZES_GB if LEAST_SHARE * size <= gib <= size), round(gib, 1) or 0.1)
+
+
+def _profile_of(gpu: Gpu) -> Profile | None:
+    """Return the profile of a card; None if its capability or its memory is not known."""
+    if not gpu.memory_mib or not re.fullmatch(CAPABILITY, gpu.capability or ""):
+        return None
+    size = size_gb(gpu.memory_mib)
+    title = " ".join(_model_words(gpu.name))[:MOST_CHARS] or "GPU"
+    return Profile(
+        name=profile_name(gpu.name, gpu.memory_mib),
+        title=f"{title} {size:g} GB {DERIVED}",
+        kind="cuda",
+        capability=gpu.capability,
+        memory_gb=size,
+        memory_mib=gpu.memory_mib,
+        probe_names=(gpu.name,),
+    )
+
+
+def _model_words(reported: str) -> list[str]:
+    """Return the words of a reported name that tell which model it is, e.g. `RTX 6000 Ada`."""
+    words = re.findall(r"[A-Za-z0-9]+(?:\.[A-Za-z0-9]+)*", reported)
+    return [word for word in words if not _NOT_THE_MODEL.fullmatch(word)]
