@@ -16,6 +16,8 @@ from launcher.values.profile import DERIVED, LEAST_SHARE, Profile
 
 SIZES_GB = (1, 2, 3, 4, 5, 6, 8, 10, 11, 12, 16, 18, 20, 22, 24, 32, 40, 48, 64, 72, 80, 84, 94, 96, 128, 141, 144, 180, 186, 288)  # fmt: skip
 """The sizes in which cards and slices are sold. A driver reports up to 7 % less: ECC takes a sixteenth of GDDR memory."""
+LEAST_MIB, MOST_MIB = 128, 1 << 24
+"""What is not between them is no card's memory: what a host reports is data."""
 MOST_CHARS = 36
 _NOT_THE_MODEL = re.compile(
     r"nvidia|geforce|tesla|quadro|grid|gpu|generation|edition|server|workstation|max|q"  # maker, line, edition
@@ -51,12 +53,13 @@ def profile_name(reported: str, memory_mib: float) -> str:
 def size_gb(memory_mib: float) -> float:
     """Return the size in which a card is sold whose driver reports this memory."""
     gib = memory_mib / 1024
-    return next((size for size in SIZES_GB if LEAST_SHARE * size <= gib <= size), round(gib, 1) or 0.1)
+    return next((size for size in SIZES_GB if LEAST_SHARE * size <= gib <= size), round(gib, 1))
 
 
 def _profile_of(gpu: Gpu) -> Profile | None:
     """Return the profile of a card; None if its capability or its memory is not known."""
-    if not gpu.memory_mib or not re.fullmatch(CAPABILITY, gpu.capability or ""):
+    is_sized = gpu.memory_mib is not None and LEAST_MIB <= gpu.memory_mib <= MOST_MIB
+    if gpu.memory_mib is None or not is_sized or not re.fullmatch(CAPABILITY, gpu.capability or ""):
         return None
     size = size_gb(gpu.memory_mib)
     title = " ".join(_model_words(gpu.name))[:MOST_CHARS] or "GPU"

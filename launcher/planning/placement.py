@@ -165,11 +165,10 @@ def match_profile(facts: Facts, profiles: Iterable[Profile]) -> Profile:
         kind = "mps" if facts.has_apple_gpu else "cpu"
         return next(profile for profile in known if profile.name == kind)
     gpu = facts.gpus[0]
-    lacks = " or ".join(
-        word for word, value in (("capability", gpu.capability), ("memory", gpu.memory_mib)) if not value
-    )
+    lacks = "memory" if gpu.capability else "capability"
+    driver = f"driver {gpu.driver}" if gpu.driver else "its driver"
     raise UnknownNameError(
-        f"GPU {gpu.index} is a '{gpu.name}', which no profile names, and driver {gpu.driver} does not tell its {lacks}\n"
+        f"GPU {gpu.index} is a '{gpu.name}', which no profile names, and {driver} does not tell its {lacks}\n"
         f'  write profiles/NAME.toml with probe_names = ["{gpu.name}"]; it begins as   launch profile show l40s --toml'
     )
 
@@ -192,7 +191,7 @@ def apple_gpu_mib(facts: Facts) -> float | None:
 
     That is what Metal recommends (`recommendedMaxWorkingSetSize`) unless `sysctl iogpu.wired_limit_mb` says otherwise.
     """
-    if not facts.has_apple_gpu or facts.memory_gb is None:
+    if not facts.has_apple_gpu or facts.memory_gb is None or facts.memory_gb <= 0:
         return None
     share = 2 / 3 if facts.memory_gb < 39 else 3 / 4
     return round(facts.memory_gb * 1e9 * share / 2**20)

@@ -166,10 +166,12 @@ def _preferred(table: WheelTable, place: TorchTarget, fitting: list[_Pair]) -> R
 
 
 def _is_left_behind(table: WheelTable, place: TorchTarget) -> bool:
-    """Whether the newest release no longer has code for the card."""
+    """Whether the newest release no longer has code for the card: it is too old for it, not too new."""
     compute = place.profile.compute
     newest = table.builds_of(table.release[-1])
-    return compute is not None and not any(_has_code(one, compute, place.machine) for one in newest)
+    if compute is None or any(_has_code(one, compute, place.machine) for one in newest):
+        return False
+    return any(compute < numbers(code) for one in newest for code in getattr(one, place.machine))
 
 
 def _last(table: WheelTable, place: TorchTarget) -> Release:

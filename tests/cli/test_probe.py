@@ -147,6 +147,49 @@ def test_a_mixed_host_says_which_card_is_taken_and_why(client, cards):
     assert f"sees {uuid_of(1)}" in client.ok("logs", "last")
 
 
+def test_a_card_that_no_profile_names_runs_a_program_and_its_profile_can_be_kept(client, cards):
+    """It is derived, the headline says so, and its printed file makes a profile of one's own."""
+    cards.put("titan_v")
+    said = client.seen("--", "sh", "-c", "echo sees $CUDA_VISIBLE_DEVICES")
+    assert "TITAN V 12 GB (derived)" in said
+    assert f"sees {uuid_of(0)}" in client.ok("logs", "last")
+    assert "profile  titan_v_12gb (derived)" in client.ok("probe")
+    shown = client.ok("profile", "show", "--host", "local")
+    assert shown.startswith("titan_v_12gb   TITAN V 12 GB (derived), capability 7.0\n  memory     12,066 MiB")
+    assert client.ok("profile", "show", "--host", "local", "titan_v_12gb") == shown
+    assert "peak" not in shown
+    done = client.run("--profile", "titan_v_12gb", "--", "true")
+    assert (done.returncode, "a card that no profile names needs none" in done.stderr) == (2, True)
+    file = client.ok("profile", "show", "--host", "local", "--toml")
+    (client.project / "profiles").mkdir()
+    client.script(file, "profiles/titan_v_12gb.toml")
+    assert preview(client, "--", "true")["plan"]["profile"]["title"] == "TITAN V 12 GB"
+
+
+def test_a_card_that_is_named_or_there_is_shown(client, cards):
+    cards.put("l40s")
+    assert client.ok("profile", "show", "--host", "local").startswith("l40s   L40S 48 GB")
+    assert client.ok("profile", "show", "--host", "local", "--toml") == client.ok(
+        "profile", "show", "l40s", "--toml"
+    )
+    for words in ((), ("--host", "local", "x50"), ("--toml", "--json", "l40s")):
+        assert client.run("profile", "show", *words).returncode == 2
+
+
+def test_a_gpu_of_another_maker_is_told_and_what_works_there(client, saved):
+    """The plan is for the CPU; a script may use the GPU all the same."""
+    shown = preview(client, "--probe", saved(other_gpus=["AMD GPU 1002:74a1 (206 GB)"] * 2), "--", "true")
+    (found,) = [one for one in shown["findings"] if one["code"] == "gpu-not-planned"]
+    assert (shown["plan"]["profile"]["name"], found["level"]) == ("cpu", "note")
+    assert (
+        "local has AMD GPU 1002:74a1 (206 GB): plans are made for GPUs of NVIDIA and Apple"
+        in found["message"]
+    )
+    told = Facts.model_validate({**RIGHT, "other_gpus": ["AMD GPU 1002:74a1 (206 GB)"] * 2})
+    assert ("gpu", "2 x AMD GPU 1002:74a1 (206 GB), not planned for") in list(rows(told))
+    assert describe(told).startswith("2 x AMD GPU 1002:74a1 (206 GB), not planned for, 2 CPUs")
+
+
 def test_a_probe_shows_what_a_person_wants_to_know(client, cards):
     """Ids, room with its kind, the interpreters that are there, the cards."""
     cards.put("l40s")

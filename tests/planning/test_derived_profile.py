@@ -102,6 +102,14 @@ def test_a_name_is_safe_whatever_a_driver_reports(reported, memory_mib, name):
     assert one.name == name
 
 
+@pytest.mark.parametrize("memory_mib", [None, 0, -8192, 1, 1e300])
+@pytest.mark.parametrize("capability", [None, "", "7", "7.0\n", "x.y", "-1.0"])
+def test_what_is_no_cards_memory_or_capability_derives_nothing(memory_mib, capability):
+    """What a host reports is data."""
+    for one in (gpu("X", memory_mib, "7.0"), gpu("X", 8192, capability)):
+        assert derived(facts(one), profiles().values()) == ()
+
+
 def test_a_new_form_of_a_card_is_the_card():
     (one,) = derived(facts(gpu("NVIDIA B300 PCIe", 275040, "10.3")), profiles().values())
     assert (one.name, one.title, one.peak) == ("b300_288gb", "B300 288 GB", profile("b300_288gb").peak)

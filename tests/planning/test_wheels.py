@@ -70,7 +70,10 @@ def place(name, driver=None, **more):
         ("rtx_5090", "580.65.06", "", "2.13.0", "cu130"),
         ("rtx_5090", "570.86.16", "==2.7.1", "2.7.1", "cu128"),
         ("b200", "580.65.06", "", "2.13.0", "cu130"),
-        ("next", "600.10.01", "", "2.13.0", "cu130"),
+        ("b200_180gb", "570.86.16", "", "2.11.0", "cu128"),
+        ("b300_288gb", "580.65.06", "", "2.13.0", "cu130"),
+        ("rtx_pro_6000_blackwell_96gb", "570.86.16", "==2.7.1", "2.7.1", "cu128"),
+        ("next", "600.10.01", "", "2.10.0", "cu130"),  # the last whose PTX is known
         # no card
         ("cpu", None, "", "2.13.0", "cpu"),
         ("cpu", None, "==2.9.1+cpu", "2.9.1", "cpu"),
@@ -138,7 +141,7 @@ def test_a_driver_that_is_too_old_for_all_is_said_to_be():
     [
         ("p100", "580.65.06", "", ["torch 2.14.1 is the last with code for", "driver branch 580 is its last"]),
         ("p100", "470.256.02", "", ["torch 2.14.1 is the last with code for", "driver branch 580 is its last"]),
-        ("next", "600.10.01", "", ["newer than every build of this table"]),
+        ("next", "600.10.01", "", ["an experimental build", "newer than every build of this table"]),
         ("rtx_5090", "570.86.16", "==2.7.1", ["cu128 of torch 2.7.1 is an experimental build"]),
         ("l40s", None, "==2.16.0", ["torch 2.16.0 is not in the table"]),
         ("l40s", "580.65.06", "", []),
@@ -206,6 +209,27 @@ def test_what_is_chosen_always_runs_there_and_was_asked_for(card, driver, pin):
     assert is_newer or any(code[0] == major and code[1] <= minor for code in codes)
     least = WRITTEN["drivers"][found.build[2:4]]
     assert driver is None or [int(n) for n in driver.split(".")] >= [int(n) for n in least.split(".")]
+
+
+@pytest.mark.parametrize("name", ["gh200_96gb", "gb200_186gb", "b200_180gb", "b300_288gb", "rtx_5090_32gb"])
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_new_cards_get_code_of_their_own_on_both_processors(name, machine):
+    """Not PTX, which measured wheels do not name."""
+    card = profile(name)
+    found = choose(TABLE, TorchTarget(card, machine=machine))
+    rows = [
+        one
+        for one in WRITTEN["build"]
+        if one["name"] == found.build and found.torch in SpecifierSet(one["torch"])
+    ]
+    codes = [tuple(map(int, code.split("."))) for code in rows[0][machine]]
+    assert any(code[0] == card.compute[0] and code <= card.compute for code in codes)
+
+
+def test_a_card_that_is_newer_than_the_table_is_not_said_to_be_left_behind():
+    found = choose(TABLE, place("next"))
+    assert any("is newer than every build of this table" in note for note in found.notes)
+    assert not any("its line ends there" in note for note in found.notes)
 
 
 def test_every_profile_of_ours_gets_a_torch():

@@ -16,6 +16,7 @@ from testbed.cards import DRIVER, uuid_of
 from testbed.client import is_gone, missing, until
 
 from launcher.remote.cards import nvidia as looking
+from launcher.remote.cards import other_makers
 from launcher.remote.diagnosis import diagnose
 from launcher.remote.fate.ownership import Owner
 from launcher.remote.system import process
@@ -107,6 +108,71 @@ def test_an_old_nvidia_smi_is_asked_for_what_it_knows(cards):
     assert (gpu.name, gpu.memory_mib, gpu.capability, gpu.mig) == ("Tesla P100-PCIE-16GB", 16280, None, None)
     assert [(one.pid, one.memory_mib) for one in gpu.holders] == [(held.pid, None)]
     assert more["gpu_error"] is None
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """A stand-in for the driver's library, which tells of the cards 0 and 1."""
+    if shutil.which("cc") is None:
+        missing("a C compiler")
+    source = Path(__file__).parents[1] / "testbed" / "nvml.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", source], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+
+
+def test_what_nvidia_smi_does_not_tell_the_drivers_library_does(cards, library):
+    """An old one knows no capability, and some report no memory."""
+    cards.put("titan_rtx")
+    cards.change(0, name="NVIDIA TITAN V", memory_total="[N/A]")
+    cards.forget("compute_cap", "mig.mode.current")
+    (gpu,), _ = look()
+    assert (gpu.capability, gpu.memory_mib, gpu.uuid) == ("7.0", 12066, uuid_of(0))
+
+
+def test_a_card_in_slices_is_its_slices_each_with_its_own_memory(cards, library):
+    """What nvidia-smi tells of the whole card is not what a training gets. Who holds which slice it does not tell."""
+    cards.put("p100", "a100_40gb")
+    cards.change(1, mig_mode_current="Enabled")
+    held = cards.hold(1)
+    (whole, large, small), _ = look()
+    assert (whole.name, whole.memory_mib) == ("Tesla P100-PCIE-16GB", 16280)
+    assert (large.name, large.memory_mib, large.capability) == (
+        "NVIDIA A100-SXM4-40GB MIG 3g.20gb", 19968, "8.0",
+    )  # fmt: skip
+    assert (small.name, small.memory_mib, small.index) == ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 4864, 1)
+    assert [holder.pid for holder in (*large.holders, *small.holders)] == [held.pid] * 2
+    assert {large.uuid, small.uuid} < looking.listed()
+    cards.change(1, mig_mode_current="Disabled")
+    assert [gpu.uuid for gpu in look()[0]] == [uuid_of(0), uuid_of(1)]
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (
+            {"vendor": "0x1002", "device": "0x74a1", "mem_info_vram_total": "206141652992"},
+            ["AMD GPU 1002:74a1 (206 GB)"],
+        ),
+        (
+            {"vendor": "0x1002", "device": "0x1681", "mem_info_vram_total": "536870912"},
+            [],
+        ),  # a processor's own
+        ({"vendor": "0x1002", "device": "0x744c"}, ["AMD GPU 1002:744c"]),  # another driver tells no memory
+        ({"vendor": "0x8086", "device": "0x56c0"}, ["Intel GPU 8086:56c0"]),
+        ({"vendor": "0x10de", "device": "0x2684"}, []),  # nvidia-smi tells of it
+        ({}, []),
+    ],
+)
+def test_gpus_of_other_makers_are_named(tmp_path, made, told):
+    """By what Linux knows of them."""
+    card = tmp_path / "sys/class/drm/card1"
+    (tmp_path / "sys/devices/0000:83:00.0").mkdir(parents=True)
+    for name, text in made.items():
+        (tmp_path / "sys/devices/0000:83:00.0" / name).write_text(f"{text}\n")
+    card.mkdir(parents=True)
+    (card / "device").symlink_to(tmp_path / "sys/devices/0000:83:00.0")
+    (tmp_path / "sys/class/drm/card1-DP-1").mkdir()
+    assert other_makers.look(str(tmp_path)) == told
 
 
 @pytest.mark.parametrize(

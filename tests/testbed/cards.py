@@ -27,6 +27,7 @@ KINDS = {
     "titan_rtx": ("NVIDIA TITAN RTX", "7.5", 24576),
     "p100": ("Tesla P100-PCIE-16GB", "6.0", 16280),
     "l40s": ("NVIDIA L40S", "8.9", 45372),
+    "titan_v": ("NVIDIA TITAN V", "7.0", 12066),  # which no profile names
     "a100_40gb": ("NVIDIA A100-PCIE-40GB", "8.0", 40960),
     "a100_80gb": ("NVIDIA A100 80GB PCIe", "8.0", 81920),
 }
