@@ -36,10 +36,14 @@ def list_profiles(
     from launcher.runs.catalogue import files
     from launcher.values.toml import read_toml
 
+    rows = []
     for name, path in files("profiles").items():  # not validated: that would make the listing slow
         written, _ = read_toml(path)
         kind = f"capability {written['capability']}" if "capability" in written else written.get("kind", "")
-        print(f"{name:<12} {written.get('title', '')!s:<20} {kind}")
+        rows.append((name, str(written.get("title", "")), kind))
+    names, titles = (max(len(row[place]) for row in rows) for place in (0, 1))
+    for name, title, kind in rows:
+        print(f"{name:<{names}}  {title:<{titles}}  {kind}")
 
 
 @app.command("show", cls=QuickCommand)

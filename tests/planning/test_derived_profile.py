@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from testbed.client import REPOSITORY
 
 from launcher.planning.derived_profile import derived, profile_name
 from launcher.planning.gate import check
@@ -163,3 +164,10 @@ def test_an_apple_gpu_has_a_part_of_the_macs_memory(memory_gb, mib):
     mac = facts(platform="darwin", machine="arm64", memory_gb=memory_gb)
     assert there(mac).memory_mib == mib
     assert profile("mps").memory_bytes is None
+
+
+def test_the_docs_list_every_card_that_ships():
+    page = (REPOSITORY / "docs" / "profiles.md").read_text()
+    for one in profiles().values():
+        if one.kind == "cuda":
+            assert f"| `{one.name}` | {one.title} | {one.capability} | {one.memory_mib:,.0f} |" in page
