@@ -48,7 +48,7 @@ def list_profiles(
 
 @app.command("show", cls=QuickCommand)
 def show(
-    name: Annotated[str | None, typer.Argument(metavar="[PROFILE]", help="A profile's name.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="PROFILE", help="A profile's name.")] = None,
     host: HostOption = None,
     as_toml: Annotated[
         bool, typer.Option("--toml", help="Print its file, to begin a profile of yours with.")

@@ -54,7 +54,7 @@ def said(one):
 def test_adapters_of_seven_and_eight_billion_fit_on_24_gb_with_checkpointing(name, card):
     """Where nothing fits without; nothing is refused. Smaller models train as before."""
     one = planned(job(), card, name)
-    assert one.checkpointing or (card, name) == ("RTX 4090", "Mistral-7B")
+    assert one.checkpointing or (card != "A10, L4" and name == "Mistral-7B")
     assert "nothing fits" not in one.ladder[0].why
     assert said(one) == []
     small = plan(CARDS[card], LOCAL, job(), model=read_model({**SMALL, "dtype": "bfloat16"}), takes=TAKES)
