@@ -177,7 +177,7 @@ def test_kaggle_is_among_the_hosts_once_there_are_credentials(person):
 def test_a_probe_shows_what_is_expected_and_the_hours(person, account):
     text = person.ok("probe", "--host", "k")
     assert "nothing can be probed before a session" in text
-    assert "gpu 1    Tesla T4, capability 7.5, 16,384 MiB" in text
+    assert "gpu 1    Tesla T4, capability 7.5, 15,079 MiB" in text
     assert QUOTA in text
     assert UNTRIED in text
     facts = json.loads(person.ok("probe", "--host", "k", "--json"))

@@ -176,7 +176,7 @@ def test_what_could_never_start_is_refused_before_anything_is_sent(client, hive,
     [
         ("nodes=3", "hive: nodes = 3, and partition batch has 2", "--set slurm.nodes=2"),
         ("gres=gpu:a100:3", "hive: partition batch has no node with gpu:a100:3", "gpu:a100:2 (2 nodes)"),
-        ("gres=gpu:v100:1", "hive: partition batch has no node with gpu:v100:1", "gpu:a100:2 (2 nodes)"),
+        ("gres=gpu:k80:1", "hive: partition batch has no node with gpu:k80:1", "gpu:a100:2 (2 nodes)"),
     ],
 )
 def test_a_clusters_limit_is_said_before_the_batch_that_does_not_divide(client, hive, key, said, mend):
