@@ -31,7 +31,7 @@ def loaded(torch, worker, run_of, base, lora):
     """Load the model as the plan of a rung says, with an adapter that is not zero, and prepare it."""
     from transformers import AutoModelForCausalLM
 
-    def load(rung="fp32", **own):
+    def load(rung="fp32", cast=None, **own):
         mode, of_precision = RUNGS[rung]
         run_of(mode, {**of_precision, "quantization": "nf4"}, method="qlora")
         torch.manual_seed(0)
@@ -39,6 +39,8 @@ def loaded(torch, worker, run_of, base, lora):
         for name, part in model.named_parameters():
             if "lora_B" in name:
                 part.data.normal_(std=0.1)
+            if cast is not None and part.requires_grad:
+                part.data = part.data.to(cast)
         return worker.prepare(model)
 
     return load
@@ -124,6 +126,19 @@ def evaluate(torch, model, rows):
     with torch.no_grad():
         model(input_ids=rows[0]["input_ids"][None])
     model.train()
+
+
+@pytest.mark.parametrize("rung", ["fp16", "bf16"])
+def test_adapters_that_a_library_has_cast_become_float32_again(torch, worker, loaded, rows, rung):
+    """As TRL casts them to bf16, whose gradients a scaler does not unscale. Without autocast, too, the model answers."""
+    model = loaded(rung, cast=torch.bfloat16)
+    assert {part.dtype for part in model.parameters() if part.requires_grad} == {torch.float32}
+    model.eval()
+    with torch.no_grad():
+        plain = model(input_ids=rows[0]["input_ids"][None]).logits
+        with worker.autocast():
+            under_autocast = model(input_ids=rows[0]["input_ids"][None]).logits
+    assert torch.nn.functional.cosine_similarity(plain.float(), under_autocast.float(), dim=-1).min() > 0.99
 
 
 def test_layers_of_a_script_s_own_loading_compute_in_the_plan_s_dtype(torch, loaded):

@@ -98,13 +98,15 @@ def _compute_in_base_dtype(model: Any, converted: Set[int], base: Any) -> None:
     """Let modules whose weights became float32 compute in the base's dtype when autocast is off.
 
     That is the case if the plan has no autocast, and in an evaluation outside of it. As under autocast, the weights
-    are cast for the duration of a forward pass.
+    are cast for the duration of a forward pass. An adapter of peft's is not: it gets its input in its weights' dtype.
     """
     import torch
 
     def lower(names: List[str], module: Any, inputs: Any) -> None:
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
         if any(torch.is_autocast_enabled(tensor.device.type) for tensor in tensors):
+            return
+        if any(tensor.dtype == torch.float32 for tensor in tensors):
             return
         parameters = module._parameters  # noqa: SLF001  # the one dictionary that a module reads its parameters from
         wide = {name: parameters[name] for name in names if parameters[name].dtype == torch.float32}
