@@ -82,6 +82,10 @@ def _attention(model: Model, precision: Precision, length: int) -> float:
 
 
 def _mlp(model: Model, precision: Precision) -> float:
+    """What the MLP keeps; a layer in 4 bits returns the dtype that it was given, so that only the last input is half over float32."""
+    is_quantized = precision.quantization is not None or model.weight_bits is not None
+    if is_quantized and precision.autocast_dtype is not None and precision.base_dtype == "float32":
+        return (4 * (_MLP_TENSORS[model.mlp] - 1) + 2) * model.mlp_width
     if model.mlp == "gelu_new" and precision.autocast_dtype is not None:
         return _GELU_NEW_AUTOCAST * model.mlp_width
     return _MLP_TENSORS[model.mlp] * model.mlp_width * compute_bytes(precision)

@@ -58,7 +58,7 @@ def estimate(row: Row) -> float:
     model, teacher = read_model(row.config), read_model(TEACHER)
     workload = read_workload({"max_length": TOKENS, **row.settings}, teacher, model)
     assert model is not None
-    assert row.method in ("lora", "full")
+    assert row.method in ("lora", "qlora", "full")
     return needed_gb(Training(model, row.method, workload), _precision(row), row.micro_batch) * 1000
 
 
@@ -67,6 +67,7 @@ def _precision(row: Row, capability: str = CAPABILITY) -> Precision:
     values = dict(zip(names, FORMS[row.form], strict=True))
     eps = 1e-4 if row.form == "fp16-native" else 1e-8
     card = {
+        "quantization": "nf4" if row.method == "qlora" else None,
         "device": "cuda",
         "capability": capability,
         "attention": row.attention,
@@ -155,7 +156,7 @@ def _enter_run(folder: Path, row: Row, precision: Precision, *, is_rehearsed: bo
     attempt = {
         "run": "memory", "attempt": 1, "seed": 0, "rehearsed": is_rehearsed, "method": row.method, "model": None, "data": {},
         "settings": row.settings, "steps": 2, "save_every_steps": None, "loader_workers": 0,
-        "precision": precision.model_dump(), "activation_checkpointing": checkpointing,
+        "precision": precision.model_dump(mode="json"), "activation_checkpointing": checkpointing,
         "split": {"global_batch": 1, "ranks": 1, "micro_batch": 1, "accumulation": MICRO_BATCHES},
         "folders": {part: str(folder / part) for part in ("artifacts", "checkpoints", "cache")},
     }  # fmt: skip

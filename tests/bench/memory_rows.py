@@ -75,8 +75,14 @@ ROWS = (
     Row("Llama, eager attention", LLAMA, "lora", "bf16, bf16 base", {}, 2, "eager"),
     Row("Llama, taught", LLAMA, "full", "bf16, fp32 base", TAUGHT),
     Row("Llama, taught", LLAMA, "lora", "fp16, fp16 base", TAUGHT),
+    Row("Llama", LLAMA, "qlora", "fp32"),
+    Row("Llama", LLAMA, "qlora", "bf16, bf16 base"),
+    Row("Llama", LLAMA, "qlora", "fp16, fp16 base"),
+    Row("Llama", LLAMA, "qlora", "fp16, fp32 base"),
+    Row("Llama, tied embeddings", TIED, "qlora", "bf16, bf16 base"),
+    Row("Llama, checkpointing", LLAMA, "qlora", "fp16, fp16 base", CHECKPOINTED, 4),
 )  # fmt: skip
-IN_CI = (1, 6, 19, 29)
+IN_CI = (1, 6, 19, 29, 34)
 """Which rows every test run measures."""
 
 WIDE = {**LLAMA, "vocab_size": 32000, "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 16,

@@ -66,7 +66,12 @@ def peak(method: str, rung: Rung, config: dict[str, Any]) -> float:
     if autocast:
         copies = 2 * trained + (2 * multiplied if base == "fp32" else 0) if lora else 2 * multiplied
     inputs = (10 * hidden + (2 * queries if lora else 0)) if autocast else 2 * c * hidden
-    layer = 8 * hidden + inputs + c * (2 * queries + 2 * keys) + 4 * c * inner
+    layer = (
+        8 * hidden
+        + inputs
+        + c * (2 * queries + 2 * keys)
+        + (14 if method == "qlora" and rung == ("fp16", "fp32") else 4 * c) * inner
+    )
     layer += 7 * c * RANK if lora else 8 * hidden
     passes = copies + TOKENS * (layers * layer + 12 * config["vocab_size"])
     frozen = QUANTIZED * body + b * (everything - body) if method == "qlora" else b * everything

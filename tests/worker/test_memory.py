@@ -1,4 +1,4 @@
-"""Estimated memory beside a measured peak: four rows of tests/bench/MEMORY.md, of which `make memory` measures all."""
+"""Estimated memory beside a measured peak: five rows of tests/bench/MEMORY.md, of which `make memory` measures all."""
 
 import pytest
 from bench import memory
@@ -7,9 +7,9 @@ from bench.memory import IN_CI, ROWS
 pytestmark = pytest.mark.training
 
 
-@pytest.mark.slow(reason="four trainings")
+@pytest.mark.slow(reason="five trainings")
 def test_an_estimate_is_within_a_tenth_of_the_measured_peak():
-    """Full and LoRA, autocast over both bases, checkpointing, a teacher."""
+    """Full, LoRA and QLoRA, autocast over both bases, checkpointing, a teacher."""
     found = memory.measured(list(IN_CI))
     far = [
         (ROWS[row].title, one) for row, one in zip(IN_CI, found, strict=True) if not 0.9 <= one.ratio <= 1.1
