@@ -206,7 +206,7 @@ def adamw_arguments(settings: Settings) -> dict[str, object]:
                 f"settings.optim = {settings.optim!r} is not one of {' '.join(['auto', *FORMS])}"
             )
         own["fused"] = FORMS[settings.optim]
-    return worker.optimizer_arguments(**own)
+    return own
 
 
 class Distillation:
@@ -225,7 +225,7 @@ class Distillation:
         self.plan = worker.knobs()
         self.accelerator, self.settings, self.pad_id = accelerator, settings, pad_id
         trained = [value for value in student.parameters() if value.requires_grad]
-        optimizer = torch.optim.AdamW(trained, **adamw_arguments(settings))
+        optimizer = worker.adamw(trained, **adamw_arguments(settings))
         warmup = settings.warmup_steps if settings.warmup_steps >= 1 else settings.warmup_steps * steps
         self.scheduler = get_scheduler(settings.scheduler, optimizer, int(warmup), steps)
         # from_pretrained gives it in evaluation mode: without dropout, and without checkpointing

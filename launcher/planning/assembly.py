@@ -167,7 +167,9 @@ def ladder_inputs(
     asked: PrecisionRequest = "auto",
     takes: tuple[PlanValue, ...] | None = None,
 ) -> LadderInputs:
-    """Return what the ladder of a job on a card depends on, with activation checkpointing if nothing fits without it.
+    """Return what the ladder of a job on a card depends on: with activation checkpointing if nothing fits without it.
+
+    If float32 weights do not fit even so, bf16 weights may be chosen, again without checkpointing first.
 
     `torch` is the version that the run gets, `None` if unknown. `teacher` is that of a distillation, `asked` the requested
     precision. A script that does not take checkpointing from the plan has what its settings say.
@@ -192,12 +194,17 @@ def ladder_inputs(
             measured_in(concerning(evidence, *about), digest),
         )
 
-    is_set = set_checkpointing(job.settings)
+    wanted = set_checkpointing(job.settings)
     if takes is not None and "checkpointing" not in takes:
-        return inputs(is_set is True)
-    wanted = is_set if job.checkpointing == "auto" else job.checkpointing
-    plain = inputs(wanted is True)
-    return plain if wanted is not None or has_fitting(plain, asked) else inputs(True)
+        wanted = wanted is True
+    elif job.checkpointing != "auto":
+        wanted = job.checkpointing
+    cases = [
+        inputs(is_checkpointed)._replace(takes_bf16_weights=takes_bf16_weights)
+        for takes_bf16_weights in (False, True)
+        for is_checkpointed in ((False, True) if wanted is None else (wanted,))
+    ]
+    return next((case for case in cases if has_fitting(case, asked)), cases[-1])
 
 
 def _data(job: Job) -> dict[str, Source]:

@@ -5,11 +5,12 @@ A model is never split among cards: each card of a run holds all of it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from launcher.errors import RefusedError
-from launcher.planning.ladder import LadderInputs, has_fitting, ladder, too_large
+from launcher.planning.ladder import LadderInputs, ladder, too_large
 from launcher.planning.memory import Estimate
 from launcher.planning.workload import workload_of
 from launcher.values.method import Method
@@ -35,13 +36,15 @@ class Fit(NamedTuple):
     estimate: Estimate
 
 
-def fit(inputs: LadderInputs) -> Fit | None:
+def fit(inputs: LadderInputs, *, takes_checkpointing: bool = True) -> Fit | None:
     """Return the first rung that fits, with activation checkpointing if nothing fits without it; None if nothing does.
 
-    `inputs` has a model.
+    bf16 weights come after float32 weights with checkpointing. `inputs` has a model.
     """
-    for is_checkpointed in sorted({inputs.workload.is_checkpointed, True}):
-        case = inputs._replace(workload=inputs.workload._replace(is_checkpointed=is_checkpointed))
+    ways = sorted({inputs.workload.is_checkpointed, takes_checkpointing or inputs.workload.is_checkpointed})
+    for takes_bf16_weights, is_checkpointed in itertools.product((False, True), ways):
+        workload = inputs.workload._replace(is_checkpointed=is_checkpointed)
+        case = inputs._replace(workload=workload, takes_bf16_weights=takes_bf16_weights)
         rung = ladder(case).rungs[0]
         needed = case.estimate(rung)
         if needed is not None and not too_large(case, rung):
@@ -68,10 +71,14 @@ def what_fits(plan: Plan, cards: Iterable[Profile]) -> Iterator[str]:
     takes_checkpointing = plan.hands_out("checkpointing")
 
     def fits(case: LadderInputs) -> bool:
-        return fit(case) is not None if takes_checkpointing else has_fitting(case)
+        return fit(case, takes_checkpointing=takes_checkpointing) is not None
 
     if takes_checkpointing and not plan.checkpointing and fits(inputs):
         yield "compute activations again   --set checkpointing=true"
+    if "optim" in plan.settings and inputs.workload.optimizer != "adamw-planned":
+        planned = inputs._replace(workload=inputs.workload._replace(optimizer="adamw-planned"))
+        if plan.method == "full" and fits(planned):
+            yield "the plan's optimizer, which can keep weights in bf16   --set settings.optim=auto"
     leaner = [*METHODS][[*METHODS].index(plan.method) + 1 :]
     if method := next((one for one in leaner if fits(inputs._replace(method=one))), None):
         yield f"{METHODS[method]}   --set method={method}"

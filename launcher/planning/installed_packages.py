@@ -28,8 +28,8 @@ def unmet(requirements: Iterable[str], facts: Facts) -> Unmet:
     place = _markers(interpreter, facts)
     wanted = [Requirement(one) for one in requirements]
     needed = [one for one in wanted if one.marker is None or one.marker.evaluate(place)]
-    unneeded = {one.name for one in wanted} - {one.name for one in needed}
-    installed = {name: version for name, version in interpreter.packages.items() if name not in unneeded}
+    names = {one.name for one in needed}  # the probe may have been asked for more
+    installed = {name: version for name, version in interpreter.packages.items() if name in names}
     return Unmet(
         tuple(name for name, version in installed.items() if version is None),
         tuple(

@@ -35,7 +35,7 @@ from launcher.values.precision import (
 from launcher.values.profile import Profile
 from launcher.values.trial_record import rate_of, rate_words
 
-MODES: tuple[Mode, ...] = ("fp16-native", "fp16", "bf16", "fp32")
+MODES: tuple[Mode, ...] = ("fp16-native", "bf16-weights", "fp16", "bf16", "fp32")
 """Least safe first."""
 FAILED_BEFORE = "failed here before: "
 """How `why` begins on a rung that evidence has moved behind a safer one."""
@@ -52,7 +52,8 @@ class LadderInputs(NamedTuple):
     """What a ladder depends on.
 
     `failures` are records of precisions that failed before on this host, with this card and model; `measured` what
-    `launch verify` has measured there of the same workload, by the digest of a precision.
+    `launch verify` has measured there of the same workload, by the digest of a precision. `takes_bf16_weights`: float32
+    weights fit in no way, so that bf16 weights may be chosen automatically.
     """
 
     profile: Profile
@@ -64,6 +65,7 @@ class LadderInputs(NamedTuple):
     workload: Workload = Workload()
     failures: tuple[PrecisionEvidence, ...] = ()
     measured: Mapping[str, Measured] = _NOTHING_MEASURED
+    takes_bf16_weights: bool = False
 
     def estimate(self, precision: Precision) -> Estimate | None:
         """Return the memory of a step with a micro-batch of one; None if the model is not known."""
@@ -248,7 +250,8 @@ def _why_nothing(inputs: LadderInputs, excluded: list[Excluded]) -> str:
 
 
 def _why_not(inputs: LadderInputs, mode: Mode, excluded: list[Excluded]) -> str:
-    why = next(precision.why for precision in excluded if precision.mode == mode)
+    whys = (precision.why for precision in excluded if precision.mode == mode)
+    why = next(whys, "it is for full fine-tunes on CUDA cards of capability 8.0 and up")
     return f"{mode} is excluded on {inputs.profile.title}: {why}\n  let launch choose   --precision auto"
 
 
@@ -276,7 +279,18 @@ def _cuda(inputs: LadderInputs) -> Iterator[_Candidate | Excluded]:
         plain = _Candidate({**_FP32, "why": f"always safe; {slow}"})
         yield plain
         yield from _scaled(inputs, "", slow if _fits(inputs, plain) else "")
+    if profile.has_bf16 and inputs.method == "full":
+        yield _bf16_weights(inputs)
     yield _HALVES
+
+
+def _bf16_weights(inputs: LadderInputs) -> _Candidate | Excluded:
+    """Return bf16 weights of a full fine-tune; the reason where its optimizer is not the plan's, and would round to the nearest."""
+    if inputs.workload.optimizer != "adamw-planned":
+        why = "its optimizer must be the plan's, which rounds stochastically: --set settings.optim=auto, if the script takes that"
+        return Excluded(mode="bf16-weights", why=why)
+    needless = "" if inputs.takes_bf16_weights else "it is for models whose fp32 weights do not fit"
+    return _Candidate(_BF16_WEIGHTS, needless)
 
 
 def _scaled(inputs: LadderInputs, gain: str, needless: str) -> Iterator[_Candidate | Excluded]:
@@ -346,6 +360,12 @@ _CANDIDATES = {"cuda": _cuda, "mps": _mps, "cpu": _cpu}
 _FP32: dict[str, object] = {"mode": "fp32", "base_dtype": "float32"}
 _BF16: dict[str, object] = {"mode": "bf16", "autocast_dtype": "bfloat16"}
 _SCALED: dict[str, object] = {"mode": "fp16", "autocast_dtype": "float16", "scaler": True}
+_BF16_WEIGHTS: dict[str, object] = {
+    "mode": "bf16-weights",
+    "base_dtype": "bfloat16",
+    "trainable_dtype": "bfloat16",
+    "why": "6 bytes a parameter, where fp32 weights do not fit; rounded stochastically, so that small updates count",
+}
 _HALVES = _Candidate(
     {
         "mode": "fp16-native",

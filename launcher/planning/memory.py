@@ -56,6 +56,9 @@ _STATES: dict[Optimizer, _States] = {
     "adamw": _States(kept=2, step=1),  # the foreach form computes all square roots at once
     "adamw-fused": _States(kept=2),
     "adam-8bit": _States(kept_bytes=2),
+    # torchao's, with a scale for 256 moments. Its step is counted as it is uncompiled, 41 bytes of the largest matrix: compiled
+    # for a CPU it needs 8, but what it needs on a card is not measured, and a host may lack the compiler.
+    "adamw-rounding": _States(kept_bytes=2 + 8 / 256, matrices=20.5),
     "lion": _States(kept=1),
     "lion-8bit": _States(kept_bytes=1),
     "adafactor": _States(matrices=2),
@@ -155,6 +158,8 @@ def _states(training: Training, precision: Precision) -> _States:
     """Return the memory of the optimizer that is used at a precision."""
     optimizer = training.workload.optimizer
     if optimizer == "adamw-planned":
+        if precision.rounds_stochastically:
+            return _STATES["adamw-rounding"]
         optimizer = "adamw-fused" if precision.fuses_adamw else "adamw"
     return _STATES[optimizer]
 

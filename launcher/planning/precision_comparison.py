@@ -67,6 +67,7 @@ def compare(
     rows += [
         _set_row("gradients", _floats(ran.gradients), {wanted.trainable_dtype}, _NOT_SEEN),
         _main_row("products", ran.computed, wanted.compute_dtype),
+        *([_rounding_row(ran)] if wanted.rounds_stochastically else []),
         Row("tf32", _switch(ran.tf32), _switch(wanted.tf32), compares_tf32 and ran.tf32 != wanted.tf32),
     ]
     return tuple(rows)
@@ -106,11 +107,15 @@ def _fault(ran: PrecisionSeen, wanted: Precision) -> str | None:
     if len(halves) > 1:
         return "it mixes fp16 and bf16"
     half = next(filter(None, halves), "float32")
-    is_native = (trained, autocast, ran.scaler) == ("float16", None, False)
+    mode = SHORT.get(half, half)
+    if (trained, autocast, ran.scaler) == ("float16", None, False):
+        mode = "fp16-native"
+    elif (trained, autocast, ran.stochastic_rounding) == ("bfloat16", None, True):
+        mode = "bf16-weights"
     try:
         Precision.model_validate(
             {
-                "mode": "fp16-native" if is_native else SHORT.get(half, half),
+                "mode": mode,
                 "device": wanted.device,
                 "capability": wanted.capability,
                 "platform": wanted.platform,
@@ -145,6 +150,12 @@ def _frozen_row(ran: dict[str, int], wanted: Precision) -> Row:
     row = _main_row("frozen weights", ran, wanted.base_dtype)
     is_wide = wanted.quantization is not None and wanted.quantization not in ran
     return row._replace(wanted=wanted.base_title, differs=row.differs or is_wide)
+
+
+def _rounding_row(ran: PrecisionSeen) -> Row:
+    """Return a row for bf16 weights, whose updates are lost if they are rounded to the nearest number."""
+    rounding = "stochastic" if ran.stochastic_rounding else "to the nearest"
+    return Row("rounding", rounding, "stochastic", not ran.stochastic_rounding)
 
 
 def _dtypes(counts: dict[str, int]) -> str:

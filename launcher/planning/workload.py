@@ -15,9 +15,17 @@ from launcher.values.precision import Dtype
 
 DTYPES: tuple[Dtype, ...] = ("float32", "float16", "bfloat16")
 Optimizer = Literal[
-    "adamw", "adamw-fused", "adamw-planned", "adam-8bit", "lion", "lion-8bit", "adafactor", "sgd"
+    "adamw",
+    "adamw-fused",
+    "adamw-planned",
+    "adamw-rounding",
+    "adam-8bit",
+    "lion",
+    "lion-8bit",
+    "adafactor",
+    "sgd",
 ]
-"""`adamw-planned` is fused or not, as the precision says."""
+"""`adamw-planned` is fused, unfused or, for bf16 weights, `adamw-rounding`, as the precision says."""
 
 TOKENS = 1024
 """The length of a sample when the job's settings have no `max_length`."""

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 from launcher.errors import RefusedError, UnequalSharesError
 from launcher.planning.apptainer import host_paths
+from launcher.planning.assembly import ladder_inputs
 from launcher.planning.assembly import plan as make_plan
 from launcher.planning.environment_plan import environment
 from launcher.planning.kaggle_machines import MachineChoice, expected_facts
 from launcher.planning.kaggle_session import session
+from launcher.planning.ladder import ladder
+from launcher.planning.needed_packages import may_need_more, with_needed
 from launcher.planning.placement import own_runtime
 from launcher.planning.placement import runtime as choose_runtime
 from launcher.planning.script import starts_python
@@ -114,6 +117,12 @@ def _plan_for(
         profile = _possible(profile, resolved, facts)[0]
     elif resolved.machine is None or resolved.rehearsed_on is not None:
         profile = cards.profile_for(resolved.gpus, profile)
+    model, platform = known_of(resolved, facts)
+    if profile.kind == "cuda" and may_need_more(resolved.job):
+        evidence = facts.precision_evidence if facts else ()
+        about = (profile, resolved.job, model, platform, evidence, None, resolved.teacher)
+        rungs = ladder(ladder_inputs(*about, asked=resolved.asked, takes=takes), resolved.asked).rungs
+        resolved = resolved._replace(task=resolved.task._replace(job=with_needed(resolved.job, rungs)))
     on = resolved.rehearsed_on or profile
     known = choose_runtime(on, resolved.host, resolved.job, facts) if facts else WITHOUT_FACTS
     kind = load_runtime(own_runtime(resolved.host) or known)
@@ -123,7 +132,6 @@ def _plan_for(
     is_in_image = asked is not None and bool(asked.container)
     if facts is not None and kind.makes_environments and resolved.job.requirements and not is_in_image:
         made = environment(on, resolved.job, resolved.host, facts, resolve.wheels())
-    model, platform = known_of(resolved, facts)
     if is_in_image:
         platform = platform.model_copy(update={"torch": None})
     elif made is not None and made.torch is not None:

@@ -23,6 +23,7 @@ from launcher.errors import (
 from launcher.hosts import Desk
 from launcher.planning.derived_profile import derived
 from launcher.planning.kaggle_machines import MachineChoice, choose_machine, expected_facts
+from launcher.planning.needed_packages import ROUNDING, may_need_more
 from launcher.planning.placement import (
     as_probed,
     best_card,
@@ -69,7 +70,7 @@ def probe(desk: Desk, host: Host, job: Job | None = None, choice: MachineChoice 
     if host.kaggle is not None:
         return _expected(desk, host, host.kaggle, choice)
     model = source(job.model).model_dump() if job is not None and job.model is not None else None
-    packages = None if job is None else looked_for(map(distribution, job.requirements), job.method)
+    packages = None if job is None else _packages(job)
     facts = desk.probe(
         environment=host.environment,
         packages=packages,
@@ -81,6 +82,12 @@ def probe(desk: Desk, host: Host, job: Job | None = None, choice: MachineChoice 
     if host.slurm is not None and (facts.slurm is None or facts.slurm.error is not None):
         raise HostError(host.name, _silence(host.name, facts))
     return facts
+
+
+def _packages(job: Job) -> list[str]:
+    """Return the names of the packages that a job needs, or may need."""
+    more = [ROUNDING] if may_need_more(job) else []
+    return looked_for(map(distribution, [*job.requirements, *more]), job.method)
 
 
 def _silence(host: str, facts: Facts) -> str:

@@ -47,7 +47,7 @@ class BatchRun(Written):
     command: tuple[str, ...] = ()
     host: HostNames = ()
     profile: str | None = None
-    precision: Literal["auto", "bf16", "fp16", "fp16-native", "fp32"] | None = None
+    precision: Literal["auto", "bf16", "bf16-weights", "fp16", "fp16-native", "fp32"] | None = None
     gpus: str | None = None
     settings: dict[str, Any] = {}
     variables: dict[str, str] = {}

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 
 from launcher.values.base import Written, canonical_json
 
-Mode = Literal["fp32", "bf16", "fp16", "fp16-native"]
-PrecisionRequest = Literal["auto", "bf16", "fp16", "fp16-native", "fp32"]
+Mode = Literal["fp32", "bf16", "bf16-weights", "fp16", "fp16-native"]
+PrecisionRequest = Literal["auto", "bf16", "bf16-weights", "fp16", "fp16-native", "fp32"]
 Dtype = Literal["float32", "float16", "bfloat16"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 Quantization = Literal["nf4"]
@@ -116,6 +116,14 @@ class Precision(Written):
         return base_title(self.base_dtype, self.mode, self.quantization)
 
     @property
+    def rounds_stochastically(self) -> bool:
+        """Whether bf16 weights are trained: 6 bytes a parameter, by an optimizer that rounds stochastically.
+
+        Rounded to the nearest number, they would lose each update smaller than half the distance between two numbers.
+        """
+        return self.mode == "bf16-weights"
+
+    @property
     def _dtypes(self) -> set[str]:
         return {self.base_dtype, self.trainable_dtype, self.autocast_dtype or "float32"}
 
@@ -124,6 +132,7 @@ class Precision(Written):
         expected: set[str] = {
             "fp32": set(),
             "bf16": {"bfloat16"},
+            "bf16-weights": {"bfloat16"},
             "fp16": {"float16"},
             "fp16-native": {"float16"},
         }[self.mode]
@@ -131,7 +140,9 @@ class Precision(Written):
             yield f"mode {self.mode} means {_words(expected)}, not {_words(halves)}"
         if self.mode == "fp16-native" and (self.trainable_dtype, self.autocast_dtype) != ("float16", None):
             yield "fp16-native has float16 weights and no autocast"
-        if self.mode != "fp16-native" and self.trainable_dtype != "float32":
+        if self.rounds_stochastically and (self.trainable_dtype, self.autocast_dtype) != ("bfloat16", None):
+            yield "bf16-weights has bfloat16 weights and no autocast"
+        if self.mode not in ("fp16-native", "bf16-weights") and self.trainable_dtype != "float32":
             yield f"{self.trainable_dtype} trainables lose small updates: they must be float32 in mode {self.mode}"
         if self.mode == "fp16" and not self.scaler:
             yield "fp16 loses the gradients of float32 trainables without a scaler, all the more when a batch is accumulated"
@@ -209,6 +220,8 @@ class Precision(Written):
     @property
     def title(self) -> str:
         """A short description, e.g. `fp16 autocast + scaler, fp16 base, fp32 adapters`, or `bf16 autocast, nf4 base, fp32 adapters`."""
+        if self.rounds_stochastically:
+            return "bf16 weights, stochastic rounding"
         if self.autocast_dtype is None:
             words = [f"{self.mode}{' with tf32' if self.tf32 else ''}"]
         else:

@@ -11,7 +11,7 @@ class PrecisionSeen(Record):
 
     `steps` is the number of optimizer steps begun by then; 0 if a training failed before its first. `computed` counts the
     products of matrices by the dtype of their result; it is empty where none could be seen, as in a compiled model. `eps` is
-    the smallest of an Adam's. A value that was not seen is `None` or empty.
+    the smallest of an Adam's; `stochastic_rounding` is torchao's of bf16 weights. A value that was not seen is `None` or empty.
     """
 
     device: str | None = None
@@ -24,6 +24,7 @@ class PrecisionSeen(Record):
     compiled: bool = False
     tf32: bool | None = None
     eps: float | None = None
+    stochastic_rounding: bool = False
     steps: int | None = None
 
     @classmethod
@@ -43,4 +44,5 @@ class PrecisionSeen(Record):
             frozen=counted.frozen or frozen,
             eps=precision.adam_eps,
             tf32=precision.tf32,
+            stochastic_rounding=precision.rounds_stochastically,
         )

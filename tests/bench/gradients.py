@@ -27,6 +27,7 @@ from peft import LoraConfig, get_peft_model
 
 from launcher.errors import RefusedError
 from launcher.planning.ladder import MODES, LadderInputs, Method, ladder
+from launcher.planning.workload import Workload
 from launcher.runs.resolve import profiles
 from launcher.values.model import Model
 from launcher.values.precision import Platform, Precision
@@ -136,7 +137,14 @@ def _inputs(method: Method) -> Iterator[LadderInputs]:
         for parameters, layers, hidden in ((10**9, 16, 2048), (7 * 10**9, 32, 4096), (13 * 10**9, 40, 5120))
     ]
     for profile, model in itertools.product(profiles().values(), (None, *shapes)):
-        yield LadderInputs(profile, method, model, platform)
+        yield LadderInputs(
+            profile,
+            method,
+            model,
+            platform,
+            workload=Workload(optimizer="adamw-planned"),
+            takes_bf16_weights=True,
+        )
 
 
 def _form(precision: Precision) -> Form:

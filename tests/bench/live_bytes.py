@@ -32,7 +32,11 @@ class LiveBytes(TorchDispatchMode):
     def note(self, tree: Any) -> None:
         """Count the storages of all tensors in a value; one that is counted already is not counted again."""
         for tensor in tree_leaves(tree):
-            if isinstance(tensor, torch.Tensor):
+            if hasattr(
+                tensor, "__tensor_flatten__"
+            ):  # torchao's moments: their own storage is none, their parts have some
+                self.note([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]])
+            elif isinstance(tensor, torch.Tensor):
                 self._add(tensor.untyped_storage())
 
     def _add(self, storage: Any) -> None:

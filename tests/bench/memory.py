@@ -192,10 +192,13 @@ def _model(row: Row, folder: Path) -> Any:
 
 def _optimizer(row: Row, trained: list[Any]) -> Any:
     """Make the optimizer in the form that a card gets: foreach, which is torch's default there and not on a CPU."""
+    import launcher_worker as worker
     import torch
     import transformers
 
     name = row.settings.get("optim")
+    if name == "auto":
+        return worker.adamw(trained, lr=1e-4)
     if name == "sgd":
         return torch.optim.SGD(trained, lr=1e-4, foreach=True)
     if name == "adafactor":

@@ -18,6 +18,7 @@ FORMS = {
     "bf16, bf16 base": ("bf16", "bfloat16", "float32", "bfloat16", False),
     "fp16, fp32 base": ("fp16", "float32", "float32", "float16", True),
     "fp16, fp16 base": ("fp16", "float16", "float32", "float16", True),
+    "bf16-weights": ("bf16-weights", "bfloat16", "bfloat16", None, False),
     "fp16-native": ("fp16-native", "float16", "float16", None, False),
 }
 """Mode, dtypes of base and trainables, autocast's dtype, scaler: what a `Precision` on a card may be."""
@@ -42,6 +43,8 @@ class Row(NamedTuple):
 
 CHECKPOINTED: dict[str, bool | int | float | str] = {"gradient_checkpointing": True}
 TAUGHT: dict[str, bool | int | float | str] = {"teacher": "org/teacher"}
+
+PLANNED: dict[str, bool | int | float | str] = {"optim": "auto"}
 
 ROWS = (
     Row("Llama", LLAMA, "full", "fp32"),
@@ -81,6 +84,9 @@ ROWS = (
     Row("Llama", LLAMA, "qlora", "fp16, fp32 base"),
     Row("Llama, tied embeddings", TIED, "qlora", "bf16, bf16 base"),
     Row("Llama, checkpointing", LLAMA, "qlora", "fp16, fp16 base", CHECKPOINTED, 4),
+    Row("Llama, the plan's optimizer", LLAMA, "full", "bf16-weights", PLANNED),
+    Row("Llama, the plan's optimizer, one short sample", LLAMA, "full", "bf16-weights", {**PLANNED, "max_length": 64}, 1),
+    Row("Llama, the plan's optimizer, checkpointing", LLAMA, "full", "bf16-weights", {**PLANNED, **CHECKPOINTED}, 4),
 )  # fmt: skip
 IN_CI = (1, 6, 19, 29, 34)
 """Which rows every test run measures."""
@@ -95,6 +101,8 @@ ON_A_CARD = (
     Row("Llama", WIDE, "full", "bf16, fp32 base", LONG, 4),
     Row("Llama", WIDE, "full", "fp16, fp32 base", LONG),
     Row("Llama", WIDE, "full", "fp16-native", LONG),
+    Row("Llama, the plan's optimizer", WIDE, "full", "bf16-weights", {**LONG, **PLANNED}),
+    Row("Llama, the plan's optimizer, one short sample", WIDE, "full", "bf16-weights", {**PLANNED, "max_length": 64}, 1),
     Row("Llama", WIDE, "lora", "fp32", LONG),
     Row("Llama", WIDE, "lora", "bf16, bf16 base", LONG, 4),
     Row("Llama", WIDE, "lora", "fp16, fp32 base", LONG),

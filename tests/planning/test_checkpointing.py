@@ -101,15 +101,15 @@ def test_full_fine_tuning_that_cannot_fit_is_refused_with_what_would():
     assert found.level == "refuse"
     for word in (
         "8.0 B parameters",
-        "weights 32.1",
-        "gradients 32.1",
+        "weights 16.1",
+        "gradients 16.1",
         "optimizer",
         "activations",
         "a plan uses 23.7 GB",
     ):
         assert word in found.message  # fmt: skip
     assert "--set method=lora" in found.mend
-    assert "--profile h200" in found.mend
+    assert "--profile a100_80gb" in found.mend
 
 
 def test_an_adapter_that_cannot_fit_is_refused_with_shorter_examples_checkpointing_or_a_card():

@@ -536,6 +536,7 @@ def test_a_host_without_a_card_is_offered_a_rehearsal():
 def test_the_gate_names_missing_packages_and_a_full_disk():
     """Both are refusals, found by the probe."""
     one = case_plan(next(case for case in CASES if case.name == "sft_on_cpu"))
+    one = one.model_copy(update={"requirements": ("torch", "peft")})
     lacking = {"path": "/usr/bin/python3", "version": "3.11.2", "packages": {"torch": None, "peft": "0.21"}}
     found = check(one, facts(interpreter=lacking, free_gb=0.1))
     assert [finding.code for finding in found] == ["missing-packages", "disk-full"]

@@ -19,6 +19,9 @@ TURING = (
     rung("fp16", "7.5", "float32", "float16", scaler=True),
     rung("fp32", "7.5"),
 )
+NARROW = Precision(
+    mode="bf16-weights", device="cuda", capability="8.0", base_dtype="bfloat16", trainable_dtype="bfloat16", why="a test"
+)  # fmt: skip
 AMPERE = (rung("bf16", "8.0", "bfloat16", "bfloat16", tf32=True), rung("fp32", "8.0", tf32=True))
 HALF, BF16, FP32 = {"float16": 8}, {"bfloat16": 8}, {"float32": 8}
 
@@ -46,6 +49,9 @@ def seen(trained=FP32, frozen=HALF, autocast=(), computed=None, **more):
         (seen(autocast=["bfloat16"], frozen=BF16), AMPERE, "as-wanted", "wants"),
         (seen(autocast=["bfloat16"], frozen=FP32, computed=BF16), AMPERE, "different", "frozen weights fp32 instead of bf16"),
         (seen(frozen=FP32), AMPERE, "different", "tf32 off instead of on"),
+        (seen(BF16, frozen={}, computed=BF16, stochastic_rounding=True), (NARROW,), "as-wanted", "wants"),
+        (seen(BF16, frozen={}, computed=BF16), (NARROW,), "unsound", "bfloat16 trainables lose small updates"),
+        (seen(BF16, frozen={}, computed=BF16, stochastic_rounding=True), AMPERE, "different", "trained weights bf16 instead of fp32"),
     ],
 )  # fmt: skip
 def test_a_training_is_judged_by_the_rules_of_its_card(ran, ladder, kind, words):

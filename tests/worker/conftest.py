@@ -174,15 +174,16 @@ def run(run_of):
 
 def precision(mode: str, **changes) -> dict:
     """Give the precision of an attempt by its mode, as the ladder has it for a LoRA."""
-    half = {"bf16": "bfloat16", "fp16": "float16", "fp16-native": "float16"}.get(mode)
-    is_native = mode == "fp16-native"
+    half = {"bf16": "bfloat16", "fp16": "float16"}.get(mode.partition("-")[0])
+    is_native, is_narrow = mode == "fp16-native", mode in ("fp16-native", "bf16-weights")
+    capability = {"fp16": "7.5", "fp16-native": "7.5", "bf16-weights": "8.0"}.get(mode)
     return {
         "mode": mode,
-        "device": "cuda" if mode.startswith("fp16") else "cpu",
-        "capability": "7.5" if mode.startswith("fp16") else None,
+        "device": "cuda" if capability else "cpu",
+        "capability": capability,
         "base_dtype": half or "float32",
-        "trainable_dtype": "float16" if is_native else "float32",
-        "autocast_dtype": None if is_native else half,
+        "trainable_dtype": half if is_narrow else "float32",
+        "autocast_dtype": None if is_narrow else half,
         "scaler": mode == "fp16",
         "tf32": False,
         "adam_eps": 1e-4 if is_native else 1e-8,

@@ -31,6 +31,7 @@ def test_every_rung_of_a_ladder_keeps_the_gradient():
         ("full", "fp32"),
         ("full", "bf16 autocast, fp32 weights"),
         ("full", "fp16 autocast + scaler, fp32 weights"),
+        ("full", "bf16 weights, stochastic rounding"),
     }
     lost = [one for one in automatic if one["cosine"] < LEAST_COSINE or abs(one["norm_ratio"] - 1) > 0.02]
     assert lost == []

@@ -92,7 +92,7 @@ def test_a_loop_is_seen_at_its_first_steps_and_again_when_it_changes(start, agen
     assert first == {
         "device": "cpu", "autocast": ["bfloat16"], "scaler": False, "trainable": {"float32": 2},
         "frozen": {"bfloat16": 2}, "gradients": {"float32": 2}, "computed": {"bfloat16": 1}, "compiled": False,
-        "tf32": False, "eps": None, "torch": first["torch"],
+        "tf32": False, "eps": None, "stochastic_rounding": False, "torch": first["torch"],
     }  # fmt: skip
     changed = {"autocast": [], "frozen": {"float32": 2}, "computed": {"float32": 1}}
     assert second == {**first, **changed}

@@ -67,7 +67,7 @@ from .events import begin, done, log, progress
 from .guard.rules import Tripped
 from .mixed_precision import accelerator, autocast, model_arguments, scaler, training_arguments
 from .pace import due, stopping
-from .planned_optimizer import optimizer_arguments, restore_form
+from .planned_optimizer import adamw, optimizer_arguments, restore_form
 from .preparation import prepare
 from .succession import SupersededError
 from .throughput import Speedometer
@@ -84,6 +84,7 @@ __all__ = [
     "SupersededError",
     "Tripped",
     "accelerator",
+    "adamw",
     "autocast",
     "begin",
     "best",

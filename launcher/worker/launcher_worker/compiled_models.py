@@ -34,12 +34,17 @@ def compiles(values: Knobs) -> bool:
     """
     if not values.peek.precision.compile or values.rehearsed:
         return False
-    missing = " and ".join(_missing(values.peek.precision.device))
+    missing = missing_compiler(values.peek.precision.device)
     if missing:
         raise SystemExit(
             f"compile = true needs {missing} on the host: install it there, or launch with --set compile=false"
         )
     return True
+
+
+def missing_compiler(device: str) -> str:
+    """Return what torch.compile lacks on this host, in words; empty if nothing."""
+    return " and ".join(_missing(device))
 
 
 def _missing(device: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ import os
 from typing import Any, Dict, Tuple
 
 from .compiled_models import compiles
-from .planned_optimizer import fuses_adamw
+from .planned_optimizer import trainer_optimizer
 from .quantization import quantized_loading
 from .values import SHORT_NAMES, Knobs, knobs
 
@@ -66,7 +66,7 @@ def training_arguments(**own: Any) -> Dict[str, Any]:
         "fp16": precision.autocast_dtype == "float16" and not has_own_flag,
         "bf16": precision.autocast_dtype == "bfloat16" and not has_own_flag,
         "use_cpu": on_cpu,
-        "optim": "adamw_torch_fused" if fuses_adamw(values) and not own.get("fp16") else "adamw_torch",
+        **trainer_optimizer(values, own),
         "adam_epsilon": precision.adam_eps,
         "max_grad_norm": 1.0,
         "logging_nan_inf_filter": False,  # True would log a NaN loss as 0.0

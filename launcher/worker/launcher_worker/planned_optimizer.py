@@ -1,21 +1,63 @@
-"""The plan's AdamW: which of torch's forms of it, and how it keeps that form when it reads a checkpoint of another.
+"""The plan's AdamW: which form of it, and how it keeps that form when it reads a checkpoint of another.
 
 foreach    several kernels over many weights at once; keeps its count of steps on the host
 fused      one kernel, which needs no square roots beside it; keeps its count of steps on the device
+8-bit      torchao's, for bf16 weights: moments of 8 bits, and weights that are rounded stochastically. An update smaller than
+           half the distance between two bf16 numbers is lost if rounded to the nearest one; so it counts on average
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Dict
 
+from .channel import rank
+from .compiled_models import missing_compiler
 from .values import Knobs, knobs
+
+NOT_ROUNDED = (
+    "the plan has bf16 weights, and this optimizer rounds them to the nearest number, which loses small updates: "
+    "take the optimizer from the plan, by worker.training_arguments() without optim or by worker.adamw(parameters, lr=...)"
+)
+_SEEDS = 1_000_003  # between the seeds of two runs; steps lie between
+
+
+def adamw(parameters: Any, **own: Any) -> Any:
+    """Return the plan's AdamW for some parameters; `own` keywords are added and win.
+
+    Raises RuntimeError if the plan needs torchao and it is not installed.
+    """
+    import torch
+
+    values = knobs()
+    if not values.peek.precision.rounds_stochastically:
+        return torch.optim.AdamW(parameters, **optimizer_arguments(**own))
+    keywords = {"eps": values.peek.precision.adam_eps, "bf16_stochastic_round": True, **own}
+    return restore_form(_torchao().AdamW8bit(parameters, **keywords))
 
 
 def optimizer_arguments(**own: Any) -> Dict[str, Any]:
-    """Return the plan as keywords for `torch.optim.AdamW`; `own` keywords are added and win."""
+    """Return the plan as keywords for `torch.optim.AdamW`; `own` keywords are added and win.
+
+    Raises RuntimeError if the plan's optimizer is another one, which `adamw` returns.
+    """
     values = knobs()
+    if values.peek.precision.rounds_stochastically:
+        raise RuntimeError(NOT_ROUNDED)
     fused = True if fuses_adamw(values) else None  # False would turn off foreach too
     return {"eps": values.peek.precision.adam_eps, "fused": fused, **own}
+
+
+def trainer_optimizer(values: Knobs, own: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the plan's optimizer as keywords of TrainingArguments, for a script with keywords of its own.
+
+    Raises RuntimeError if the plan needs torchao and it is not installed.
+    """
+    if values.peek.precision.rounds_stochastically and "optim" not in own:
+        _torchao()
+        return {"optim": "adamw_torch_8bit", "optim_args": "bf16_stochastic_round=True"}
+    is_fused = fuses_adamw(values) and not own.get("fp16")
+    return {"optim": "adamw_torch_fused" if is_fused else "adamw_torch"}
 
 
 def fuses_adamw(values: Knobs) -> bool:
@@ -27,19 +69,104 @@ def fuses_adamw(values: Knobs) -> bool:
     return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 4)
 
 
-def restore_form(optimizer: Any) -> None:
-    """Give an optimizer that has read a checkpoint the form back with which it was made; other optimizers stay as they are.
+def check_rounding(optimizer: Any) -> None:
+    """Raise RuntimeError if an optimizer would round the plan's bf16 weights to the nearest number."""
+    import torch
+
+    if not knobs().peek.precision.rounds_stochastically or getattr(optimizer, "bf16_stochastic_round", False):
+        return
+    for group in optimizer.param_groups:
+        if any(part.requires_grad and part.dtype == torch.bfloat16 for part in group["params"]):
+            raise RuntimeError(NOT_ROUNDED)
+
+
+def restore_form(optimizer: Any) -> Any:
+    """Give an optimizer that has read a checkpoint the form back with which it was made; return it.
 
     torch takes the form from the checkpoint, which may be of an attempt at another precision. The count of steps moves
-    with it: where the host needs it, one on the device would make the host wait for each weight.
+    with it: where the host needs it, one on the device would make the host wait for each weight. Other optimizers than
+    the plan's forms stay as they are.
     """
+    own = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+    if getattr(own, "bf16_stochastic_round", False):
+        _round_alike(own)
+        return optimizer
     fused = getattr(optimizer, "defaults", {}).get("fused")
     for group in optimizer.param_groups:
         if "fused" not in group:
             continue
         group["fused"] = fused
-        for parameter in group["params"]:
-            steps = optimizer.state.get(parameter, {}).get("step")
-            if hasattr(steps, "to") and not group.get("capturable"):
-                steps = steps.to(parameter.device if fused else "cpu")
-                optimizer.state[parameter]["step"] = steps
+        _move_counts(optimizer, group, None if fused else "cpu")
+    return optimizer
+
+
+def _move_counts(optimizer: Any, group: Dict[str, Any], device: Any) -> None:
+    """Move a group's counts of steps to a device; without one to that of each parameter."""
+    for parameter in group["params"]:
+        steps = optimizer.state.get(parameter, {}).get("step")
+        if hasattr(steps, "to") and not group.get("capturable"):
+            optimizer.state[parameter]["step"] = steps.to(device or parameter.device)
+
+
+def _round_alike(optimizer: Any) -> None:
+    """Let an optimizer draw the same random numbers on every rank, and the same again after a resume.
+
+    Ranks whose weights were rounded apart would train different models. The training's own random numbers do not change.
+    """
+    for group in optimizer.param_groups:
+        _move_counts(optimizer, group, "cpu")
+    if hasattr(optimizer, "_launch_rounding"):
+        return
+    rounding = _Rounding(knobs(), optimizer.param_groups[0]["params"][0].device)
+    optimizer._launch_rounding = rounding  # noqa: SLF001  # a mark of ours
+    optimizer.register_step_pre_hook(rounding.begin)
+    optimizer.register_step_post_hook(rounding.end)
+
+
+class _Rounding:
+    """What is different during a step: the random numbers, and on a CPU that nothing is compiled."""
+
+    def __init__(self, values: Knobs, device: Any) -> None:
+        self._seed = values.seed * _SEEDS
+        self._device = device
+        self._is_compiled = device.type == "cuda" and _can_compile()
+        self._before = contextlib.ExitStack()
+
+    def begin(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """Seed the device's generator with the count of steps."""
+        import torch
+
+        if not self._is_compiled:  # a CPU would compile for minutes
+            self._before.enter_context(torch.compiler.set_stance("force_eager"))
+        generator = (
+            torch.cuda.default_generators[self._device.index or 0]
+            if self._device.type == "cuda"
+            else torch.default_generator
+        )
+        self._before.callback(generator.set_state, generator.get_state())
+        step = next((int(state["step"]) for state in optimizer.state.values() if "step" in state), 0)
+        generator.manual_seed(self._seed + step)
+
+    def end(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """Undo it."""
+        self._before.close()
+
+
+def _can_compile() -> bool:
+    """Return whether the step can be compiled; say so once if not: it then takes longer, and as much memory as planned."""
+    missing = missing_compiler("cuda")
+    if missing and rank() == 0:
+        print(f"the optimizer's step is not compiled, and slower: the host lacks {missing}", flush=True)
+    return not missing
+
+
+def _torchao() -> Any:
+    """Return torchao's optimizers."""
+    try:
+        import torchao.optim
+    except ImportError as error:
+        raise RuntimeError(
+            f"the plan has bf16 weights, whose optimizer is torchao's, and torchao cannot be imported ({error}): "
+            "pip install torchao there, or add it to the job's requirements"
+        ) from error
+    return torchao.optim

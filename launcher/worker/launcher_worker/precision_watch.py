@@ -62,6 +62,7 @@ class PrecisionWatch:
         self._leaves: List[Any] = []  # weak references
         self._models: Optional[List[Any]] = None  # weak references
         self._eps: Optional[float] = None
+        self._is_rounding = False  # stochastically
         self._sent: Optional[Dict[str, Any]] = None
         self._sends = 0
 
@@ -96,6 +97,7 @@ class PrecisionWatch:
         if self._is_looking:
             groups = optimizer.param_groups
             self._eps = smallest_eps(groups)
+            self._is_rounding = bool(getattr(optimizer, "bf16_stochastic_round", False))  # torchao's name
             self._send([part for group in groups for part in group["params"]])
             self._autocasts, self._has_scaler, self._backward = set(), False, None
         following = self._steps + 1
@@ -139,6 +141,7 @@ class PrecisionWatch:
             "compiled": backward.is_compiled,
             "tf32": uses_tf32(),
             "eps": self._eps,
+            "stochastic_rounding": self._is_rounding,
             "torch": torch.__version__,
         }
 

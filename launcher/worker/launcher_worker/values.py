@@ -57,6 +57,11 @@ class Precision:
         """Whether AdamW is torch's fused one; the client's `Precision` has the same rule, and says why."""
         return self.device == "cuda" and self.trainable_dtype == "float32" and not self.scaler
 
+    @property
+    def rounds_stochastically(self) -> bool:
+        """Whether bf16 weights are trained, which an optimizer must round stochastically."""
+        return self.mode == "bf16-weights"
+
 
 @dataclass(frozen=True)
 class Split:
@@ -273,6 +278,7 @@ def _describe(precision: Precision, rehearsed: bool) -> str:
         f"{autocast} over {'a' if base[0] == 'b' else 'an'} {base} base",
         f"{trainables} trainables",
         f"scaler {'on' if precision.scaler else 'off'}",
+        *(["stochastic rounding"] if precision.rounds_stochastically else []),
     ]
     mode = f"precision {precision.mode}{', rehearsed on the CPU' if rehearsed else ''}"
     return f"{mode}: {', '.join(parts)}   ({precision.why})"

@@ -11,6 +11,7 @@ import os
 from typing import Any, Dict, Mapping, Optional, Sequence, Set
 
 from ..channel import beat, rank, send
+from ..planned_optimizer import check_rounding
 from ..values import knobs
 from .evidence import PROVEN_STEPS, proof
 from .idle import IdleLog
@@ -146,6 +147,7 @@ class StepGuard:
         if self._models.has_new_dtypes:
             raise RuntimeError(CAST_REFUSED)
         check_eps(optimizer)
+        check_rounding(optimizer)
         if self._trial is not None:
             self._trial.before_step(optimizer)
         self._rates.note(optimizer)
