@@ -22,7 +22,7 @@ MOST_BYTES = 1_000_000
 _WORD = re.compile(r"[\w./-]+")
 _WORKER = re.compile(r"\blauncher_worker\b|\bLAUNCH_ATTEMPT\b")
 _RESUMES = re.compile(r"\bresume_from\b")
-_QUANTIZES = re.compile(r"\b(quantization_config|load_in_[48]bit|BitsAndBytesConfig)\b")
+_QUANTIZES = re.compile(r"\b(quantization_config(?!\s*=\s*None\b)|load_in_[48]bit|BitsAndBytesConfig)\b")
 _SUFFIXES = (".py", ".sh", ".bash")
 
 
