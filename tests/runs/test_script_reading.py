@@ -75,4 +75,20 @@ def test_a_command_is_read_as_far_as_it_leads(folder, command, is_aware):
     """To the files of the folder and no further."""
     (folder.parent / "elsewhere.py").write_text(AWARE)
     job = Job(name="x", command=command)
-    assert plan_values_of(job, folder) == (("precision",) if is_aware else ())
+    assert plan_values_of(job, folder) == (("base", "precision") if is_aware else ())
+
+
+@pytest.mark.parametrize(
+    ("source", "is_ours"),
+    [
+        ("w.model_arguments()", True),
+        ("w.model_arguments(quantization_config=BitsAndBytesConfig(load_in_4bit=True))", False),
+        ("w.model_arguments(quantization_config=config)", False),
+        ("w.model_arguments(quantization_config = None)", True),
+    ],
+)
+def test_a_script_that_quantizes_decides_how_large_its_base_is(folder, source, is_ours):
+    """One that keeps a teacher from it does not."""
+    (folder / "train.py").write_text(f"{AWARE}{source}\n")
+    taken = plan_values_of(Job(name="x", command=("python", "train.py")), folder)
+    assert ("base" in taken) == is_ours
