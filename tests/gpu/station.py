@@ -22,6 +22,7 @@ from testbed.client import REPOSITORY, Client, kill_all_of
 
 from launcher.planning.memory import Training, needed_gb
 from launcher.planning.workload import read_workload
+from launcher.runs.resolve import profiles
 from launcher.values.plan import Plan
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -136,8 +137,8 @@ class Station:
         probe = json.loads(self.client.ok("probe", "--json"))
         gpu = probe["gpus"][0]
         gib = gpu["memory_mib"] / 1024
-        known = {"this_card": (gpu["capability"], gib)} if probe["profile"] is None else {}
-        for name, (capability, memory_gb) in {**known, "plain": ("7.5", 0.95 * gib)}.items():
+        known = {"this_card": (gpu["capability"], gib)} if probe["profile"] not in profiles() else {}
+        for name, (capability, memory_gb) in {**known, "plain": ("7.5", 0.97 * gib)}.items():
             values = {
                 "name": name, "title": gpu["name"], "kind": "cuda", "capability": capability,
                 "memory_gb": round(memory_gb, 1), "probe_names": [gpu["name"]],
