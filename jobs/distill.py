@@ -19,7 +19,6 @@ The precision is the plan's, `launch --precision NAME`:
 
     auto          what the card does best; `launch explain` says why
     fp16          mixed: float32 weights, products in float16 under autocast, gradients scaled
-    fp16-native   all in float16: no scaler, which could not unscale such gradients; small gradients are lost
     fp32          all in float32: always sound, and slow on a card with tensor cores
     on a CPU      `--profile cpu`: all in float32; `--rehearse` tries a card's plan there
 

@@ -79,11 +79,11 @@ JobOption = Annotated[
     typer.Option("--job", metavar="JOB", help="A job's name or its TOML file.", rich_help_panel=WHAT),
 ]
 PrecisionOption = Annotated[
-    Literal["auto", "bf16", "bf16-weights", "fp16", "fp16-native", "fp32"],
+    Literal["auto", "bf16", "bf16-weights", "fp16", "fp32"],
     typer.Option(
         metavar="MODE",
         show_default=False,
-        help="Start with this precision: bf16, bf16-weights, fp16, fp16-native or fp32; auto takes the ladder's first.",
+        help="Start with this precision: bf16, bf16-weights, fp16 or fp32; auto takes the ladder's first.",
         rich_help_panel=WHAT,
     ),
 ]

@@ -126,6 +126,10 @@ def tell_wrong_words(error: Any) -> None:
     said = error.format_message().replace("Value error, ", "").rstrip(".")
     for pattern, plain in _PLAIN:
         said = re.sub(pattern, plain, said)
+    if "'fp16-native' is not one of" in said:
+        from launcher.values.precision import NO_NATIVE  # loads pydantic
+
+        said = NO_NATIVE
     complain(f"{path}: {said[:1].lower()}{said[1:]}\n  see   {path} --help")
 
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.values.plan import Allocation, Node, Split
+from launcher.values.plan import Allocation, Node, RankUse, Split
 from launcher.values.profile import Profile
+
+
+def processes(profile: Profile, use: RankUse | None, count: int = 1) -> int:
+    """Return how many processes train on so many nodes: one for each card, or one on each if the script is one process."""
+    return count if use is not None and use.kind == "none" else profile.count * count
 
 
 def nodes(split: Split, count: int = 1) -> tuple[Node, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from launcher.planning.allocation import allocation, nodes
+from launcher.planning.allocation import allocation, nodes, processes
 from launcher.planning.image_plan import Sources, image
 from launcher.planning.ladder import LadderInputs, has_fitting, ladder
 from launcher.planning.precision_history import concerning, failed_before, measured_in
@@ -19,7 +19,7 @@ from launcher.values.facts import PrecisionEvidence
 from launcher.values.host import Host
 from launcher.values.job import Batch, Job
 from launcher.values.model import Model
-from launcher.values.plan import Plan, PlanValue, Source, Submission
+from launcher.values.plan import UNREAD, Plan, ScriptUse, Source, Submission
 from launcher.values.precision import Platform, PrecisionRequest
 from launcher.values.profile import Profile
 
@@ -39,7 +39,7 @@ def plan(
     platform: Platform | None = None,
     evidence: tuple[PrecisionEvidence, ...] = (),
     rehearsed_on: Profile | None = None,
-    takes: tuple[PlanValue, ...] | None = None,
+    script: ScriptUse = UNREAD,
     packages_from: str | None = None,
     slurm: Submission | None = None,
 ) -> Plan:
@@ -47,8 +47,8 @@ def plan(
 
     `asked` is the requested precision, `sources` are for an image, `site` describes the host, `environment` is to be made
     there for a native run, `platform` describes the host's software. `evidence` is what earlier runs showed there about
-    precisions with the job's model, `teacher` that of a distillation. `rehearsed_on` is the CPU on which a card's precision and split are tried, `takes` is
-    what the job's script takes, `packages_from` where requirements are from that the job itself does not name. `slurm` is what a
+    precisions with the job's model, `teacher` that of a distillation. `rehearsed_on` is the CPU on which a card's precision and split are tried, `script` is
+    what is known of the job's script, `packages_from` where requirements are from that the job itself does not name. `slurm` is what a
     cluster is asked for. Raises
     RefusedError when the card excludes the requested precision or a container, UnequalSharesError when the cards cannot
     share the global batch equally.
@@ -57,11 +57,13 @@ def plan(
     built = image(on, job, host.build, sources, site) if runtime == "docker" else None
     packages = built or environment
     torch = packages.torch if packages else platform.torch if platform else None
-    inputs = ladder_inputs(profile, job, model, platform, evidence, torch, teacher, asked=asked, takes=takes)
+    count = slurm.nodes if slurm is not None else 1
+    about = (model, platform, evidence, torch, teacher)
+    inputs = ladder_inputs(profile, job, *about, asked=asked, script=script, count=count)
+    ranks = processes(profile, script.ranks, count)
     rungs = ladder(inputs, asked).rungs
     measured = inputs.measured.get(rungs[0].digest)
-    count = slurm.nodes if slurm is not None else 1
-    batch = split(profile, job.batch, model, job.method, rungs[0], inputs.workload, measured, count)
+    batch = split(profile, job.batch, model, job.method, rungs[0], inputs.workload, measured, ranks)
     return Plan(
         job=job.name,
         host=host.name,
@@ -72,7 +74,8 @@ def plan(
         environment=environment,
         host_environment=host.environment,
         command=job.command,
-        takes=takes,
+        takes=script.takes,
+        rank_use=script.ranks,
         requirements=job.requirements,
         packages_from=packages_from,
         model=_source_or_none(job.model),
@@ -150,8 +153,8 @@ def changed(parent: Plan, job: Job, keys: Collection[str], host: str) -> Plan:
     workload = workload_of(parent.model_copy(update={"checkpointing": is_again}), job.settings)
     if "batch.micro" in keys or workload != workload_of(parent):
         batch = Batch(global_size=parent.split.global_batch, micro=job.batch.micro)
-        model, rung, count = parent.model_facts, parent.ladder[0], len(parent.nodes)
-        values["split"] = split(parent.profile, batch, model, parent.method, rung, workload, nodes=count)
+        model, rung, ranks = parent.model_facts, parent.ladder[0], parent.split.ranks
+        values["split"] = split(parent.profile, batch, model, parent.method, rung, workload, ranks=ranks)
     return Plan.model_validate({**parent.model_dump(), **values, "job": job.name, "host": host})
 
 
@@ -165,14 +168,15 @@ def ladder_inputs(
     teacher: Model | None = None,
     *,
     asked: PrecisionRequest = "auto",
-    takes: tuple[PlanValue, ...] | None = None,
+    script: ScriptUse = UNREAD,
+    count: int = 1,
 ) -> LadderInputs:
     """Return what the ladder of a job on a card depends on: with activation checkpointing if nothing fits without it.
 
     If float32 weights do not fit even so, bf16 weights may be chosen, again without checkpointing first.
 
     `torch` is the version that the run gets, `None` if unknown. `teacher` is that of a distillation, `asked` the requested
-    precision. A script that does not take checkpointing from the plan has what its settings say.
+    precision, `count` the number of nodes. A script that does not take checkpointing from the plan has what its settings say.
     """
     about = (profile, job, _source_or_none(job.model), torch)
 
@@ -181,7 +185,7 @@ def ladder_inputs(
         workload = read_workload(
             job.settings, teacher, model, has_teacher=has_teacher, is_checkpointed=is_checkpointed
         )
-        digest = workload_digest(job, profile.count, model, workload, _data(job))
+        digest = workload_digest(job, processes(profile, script.ranks, count), model, workload, _data(job))
         return LadderInputs(
             profile,
             job.method,
@@ -195,7 +199,7 @@ def ladder_inputs(
         )
 
     wanted = set_checkpointing(job.settings)
-    if takes is not None and "checkpointing" not in takes:
+    if script.takes is not None and "checkpointing" not in script.takes:
         wanted = wanted is True
     elif job.checkpointing != "auto":
         wanted = job.checkpointing

@@ -35,6 +35,7 @@ from launcher.planning.placement import (
 )
 from launcher.planning.precision_history import why_failed
 from launcher.planning.quantizer import PACKAGE, quantizer_findings
+from launcher.planning.rank_use import by_torchrun
 from launcher.planning.slurm_gate import slurm_findings
 from launcher.planning.wheel_choice import choose, objection, site
 from launcher.planning.workload import workload_of
@@ -72,7 +73,6 @@ def check(
     found = [
         *_ranks(plan),
         *_unpickled(plan),
-        *_lossy_precision(plan),
         *_failed_precision(plan, facts),
         *_model_room(plan, cards),
         *_packages(plan),
@@ -92,15 +92,35 @@ def check(
 
 
 def _ranks(plan: Plan) -> list[Finding]:
-    """Note a command that must start one process for each card itself."""
-    ranks, program = plan.nodes[0].ranks, plan.command[0]
-    if plan.split.ranks == 1 or program in STARTS_RANKS:
+    """Note a command that is started once for several cards, and must start a process for each itself."""
+    ranks, program, use = plan.nodes[0].ranks, plan.command[0], plan.rank_use
+    if (plan.profile.count == 1 and len(plan.nodes) == 1) or (use is None and program in STARTS_RANKS):
         return []
+    if use is not None and use.kind != "started":
+        return _one_process(plan, use.why) if use.kind == "none" else []
     once = "once on each node" if len(plan.nodes) > 1 else "once"
     cards = "1 card" if ranks == 1 else f"{ranks} cards"
     processes = "1 process" if ranks == 1 else f"{ranks} processes"
     message = f"'{program}' is started {once} and sees {cards}: it must start {processes} itself"
+    if use is not None:
+        return [Finding(level="note", code="one-process", message=f"{message}; {use.why}")]
     mend = "python, torchrun and accelerate are started for all of them"
+    return [Finding(level="note", code="one-process", message=message, mend=mend)]
+
+
+def _one_process(plan: Plan, why: str) -> list[Finding]:
+    """Note a script that is one process on several cards; refuse it on several nodes, each of which would train all of it."""
+    torchrun = by_torchrun(plan.command)
+    more = f"if it shares its work among ranks   launch … -- {torchrun}" if torchrun else ""
+    if len(plan.nodes) > 1:
+        message = f"{why}: each of the {len(plan.nodes)} nodes would train all of it, into one folder"
+        mend = "\n  ".join(filter(None, ["one node   --set slurm.nodes=1", more]))
+        return [Finding(level="refuse", code="one-process", message=message, mend=mend)]
+    message = f"'{plan.command[0]}' is started once and sees {plan.profile.count} cards: {why}"
+    one_card = (
+        "" if plan.allocation.how == "given" and not plan.rehearsed else "--gpus 1     gives it one card"
+    )
+    mend = "\n  ".join(filter(None, [one_card, more]))
     return [Finding(level="note", code="one-process", message=message, mend=mend)]
 
 
@@ -134,17 +154,6 @@ def _no_checkpoint(plan: Plan) -> list[Finding]:
     message = "keep_checkpoints = 0: a crash, a kill or a full disk while a checkpoint is written loses the training back to its beginning"
     mend = "--set keep_checkpoints=1     writes the next one beside it, which needs room for two"
     return [Finding(level="note", code="no-checkpoint", message=message, mend=mend)]
-
-
-def _lossy_precision(plan: Plan) -> list[Finding]:
-    """Note a requested precision that loses small gradients: float16 weights, which no scaler can serve."""
-    if plan.ladder[0].mode != "fp16-native" or not plan.hands_out("precision"):
-        return []
-    message = (
-        "fp16-native loses small gradients and small updates: all its weights are fp16, without a scaler"
-    )
-    mend = "--precision auto     keeps what is trained in fp32"
-    return [Finding(level="note", code="lossy-precision", message=message, mend=mend)]
 
 
 def _failed_precision(plan: Plan, facts: Facts | None) -> list[Finding]:

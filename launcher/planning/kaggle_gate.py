@@ -24,7 +24,6 @@ def kaggle_findings(plan: Plan, settings: KaggleSettings, facts: Facts | None) -
     found = [
         *no_secrets(plan.host, plan.secrets),
         *_places(plan, settings),
-        *_ranks(plan),
         *_sessions(plan, settings),
     ]
     if facts is not None:
@@ -58,16 +57,6 @@ def _places(plan: Plan, settings: KaggleSettings) -> list[Finding]:
     )
     mend = f"a file here is sent   --set {named[0]}=./…     a dataset of Kaggle's is there if the host's table names it"
     return [Finding(level="refuse", code="no-host-files", message=message, mend=mend)]
-
-
-def _ranks(plan: Plan) -> list[Finding]:
-    """Note that a script of the user's own is started for each card: a machine of Kaggle's comes with all its cards."""
-    ranks = plan.split.ranks
-    if ranks == 1 or plan.command[0] not in ("python", "python3") or plan.hands_out("split"):
-        return []
-    message = f"{plan.host}: a session has {ranks} cards, and python is started {ranks} times, once for each"
-    mend = "a Trainer and accelerate share the work; a script for one card   -- sh -c 'python …'"
-    return [Finding(level="note", code="each-card", message=message, mend=mend)]
 
 
 def _sessions(plan: Plan, settings: KaggleSettings) -> list[Finding]:

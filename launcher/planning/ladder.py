@@ -23,6 +23,7 @@ from launcher.values.facts import Measured, PrecisionEvidence
 from launcher.values.method import Method, trains_adapter
 from launcher.values.model import Model
 from launcher.values.precision import (
+    NO_NATIVE,
     Attention,
     Dtype,
     Mode,
@@ -35,7 +36,7 @@ from launcher.values.precision import (
 from launcher.values.profile import Profile
 from launcher.values.trial_record import rate_of, rate_words
 
-MODES: tuple[Mode, ...] = ("fp16-native", "bf16-weights", "fp16", "bf16", "fp32")
+MODES: tuple[Mode, ...] = ("bf16-weights", "fp16", "bf16", "fp32")
 """Least safe first."""
 FAILED_BEFORE = "failed here before: "
 """How `why` begins on a rung that evidence has moved behind a safer one."""
@@ -126,6 +127,8 @@ def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
     failed here before, the next one goes first; a request is not changed by that. Raises RefusedError when the card, the
     software or the memory excludes the requested mode, or the job's `attention` or `compile`.
     """
+    if request == "fp16-native":
+        raise RefusedError(NO_NATIVE)
     possible: list[_Rung] = []
     excluded: list[Excluded] = []
     for candidate in _CANDIDATES[inputs.profile.kind](inputs):
@@ -281,7 +284,6 @@ def _cuda(inputs: LadderInputs) -> Iterator[_Candidate | Excluded]:
         yield from _scaled(inputs, "", slow if _fits(inputs, plain) else "")
     if profile.has_bf16 and inputs.method == "full":
         yield _bf16_weights(inputs)
-    yield _HALVES
 
 
 def _bf16_weights(inputs: LadderInputs) -> _Candidate | Excluded:
@@ -333,7 +335,6 @@ def _mps(inputs: LadderInputs) -> Iterator[_Candidate]:
     yield _Candidate({**_FP32, "why": "works with every macOS and torch"})
     slow = "an Apple GPU computes fp16 no faster than fp32"
     yield _Candidate({**_SCALED, "base_dtype": "float32", "why": f"as requested; {slow}"}, slow)
-    yield _HALVES
 
 
 def _cpu(inputs: LadderInputs) -> Iterator[_Candidate | Excluded]:
@@ -353,7 +354,6 @@ def _cpu(inputs: LadderInputs) -> Iterator[_Candidate | Excluded]:
         yield Excluded(mode="bf16", why=why)
     off = f"accelerate silently disables fp16 on a CPU; {elsewhere}"
     yield Excluded(mode="fp16", why=off)
-    yield Excluded(mode="fp16-native", why=off)
 
 
 _CANDIDATES = {"cuda": _cuda, "mps": _mps, "cpu": _cpu}
@@ -366,16 +366,6 @@ _BF16_WEIGHTS: dict[str, object] = {
     "trainable_dtype": "bfloat16",
     "why": "6 bytes a parameter, where fp32 weights do not fit; rounded stochastically, so that small updates count",
 }
-_HALVES = _Candidate(
-    {
-        "mode": "fp16-native",
-        "base_dtype": "float16",
-        "trainable_dtype": "float16",
-        "adam_eps": 1e-4,
-        "why": "as requested: half-precision weights, no scaler, and an eps that is not zero in float16",
-    },
-    "half-precision weights lose small updates and nothing scales small gradients: the others are safer",
-)
 
 
 def _base(inputs: LadderInputs, half: Dtype) -> Dtype:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
 
-from launcher.values.precision import SHORT, Precision
+from launcher.values.precision import FP16_SQUARED_GRADIENT, SHORT, Precision
 from launcher.values.used_precision import PrecisionSeen
 
 VerdictKind = Literal["as-wanted", "lower-rung", "unsound", "different"]
@@ -130,6 +130,9 @@ def _fault(ran: PrecisionSeen, wanted: Precision) -> str | None:
         )
     except ValidationError as error:
         return str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+    if mode == "fp16-native" and ran.eps is not None and ran.eps < FP16_SQUARED_GRADIENT:
+        times = FP16_SQUARED_GRADIENT / ran.eps
+        return f"over float16 weights, Adam with an eps of {ran.eps:g} takes steps up to {times:.0f} times too large"
     return None
 
 

@@ -29,18 +29,19 @@ def split(
     precision: Precision,
     workload: Workload,
     measured: Measured | None = None,
-    nodes: int = 1,
+    ranks: int | None = None,
 ) -> Split:
-    """Return the split with the largest micro-batch that divides one card's share of `batch` and should fit in memory.
+    """Return the split with the largest micro-batch that divides one process's share of `batch` and should fit in memory.
 
-    Each of the `nodes` has the cards of the profile.
+    `ranks` is the number of processes that train, one for each card of the profile if not given.
 
     `precision` is the first rung, `measured` what is known of it. If the memory is unknown (CPU, Apple) the micro-batch is
     the job's `batch.micro`, else the whole share. Raises UnequalSharesError if the cards cannot have equal shares.
     """
-    ranks = profile.count * nodes
+    ranks = ranks or profile.count
     share, rest = divmod(batch.global_size, ranks)
     if rest:
+        nodes = max(1, ranks // profile.count)
         cards = profile.title if nodes == 1 else f"{nodes} nodes with {profile.title}"
         raise UnequalSharesError(
             f"a global batch of {batch.global_size} does not divide among {ranks} cards ({cards})\n"

@@ -245,7 +245,7 @@ def arrival(
     resolved = resolved_there(before, target, request.profile)
     facts, profile, _ = there(resolved, facts)
     # Derived anew for its card; global batch, seed and schedule are those of the job.
-    plan = plan_with(profile, resolved, facts, before.takes)
+    plan = plan_with(profile, resolved, facts, before.script_use)
     if heir.shown is None or plan.digest != heir.shown.digest:
         view.head(plan)
     deadline = time.monotonic() + request.wait_s

@@ -22,7 +22,7 @@ from launcher.runs.request import Request
 from launcher.values.batch import MOST_ITEMS, BatchFile, BatchRun, Rules
 from launcher.values.job import Job
 from launcher.values.parsing import build, nearest
-from launcher.values.precision import PrecisionRequest
+from launcher.values.precision import PrecisionChoice
 from launcher.values.toml import inline, read_toml
 
 OWN_KEYS = ("host", "profile", "precision", "gpus")
@@ -153,7 +153,7 @@ def _objection_to(key: str, value: object) -> str | None:
     """Return what is wrong with a value of the matrix for a key of a run, if anything is."""
     if not isinstance(value, str):
         return f"{inline(value)}: expected text"
-    if key == "precision" and value not in (known := get_args(PrecisionRequest)):
+    if key == "precision" and value not in (known := get_args(PrecisionChoice)):
         return f"{inline(value)}: expected {', '.join(known)}{nearest(value, known)}"
     return None
 

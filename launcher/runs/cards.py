@@ -54,7 +54,7 @@ def profile_for(asked: str | None, profile: Profile) -> Profile:
 
 def card_choice(asked: str | None, plan: Plan, facts: Facts) -> CardChoice:
     """Return the cards that a plan may have: those of its profile, or those of them that `--gpus` names; none if others give them."""
-    _, named = requested_gpus(asked, plan.split.ranks)
+    _, named = requested_gpus(asked, plan.profile.count)
     is_leased = plan.allocation.how not in ("given", "scheduled")
     by_profile = choose_gpus(plan.profile, facts, len(facts.gpus)) if is_leased else ()
     any_of = tuple(gpu for gpu in by_profile if not named or gpu in named)
@@ -68,15 +68,15 @@ def findings(asked: str | None, plan: Plan, facts: Facts | None) -> list[Finding
     """Return what speaks against the cards that `--gpus` asks for; that there are too few the gate says."""
     if asked is None:
         return []
-    _, named = requested_gpus(asked, plan.split.ranks)
+    _, named = requested_gpus(asked, plan.profile.count)
     if plan.profile.kind != "cuda":
         message = f"--gpus {asked}: {plan.profile.title} has no cards to choose from"
         return [
             Finding(level="refuse", code="no-such-card", message=message, mend="launch it without --gpus")
         ]
     if plan.allocation.how == "given" and not plan.rehearsed:
-        count = requested_gpus(asked, plan.split.ranks)[0]
-        if not named and count == plan.split.ranks:
+        count = requested_gpus(asked, plan.profile.count)[0]
+        if not named and count == plan.profile.count:
             return []
         message = (
             f"--gpus {asked}: a session of {plan.host} has {plan.profile.title}, all of them for its run"

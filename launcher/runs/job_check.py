@@ -12,7 +12,7 @@ from launcher.planning.source import source
 from launcher.planning.workload import CHECKPOINTING_NAMES
 from launcher.runs import job_variables, local_paths
 from launcher.runs.resolve import Task
-from launcher.runs.script_reading import plan_values_of
+from launcher.runs.script_reading import script_use
 from launcher.values.credential import credential_in
 from launcher.values.parsing import nearest
 from launcher.values.plan import Finding
@@ -74,7 +74,7 @@ def _settings(task: Task) -> list[Finding]:
     where = task.job.name if task.file is None else str(task.file)
     declared = task.declared
     if declared and {*CHECKPOINTING_NAMES} & {*task.job.settings} - {*declared}:
-        is_planned = "checkpointing" in plan_values_of(task.job, task.code)
+        is_planned = "checkpointing" in (script_use(task.job, task.code).takes or ())
         declared = (*declared, *CHECKPOINTING_NAMES) if is_planned else declared
     return [
         *undeclared(task.job.settings, declared, where),

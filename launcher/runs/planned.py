@@ -26,12 +26,12 @@ from launcher.planning.slurm_job import settings_of as slurm_settings_of
 from launcher.planning.wheel_choice import site
 from launcher.runs import cards, resolve
 from launcher.runs.contact import refusal
-from launcher.runs.script_reading import plan_values_of
+from launcher.runs.script_reading import script_use
 from launcher.runtimes import load as load_runtime
 from launcher.values.facts import Facts
 from launcher.values.job import Job
 from launcher.values.model import Model
-from launcher.values.plan import Plan, PlanValue, Submission
+from launcher.values.plan import Plan, ScriptUse, Submission
 from launcher.values.precision import Platform
 from launcher.values.profile import Profile
 
@@ -44,23 +44,21 @@ WITHOUT_FACTS = "native"
 
 def plan_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
     """Return the plan. The facts decide on the runtime; without facts it is `native`. Raises RefusedError."""
-    return plan_with(profile, resolved, facts, plan_values_of(resolved.job, resolved.task.code))
+    return plan_with(profile, resolved, facts, script_use(resolved.job, resolved.task.code))
 
 
-def plan_with(
-    profile: Profile, resolved: Resolved, facts: Facts | None, takes: tuple[PlanValue, ...] | None
-) -> Plan:
-    """Return the plan of a job whose script takes these values from it.
+def plan_with(profile: Profile, resolved: Resolved, facts: Facts | None, script: ScriptUse) -> Plan:
+    """Return the plan of a job of whose script this is known.
 
     For sessions of Kaggle's, and for a cluster, it has the plans for the other cards that may come.
     """
-    plan = _plan_for(profile, resolved, facts, takes)
+    plan = _plan_for(profile, resolved, facts, script)
     if plan.slurm is not None and facts is not None:
-        return with_others(plan, _plans_of_others(plan, resolved, facts, takes))
+        return with_others(plan, _plans_of_others(plan, resolved, facts, script))
     if resolved.machine is None or facts is None:
         return plan
     others = [
-        _plan_of_other(other, resolved, resolved.machine, facts, takes)
+        _plan_of_other(other, resolved, resolved.machine, facts, script)
         for other in resolved.machine.profiles[1:]
     ]
     known = [other for other in others if other is not None]
@@ -68,15 +66,13 @@ def plan_with(
     return plan.model_copy(update={"session": given})
 
 
-def _plans_of_others(
-    plan: Plan, resolved: Resolved, facts: Facts, takes: tuple[PlanValue, ...] | None
-) -> list[Plan]:
+def _plans_of_others(plan: Plan, resolved: Resolved, facts: Facts, script: ScriptUse) -> list[Plan]:
     """Return the plans for the other cards that Slurm may give, but for those that the job cannot run on as it was asked for."""
     found = []
     for other in _possible(plan.profile, resolved, facts):
         if other.name != plan.profile.name and plan.slurm is not None and plan.slurm.cards:
             with contextlib.suppress(RefusedError):
-                found.append(_plan_for(other, resolved, with_expected_cards(facts, other), takes))
+                found.append(_plan_for(other, resolved, with_expected_cards(facts, other), script))
     return found
 
 
@@ -98,20 +94,18 @@ def _plan_of_other(
     resolved: Resolved,
     machine: MachineChoice,
     facts: Facts,
-    takes: tuple[PlanValue, ...] | None,
+    script: ScriptUse,
 ) -> Plan | None:
     """Return the plan for another card that may come; None if the job cannot run on it as it was asked for."""
     expected = expected_facts(facts.host_id, machine.machine, profile, facts.precision_evidence)
     try:
-        return _plan_for(profile, resolved, expected, takes)
+        return _plan_for(profile, resolved, expected, script)
     except RefusedError:
         return None
 
 
-def _plan_for(
-    profile: Profile, resolved: Resolved, facts: Facts | None, takes: tuple[PlanValue, ...] | None
-) -> Plan:
-    if resolved.rehearsed_on is not None and not takes and not _can_imitate(profile, resolved.job):
+def _plan_for(profile: Profile, resolved: Resolved, facts: Facts | None, script: ScriptUse) -> Plan:
+    if resolved.rehearsed_on is not None and not script.takes and not _can_imitate(profile, resolved.job):
         profile, resolved = resolved.rehearsed_on, resolved._replace(rehearsed_on=None)
     if resolved.host.slurm is not None:
         profile = _possible(profile, resolved, facts)[0]
@@ -121,7 +115,7 @@ def _plan_for(
     if profile.kind == "cuda" and may_need_more(resolved.job):
         evidence = facts.precision_evidence if facts else ()
         about = (profile, resolved.job, model, platform, evidence, None, resolved.teacher)
-        rungs = ladder(ladder_inputs(*about, asked=resolved.asked, takes=takes), resolved.asked).rungs
+        rungs = ladder(ladder_inputs(*about, asked=resolved.asked, script=script), resolved.asked).rungs
         resolved = resolved._replace(task=resolved.task._replace(job=with_needed(resolved.job, rungs)))
     on = resolved.rehearsed_on or profile
     known = choose_runtime(on, resolved.host, resolved.job, facts) if facts else WITHOUT_FACTS
@@ -151,7 +145,7 @@ def _plan_for(
             platform=platform,
             evidence=facts.precision_evidence if facts else (),
             rehearsed_on=resolved.rehearsed_on,
-            takes=takes,
+            script=script,
             packages_from=resolved.task.packages_from,
             slurm=asked,
         )

@@ -32,7 +32,7 @@ from launcher.runs.rental_choice import (
 from launcher.runs.rental_names import name_findings
 from launcher.runs.request import Request
 from launcher.runs.run_desk import connect
-from launcher.runs.script_reading import plan_values_of
+from launcher.runs.script_reading import script_use
 from launcher.runs.shipped_before import ShippedBefore
 from launcher.values.cargo import Cargo
 from launcher.values.facts import Facts
@@ -189,12 +189,12 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     profile = there(resolved, facts).profile if facts else resolved.profiles[0]
     model, platform = known_of(resolved, facts)
     evidence = facts.precision_evidence if facts else ()
-    takes = plan_values_of(resolved.job, resolved.task.code)
+    script, asked = script_use(resolved.job, resolved.task.code), submission_of(profile, resolved, facts)
     about = (model, platform, evidence, platform.torch, resolved.teacher)
-    case = ladder_inputs(profile, resolved.job, *about, asked=resolved.asked, takes=takes)
+    count = asked.nodes if asked is not None else 1
+    case = ladder_inputs(profile, resolved.job, *about, asked=resolved.asked, script=script, count=count)
     findings = job_check.findings(resolved.task)
-    asked = submission_of(profile, resolved, facts)
-    return Explanation(case, ladder(case, resolved.asked), findings, resolved.job, takes, asked)
+    return Explanation(case, ladder(case, resolved.asked), findings, resolved.job, script.takes or (), asked)
 
 
 def expected_of(resolved: Resolved) -> Facts | None:

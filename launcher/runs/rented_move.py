@@ -56,7 +56,7 @@ def agreed_like(before: Plan, target: Host, request: MoveRequest, view: View) ->
     resolved = resolved_there(before, target, request.profile or target.profile)
     return agree(
         resolved,
-        lambda profile, facts: plan_with(profile, resolved, facts, before.takes),
+        lambda profile, facts: plan_with(profile, resolved, facts, before.script_use),
         view,
         like=(before.profile,),
         is_sure=request.is_sure,

@@ -5,17 +5,20 @@ from __future__ import annotations
 import ast
 import contextlib
 import itertools
+import os
 import re
 import shlex
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from launcher.bounded_read import read_bounded
 from launcher.errors import BadFileError
+from launcher.planning.rank_use import rank_use
 from launcher.planning.worker_use import python_tree, values_taken
 from launcher.values.job import Job
-from launcher.values.plan import PlanValue
+from launcher.values.plan import ScriptUse
 
 MOST_FILES = 400
 MOST_BYTES = 1_000_000
@@ -26,20 +29,20 @@ _QUANTIZES = re.compile(r"\b(quantization_config(?!\s*=\s*None\b)|load_in_[48]bi
 _SUFFIXES = (".py", ".sh", ".bash")
 
 
-def plan_values_of(job: Job, folder: Path) -> tuple[PlanValue, ...]:
-    """Return which values of the plan the scripts of a job take, with `folder` as the folder of its code.
+def script_use(job: Job, folder: Path) -> ScriptUse:
+    """Return what the scripts of a job take from the plan, and what they do about ranks, with `folder` as that of its code.
 
     A script that is adapted takes precision and checkpointing; its batch is changed only if the job names one, for a plan's
     default is not what the script means. One that quantizes a model decides how large its base is.
     """
-    sources = [*_Reading(folder).sources(job.command)]
-    taken = {*values_taken(sources)}
+    files = [*_Reading(folder).files(job.command)]
+    taken = {*values_taken(one.text for one in files)}
     if job.adapt:
         taken |= {"precision", "checkpointing"}
         taken |= {"split"} if job.batch.model_fields_set else set()
-    if "precision" in taken and not any(map(_QUANTIZES.search, sources)):
+    if "precision" in taken and not any(_QUANTIZES.search(one.text) for one in files):
         taken.add("base")
-    return tuple(sorted(taken))
+    return ScriptUse(tuple(sorted(taken)), rank_use(job.command, ((one.name, one.tree) for one in files)))
 
 
 def seems_to_resume(job: Job, folder: Path) -> bool | None:
@@ -55,6 +58,14 @@ def uses_worker(job: Job, folder: Path) -> bool:
     return any(_WORKER.search(source) for source in _Reading(folder).sources(job.command))
 
 
+class _PythonFile(NamedTuple):
+    """A source that was read: its path below the folder of the code, or `-c`, its text and its tree."""
+
+    name: str
+    text: str
+    tree: ast.Module
+
+
 class _Reading:
     """Follows a command through scripts and imports; each file is read once."""
 
@@ -65,10 +76,14 @@ class _Reading:
         self._packages: dict[Path, bool] = {}
 
     def sources(self, command: Sequence[str]) -> Iterator[str]:
+        """Yield the texts of the Python that a command starts."""
+        yield from (one.text for one in self.files(command))
+
+    def files(self, command: Sequence[str]) -> Iterator[_PythonFile]:
         """Yield the Python that a command starts: in its words, in files, and in what these import."""
         for word, following in itertools.pairwise([*command, ""]):
             if word == "-c":
-                yield from self._take(following, self._folder)
+                yield from self._take(word, following, self._folder)
             elif word == "-m":
                 self._import(following, self._folder)
             self._name(word, self._folder)
@@ -82,9 +97,10 @@ class _Reading:
                 text = read_bounded(path, MOST_BYTES, cuts=True).decode(errors="replace")
             except (OSError, BadFileError):
                 continue
-            yield from self._take(text, path.parent)
+            name = os.path.relpath(path, self._folder)
+            yield from self._take(name, text, path.parent)
 
-    def _take(self, text: str, folder: Path) -> Iterator[str]:
+    def _take(self, name: str, text: str, folder: Path) -> Iterator[_PythonFile]:
         """Yield a text if it is Python, and note the files that it names and imports."""
         tree = python_tree(text)
         if tree is None:
@@ -98,7 +114,7 @@ class _Reading:
                 self._import_from(node, folder)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 self._name(node.value, folder)
-        yield text
+        yield _PythonFile(name, text, tree)
 
     def _read_shell(self, text: str, folder: Path) -> None:
         for line in text.splitlines():

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from launcher.values.base import Written
+from launcher.values.precision import PrecisionChoice
 from launcher.values.profile import NAME
 
 MOST_ITEMS = 10_000
@@ -47,7 +48,7 @@ class BatchRun(Written):
     command: tuple[str, ...] = ()
     host: HostNames = ()
     profile: str | None = None
-    precision: Literal["auto", "bf16", "bf16-weights", "fp16", "fp16-native", "fp32"] | None = None
+    precision: PrecisionChoice | None = None
     gpus: str | None = None
     settings: dict[str, Any] = {}
     variables: dict[str, str] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AliasChoices, ByteSize, Field, model_validator
 
@@ -47,7 +47,7 @@ class Split(Written):
 
 
 class Node(Written):
-    """One machine of a run, and how many processes train on it. The first of a plan's nodes leads the others."""
+    """One machine of a run, and how many processes train on it: one for each card, or one. The first of a plan's nodes leads the others."""
 
     ranks: Count = 1
 
@@ -151,10 +151,32 @@ PlanValue = Literal["base", "checkpointing", "precision", "split"]
 """A value of the plan that a training may take, or decide itself. `base`: a frozen model is not quantized by the script."""
 
 
+class RankUse(Written):
+    """What a job's script does about ranks, by its source; `why` names what shows it.
+
+    `taken`: it takes its rank from the environment, and is started once for each card. `started`: it is started once, and
+    starts the processes for its cards itself. `none`: it is one process, which sees all cards.
+    """
+
+    kind: Literal["taken", "started", "none"]
+    why: str
+
+
+class ScriptUse(NamedTuple):
+    """What a job's script takes from a plan, and what it does about ranks; None for what is not known."""
+
+    takes: tuple[PlanValue, ...] | None = None
+    ranks: RankUse | None = None
+
+
+UNREAD = ScriptUse()
+
+
 class Plan(Written):
     """The intent of a run: frozen, canonical, free of ids, times, ports and volatile facts.
 
     `takes` is what the job's script takes from the plan, by its source; None in plans of older versions, which did not look.
+    `rank_use` is what it does about ranks; plans of older versions do not have the key, nor have commands that are not `python`.
     `environment` is made on the host for a native run; None if the host's own Python, or `host_environment`, has the
     packages. `packages_from` says where requirements are from that the job does not name. `rehearsed`: the card's precision
     and split are tried on a CPU; speed and kernels are not. `inject`: the start-up hook observes the Python processes of
@@ -174,6 +196,7 @@ class Plan(Written):
     host_environment: Annotated[str | None, Field(validation_alias=AliasChoices("host_environment", "env"))]
     command: tuple[str, ...]
     takes: tuple[PlanValue, ...] | None = None
+    rank_use: Annotated[RankUse | None, Field(exclude_if=lambda value: value is None)] = None
     requirements: tuple[str, ...]
     packages_from: str | None = None
     model: Source | None
@@ -234,6 +257,11 @@ class Plan(Written):
     def card_title(self) -> str:
         """The card, and that it is only rehearsed if it is."""
         return f"{self.profile.title}, rehearsed on a CPU" if self.rehearsed else self.profile.title
+
+    @property
+    def script_use(self) -> ScriptUse:
+        """What is known of the job's script."""
+        return ScriptUse(self.takes, self.rank_use)
 
     def hands_out(self, value: PlanValue) -> bool:
         """Whether the script takes this value, as far as is known."""

@@ -12,7 +12,10 @@ from pydantic import Field, model_validator
 from launcher.values.base import Written, canonical_json
 
 Mode = Literal["fp32", "bf16", "bf16-weights", "fp16", "fp16-native"]
-PrecisionRequest = Literal["auto", "bf16", "bf16-weights", "fp16", "fp16-native", "fp32"]
+"""`fp16-native`, all in float16 without a scaler, is what a script of its own may do; no plan is made for it any more."""
+PrecisionChoice = Literal["auto", "bf16", "bf16-weights", "fp16", "fp32"]
+PrecisionRequest = PrecisionChoice | Literal["fp16-native"]
+"""What a launch asks for; `fp16-native` may be in requests on record, and is refused with `NO_NATIVE`."""
 Dtype = Literal["float32", "float16", "bfloat16"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 Quantization = Literal["nf4"]
@@ -26,6 +29,15 @@ VOLTA = (7, 0)
 AMPERE = (8, 0)
 SMALLEST_NORMAL_FP16 = 2.0**-14
 """Smaller numbers lose digits in float16; below 6e-8 they are zero."""
+FP16_SQUARED_GRADIENT = 5.5e-3
+"""Below it Adam's mean of squared gradients is zero in float16, so that its step is the gradient divided by eps.
+
+It is the root of 2**-25 / (1 - beta2); larger steps than float32's by this, divided by eps, were measured.
+"""
+NO_NATIVE = (
+    "fp16-native is no choice any more: Adam over float16 weights takes steps up to 55 times too large, and no eps mends that\n"
+    "  let launch choose what the card does best   --precision auto"
+)
 
 
 class Platform(Written):
@@ -153,7 +165,7 @@ class Precision(Written):
         if self.scaler and self.autocast_dtype != "float16":
             yield "a scaler is for fp16 autocast only"
         if self.trainable_dtype == "float16" and self.adam_eps < SMALLEST_NORMAL_FP16:
-            yield f"Adam's eps {self.adam_eps:g} vanishes in float16: the update divides by zero; 1e-4 does not"
+            yield f"Adam's eps {self.adam_eps:g} vanishes in float16: the update divides by zero"
 
     def _of_device(self) -> Iterator[str]:
         if (self.device == "cuda") != (self.capability is not None):

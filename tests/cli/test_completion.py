@@ -59,7 +59,7 @@ def ends(client):
         ("launch --job s", ["sft"]),
         ("launch resume la", []),
         ("launch resume last --s", ["--set"]),
-        ("launch --precision f", ["fp16", "fp16-native", "fp32"]),
+        ("launch --precision f", ["fp16", "fp32"]),
         ("launch -- python --ho", []),
         ("launch --color zz --prec", ["--precision"]),
         ("launch --version --prec", ["--precision"]),
@@ -145,7 +145,7 @@ def test_fish_itself_completes_a_value(client, ends, installed):
         ("--host=", "la", ["lab", "lambda", "labour"]),
         ("--profile=", "a100", ["a100_40gb", "a100_80gb"]),
         ("--job=", "s", ["sft"]),
-        ("--precision=", "f", ["fp16", "fp16-native", "fp32"]),
+        ("--precision=", "f", ["fp16", "fp32"]),
         ("--host ", "lam", ["lambda"]),
     ):
         before = option.strip() if option.endswith("=") else ""

@@ -75,6 +75,7 @@ MISTAKES = {
     "--wait 30": (2, "--wait 30: expected", "--wait 30m"),
     "--gpus x": (2, "--gpus x", "--gpus 1"),
     "--color sometimes": (2, "--color sometimes: expected auto", ""),
+    "--precision fp16-native": (2, "takes steps up to 55 times too large", "--precision auto"),
     "--precision bf17": (2, "'bf17' is not one of 'auto', 'bf16'", "launch run --help"),
     "--runtime magic": (2, "expected auto, docker, kaggle, native", ""),
     "--probe x.json": (2, "--probe needs --dry-run", "launch --dry-run --probe FILE"),

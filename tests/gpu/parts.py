@@ -56,7 +56,7 @@ _RUNGS = (
 _RUNGS_NOTE = """\
 Our `sft` at each precision that the card can compute, on the same model, data and split. The first row is fp32, to which the others
 are compared; on a card with tf32 it is that of an older card. `plain` is a script with transformers' defaults: no dtype, no
-autocast, its own optimizer. fp16-native may fail: it is never chosen automatically.
+autocast, its own optimizer.
 
 - tokens/s: the median step after the first ones, by the clock, with the card waited for.
 - peak: torch's count of the tensors of the training, beside the plan's estimate.

@@ -288,16 +288,13 @@ def test_an_environment_from_a_folder_of_wheels_sees_what_was_there_before(tmp_p
 
 
 def test_every_precision_of_a_card_is_tried_and_fp32_is_the_first():
-    """Strict fp32 of a card with tf32 is that of an older one. Only what is never chosen automatically may fail."""
+    """Strict fp32 of a card with tf32 is that of an older one."""
     ampere = ways("full", has_bf16=True, is_rehearsed=False)
     assert ampere[0].words == ("--profile", "plain", "--precision", "fp32")
-    assert [way.words[-1] for way in ampere] == ["fp32", "bf16", "fp32", "fp16", "fp16-native"]
+    assert [way.words[-1] for way in ampere] == ["fp32", "bf16", "fp32", "fp16"]
     turing = ways("lora", has_bf16=False, is_rehearsed=False)
-    assert [way.words for way in turing] == [
-        ("--precision", mode) for mode in ("fp32", "fp16", "fp16", "fp16-native")
-    ]
-    assert [way.is_born_in_bf16 for way in turing] == [False, False, True, False]
-    assert [way.may_fail for way in turing] == [False, False, False, True]
+    assert [way.words for way in turing] == [("--precision", mode) for mode in ("fp32", "fp16", "fp16")]
+    assert [way.is_born_in_bf16 for way in turing] == [False, False, True]
     assert all("--rehearse" in way.words for way in ways("lora", has_bf16=True, is_rehearsed=True))
 
 
@@ -456,13 +453,13 @@ def test_a_job_that_fails_costs_no_other_and_another_optimizer_is_no_equal(tmp_p
     assert rows[1]["precision"] == rows[2]["precision"] == "failed: cuda-oom in full"
 
 
-def test_a_precision_that_is_never_chosen_automatically_may_fail(tmp_path, plan):
-    """Another one may not; the figures of the rest are there."""
+def test_a_precision_that_fails_costs_no_other(tmp_path, plan):
+    """The figures of the rest are there."""
     rehearsed = "full --profile a100_80gb --rehearse --precision"
-    rows = [*trainings.full(Trains(tmp_path, plan, f"{rehearsed} fp16", f"{rehearsed} fp16-native"))]
+    rows = [*trainings.full(Trains(tmp_path, plan, f"{rehearsed} fp16"))]
     by_name = {row["what"].strip("`").split()[-1]: row for row in rows[2:]}
     assert {name: row.get("ok", "a figure") for name, row in by_name.items()} == {
-        "bf16": "a figure", "fp32": "a figure", "fp16": False, "fp16-native": None,
+        "bf16": "a figure", "fp32": "a figure", "fp16": False,
     }  # fmt: skip
     assert rows[1]["what"] == "transformers' defaults"
     assert rows[1]["estimated_gb"] is None

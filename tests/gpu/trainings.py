@@ -23,13 +23,11 @@ PLAIN = "transformers' defaults"
 class Way(NamedTuple):
     """A precision as a person asks for it.
 
-    `is_born_in_bf16`: of a model that says so, for which fp16 has an fp32 base. `may_fail`: it loses small gradients, and is
-    never chosen automatically.
+    `is_born_in_bf16`: of a model that says so, for which fp16 has an fp32 base.
     """
 
     words: tuple[str, ...]
     is_born_in_bf16: bool = False
-    may_fail: bool = False
 
     @property
     def title(self) -> str:
@@ -41,14 +39,14 @@ def ways(method: Method, *, has_bf16: bool, is_rehearsed: bool) -> list[Way]:
     """Return every precision that a card can compute; fp32 is the first."""
     card = ("--profile", "a100_80gb", "--rehearse") if is_rehearsed else ()
     older = ("--profile", "titan_rtx", "--rehearse") if is_rehearsed else ("--profile", "plain")
-    fp32, bf16, fp16, native = (("--precision", mode) for mode in ("fp32", "bf16", "fp16", "fp16-native"))
+    fp32, bf16, fp16 = (("--precision", mode) for mode in ("fp32", "bf16", "fp16"))
     found = [Way((*(older if has_bf16 else card), *fp32))]
     if has_bf16:
         found += [Way((*card, *bf16)), Way((*card, *fp32))]  # fp32 has tf32 there
     found.append(Way((*card, *fp16)))
     if method == "lora":
         found.append(Way((*card, *fp16), is_born_in_bf16=True))
-    return [*found, Way((*card, *native), may_fail=True)]
+    return found
 
 
 def lora(station: Station) -> Iterator[Row]:
@@ -78,7 +76,7 @@ def rungs(station: Station, method: Method) -> Iterator[Row]:
         try:
             trained = station.launched("sft", own, way.words)
         except FailedTrainingError as error:
-            yield {**_failed(way.title, error), "ok": None if way.may_fail else False}
+            yield {**_failed(way.title, error), "ok": False}
         else:
             yield _rung(station, way.title, trained, fp32, plain)
 

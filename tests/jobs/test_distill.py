@@ -269,9 +269,8 @@ def names_in(folder):
     [
         (("--profile", "l40s"), "precision bf16, rehearsed on the CPU: bf16 autocast over an fp32 base, fp32 trainables, scaler off"),
         (("--profile", "p100", "--precision", "fp16"), "fp16 autocast over an fp32 base, fp32 trainables, scaler on"),
-        (("--profile", "p100", "--precision", "fp16-native"), "no autocast over an fp16 base, fp16 trainables, scaler off"),
     ],
-    ids=["report 002", "report 004, mixed", "report 004, all in fp16"],
+    ids=["report 002", "report 004, mixed"],
 )  # fmt: skip
 def test_the_trainings_of_two_field_reports_run_as_it(distill_project, words, headline):
     """What ended in errors of dtypes and scalers; perplexity from step 0 on, a micro-batch of one, a better student in the end."""

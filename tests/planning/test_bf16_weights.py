@@ -16,6 +16,7 @@ from launcher.runs.resolve import cards, profile
 from launcher.values.host import LOCAL
 from launcher.values.job import Job
 from launcher.values.model import read_model
+from launcher.values.plan import ScriptUse
 from launcher.values.precision import Precision
 
 TAKES = ("checkpointing", "precision", "split")
@@ -37,7 +38,7 @@ def llama(billions):
 
 def planned(card, billions, settings=PLANNED, asked="auto", **more):
     job = Job(name="sft", command=("python", "sft.py"), method="full", settings=settings, requirements=("torch",), **more)  # fmt: skip
-    return plan(profile(card), LOCAL, job, asked, model=llama(billions), takes=TAKES)
+    return plan(profile(card), LOCAL, job, asked, model=llama(billions), script=ScriptUse(TAKES))
 
 
 @pytest.mark.parametrize(

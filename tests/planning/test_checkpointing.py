@@ -11,6 +11,7 @@ from launcher.values.facts import Measured, PrecisionEvidence
 from launcher.values.host import LOCAL
 from launcher.values.job import Job
 from launcher.values.model import read_model
+from launcher.values.plan import ScriptUse
 from launcher.values.profile import Profile
 
 TAKES = ("base", "checkpointing", "precision", "split")
@@ -41,7 +42,7 @@ def job(method="lora", **more):
 
 
 def planned(asked, card="RTX 4090", of="Llama-3-8B", takes=TAKES, **more):
-    return plan(CARDS[card], LOCAL, asked, model=model(of), takes=takes, **more)
+    return plan(CARDS[card], LOCAL, asked, model=model(of), script=ScriptUse(takes), **more)
 
 
 def said(one):
@@ -57,7 +58,9 @@ def test_adapters_of_seven_and_eight_billion_fit_on_24_gb_with_checkpointing(nam
     assert one.checkpointing or (card != "A10, L4" and name == "Mistral-7B")
     assert "nothing fits" not in one.ladder[0].why
     assert said(one) == []
-    small = plan(CARDS[card], LOCAL, job(), model=read_model({**SMALL, "dtype": "bfloat16"}), takes=TAKES)
+    small = plan(
+        CARDS[card], LOCAL, job(), model=read_model({**SMALL, "dtype": "bfloat16"}), script=ScriptUse(TAKES)
+    )
     assert not small.checkpointing
     assert "checkpointing" not in small.model_dump(mode="json")
 
@@ -82,8 +85,10 @@ def test_a_larger_micro_batch_fits_with_it():
     """It is what the split is made for, also in a run that goes on with it."""
     asked = job(batch={"global": 64})
     big = resolve.profile("a100_80gb")
-    plain = plan(big, LOCAL, asked, model=model(), takes=TAKES)
-    again = plan(big, LOCAL, asked.model_copy(update={"checkpointing": True}), model=model(), takes=TAKES)
+    plain = plan(big, LOCAL, asked, model=model(), script=ScriptUse(TAKES))
+    again = plan(
+        big, LOCAL, asked.model_copy(update={"checkpointing": True}), model=model(), script=ScriptUse(TAKES)
+    )
     assert not plain.checkpointing
     assert again.split.micro_batch > plain.split.micro_batch
     smaller = changed(

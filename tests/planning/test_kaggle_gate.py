@@ -20,8 +20,8 @@ def job(**values):
     return Job(name="sft", command=("python", "train.py"), **values)
 
 
-def found(asked, host=KAGGLE, facts=FACTS, takes=None):
-    made = plan(CHOICE.profiles[0], host, asked, runtime="kaggle", takes=takes)
+def found(asked, host=KAGGLE, facts=FACTS):
+    made = plan(CHOICE.profiles[0], host, asked, runtime="kaggle")
     return {finding.code: finding for finding in check(made, facts, host, wheels())}
 
 
@@ -91,12 +91,3 @@ def test_files_of_a_dataset_that_the_table_names_are_there():
     assert "no-host-files" in found(inside)
     said = found(job(model="host:/models/base"), with_data)["no-host-files"]
     assert "but those below /kaggle/input/" in said.message
-
-
-def test_python_is_started_for_each_card_and_a_newcomer_is_told():
-    """But not of a job that takes its batch from the plan, nor of another program, which has a note of its own."""
-    said = found(job(), takes=())["each-card"]
-    assert (said.level, "python is started 2 times" in said.message) == ("note", True)
-    assert "sh -c" in said.mend
-    assert "each-card" not in found(job(), takes=("split",))
-    assert "each-card" not in found(Job(name="x", command=("sh", "-c", "python train.py")), takes=())

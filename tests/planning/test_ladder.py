@@ -1,10 +1,12 @@
 """Ladders: which precisions a card, a model and a method allow, in which order, and why not the others."""
 
+import json
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from launcher.errors import RefusedError
 from launcher.planning.assembly import plan
@@ -12,10 +14,12 @@ from launcher.planning.gate import check
 from launcher.planning.ladder import LadderInputs, ladder
 from launcher.planning.split import split
 from launcher.planning.workload import Workload
+from launcher.runs.request import Request
 from launcher.runs.resolve import profile, profiles
 from launcher.values.host import Host
 from launcher.values.job import Batch, Job
 from launcher.values.model import Model, read_model
+from launcher.values.plan import Plan
 from launcher.values.precision import Platform
 from launcher.values.profile import Profile
 
@@ -45,7 +49,6 @@ LEAN = ("fp16", "float16", "float32", True, False)
 WIDE = ("fp16", "float32", "float32", True, False)
 TF32 = ("fp32", "float32", "float32", False, True)
 FP32 = ("fp32", "float32", "float32", False, False)
-NATIVE = ("fp16-native", "float16", "float16", False, False)
 
 
 @pytest.mark.parametrize("name", ["a100_40gb", "a100_80gb", "l40s", "h100", "h200"])
@@ -98,7 +101,7 @@ def test_a_model_born_in_bf16_begins_over_a_wide_base():
 
 
 def test_a_model_that_barely_does_not_fit_gets_the_leanest_of_the_usual_rungs():
-    """Seven billion parameters on 24 GB: fp16-native would fit, which nobody asked for."""
+    """Seven billion parameters on 24 GB."""
     shape = {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_hidden_layers": 28,
              "num_key_value_heads": 4, "tie_word_embeddings": False, "vocab_size": 152064, "dtype": "bfloat16"}  # fmt: skip
     large = read_model(shape)
@@ -180,10 +183,9 @@ def test_a_cpu_trains_in_fp32():
     ("name", "asked", "expected"),
     [
         ("titan_rtx", "fp32", [FP32]),
-        ("titan_rtx", "fp16-native", [NATIVE, LEAN, WIDE, FP32]),
         ("a100_40gb", "fp16", [LEAN, WIDE, BF16, TF32, FP32]),
         ("a100_40gb", "fp32", [TF32, FP32]),
-        ("p100", "fp16-native", [NATIVE, FP32]),
+        ("p100", "fp16", [LEAN, WIDE, FP32]),
     ],
 )
 def test_what_is_asked_for_is_followed_by_what_is_safer(name, asked, expected):
@@ -193,14 +195,23 @@ def test_what_is_asked_for_is_followed_by_what_is_safer(name, asked, expected):
     assert sorted(got) == sorted(expected)
 
 
-def test_float16_weights_are_warned_of():
-    """Whoever asks for fp16-native reads what it loses; nobody else does."""
-    there, job = Host(name="there", address="there"), Job(name="x", command=("python", "a.py"))
-    (note,) = check(plan(profile("titan_rtx"), there, job, "fp16-native"), None)
-    assert (note.level, note.code) == ("note", "lossy-precision")
-    assert note.message.startswith("fp16-native loses small gradients")
-    assert note.mend.startswith("--precision auto ")
-    assert check(plan(profile("titan_rtx"), there, job, "fp16"), None) == ()
+def test_a_plan_and_a_request_of_float16_weights_from_before_are_read():
+    """A run that has one is shown, and its request is refused with the reason rather than forgotten."""
+    made = plan(profile("titan_rtx"), Host(name="h", address="h"), Job(name="x", command=("a",)))
+    rung = {"mode": "fp16-native", "device": "cuda", "capability": "7.5", "base_dtype": "float16",
+            "trainable_dtype": "float16", "adam_eps": 1e-4, "why": "as requested"}  # fmt: skip
+    read = Plan.model_validate_json(json.dumps({**json.loads(made.to_json()), "ladder": [rung]}))
+    assert read.ladder[0].title == "fp16-native"
+    assert TypeAdapter(Request).validate_json('{"precision": "fp16-native"}').precision == "fp16-native"
+
+
+@pytest.mark.parametrize("name", ["titan_rtx", "p100", "mps", "cpu"])
+def test_float16_weights_are_refused_and_are_on_no_ladder(name):
+    """Also for a request on record from before. No eps of Adam's is right for them; what to type instead is said."""
+    with pytest.raises(
+        RefusedError, match=r"up to 55 times too large.*no eps mends that\n.*--precision auto"
+    ):
+        rungs(name, asked="fp16-native")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +220,6 @@ def test_float16_weights_are_warned_of():
         ("titan_rtx", "bf16", r"capability 7\.5 < 8\.0 emulates it"),
         ("p100", "bf16", r"capability 6\.0 < 8\.0 emulates it"),
         ("cpu", "fp16", "accelerate silently disables fp16 on a CPU"),
-        ("cpu", "fp16-native", "accelerate silently disables fp16 on a CPU"),
         ("cpu", "bf16", "not known to compute bf16"),
         ("mps", "bf16", "needs macOS 14"),
     ],
@@ -234,7 +244,7 @@ def test_every_ladder_says_of_each_mode_why_it_is_or_is_not():
             found = ladder(LadderInputs(one, method))
             told = {rung.mode for rung in found.rungs} | {no.mode for no in found.excluded}
             more = {"bf16-weights"} if method == "full" and one.has_bf16 else set()
-            assert told == {"fp32", "bf16", "fp16", "fp16-native"} | more, one.name
+            assert told == {"fp32", "bf16", "fp16"} | more, one.name
             assert all(rung.why for rung in found.rungs)
             assert all(no.why for no in found.excluded)
 

@@ -66,7 +66,6 @@ def test_an_optimizer_has_its_state_and_what_a_step_needs(optim, kept, more_at_a
         ("h200", "bf16", "adamw_torch_fused"),
         ("h200", "fp32", "adamw_torch_fused"),
         ("t4", "fp16", "adamw_torch"),
-        ("t4", "fp16-native", "adamw_torch"),
         ("t4", "fp32", "adamw_torch_fused"),
         ("cpu", "fp32", "adamw_torch"),
     ],

@@ -11,6 +11,7 @@ from launcher.planning.worker_use import values_taken
 from launcher.runs.resolve import profile
 from launcher.values.host import Host
 from launcher.values.job import Job
+from launcher.values.plan import ScriptUse
 
 ALL = ("checkpointing", "precision", "split")
 BOTH = ("precision", "split")
@@ -103,7 +104,7 @@ def test_the_headline_says_what_the_script_decides():
     job = Job(name="train", command=("python", "train.py"))
     host = Host(name="lab", address="lab")
     plans = {
-        takes: plan(profile("titan_rtx"), host, job, takes=takes)
+        takes: plan(profile("titan_rtx"), host, job, script=ScriptUse(takes))
         for takes in (None, (), BOTH, PRECISION, SPLIT)
     }
     told = {takes: headline(one) for takes, one in plans.items()}

@@ -114,7 +114,7 @@ def test_all_mistakes_are_told_at_once_each_with_its_line():
         ("job = 'sft'\n[[run]]\njob = 'sft'\ncommand = ['ls']\n", "run.1.command: there is a job too: give one of them   (line 4)"),
         ("variables = { A = 1 }\n", "variables.A = 1: expected text, got a whole number   (line 1)"),
         ("[matrix]\nseeds = 2\nseed = [7]\n", "matrix.seed: 'seed' is set by matrix.seeds too: give it once   (line 3)"),
-        ("[matrix]\nprecision = ['bf17']\n", "matrix.precision: \"bf17\": expected auto, bf16, bf16-weights, fp16, fp16-native, fp32: did you mean 'bf16'?   (line 2)"),
+        ("[matrix]\nprecision = ['bf17']\n", "matrix.precision: \"bf17\": expected auto, bf16, bf16-weights, fp16, fp32: did you mean 'bf16'?   (line 2)"),
         ("job = 'sft'\n[settings]\nstepps = 4\n", "settings.stepps: a job has no key 'stepps': did you mean 'steps'?   (line 3)"),
         ("[matrix]\nhost = [1]\n", "matrix.host: 1: expected text   (line 2)"),
         ("[matrix]\nprofile = [['cpu']]\n", 'matrix.profile: ["cpu"]: expected text   (line 2)'),

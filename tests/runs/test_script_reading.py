@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.runs.script_reading import plan_values_of
+from launcher.runs.script_reading import script_use
 from launcher.values.job import Job
 
 AWARE = "import launcher_worker as w\nw.autocast()\n"
@@ -75,7 +75,7 @@ def test_a_command_is_read_as_far_as_it_leads(folder, command, is_aware):
     """To the files of the folder and no further."""
     (folder.parent / "elsewhere.py").write_text(AWARE)
     job = Job(name="x", command=command)
-    assert plan_values_of(job, folder) == (("base", "precision") if is_aware else ())
+    assert script_use(job, folder).takes == (("base", "precision") if is_aware else ())
 
 
 @pytest.mark.parametrize(
@@ -90,5 +90,5 @@ def test_a_command_is_read_as_far_as_it_leads(folder, command, is_aware):
 def test_a_script_that_quantizes_decides_how_large_its_base_is(folder, source, is_ours):
     """One that keeps a teacher from it does not."""
     (folder / "train.py").write_text(f"{AWARE}{source}\n")
-    taken = plan_values_of(Job(name="x", command=("python", "train.py")), folder)
+    taken = script_use(Job(name="x", command=("python", "train.py")), folder).takes
     assert ("base" in taken) == is_ours

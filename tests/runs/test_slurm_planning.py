@@ -20,7 +20,7 @@ def hive(client, slurm):
     """The cluster as a host of the client, by its second login node."""
     client.script(slurm.logins[1].table("hive", kind="slurm"), "launch.toml")
     slurm.ssh("rm", "-rf", ".launch")
-    client.script("print('hello')\n")
+    client.script("from accelerate import Accelerator\nAccelerator()\n")
     return slurm
 
 
@@ -139,6 +139,17 @@ def test_two_nodes_share_the_batch(client, hive):
     words = ("--gpus", "2", "--set", "slurm.nodes=2", "--profile", "a100_80gb", "--", "python3", "train.py")
     shown = client.ok("--host", "hive", "--dry-run", *words)
     assert shown.startswith("train on 2 nodes of hive · 2 x A100 80 GB on each · ")
+
+
+def test_a_script_that_is_one_process_is_not_sent_to_two_nodes(client, hive):
+    """Each of them would train all of it, into one folder."""
+    client.script("print('hello')\n")
+    words = ("--host", "hive", "--profile", "cpu", "--set", "slurm.nodes=2", "--", "python", "train.py")
+    done = client.run(*words)
+    assert done.returncode == 3
+    assert "each of the 2 nodes would train all of it, into one folder" in done.stderr
+    assert "--set slurm.nodes=1" in done.stderr
+    assert hive.ssh("squeue", "--me", "--noheader") == ""
 
 
 @pytest.mark.parametrize(

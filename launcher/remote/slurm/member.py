@@ -33,7 +33,7 @@ from ..training.members import KILL, STACKS, STOP
 from ..training.progress import NODE
 from ..training.streams import Receiver, Streams, listening
 from ..training.training_command import Command, Start, end_leftovers
-from ..training.variables import Rendezvous, interpreter_of, native_command, training_variables
+from ..training.variables import Rendezvous, by_us, interpreter_of, native_command, training_variables
 
 BEAT_S = 1.0
 """So often a sign of life of a node's ranks is worth a line."""
@@ -144,7 +144,7 @@ class _Member:
         )
         before = words_of(run, plan, socket_path)
         python = PYTHON if before else interpreter_of(runtime)
-        words = [*before, *native_command(command, python, sum(ranks))]
+        words = [*before, *native_command(command, python, by_us(plan, sum(ranks)))]
         # One rank here is one of several, which torchrun starts.
         return Start(
             words,

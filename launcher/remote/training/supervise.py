@@ -51,7 +51,7 @@ from .stopping import (
 )
 from .streams import listening
 from .training_command import Command, Start
-from .variables import interpreter_of, native_command, training_variables, variables
+from .variables import by_us, interpreter_of, native_command, training_variables, variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -340,7 +340,8 @@ class Supervisor:
             hook=hook_parts(self.plan),
         )
         before = words_of(run, self.plan, socket_path)
-        words = [*before, *native_command(words, PYTHON if before else interpreter_of(runtime), ranks)]
+        python = PYTHON if before else interpreter_of(runtime)
+        words = [*before, *native_command(words, python, by_us(self.plan, ranks))]
         return Start(
             words,
             run.code,

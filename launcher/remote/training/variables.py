@@ -161,6 +161,12 @@ def interpreter_of(runtime: dict[str, Any]) -> str:
     return runtime.get("interpreter") or sys.executable
 
 
+def by_us(plan: Mapping[str, Any], ranks: int) -> int:
+    """Return how many of a command's ranks are started here: one if the script does not take its rank from the environment."""
+    use = plan.get("rank_use")
+    return ranks if use is None or use.get("kind") == "taken" else 1
+
+
 def is_one_rank(command: list[str]) -> bool:
     """Whether a command is a Python that does not start ranks itself."""
     starts_ranks = command[1:2] == ["-m"] and command[2:3] and command[2].split(".")[0] in _LAUNCHERS

@@ -97,7 +97,7 @@ def check_eps(optimizer: Any) -> None:
         if isinstance(eps, float) and eps < 2**-14 and has_half:
             raise RuntimeError(
                 f"eps {eps:g} vanishes in float16, and the update divides by it: "
-                "give the optimizer eps=worker.knobs().precision.adam_eps"
+                "train float32 weights, for no eps is right for float16 ones"
             )
 
 
