@@ -8,7 +8,7 @@ from testbed.job_programs import load
 
 pytestmark = [pytest.mark.training, pytest.mark.long]
 
-STEPS, HELD_OUT = 150, 200
+STEPS, HELD_OUT = 200, 200
 NEAR = 0.02
 """The farthest that two accuracies may be from each other."""
 
