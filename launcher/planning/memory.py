@@ -191,10 +191,11 @@ def _passes(training: Training, precision: Precision, tokens: int) -> float:
     copies = _half_copies(training, precision)
     if not workload.is_checkpointed:
         return copies + model.layers * layer + logits
-    inputs = model.layers * model.hidden_size * stream_bytes(precision) * tokens
+    inputs = (model.layers + 2) * model.hidden_size * stream_bytes(precision) * tokens
     again = layer + passing_bytes(model, precision) * tokens + copies / model.layers
-    cached = copies if not trains_adapter(method) else 0
-    return inputs + max(logits, again, cached + 10 * model.vocab_size * tokens)
+    head = min(copies, 2 * model.vocab_size * model.hidden_size)  # it is not computed again: its copy stays
+    cached = copies if not trains_adapter(method) else head
+    return inputs + max(head + logits, again, cached + 10 * model.vocab_size * tokens)
 
 
 def _half_copies(training: Training, precision: Precision) -> float:

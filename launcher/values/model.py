@@ -85,6 +85,7 @@ class _Config(Record):
     n_routed_experts: Size | None = None
     moe_intermediate_size: Size | None = None
     num_experts_per_tok: Size | None = None
+    max_position_embeddings: Size | None = None
     hidden_act: str | None = None
     activation_function: str | None = None
     tie_word_embeddings: bool = True
@@ -97,6 +98,7 @@ _OF_GPT2 = {
     "n_layer": "num_hidden_layers",
     "n_head": "num_attention_heads",
     "n_inner": "intermediate_size",
+    "n_positions": "max_position_embeddings",
 }
 """The names that GPT-2 and its kin have for some keys."""
 
@@ -125,11 +127,13 @@ def read_model(config: dict[str, Any] | None) -> Model | None:
     width = width or 4 * parsed.hidden_size
     mlps = matrices * parsed.hidden_size * width * experts
     embeddings = parsed.vocab_size * parsed.hidden_size * (1 if parsed.tie_word_embeddings else 2)
+    learned = parsed.max_position_embeddings if parsed.model_type in _WITH_LEARNED_POSITIONS else None
+    positions = (learned or 0) * parsed.hidden_size
     try:
         return Model.model_validate(
             {
                 "dtype": _dtype(parsed.dtype or parsed.torch_dtype),
-                "parameters": parsed.num_hidden_layers * (attention + mlps) + embeddings,
+                "parameters": parsed.num_hidden_layers * (attention + mlps) + embeddings + positions,
                 "layers": parsed.num_hidden_layers,
                 "hidden_size": parsed.hidden_size,
                 "head_dim": head_dim,
@@ -185,6 +189,9 @@ _WITHOUT_GATE = {
     "phi",
     "starcoder2",
 }
+
+
+_WITH_LEARNED_POSITIONS = {"gpt2", "gpt_neo", "gpt_bigcode", "opt"}
 
 
 def _dtype(written: str | None) -> str | None:

@@ -24,14 +24,14 @@ from typing import Any, NamedTuple, Self
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "launcher" / "worker"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from memory_rows import FORMS, IN_CI, ON_A_CARD, ROWS, TEACHER, Row
+from memory_rows import FORMS, IN_CI, IN_REHEARSALS, ON_A_CARD, ROWS, TEACHER, Row
 
 from launcher.planning.memory import Training, needed_gb
 from launcher.planning.workload import read_workload
 from launcher.values.model import read_model
 from launcher.values.precision import Precision
 
-__all__ = ["IN_CI", "ON_A_CARD", "ROWS", "estimate", "measured"]
+__all__ = ["IN_CI", "IN_REHEARSALS", "ON_A_CARD", "ROWS", "estimate", "measured"]
 
 TABLE = Path(__file__).with_name("MEMORY.md")
 TOKENS = 256
@@ -103,6 +103,7 @@ def measure(row: Row, *, is_on_card: bool = False) -> float:
         live, rows = CardBytes() if is_on_card else LiveBytes(), _rows(row).to(accelerator.device)
         with live, contextlib.nullcontext() if is_on_card else _as_on_a_card():
             live.note([*model.parameters(), *model.buffers(), *(teacher.parameters() if teacher else ())])
+            live.note([_scales(part) for part in model.parameters()])
             for _ in range(2):
                 for _ in range(MICRO_BATCHES):
                     gc.collect()
@@ -188,6 +189,12 @@ def _model(row: Row, folder: Path) -> Any:
         return model
     rank = int(row.settings.get("lora_rank", 16))
     return get_peft_model(model, LoraConfig(r=rank, target_modules="all-linear", task_type="CAUSAL_LM"))
+
+
+def _scales(part: Any) -> list[Any]:
+    """Return the tensors of bitsandbytes beside a weight in 4 bits: scales, scales of scales, and tables."""
+    state = getattr(part, "quant_state", None)
+    return [] if state is None else [part for one in (state, state.state2) for part in (one.absmax, one.code)]
 
 
 def _optimizer(row: Row, trained: list[Any]) -> Any:
@@ -285,7 +292,8 @@ Written by `make memory`; do not edit.
 {time.strftime("%Y-%m-%d")}. {versions}. Small Llama and GPT-2 models on a CPU, under the plan of a card: the bytes of all tensors that are
 alive at the peak of a step of two micro-batches. AdamW has its foreach form, which is a card's default. torch.pow and
 layer_norm compute in float32 under autocast, as on a card. A kernel's own memory, fragmentation and CUDA's share are not
-in it: for these a plan leaves a tenth of the card. 8-bit optimizers need a card and are not measured.
+in it: for these a plan leaves 1 GB and 4 % of the card. QLoRA is bitsandbytes on a CPU, with its scales. 8-bit optimizers need a card
+and are not measured.
 
 Ratios: {ratios[0]:.2f} to {ratios[-1]:.2f}.
 

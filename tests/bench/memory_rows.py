@@ -7,7 +7,9 @@ from typing import NamedTuple
 LLAMA = {"model_type": "llama", "vocab_size": 4000, "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 4,
          "num_attention_heads": 6, "num_key_value_heads": 2, "tie_word_embeddings": False}  # fmt: skip
 TIED = {**LLAMA, "tie_word_embeddings": True, "vocab_size": 8000, "num_key_value_heads": 6}
-GPT2 = {"model_type": "gpt2", "vocab_size": 4000, "n_embd": 192, "n_layer": 4, "n_head": 6, "activation_function": "gelu_new",
+SMALL = {**LLAMA, "vocab_size": 2000, "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 2}
+LARGE = {**LLAMA, "hidden_size": 288, "intermediate_size": 768, "num_hidden_layers": 6}
+GPT2 = {"model_type": "gpt2", "vocab_size": 4000, "n_embd": 192, "n_layer": 4, "n_head": 6, "n_positions": 1024, "activation_function": "gelu_new",
         "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}  # fmt: skip
 GELU = {**GPT2, "activation_function": "gelu"}
 TEACHER = {**LLAMA, "hidden_size": 384, "intermediate_size": 1024, "num_attention_heads": 12}
@@ -87,9 +89,16 @@ ROWS = (
     Row("Llama, the plan's optimizer", LLAMA, "full", "bf16-weights", PLANNED),
     Row("Llama, the plan's optimizer, one short sample", LLAMA, "full", "bf16-weights", {**PLANNED, "max_length": 64}, 1),
     Row("Llama, the plan's optimizer, checkpointing", LLAMA, "full", "bf16-weights", {**PLANNED, **CHECKPOINTED}, 4),
+    *(
+        Row(f"Llama of {size}", config, method, "bf16, fp32 base" if method == "full" else "bf16, bf16 base", {}, 1)
+        for size, config in (("0.6 M", SMALL), ("3 M", LLAMA), ("8 M", LARGE))
+        for method in ("full", "lora", "qlora")
+    ),
 )  # fmt: skip
-IN_CI = (1, 6, 19, 29, 34)
-"""Which rows every test run measures."""
+IN_CI = (21, 29, 34, *range(40, 49))
+"""Which rows every test run measures: three methods at three sizes, and what differs most."""
+IN_REHEARSALS = (1, 19, 41, 45)
+"""Which rows a rehearsal of `make gpu` measures, each in a process of its own."""
 
 WIDE = {**LLAMA, "vocab_size": 32000, "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 16,
         "num_attention_heads": 16, "num_key_value_heads": 4}  # fmt: skip
@@ -111,5 +120,8 @@ ON_A_CARD = (
     Row("Llama, checkpointing", WIDE, "full", "bf16, fp32 base", {**LONG, **CHECKPOINTED}, 4),
     Row("Llama, fused AdamW, one short sample", WIDE, "full", "fp32", {"optim": "adamw_torch_fused", "max_length": 64}, 1),
     Row("Llama, tied embeddings", {**WIDE, "vocab_size": 64000, "tie_word_embeddings": True}, "lora", "bf16, bf16 base", LONG),
+    Row("Llama", WIDE, "qlora", "bf16, bf16 base", LONG, 4),
+    Row("Llama, checkpointing", WIDE, "qlora", "bf16, bf16 base", {**LONG, **CHECKPOINTED}, 4),
+    Row("Llama, checkpointing", WIDE, "lora", "bf16, bf16 base", {**LONG, **CHECKPOINTED}, 4),
 )  # fmt: skip
 """What `make gpu` measures: large enough that what a card's libraries keep for themselves does not count."""

@@ -89,7 +89,7 @@ def memory(station: Station) -> Iterator[Row]:
     """Measure peaks beside their estimates, a process for each; one that fails costs no other."""
     is_on_card = not station.is_rehearsed
     rows = memory_bench.ON_A_CARD if is_on_card else memory_bench.ROWS
-    for number in range(len(rows)) if is_on_card else memory_bench.IN_CI:
+    for number in range(len(rows)) if is_on_card else memory_bench.IN_REHEARSALS:
         row = rows[number]
         if row.is_bf16 and not station.has_bf16:
             continue
