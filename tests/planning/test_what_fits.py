@@ -39,13 +39,13 @@ def cell(card, method, model):
     found = fit(LadderInputs(card, method, model, workload=Workload(optimizer="adamw-planned")))
     if found is None:
         return "no"
-    compute = (
-        "tf32"
-        if found.rung.tf32 and found.rung.autocast_dtype is None
-        else SHORT[found.rung.autocast_dtype or "float32"]
-    )
+    star = " *" if found.is_checkpointed else ""
+    if found.rung.mode == "bf16-weights":
+        return f"{found.rung.mode}{star}"
+    is_tf32 = found.rung.tf32 and found.rung.autocast_dtype is None
+    compute = "tf32" if is_tf32 else SHORT[found.rung.autocast_dtype or found.rung.base_dtype]
     base = found.rung.quantization or SHORT[found.rung.base_dtype]
-    return f"{compute} / {base}{' *' if found.is_checkpointed else ''}"
+    return f"{compute} / {base}{star}"
 
 
 def table():
