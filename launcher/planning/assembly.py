@@ -179,13 +179,19 @@ def ladder_inputs(
     precision, `count` the number of nodes. A script that does not take checkpointing from the plan has what its settings say.
     """
     about = (profile, job, _source_or_none(job.model), torch)
+    ranks = processes(profile, script.ranks, count)
 
     def inputs(is_checkpointed: bool) -> LadderInputs:
         has_teacher = job.teacher is not None
         workload = read_workload(
-            job.settings, teacher, model, has_teacher=has_teacher, is_checkpointed=is_checkpointed
+            job.settings,
+            teacher,
+            model,
+            has_teacher=has_teacher,
+            is_checkpointed=is_checkpointed,
+            ranks=ranks,
         )
-        digest = workload_digest(job, processes(profile, script.ranks, count), model, workload, _data(job))
+        digest = workload_digest(job, ranks, model, workload, _data(job))
         return LadderInputs(
             profile,
             job.method,

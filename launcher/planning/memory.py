@@ -86,6 +86,9 @@ class Estimate(NamedTuple):
 
     `weights` are those of the model and of a teacher. `optimizer` is its state, and what its step allocates if that is the
     peak; `activations` is then 0: they are freed before. Else `activations` is what the forward and the backward pass add.
+
+    With several ranks `gradients` count twice: DistributedDataParallel has a copy of them in its buckets (torch's
+    documentation of `gradient_as_bucket_view`).
     """
 
     weights: float
@@ -114,7 +117,7 @@ def estimate(training: Training, precision: Precision, micro_batch: int = 1) -> 
     is_step = step > passes
     return Estimate(
         weights=_weights(training, precision),
-        gradients=trained * own,
+        gradients=trained * own * (2 if training.workload.ranks > 1 else 1),
         optimizer=kept + (step if is_step else 0),
         activations=0 if is_step else passes,
     )

@@ -58,7 +58,11 @@ def workload_digest(
     """Return the digest of what speed and memory of a training depend on besides card, software and precision."""
     teacher = workload.teacher
     values = {
-        "workload": {**workload._asdict(), "teacher": teacher and teacher.model_dump(mode="json")},
+        "workload": {
+            name: teacher and teacher.model_dump(mode="json") if name == "teacher" else value
+            for name, value in workload._asdict().items()
+            if name != "ranks"
+        },
         "model": model and model.model_dump(mode="json"),
         "teacher": job.teacher,
         "command": job.command,

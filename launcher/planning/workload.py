@@ -39,7 +39,8 @@ class Workload(NamedTuple):
     """What memory depends on besides model, method and precision.
 
     `tokens` is the length of a sample. `is_checkpointed`: activations are computed again in the backward pass. `teacher` is
-    the frozen model of a distillation; without `teacher_dtype` it has the student's base dtype.
+    the frozen model of a distillation; without `teacher_dtype` it has the student's base dtype. `ranks` processes train, each
+    with all weights.
     """
 
     tokens: int = TOKENS
@@ -48,6 +49,7 @@ class Workload(NamedTuple):
     is_checkpointed: bool = False
     teacher: Model | None = None
     teacher_dtype: Dtype | None = None
+    ranks: int = 1
 
 
 def read_workload(
@@ -57,6 +59,7 @@ def read_workload(
     *,
     has_teacher: bool = False,
     is_checkpointed: bool | None = None,
+    ranks: int = 1,
 ) -> Workload:
     """Return the workload that settings describe. A teacher whose shape is not known counts as one like the student.
 
@@ -72,6 +75,7 @@ def read_workload(
         is_checkpointed=set_checkpointing(settings) is True if is_checkpointed is None else is_checkpointed,
         teacher=(teacher or student) if has_teacher else None,
         teacher_dtype=dtype if has_teacher else None,
+        ranks=ranks,
     )
 
 
@@ -83,6 +87,7 @@ def workload_of(plan: Plan, settings: Mapping[str, Scalar] | None = None) -> Wor
         plan.model_facts,
         has_teacher=plan.teacher is not None,
         is_checkpointed=plan.checkpointing if plan.hands_out("checkpointing") else None,
+        ranks=plan.split.ranks,
     )
 
 

@@ -80,6 +80,14 @@ def test_the_plan_s_optimizer_is_fused_on_a_card_unless_gradients_are_scaled(car
     assert sizes[0] == sizes[1]
 
 
+def test_several_ranks_keep_their_gradients_twice():
+    """DistributedDataParallel's buckets hold a copy: 4 bytes more for each trained parameter."""
+    alone, beside = (
+        estimate(Training(MODEL, "full", Workload(ranks=ranks)), BF16).gradients for ranks in (1, 2)
+    )
+    assert (alone, beside) == (4 * MODEL.parameters, 8 * MODEL.parameters)
+
+
 def test_an_estimate_has_parts_that_are_its_total():
     """Where the optimizer's step is the peak no activation is left; else it is what the passes add."""
     long, short = (Training(MODEL, "full", Workload(tokens=tokens)) for tokens in (4096, 1))
