@@ -285,7 +285,10 @@ def test_what_a_checkpoint_hangs_on_is_not_changed(setting, word):
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("stepz=3", ("unknown key 'stepz': did you mean 'steps'?", "allowed: checkpointing, steps, save_every_steps")),
+        (
+            "stepz=3",
+            ("unknown key 'stepz': did you mean 'steps'?", "allowed: checkpointing, steps, save_every_steps"),
+        ),
         ("batch.mikro=3", ("unknown key 'batch.mikro': did you mean 'batch.micro'?",)),
         ("steps=many", ('--set: steps = "many": expected a whole number, got text',)),
         ("steps=0", ("--set: steps = 0: ",)),
