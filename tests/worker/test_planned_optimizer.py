@@ -48,7 +48,6 @@ def test_the_plan_counts_the_memory_of_the_optimizer_that_the_worker_takes(torch
         ("cuda", "bf16", "adamw_torch_fused"),
         ("cuda", "fp32", "adamw_torch_fused"),
         ("cuda", "fp16", "adamw_torch"),
-        ("cuda", "fp16-native", "adamw_torch"),
     }
     assert {optim for device, _, optim in seen if device != "cuda"} == {"adamw_torch"}
 
