@@ -55,6 +55,20 @@ def test_ranks_round_alike_whatever_their_random_numbers_are_and_those_do_not_ch
     assert bool((weights[0] != 1).any())
 
 
+def test_the_moments_of_a_norm_fall_when_its_gradients_do(torch, worker, planned):
+    """torchao keeps so few numbers in the weights' dtype, and in bf16 a mean of squares never falls."""
+    norm = torch.nn.Parameter(torch.ones(64, dtype=torch.bfloat16))
+    optimizer = worker.adamw([norm], lr=RATE)
+    for gradient in (1.0, *[0.0] * 20):
+        norm.grad = torch.full_like(norm, gradient)
+        optimizer.step()
+    assert optimizer.state[norm]["exp_avg_sq"].mean().item() == pytest.approx(0.001 * 0.999**20, rel=1e-3)
+    again = worker.adamw([norm], lr=RATE)
+    again.load_state_dict(optimizer.state_dict())  # torch gives them the weights' dtype
+    worker.restore_form(again)
+    assert again.state[norm]["exp_avg_sq"].dtype == torch.float32
+
+
 def test_each_step_rounds_anew(torch, worker, planned):
     """With the same numbers at each step a weight would be rounded up for ever, or down."""
     weight = ones(torch)

@@ -115,12 +115,36 @@ def _round_alike(optimizer: Any) -> None:
     """
     for group in optimizer.param_groups:
         _move_counts(optimizer, group, "cpu")
+    _widen_small_moments(optimizer)
     if hasattr(optimizer, "_launch_rounding"):
         return
     rounding = _Rounding(knobs(), optimizer.param_groups[0]["params"][0].device)
     optimizer._launch_rounding = rounding  # noqa: SLF001  # a mark of ours
     optimizer.register_step_pre_hook(rounding.begin)
     optimizer.register_step_post_hook(rounding.end)
+
+
+def _widen_small_moments(optimizer: Any) -> None:
+    """Keep in float32 what torchao does not keep in 8 bits: the moments of norms and biases, of less than 4096 numbers.
+
+    It would keep them in bf16, where a mean of squares never falls: a step of a thousandth is lost in rounding. One large
+    gradient early would make all later steps too small.
+    """
+    import torch
+
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            if type(value) is torch.Tensor and value.dtype == torch.bfloat16:
+                state[name] = value.float()
+    if hasattr(optimizer, "_launch_rounding"):
+        return
+    made = optimizer._new_buffer  # noqa: SLF001  # torchao has no option for it
+
+    def new_buffer(parameter: Any, signed: bool) -> Any:
+        buffer = made(parameter, signed)
+        return buffer.float() if type(buffer) is torch.Tensor else buffer
+
+    optimizer._new_buffer = new_buffer  # noqa: SLF001
 
 
 class _Rounding:
