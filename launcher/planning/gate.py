@@ -200,7 +200,7 @@ def _model_room(plan: Plan, cards: Iterable[Profile]) -> list[Finding]:
     is_length_known = plan.hands_out("split") and "max_length" in plan.settings
     least = estimate(Training(model, plan.method, workload._replace(tokens=1)), first)
     is_too_much = (needed if is_length_known else least).total / GB > room
-    is_size_known = plan.hands_out("precision") and (plan.method == "full" or "base" in (plan.takes or ()))
+    is_size_known = "base" in (plan.takes or ()) or (plan.takes is None and plan.method == "full")
     is_certain = is_too_much and is_size_known and plan.verification is None
     level: Literal["refuse", "note"] = "refuse" if is_certain else "note"
     return [Finding(level=level, code="model-too-large", message=message, mend=mend)]

@@ -131,7 +131,8 @@ def test_an_adapter_that_cannot_fit_is_refused_with_shorter_examples_checkpointi
     ("method", "takes", "level"),
     [
         ("full", TAKES, "refuse"),
-        ("full", ("precision",), "refuse"),
+        ("full", ("base", "precision"), "refuse"),
+        ("full", ("precision",), "note"),  # it quantizes the base itself: `full` is only what no one has said
         ("full", (), "note"),
         ("lora", ("checkpointing", "precision", "split"), "note"),  # it quantizes the base itself
         ("lora", (), "note"),
