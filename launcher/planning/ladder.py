@@ -151,7 +151,8 @@ def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
         requested = [rung.precision for rung in fitting if rung.precision.mode == request]
         if not requested:
             raise RefusedError(_why_not(inputs, request, excluded))
-        safer = MODES[MODES.index(request) + 1 :]
+        # No optimizer reads a checkpoint of torchao's: nothing goes on from one with float32 weights.
+        safer = () if request == "bf16-weights" else MODES[MODES.index(request) + 1 :]
         rungs = [*requested, *(rung for rung in rungs if rung.mode in safer)]
     rungs = [_with_measured(rung, inputs.measured.get(rung.digest)) for rung in rungs]
     on_request = [

@@ -49,6 +49,8 @@ def test_a_fixed_choice_is_offered_whole():
             choices[name] = ("true", "false")
         elif typing.get_origin(field.annotation) is typing.Literal:
             choices[name] = typing.get_args(field.annotation)
+        elif field.annotation == bool | typing.Literal["auto"]:
+            choices[name] = ("auto", "true", "false")
     assert choices == VALUES
     assert values("guard=") == ["guard=end", "guard=warn"]
     assert values("method=l") == ["method=lora"]
