@@ -74,6 +74,7 @@ def check(
         *_ranks(plan),
         *_unpickled(plan),
         *_failed_precision(plan, facts),
+        *_native_half(plan),
         *_model_room(plan, cards),
         *_packages(plan),
         *_no_checkpoint(plan),
@@ -156,6 +157,15 @@ def _no_checkpoint(plan: Plan) -> list[Finding]:
     return [Finding(level="note", code="no-checkpoint", message=message, mend=mend)]
 
 
+def _native_half(plan: Plan) -> list[Finding]:
+    """Note the plan of an older version whose weights are float16: it goes on as it began."""
+    if plan.ladder[0].mode != "fp16-native":
+        return []
+    message = "the plan is an older version's, with float16 weights: Adam's steps are up to 55 times too large there"
+    mend = f"launch rerun RUN --host {plan.host}     begins anew, with what the card does best"
+    return [Finding(level="note", code="float16-weights", message=message, mend=mend)]
+
+
 def _failed_precision(plan: Plan, facts: Facts | None) -> list[Finding]:
     """Note each precision that would have come first if it had not failed on this host before, and in which run."""
     records = facts.precision_evidence if facts is not None else ()
@@ -225,7 +235,12 @@ def _card(plan: Plan, facts: Facts) -> list[Finding]:
         return [Finding(level="refuse", code="gpu-unreadable", message=f"{plan.host}: {facts.gpu_error}")]
     if profile.kind == "cuda":
         if len(choose_gpus(profile, facts, profile.count)) == profile.count:
-            return [*_held(plan, facts), *_contexts(plan, facts), *_health(plan, facts)]
+            return [
+                *_slices(plan, facts),
+                *_held(plan, facts),
+                *_contexts(plan, facts),
+                *_health(plan, facts),
+            ]
         wanted = f"a {profile.title}" if profile.count == 1 else profile.title
         has = has if profile.count == 1 else facts.cards or has
     elif profile.kind == "mps" and not facts.has_apple_gpu:
@@ -249,6 +264,20 @@ def _card(plan: Plan, facts: Facts) -> list[Finding]:
         message = f"{plan.host} has no GPU that launcher sees; this plan is for {wanted}"
         mend = f"{verb} … --rehearse --profile {profile.name}     tries the plan on a CPU"
     return [Finding(level="refuse", code="card-mismatch", message=message, mend=mend)]
+
+
+def _slices(plan: Plan, facts: Facts) -> list[Finding]:
+    """Refuse several slices of cards (MIG): a process sees one of them only, by NVIDIA's MIG user guide."""
+    slices = [
+        uuid for uuid in choose_gpus(plan.profile, facts, plan.profile.count) if uuid.startswith("MIG-")
+    ]
+    if not slices or plan.profile.count == 1:
+        return []
+    message = (
+        f"{plan.host}: {plan.profile.title}: slices of cards (MIG) do not work together, a process sees one"
+    )
+    mend = f"launch --host {plan.host} --gpus {slices[0]}     takes one"
+    return [Finding(level="refuse", code="gpu-slices", message=message, mend=mend)]
 
 
 def _held(plan: Plan, facts: Facts) -> list[Finding]:

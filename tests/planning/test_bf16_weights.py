@@ -90,7 +90,7 @@ def test_elsewhere_a_request_is_refused_with_what_they_are_for(card, method):
 
 
 def test_on_request_they_come_alone():
-    """A failure that precision explains goes on with float32 weights, where those fit."""
+    """No other optimizer reads the checkpoints of torchao's."""
     modes = [rung.mode for rung in planned("a100_80gb", 1, asked="bf16-weights").ladder]
     assert modes == ["bf16-weights"]
 

@@ -202,6 +202,7 @@ def test_a_plan_and_a_request_of_float16_weights_from_before_are_read():
             "trainable_dtype": "float16", "adam_eps": 1e-4, "why": "as requested"}  # fmt: skip
     read = Plan.model_validate_json(json.dumps({**json.loads(made.to_json()), "ladder": [rung]}))
     assert read.ladder[0].title == "fp16-native"
+    assert "float16-weights" in [finding.code for finding in check(read, None)]
     assert TypeAdapter(Request).validate_json('{"precision": "fp16-native"}').precision == "fp16-native"
 
 

@@ -215,6 +215,17 @@ def test_the_gate_refuses_cards_that_admit_nothing_of_ours_and_notes_what_else_i
     assert all((finding.level == "refuse") is bool(is_refusal) for finding in findings)
 
 
+def test_several_slices_of_cards_are_refused():
+    """CUDA shows a process one slice (MIG) only; one is fine, and so are two whole cards."""
+    one = case_plan(next(case for case in CASES if case.name == "words_on_l40s"))
+    two = one.model_copy(update={"profile": one.profile.of_cards(2)})
+    slices = facts(gpus=[{**l40s(index), "uuid": f"MIG-{index}"} for index in (0, 1)])
+    assert "gpu-slices" not in [finding.code for finding in check(one, slices)]
+    assert "gpu-slices" not in [finding.code for finding in check(two, facts(gpus=[l40s(0), l40s(1)]))]
+    (found,) = (finding for finding in check(two, slices) if finding.code == "gpu-slices")
+    assert (found.level, "--gpus MIG-0 " in found.mend) == ("refuse", True)
+
+
 def test_a_card_that_a_handed_over_process_holds_is_not_ours_to_free():
     """The refusal names the run, who has the process now, and how its owner ends it."""
     one = case_plan(next(case for case in CASES if case.name == "words_on_l40s"))
