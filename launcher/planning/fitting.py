@@ -1,4 +1,4 @@
-"""What fits on a card: the rung that a training gets there; and what would fit where a plan does not.
+"""What would fit where a plan does not: changes to what was asked, each planned as it would be typed.
 
 A model is never split among cards: each card of a run holds all of it.
 """
@@ -6,98 +6,201 @@ A model is never split among cards: each card of a run holds all of it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from launcher.errors import RefusedError
-from launcher.planning.ladder import LadderInputs, ladder, too_large
-from launcher.planning.memory import Estimate
-from launcher.planning.workload import workload_of
-from launcher.values.method import Method
-from launcher.values.plan import Plan
-from launcher.values.precision import Precision
+from launcher.planning.assembly import ladder_inputs
+from launcher.planning.ladder import ASKED_FOR, has_fitting
+from launcher.planning.memory import GB, Training, estimate, teacher_bytes, usable_gb
+from launcher.planning.workload import CHECKPOINTING_NAMES, LORA_RANK_NAMES, workload_of
+from launcher.values.job import Job, Scalar
+from launcher.values.method import Method, trains_adapter
+from launcher.values.plan import Plan, ScriptUse
+from launcher.values.precision import Platform, PrecisionRequest
 from launcher.values.profile import Profile
 
 METHODS: dict[Method, str] = {
-    "full": "train all weights",
-    "lora": "train an adapter",
-    "qlora": "train an adapter over a base in 4 bits",
+    "full": "all weights",
+    "lora": "an adapter",
+    "qlora": "an adapter over a base in 4 bits",
 }
 """The one that takes most memory first, and its words."""
 SHORTEST = 64
 """Examples shorter than this many tokens are not proposed."""
+NARROWEST = 4
+"""Adapters of a smaller rank are not proposed."""
+MOST = 4
+"""How many proposals are made."""
 
 
-class Fit(NamedTuple):
-    """A precision that fits, whether with activation checkpointing, and the memory of a step with a micro-batch of 1."""
+class Change(NamedTuple):
+    """A change to what was asked: its words, what to type, and the keys of the job, its settings, the card or the precision.
 
-    rung: Precision
-    is_checkpointed: bool
-    estimate: Estimate
-
-
-def fit(inputs: LadderInputs, *, takes_checkpointing: bool = True) -> Fit | None:
-    """Return the first rung that fits, with activation checkpointing if nothing fits without it; None if nothing does.
-
-    bf16 weights come after float32 weights with checkpointing. `inputs` has a model.
+    Of one `kind` a single change is proposed alone.
     """
-    ways = sorted({inputs.workload.is_checkpointed, takes_checkpointing or inputs.workload.is_checkpointed})
-    for takes_bf16_weights, is_checkpointed in itertools.product((False, True), ways):
-        workload = inputs.workload._replace(is_checkpointed=is_checkpointed)
-        case = inputs._replace(workload=workload, takes_bf16_weights=takes_bf16_weights)
-        rung = ladder(case).rungs[0]
-        needed = case.estimate(rung)
-        if needed is not None and not too_large(case, rung):
-            return Fit(rung, is_checkpointed, needed)
-    return None
 
-
-def inputs_of(plan: Plan) -> LadderInputs:
-    """Return what the ladder of a plan depends on, but for what was seen on its host."""
-    first = plan.ladder[0]
-    return LadderInputs(
-        plan.profile,
-        plan.method,
-        plan.model_facts,
-        attention=first.attention,
-        compile=first.compile,
-        workload=workload_of(plan),
-    )
+    kind: str
+    words: str
+    option: str
+    keys: Mapping[str, object] = {}
+    settings: Mapping[str, Scalar] = {}
+    card: Profile | None = None
+    precision: PrecisionRequest | None = None
 
 
 def what_fits(plan: Plan, cards: Iterable[Profile]) -> Iterator[str]:
-    """Yield what to ask for in place of a plan that does not fit: checkpointing, a method, shorter examples, one of `cards`."""
-    inputs = inputs_of(plan)
-    takes_checkpointing = plan.hands_out("checkpointing")
+    """Yield what to ask for in place of a plan that does not fit, `MOST` at most.
 
-    def fits(case: LadderInputs) -> bool:
-        return fit(case, takes_checkpointing=takes_checkpointing) is not None
-
-    if takes_checkpointing and not plan.checkpointing and fits(inputs):
-        yield "compute activations again   --set checkpointing=true"
-    if "optim" in plan.settings and inputs.workload.optimizer != "adamw-planned":
-        planned = inputs._replace(workload=inputs.workload._replace(optimizer="adamw-planned"))
-        if plan.method == "full" and fits(planned):
-            yield "the plan's optimizer, which can keep weights in bf16   --set settings.optim=auto"
-    leaner = [*METHODS][[*METHODS].index(plan.method) + 1 :]
-    if method := next((one for one in leaner if fits(inputs._replace(method=one))), None):
-        yield f"{METHODS[method]}   --set method={method}"
-    tokens = inputs.workload.tokens
-    if "max_length" in plan.settings and plan.hands_out("split"):
-        lengths = (tokens >> halvings for halvings in range(1, tokens.bit_length()))
-        shorter = (inputs._replace(workload=inputs.workload._replace(tokens=one)) for one in lengths)
-        enough = next((one.workload.tokens for one in shorter if fits(one)), 0)
-        if enough >= SHORTEST:
-            yield f"shorter examples   --set settings.max_length={enough}"
-    larger = [card for card in cards if card.kind == "cuda" and _fits_on(card, inputs, fits)]
-    if larger:
-        least = min(larger, key=lambda card: (card.memory_bytes or 0, card.count, card.name))
-        yield f"a larger card   --profile {least.name}     {least.title}"
+    Single changes come first, then pairs of which neither does alone; a pair with a card, if that is smaller than the one
+    which does alone.
+    """
+    proposals = itertools.chain(_smaller_teacher(plan), _changes_that_fit(plan, cards))
+    yield from itertools.islice(proposals, MOST)
 
 
-def _fits_on(card: Profile, inputs: LadderInputs, fits: Callable[[LadderInputs], bool]) -> bool:
-    """Whether a plan fits on another card; not if that cannot run the job's `attention` or `compile`."""
-    try:
-        return fits(inputs._replace(profile=card))
-    except RefusedError:
-        return False
+def _smaller_teacher(plan: Plan) -> Iterator[str]:
+    """Propose another teacher where it is the largest part of the memory, and the rest fits."""
+    if plan.model_facts is None:
+        return
+    training, first = Training(plan.model_facts, plan.method, workload_of(plan)), plan.ladder[0]
+    parts, taught = estimate(training, first), teacher_bytes(training, first)
+    others = parts._replace(weights=parts.weights - taught)
+    if taught > max(others) and others.total / GB < (usable_gb(plan.profile) or 0):
+        yield "a smaller teacher"
+
+
+def _changes_that_fit(plan: Plan, cards: Iterable[Profile]) -> Iterator[str]:
+    groups = [[*_of_job(plan, kind)] for kind in _KINDS]
+    groups = [group for group in (*groups, _cards(plan, cards)) if group]
+    alone: dict[str, Change] = {}
+    for group in groups:
+        kind = group[0].kind
+        found = next((one for one in group if kind not in alone and _fits(plan, one)), None)
+        if found is not None:
+            alone[kind] = found
+            yield _words(found)
+    for one, other in itertools.combinations(groups, 2):
+        kinds = [group[0].kind for group in (one, other)]
+        is_open = not any(kind in alone for kind in kinds if kind != "card") and kinds[0] != kinds[1]
+        if is_open and 1 in (len(one), len(other)):  # else there are too many pairs
+            pairs: Iterable[tuple[Change, Change]] = itertools.product(one, other)
+            if "card" in kinds and "card" in alone:
+                pairs = itertools.takewhile(lambda pair: pair[1] != alone["card"], pairs)
+            found_pair = next((pair for pair in pairs if _fits(plan, *pair)), None)
+            if found_pair is not None:
+                yield _words(*found_pair)
+
+
+def _words(*changes: Change) -> str:
+    words = ", and ".join(change.words for change in changes)
+    card = next((f"     {change.card.title}" for change in changes if change.card), "")
+    return f"{words}   {' '.join(change.option for change in changes)}{card}"
+
+
+def _fits(plan: Plan, *changes: Change) -> bool:
+    """Whether a rung fits when a plan is asked for anew with changes. One that cannot be does not."""
+    first = plan.ladder[0]
+    asked: PrecisionRequest = first.mode if first.why.startswith(ASKED_FOR) else "auto"
+    job = Job(
+        name=plan.job,
+        command=plan.command,
+        teacher=plan.teacher.value if plan.teacher else None,
+        method=plan.method,
+        attention=first.attention,
+        compile=first.compile,
+        checkpointing=plan.checkpointing,  # it is on wherever it may be, for nothing fits
+        settings=dict(plan.settings),
+    )
+    card = plan.profile
+    for change in changes:
+        job = job.model_copy(update={**change.keys, "settings": {**job.settings, **change.settings}})
+        card, asked = change.card or card, change.precision or asked
+    inputs = ladder_inputs(
+        card,
+        job,
+        plan.model_facts,
+        first.platform or Platform(),
+        teacher=plan.teacher_facts,
+        asked=asked,
+        script=ScriptUse(plan.takes, plan.rank_use),
+        count=len(plan.nodes),
+    )
+    return has_fitting(inputs, asked)
+
+
+_KINDS = ("checkpointing", "precision", "optimizer", "optimizer's state", "lora", "qlora", "rank", "length")
+"""The order of changes to a job; a card comes last."""
+
+
+def _of_job(plan: Plan, kind: str) -> Iterator[Change]:
+    """Yield the changes of a kind that the plan's job allows, the least one first."""
+    settings = plan.settings
+    if kind == "checkpointing" and not plan.checkpointing:
+        yield from _checkpointing(plan)
+    elif kind == "precision" and plan.ladder[0].why.startswith(ASKED_FOR):
+        yield Change(kind, "another precision", "--precision auto", precision="auto")
+    elif kind in ("lora", "qlora") and kind in [*METHODS][[*METHODS].index(plan.method) + 1 :]:
+        method: Method = "lora" if kind == "lora" else "qlora"
+        is_own = plan.adapt or "base" not in (
+            plan.takes or ()
+        )  # then the method is what we count with, no more
+        words = f"{METHODS[method]}, if the script trains one" if is_own else f"train {METHODS[method]}"
+        yield Change("method", words, f"--set method={method}", {"method": method})
+    elif kind.startswith("optimizer") and plan.method == "full" and "optim" in settings:
+        yield from _optimizers(plan, kind)
+    elif kind == "rank" and trains_adapter(plan.method):
+        name = next((name for name in LORA_RANK_NAMES if name in settings), "")
+        for rank in _halvings(settings.get(name), NARROWEST):
+            yield Change(kind, "a narrower adapter", f"--set settings.{name}={rank}", settings={name: rank})
+    elif kind == "length" and plan.hands_out("split"):
+        for length in _halvings(settings.get("max_length"), SHORTEST):
+            option = f"--set settings.max_length={length}"
+            yield Change(kind, "shorter examples", option, settings={"max_length": length})
+
+
+def _checkpointing(plan: Plan) -> Iterator[Change]:
+    """Yield activation checkpointing, which was set to false, or which the script takes from its settings alone."""
+    words = "compute activations again"
+    if plan.hands_out("checkpointing"):
+        yield Change("checkpointing", words, "--set checkpointing=true", {"checkpointing": True})
+    elif name := next((name for name in CHECKPOINTING_NAMES if plan.settings.get(name) is False), ""):
+        yield Change("checkpointing", words, f"--set settings.{name}=true", settings={name: True})
+
+
+def _optimizers(plan: Plan, kind: str) -> Iterator[Change]:
+    """Yield the plan's optimizer; or those of Trainer that keep less, for a script that has no loop of its own, as one with a teacher has."""
+    if kind == "optimizer" and plan.settings["optim"] != "auto":
+        words = "the plan's optimizer, which can keep weights in bf16"
+        yield Change("optimizer", words, "--set settings.optim=auto", settings={"optim": "auto"})
+    elif kind != "optimizer" and plan.teacher is None:
+        has_8bit = any("bitsandbytes" in text for text in plan.requirements)
+        for name in ("adamw_bnb_8bit", "adafactor") if has_8bit else ("adafactor",):
+            words = "an optimizer that keeps less, of Trainer"
+            yield Change("optimizer", words, f"--set settings.optim={name}", settings={"optim": name})
+
+
+def _halvings(value: Scalar | None, least: int) -> Iterator[int]:
+    """Yield half of a number, a quarter and so on, as long as it is not below `least`."""
+    if type(value) is int:
+        yield from itertools.takewhile(
+            lambda half: half >= max(least, 1), (value >> number for number in itertools.count(1))
+        )
+
+
+def _cards(plan: Plan, cards: Iterable[Profile]) -> list[Change]:
+    """Return the other cards, those with bf16 first if the plan has it, then by memory."""
+    needs_bf16 = plan.ladder[0].mode in ("bf16", "bf16-weights")
+    known = sorted(
+        (card for card in cards if card.kind == "cuda"),
+        key=lambda card: (needs_bf16 > card.has_bf16, card.memory_bytes or 0, card.count, card.name),
+    )
+    own = plan.profile.memory_bytes or 0
+    return [
+        Change(
+            "card",
+            f"{'a larger' if (card.memory_bytes or 0) > own else 'another'} card, on a host that has one",
+            f"--profile {card.name}",
+            card=card,
+        )
+        for card in known
+    ]

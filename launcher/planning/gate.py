@@ -18,7 +18,7 @@ from launcher.planning.installed_packages import unmet
 from launcher.planning.kaggle_gate import kaggle_findings
 from launcher.planning.ladder import FAILED_BEFORE, MEASURED
 from launcher.planning.lambda_machines import lambda_findings
-from launcher.planning.memory import GB, Training, estimate, usable_gb, usable_words
+from launcher.planning.memory import GB, Training, estimate, gb_words, teacher_bytes, usable_gb, usable_words
 from launcher.planning.placement import (
     cards_of,
     choose_gpus,
@@ -75,7 +75,7 @@ def check(
         *_unpickled(plan),
         *_failed_precision(plan, facts),
         *_native_half(plan),
-        *_model_room(plan, cards),
+        *model_room(plan, cards),
         *_packages(plan),
         *_no_checkpoint(plan),
     ]
@@ -187,19 +187,24 @@ def _failed_precision(plan: Plan, facts: Facts | None) -> list[Finding]:
     ]
 
 
-def _model_room(plan: Plan, cards: Iterable[Profile]) -> list[Finding]:
+def model_room(plan: Plan, cards: Iterable[Profile]) -> list[Finding]:
     """Report a training that does not fit on the card even in the smallest precision, which is then the first rung."""
     model, room, first = plan.model_facts, usable_gb(plan.profile), plan.ladder[0]
     if model is None or room is None or first.why.startswith(MEASURED):
         return []
     workload = workload_of(plan)
-    needed = estimate(Training(model, plan.method, workload), first)
+    training = Training(model, plan.method, workload)
+    needed = estimate(training, first)
     if needed.total / GB <= room:
         return []
     again = " and activation checkpointing" if workload.is_checkpointed else ""
-    parts = ", ".join(f"{name} {part / GB:.1f}" for name, part in needed._asdict().items())
+    taught = teacher_bytes(training, first)
+    words = {name: f"{name} {gb_words(part)}" for name, part in needed._asdict().items()}
+    words["weights"] += f", of which the teacher {gb_words(taught)}" if taught else ""
+    parts = "; ".join(words.values()) if taught else ", ".join(words.values())
+    student = " and its teacher" if taught else ""
     message = (
-        f"the model's {model.billions:.1f} B parameters need about {needed.total / GB:.1f} GB in {first.title}"
+        f"the model's {model.billions:.1f} B parameters{student} need about {gb_words(needed.total)} GB in {first.title}"
         f" with a micro-batch of 1{again} ({parts}); {plan.profile.title}: {usable_words(plan.profile)}"
     )
     mend = (
@@ -208,7 +213,7 @@ def _model_room(plan: Plan, cards: Iterable[Profile]) -> list[Finding]:
     )
     # The length of examples is known only if the job's settings say it and the plan's batch is taken.
     is_length_known = plan.hands_out("split") and "max_length" in plan.settings
-    least = estimate(Training(model, plan.method, workload._replace(tokens=1)), first)
+    least = estimate(training._replace(workload=workload._replace(tokens=1)), first)
     is_too_much = (needed if is_length_known else least).total / GB > room
     is_size_known = "base" in (plan.takes or ()) or (plan.takes is None and plan.method == "full")
     is_certain = is_too_much and is_size_known and plan.verification is None

@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field, ValidationError
 
 from launcher.errors import RefusedError
-from launcher.planning.memory import GB, Estimate, Training, estimate, usable_gb, usable_words
+from launcher.planning.memory import GB, Estimate, Training, estimate, gb_words, usable_gb, usable_words
 from launcher.planning.precision_history import why_failed
 from launcher.planning.workload import Workload
 from launcher.values.base import Written
@@ -42,8 +42,11 @@ FAILED_BEFORE = "failed here before: "
 """How `why` begins on a rung that evidence has moved behind a safer one."""
 
 
+ASKED_FOR = "it was asked for, and does not fit; this is its leanest: "
+"""How `why` begins on a rung of a requested precision that is too large for the card."""
 MEASURED = "measured here: "
 """How `why` begins on a rung that `launch verify` has measured."""
+NOTHING_FITS = "nothing fits; this is the leanest: "
 FASTER = 1.1
 """A rung that was measured this much faster than the first one goes before it."""
 _NOTHING_MEASURED: Mapping[str, Measured] = {}
@@ -123,9 +126,9 @@ class _Rung(NamedTuple):
 def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
     """Return the rungs: those that are chosen automatically, or the requested mode followed by the safer ones.
 
-    If no precision fits the card's memory, the only rung is the leanest one; its `why` says so. If the first rungs
-    failed here before, the next one goes first; a request is not changed by that. Raises RefusedError when the card, the
-    software or the memory excludes the requested mode, or the job's `attention` or `compile`.
+    If no precision fits the card's memory, or not the requested one, the only rung is the leanest one; its `why` says so.
+    If the first rungs failed here before, the next one goes first; a request is not changed by that. Raises RefusedError
+    when the card or the software excludes the requested mode, or the job's `attention` or `compile`.
     """
     if request == "fp16-native":
         raise RefusedError(NO_NATIVE)
@@ -145,15 +148,18 @@ def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
         _as_excluded(rung, too_large(inputs, rung.precision)) for rung in possible if rung not in fitting
     ]
     if request == "auto":
-        rungs = _after_failures(rungs or [_leanest(inputs, possible)], inputs.failures)
+        automatic = [rung.precision for rung in possible if not rung.only_on_request]
+        rungs = _after_failures(rungs or [_leanest(inputs, automatic, NOTHING_FITS)], inputs.failures)
         rungs = _fastest_first(rungs, inputs)
     else:
-        requested = [rung.precision for rung in fitting if rung.precision.mode == request]
-        if not requested:
+        of_mode = [rung.precision for rung in possible if rung.precision.mode == request]
+        if not of_mode:
             raise RefusedError(_why_not(inputs, request, excluded))
+        requested = [rung for rung in of_mode if not too_large(inputs, rung)]
         # No optimizer reads a checkpoint of torchao's: nothing goes on from one with float32 weights.
         safer = () if request == "bf16-weights" else MODES[MODES.index(request) + 1 :]
-        rungs = [*requested, *(rung for rung in rungs if rung.mode in safer)]
+        following = [rung for rung in rungs if rung.mode in safer]
+        rungs = [*requested, *following] if requested else [_leanest(inputs, of_mode, ASKED_FOR)]
     rungs = [_with_measured(rung, inputs.measured.get(rung.digest)) for rung in rungs]
     on_request = [
         _as_excluded(rung, rung.only_on_request, on_request=True) for rung in fitting if rung.only_on_request
@@ -235,10 +241,9 @@ def _as_excluded(rung: _Rung, why: str, *, on_request: bool = False) -> Excluded
     )
 
 
-def _leanest(inputs: LadderInputs, possible: list[_Rung]) -> Precision:
-    automatic = [rung.precision for rung in possible if not rung.only_on_request]
-    rung = min(automatic, key=lambda precision: needed.total if (needed := inputs.estimate(precision)) else 0)
-    return rung.model_copy(update={"why": f"nothing fits; this is the leanest: {too_large(inputs, rung)}"})
+def _leanest(inputs: LadderInputs, rungs: list[Precision], why: str) -> Precision:
+    rung = min(rungs, key=lambda precision: needed.total if (needed := inputs.estimate(precision)) else 0)
+    return rung.model_copy(update={"why": f"{why}{too_large(inputs, rung)}"})
 
 
 def _why_nothing(inputs: LadderInputs, excluded: list[Excluded]) -> str:
@@ -414,4 +419,4 @@ def too_large(inputs: LadderInputs, rung: Precision) -> str:
     if rung.digest in inputs.measured:  # it was trained there
         return ""
     again = " with activation checkpointing" if inputs.workload.is_checkpointed else ""
-    return f"it needs about {needed.total / GB:.3g} GB{again} for {inputs.model.billions:.1f} B parameters; {usable_words(inputs.profile)}"
+    return f"it needs about {gb_words(needed.total)} GB{again} for {inputs.model.billions:.1f} B parameters; {usable_words(inputs.profile)}"

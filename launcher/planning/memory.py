@@ -128,6 +128,18 @@ def needed_gb(training: Training, precision: Precision, micro_batch: int = 1) ->
     return estimate(training, precision, micro_batch).total / GB
 
 
+def gb_words(size: float) -> str:
+    """Write bytes as GB, e.g. `23.7` or `1133`."""
+    gb = size / GB
+    return f"{gb:.1f}" if gb < 999.95 else f"{gb:.0f}"
+
+
+def teacher_bytes(training: Training, precision: Precision) -> float:
+    """Return the bytes of a distillation's teacher; 0 without one."""
+    teacher, dtype = training.workload.teacher, training.workload.teacher_dtype
+    return 0.0 if teacher is None else _frozen(teacher, dtype or precision.base_dtype)
+
+
 def reserve_bytes(profile: Profile) -> float:
     """Return what a plan leaves of one card's memory: for CUDA itself, the driver and fragmentation. 0 if it is unknown."""
     total = profile.memory_bytes or 0
@@ -150,8 +162,7 @@ def usable_words(profile: Profile) -> str:
 def _weights(training: Training, precision: Precision) -> float:
     """Return the bytes of what is trained, of a frozen base, and of a teacher."""
     model = training.model
-    teacher, dtype = training.workload.teacher, training.workload.teacher_dtype
-    taught = 0.0 if teacher is None else _frozen(teacher, dtype or precision.base_dtype)
+    taught = teacher_bytes(training, precision)
     bits = NF4_BITS if precision.quantization else None
     base = _frozen(model, precision.base_dtype, bits) if trains_adapter(training.method) else 0
     return training.trained * _BYTES[precision.trainable_dtype] + base + taught

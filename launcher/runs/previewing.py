@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from launcher.errors import CardBusyError, HostError, RefusedError
 from launcher.planning.assembly import ladder_inputs
-from launcher.planning.gate import check
+from launcher.planning.gate import check, model_room
 from launcher.planning.kaggle_machines import expected_facts
-from launcher.planning.ladder import Ladder, LadderInputs, ladder
+from launcher.planning.ladder import Ladder, LadderInputs, ladder, too_large
 from launcher.planning.lambda_machines import expected_facts as expected_of_rental
 from launcher.runs import cards, job_check, resolve, script_check, secret_values, session_check
 from launcher.runs.adapting import suggestion
@@ -193,8 +193,11 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     about = (model, platform, evidence, platform.torch, resolved.teacher)
     count = asked.nodes if asked is not None else 1
     case = ladder_inputs(profile, resolved.job, *about, asked=resolved.asked, script=script, count=count)
+    found = ladder(case, resolved.asked)
     findings = job_check.findings(resolved.task)
-    return Explanation(case, ladder(case, resolved.asked), findings, resolved.job, script.takes or (), asked)
+    if too_large(case, found.rungs[0]):
+        findings = (*findings, *model_room(plan_of(profile, resolved, facts), resolve.cards()))
+    return Explanation(case, found, findings, resolved.job, script.takes or (), asked)
 
 
 def expected_of(resolved: Resolved) -> Facts | None:

@@ -64,7 +64,7 @@ def test_what_a_model_says_of_itself_orders_the_rungs(client, place):
 
 
 def test_a_person_sees_what_a_step_takes_and_what_a_plan_uses_of_the_card(client):
-    """Where the model is known; the share is named where nothing fits, too."""
+    """Where the model is known; where nothing fits, the share is named too, and what would fit, as a dry run says it."""
     large = {**QWEN, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80}
     for name, config in (("small", QWEN), ("large", large)):
         (client.project / name).mkdir()
@@ -79,6 +79,10 @@ def test_a_person_sees_what_a_step_takes_and_what_a_plan_uses_of_the_card(client
     assert ["1", *written] in [row.split() for row in small.splitlines()]
     assert "nothing fits; this is the leanest: it needs about" in large
     assert share in large
+    refusal = told(client, *words[1:], "model=./large")["findings"][-1]
+    assert (refusal["code"], refusal["level"]) == ("model-too-large", "refuse")
+    assert "a larger card, on a host that has one   --profile " in refusal["mend"]
+    assert refusal in json.loads(client.planned("--json", *words[1:], "model=./large"))["findings"]
 
 
 def test_a_setting_of_the_plan_is_taken_by_a_script_that_does_not_declare_it(client):

@@ -124,7 +124,7 @@ def test_an_adapter_that_cannot_fit_is_refused_with_shorter_examples_checkpointi
     assert "--set settings.max_length=2048" in found.mend
     (found,) = said(planned(job(checkpointing=False)))
     assert "--set checkpointing=true" in found.mend
-    assert "a larger card   --profile " in found.mend
+    assert "a larger card, on a host that has one   --profile " in found.mend
 
 
 @pytest.mark.parametrize(

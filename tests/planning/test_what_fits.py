@@ -3,11 +3,14 @@
 import pytest
 from testbed.client import REPOSITORY
 
-from launcher.planning.fitting import METHODS, fit
-from launcher.planning.ladder import LadderInputs, ladder
+from launcher.errors import RefusedError
+from launcher.planning.assembly import ladder_inputs
+from launcher.planning.fitting import METHODS
+from launcher.planning.ladder import LadderInputs, ladder, too_large
 from launcher.planning.memory import Training, estimate
 from launcher.planning.workload import Workload
 from launcher.runs.resolve import cards, profile
+from launcher.values.job import Job
 from launcher.values.model import read_model
 from launcher.values.precision import SHORT
 
@@ -36,15 +39,20 @@ MODELS = {
 
 def cell(card, method, model):
     """The first rung, a star for activation checkpointing; `no` if nothing fits."""
-    found = fit(LadderInputs(card, method, model, workload=Workload(optimizer="adamw-planned")))
-    if found is None:
+    job = Job(name="x", command=("python", "x.py"), method=method, settings={"optim": "auto"})
+    case = ladder_inputs(card, job, model, None)
+    try:
+        rung = ladder(case).rungs[0]
+    except RefusedError:  # qlora on a card that cannot
         return "no"
-    star = " *" if found.is_checkpointed else ""
-    if found.rung.mode == "bf16-weights":
-        return f"{found.rung.mode}{star}"
-    is_tf32 = found.rung.tf32 and found.rung.autocast_dtype is None
-    compute = "tf32" if is_tf32 else SHORT[found.rung.autocast_dtype or found.rung.base_dtype]
-    base = found.rung.quantization or SHORT[found.rung.base_dtype]
+    if too_large(case, rung):
+        return "no"
+    star = " *" if case.workload.is_checkpointed else ""
+    if rung.mode == "bf16-weights":
+        return f"{rung.mode}{star}"
+    is_tf32 = rung.tf32 and rung.autocast_dtype is None
+    compute = "tf32" if is_tf32 else SHORT[rung.autocast_dtype or rung.base_dtype]
+    base = rung.quantization or SHORT[rung.base_dtype]
     return f"{compute} / {base}{star}"
 
 
