@@ -26,6 +26,7 @@ _WORD = re.compile(r"[\w./-]+")
 _WORKER = re.compile(r"\blauncher_worker\b|\bLAUNCH_ATTEMPT\b")
 _RESUMES = re.compile(r"\bresume_from\b")
 _QUANTIZES = re.compile(r"\b(quantization_config(?!\s*=\s*None\b)|load_in_[48]bit|BitsAndBytesConfig)\b")
+_ADAPTS = re.compile(r"\b(get_peft_model|PeftModel\w*|LoraConfig|peft_config|use_peft)\b")
 _SUFFIXES = (".py", ".sh", ".bash")
 
 
@@ -33,14 +34,16 @@ def script_use(job: Job, folder: Path) -> ScriptUse:
     """Return what the scripts of a job take from the plan, and what they do about ranks, with `folder` as that of its code.
 
     A script that is adapted takes precision and checkpointing; its batch is changed only if the job names one, for a plan's
-    default is not what the script means. One that quantizes a model decides how large its base is.
+    default is not what the script means. One that quantizes a model decides how large its base is; so does one that is adapted
+    and makes an adapter by peft, of which the job does not say `method`.
     """
     files = [*_Reading(folder).files(job.command)]
     taken = {*values_taken(one.text for one in files)}
     if job.adapt:
         taken |= {"precision", "checkpointing"}
         taken |= {"split"} if job.batch.model_fields_set else set()
-    if "precision" in taken and not any(_QUANTIZES.search(one.text) for one in files):
+    has_own_adapter = job.adapt and job.method == "full" and any(_ADAPTS.search(one.text) for one in files)
+    if "precision" in taken and not has_own_adapter and not any(_QUANTIZES.search(one.text) for one in files):
         taken.add("base")
     return ScriptUse(tuple(sorted(taken)), rank_use(job.command, ((one.name, one.tree) for one in files)))
 

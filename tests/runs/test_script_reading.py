@@ -92,3 +92,15 @@ def test_a_script_that_quantizes_decides_how_large_its_base_is(folder, source, i
     (folder / "train.py").write_text(f"{AWARE}{source}\n")
     taken = script_use(Job(name="x", command=("python", "train.py")), folder).takes
     assert ("base" in taken) == is_ours
+
+
+@pytest.mark.parametrize(("method", "adapt", "is_ours"), [("full", True, False), ("lora", True, True), ("full", False, True)])  # fmt: skip
+def test_an_adapted_script_with_an_adapter_of_its_own_is_not_taken_for_a_full_fine_tune(
+    folder, method, adapt, is_ours
+):
+    """Unless the job says that it trains one. A script that takes precision from the worker trains what the plan says."""
+    (folder / "train.py").write_text(
+        f"{AWARE}w.model_arguments()\nmodel = peft.get_peft_model(model, config)\n"
+    )
+    job = Job(name="x", command=("python", "train.py"), method=method, adapt=adapt)
+    assert ("base" in script_use(job, folder).takes) == is_ours
