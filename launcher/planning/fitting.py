@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from launcher.planning.assembly import ladder_inputs
-from launcher.planning.ladder import ASKED_FOR, has_fitting
+from launcher.planning.ladder import has_fitting, is_too_large_as_asked
 from launcher.planning.memory import GB, Training, estimate, teacher_bytes, usable_gb
 from launcher.planning.workload import CHECKPOINTING_NAMES, LORA_RANK_NAMES, workload_of
 from launcher.values.job import Job, Scalar
@@ -100,7 +100,7 @@ def _words(*changes: Change) -> str:
 def _fits(plan: Plan, *changes: Change) -> bool:
     """Whether a rung fits when a plan is asked for anew with changes. One that cannot be does not."""
     first = plan.ladder[0]
-    asked: PrecisionRequest = first.mode if first.why.startswith(ASKED_FOR) else "auto"
+    asked: PrecisionRequest = first.mode if is_too_large_as_asked(plan.ladder) else "auto"
     job = Job(
         name=plan.job,
         command=plan.command,
@@ -137,7 +137,7 @@ def _of_job(plan: Plan, kind: str) -> Iterator[Change]:
     settings = plan.settings
     if kind == "checkpointing" and not plan.checkpointing:
         yield from _checkpointing(plan)
-    elif kind == "precision" and plan.ladder[0].why.startswith(ASKED_FOR):
+    elif kind == "precision" and is_too_large_as_asked(plan.ladder):
         yield Change(kind, "another precision", "--precision auto", precision="auto")
     elif kind in ("lora", "qlora") and kind in [*METHODS][[*METHODS].index(plan.method) + 1 :]:
         method: Method = "lora" if kind == "lora" else "qlora"

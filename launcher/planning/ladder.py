@@ -169,6 +169,11 @@ def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
     return Ladder(tuple(rungs), tuple(dict.fromkeys(others)))
 
 
+def is_too_large_as_asked(rungs: Sequence[Precision]) -> bool:
+    """Whether a precision was requested that does not fit on the card."""
+    return rungs[0].why.startswith(ASKED_FOR)
+
+
 def has_fitting(inputs: LadderInputs, request: PrecisionRequest = "auto") -> bool:
     """Whether a rung that may come first fits on the card."""
     try:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from launcher.errors import RefusedError, UsageError
 from launcher.planning.apptainer import container_words
+from launcher.planning.ladder import is_too_large_as_asked
 from launcher.planning.placement import expected_card, possible_cards, requested_gpus
 from launcher.values.cluster import Cluster, Gres, Partition
 from launcher.values.facts import Facts, Gpu
@@ -91,13 +92,13 @@ def submission(
 
 
 def with_others(plan: Plan, others: Sequence[Plan]) -> Plan:
-    """Return a plan that goes to Slurm with those for other cards that may come."""
+    """Return a plan that goes to Slurm with those for other cards that may come, but for those that the asked precision does not fit."""
     if plan.slurm is None or not plan.slurm.cards:
         return plan
     more = (
         CardPlan(**{key: getattr(other, key) for key in CardPlan.model_fields})
         for other in others
-        if other.profile.kind == "cuda"
+        if other.profile.kind == "cuda" and not is_too_large_as_asked(other.ladder)
     )
     cards = (*plan.slurm.cards, *(possible_cards(one.profile, one) for one in more))
     return plan.model_copy(update={"slurm": plan.slurm.model_copy(update={"cards": cards})})

@@ -15,7 +15,7 @@ from launcher.planning.assembly import plan as make_plan
 from launcher.planning.environment_plan import environment
 from launcher.planning.kaggle_machines import MachineChoice, expected_facts
 from launcher.planning.kaggle_session import session
-from launcher.planning.ladder import ladder
+from launcher.planning.ladder import is_too_large_as_asked, ladder
 from launcher.planning.needed_packages import may_need_more, with_needed
 from launcher.planning.placement import own_runtime
 from launcher.planning.placement import runtime as choose_runtime
@@ -61,7 +61,7 @@ def plan_with(profile: Profile, resolved: Resolved, facts: Facts | None, script:
         _plan_of_other(other, resolved, resolved.machine, facts, script)
         for other in resolved.machine.profiles[1:]
     ]
-    known = [other for other in others if other is not None]
+    known = [other for other in others if other is not None and not is_too_large_as_asked(other.ladder)]
     given = session(resolved.machine, known, resolved.job.requirements, resolve.wheels())
     return plan.model_copy(update={"session": given})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -196,7 +197,8 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     found = ladder(case, resolved.asked)
     findings = job_check.findings(resolved.task)
     if too_large(case, found.rungs[0]):
-        findings = (*findings, *model_room(plan_of(profile, resolved, facts), resolve.cards()))
+        with contextlib.suppress(RefusedError):  # a plan may be refused for more than its ladder
+            findings = (*findings, *model_room(plan_of(profile, resolved, facts), resolve.cards()))
     return Explanation(case, found, findings, resolved.job, script.takes or (), asked)
 
 

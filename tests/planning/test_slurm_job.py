@@ -1,6 +1,7 @@
 """What Slurm is asked for by a plan: the cards that may come, the flags of sbatch, and the nodes that share the batch."""
 
 import pytest
+from planning.test_what_fits import MODELS
 
 from launcher.errors import RefusedError, UnequalSharesError, UsageError
 from launcher.planning.apptainer import host_paths
@@ -277,6 +278,19 @@ def test_an_image_is_started_by_this_line(named, slurm, job, line):
     made = job_plan(named=[named], slurm=slurm, **job)
     assert " ".join(made.slurm.container) == line
     assert Plan.model_validate_json(made.to_json()) == made
+
+
+def test_a_card_that_the_asked_precision_does_not_fit_is_not_planned_for():
+    """It may come, and would then run out of memory; without a precision it is planned as the leanest allows."""
+    job = Job(name="x", command=("python", "x.py"), method="lora", model="org/m")
+    cards = [profile("a100_80gb"), profile("a100_40gb")]
+    wanted = submission(settings(), possible(), HIVE, is_rehearsed=False)
+    host = Host(name="hive", address="hive", kind="slurm", slurm=settings())
+    for asked, count in (("fp32", 0), ("bf16", 1)):
+        first, *others = (
+            plan(one, host, job, asked, runtime="slurm", slurm=wanted, model=MODELS["14B"]) for one in cards
+        )
+        assert len(with_others(first, others).slurm.cards) - len(first.slurm.cards) == count
 
 
 def test_a_plan_without_an_image_has_no_key_for_it():
