@@ -34,7 +34,7 @@ from launcher.planning.placement import (
     why_unusable,
 )
 from launcher.planning.precision_history import why_failed
-from launcher.planning.quantizer import PACKAGE, quantizer_findings
+from launcher.planning.quantizer import PACKAGE, quantizer_findings, saved_quantized_findings
 from launcher.planning.rank_use import by_torchrun
 from launcher.planning.slurm_gate import slurm_findings
 from launcher.planning.wheel_choice import choose, objection, site
@@ -76,6 +76,7 @@ def check(
         *_failed_precision(plan, facts),
         *_native_half(plan),
         *model_room(plan, cards),
+        *saved_quantized_findings(plan),
         *_packages(plan),
         *_no_checkpoint(plan),
     ]

@@ -179,9 +179,15 @@ def _states(training: Training, precision: Precision) -> _States:
 
 
 def _frozen(model: Model, dtype: Dtype, bits: float | None = None) -> float:
-    """Return the bytes of a frozen model; `bits` are those of a weight in its linear layers if they are quantized at loading."""
+    """Return the bytes of a frozen model; `bits` are those of a weight in its linear layers if they are quantized at loading.
+
+    Experts are then not: transformers 5 has them as one tensor, and bitsandbytes quantizes `nn.Linear` alone.
+    """
+    whole = model.embeddings
+    if bits and not model.weight_bits:
+        whole = min(model.parameters, whole + (model.expert_parameters or 0))
     bits = model.weight_bits or bits or 8 * _BYTES[dtype]
-    return model.embeddings * _BYTES[dtype] + (model.parameters - model.embeddings) * bits / 8
+    return whole * _BYTES[dtype] + (model.parameters - whole) * bits / 8
 
 
 def _step(training: Training, precision: Precision) -> float:
@@ -219,6 +225,8 @@ def _half_copies(training: Training, precision: Precision) -> float:
     model = training.model
     if not trains_adapter(training.method):
         return 2 * model.multiplied
-    is_quantized = precision.quantization or model.weight_bits  # then autocast copies the head alone
-    copied = model.vocab_size * model.hidden_size if is_quantized else model.multiplied
+    is_quantized = precision.quantization or model.weight_bits
+    # Then autocast copies the head alone, and experts, which are quantized only in a model that was saved so.
+    experts = 0 if model.weight_bits else model.expert_parameters or 0
+    copied = model.vocab_size * model.hidden_size + experts if is_quantized else model.multiplied
     return 2 * (training.trained + (copied if precision.base_dtype == "float32" else 0))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from launcher.values.facts import Facts
-from launcher.values.method import Method
+from launcher.values.method import Method, trains_adapter
+from launcher.values.model import BITSANDBYTES, DEQUANTIZED
 from launcher.values.plan import Finding, Plan
 from launcher.values.precision import numbers
 from launcher.values.requirement import package_of
@@ -45,3 +47,20 @@ def quantizer_findings(plan: Plan, facts: Facts) -> list[Finding]:
     message = f"{plan.host}: {interpreter.path} {has}: it quantizes the base of method = qlora"
     mend = f"{interpreter.path} -m pip install '{PACKAGE}>={least}'     there; or train without   --set method=lora"
     return [Finding(level="refuse", code="no-quantizer", message=message, mend=mend)]
+
+
+def saved_quantized_findings(plan: Plan) -> list[Finding]:
+    """Report a base that was saved quantized, and a method that cannot train it: a note if the script may load it another way."""
+    saved = plan.model_facts.quant_method if plan.model_facts is not None else None
+    if saved is None or plan.method == "lora":
+        return []
+    if plan.method == "qlora" and saved != BITSANDBYTES:
+        why = "transformers does not load it with the quantization of method = qlora"
+    elif not trains_adapter(plan.method) and saved != DEQUANTIZED:
+        why = "quantized weights cannot be trained with method = full, only an adapter over them"
+    else:
+        return []
+    message = f"the model was saved quantized ({saved}): {why}"
+    mend = "--set method=lora     trains an adapter over it as it was saved"
+    level: Literal["refuse", "note"] = "refuse" if "base" in (plan.takes or ()) else "note"
+    return [Finding(level=level, code="saved-quantized", message=message, mend=mend)]

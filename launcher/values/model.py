@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
@@ -14,12 +15,19 @@ Mlp = Literal["gated", "plain", "gelu_new"]
 """How an MLP computes: with a gate, without one, or without one and with a GELU that is composed of many operations."""
 
 
+OptionalSize = Annotated[Size | None, Field(exclude_if=lambda value: value is None)]
+"""A size that is left out of JSON if there is none: plans of other models keep their bytes."""
+QUANT_METHOD = r"^[a-z0-9_-]{1,32}$"
+
+
 class Model(Written):
     """A model: the dtype that it was saved in, its number of parameters, and its shape.
 
     The parameters are computed from the shape of a decoder, which may be wrong by a tenth. `weight_bits` are those of a weight
     in the linear layers of a base that was saved quantized, with its share of the scales. `query_size`, `key_value_size` and `mlp_size` are what a token has of queries, of keys
     (as many values), and inside an MLP (of all experts that it passes); `None` where an older plan does not say.
+    `expert_parameters` are those of all routed experts, and `layer_embeddings` those of embeddings that each layer has of its
+    own (Gemma 3n); `quant_method` is how the base was saved quantized. Each is None in a model that has none.
     """
 
     dtype: Dtype | None = None
@@ -34,6 +42,11 @@ class Model(Written):
     mlp_size: Size | None = None
     mlp: Mlp = "gated"
     is_tied: bool = True
+    expert_parameters: OptionalSize = None
+    layer_embeddings: OptionalSize = None
+    quant_method: Annotated[
+        str | None, Field(pattern=QUANT_METHOD, exclude_if=lambda value: value is None)
+    ] = None
 
     @property
     def queries(self) -> int:
@@ -52,15 +65,15 @@ class Model(Written):
 
     @property
     def embeddings(self) -> int:
-        """The parameters of the embedding, and of the head if it has its own: a quantized base has them in full."""
-        return min(self.vocab_size * self.hidden_size * (1 if self.is_tied else 2), self.parameters)
+        """The parameters of all embeddings, and of the head if it has its own: a quantized base has them in full."""
+        of_tokens = self.vocab_size * self.hidden_size * (1 if self.is_tied else 2)
+        return min(of_tokens + (self.layer_embeddings or 0), self.parameters)
 
     @property
     def multiplied(self) -> int:
         """The parameters that a token is multiplied by: all but an input embedding that is not the output's too."""
-        return self.parameters - (
-            0 if self.is_tied else min(self.vocab_size * self.hidden_size, self.parameters // 2)
-        )
+        parameters = self.parameters - (self.layer_embeddings or 0)
+        return parameters - (0 if self.is_tied else min(self.vocab_size * self.hidden_size, parameters // 2))
 
     @property
     def billions(self) -> float:
@@ -86,6 +99,8 @@ class _Config(Record):
     moe_intermediate_size: Size | None = None
     num_experts_per_tok: Size | None = None
     max_position_embeddings: Size | None = None
+    vocab_size_per_layer_input: Annotated[int, Field(ge=0, le=2**40)] | None = None
+    hidden_size_per_layer_input: Annotated[int, Field(ge=0, le=2**40)] | None = None
     hidden_act: str | None = None
     activation_function: str | None = None
     tie_word_embeddings: bool = True
@@ -129,11 +144,16 @@ def read_model(config: dict[str, Any] | None) -> Model | None:
     embeddings = parsed.vocab_size * parsed.hidden_size * (1 if parsed.tie_word_embeddings else 2)
     learned = parsed.max_position_embeddings if parsed.model_type in _WITH_LEARNED_POSITIONS else None
     positions = (learned or 0) * parsed.hidden_size
+    of_layers = (parsed.vocab_size_per_layer_input or 0) * (parsed.hidden_size_per_layer_input or 0)
+    of_layers *= parsed.num_hidden_layers
     try:
         return Model.model_validate(
             {
                 "dtype": _dtype(parsed.dtype or parsed.torch_dtype),
-                "parameters": parsed.num_hidden_layers * (attention + mlps) + embeddings + positions,
+                "parameters": parsed.num_hidden_layers * (attention + mlps)
+                + embeddings
+                + of_layers
+                + positions,
                 "layers": parsed.num_hidden_layers,
                 "hidden_size": parsed.hidden_size,
                 "head_dim": head_dim,
@@ -144,6 +164,9 @@ def read_model(config: dict[str, Any] | None) -> Model | None:
                 "mlp_size": width * min(experts, parsed.num_experts_per_tok or 1),
                 "mlp": mlp,
                 "is_tied": parsed.tie_word_embeddings,
+                "expert_parameters": parsed.num_hidden_layers * mlps if experts > 1 else None,
+                "layer_embeddings": of_layers or None,
+                "quant_method": _quant_method(parsed.quantization_config),
             }
         )
     except ValidationError:  # sizes beyond any model
@@ -156,6 +179,7 @@ def _mlp(parsed: _Config) -> Mlp:
     return "gelu_new" if (parsed.activation_function or parsed.hidden_act) == "gelu_new" else "plain"
 
 
+BITSANDBYTES = "bitsandbytes"
 NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)
 """The bits of a weight in bitsandbytes' NF4 with double quantization: blocks of 64 have a scale of 8 bits, 256 scales one of 32."""
 _NF4_PLAIN_BITS = 4 + 32 / 64
@@ -164,7 +188,7 @@ _NF4_PLAIN_BITS = 4 + 32 / 64
 
 def _bits(quantization: dict[str, Any] | None) -> float | None:
     """Return the bits of a weight in a quantized base, with its share of the scales: as bitsandbytes writes it, or as GPTQ and AWQ do."""
-    if quantization is None:
+    if quantization is None or _quant_method(quantization) == DEQUANTIZED:
         return None
     if quantization.get("load_in_4bit"):
         return NF4_BITS if quantization.get("bnb_4bit_use_double_quant") else _NF4_PLAIN_BITS
@@ -174,6 +198,20 @@ def _bits(quantization: dict[str, Any] | None) -> float | None:
     if type(bits) is not int or not 1 <= bits <= 16:
         return 8
     return bits + (16 + bits) / group if type(group) is int and group > 0 else bits
+
+
+DEQUANTIZED = "mxfp4"
+"""What transformers dequantizes at loading, unless the package `kernels` is there; it can be trained only so."""
+
+
+def _quant_method(quantization: dict[str, Any] | None) -> str | None:
+    """Return how a base was saved quantized, as transformers names it; `unknown` if it does not say."""
+    if quantization is None:
+        return None
+    if quantization.get("load_in_4bit") or quantization.get("load_in_8bit"):
+        return BITSANDBYTES
+    said = quantization.get("quant_method")
+    return said if isinstance(said, str) and re.fullmatch(QUANT_METHOD, said) else "unknown"
 
 
 _WITHOUT_GATE = {

@@ -180,3 +180,42 @@ def test_only_the_experts_that_a_token_passes_have_activations():
     moe = {**LLAMA_7B, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 1000}
     assert read_model(moe).mlp_width == 2000
     assert read_model(moe).parameters > read_model({**moe, "num_experts": 4}).parameters
+
+
+MIXTRAL = {
+    **LLAMA_7B,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+}
+"""Mixtral 8x7B: 45 of its 46.7 billion parameters are in experts, which transformers 5 has as one tensor in each layer."""
+
+
+def test_experts_are_not_quantized_at_loading():
+    """bitsandbytes quantizes `nn.Linear`; a model that was saved quantized has them so."""
+    model = read_model(MIXTRAL)
+    assert model.expert_parameters == pytest.approx(45.1e9, rel=0.01)
+    rung = ladder(LadderInputs(profile("h200"), "qlora")).rungs[0]
+    weights = estimate(Training(model, "qlora"), rung).weights / GB
+    assert weights == pytest.approx(2 * 45.1 + 0.7 + 2 * 0.26, rel=0.02)
+    saved = read_model({**MIXTRAL, "quantization_config": BITSANDBYTES})
+    assert estimate(Training(saved, "lora"), rung).weights / GB < 30
+    assert "expert_parameters" not in read_model({**MIXTRAL, "num_local_experts": 1}).model_dump_json()
+
+
+def test_embeddings_of_each_layer_count_and_are_not_quantized():
+    """Gemma 3n E2B has 5.4 billion parameters with them, two billion of which a token is multiplied by."""
+    config = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256,
+              "num_hidden_layers": 30, "vocab_size": 262400}  # fmt: skip
+    plain = read_model(config)
+    own = read_model({**config, "vocab_size_per_layer_input": 262144, "hidden_size_per_layer_input": 256})
+    more = 262144 * 256 * 30
+    assert (own.parameters - plain.parameters, own.embeddings - plain.embeddings) == (more, more)
+    assert own.multiplied == plain.multiplied
+
+
+def test_mxfp4_is_dequantized_at_loading():
+    """As gpt-oss is saved: transformers cannot train it otherwise."""
+    saved = read_model({**MIXTRAL, "quantization_config": {"quant_method": "mxfp4"}})
+    assert (saved.weight_bits, saved.quant_method) == (None, "mxfp4")
