@@ -94,7 +94,8 @@ def show(
         return
     print(f"{card.name}   {card.title}{f', capability {card.capability}' if card.capability else ''}")
     if card.memory_mib is not None:
-        print(f"  memory     {card.memory_mib:,.0f} MiB, as its driver reports it")
+        whose = "which it shares with its host" if card.unified else "as its driver reports it"
+        print(f"  memory     {card.memory_mib:,.0f} MiB, {whose}")
     if card.peak:
         rates = card.peak.model_dump(exclude={"source", "bandwidth_gb_s"}, exclude_none=True)
         print(

@@ -2,7 +2,8 @@
 
 Example: a `NVIDIA TITAN V` of capability 7.0 with 12066 MiB is `titan_v_12gb`, titled `TITAN V 12 GB (derived)`. Profiles that
 ship follow the same rule for their names, so evidence and images of a card stay when a profile of it ships later. A derived
-profile has no peak rates: nothing is claimed about speed.
+profile has no peak rates: nothing is claimed about speed. A card whose driver tells no memory shares its host's, as a Jetson
+does: the memory is then that of the host, if the probe tells it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def derived(facts: Facts, known: Iterable[Profile]) -> tuple[Profile, ...]:
     for gpu in facts.gpus:
         if any(profile.is_reported_as(gpu.name, gpu.memory_mib) for profile in named.values()):
             continue
-        if (profile := _profile_of(gpu)) is not None:
+        if (profile := _profile_of(gpu, facts)) is not None:
             alike = found.get(profile.name) or named.get(profile.name, profile)
             alike = alike if alike.capability == profile.capability else profile
             names = tuple(dict.fromkeys((*alike.probe_names, gpu.name)))
@@ -56,20 +57,28 @@ def size_gb(memory_mib: float) -> float:
     return next((size for size in SIZES_GB if LEAST_SHARE * size <= gib <= size), round(gib, 1))
 
 
-def _profile_of(gpu: Gpu) -> Profile | None:
-    """Return the profile of a card; None if its capability or its memory is not known."""
-    is_sized = gpu.memory_mib is not None and LEAST_MIB <= gpu.memory_mib <= MOST_MIB
-    if gpu.memory_mib is None or not is_sized or not re.fullmatch(CAPABILITY, gpu.capability or ""):
+def host_mib(facts: Facts) -> float | None:
+    """Return the memory of a host in MiB, which a card without its own shares; None if unknown."""
+    return None if facts.memory_gb is None else facts.memory_gb * 1e9 / 2**20
+
+
+def _profile_of(gpu: Gpu, facts: Facts) -> Profile | None:
+    """Return the profile of a card; None if its capability or its memory is not known. A card in slices has its own memory."""
+    is_unified = gpu.memory_mib is None and not gpu.mig
+    memory = host_mib(facts) if is_unified else gpu.memory_mib
+    is_sized = memory is not None and LEAST_MIB <= memory <= MOST_MIB
+    if memory is None or not is_sized or not re.fullmatch(CAPABILITY, gpu.capability or ""):
         return None
-    size = size_gb(gpu.memory_mib)
+    size = size_gb(memory)
     title = " ".join(_model_words(gpu.name))[:MOST_CHARS] or "GPU"
     return Profile(
-        name=profile_name(gpu.name, gpu.memory_mib),
+        name=profile_name(gpu.name, memory),
         title=f"{title} {size:g} GB {DERIVED}",
         kind="cuda",
         capability=gpu.capability,
         memory_gb=size,
-        memory_mib=gpu.memory_mib,
+        memory_mib=memory,
+        unified=is_unified,
         probe_names=(gpu.name,),
     )
 

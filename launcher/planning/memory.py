@@ -29,6 +29,12 @@ LOST_SHARE = 0.04
 
 The driver's: 1.4 % of an RTX 4090 (24564 MiB; torch sees 24217), 1.5 % of an RTX 5090 (32607; 32123), 0.5 % of an H200.
 """
+HOST_SHARE = 1 / 6
+"""The share of a host's memory that a card without its own does not get: the host's system and processes have it.
+
+Of a DGX Spark's 121.7 GiB CUDA had 101 to 102 free, without a desktop and other programs
+(MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks issue 47).
+"""
 APPLE_SHARE = 1 / 3
 """The share of a Mac's memory that Metal leaves to the system: `recommendedMaxWorkingSetSize` is two thirds up to 36 GB."""
 LOGIT_BYTES = 12
@@ -145,7 +151,8 @@ def reserve_bytes(profile: Profile) -> float:
     total = profile.memory_bytes or 0
     if profile.kind == "mps":
         return total * APPLE_SHARE
-    return min(total, CONTEXT_BYTES + LOST_SHARE * total) if profile.kind == "cuda" else 0
+    share = HOST_SHARE if profile.unified else LOST_SHARE
+    return min(total, CONTEXT_BYTES + share * total) if profile.kind == "cuda" else 0
 
 
 def usable_gb(profile: Profile) -> float | None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from launcher.errors import UnknownNameError, UsageError
-from launcher.planning.derived_profile import derived
+from launcher.planning.derived_profile import derived, host_mib
 from launcher.values.facts import Engine, Facts, Gpu, Holder
 from launcher.values.host import Host
 from launcher.values.job import Job
@@ -180,6 +180,8 @@ def as_probed(profile: Profile, facts: Facts, named: Sequence[str] = ()) -> Prof
     """
     if profile.kind == "mps":
         memory = apple_gpu_mib(facts)
+    elif profile.unified:
+        memory = host_mib(facts) if cards_of(profile, facts) else None
     else:
         cards = [gpu for gpu in cards_of(profile, facts) if not named or gpu.uuid in named]
         memory = min((gpu.memory_mib for gpu in cards if gpu.memory_mib), default=None)

@@ -34,7 +34,8 @@ class Profile(Written):
 
     `count` is how many of these cards a run uses on one host; memory and rates are those of one card. `memory_gb` is the
     nominal size, for titles and names. `memory_mib` is what the driver reports as total: that of the smallest card of the
-    name, or in a plan made from a probe that of the smallest card there.
+    name, or in a plan made from a probe that of the smallest card there. `unified`: it is the host's memory, which its
+    processor uses too, and the driver reports none.
     """
 
     name: Name
@@ -43,6 +44,7 @@ class Profile(Written):
     capability: Capability | None = None
     memory_gb: Annotated[float, Field(gt=0)] | None = None
     memory_mib: Annotated[float | None, Field(gt=0, exclude_if=lambda value: value is None)] = None
+    unified: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     count: Annotated[int, Field(ge=1)] = 1
     probe_names: tuple[str, ...] = ()
     peak: Peak | None = None
@@ -122,6 +124,6 @@ class Profile(Written):
 
         They tell an RTX 3080 of 10 GB from one of 12.
         """
-        if self.memory_gb is None:
+        if self.memory_gb is None or self.unified:
             return None
         return LEAST_SHARE * 1024 * self.memory_gb, 1.05 * 1024 * self.memory_gb

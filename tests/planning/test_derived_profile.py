@@ -9,6 +9,7 @@ from testbed.client import REPOSITORY
 from launcher.planning.derived_profile import derived, profile_name
 from launcher.planning.gate import check
 from launcher.planning.ladder import LadderInputs, ladder
+from launcher.planning.memory import usable_gb
 from launcher.planning.placement import as_probed, choose_gpus, match_profile
 from launcher.runs.previewing import preview
 from launcher.runs.probing import NO_JOB, cards_there
@@ -50,7 +51,7 @@ def train(tmp_path, monkeypatch):
 
 def test_every_profile_that_ships_was_seen_as_a_driver_reports_it():
     cards = {name for name, one in profiles().items() if one.kind == "cuda"}
-    assert {row[3] for row in SHIPPED} >= cards - {"t4x2"}
+    assert {row[3] for row in SHIPPED} >= cards - {"t4x2", "gb10_128gb"}
 
 
 @pytest.mark.parametrize(
@@ -164,6 +165,34 @@ def test_an_apple_gpu_has_a_part_of_the_macs_memory(memory_gb, mib):
     mac = facts(platform="darwin", machine="arm64", memory_gb=memory_gb)
     assert there(mac).memory_mib == mib
     assert profile("mps").memory_bytes is None
+
+
+SHARED = [  # of public logs: names, the host's memory; capability
+    ("NVIDIA GB10", 128.5, "12.1", "gb10_128gb"),
+    ("NVIDIA Thor", 131.9, "11.0", "thor_128gb"),
+    ("Orin (nvgpu)", 65.9, "8.7", "orin_nvgpu_64gb"),
+    ("Orin (nvgpu)", 7.99, "8.7", "orin_nvgpu_8gb"),
+]
+
+
+@pytest.mark.parametrize(("name", "memory_gb", "capability", "expected"), SHARED)
+def test_a_card_without_its_own_memory_has_a_part_of_its_hosts(train, name, memory_gb, capability, expected):
+    """Its driver prints [N/A]; nothing is refused for that."""
+    told = facts(gpu(name, None, capability), memory_gb=memory_gb)
+    for words in (("python", "train.py"), ("nvidia-smi",)):
+        shown = preview(Request(words=words), told)
+        assert [one for one in shown.findings if one.level == "refuse"] == []
+        card = shown.plan.profile
+        assert (card.name, card.unified, card.memory_limits_mib) == (expected, True, None)
+        assert card.memory_mib == pytest.approx(memory_gb * 1e9 / 2**20)
+        assert 0.7 * memory_gb - 1 < usable_gb(card) < 0.84 * memory_gb
+
+
+def test_a_card_that_is_known_or_in_slices_has_no_memory_of_its_host():
+    known = facts(gpu("NVIDIA L40S", None, "8.9"), memory_gb=512.0)
+    assert there(known).memory_mib == profile("l40s").memory_mib
+    assert derived(facts(gpu("X", None, "9.0", mig=True), memory_gb=512.0), profiles().values()) == ()
+    assert not there(facts(gpu("NVIDIA TITAN V", 12066, "7.0"), memory_gb=512.0)).unified
 
 
 def test_the_docs_list_every_card_that_ships():

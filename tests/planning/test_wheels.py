@@ -211,7 +211,9 @@ def test_what_is_chosen_always_runs_there_and_was_asked_for(card, driver, pin):
     assert driver is None or [int(n) for n in driver.split(".")] >= [int(n) for n in least.split(".")]
 
 
-@pytest.mark.parametrize("name", ["gh200_96gb", "gb200_186gb", "b200_180gb", "b300_288gb", "rtx_5090_32gb"])
+@pytest.mark.parametrize(
+    "name", ["gh200_96gb", "gb200_186gb", "b200_180gb", "b300_288gb", "rtx_5090_32gb", "gb10_128gb"]
+)
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_new_cards_get_code_of_their_own_on_both_processors(name, machine):
     """Not PTX, which measured wheels do not name."""
