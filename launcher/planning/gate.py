@@ -19,6 +19,7 @@ from launcher.planning.kaggle_gate import kaggle_findings
 from launcher.planning.ladder import FAILED_BEFORE, MEASURED
 from launcher.planning.lambda_machines import lambda_findings
 from launcher.planning.memory import GB, Training, estimate, gb_words, teacher_bytes, usable_gb, usable_words
+from launcher.planning.model_gate import model_on_cpu
 from launcher.planning.placement import (
     cards_of,
     choose_gpus,
@@ -88,6 +89,8 @@ def check(
         found += slurm_findings(plan, facts)
     if facts is not None:
         found += [*_login_node(plan, facts), *_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
+        if host.slurm is None:
+            found += model_on_cpu(plan, facts, cards)
         if wheels is not None:
             found += [*_installed_torch(plan, facts, wheels), *_chosen_torch(plan, facts, wheels)]
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
@@ -265,7 +268,12 @@ def _card(plan: Plan, facts: Facts) -> list[Finding]:
     verb = "launch verify" if plan.verification is not None else "launch"
     if names or facts.has_apple_gpu:
         message = f"{plan.host} has {has}, not {wanted}"
-        mend = f"{verb} --host {plan.host}     takes the card that is there"
+        there = len(choose_gpus(profile, facts, profile.count))
+        mend = (
+            f"{verb} --host {plan.host} --gpus {there}     takes what is there"
+            if there
+            else f"{verb} --host {plan.host}     takes the card that is there"
+        )
     else:
         message = f"{plan.host} has no GPU that launcher sees; this plan is for {wanted}"
         mend = f"{verb} … --rehearse --profile {profile.name}     tries the plan on a CPU"
@@ -310,14 +318,20 @@ def _held(plan: Plan, facts: Facts) -> list[Finding]:
 
 
 def _contexts(plan: Plan, facts: Facts) -> list[Finding]:
-    """Refuse a command that starts more processes than it has cards if one of the cards is exclusive."""
+    """Note a command that starts more processes than it has cards; refuse it if one of the cards is exclusive."""
     started, ranks = requested_processes(plan.command), plan.split.ranks
     chosen = choose_gpus(plan.profile, facts, ranks)
     exclusive = [gpu.index for gpu in facts.gpus if gpu.uuid in chosen and is_exclusive(gpu, facts)]
-    if started is None or started <= ranks or not exclusive:
+    if started is None or started <= ranks:
         return []
     cards = "card" if ranks == 1 else "cards"
     message = f"'{plan.command[0]}' is to start {started} processes on {ranks} {cards}"
+    if not exclusive:
+        message += ": a process that takes its card by its rank finds none"
+        has_enough = len(cards_of(plan.profile, facts)) >= started
+        more = f"as many cards   --gpus {started}\n  " if has_enough else ""
+        mend = f"{more}as many processes as cards, or leave it to us   -- python …"
+        return [Finding(level="note", code="more-processes-than-cards", message=message, mend=mend)]
     message += f", and GPU {exclusive[0]} of {plan.host} takes one at a time"
     mend = (
         f"as many cards   --gpus {started}     or as many processes as cards, or leave it to us   -- python …"

@@ -265,7 +265,9 @@ def _why_nothing(inputs: LadderInputs, excluded: list[Excluded]) -> str:
 
 def _why_not(inputs: LadderInputs, mode: Mode, excluded: list[Excluded]) -> str:
     whys = (precision.why for precision in excluded if precision.mode == mode)
-    why = next(whys, "it is for full fine-tunes on CUDA cards of capability 8.0 and up")
+    of_method = f", and the method is {inputs.method}: --set method=full"
+    lacking = of_method if inputs.profile.has_bf16 else " on CUDA cards of capability 8.0 and up"
+    why = next(whys, f"it is for full fine-tunes{lacking}")
     return f"{mode} is excluded on {inputs.profile.title}: {why}\n  let launch choose   --precision auto"
 
 
@@ -321,6 +323,7 @@ def _scaled(inputs: LadderInputs, gain: str, needless: str) -> Iterator[_Candida
         if is_at_risk and _fits(inputs, wide):
             quantization = _quantization(inputs)
             yield Excluded(mode="fp16", base_dtype="float16", quantization=quantization, why=overflow)
+            wide = _Candidate({**wide.values, "why": overflow}, needless)
         else:
             halved = "the frozen base" if inputs.method == "lora" else "what is not quantized"
             smaller = f"{why}; half the memory for {halved}"

@@ -285,7 +285,8 @@ def _launch_on(
             meanwhile.load(*load_runtime(host.runtime).modules)
             meanwhile.begin()
         facts, profile = _look(desk, resolved, view)
-        from launcher.runs.planned import plan_of  # it was loaded while the host was waited for
+        from launcher.planning.model_gate import unknown_model
+        from launcher.runs.planned import plan_of  # both were loaded while the host was waited for
 
         plan = plan_of(profile, resolved, facts)
         if request.verifies:
@@ -295,7 +296,7 @@ def _launch_on(
             plan = verification(plan, resolved.job)
         if shown is None or plan.digest != shown.digest:
             view.head(plan)
-        settle(suggestion(plan), view)
+        settle([*suggestion(plan), *unknown_model(plan)], view)
         settle(
             script_check.without_effect(plan, resolved.asked, resolved.job, rehearses=request.rehearses), view
         )

@@ -8,6 +8,7 @@ import functools
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -186,12 +187,9 @@ class Lookup:
         sizes = tuple(one for key, one in family.items() if re.fullmatch(r"[0-9.]+gb", key[len(name) + 1 :]))
         if family:
             return sizes or tuple(family.values())
-        error = unknown_name(
-            "profile", name, known, looked_in=f"profiles/, {user_folder_text()}/profiles/, ours"
-        )
-        derived = (
-            "a card that no profile names needs none: leave --profile out, or say which card by   --gpus UUID"
-        )
+        looked_in = f"profiles/, {user_folder_text()}/profiles/, ours"
+        error = unknown_name("profile", name, known, looked_in=looked_in, meant=_cards_called(name, known))
+        derived = "a card that no profile names needs none: without --profile the host's own card is taken"
         raise UnknownNameError(f"{error}\n  {derived}")
 
     def profile(self, name: str) -> Profile:
@@ -225,6 +223,20 @@ class Lookup:
     @functools.cached_property
     def _project_tables(self) -> tuple[dict[str, Any], str]:
         return _tables(PROJECT_FILE, {"hosts", "host", "profile", "job", "on_end"})
+
+
+def _cards_called(word: str, known: Mapping[str, Profile]) -> list[str]:
+    """Return the profiles whose name or title has all of a word, e.g. 4090 or h100_80gb; an Apple chip's is `mps`."""
+
+    def letters(text: str) -> str:
+        return re.sub(r"[^a-z0-9]", "", text.casefold())
+
+    called = letters(word)
+    if re.fullmatch(r"(apple)?m[1-9](pro|max|ultra)?", called):
+        return ["mps"]
+    return [
+        name for name, card in known.items() if called and called in f"{letters(name)} {letters(card.title)}"
+    ]
 
 
 def check_runtime(name: str, where: str) -> None:

@@ -12,6 +12,8 @@ from launcher.planning.gate import check, model_room
 from launcher.planning.kaggle_machines import expected_facts
 from launcher.planning.ladder import Ladder, LadderInputs, ladder, too_large
 from launcher.planning.lambda_machines import expected_facts as expected_of_rental
+from launcher.planning.model_gate import unknown_model
+from launcher.planning.placement import cards_of
 from launcher.runs import cards, job_check, resolve, script_check, secret_values, session_check
 from launcher.runs.adapting import suggestion
 from launcher.runs.kaggle_preview import SessionPreview, preview_session
@@ -39,6 +41,7 @@ from launcher.values.cargo import Cargo
 from launcher.values.facts import Facts
 from launcher.values.job import Job
 from launcher.values.plan import Finding, Plan, PlanValue, Submission
+from launcher.values.profile import Profile
 from launcher.values.renting import Offer
 
 
@@ -110,7 +113,7 @@ def preview(
         against.append(question)
     against += resolved.machine.notes if resolved.machine is not None else ()
     against += session_check.findings(resolved.task, host)
-    against += suggestion(plan)
+    against += suggestion(plan) if facts is None else [*suggestion(plan), *unknown_model(plan)]
     against += script_check.without_effect(plan, resolved.asked, resolved.job, rehearses=request.rehearses)
     findings = (*against, *unreached, *asked, *check(plan, facts, host, resolve.wheels(), resolve.cards()))
     place = facts.host_id if facts is not None else host.name
@@ -195,11 +198,21 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     count = asked.nodes if asked is not None else 1
     case = ladder_inputs(profile, resolved.job, *about, asked=resolved.asked, script=script, count=count)
     found = ladder(case, resolved.asked)
-    findings = job_check.findings(resolved.task)
+    findings = (*job_check.findings(resolved.task), *_of_several(resolved, profile, facts))
     if too_large(case, found.rungs[0]):
         with contextlib.suppress(RefusedError):  # a plan may be refused for more than its ladder
             findings = (*findings, *model_room(plan_of(profile, resolved, facts), resolve.cards()))
     return Explanation(case, found, findings, resolved.job, script.takes or (), asked)
+
+
+def _of_several(resolved: Resolved, profile: Profile, facts: Facts | None) -> list[Finding]:
+    """Note that a name means several cards and the host has none of them: the first is taken."""
+    names = [one.name for one in resolved.profiles]
+    if len(names) < 2 or facts is None or cards_of(profile, facts):
+        return []
+    message = f"the profile's name means {' or '.join(names)}, and {resolved.host.name} has none of them: this is {profile.name}"
+    mend = "     ".join(f"--profile {name}" for name in names if name != profile.name)
+    return [Finding(level="note", code="several-profiles", message=message, mend=mend)]
 
 
 def expected_of(resolved: Resolved) -> Facts | None:

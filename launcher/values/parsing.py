@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -15,6 +15,8 @@ from launcher.errors import BadFileError, UnknownNameError
 
 Model = TypeVar("Model", bound=BaseModel)
 
+MOST_MEANT = 3
+"""How many names are proposed in place of an unknown one."""
 _WORDS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -59,11 +61,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f": did you mean '{by_letters[match[0]]}'?" if match else ""
 
 
-def unknown_name(noun: str, word: str, known: Iterable[str], *, looked_in: str) -> UnknownNameError:
-    """Return the error for an unknown name, with the nearest known name and all known names."""
+def unknown_name(
+    noun: str, word: str, known: Iterable[str], *, looked_in: str, meant: Sequence[str] = ()
+) -> UnknownNameError:
+    """Return the error for an unknown name, with all known names, and those that may be `meant`, else the nearest."""
     names = sorted(set(known))
     listing = f"\n  known: {', '.join(names)}" if names else ""
-    return UnknownNameError(f"unknown {noun} '{word}' ({looked_in}){nearest(word, names)}{listing}")
+    proposed = " or ".join(f"'{name}'" for name in meant[:MOST_MEANT])
+    guess = f": did you mean {proposed}?" if proposed else nearest(word, names)
+    return UnknownNameError(f"unknown {noun} '{word}' ({looked_in}){guess}{listing}")
 
 
 def _explain(
@@ -76,7 +82,7 @@ def _explain(
     where = [str(part + 1) if is_in else str(part) for part, is_in in zip(parts, is_table, strict=True)]
     if where[:1] == ["settings"] and len(where) > 2:  # pydantic adds the tags of a union to the location
         return f"{file}: settings.{where[1]}: expected text, a finite number, true or false"
-    key = prefix + ".".join(where)
+    key = prefix + ".".join(where[:1] if where[:1] == ["checkpointing"] else where)
     line = line_near(key, text)
     place = f"   (line {line})" if line else ""
     if error["type"] == "extra_forbidden":
@@ -92,6 +98,8 @@ def _explain(
         return f"{file}: {key} {error['msg']}{place}"
     shown = json.dumps(error["input"], default=str, ensure_ascii=False)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    if where[:1] == ["checkpointing"]:  # of a union pydantic has an error for each part
+        return f'{file}: {key} = {shown}: expected true, false or "auto"{place}'
     if error["type"] in _WORDS:
         return (
             f"{file}: {key} = {shown}: expected {_WORDS[error['type']]}, got {_kind(error['input'])}{place}"

@@ -231,6 +231,12 @@ def test_what_is_excluded_is_refused_with_reason_and_mend(name, asked, why):
         rungs(name, asked=asked)
 
 
+def test_bf16_weights_of_a_lora_name_the_method_that_has_them():
+    """A card that could is not the reason."""
+    with pytest.raises(RefusedError, match="the method is lora: --set method=full"):
+        rungs("rtx_4090_24gb", asked="bf16-weights")
+
+
 def test_flash_attention_on_turing_is_refused_with_the_mend():
     """Else it fails in the first forward pass, after everything was loaded."""
     with pytest.raises(RefusedError, match=r"capability 7\.5; sdpa runs everywhere\n.*--set attention=sdpa"):

@@ -273,6 +273,17 @@ def test_more_processes_than_cards_are_refused_where_a_card_takes_one(command, m
     assert not is_refused or "--gpus 2" in found["too-many-contexts"].mend
 
 
+@pytest.mark.parametrize(("cards", "advice"), [(1, False), (4, True)])
+def test_more_processes_than_planned_cards_are_noted(cards, advice):
+    """With as many cards, if the host has them."""
+    one = case_plan(next(case for case in CASES if case.name == "words_on_l40s"))
+    plan = one.model_copy(update={"command": ("torchrun", "--nproc-per-node", "4", "train.py")})
+    found = {finding.code: finding for finding in check(plan, facts(gpus=[*map(l40s, range(cards))]))}
+    note = found["more-processes-than-cards"]
+    assert (note.level, "4 processes on 1 card" in note.message) == ("note", True)
+    assert ("--gpus 4" in note.mend) == advice
+
+
 @pytest.mark.parametrize(
     ("name", "count", "title"),
     [("t4", 3, "3 x T4 16 GB"), ("t4x2", 4, "4 x T4 16 GB"), ("t4x2", 1, "T4 16 GB")],
@@ -387,6 +398,7 @@ def test_one_card_is_not_two():
     """The gate names what is there."""
     found = {finding.code: finding for finding in check(two_cards(), facts(gpus=TWO_T4[:1]))}
     assert found["card-mismatch"].message == "there has 1 x Tesla T4, not 2 x T4 16 GB"
+    assert "--gpus 1 " in found["card-mismatch"].mend
     assert "no GPU that launcher sees; this plan is for 2 x" in check(two_cards(), facts())[0].message
 
 

@@ -310,6 +310,31 @@ def test_an_unknown_profile_is_named_with_the_nearest(person):
     assert "did you mean 'titan_rtx'?" in complaint(UnknownNameError, resolve.profile, "titan_rx")
 
 
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("4090", "rtx_4090_24gb"),
+        ("RTX 3090", "rtx_3090_24gb"),
+        ("h100_80gb", "h100"),
+        ("m3", "mps"),
+        ("m4 max", "mps"),
+    ],
+)
+def test_an_unknown_profile_is_matched_by_a_part_of_a_cards_name_or_title(person, word, name):
+    """Before the nearest by letters; the advice holds for every command."""
+    said = complaint(UnknownNameError, resolve.profile, word)
+    assert f"did you mean '{name}'?" in said
+    assert "--gpus" not in said
+
+
+@pytest.mark.parametrize("value", ["on", "1"])
+def test_another_word_for_checkpointing_is_answered_in_one_line(person, value):
+    """The type is a union, and each of its parts has an error."""
+    said = complaint(BadFileError, resolve.task, "sft", [], [f"checkpointing={value}"], None)
+    assert said.endswith('expected true, false or "auto"')
+    assert len(said.splitlines()) == 1
+
+
 def test_a_profile_of_ones_own_replaces_ours_and_must_be_called_as_its_file(person):
     """profiles/ of the working directory come first."""
     person("profiles/cpu.toml", 'name = "cpu"\ntitle = "Mine"\nkind = "cpu"\n')
