@@ -12,6 +12,7 @@ from typing import NamedTuple
 from launcher.planning.assembly import ladder_inputs
 from launcher.planning.ladder import has_fitting, is_too_large_as_asked
 from launcher.planning.memory import GB, Training, estimate, teacher_bytes, usable_gb
+from launcher.planning.quantizer import why_untrainable
 from launcher.planning.workload import CHECKPOINTING_NAMES, LORA_RANK_NAMES, workload_of
 from launcher.values.job import Job, Scalar
 from launcher.values.method import Method, trains_adapter
@@ -141,6 +142,8 @@ def _of_job(plan: Plan, kind: str) -> Iterator[Change]:
         yield Change(kind, "another precision", "--precision auto", precision="auto")
     elif kind in ("lora", "qlora") and kind in [*METHODS][[*METHODS].index(plan.method) + 1 :]:
         method: Method = "lora" if kind == "lora" else "qlora"
+        if why_untrainable(plan.model_facts, method):
+            return
         is_own = plan.adapt or "base" not in (
             plan.takes or ()
         )  # then the method is what we count with, no more

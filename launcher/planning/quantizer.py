@@ -7,7 +7,7 @@ from typing import Literal
 
 from launcher.values.facts import Facts
 from launcher.values.method import Method, trains_adapter
-from launcher.values.model import BITSANDBYTES, DEQUANTIZED
+from launcher.values.model import BITSANDBYTES, DEQUANTIZED, Model
 from launcher.values.plan import Finding, Plan
 from launcher.values.precision import numbers
 from launcher.values.requirement import package_of
@@ -49,18 +49,24 @@ def quantizer_findings(plan: Plan, facts: Facts) -> list[Finding]:
     return [Finding(level="refuse", code="no-quantizer", message=message, mend=mend)]
 
 
+def why_untrainable(model: Model | None, method: Method) -> str:
+    """Return how a base was saved quantized, and why a method cannot train it; empty if it can."""
+    saved = model.quant_method if model is not None else None
+    if saved is None:
+        return ""
+    if method == "qlora" and saved != BITSANDBYTES:
+        return f"{saved}: transformers does not load it with the quantization of method = qlora"
+    if not trains_adapter(method) and saved != DEQUANTIZED:
+        return f"{saved}: quantized weights cannot be trained with method = full, only an adapter over them"
+    return ""
+
+
 def saved_quantized_findings(plan: Plan) -> list[Finding]:
     """Report a base that was saved quantized, and a method that cannot train it: a note if the script may load it another way."""
-    saved = plan.model_facts.quant_method if plan.model_facts is not None else None
-    if saved is None or plan.method == "lora":
+    why = why_untrainable(plan.model_facts, plan.method)
+    if not why:
         return []
-    if plan.method == "qlora" and saved != BITSANDBYTES:
-        why = "transformers does not load it with the quantization of method = qlora"
-    elif not trains_adapter(plan.method) and saved != DEQUANTIZED:
-        why = "quantized weights cannot be trained with method = full, only an adapter over them"
-    else:
-        return []
-    message = f"the model was saved quantized ({saved}): {why}"
+    message = f"the model was saved quantized as {why}"
     mend = "--set method=lora     trains an adapter over it as it was saved"
     level: Literal["refuse", "note"] = "refuse" if "base" in (plan.takes or ()) else "note"
     return [Finding(level=level, code="saved-quantized", message=message, mend=mend)]

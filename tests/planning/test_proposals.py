@@ -147,3 +147,11 @@ def test_a_teacher_is_named_where_it_is_counted():
 def test_bytes_are_written_in_one_format(size, words):
     """Without an exponent."""
     assert gb_words(size) == words
+
+
+def test_a_method_that_cannot_load_the_base_is_not_proposed(monkeypatch):
+    """The gate would refuse it: bitsandbytes does not quantize what was saved quantized by another."""
+    saved = MODELS["8B"].model_copy(update={"quant_method": "gptq"})
+    monkeypatch.setitem(MODELS, "8B", saved)
+    small = profile("rtx_3060_12gb")
+    assert not [line for line in proposals(small, "8B", method="full") if "qlora" in line]
