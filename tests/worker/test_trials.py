@@ -212,7 +212,7 @@ def test_a_rehearsed_job_says_what_ran_on_the_card_before_it_is_ended(
     from launcher_worker.rehearsal import devices
     from launcher_worker.trials.trial_watch import TrialWatch
 
-    trial_of(rehearsed=True, card={"name": "T4", "capability": "7.5", "memory_gb": 16, "count": 1})
+    trial_of(rehearsed=True, card={"name": "T4", "capability": "7.5", "memory_bytes": 16 << 30, "count": 1})
     watch = TrialWatch(worker.prepare(llama()), Judge)
     watch.end_step(1)
     monkeypatch.setattr(devices.moves, "count", 3)
