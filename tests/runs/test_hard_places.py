@@ -64,7 +64,8 @@ def test_a_run_whose_folder_is_removed_ends(client):
     run = client.detached("--", "python", "train.py")
     folder = client.home / ".launch" / "runs" / run
     assert processes_of(folder)
-    shutil.rmtree(folder)
+    while folder.exists():  # its agent may write a file meanwhile
+        shutil.rmtree(folder, ignore_errors=True)
     until(lambda: not processes_of(folder), "the end of all its processes")
 
 

@@ -10,6 +10,7 @@ import getpass
 import json
 import os
 import pwd
+import random
 import shlex
 import shutil
 import signal
@@ -102,8 +103,12 @@ class SshHost:
             self.made_user = True
 
     def _start(self) -> None:
-        with socket.create_server((ADDRESS, 0)) as probe:
-            self.port = probe.getsockname()[1]
+        # Below the ports that the kernel hands out: nobody takes it while the daemon is away.
+        lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        for port in random.sample(range(lowest // 2, lowest), 100):
+            with contextlib.suppress(OSError), socket.create_server((ADDRESS, port)):
+                self.port = port
+                break
         self._listen()
 
     def _listen(self) -> None:
@@ -128,8 +133,10 @@ class SshHost:
         deadline = time.monotonic() + 10
         while True:
             try:
-                socket.create_connection((ADDRESS, self.port), 1).close()
-                return
+                with socket.create_connection((ADDRESS, self.port), 1):
+                    if daemon.poll() is None:
+                        return
+                raise ConnectionRefusedError  # it was somebody else who answered
             except OSError as error:
                 if daemon.poll() is not None or time.monotonic() > deadline:
                     text = (self.folder / "sshd.log").read_text()

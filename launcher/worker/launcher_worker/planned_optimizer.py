@@ -193,4 +193,28 @@ def _torchao() -> Any:
             f"the plan has bf16 weights, whose optimizer is torchao's, and torchao cannot be imported ({error}): "
             "pip install torchao there, or add it to the job's requirements"
         ) from error
+    _load_exactly(torchao.optim.AdamW8bit)
     return torchao.optim
+
+
+def _load_exactly(kind: Any) -> None:
+    """Let a class of optimizer read the moments that a checkpoint has in float32 as they are.
+
+    torch gives them the weights' dtype, so a resumed training would go on with rounded ones. A Trainer makes its optimizer
+    and reads the checkpoint in one go, so this is a matter of the class.
+    """
+    import torch
+
+    if hasattr(kind, "_launch_load"):
+        return
+    kind._launch_load = plain = kind.load_state_dict  # noqa: SLF001  # a mark of ours
+
+    def load_state_dict(optimizer: Any, state_dict: Dict[str, Any]) -> None:
+        plain(optimizer, state_dict)
+        saved, groups = state_dict["state"], zip(optimizer.param_groups, state_dict["param_groups"])
+        for parameter, key in (pair for own, group in groups for pair in zip(own["params"], group["params"])):
+            for name, value in saved.get(key, {}).items():
+                if name != "step" and type(value) is torch.Tensor and value.dtype == torch.float32:
+                    optimizer.state[parameter][name] = value.to(parameter.device, copy=True)
+
+    kind.load_state_dict = load_state_dict
