@@ -211,9 +211,10 @@ def _load_exactly(kind: Any) -> None:
 
     def load_state_dict(optimizer: Any, state_dict: Dict[str, Any]) -> None:
         plain(optimizer, state_dict)
-        saved, groups = state_dict["state"], zip(optimizer.param_groups, state_dict["param_groups"])
-        for parameter, key in (pair for own, group in groups for pair in zip(own["params"], group["params"])):
-            for name, value in saved.get(key, {}).items():
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        keys = [one for group in state_dict["param_groups"] for one in group["params"]]
+        for parameter, key in zip(parameters, keys):  # noqa: B905  # older Pythons have no strict, and torch has compared them
+            for name, value in state_dict["state"].get(key, {}).items():
                 if name != "step" and type(value) is torch.Tensor and value.dtype == torch.float32:
                     optimizer.state[parameter][name] = value.to(parameter.device, copy=True)
 
