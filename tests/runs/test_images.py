@@ -17,6 +17,7 @@ import pytest
 from testbed.cards import Cards
 from testbed.client import until
 from testbed.engine import BASE, CLIENTS
+from testbed.machine import CLIENT
 from testbed.own_scripts import weights_come_home, write_scripts
 from testbed.sshd import MissingPartError
 from testbed.wheels import WheelServer, make_certificate, make_torch, make_wheel
@@ -69,7 +70,7 @@ def box(client, clean, index):
 def write_table(client, box, index_url, pip="", build="", **more):
     """Name the engine's machine `dock` in a client's project; its builds install from that index alone."""
     (client.home / "pip.conf").write_text(
-        f"[global]\nindex-url = {index_url}\ntrusted-host = 10.213.77.1\ntimeout = 60\n{pip}"
+        f"[global]\nindex-url = {index_url}\ntrusted-host = {CLIENT}\ntimeout = 60\n{pip}"
     )
     (client.project / "launch.toml").write_text(
         f'{box.machine.table("dock", **{"runtime": "docker", **more})}\n[hosts.dock.build]\nbase = "{BASE}"\n'
@@ -651,7 +652,7 @@ def _left_on(engine, needles, since):
 def test_a_private_key_among_the_certificates_is_refused(client, box, tmp_path):
     """Before anything is sent; the message names the file and repeats nothing of it."""
     whole, _ = make_certificate(tmp_path)
-    write_table(client, box, "http://10.213.77.1:9/simple/", build=f'ca_bundle = "{whole}"\n')
+    write_table(client, box, f"http://{CLIENT}:9/simple/", build=f'ca_bundle = "{whole}"\n')
     done = client.run(*LAUNCH)
     assert done.returncode == 2
     assert f'ca_bundle = "{whole}": holds a private key' in done.stderr

@@ -28,11 +28,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `make testbe
 
 from testbed.sshd import HOLD_S, MissingPartError
 
-NETWORK = "10.213.77"
-HIDDEN_NETWORK = "10.213.78"
+_NUMBER = int(os.environ.get("TESTBED_NETWORK", "77"))  # another one lets a second test run be beside this one
+NETWORK = f"10.213.{_NUMBER}"
+HIDDEN_NETWORK = f"10.213.{_NUMBER + 1}"
 HIDDEN_GATE = f"{HIDDEN_NETWORK}.1"  # the end of the cable in the machine before
 CLIENT = f"{NETWORK}.1"
-BRIDGE = "launchbr"
+BRIDGE = f"launchbr{_NUMBER}"
 FIXED = Path(__file__).resolve().parents[2] / ".testbed"
 FIRST_UID = 20_001
 FIRST_GID = 20_901

@@ -7,6 +7,7 @@ import pytest
 from testbed.client import until
 from testbed.engine import BASE
 from testbed.sshd import MissingPartError
+from testbed.machine import CLIENT
 from testbed.wheels import WheelServer
 
 pytestmark = pytest.mark.testbed
@@ -18,7 +19,7 @@ DOCKERFILE = f"""\
 FROM {BASE}
 RUN python3 -m venv --without-pip /env
 RUN --mount=type=secret,id=index pip --python /env/bin/python install --index-url "$(cat /run/secrets/index)" \
-    --trusted-host 10.213.77.1 {WHEEL}
+    --trusted-host {CLIENT} {WHEEL}
 """
 
 
