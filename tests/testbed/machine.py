@@ -28,7 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `make testbe
 
 from testbed.sshd import HOLD_S, MissingPartError
 
-_NUMBER = int(os.environ.get("TESTBED_NETWORK", "77"))  # another one lets a second test run be beside this one
+# Another number lets a second test run be beside this one.
+_NUMBER = int(os.environ.get("TESTBED_NETWORK", "77"))
 NETWORK = f"10.213.{_NUMBER}"
 HIDDEN_NETWORK = f"10.213.{_NUMBER + 1}"
 HIDDEN_GATE = f"{HIDDEN_NETWORK}.1"  # the end of the cable in the machine before

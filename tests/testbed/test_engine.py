@@ -6,8 +6,8 @@ from urllib.request import urlopen
 import pytest
 from testbed.client import until
 from testbed.engine import BASE
-from testbed.sshd import MissingPartError
 from testbed.machine import CLIENT
+from testbed.sshd import MissingPartError
 from testbed.wheels import WheelServer
 
 pytestmark = pytest.mark.testbed
