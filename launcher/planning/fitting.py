@@ -145,7 +145,7 @@ def _of_job(plan: Plan, kind: str) -> Iterator[Change]:
         if why_untrainable(plan.model_facts, method):
             return
         # The method of a script that decides it itself is only what we count with.
-        is_own = plan.adapt or "base" not in (plan.takes or ())
+        is_own = plan.adapt or not plan.takes_base
         words = f"{METHODS[method]}, if the script trains one" if is_own else f"train {METHODS[method]}"
         yield Change("method", words, f"--set method={method}", {"method": method})
     elif kind.startswith("optimizer") and plan.method == "full" and "optim" in settings:

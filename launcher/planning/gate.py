@@ -219,7 +219,7 @@ def model_room(plan: Plan, cards: Iterable[Profile]) -> list[Finding]:
     is_length_known = plan.hands_out("split") and "max_length" in plan.settings
     least = estimate(training._replace(workload=workload._replace(tokens=1)), first)
     is_too_much = (needed if is_length_known else least).total / GB > room
-    is_size_known = "base" in (plan.takes or ()) or (plan.takes is None and plan.method == "full")
+    is_size_known = plan.takes_base or (plan.takes is None and plan.method == "full")
     is_certain = is_too_much and is_size_known and plan.verification is None
     level: Literal["refuse", "note"] = "refuse" if is_certain else "note"
     return [Finding(level=level, code="model-too-large", message=message, mend=mend)]

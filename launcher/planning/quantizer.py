@@ -68,5 +68,5 @@ def saved_quantized_findings(plan: Plan) -> list[Finding]:
         return []
     message = f"the model was saved quantized as {why}"
     mend = "--set method=lora     trains an adapter over it as it was saved"
-    level: Literal["refuse", "note"] = "refuse" if "base" in (plan.takes or ()) else "note"
+    level: Literal["refuse", "note"] = "refuse" if plan.takes_base else "note"
     return [Finding(level=level, code="saved-quantized", message=message, mend=mend)]

@@ -267,6 +267,11 @@ class Plan(Written):
         """Whether the script takes this value, as far as is known."""
         return self.takes is None or value in self.takes
 
+    @property
+    def takes_base(self) -> bool:
+        """Whether the script is known to load its base model in the plan's precision."""
+        return "base" in (self.takes or ())
+
     def to_file(self) -> bytes:
         """Return the content of a run's plan.json."""
         return f"{self.to_json()}\n".encode()
