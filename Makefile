@@ -2,6 +2,7 @@
 # quick        the tests that need no training and no testbed: under 3 minutes on two cores
 # test         the tests that CI runs
 # long         those that take half a minute or more, and write their table
+# durations    print what the tests took when they ran last, by file and by test: TOP=40
 # lint         format, lint, types
 # check        lint and test
 # docs         build the pages of docs/ into site/
@@ -29,7 +30,7 @@
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test long check lint docs cast bench held links kills faults moves segments rents batches orders slurm large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
+.PHONY: demo quick test long durations check lint docs cast bench held links kills faults moves segments rents batches orders slurm large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -53,6 +54,9 @@ test: .venv/ready
 
 long: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py long
+
+durations: .venv/ready
+	$(BIN)/python tests/testbed/durations.py $(TOP)
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .

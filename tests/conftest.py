@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -19,6 +19,7 @@ import pytest
 from testbed.cache import demo_parts, wheelhouse
 from testbed.cards import Cards
 from testbed.client import IS_REQUIRED, REPOSITORY, Client, kill_all_of, missing
+from testbed.durations import Durations
 from testbed.engine import Engine, RootlessEngine, engine_in_a_machine
 from testbed.kaggle_account import KaggleAccount, habits
 from testbed.kaggle_service import KaggleService
@@ -381,12 +382,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(_group(item.nodeid), len(places)))
 
 
+_durations = Durations()
+
+
+def pytest_runtest_logstart() -> None:
+    """Count a test's CPU seconds from here."""
+    _durations.begin()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Send the CPU seconds with the report of each phase, to the process that collects the reports."""
+    report = yield
+    _durations.measure(report)
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add what a phase took."""
+    _durations.add(report)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Keep how pytest ended: `.ci/run` asks, and make does not say it."""
+    """Keep how pytest ended: `.ci/run` asks, and make does not say it. Keep each test's seconds, for `make durations`."""
     cache = getattr(session.config, "cache", None)  # it can be switched off
     if cache is not None and not hasattr(session.config, "workerinput"):
         cache.set("launcher/exit", int(exitstatus))
+        is_whole = session.config.args_source is pytest.Config.ArgsSource.TESTPATHS
+        _durations.save(cache, is_whole=is_whole)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
