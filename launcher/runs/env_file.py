@@ -1,10 +1,11 @@
-"""Read a file of variables, one `NAME=VALUE` a line, as `docker compose` and python-dotenv read it, without `$` expansion."""
+"""Read a file of variables with python-dotenv's parser, one `NAME=VALUE` a line, without `$` expansion."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -12,15 +13,7 @@ from launcher.bounded_read import read_bounded
 from launcher.errors import BadFileError
 from launcher.values.toml import MOST_BYTES
 
-_LINE = re.compile(r"[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)[ \t]*(?P<equals>=)?[ \t]*")
-_SKIPPED = re.compile(r"\s*(?:#[^\n]*)?(?:\n|\Z)")
-_SINGLE = re.compile(r"'([^']*)'")
-_DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
-_BARE = re.compile(r"[^\n]*")
-_COMMENT = re.compile(r"(?:^|\s)#.*")
-_REST = re.compile(r"[ \t]*(?:#[^\n]*)?(?:\n|\Z)")
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "$": "$"}
+_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 class HiddenValues(NamedTuple):
@@ -53,48 +46,22 @@ def _read(path: str) -> Iterator[tuple[str, str]]:
 
 def parse(text: str, path: str) -> Iterator[tuple[str, str]]:
     """Yield the variables of a text: a value may be quoted, and a name alone takes the client's own variable."""
-    at = 0
-    while at < len(text):
-        if skipped := _SKIPPED.match(text, at):
-            at = skipped.end()
-            continue
-        line = _LINE.match(text, at)
-        if line is None:
-            _refuse(text, at, path, "is not NAME=VALUE")
-        if line["equals"]:
-            value, at = _value(text, line.end(), path)
-            yield line["name"], value
-        else:
-            if line["name"] not in os.environ:
-                _refuse(text, at, path, "is a name that is not set here")
-            at = line.end()
-            yield line["name"], os.environ[line["name"]]
-        end = _REST.match(text, at)
-        if end is None:
-            _refuse(text, at, path, "is not NAME=VALUE")
-        at = end.end()
+    from dotenv.parser import parse_stream
+
+    for found in parse_stream(StringIO(text)):
+        before = len(found.original.string) - len(found.original.string.lstrip())
+        line = found.original.line + found.original.string.count("\n", 0, before)
+        value = found.value
+        if found.error or (found.key is not None and not _NAME.fullmatch(found.key)):
+            _refuse(line, path, "is not NAME=VALUE, or begins a quoted value that does not end")
+        if found.key is None:
+            continue  # a comment
+        if value is None and (value := os.environ.get(found.key)) is None:
+            _refuse(line, path, "is a name that is not set here")
+        if "\0" in value:
+            _refuse(line, path, "holds a NUL byte")
+        yield found.key, value
 
 
-def _value(text: str, at: int, path: str) -> tuple[str, int]:
-    """Return the value that begins here, and where it ends."""
-    if text[at : at + 1] in ("'", '"'):
-        is_single = text[at] == "'"
-        quoted = (_SINGLE if is_single else _DOUBLE).match(text, at)
-        if quoted is None:
-            _refuse(text, at, path, "begins a quoted value that does not end")
-        value = quoted[1] if is_single else _ESCAPED.sub(_unescaped, quoted[1])
-    else:
-        quoted = _BARE.match(text, at)
-        assert quoted is not None  # noqa: S101 - the pattern matches any text
-        value = _COMMENT.sub("", quoted[0]).strip()
-    if "\0" in value:
-        _refuse(text, at, path, "holds a NUL byte")
-    return value, quoted.end()
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    return _ESCAPES.get(found[1], found[0])
-
-
-def _refuse(text: str, at: int, path: str, why: str) -> NoReturn:
-    raise BadFileError(f"--env-file {path}: line {text.count(chr(10), 0, at) + 1} {why}")
+def _refuse(line: int, path: str, why: str) -> NoReturn:
+    raise BadFileError(f"--env-file {path}: line {line} {why}")

@@ -21,10 +21,12 @@ from launcher.values.job import Job
         ("A=", ""),
         ("A=b # why", "b"),
         ("A=b#c", "b#c"),
-        ("A=# why", ""),
+        ("A= # why", ""),
+        ("A=#b", "#b"),
         ('A="b # c"', "b # c"),
         (r'A="b\n\"c\" \\ \d"  # why', 'b\n"c" \\ \\d'),
         (r"A='b\n # $c'", r"b\n # $c"),
+        (r"A='b\'c'", "b'c"),
         ("A='two\nlines'", "two\nlines"),
         ("A=$HOME/${B}", "$HOME/${B}"),
         ('A={"a": "b#c"}', '{"a": "b#c"}'),
@@ -33,7 +35,7 @@ from launcher.values.job import Job
     ],
 )
 def test_a_line_is_read_as_others_read_it(tmp_path, line, value):
-    """Quotes, comments and `export` as in docker compose and python-dotenv; nothing is expanded."""
+    """Quotes, comments and `export` as python-dotenv reads them; nothing is expanded."""
     (tmp_path / ".env").write_bytes(f"# a file\n\n{line}\nLAST=1\n".encode())
     read = env_file.read_all([str(tmp_path / ".env")])
     assert read.values == {"A": value, "LAST": "1"}
@@ -46,7 +48,8 @@ def test_a_line_is_read_as_others_read_it(tmp_path, line, value):
         ("A=1\n-SESAME", "line 2 is not NAME=VALUE"),
         ("A=1\nhf_SESAME", "line 2 is a name that is not set here"),
         ("A=1\n\n9=SESAME", "line 3 is not NAME=VALUE"),
-        ('A=1\nB="SESAME', "line 2 begins a quoted value that does not end"),
+        ("A=1\r\n\r\n# why\r\n9=SESAME", "line 4 is not NAME=VALUE"),
+        ('A=1\nB="SESAME', "line 2 is not NAME=VALUE, or begins a quoted value that does not end"),
         ('B="SESAME" SESAME', "line 1 is not NAME=VALUE"),
         ("B=SES\0AME", "line 1 holds a NUL byte"),
     ],
