@@ -7,9 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bench import guard as guard_bench
 from bench import memory as memory_bench
-from bench.guard import TRAININGS, Setup
 from gpu.parts import Row
 from gpu.station import Station, Trained
 
@@ -26,6 +24,11 @@ class Batch(NamedTuple):
 
 def guard(station: Station) -> Iterator[Row]:
     """Measure steps with launcher and without it, in turn."""
+    from bench import (
+        guard as guard_bench,  # it loads torch and transformers, which no test's collection needs
+    )
+    from bench.guard import TRAININGS, Setup
+
     batches = [Batch(1, 16)] if station.is_rehearsed else [Batch(1, 64), Batch(8, 512)]
     for what in TRAININGS:
         for batch in batches:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tensorboardX.proto import event_pb2
-from tensorboardX.record_writer import masked_crc32c
-
 
 def drawn(folder: Path) -> list[tuple[str, int, float]]:
     """Name, step and value of every point: a file is length, checksum, event, checksum, again and again."""
+    from tensorboardX.proto import event_pb2  # it loads torch
+
     found = []
     for path in folder.glob("events.*"):
         data = path.read_bytes()
@@ -24,4 +23,6 @@ def drawn(folder: Path) -> list[tuple[str, int, float]]:
 
 
 def _sum(data: bytes) -> bytes:
+    from tensorboardX.record_writer import masked_crc32c
+
     return int(masked_crc32c(data)).to_bytes(4, "little")
