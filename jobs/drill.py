@@ -1,7 +1,7 @@
 """The job of `launch drill`: a small training of the standard library, and its witness.
 
     launch --job drill                                    # unhurt
-    launch --job drill --set settings.fault=port-taken    # one fault
+    launch --job drill --set settings.fault=hang    # one fault
 
 The model is a digest over the samples in the order in which they were trained on: a training that skips a sample, or
 takes one twice, ends with another model. The witness is the ledger, a file outside the run. Every step is written
@@ -11,7 +11,6 @@ there before it is trained.
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -75,18 +74,16 @@ def main() -> None:
     training = Training(worker.resume_from())
     witness.note(begin=training.step)
     worker.begin(training.step, plan.steps)
-    if fault == "port-taken":
-        listen(witness)
-    size, steps, is_lost = plan.split.global_batch, plan.steps, False
+    size, steps = plan.split.global_batch, plan.steps
     while training.step < steps:
         step = training.step + 1
         samples = list(range(training.step * size, step * size))
         witness.note(step=step, samples=samples)
         if step == at and not witness.is_hurt:
-            is_lost = hurt(fault, witness)
+            hurt(fault, witness)
         training.train(samples)
         time.sleep(plan.settings["step_s"])
-        worker.log(step, loss=float("nan") if is_lost else 1.0 / step)
+        worker.log(step, loss=1.0 / step)
         if worker.due(step):
             worker.save(step, training.write)
         if worker.stopping():
@@ -98,28 +95,14 @@ def main() -> None:
     worker.done(training.step)
 
 
-def hurt(fault: str, witness: Witness) -> bool:
-    """Hurt itself; return whether every loss from now on is NaN. What else goes wrong comes from outside."""
-    if fault in ("hang", "loss-nan", "folder-full"):
+def hurt(fault: str, witness: Witness) -> None:
+    """Hurt itself; what else goes wrong comes from outside."""
+    if fault in ("hang", "folder-full"):
         witness.note(hurt=fault)
     if fault == "hang":
         time.sleep(3600)
     elif fault == "folder-full":
         Path(os.environ["LAUNCH_DRILL_FOLDER"], "output.bin").write_bytes(b"." * (2 * FULL_BYTES))
-    return fault == "loss-nan"
-
-
-def listen(witness: Witness) -> None:
-    """Listen at the port of the plan, as the first rank of a training with several does. Another process has it once."""
-    port = int(os.environ["MASTER_PORT"])
-    if not witness.is_hurt:
-        keep = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); print(flush=True); time.sleep(3600)"
-        words = [sys.executable, "-c", keep, str(port), *sys.argv[1:]]
-        holder = subprocess.Popen(words, stdout=subprocess.PIPE)
-        os.read(holder.stdout.fileno(), 1)  # it says when it has the port
-        witness.note(hurt="port-taken", port=port)
-    witness.note(port=port)
-    socket.create_server(("127.0.0.1", port)).close()
 
 
 def enter_small_folder(artifacts: str) -> None:

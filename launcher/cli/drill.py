@@ -43,7 +43,7 @@ def drill(
     """Hurt a small job on a host of yours, each time in another way, and see that it goes on as it should.
 
     The job needs Python only, and no card unless --profile names one. It is launched once for each fault: processes are
-    killed, the connection is cut, a port is taken, a checkpoint is torn. A ledger outside of the run tells whether a step
+    killed, the connection is cut, a folder fills up, a checkpoint is torn. A ledger outside of the run tells whether a step
     was skipped or trained twice; ps, sha256sum and docker tell what is left. Each run is removed afterwards.
 
     The exit code is 1 if something was not as expected. A fault that cannot be brought about there is not run.

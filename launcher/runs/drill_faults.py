@@ -1,12 +1,10 @@
-"""Bring about the faults of a drill: by a plain shell on the host, by cutting the client's connection, by killing a client.
+"""Bring about the faults of a drill: by a plain shell on the host, or by cutting the client's connection.
 
 The ledger gets a line when it is done.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import NamedTuple
 
 from launcher.hosts import Desk
@@ -16,7 +14,6 @@ from launcher.values.drill import By, Planned
 STEP_WAIT_S = 90
 """How long the step may take to come."""
 SLURM = "slurm"
-CLIENT = (sys.executable, "-c", "from launcher.cli import main; main()")
 
 _TOOLS = """
 pids() { # of the processes whose command line has these words
@@ -72,10 +69,6 @@ printf '{"hurt": "%s"}\\n' "$FAULT" >> "$LEDGER"
 _SCRIPTS = {
     "trainer-killed": 'hit "drill.py $TOKEN"',
     "agent-killed": 'hit "supervise $RUN"',
-    "keeper-killed": 'hit "keep $RUN"',
-    "all-killed": 'hit "keep $RUN"\nhit "supervise $RUN"\nhit "drill.py $TOKEN"',
-    "container-killed": 'docker kill "launch-${RUN##*/}" >/dev/null || { echo "docker kill failed"; exit; }',
-    "container-removed": 'docker rm --force "launch-${RUN##*/}" >/dev/null || { echo "docker rm failed"; exit; }',
     "checkpoint-torn": """
 torn="$RUN/work/checkpoints/step-$(newest)"
 [ -d "$torn" ] || { echo "there was no checkpoint yet"; exit; }
@@ -89,12 +82,8 @@ hit "drill.py $TOKEN"
 _SCRIPTS_ON_CLUSTER = {
     "agent-killed": 'hit "step $RUN"',
     "job-requeued": 'scontrol requeue "$(job)" || { echo "scontrol requeue was refused"; exit; }',
-    "time-nearly-up": 'scancel --batch --signal=USR1 "$(job)" || { echo "scancel was refused"; exit; }',
-    "job-cancelled": 'scancel "$(job)" || { echo "scancel was refused"; exit; }',
 }
 """What the shell of a login node does instead, or for a fault that only a cluster has."""
-_AFTER = {"job-requeued": "begin_again\n", "time-nearly-up": "begin_again\n"}
-"""What it does after the fault."""
 
 
 class Place(NamedTuple):
@@ -115,10 +104,9 @@ def bring_about(
     planned: Planned,
     place: Place,
     runtime: str,
-    followed: Desk | None,
-    client: subprocess.Popen[bytes] | None,
+    followed: Desk,
 ) -> str | None:
-    """Wait for the step and hurt the run, or who follows it; return what was in the way. Raises HostError."""
+    """Wait for the step and hurt the run, or the link of its follower; return what was in the way. Raises HostError."""
     fault = planned.fault
     variables = host_shell.assigned(
         RUN=place.folder,
@@ -133,18 +121,13 @@ def bring_about(
         tools, hurt = _TOOLS + _ON_CLUSTER, _SCRIPTS_ON_CLUSTER.get(fault.name, hurt)
     body = [variables, tools, _WAIT, hurt]
     if fault.by == By.HOST:
-        script = "".join([*body, _HURT, _AFTER.get(fault.name, ""), "echo done"])
+        after = "begin_again\n" if fault.name == "job-requeued" else ""
+        script = "".join([*body, _HURT, after, "echo done"])
         return _problem(host_shell.run(watching, script, STEP_WAIT_S + fault.seconds + 120))
     problem = _problem(host_shell.run(watching, "".join([*body, "echo done"]), STEP_WAIT_S + 30))
     if problem is not None:
         return problem
-    if followed is not None:
-        followed.sever()
-    if client is not None:
-        if client.poll() is not None:
-            return f"the client had ended by itself before, with exit code {client.returncode}"
-        client.kill()
-        client.wait()
+    followed.sever()
     return _problem(host_shell.run(watching, variables + _HURT + "echo done"))
 
 

@@ -12,7 +12,6 @@ import os
 import secrets
 import shlex
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,7 @@ from launcher.resources import data_folder
 from launcher.runs import host_shell
 from launcher.runs.cleaning import free, remove_here
 from launcher.runs.control import stop
-from launcher.runs.drill_faults import CLIENT, Place, bring_about
+from launcher.runs.drill_faults import Place, bring_about
 from launcher.runs.following import follow
 from launcher.runs.held_interrupts import HeldInterrupts
 from launcher.runs.launching import Started, launch, understand
@@ -165,15 +164,9 @@ def _job(request: DrillRequest, token: str, planned: Planned) -> Request:
 
 def _unable(desk: Desk) -> dict[str, str]:
     """Return the faults that cannot be brought about on a host, with the reason."""
-    asked = "unshare --user --map-root-user --mount true && echo namespaces\ndocker ps >/dev/null && echo containers"
-    able = host_shell.run(desk, asked).split()
-    unable = {}
-    if "namespaces" not in able:
-        unable["folder-full"] = "this user may make no namespace there (unshare --user --mount)"
-    if "containers" not in able:
-        words = "the docker command does not work there for this user"
-        unable |= {"container-killed": words, "container-removed": words}
-    return unable
+    if "able" in host_shell.run(desk, "unshare --user --map-root-user --mount true && echo able"):
+        return {}
+    return {"folder-full": "this user may make no namespace there (unshare --user --mount)"}
 
 
 def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> Row:
@@ -214,30 +207,12 @@ def _hurt(ready: Prepared, planned: Planned, started: Started, place: Place) -> 
     most_s = fault.seconds + LIMIT_S
     view = _Following(time.monotonic() + most_s)
     problems: list[str] = []
-    followed: Desk | None = started.desk
-    client: subprocess.Popen[bytes] | None = None
-    if fault.by == By.CLIENT:
-        started.desk.close()
-        followed = None
-        words = [*CLIENT, "attach", started.mirror.run, "--quiet"]
-        client = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
     limit = _Limit(ready.desk, place.run, most_s)
     with limit, ThreadPoolExecutor(1) as pool:
         hurting = None
         if fault.by != By.JOB:
-            severed = followed if fault.by == By.LINK else None
-            hurting = pool.submit(bring_about, ready.desk, planned, place, ready.runtime, severed, client)
-        try:
-            if client is not None:
-                with suppress(subprocess.TimeoutExpired):
-                    client.wait(most_s)
-            state = _followed_to_its_end(started, view, followed, problems)
-        finally:
-            if client is not None:
-                client.kill()
-                client.wait()
+            hurting = pool.submit(bring_about, ready.desk, planned, place, ready.runtime, started.desk)
+        state = _followed_to_its_end(started, view, problems)
         if hurting is not None and (problem := hurting.result()) is not None:
             problems.append(problem)
     if limit.is_reached:
@@ -247,12 +222,10 @@ def _hurt(ready: Prepared, planned: Planned, started: Started, place: Place) -> 
     return state, problems
 
 
-def _followed_to_its_end(
-    started: Started, view: SilentView, followed: Desk | None, problems: list[str]
-) -> RunState:
+def _followed_to_its_end(started: Started, view: SilentView, problems: list[str]) -> RunState:
     """Follow a run; whenever it waits or is interrupted, recover it, as a person would."""
     host, mirror = started.host, started.mirror
-    state = follow(host, mirror, view, followed)
+    state = follow(host, mirror, view, started.desk)
     for _ in range(MOST_RECOVERIES):
         if state.state not in TO_RECOVER:
             break
@@ -315,7 +288,6 @@ def _judged(
         model=host_shell.run(desk, f"cat {shlex.quote(f'{place.folder}/work/artifacts/model')}"),
         state=state.state,
         reason=state.reason,
-        checkpoints=_checkpoints(desk, place),
         differing=_differing(desk, mirror, place),
         left=_left(desk, place),
     )
@@ -333,12 +305,6 @@ def _judged(
         tuple(seen.left),
         tuple(problems),
     )
-
-
-def _checkpoints(desk: Desk, place: Place) -> list[int]:
-    names = host_shell.run(desk, f"ls {shlex.quote(f'{place.folder}/work/checkpoints')}").split()
-    steps = (name.removeprefix("step-") for name in names if name.startswith("step-"))
-    return [int(step) for step in steps if step.isdecimal()]
 
 
 def _differing(desk: Desk, mirror: Mirror, place: Place) -> list[str]:

@@ -15,16 +15,14 @@ class By(StrEnum):
     JOB = "job"
     HOST = "host"
     LINK = "link"
-    CLIENT = "client"
 
 
 class Fault(NamedTuple):
     """A fault that needs no root.
 
-    `runtimes` are those in which it can happen; `reason` is why the run ends, in the state `end`, None if it goes on and
-    succeeds. `intervals`
+    `runtimes` are those in which it can happen; `reason` is why the run fails, None if it goes on and succeeds. `intervals`
     is how many checkpoint intervals may be trained again. `seconds` is how long a run with it takes, about. It may come in
-    the steps from `first` to `last`.
+    the steps from `first` on.
     """
 
     name: str
@@ -32,11 +30,9 @@ class Fault(NamedTuple):
     by: By
     runtimes: tuple[str, ...] = ("native", "docker", "slurm")
     reason: str | None = None
-    end: str = "failed"
     intervals: int = 1
     seconds: int = 10
     first: int = 1
-    last: int = STEPS - 1
 
     @property
     def expected(self) -> str:
@@ -47,27 +43,11 @@ class Fault(NamedTuple):
 FAULTS = (
     Fault("trainer-killed", "the training gets SIGKILL", By.HOST),
     Fault("agent-killed", "the agent gets SIGKILL", By.HOST, seconds=13),
-    Fault("keeper-killed", "the agent's keeper gets SIGKILL", By.HOST, ("native",)),
-    Fault("all-killed", "keeper, agent and training get SIGKILL", By.HOST, ("native",), seconds=12),
-    Fault("container-killed", "docker kill", By.HOST, ("docker",), seconds=13),
-    Fault("container-removed", "docker rm --force", By.HOST, ("docker",), seconds=13),
-    Fault("job-requeued", "Slurm ends the job and starts it again", By.HOST, ("slurm",), seconds=40),
-    Fault("time-nearly-up", "Slurm says that the job's time is nearly up", By.HOST, ("slurm",), seconds=40),
-    Fault(
-        "job-cancelled",
-        "scancel, by another than launch",
-        By.HOST,
-        ("slurm",),
-        reason="cancelled-in-slurm",
-        end="stopped",
-    ),
     Fault("link-cut", "the connection of the client breaks", By.LINK, intervals=0),
-    Fault("client-killed", "the client gets SIGKILL", By.CLIENT, intervals=0),
     Fault("hang", "the training sleeps for ever", By.JOB, seconds=15),
-    Fault("port-taken", "another process has the training's port", By.JOB),
-    Fault("loss-nan", "the loss becomes NaN", By.JOB, reason="nan-divergence", last=STEPS - 3),
     Fault("folder-full", "a folder of the job is full", By.JOB, ("native",), reason="disk-full"),
     Fault("checkpoint-torn", "the newest checkpoint is cut short", By.HOST, intervals=2, first=INTERVAL + 2),
+    Fault("job-requeued", "Slurm ends the job and starts it again", By.HOST, ("slurm",), seconds=40),
 )
 """The rows of a drill."""
 

@@ -43,7 +43,6 @@ def seen(lines, **changed):
         "model": model_after(STEPS),
         "state": "succeeded",
         "reason": "completed",
-        "checkpoints": (35, 40),
         "differing": (),
         "left": (),
     }
@@ -92,10 +91,9 @@ def test_what_is_seen_from_outside_counts(changed, words):
     assert words in problems(GOOD, **changed)
 
 
-@pytest.mark.parametrize("fault", ["link-cut", "client-killed"])
-def test_a_training_that_starts_again_for_its_client_is_not_as_expected(fault):
+def test_a_training_that_starts_again_for_its_client_is_not_as_expected():
     """A run does not notice who follows it."""
-    assert "3 steps were trained again; at most 0 were expected" in problems(GOOD, fault)
+    assert "3 steps were trained again; at most 0 were expected" in problems(GOOD, "link-cut")
 
 
 def test_a_torn_checkpoint_may_cost_two_intervals():
@@ -106,15 +104,13 @@ def test_a_torn_checkpoint_may_cost_two_intervals():
 
 
 def test_a_run_that_is_to_end_must_end_so():
-    lines = [{"begin": 0}, *steps(1, 13), {"hurt": "loss-nan"}, *steps(14, 15)]
-    ended = {"state": "failed", "reason": "nan-divergence", "checkpoints": (5, 10), "model": ""}
-    assert problems(lines, "loss-nan", **ended) == ""
-    assert "saved at or after step 13" in problems(lines, "loss-nan", **{**ended, "checkpoints": (10, 15)})
-    assert "expected was failed" in problems(
-        lines, "loss-nan", **{**ended, "state": "succeeded", "reason": None}
-    )
-    assert "expected was failed" in problems(lines, "loss-nan", **{**ended, "reason": "hang"})
-    assert "reached the end" in problems([*lines, END], "loss-nan", **ended)
+    lines = [{"begin": 0}, *steps(1, 13), {"hurt": "folder-full"}]
+    ended = {"state": "failed", "reason": "disk-full", "model": ""}
+    assert problems(lines, "folder-full", **ended) == ""
+    succeeded = {**ended, "state": "succeeded", "reason": None}
+    assert "expected was failed" in problems(lines, "folder-full", **succeeded)
+    assert "expected was failed" in problems(lines, "folder-full", **{**ended, "reason": "hang"})
+    assert "reached the end" in problems([*lines, END], "folder-full", **ended)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +145,8 @@ def test_a_fault_can_be_named_with_its_step():
         ("hang@x", "from 1 to 39"),
         ("hang@-1", "from 1 to 39"),
         ("hang@", None),
-        ("loss-nan@39", "from 1 to 37"),
         ("checkpoint-torn@3", "from 7 to 39"),
-        ("container-killed", "only with runtime docker; this drill runs native"),
+        ("job-requeued", "only with runtime slurm; this drill runs native"),
     ],
 )
 def test_a_fault_that_cannot_come_is_refused_with_the_mend(word, words):

@@ -1,4 +1,4 @@
-"""What `launch drill` sees from outside: a shell that breaks off, a `ps` that sees nothing, a client that was gone before."""
+"""What `launch drill` sees from outside: a shell that breaks off, a `ps` that sees nothing."""
 
 import contextlib
 import importlib.util
@@ -121,18 +121,6 @@ def test_a_host_whose_processes_cannot_be_seen_is_not_taken_for_a_clean_one(tmp_
     """Without ps, or with one that shows too little, or without awk."""
     (told,) = drilling._left(Machine(PATH=fake(tmp_path, name, script)), PLACE)
     assert "cannot be seen" in told
-
-
-def test_a_client_that_was_gone_before_was_not_killed(tmp_path):
-    """Then the row has shown nothing."""
-    place = drill_faults.Place("/nowhere/runs/x", str(tmp_path), "drill-aaaaaa")
-    (tmp_path / "ledger.jsonl").write_text('{"step": 1}\n')
-    client = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
-    client.wait()
-    planned = Planned(next(fault for fault in FAULTS if fault.name == "client-killed"), 1)
-    told = drill_faults.bring_about(Machine(), planned, place, "native", None, client)
-    assert told == "the client had ended by itself before, with exit code 3"
-    assert "hurt" not in (tmp_path / "ledger.jsonl").read_text()
 
 
 def test_two_drills_of_one_second_keep_their_ledgers_apart(tmp_path, monkeypatch):

@@ -557,8 +557,6 @@ def test_a_queued_run_is_not_removed_and_keeps_what_it_needs(hive):
         *(
             pytest.param(name, marks=pytest.mark.long)
             for name in (
-                "time-nearly-up",
-                "job-cancelled",
                 "trainer-killed",
                 "agent-killed",
                 "checkpoint-torn",
@@ -573,7 +571,7 @@ def test_a_drill_hurts_a_job(hive, fault):
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = json.loads(done.stdout)["rows"]
     assert (row["result"], row["left"]) == ("ok", [])
-    assert row["steps_again"] <= {"job-requeued": 5, "checkpoint-torn": 10, "time-nearly-up": 0}.get(fault, 5)
+    assert row["steps_again"] <= {"checkpoint-torn": 10}.get(fault, 5)
     assert {path.name for path in hive.client.runs.glob("[0-9]*")} == before
     assert not hive.cluster.ssh("squeue", "--me", "-h", f"--name={job_name(row['run'])}")
     assert row["run"] not in hive.cluster.ssh("ls", ".launch/runs")
