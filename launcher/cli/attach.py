@@ -51,7 +51,8 @@ def attach(
     from launcher.cli.keeping import handing_over, keep
     from launcher.cli.screens import make_view
     from launcher.runs.control import locate
-    from launcher.runs.tenancies import gone, tenant_for
+    from launcher.runs.machine_gone import gone
+    from launcher.runs.tenant import tenant_for
 
     view = make_view(as_json, is_quiet=quiet)
     place, mirror = locate(run, host)

@@ -43,8 +43,8 @@ def cp(
     from launcher.errors import MachineGoneError, RunError
     from launcher.runs.control import locate
     from launcher.runs.copying import copy, copy_from_here
+    from launcher.runs.machine_gone import gone
     from launcher.runs.run_desk import open_desk
-    from launcher.runs.tenancies import gone
     from launcher.values.text import files_text
 
     run, colon, path = source.partition(":")

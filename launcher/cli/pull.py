@@ -55,8 +55,8 @@ def pull(
     from launcher.runs.copying import are_here
     from launcher.runs.fetching import pull_once, pull_one_checkpoint, pull_until_end
     from launcher.runs.following import what_failed, what_stayed
+    from launcher.runs.machine_gone import gone
     from launcher.runs.pulling import Choice, Pulled
-    from launcher.runs.tenancies import gone
 
     place, mirror = locate(run, host)
     if mirror.is_freed:

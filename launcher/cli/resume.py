@@ -62,7 +62,7 @@ def resume(
     """
     from launcher.cli.screens import make_view
     from launcher.cli.starting import start_and_follow
-    from launcher.runs.resuming import ResumeRequest
+    from launcher.runs.resumed_plan import ResumeRequest
     from launcher.runs.resuming import resume as start
 
     view = make_view(as_json, is_quiet=quiet)

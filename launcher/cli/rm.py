@@ -60,7 +60,8 @@ def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool, as_json: bo
     from launcher.cli.say import complain, say
     from launcher.runs.cleaning import remove_here
     from launcher.runs.local_copies import LocalCopies
-    from launcher.runs.tenancies import ends_with, gone, still_rented
+    from launcher.runs.machine_gone import gone
+    from launcher.runs.tenancies import ends_with, still_rented
 
     subject = f"{mirror.short} on {place.name}"
     freeing, silence = None, ""

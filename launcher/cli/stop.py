@@ -38,7 +38,8 @@ def stop(
     from launcher.runs.control import stop as ask
     from launcher.runs.evidence import words
     from launcher.runs.run_desk import open_desk
-    from launcher.runs.tenancies import leave_to_keeper, open_for, rent_cost, still_rented
+    from launcher.runs.tenancies import open_for, rent_cost, still_rented
+    from launcher.runs.tenant import leave_to_keeper
     from launcher.values.record import Reason, is_terminal
 
     place, mirror = locate_live(run, host, "stop")
@@ -107,7 +108,8 @@ def stop(
 
 def _is_over(mirror: Mirror, *, as_json: bool) -> bool:
     """Say what a run has come to that has ended, and whose rented machine is gone or just goes back; False if it is not so."""
-    from launcher.runs.tenancies import gone, is_ending, rent_cost
+    from launcher.runs.machine_gone import gone
+    from launcher.runs.tenancies import is_ending, rent_cost
     from launcher.values.record import is_terminal
 
     state, cost = mirror.state(), rent_cost(mirror)

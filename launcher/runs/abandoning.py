@@ -32,6 +32,7 @@ from launcher.runs.arriving import (
 )
 from launcher.runs.farewell import root_of
 from launcher.runs.lost_machines import end_rental
+from launcher.runs.machine_gone import gone
 from launcher.runs.recovering import RecoverRequest, Recovery, recover_on
 from launcher.runs.run_desk import connect
 from launcher.values.answers import MovedTo
@@ -173,9 +174,9 @@ def newest_here(mirror: Mirror, target: Host) -> HomeCheckpoint:
 def _nothing_to_go_on_with(mirror: Mirror, target: Host, why: str, more: str = "") -> LaunchError:
     """Return the error of a run of which too little is here to go on; a rented machine that is gone never answers again."""
     name, anew = mirror.host().name, f"launch rerun {mirror.short} --host {target.name}"
-    if (gone := tenancies.gone(mirror)) is not None:
+    if (words := gone(mirror)) is not None:
         return MachineGoneError(
-            name, f"{gone.splitlines()[0]}\n  {why}\n  from its start        {anew}{more}"
+            name, f"{words.splitlines()[0]}\n  {why}\n  from its start        {anew}{more}"
         )
     return RunError(
         f"{why}\n"

@@ -41,6 +41,7 @@ from launcher.runs.secret_consent import check_consent
 from launcher.runs.tenancies import is_rented, rented_for
 from launcher.runs.tree import SizedFile, write_files
 from launcher.runs.verifiable import refuse_verification
+from launcher.runs.wanted_machine import Wanted
 from launcher.runtimes import open_for_plan
 from launcher.values.record import Reason, State, is_terminal
 
@@ -264,6 +265,21 @@ def resolved_there(before: Plan, target: Host, profile_name: str | None) -> Reso
     here = Path.cwd()
     task = resolve.Task(job, here, here, frozenset(), None, packages_from=before.packages_from)
     return Resolved(target, named, task, "auto", before.model_facts, None, None, teacher=before.teacher_facts)
+
+
+def wanted_like(before: Plan, target: Host, request: MoveRequest) -> Wanted:
+    """Return what a run that goes on with one of this plan needs of a machine: its own card, if none is named."""
+    resolved = resolved_there(before, target, request.profile or target.profile)
+    return Wanted(
+        target,
+        resolved.profiles,
+        resolved.gpus,
+        resolved.job,
+        lambda profile, facts: plan_with(profile, resolved, facts, before.script_use),
+        like=(before.profile,),
+        is_sure=request.is_sure,
+        wait_s=request.wait_s,
+    )
 
 
 def go_on(arrival: Arrival, run: str, home: HomeCheckpoint, fill: Callable[[Mirror, Stage], str]) -> Recovery:

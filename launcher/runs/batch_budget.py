@@ -14,7 +14,8 @@ from launcher.runs.launching import understand
 from launcher.runs.open_rentals import RECONCILE
 from launcher.runs.rental_choice import check_limited, choose, offers
 from launcher.runs.request import Request
-from launcher.runs.tenancies import leave_to_keeper, ledger, rented, unattended
+from launcher.runs.tenancies import ledger, rented, unattended
+from launcher.runs.tenant import leave_to_keeper
 from launcher.values.host import Host
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.queued_item import ON_THE_WAY, ItemState

@@ -34,6 +34,7 @@ from launcher.runs.frozen_code import FrozenCode
 from launcher.runs.held_interrupts import NoInterrupts
 from launcher.runs.item_view import ItemView
 from launcher.runs.launching import Started, launch
+from launcher.runs.machine_gone import gone
 from launcher.runs.mirror import Mirror
 from launcher.runs.recovering import recover_to_follow
 from launcher.runs.request import Request
@@ -41,6 +42,7 @@ from launcher.runs.run_desk import Opening, connect, open_desk
 from launcher.runs.run_id import new_run_id
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.sessions import follow_sessions
+from launcher.runs.tenant import tenant_for
 from launcher.runs.view import View
 from launcher.values.host import Host
 from launcher.values.lambda_settings import LambdaSettings
@@ -290,16 +292,16 @@ def follow_item(
         _bind_again(lane, item, mirror)
     host = started.host if started is not None else mirror.host()
     desk: Desk | None = started.desk if started is not None else None
-    if started is None and (words := tenancies.gone(mirror)) is not None:
+    if started is None and (words := gone(mirror)) is not None:
         return _state_of_gone(mirror, words)
-    tenant = started.tenant if started is not None else tenancies.tenant_for(mirror, view)
+    tenant = started.tenant if started is not None else tenant_for(mirror, view)
     found = tenancies.open_for(mirror)
 
     def take_left() -> None:
         """Look after its rented machine, if the process that did was killed."""
         nonlocal tenant
         if tenant is None and found is not None and not found.is_held:
-            tenant = tenancies.tenant_for(mirror, view)
+            tenant = tenant_for(mirror, view)
         view.has_rented = tenant is not None
 
     def look(error: UnreachableError | None) -> None:

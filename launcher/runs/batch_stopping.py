@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import LaunchError, RunError, UnreachableError, UsageError
-from launcher.runs import batch_index, departures, index, resolve, sent_record, tenancies
+from launcher.runs import batch_index, departures, index, resolve, sent_record
 from launcher.runs.batch_item import give_up_machine, why_ended
 from launcher.runs.batch_queue import PICTURE, RESULTS, BatchQueue, Work, Worker, take_work, worker_of
 from launcher.runs.batch_status import launches, state_of
 from launcher.runs.control import runs_of
 from launcher.runs.control import stop as stop_run
 from launcher.runs.frozen_code import FOLDER as CODE
+from launcher.runs.machine_gone import gone
 from launcher.runs.mirror import Mirror, mirrors
 from launcher.runs.run_desk import connect, open_desk
 from launcher.runs.run_files import RunFiles
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.silent_view import SilentView
+from launcher.runs.tenant import leave_to_keeper
 from launcher.values.queued_item import DROPPED, REFUSED, Item, ItemState
 from launcher.values.record import State, is_terminal
 
@@ -191,17 +193,17 @@ def _stop_run(name: str, item: Item, *, now: bool) -> tuple[str, str, str | None
         return DROPPED, STOPPED, None
     known = mirror.state()
     if known is not None and is_terminal(known.state):
-        tenancies.leave_to_keeper(mirror)
+        leave_to_keeper(mirror)
         return str(known.state), why_ended(known) or STOPPED, None
-    if (gone := tenancies.gone(mirror)) is not None:
-        return State.FAILED, gone.splitlines()[0], None
+    if (words := gone(mirror)) is not None:
+        return State.FAILED, words.splitlines()[0], None
     # A run that the index has lost is still where it was begun.
     with open_desk(mirror.host(), mirror) if is_bound else connect(resolve.host(item.host)) as desk:
         if not runs_of(desk, [item.run]):
             give_up_machine(item.run, SilentView())
             return DROPPED, STOPPED, None
         row = stop_run(desk, item.run, now=now, grace_s=mirror.plan().stop_grace_s)
-    tenancies.leave_to_keeper(mirror)
+    leave_to_keeper(mirror)
     return str(row.summary.state), STOPPED, row.problem
 
 

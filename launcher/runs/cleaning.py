@@ -16,12 +16,12 @@ from launcher.errors import AgentError, EngineError, HostError, LastCopyError, M
 from launcher.hosts import Desk
 from launcher.runs.control import summary_of
 from launcher.runs.local_copies import LocalCopies
+from launcher.runs.machine_gone import gone
 from launcher.runs.meter import Meter
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import NO_JOB, probe
 from launcher.runs.pulling import shown_path
 from launcher.runs.refreshing import refresh
-from launcher.runs.tenancies import gone
 from launcher.runs.view import Stage
 from launcher.runtimes import Runtime, open_all, open_for_run
 from launcher.runtimes.runtime import Holding, Supply

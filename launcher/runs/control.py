@@ -203,7 +203,7 @@ def _with_departures(row: Row) -> Row:
         return row
     mirror = own_copy(row.summary.run)
     departure = departures.departure_of(mirror)
-    if departure is not None and departure.is_open and tenancies.gone(mirror) is not None:
+    if departure is not None and departure.is_open and tenancies.is_gone(mirror):
         departure = departure.model_copy(
             update={"settled": departure.abandoned}
         )  # nobody is left to hear of it

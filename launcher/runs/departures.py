@@ -74,7 +74,7 @@ def still_training(mirror: Mirror, parent: Parent | None) -> str | None:
     departure = departure_of(before)
     if departure is None or not departure.is_open or departure.run != mirror.run:
         return None
-    if tenancies.gone(before) is not None:
+    if tenancies.is_gone(before):
         return None
     return f"its parent {before.short} may still train on {before.host().name}, which has not answered since"
 

@@ -42,6 +42,7 @@ from launcher.runs import (
     session_check,
     sweeping,
 )
+from launcher.runs.acquire import acquire
 from launcher.runs.adapting import suggestion
 from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
 from launcher.runs.env_file import HiddenValues
@@ -61,6 +62,7 @@ from launcher.runs.shipped_before import ShippedBefore
 from launcher.runs.shipping import Shipment, ship
 from launcher.runs.verifiable import unverifiable
 from launcher.runs.view import Stage, View
+from launcher.runs.wanted_machine import Wanted
 from launcher.runtimes import Runtime, module_of, names, open_for_plan
 from launcher.runtimes import load as load_runtime
 from launcher.values.facts import Facts
@@ -233,16 +235,31 @@ def launch(
     if not request.is_sure:
         _ask(before.question(loaded), view)
     ready = _Ready(request, secrets, loaded, before, opening, hold, code.batch if code is not None else None)
-    if host.lambda_cloud is None:
-        return _launch_on(resolved, ready, view, run_id)
-    from launcher.runs.rented_launch import on_rented_machine  # few launches rent
+    with acquire(wanted_of(resolved, request, run_id), view) as machine:
+        profiles = resolved.profiles if machine.profile is None else (machine.profile,)
+        there = resolved._replace(host=machine.host, profiles=profiles)
+        started = _launch_on(there, ready, view, machine.run, machine.plan)
+    return started._replace(tenant=machine.lease)
 
-    return on_rented_machine(
-        resolved,
-        request,
-        view,
-        lambda machine, run, expected: _launch_on(machine, ready, view, run, expected),
-        run_id,
+
+def wanted_of(resolved: Resolved, request: Request, run_id: str | None = None) -> Wanted:
+    """Return what a launch needs of a machine."""
+
+    def plan_for(profile: Profile, facts: Facts) -> Plan:
+        from launcher.runs.planned import plan_of  # it is loaded while a host is waited for
+
+        return plan_of(profile, resolved, facts)
+
+    return Wanted(
+        resolved.host,
+        resolved.profiles,
+        resolved.gpus,
+        resolved.job,
+        plan_for,
+        is_sure=request.is_sure,
+        wait_s=request.wait_s,
+        run=run_id,
+        most_cents=request.most_cents,
     )
 
 

@@ -6,8 +6,9 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from launcher.errors import BadFileError, HostError, HostKeyError, MachineGoneError, UnreachableError
+from launcher.runs.machine_gone import check_rented
 from launcher.runs.run_desk import open_desk
-from launcher.runs.tenancies import RentedMachine, check_rented, rented_for
+from launcher.runs.tenancies import RentedMachine, rented_for
 from launcher.values.renting import Rental
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from launcher.errors import AgentError, RunError, UnreachableError, UsageError
 from launcher.hosts import Desk
 from launcher.runs import departures, resolve, tenancies
 from launcher.runs.abandoning import check_without, go_on_without
+from launcher.runs.acquire import acquire, left_on_failure
 from launcher.runs.arriving import (
     Earlier,
     Heir,
@@ -28,6 +29,7 @@ from launcher.runs.arriving import (
     check_offered,
     check_successor,
     connected,
+    consented,
     give_up_elsewhere,
     go_on,
     refuse_succeeded,
@@ -35,16 +37,20 @@ from launcher.runs.arriving import (
     send_checkpoint,
     send_files,
     taken_up,
+    wanted_like,
 )
 from launcher.runs.checkpoint_pulling import LAST, WHOLE, HomeCheckpoint, pull_checkpoint
 from launcher.runs.control import known_summary, stop
-from launcher.runs.lost_machines import reach
+from launcher.runs.lost_machines import look_for, reach
 from launcher.runs.mirror import Mirror
 from launcher.runs.recovering import RecoverRequest, Recovery, recover_on
 from launcher.runs.refreshing import refresh
-from launcher.runs.rent_handing import end_rent_later
+from launcher.runs.rent_handing import end_rent_later, hand_over
+from launcher.runs.rental_choice import check_limited
 from launcher.runs.run_desk import connect
 from launcher.runs.run_files import RunFiles
+from launcher.runs.runs_folder import runs_folder
+from launcher.runs.tenant import Tenant, take
 from launcher.runs.tree import SizedFile
 from launcher.values.answers import MovedTo
 from launcher.values.checkpoint import SealedFile
@@ -66,9 +72,44 @@ def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
     departures.check_readable(mirror)
     if target.lambda_cloud is None:
         return move_to(mirror, target, request, Heir(), view)
-    from launcher.runs.rented_move import move_to_rented  # few moves rent
+    with _rented(mirror, target, request, view) as (lease, heir):
+        agreed = request if heir.shown is None else request._replace(is_sure=True)
+        recovery = move_to(mirror, lease.host, agreed, heir, view)
+    hand_over(lease, Mirror(recovery.run, runs_folder()), view)
+    return recovery
 
-    return move_to_rented(mirror, target, request, view)
+
+@contextlib.contextmanager
+def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> Iterator[tuple[Tenant, Heir]]:
+    """Yield the lease of a machine for a run's successor: that of a move that broke off, or a new one once it was agreed to."""
+    if (lease := _lease_of_earlier(mirror, target)) is not None:
+        with left_on_failure(lease, view):
+            yield lease, Heir(expect=lease.take_in)
+        return
+    check_limited(target)
+    sender = check_move(mirror, target, request, view)
+    before = mirror.whole_plan()
+    consented(mirror, before, target, sender, request, view)
+    with acquire(wanted_like(before, target, request), view) as machine:
+        if machine.lease is not None:
+            yield machine.lease, Heir(machine.run, machine.plan)
+
+
+def _lease_of_earlier(mirror: Mirror, target: Host) -> Tenant | None:
+    """Look after the machine of an earlier move of a run that broke off, if it is still rented; else return None.
+
+    Raises UsageError if another process does.
+    """
+    earlier = departures.intention_of(mirror)
+    found = None if earlier is None else tenancies.rented_for(earlier.run)
+    if earlier is None or found is None or found.tenancy.machine.name != target.name:
+        return None
+    if not look_for(found).rental.is_open:
+        return None
+    lease = take(found)
+    if lease is None:
+        raise UsageError(departures.moved_words(mirror, earlier.to))
+    return lease
 
 
 def check_move(

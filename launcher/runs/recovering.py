@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import LaunchError, UsageError
 from launcher.hosts import Desk
-from launcher.runs import build_settings, departures, env_file, resolve, secret_values, tenancies
+from launcher.runs import (
+    build_settings,
+    departures,
+    env_file,
+    machine_gone,
+    resolve,
+    secret_values,
+    tenancies,
+)
 from launcher.runs.control import known_summary, listing, locate, summary_of
 from launcher.runs.evidence import diagnosis, why_failed, words
 from launcher.runs.key_stays import check_key_stays
@@ -96,7 +104,7 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
         if row.goes_on is not None:
             continue  # its successor is a row of its own
         if run in gone and not is_terminal(state):
-            words = tenancies.gone(Mirror(run, runs_folder())) or ""
+            words = machine_gone.gone(Mirror(run, runs_folder())) or ""
             found.append(Recovery(run, row.host, Outcome.FAILED, state, words))
             continue
         if row.is_unreachable:

@@ -6,7 +6,7 @@ from launcher.errors import HostError, LaunchError
 from launcher.runs import tenancies
 from launcher.runs.mirror import Mirror
 from launcher.runs.rent_ending import cron_note
-from launcher.runs.tenant import Tenant
+from launcher.runs.tenant import Tenant, leave_to_keeper
 from launcher.runs.view import View
 
 
@@ -52,7 +52,7 @@ def leave(tenant: Tenant, view: View) -> None:
 def end_rent_later(mirror: Mirror, view: View) -> None:
     """Have a process in the background end the rent of a run's machine, if it is rented and no other does: the run has ended there."""
     try:
-        tenancies.leave_to_keeper(mirror)
+        leave_to_keeper(mirror)
     except (HostError, LaunchError, OSError) as error:
         view.note(
             f"{str(error).splitlines()[0]}: the machine of {mirror.run} is still rented   launch reconcile"

@@ -6,7 +6,6 @@ All of this comes before anything is rented, and costs nothing.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from launcher.planning.gate import check
@@ -15,7 +14,7 @@ from launcher.planning.offers import fits
 from launcher.runs import cards, resolve
 from launcher.runs.contact import settle
 from launcher.runs.key_stays import check_key_stays
-from launcher.runs.launching import Resolved
+from launcher.runs.machine_renting import Order
 from launcher.runs.rental_choice import (
     RentalChoice,
     check_limited,
@@ -26,14 +25,12 @@ from launcher.runs.rental_choice import (
     settings_of,
 )
 from launcher.runs.rental_names import name_findings
+from launcher.runs.run_id import new_run_id
 from launcher.runs.tenancies import kept_idle, kept_words
 from launcher.runs.view import View
-from launcher.values.facts import Facts
+from launcher.runs.wanted_machine import Wanted
+from launcher.runtimes import load
 from launcher.values.plan import Plan
-from launcher.values.profile import Profile
-
-PlanFor = Callable[[Profile, Facts], Plan]
-"""Makes the plan for a card, and what is expected of the machine."""
 
 
 class Agreement(NamedTuple):
@@ -43,39 +40,47 @@ class Agreement(NamedTuple):
     plan: Plan
 
 
-def agree(
-    resolved: Resolved, plan_for: PlanFor, view: View, *, like: Sequence[Profile] = (), is_sure: bool
-) -> Agreement:
+def agree(wanted: Wanted, view: View) -> Agreement:
     """Return what will do for a launch, once it has passed the gate and its cost is agreed to.
-
-    `like` are profiles that are preferred, if they are offered and none is named.
 
     Raises RefusedError for a plan that cannot work, a limit that is missing or too small, and for no; UsageError for a job that
     would take this person's key along; HostError if the service does not answer. Nothing is rented then.
     """
-    host = resolved.host
+    host = wanted.host
     check_limited(host)
-    check_key_stays(
-        host.name, resolved.job, {name: os.environ.get(name, "") for name in resolved.job.secrets}
-    )
+    check_key_stays(host.name, wanted.job, {name: os.environ.get(name, "") for name in wanted.job.secrets})
     with view.stage("offers") as stage:
         offered = offers(host)
         wrong = name_findings(host, settings_of(host), offered)
-        named = resolved.profiles or [one for one in like if any(fits(offer, one) for offer in offered)]
-        choice = choose(host, named, resolved.gpus, resolved.job, offered)
+        named = wanted.profiles or [one for one in wanted.like if any(fits(offer, one) for offer in offered)]
+        choice = choose(host, named, wanted.gpus, wanted.job, offered)
         free = sum(bool(choice.regions_of(one)) for one in choice.found)
         stage.text = f"{len(offered)} types, {len(choice.found)} will do, {free or 'none'} of them free"
     settle(wrong, view)
     facts = expected_facts(host, choice.first)
-    plan = plan_for(choice.first.profile, facts)
+    plan = wanted.plan_for(choice.first.profile, facts)
     view.head(plan)
     found = [
-        *cards.findings(resolved.gpus, plan, facts),
+        *cards.findings(wanted.gpus, plan, facts),
         *check(plan, facts, host, resolve.wheels(), resolve.cards()),
     ]
     settle(found, view)
     say_price(choice, view)
     for one in kept_idle(host.name):
         view.note(kept_words(one))
-    confirm(choice, view, is_sure=is_sure)
+    confirm(choice, view, is_sure=wanted.is_sure)
     return Agreement(choice, plan)
+
+
+def order_of(wanted: Wanted, agreement: Agreement) -> Order:
+    """Return the order for a run. Raises CardBusyError if nothing is free and nobody waits."""
+    choice, plan = agreement
+    return Order(
+        wanted.host,
+        settings_of(wanted.host),
+        wanted.run or new_run_id(plan.job),
+        () if wanted.wait_s > 0 and not choice.is_any_free else choice.candidates(),
+        lambda: choice.renewed(offers(wanted.host)).candidates(),
+        wanted.wait_s,
+        load(plan.runtime).has_images,
+    )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher.errors import MachineGoneError, RefusedError, RunError, UsageError
 from launcher.runs import checkpoints_here, departures, job_variables, resolve
 from launcher.runs.abandoning import fill_from_here, newest_here, sent_from_here
+from launcher.runs.acquire import acquire
 from launcher.runs.arriving import (
     Heir,
     MoveRequest,
@@ -21,6 +22,7 @@ from launcher.runs.arriving import (
     connected,
     consented,
     refuse_unresumable,
+    wanted_like,
 )
 from launcher.runs.checkpoint_pulling import WHOLE, HomeCheckpoint, pull_checkpoint
 from launcher.runs.contact import settle
@@ -30,10 +32,8 @@ from launcher.runs.lost_machines import reach
 from launcher.runs.moving import check_checkpoint, fill_from_old
 from launcher.runs.refreshing import refresh
 from launcher.runs.rent_ending import bring_home
-from launcher.runs.rent_handing import leave
 from launcher.runs.rental_choice import check_limited
-from launcher.runs.rented_move import rented_like
-from launcher.runs.resuming import changed_plan, check_ended, check_settings, refuse_moved
+from launcher.runs.resumed_plan import changed_plan, check_ended, check_settings, refuse_moved
 from launcher.runs.run_desk import connect, open_desk
 from launcher.runs.run_id import new_run_id
 from launcher.runs.tenancies import RentedMachine, mirror_of, rent_cost
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from launcher.runs.arriving import Arrival
     from launcher.runs.launching import Started
     from launcher.runs.mirror import Mirror
-    from launcher.runs.resuming import ResumeRequest
+    from launcher.runs.resumed_plan import ResumeRequest
     from launcher.runs.view import Stage, View
     from launcher.values.host import Host
     from launcher.values.plan import Plan
@@ -72,14 +72,10 @@ def resume_on_rented(parent: Mirror, target: Host, request: ResumeRequest, view:
     settle([*against, *job_variables.findings(plan.variables), *on_end_findings(plan.on_end)], view)
     asked = MoveRequest(target.name, request.profile, request.env_files, request.is_sure, request.wait_s)
     consented(parent, plan, target, source.host, asked, view)
-    tenant, shown = rented_like(plan, target, asked, view)
-    try:
-        heir = Heir(tenant.tenancy.run, shown, plan)
-        started = _begin(parent, tenant, source, asked._replace(is_sure=True), heir, view)
-    except BaseException:
-        leave(tenant, view)
-        raise
-    return started._replace(tenant=tenant)
+    with acquire(wanted_like(plan, target, asked), view) as machine:
+        heir = Heir(machine.run, machine.plan, plan)
+        started = _begin(parent, machine.host, source, asked._replace(is_sure=True), heir, view)
+    return started._replace(tenant=machine.lease)
 
 
 def _source(parent: Mirror, target: Host, request: ResumeRequest, view: View) -> _Source:
@@ -131,12 +127,12 @@ def _check_steps(plan: Plan, home: HomeCheckpoint, parent: Mirror) -> None:
 
 
 def _begin(
-    parent: Mirror, tenant: Tenant, source: _Source, asked: MoveRequest, heir: Heir, view: View
+    parent: Mirror, machine: Host, source: _Source, asked: MoveRequest, heir: Heir, view: View
 ) -> Started:
     """Start the run on the machine that was rented for it."""
-    desk = connected(view, functools.partial(connect, tenant.host))
+    desk = connected(view, functools.partial(connect, machine))
     try:
-        place = arrival(desk, parent, tenant.host, source.host, asked, heir, view)
+        place = arrival(desk, parent, machine, source.host, asked, heir, view)
         fill = functools.partial(source.fill, place)
         return begin_there(place, heir.id_of(place.plan.job), source.home, fill)
     except BaseException:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from launcher import hosts
 from launcher.hosts import Desk, Line
 from launcher.runs import departures
+from launcher.runs.machine_gone import check_rented
 from launcher.runs.mirror import Mirror
-from launcher.runs.tenancies import check_rented
 from launcher.values.host import Host
 
 Opening = Callable[[Host], Desk]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
-from launcher.errors import BadFileError, MachineGoneError
+from launcher.errors import BadFileError
 from launcher.hosts.rental_ledger import Ledger, usual_folder
 from launcher.hosts.service_clock import ServiceClock
 from launcher.runs import index
@@ -22,14 +22,12 @@ from launcher.runs.runs_folder import make_runs_folder
 from launcher.runs.whole_file import write_durably
 from launcher.values.checkpoint import MANIFEST
 from launcher.values.lambda_settings import API, LambdaSettings
-from launcher.values.record import State, is_terminal
+from launcher.values.record import is_terminal
 from launcher.values.renting import ELSEWHERE, NAMED, Rental, RentalReason, RentalState, dollars, run_cents
 from launcher.values.tenancy import Tenancy
 from launcher.values.text import printable
 
 if TYPE_CHECKING:
-    from launcher.runs.tenant import Tenant
-    from launcher.runs.view import View
     from launcher.values.host import Host
 
 TENANCY = "tenancy.json"
@@ -215,38 +213,6 @@ def rents_at(mirror: Mirror) -> str | None:
     return found.tenancy.machine.name
 
 
-def tenant_for(mirror: Mirror, view: View) -> Tenant | None:
-    """Look after the rented machine of a run from now on; None if it has none, or another process looks after it.
-
-    Raises BadFileError or ServiceAuthError without a key for its account.
-    """
-    found = open_for(mirror)
-    if found is None:
-        return None
-    from launcher.runs.tenant import take_over
-
-    tenant = take_over(found)
-    if tenant is None:
-        log = ledger().place(found.rental.nonce) / KEEPER_LOG
-        said = f"   {log}" if log.exists() else ""
-        view.note(f"{mirror.run}: another process here brings its files home and ends the rent{said}")
-    return tenant
-
-
-def leave_to_keeper(mirror: Mirror) -> None:
-    """Have a process in the background end the rent of a run's machine, unless one looks after it, or it is not rented.
-
-    Raises BadFileError or ServiceAuthError without a key for its account.
-    """
-    found = open_for(mirror)
-    if found is None:
-        return
-    from launcher.runs.tenant import take
-
-    if (tenant := take(found)) is not None:
-        tenant.hand_over(mirror)
-
-
 def rent_costs() -> dict[str, RentCost]:
     """Return what the machines of all runs that had a rented one have cost until now, by the run."""
     if not usual_folder().is_dir():
@@ -268,32 +234,6 @@ def _cost(found: RentedMachine, rentals: Sequence[Rental], now: float) -> RentCo
     return RentCost(cents, found.price, found.is_held)
 
 
-def gone(mirror: Mirror) -> str | None:
-    """Return what became of a run's machine if that is rented no more, what it cost, and what can be done; else None."""
-    found = rented_for(mirror.run)
-    if found is None or not found.is_gone:
-        return None
-    mend = _after_gone(mirror, found.tenancy.machine.name)
-    return f"{mirror.run}: {_why_gone(found, ledger().rentals())}\n  {mend}"
-
-
-def _after_gone(mirror: Mirror, host: str) -> str:
-    """Return what to type for a run whose machine at a host is gone: where it goes on, or how it can."""
-    from launcher.runs import departures  # which asks here whether a machine is gone
-
-    if (moved := departures.elsewhere(mirror)) is not None:
-        return moved
-    short, state = mirror.short, mirror.state()
-    look = f"what came home   launch ls {short}     "
-    if not has_checkpoint(mirror):
-        return f"{look}{NO_CHECKPOINT}   launch rerun {short} --host {host}"
-    has_ended = state is not None and is_terminal(state.state)
-    verb, more = "resume" if has_ended else "recover", ""
-    if state is not None and state.state == State.SUCCEEDED:
-        more = " --set steps=…"
-    return f"{look}go on elsewhere   launch {verb} {short} --host {host}{more}"
-
-
 def has_checkpoint(mirror: Mirror) -> bool:
     """Whether a checkpoint of launcher's that a run saved is here: from one of a script's own no run can go on."""
     return any(
@@ -301,10 +241,10 @@ def has_checkpoint(mirror: Mirror) -> bool:
     )
 
 
-def check_rented(mirror: Mirror) -> None:
-    """Raise MachineGoneError for a run whose machine was rented, and is rented no more: its address may be another's."""
-    if (words := gone(mirror)) is not None:
-        raise MachineGoneError(mirror.host().name, words)
+def is_gone(mirror: Mirror) -> bool:
+    """Whether a run had a rented machine, which is known to be rented no more."""
+    found = rented_for(mirror.run)
+    return found is not None and found.is_gone
 
 
 def gone_machines() -> dict[str, GoneMachine]:
@@ -313,13 +253,14 @@ def gone_machines() -> dict[str, GoneMachine]:
         return {}
     newest, rentals = {run: one for one in rented() for run in one.runs}, ledger().rentals()
     return {
-        run: GoneMachine(_why_gone(one, rentals), one.rental.ended)
+        run: GoneMachine(why_gone(one, rentals), one.rental.ended)
         for run, one in newest.items()
         if one.is_gone
     }
 
 
-def _why_gone(found: RentedMachine, rentals: Sequence[Rental]) -> str:
+def why_gone(found: RentedMachine, rentals: Sequence[Rental]) -> str:
+    """Return why a machine is rented no more, what it cost, and what was lost with it."""
     rental = found.rental
     cost = dollars(run_cents(rentals, rental.intent.run, rental.ended or rental.since))
     lost = _lost(rental)

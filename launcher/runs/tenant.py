@@ -390,6 +390,34 @@ class Tenant:
         self._account.close()
 
 
+def tenant_for(mirror: Mirror, view: View) -> Tenant | None:
+    """Look after the rented machine of a run from now on; None if it has none, or another process looks after it.
+
+    Raises BadFileError or ServiceAuthError without a key for its account.
+    """
+    found = tenancies.open_for(mirror)
+    if found is None:
+        return None
+    tenant = take_over(found)
+    if tenant is None:
+        log = tenancies.ledger().place(found.rental.nonce) / tenancies.KEEPER_LOG
+        said = f"   {log}" if log.exists() else ""
+        view.note(f"{mirror.run}: another process here brings its files home and ends the rent{said}")
+    return tenant
+
+
+def leave_to_keeper(mirror: Mirror) -> None:
+    """Have a process in the background end the rent of a run's machine, unless one looks after it, or it is not rented.
+
+    Raises BadFileError or ServiceAuthError without a key for its account.
+    """
+    found = tenancies.open_for(mirror)
+    if found is None:
+        return
+    if (tenant := take(found)) is not None:
+        tenant.hand_over(mirror)
+
+
 def take(found: tenancies.RentedMachine) -> Tenant | None:
     """Look after a rental from now on; None if another process does.
 

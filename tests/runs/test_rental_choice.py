@@ -9,8 +9,7 @@ from testbed.sim_clock import WallClock
 
 from launcher.errors import CardBusyError, RefusedError, ServiceAuthError, ServiceUnreachableError, UsageError
 from launcher.planning.offers import Expected
-from launcher.runs.launching import understand
-from launcher.runs.planned import plan_of
+from launcher.runs.launching import understand, wanted_of
 from launcher.runs.rental_agreement import agree
 from launcher.runs.rental_choice import (
     choose,
@@ -228,11 +227,7 @@ def account(tmp_path, monkeypatch):
 
 def agreed(view, **values):
     request = Request("r", words=["python", "train.py"], **values)
-    resolved = understand(request)
-    agreement = agree(
-        resolved, lambda card, facts: plan_of(card, resolved, facts), view, is_sure=request.is_sure
-    )
-    return agreement.choice
+    return agree(wanted_of(understand(request), request), view).choice
 
 
 def test_the_plan_and_the_price_are_shown_before_the_question(account):

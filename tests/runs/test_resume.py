@@ -12,7 +12,7 @@ from testbed.drawn import drawn
 from launcher.errors import BadFileError, UsageError
 from launcher.runs.lineage import ancestors, joined
 from launcher.runs.mirror import Mirror
-from launcher.runs.resuming import changed_plan, check_settings
+from launcher.runs.resumed_plan import changed_plan, check_settings
 from launcher.values.host import Host
 from launcher.values.plan import Plan
 

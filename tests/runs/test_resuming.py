@@ -12,7 +12,7 @@ from launcher.errors import InterruptedRunError, RefusedError
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Reply
 from launcher.planning import assembly
-from launcher.runs import control, recovering, resuming
+from launcher.runs import control, recovering, resumed_plan
 from launcher.runs.mirror import Mirror
 from launcher.values.answers import ResumedRun
 from launcher.values.host import Host
@@ -98,7 +98,7 @@ def test_a_file_with_secrets_that_is_not_read_is_named(tmp_path, monkeypatch, ca
 def test_a_run_that_has_not_ended_is_recovered_and_not_resumed(tmp_path):
     """It does not go on by itself: the command that has it go on is named."""
     with pytest.raises(InterruptedRunError, match="launch recover abcd"):
-        resuming.check_ended(Summary(run=RUN, state="interrupted"), Mirror(RUN, tmp_path), None)
+        resumed_plan.check_ended(Summary(run=RUN, state="interrupted"), Mirror(RUN, tmp_path), None)
 
 
 @pytest.mark.parametrize("seen", ["preparing", "running", "interrupted"])
