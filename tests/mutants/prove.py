@@ -73,6 +73,8 @@ def is_noticed(mutant: Mutant, folder: Path) -> bool:
         "no:cacheprovider",
         "-p",
         "no:xdist",
+        "-m",
+        "not gpu",  # a long test proves as well
         mutant.test,
     ]
     env = {**os.environ, "PYTHONPATH": str(folder)}

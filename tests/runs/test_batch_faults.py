@@ -44,6 +44,7 @@ def cut_off(made, host):
     made.living()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("host", ["A", "local"])
 def test_a_queue_that_was_cut_off_is_mended_and_begins_nothing_twice(made, host):
     """All transitions were in its log, which is gone: the file itself says that nothing was begun."""
@@ -56,6 +57,7 @@ def test_a_queue_that_was_cut_off_is_mended_and_begins_nothing_twice(made, host)
     made.judge(names(1))
 
 
+@pytest.mark.long
 def test_a_damaged_queue_is_said_to_be_and_an_older_copy_begins_nothing_twice(made):
     """Nothing is begun as long as it is damaged."""
     file = made.write(made.items(2, steps=4), host="local")
@@ -78,6 +80,7 @@ def test_a_damaged_queue_is_said_to_be_and_an_older_copy_begins_nothing_twice(ma
     made.judge(names(2))
 
 
+@pytest.mark.long
 def test_a_link_that_is_cut_again_and_again_changes_nothing(made, ssh_host):
     """While items are launched, and while they are followed."""
     process = made.client.start("batch", made.write(made.items(3, steps=10, pause=0.1), host=["A", "B"]))
@@ -123,6 +126,7 @@ def test_a_full_disk_of_the_client_is_told_and_begins_nothing_twice(made, small_
     goes_on(made, small_disk)
 
 
+@pytest.mark.long
 def test_a_folder_that_is_read_only_is_told_and_begins_nothing_twice(made, small_disk):
     """As after an error of the disk: what runs goes on, and nothing is begun."""
 
@@ -144,6 +148,7 @@ def test_a_folder_that_is_read_only_is_told_and_begins_nothing_twice(made, small
     goes_on(made, small_disk)
 
 
+@pytest.mark.long
 def test_a_stopped_worker_keeps_its_batch_and_goes_on(made):
     """A second one follows; `batch stop` does not wait for ever, and says which process it is."""
     file = made.write(made.items(2), host="local", max_parallel=1)
@@ -169,6 +174,7 @@ def test_a_stopped_worker_keeps_its_batch_and_goes_on(made):
     assert made.noted("begin") == made.noted("end") == {"i1": 1}
 
 
+@pytest.mark.long
 def test_a_clock_that_jumps_back_changes_nothing(made):
     """Between two commands, by a week."""
     file = made.write(made.items(3, steps=8, pause=0.1), host=["A", "local"])
@@ -242,6 +248,7 @@ def test_a_host_on_which_five_runs_in_a_row_fail_early_is_rested(made):
     assert [row["state"] for row in made.rows().values()][failed:] == ["succeeded"] * (FAILURES + 3 - failed)
 
 
+@pytest.mark.long
 def test_secrets_and_odd_values_of_items(made):
     """A secret is in nothing that is kept; what is odd is in the table, begins no formula, and has no control characters."""
     made.client.variables["MY_TOKEN"] = SECRET
@@ -266,6 +273,7 @@ def test_secrets_and_odd_values_of_items(made):
     assert cells == [f"'{odd[0]}", 'a,"b" c', "-1e-4", "{step}", "é ", "'quoted'"]
 
 
+@pytest.mark.long
 def test_a_batch_whose_runs_go_on_is_not_removed(made):
     """Neither while a process works it, nor after that one has left it."""
     file = made.write(made.items(1), host="local")
@@ -330,6 +338,7 @@ def test_a_copy_of_a_batch_begins_nothing_and_a_batch_may_be_renamed(made):
     assert made.noted("begin") == made.noted("end") == {"i1": 1, "i2": 1}
 
 
+@pytest.mark.long
 def test_a_host_whose_table_is_gone_keeps_only_what_needs_it(made):
     """What runs there is followed to its end, what is queued for it waits, and says why; once the table is back it is begun."""
     items = [*made.items(2, host="A"), *made.items(3, host="B")[2:]]
@@ -357,6 +366,7 @@ def test_a_host_whose_table_is_gone_keeps_only_what_needs_it(made):
     assert made.noted("begin") == made.noted("end") == {"i1": 1, "i2": 1, "i3": 1}
 
 
+@pytest.mark.long
 def test_stop_ends_a_run_whose_copy_here_was_removed(made):
     """Its host has it all the same."""
     made.hold()
@@ -371,6 +381,7 @@ def test_stop_ends_a_run_whose_copy_here_was_removed(made):
     assert [*made.runs_on("local").values()] == ["stopped"]
 
 
+@pytest.mark.long
 def test_files_that_change_meanwhile_change_nothing_of_what_was_begun(made):
     """Neither the batch's own, nor the table of a host that leads elsewhere now: the run is looked for where it was launched."""
     cut_off(made, "A")
@@ -395,6 +406,7 @@ def left_in_its_first_steps(made, host):
     return made.rows()["i1"]["run"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("host", ["A", "local"])
 def test_a_run_whose_copy_here_was_removed_is_followed_again(made, host):
     """Its worker is dead; the queue knows its host, which has the run."""
@@ -405,6 +417,7 @@ def test_a_run_whose_copy_here_was_removed_is_followed_again(made, host):
     made.judge(names(1))
 
 
+@pytest.mark.long
 def test_a_run_that_is_nowhere_any_more_needs_a_person(made):
     """It was removed here and there: what ends its item is named, and begins it anew."""
     run = left_in_its_first_steps(made, "local")
@@ -420,6 +433,7 @@ def test_a_run_that_is_nowhere_any_more_needs_a_person(made):
     assert made.noted("begin") == {"i1": 2}
 
 
+@pytest.mark.long
 def test_the_table_keeps_what_it_had_of_a_run_that_was_removed(made):
     """Another `resume` writes it anew; it is said that the run is not compared."""
     file = made.write(made.items(2), host="local", best="loss:max")

@@ -7,6 +7,7 @@ from testbed.two_hosts import STEPS, TRAIN, two_hosts
 pytestmark = pytest.mark.slow(reason="a run over SSH that goes on here")
 
 
+@pytest.mark.long
 def test_a_run_that_is_moved_leaves_its_batch(client, ssh_host):
     """While it is worked; its item ends, says where the run goes on, and is not begun again."""
     with two_hosts(client, ssh_host) as two:

@@ -53,6 +53,7 @@ def begun(made, *words, count=1):
     return process
 
 
+@pytest.mark.long
 def test_a_reader_that_goes_away_leaves_each_machine_to_a_process(made, lambda_cloud):
     """As of `launch batch … | head -1`: each line more fails, and three machines are handed over all the same."""
     made.hold()
@@ -70,6 +71,7 @@ def test_a_reader_that_goes_away_leaves_each_machine_to_a_process(made, lambda_c
     assert lambda_cloud.ours() == []
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_as_the_batch_is_left_leaves_each_machine_to_a_process(made, lambda_cloud):
     """Two items of this machine end, which cannot be recorded, while a machine is rented for a third."""
     items = [*rented(made, 1), *made.items(3, host="local", steps=1)[1:]]
@@ -84,6 +86,7 @@ def test_a_disk_that_is_full_as_the_batch_is_left_leaves_each_machine_to_a_proce
     assert all_looked_after(lambda_cloud)
 
 
+@pytest.mark.long
 def test_a_keeper_that_is_killed_while_a_batch_follows_its_run_leaves_the_rent_to_that(made, lambda_cloud):
     """The batch was left, and resumed elsewhere; the process that its first command had left is killed then."""
     process = begun(made)
@@ -102,6 +105,7 @@ def test_a_keeper_that_is_killed_while_a_batch_follows_its_run_leaves_the_rent_t
     assert lambda_cloud.ours() == []
 
 
+@pytest.mark.long
 def test_what_is_left_while_it_boots_is_named(made, lambda_cloud):
     """Ctrl-C twice: nobody looks after the machine then, which is said with what ends it."""
     with lambda_cloud.service.holding("instances"):
@@ -141,6 +145,7 @@ def test_stop_ends_what_a_killed_worker_has_rented(made, lambda_cloud, when):
     assert rental.state == "ended"
 
 
+@pytest.mark.long
 def test_a_price_that_rises_as_an_item_is_launched_goes_beyond_no_limit(made, lambda_cloud):
     """What is kept for it was looked up before; by the new price it is too dear, and nothing is rented."""
     looks = []
@@ -159,6 +164,7 @@ def test_a_price_that_rises_as_an_item_is_launched_goes_beyond_no_limit(made, la
     assert lambda_cloud.rentals() == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kept", [0, 80])
 def test_a_record_of_a_rental_that_was_cut_off_is_not_taken_for_none(made, lambda_cloud, kept):
     """Its machine may be billed: all commands that speak of what is rented name the file, until it has gone."""
@@ -178,6 +184,7 @@ def test_a_record_of_a_rental_that_was_cut_off_is_not_taken_for_none(made, lambd
     assert words in made.client.ok("batch", "status")
 
 
+@pytest.mark.long
 def test_a_record_that_has_lost_the_boot_of_a_machine_loses_nothing_of_its_run(made, lambda_cloud):
     """`launch reconcile` leaves a run that goes on, and has it looked after; what it made comes home."""
     process = begun(made)
@@ -198,6 +205,7 @@ def test_a_record_that_has_lost_the_boot_of_a_machine_loses_nothing_of_its_run(m
     assert kept.cents >= lambda_cloud.service.state.cents()
 
 
+@pytest.mark.long
 def test_the_machine_of_an_item_that_has_ended_is_not_waited_for_without_an_end(made, lambda_cloud):
     """Its keeper was killed, so that its cost is kept back: the next item has another keeper end it, and begins then."""
     made.hold()
@@ -218,6 +226,7 @@ def test_the_machine_of_an_item_that_has_ended_is_not_waited_for_without_an_end(
     assert first.ended <= second.intent.time
 
 
+@pytest.mark.long
 def test_stop_names_a_worker_that_is_stopped_itself(made, lambda_cloud):
     """While it rents a machine it would be waited for without an end."""
     with lambda_cloud.service.holding("instances"):
@@ -258,6 +267,7 @@ def test_a_host_that_became_one_where_machines_are_rented_costs_nothing_unasked(
     assert lambda_cloud.ours() == []
 
 
+@pytest.mark.long
 def test_the_limit_is_raised_by_resume(made, lambda_cloud):
     """An item that it was too low for has ended as refused, and says how; a limit that cannot be is refused."""
     key = made.client.variables.pop("LAMBDA_API_KEY")
@@ -277,6 +287,7 @@ def test_the_limit_is_raised_by_resume(made, lambda_cloud):
     assert made.noted("end") == {"i1": 1}
 
 
+@pytest.mark.long
 def test_an_account_without_a_key_is_not_said_to_be_silent(made, lambda_cloud):
     """What is missing is said, and that three tries came to nothing."""
     made.client.variables.pop("LAMBDA_API_KEY")
@@ -331,6 +342,7 @@ def test_what_can_never_run_within_the_limit_is_refused_before_there_is_a_batch(
     assert lambda_cloud.rentals() == ()
 
 
+@pytest.mark.long
 def test_what_is_kept_is_said_with_its_price_and_what_ends_it(made, lambda_cloud):
     """As its item ends, by all commands that look at the batch then, and by an item that waits for it."""
     lambda_cloud.table(keep=True)
@@ -354,6 +366,7 @@ def test_what_is_kept_is_said_with_its_price_and_what_ends_it(made, lambda_cloud
     lambda_cloud.until_gone()
 
 
+@pytest.mark.long
 def test_an_item_that_waits_for_kept_machines_says_so(made, lambda_cloud):
     """Once, with what ends one; after that it runs."""
     lambda_cloud.table(keep=True)

@@ -10,6 +10,7 @@ pytestmark = pytest.mark.slow(reason="a run over SSH, and five commands")
 OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIcrMZTHmOuE4Z6jMlUBQmMjKnHSbHo1Y7ZYgbU8eXHM"
 
 
+@pytest.mark.long
 def test_a_batch_of_one_waits_for_a_person_where_launch_gives_up(client, ssh_host):
     """Its host has another key: `attach` exits with 4, the batch with 5. Its run goes on, and so does the batch once the key is mended."""
     with batches_for(client, ssh_host) as made:

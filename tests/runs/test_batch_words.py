@@ -24,6 +24,7 @@ def results(made, name="sweep"):
         return {row["item"]: row for row in csv.DictReader(table)}
 
 
+@pytest.mark.long
 def test_a_rested_host_is_why_an_item_waits(made):
     """Also in the next command; the table of results has a line for each item."""
     file = made.write([failing(item) for item in made.items(6)], host="local", max_parallel=1)
@@ -34,6 +35,7 @@ def test_a_rested_host_is_why_an_item_waits(made):
     assert "launch batch resume sweep" in done.stderr
 
 
+@pytest.mark.long
 def test_an_item_of_a_batch_that_nobody_works_waits_for_that(made):
     """After Ctrl-C, and after a kill: not for runs to end. Totals and rows use the words of ps."""
     file = made.write(made.items(3), host="local", max_parallel=1)
@@ -54,6 +56,7 @@ def test_an_item_of_a_batch_that_nobody_works_waits_for_that(made):
     made.judge(["i1", "i2", "i3"])
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_a_batch_that_another_process_works(made):
     """With 0, as the docs say; that process goes on."""
     file = made.write(made.items(2), host="local", max_parallel=1)
@@ -85,6 +88,7 @@ main()
 """
 
 
+@pytest.mark.long
 def test_ctrl_c_before_anything_is_begun_says_what_it_leaves(made):
     """The batch is there: how to go on with it, or remove it."""
     file = made.write(made.items(2), host="local")
@@ -112,6 +116,7 @@ def test_after_a_failure_the_next_commands_are_named(made):
     assert made.client.run("logs", run).returncode == 0
 
 
+@pytest.mark.long
 def test_the_last_line_of_a_failed_item_is_shown_where_its_reason_speaks_of_it(made):
     """As the item fails, in the table, its JSON and the table of results."""
     items = [failing(item) for item in made.items(1)]
@@ -124,6 +129,7 @@ def test_the_last_line_of_a_failed_item_is_shown_where_its_reason_speaks_of_it(m
     assert why in made.client.ok("ps")
 
 
+@pytest.mark.long
 def test_a_refusal_is_told_whole_with_how_the_file_is_mended(made):
     """The host has no such card, and there is a mend."""
     file = made.write(made.items(1), host="local", profile="l40s")
@@ -153,6 +159,7 @@ def test_a_stopped_batch_is_completed_by_failed(made):
     assert made.noted("end") == {"i1": 1, "i2": 1}
 
 
+@pytest.mark.long
 def test_failed_is_queued_again_by_the_process_that_works_the_batch(made):
     """Nothing is dropped for it."""
     items = made.items(3)
@@ -222,6 +229,7 @@ def test_a_word_that_is_no_verb_is_told_with_the_nearest(made, word, said):
     assert said in done.stderr
 
 
+@pytest.mark.long
 def test_columns_without_room_are_named(made):
     """With the command that has all."""
     made.client.run("batch", made.write(made.items(1), host="local"))
@@ -248,6 +256,7 @@ def test_other_limits_hold_from_the_next_resume_on(made):
     assert made.noted("begin") == {"i1": 3, "i2": 2, "i3": 1}, "it is on record"
 
 
+@pytest.mark.long
 def test_limits_are_not_changed_under_a_process_that_works_the_batch(made):
     """It would not hear of them."""
     file = made.write(made.items(1), host="local")
@@ -270,6 +279,7 @@ def test_limits_are_not_changed_under_a_process_that_works_the_batch(made):
     assert made.noted("begin") == made.noted("end") == {"i1": 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("artifacts", "left"), [("none", "2 runs"), ("best", "1 run")])
 def test_the_end_says_what_did_not_come_home(made, artifacts, left):
     """As `artifacts` says, with what brings it; of a best that no run has reported too."""
@@ -282,6 +292,7 @@ def test_the_end_says_what_did_not_come_home(made, artifacts, left):
     assert [*made.client.runs.glob(f"*-{run}/outputs/out/result")]
 
 
+@pytest.mark.long
 def test_a_try_after_a_failed_one_is_told_in_the_table(made):
     """And counted in results.csv."""
     file = made.write([failing(item) for item in made.items(1)], host="local")
@@ -293,6 +304,7 @@ def test_a_try_after_a_failed_one_is_told_in_the_table(made):
     assert (results(made)["i1"]["tries"], made.rows()["i1"]["state"]) == ("2", "failed")
 
 
+@pytest.mark.long
 def test_hosts_that_are_silent_are_asked_again_aloud(made):
     """What is waited for is said in a pipe, before it gives up."""
     file = made.write(made.items(2), host="gone")
@@ -306,6 +318,7 @@ def test_hosts_that_are_silent_are_asked_again_aloud(made):
     assert said[2:] == ["  · asked 3 times, without success: gone"]
 
 
+@pytest.mark.long
 def test_a_follower_says_what_the_batch_came_to(made):
     """As the process does that works it: hours, the best run, the table, the curves."""
     file = made.write(made.items(2), host="local", max_parallel=2, best="loss:max")

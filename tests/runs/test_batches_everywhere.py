@@ -62,6 +62,7 @@ def break_services(account, cloud):
     cloud.service.fail("terminate", "status", status=429)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3 if IS_WHOLE else 1))
 def test_a_batch_over_every_kind_of_place_ends_each_item_once(
     made, ssh_host, engine, kaggle_account, lambda_cloud, seed, record_property

@@ -66,9 +66,7 @@ def test_items_run_at_every_kind_of_place(made, kaggle_account, lambda_cloud):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(
-    "count", [1, pytest.param(2, marks=pytest.mark.long), 3, pytest.param(4, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("count", [1, *(pytest.param(count, marks=pytest.mark.long) for count in (2, 3, 4))])
 @pytest.mark.parametrize("host", ["k", "rented"])
 def test_a_worker_that_is_killed_pushes_and_rents_nothing_twice(
     made, kaggle_account, lambda_cloud, host, count, when
@@ -97,6 +95,7 @@ def test_a_worker_that_is_killed_pushes_and_rents_nothing_twice(
     assert len(lambda_cloud.service.of("launch")) == len(begun) == 1
 
 
+@pytest.mark.long
 def test_what_a_killed_worker_rented_for_nothing_is_ended_before_more_is_rented(made, lambda_cloud):
     """Its machine would be paid for until its limit, and leave nothing of the batch's to the next one."""
     service, victims = lambda_cloud.service, []
@@ -128,6 +127,7 @@ def test_what_a_killed_worker_rented_for_nothing_is_ended_before_more_is_rented(
 LOST, BUSY, BROKEN = {"kind": "lost"}, {"kind": "status", "status": 429}, {"kind": "status", "status": 503}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("call", "fault"),
     [("SaveKernel", LOST), ("SaveKernel", BUSY), ("SaveKernel", BROKEN), ("GetKernelSessionStatus", BROKEN)],
@@ -155,6 +155,7 @@ FAILING = {
 """No push gets a good answer: of each five, the third and the last are accepted all the same."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [5])
 def test_what_fails_again_and_again_and_kills_of_the_worker_push_no_item_twice(made, kaggle_account, seed):
     """By the service's ledger and the items' own. A push that never arrived was made again under the next number."""
@@ -185,6 +186,7 @@ def test_what_fails_again_and_again_and_kills_of_the_worker_push_no_item_twice(m
     assert kaggle_account.kernels() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("call", "fault"),
     [("launch", LOST), ("launch", BUSY), ("launch", BROKEN), ("instances", BROKEN), ("terminate", LOST)],
@@ -203,6 +205,7 @@ def test_what_lambda_cloud_fails_to_answer_is_rented_once(made, lambda_cloud, ca
     lambda_cloud.until_gone()
 
 
+@pytest.mark.long
 def test_who_leaves_a_batch_hears_who_ends_its_rents(made, lambda_cloud):
     """As who leaves a launch does, with the line for cron; what it has cost is in the list and the table."""
     made.hold()
@@ -230,6 +233,7 @@ def test_who_leaves_a_batch_hears_who_ends_its_rents(made, lambda_cloud):
         assert [row["cost"] for row in csv.DictReader(file)] == [dollars]
 
 
+@pytest.mark.long
 def test_a_disk_that_fills_up_as_a_rented_run_begins_leaves_no_rent(made, lambda_cloud):
     """A process in the background brings its files home; the next command finds that it has ended."""
     file = made.write(made.items(1, host="rented", profile="a100_40gb"), max_cost=40)
@@ -244,6 +248,7 @@ def test_a_disk_that_fills_up_as_a_rented_run_begins_leaves_no_rent(made, lambda
     assert results(made) == ["i1"]
 
 
+@pytest.mark.long
 def test_a_run_whose_rented_machine_is_gone_can_be_stopped(made, lambda_cloud):
     """It has failed then, with the reason, and may be run again."""
     made.hold()
@@ -278,6 +283,7 @@ def test_what_is_rented_stays_within_the_limit_of_the_batch(made, lambda_cloud):
     assert sum(rental.cents for rental in (first, second)) <= 850
 
 
+@pytest.mark.long
 def test_a_limit_that_one_machine_may_break_rents_nothing(made, lambda_cloud):
     """The batch is refused with what its item may cost; without any limit nothing is even asked."""
     file = made.write(made.items(1, host="rented", profile="a100_40gb"))

@@ -51,6 +51,7 @@ def test_an_edit_meanwhile_changes_no_item(made):
     assert results(made)[0]["code"]
 
 
+@pytest.mark.long
 def test_a_file_that_is_gone_meanwhile_travels_all_the_same(made):
     """Also the script itself."""
     file = made.write(made.items(2), host="local", max_parallel=1)
@@ -64,6 +65,7 @@ def test_a_file_that_is_gone_meanwhile_travels_all_the_same(made):
     assert written(made) == ["i1", "i2"]
 
 
+@pytest.mark.long
 def test_new_code_is_taken_when_it_is_asked_for(made):
     """What failed is run with the mended script then, and the table shows that its code is another."""
     items = made.items(2)
@@ -108,6 +110,7 @@ def test_a_run_goes_on_elsewhere_with_its_code_after_its_batch_is_removed(client
         two.judge()
 
 
+@pytest.mark.long
 def test_a_large_file_that_changes_is_refused_by_name(made):
     """It is not copied; an item that would get another one is not begun."""
     path = made.client.project / "large.bin"
@@ -126,6 +129,7 @@ def test_a_large_file_that_changes_is_refused_by_name(made):
     assert not [*made.client.runs.glob("batches/sweep/code/*/code/large.bin")]
 
 
+@pytest.mark.long
 def test_output_redirected_into_the_folder_is_no_change(made):
     """It grows while the batch is worked."""
     file = made.write(made.items(3), host="local", max_parallel=1)

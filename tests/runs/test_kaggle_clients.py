@@ -36,6 +36,7 @@ def ended(process):
     return err + out
 
 
+@pytest.mark.long
 def test_of_two_clients_in_one_home_the_other_feeds_after_a_kill(kaggle_account):
     """Both follow; the one that feeds is killed in the first session, and the next segment is pushed once."""
     account = kaggle_account
@@ -54,6 +55,7 @@ def test_of_two_clients_in_one_home_the_other_feeds_after_a_kill(kaggle_account)
     assert account.kernels() == []
 
 
+@pytest.mark.long
 def test_two_clients_in_one_home_follow_a_run_to_its_end(kaggle_account):
     """Both see its end and all of its steps, and only one pushes the second segment."""
     account = kaggle_account
@@ -91,6 +93,7 @@ def test_a_client_with_an_empty_home_follows_and_pushes_the_next_segment(kaggle_
     assert account.kernels() == [f"alice/launch-{run}-2"]
 
 
+@pytest.mark.long
 def test_a_client_with_an_empty_home_gets_a_run_that_has_ended(kaggle_account):
     """Nobody was there at its end: record, metrics and artifacts come from what the session has left."""
     account = kaggle_account
@@ -150,6 +153,7 @@ def test_two_homes_that_follow_to_a_sessions_end_push_one_segment(kaggle_account
     assert account.judge(12, account.client.runs / run / "artifacts" / "model") == 0
 
 
+@pytest.mark.long
 def test_a_client_does_not_begin_anew_what_another_has_ended(kaggle_account):
     """Its copy of the run is from the first session; what the first client has done since, the service does not show."""
     account = kaggle_account
@@ -167,6 +171,7 @@ def test_a_client_does_not_begin_anew_what_another_has_ended(kaggle_account):
     account.assert_pushed_once(run, 2)
 
 
+@pytest.mark.long
 def test_a_list_shows_how_far_a_run_is_that_nobody_follows(kaggle_account):
     """Its session's log is read for that, and nobody else needs to."""
     account = kaggle_account

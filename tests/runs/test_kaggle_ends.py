@@ -33,6 +33,7 @@ def test_a_session_that_dies_before_its_agent_speaks_is_no_run_in_preparation(ka
     kaggle_account.assert_pushed_once(run, 2)
 
 
+@pytest.mark.long
 def test_other_cards_than_planned_are_named_to_one_who_asks_later(kaggle_account):
     """Nothing trained, so there is no log; what came is in the end, in ps, and in the diagnosis."""
     kaggle_account.host(accelerator=None)
@@ -49,6 +50,7 @@ def test_other_cards_than_planned_are_named_to_one_who_asks_later(kaggle_account
     assert kaggle_account.steps() == []
 
 
+@pytest.mark.long
 def test_while_a_session_waits_for_a_machine_that_is_said(kaggle_account):
     """In ps, and once to one who follows; then it trains as ever."""
     kaggle_account.service.habits.queued_s = 6.0
@@ -61,6 +63,7 @@ def test_while_a_session_waits_for_a_machine_that_is_said(kaggle_account):
     assert "waits for a machine" not in kaggle_account.client.ok("ps")
 
 
+@pytest.mark.long
 def test_without_the_log_the_run_says_that_there_is_no_live_view(kaggle_account):
     """Its status is asked for instead, and its record comes with its outputs: it succeeds all the same."""
     kaggle_account.service.fail("log", "status", status=500, times=10_000)

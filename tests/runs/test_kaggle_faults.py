@@ -109,6 +109,7 @@ def test_a_kernel_deleted_on_the_web_stops_the_run(kaggle_account):
     assert account.kernels() == []
 
 
+@pytest.mark.long
 def test_a_kernel_deleted_before_it_has_printed_anything_is_seen_by_its_follower(kaggle_account):
     """Nothing of it is on record but the push."""
     account = kaggle_account
@@ -193,6 +194,7 @@ if step == 0:
 """
 
 
+@pytest.mark.long
 def test_a_log_of_100_mb_comes_home_whole(kaggle_account):
     """The live view is bounded; what the session has left is not."""
     account = kaggle_account
@@ -214,6 +216,7 @@ if step == 4:
 """
 
 
+@pytest.mark.long
 def test_a_session_that_failed_without_outputs_leaves_an_interrupted_run(kaggle_account):
     """What it printed is here; the next one begins anew from the last checkpoint that came home."""
     account = kaggle_account
@@ -244,6 +247,7 @@ def train(step):
 IGNORES = DEAF
 
 
+@pytest.mark.long
 def test_a_run_whose_sessions_leave_no_checkpoint_ends(kaggle_account):
     """Two in a row: another one would end as they did."""
     account = kaggle_account
@@ -282,6 +286,7 @@ def test_a_service_that_is_away_for_a_while_costs_nothing(kaggle_account):
     assert account.judge(12, account.client.runs / run / "artifacts" / "model") == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fault", [{"status": 429, "headers": {"Retry-After": "1"}}, {"status": 200}], ids=str
 )
@@ -299,6 +304,7 @@ def test_a_follower_outlives_a_refusal_for_now_and_a_page_of_html(kaggle_account
     account.assert_pushed_once(run, 2)
 
 
+@pytest.mark.long
 def test_a_kernel_that_does_not_show_at_once_is_not_gone(kaggle_account):
     """The service has taken it, and says for a moment that it has none: the run is not given up while its session runs."""
     account = kaggle_account
@@ -309,6 +315,7 @@ def test_a_kernel_that_does_not_show_at_once_is_not_gone(kaggle_account):
     assert account.kernels() == []
 
 
+@pytest.mark.long
 def test_a_run_that_was_removed_does_not_come_back(kaggle_account):
     """Its kernel could not be deleted with it: gc does so, and no list takes it for another client's run."""
     account = kaggle_account
@@ -324,6 +331,7 @@ def test_a_run_that_was_removed_does_not_come_back(kaggle_account):
     assert account.kernels() == []
 
 
+@pytest.mark.long
 def test_a_clock_that_jumps_ends_no_session(kaggle_account):
     """A session is deleted that goes on long after its limit, which is judged by the service's clock."""
     account = kaggle_account
@@ -341,6 +349,7 @@ def test_a_clock_that_jumps_ends_no_session(kaggle_account):
     assert "succeeded" in client.seen("attach", run)
 
 
+@pytest.mark.long
 def test_a_full_disk_under_the_spool_is_named_and_costs_nothing(kaggle_account, small_disk):
     """The kernel stays until its outputs have found room."""
     account = kaggle_account
@@ -357,6 +366,7 @@ def test_a_full_disk_under_the_spool_is_named_and_costs_nothing(kaggle_account, 
     assert account.kernels() == []
 
 
+@pytest.mark.long
 def test_a_run_whose_record_is_broken_hides_no_other_and_can_be_removed(kaggle_account):
     """What is on record of its session cannot be read; nothing else depends on that, and the words say what to do."""
     account = kaggle_account
@@ -375,6 +385,7 @@ def test_a_run_whose_record_is_broken_hides_no_other_and_can_be_removed(kaggle_a
     assert not account.run_dir(broken).exists()
 
 
+@pytest.mark.long
 def test_a_run_that_was_moved_away_leaves_no_kernel_for_good(kaggle_account):
     """Its last session's outputs are what a next one here would have gone on from; there is none any more."""
     account = kaggle_account

@@ -25,6 +25,7 @@ def test_a_session_sees_the_datasets_of_the_hosts_table(kaggle_account, tmp_path
     assert push["body"]["datasetDataSources"] == ["alice/texts"]
 
 
+@pytest.mark.long
 def test_a_dataset_that_does_not_exist_is_named_and_nothing_runs_without_it(kaggle_account):
     """Kaggle itself would only leave it out."""
     kaggle_account.host(datasets=["alice/typo"])

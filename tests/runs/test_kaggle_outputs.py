@@ -37,6 +37,7 @@ def test_what_lies_anywhere_in_the_working_folder_comes_home(kaggle_account):
     assert account.kernels() == [f"alice/launch-{run}-1"]
 
 
+@pytest.mark.long
 def test_an_output_that_cannot_be_here_is_named_and_its_kernel_stays(kaggle_account):
     """The job has put a file where a folder was sent."""
     account = kaggle_account

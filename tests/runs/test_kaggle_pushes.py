@@ -21,11 +21,11 @@ def only_run(account):
     ("kind", "values", "segments"),
     [
         ("lost", {}, [1]),
-        ("accepted", {"status": 503}, [1]),
+        pytest.param("accepted", {"status": 503}, [1], marks=pytest.mark.long),
         pytest.param("late", {"wait_s": 0.5}, [1], marks=pytest.mark.long),
         ("cut", {}, [2]),
-        ("status", {"status": 500}, [2]),
-        ("broken", {}, [2]),
+        pytest.param("status", {"status": 500}, [2], marks=pytest.mark.long),
+        pytest.param("broken", {}, [2], marks=pytest.mark.long),
     ],
     ids=["lost", "accepted", "late", "cut", "500", "broken"],
 )
@@ -41,6 +41,7 @@ def test_a_push_without_an_answer_is_settled_by_looking(kaggle_account, kind, va
     assert kaggle_account.kernels() == []
 
 
+@pytest.mark.long
 def test_a_push_that_appears_when_nobody_waits_for_it_any_more_is_deleted(kaggle_account):
     """Another has been pushed by then: the late one ends, and the run with the other."""
     kaggle_account.hurry()
@@ -59,6 +60,7 @@ def test_a_push_that_appears_when_nobody_waits_for_it_any_more_is_deleted(kaggle
     assert kaggle_account.kernels() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -83,6 +85,7 @@ def test_a_service_without_room_is_asked_again(kaggle_account, fault, words):
     assert kaggle_account.steps() == [*range(1, 13)]
 
 
+@pytest.mark.long
 def test_a_client_killed_between_its_intent_and_the_push_leaves_a_run_that_another_pushes(kaggle_account):
     """The next one finds that nothing has arrived, and pushes it once."""
     kaggle_account.hurry()

@@ -76,6 +76,7 @@ def killed_at_random(account, kills, dice):
     raise AssertionError("unreachable")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_client_killed_ten_times_loses_nothing_and_pushes_nothing_twice(
     kaggle_account, seed, record_property

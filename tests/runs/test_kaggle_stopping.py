@@ -18,6 +18,7 @@ def interrupted(account):
     return run
 
 
+@pytest.mark.long
 def test_a_run_that_is_stopped_between_sessions_leaves_no_kernel_and_keeps_its_checkpoint(kaggle_account):
     """It is not asked whether what is here may be lost; and an empty home finds nothing to go on with."""
     account = kaggle_account
@@ -36,6 +37,7 @@ def test_a_run_that_is_stopped_between_sessions_leaves_no_kernel_and_keeps_its_c
     account.assert_pushed_once(run, 1)
 
 
+@pytest.mark.long
 def test_a_client_that_knew_a_run_does_not_revive_it_after_another_has_stopped_it(kaggle_account):
     """Its copy says interrupted still; the kernel is gone, and nothing is pushed from there."""
     account = kaggle_account
@@ -59,6 +61,7 @@ def test_a_run_is_stopped_from_another_home_and_its_checkpoint_comes_there_first
     assert [*account.run_dir(run, other).glob("work/checkpoints/*/trainer.json")]
 
 
+@pytest.mark.long
 def test_kernels_that_cannot_be_deleted_are_named_and_go_with_the_next_stop(kaggle_account):
     """A service that is away while the outputs come: nothing is deleted before they are here."""
     account = kaggle_account
@@ -74,6 +77,7 @@ def test_kernels_that_cannot_be_deleted_are_named_and_go_with_the_next_stop(kagg
     assert account.kernels() == []
 
 
+@pytest.mark.long
 def test_a_script_that_cannot_resume_gets_no_second_session_and_its_follower_learns_why(kaggle_account):
     """The end of its session is no word of a checkpoint, of a stop by anybody, or of files that only were newer at the end."""
     account = kaggle_account

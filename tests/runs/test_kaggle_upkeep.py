@@ -40,6 +40,7 @@ def gc(account, *words):
     )
 
 
+@pytest.mark.long
 def test_stop_deletes_the_kernel_and_keeps_what_was_printed(kaggle_account):
     """What is lost is said. Nothing of it runs any more, and its record here ends with the user's word."""
     account = kaggle_account
@@ -79,6 +80,7 @@ def assert_nothing_is_left(account, run):
     assert found.stdout == ""
 
 
+@pytest.mark.long
 def test_a_run_that_is_stopped_as_its_session_ends_keeps_its_outputs(kaggle_account):
     """It has succeeded by then: there is nothing to stop, and its kernel is not deleted before its files came home."""
     account = kaggle_account
@@ -91,6 +93,7 @@ def test_a_run_that_is_stopped_as_its_session_ends_keeps_its_outputs(kaggle_acco
     assert account.kernels() == []
 
 
+@pytest.mark.long
 def test_a_tree_that_is_too_large_is_a_dataset_which_is_reused_and_goes_with_gc(kaggle_account):
     """One CreateDataset for two runs, of which one has two sessions. While a run needs it, gc leaves it."""
     account = kaggle_account
@@ -181,6 +184,7 @@ def test_gc_does_not_lose_outputs_that_did_not_come_home(kaggle_account):
     assert account.kernels() == []
 
 
+@pytest.mark.long
 def test_a_removal_that_kaggle_does_not_answer_is_made_good_by_gc(kaggle_account):
     """The run is gone here; its kernel is on record until it is gone there."""
     account = kaggle_account

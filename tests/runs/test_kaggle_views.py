@@ -32,6 +32,7 @@ def test_a_followed_log_goes_on_through_the_sessions_of_a_run(kaggle_account):
     assert said.stdout == "".join(path.read_text() for path in logs) != ""
 
 
+@pytest.mark.long
 def test_a_link_is_called_back_only_once_the_service_has_answered(kaggle_account):
     """While it is down, the tries are counted and the waits grow."""
     account = kaggle_account
@@ -59,6 +60,7 @@ def _tries(said):
     return [int(number) for number in re.findall(r"Retrying \((\d+)\)", said)]
 
 
+@pytest.mark.long
 def test_ps_alone_shows_how_far_a_live_run_is_and_keeps_it_when_the_service_is_away(kaggle_account):
     """Nobody follows it: `ps` itself brings what the session has sent."""
     account = kaggle_account
@@ -80,6 +82,7 @@ def _row_with_a_step(account, run):
     return row if row["step"] is not None else None
 
 
+@pytest.mark.long
 def test_another_machine_goes_on_with_a_run_by_the_words_that_ps_shows_there(kaggle_account):
     """The command names the account, works the first time and again, and `--all` finds the run too."""
     account = kaggle_account

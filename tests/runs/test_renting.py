@@ -49,6 +49,7 @@ def test_a_run_on_a_rented_machine(project):
     assert project.service.state.violations == []
 
 
+@pytest.mark.long
 def test_the_host_key_of_user_data_serves_for_the_first_contact_only(project):
     """The machine has another one after it, which known_hosts has alone."""
     process = project.started("--", "python3", "train.py", "wait")
@@ -102,6 +103,7 @@ def test_no_byte_of_the_key_is_anywhere(project):
     assert found == ""
 
 
+@pytest.mark.long
 def test_a_failed_run_comes_home_too(project):
     """The exit code is the run's, and its rent is over."""
     done = project.client.run(*ON_RENTED, "--", "python3", "train.py", "fail")
@@ -130,6 +132,7 @@ def test_who_detaches_leaves_a_keeper(project):
     assert project.rentals()[0].state == "ended"
 
 
+@pytest.mark.long
 def test_ctrl_c_detaches_to_a_keeper(project):
     """The run goes on, and its rent ends without the client that was interrupted."""
     process = project.started("--", "python3", "train.py", "wait")
@@ -170,6 +173,7 @@ def test_a_stop_ends_the_rent(project):
     until(lambda: not project.keepers(), "the keeper's end")
 
 
+@pytest.mark.long
 def test_attach_looks_after_it_again(project):
     """Its follower was killed; whoever attaches brings the files home and ends the rent."""
     process = project.started("--", "python3", "train.py", "wait")
@@ -199,6 +203,7 @@ def test_keep_leaves_the_machine(project):
     assert project.rentals()[0].state == "ended"
 
 
+@pytest.mark.long
 def test_a_plan_that_cannot_work_there_ends_the_rent(project):
     """What the probe finds is another card than was offered: nothing runs, and what was paid is said."""
     project.instances.put_card("t4")
@@ -210,6 +215,7 @@ def test_a_plan_that_cannot_work_there_ends_the_rent(project):
     assert not [*project.client.runs.glob("2*")]
 
 
+@pytest.mark.long
 def test_an_image_that_does_not_take_the_host_key(project):
     """It is refused and ended; with --accept-new-host-key it is used, and its key is replaced all the same."""
     project.instances.honours_host_key = False
@@ -231,6 +237,7 @@ def test_no_capacity_tries_the_next(project):
     assert [rental.state for rental in project.rentals()] == ["refused", "ended"]
 
 
+@pytest.mark.long
 def test_nothing_free_and_wait(project):
     """Without --wait it is refused; with it the client looks again until one is free."""
     kinds = project.service.state.kinds
@@ -251,6 +258,7 @@ def test_nothing_free_and_wait(project):
     assert project.ours() == []
 
 
+@pytest.mark.long
 def test_a_boot_for_ever(project):
     """After 15 minutes it is ended, with what it cost."""
     project.service.state.habits.boot_s = 1e6
@@ -261,6 +269,7 @@ def test_a_boot_for_ever(project):
     assert project.ours() == []
 
 
+@pytest.mark.long
 def test_every_verb_warns_of_what_is_past_its_limit(project):
     """One line, from the ledger alone: the service is not asked."""
     process = project.started("--", "python3", "train.py", "wait")
@@ -317,6 +326,7 @@ def test_past_the_deadline_the_run_saves_and_waits(project):
     assert f"at most ${rental.cents / 100:.2f}" in row
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["preempted", "gone", "terminating"])
 def test_a_machine_that_is_taken_away(project, how):
     """The follower says why, and what it cost; ps and attach say it too, and nothing of ours is listed."""
@@ -349,6 +359,7 @@ def test_a_machine_that_is_taken_away(project, how):
     assert "its rented machine is gone" in attached.stderr
 
 
+@pytest.mark.long
 def test_an_unhealthy_machine_is_said_and_ended_at_its_limit(project):
     """Its link is lost: what the provider says is a note, with the cost; at the limit and a grace the rent is ended."""
     process = project.started("--", "python3", "train.py", "wait")
@@ -385,6 +396,7 @@ def test_ctrl_c_before_the_run_began(project, call):
     assert not [rental for rental in project.rentals() if rental.is_open]
 
 
+@pytest.mark.long
 def test_ctrl_c_while_the_launch_waits_for_its_turn(project):
     """Nothing was sent, so nothing is rented, nothing has to be reconciled, and that is said."""
     project.client.ok("offers")
@@ -405,6 +417,7 @@ def test_ctrl_c_while_the_launch_waits_for_its_turn(project):
     assert project.client.run("reconcile").returncode == 0
 
 
+@pytest.mark.long
 def test_ctrl_c_while_the_machine_is_ended(project):
     """Its files are here: that is said, and that a process ends the rent."""
     pressed = []

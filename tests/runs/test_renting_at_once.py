@@ -27,6 +27,7 @@ def how_of(one, number):
     return HOWS[(number + one.turn) % len(HOWS)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number",
     [
@@ -87,6 +88,7 @@ def left_by(one, left):
         process.communicate()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("left", "number"),
     some_in_ci([(left, number) for left, calls in LEFT.items() for number in range(1, len(calls) + 1)]),

@@ -49,6 +49,7 @@ def check_words(said, *older):
     assert [name for name in older if name not in line] == []
 
 
+@pytest.mark.long
 def test_the_newest_checkpoint_of_a_run_that_succeeded_comes_home(project):
     """The others are said to be lost."""
     let_go(project)
@@ -57,6 +58,7 @@ def test_the_newest_checkpoint_of_a_run_that_succeeded_comes_home(project):
     check_words(said, f"checkpoints/step-{STEPS - 1}")
 
 
+@pytest.mark.long
 def test_the_newest_checkpoint_of_a_run_that_was_stopped_comes_home(project):
     """By the process that follows it."""
     run = waiting(project)
@@ -74,6 +76,7 @@ def test_the_newest_checkpoint_of_a_run_whose_time_is_up_comes_home(project):
     assert checkpoints(project) == [f"step-{WAITS_AT - 1}"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["succeed", "fail"])
 def test_the_folders_of_a_trainer_come_home(project, end):
     """They may be all that it has made; none is said to stay."""
@@ -97,6 +100,7 @@ for step in range(1, 13):
 """
 
 
+@pytest.mark.long
 def test_the_home_line_names_a_few_of_many_checkpoints(project):
     """All of them came; the newest are named, and how many more there are."""
     project.client.script(MANY)

@@ -56,6 +56,7 @@ def log_of(cloud):
     return "".join(path.read_text() for path in cloud.client.runs.glob("2*/*/log.txt"))
 
 
+@pytest.mark.long
 @SET
 def test_a_machine_that_does_not_boot_is_given_up_on_time(lambda_cloud, computer, hours):
     """A quarter of an hour after its launch, though the clock was set while it booted."""
@@ -97,6 +98,7 @@ def test_a_run_that_is_followed_ends_with_its_rent(lambda_cloud, computer, hours
     assert [*lambda_cloud.client.runs.glob("2*/outputs/out/weights")]
 
 
+@pytest.mark.long
 @SET
 @pytest.mark.parametrize("reboots", [False, True], ids=["same-boot", "rebooted"])
 def test_a_rental_that_an_earlier_command_recorded_ends_on_time(lambda_cloud, computer, hours, reboots):
@@ -124,6 +126,7 @@ def test_a_rental_that_an_earlier_command_recorded_ends_on_time(lambda_cloud, co
     judge(lambda_cloud, lasted_s=4.2 * HOUR)
 
 
+@pytest.mark.long
 def test_a_service_without_a_date_is_no_reason_to_believe_the_wall_clock(lambda_cloud, computer):
     """By the boot clock a rental has the length that it was to have, in all commands of that boot."""
     lambda_cloud.service.date = "Mon, 01 Jan 99999999999 00:00:00 GMT"

@@ -53,6 +53,7 @@ def test_a_container_on_a_rented_machine(boxed):
     assert log[-2].startswith("docker ")
 
 
+@pytest.mark.long
 def test_a_machine_that_cannot_be_set_up(boxed):
     """It is `setup-failed`, with its log; the rent is ended, and what was paid is said."""
     boxed.instances.breaks_engine = True

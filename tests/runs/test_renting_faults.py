@@ -75,6 +75,7 @@ LIVED_THROUGH = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", LIVED_THROUGH)
 def test_a_fault_that_a_launch_lives_through(project, fault):
     """Its run ends well, and the last words have what all of its instances have cost."""
@@ -101,6 +102,7 @@ ENDED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ENDED)
 def test_a_fault_that_ends_a_launch(project, fault):
     """While it boots: it is no success, its instance is ended, and what was paid is said."""
@@ -125,6 +127,7 @@ def test_launches_without_an_answer(project):
     check_over(project)
 
 
+@pytest.mark.long
 def test_an_end_that_never_comes(project):
     """The run's files are here; what goes on to be paid is said with its cost so far, and a process goes on trying."""
     with_instance(lies=10_000)(project.service)
@@ -149,6 +152,7 @@ def test_an_end_that_never_comes(project):
     check_over(project)
 
 
+@pytest.mark.long
 def test_a_machine_that_dies_while_the_provider_calls_it_active(project):
     """Nobody knows better before its limit: then it is ended, with its cost, and the run can go on elsewhere."""
     process = project.started("--", "python3", "train.py", "wait")

@@ -49,6 +49,7 @@ def replace_key(project):
     project.client.variables["LAMBDA_API_KEY"] = NEW_KEY
 
 
+@pytest.mark.long
 def test_a_key_that_was_replaced_costs_no_data(project):
     """`launch reconcile` with the new one leaves a machine whose run goes on, and brings home what is over."""
     rental = killed(project)
@@ -61,6 +62,7 @@ def test_a_key_that_was_replaced_costs_no_data(project):
     project.until_left()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["runs", "tenancy"])
 def test_a_run_of_which_nothing_is_known_here_keeps_its_machine_until_the_limit(project, what):
     """The folder of the runs is not there just now, or a record is damaged: it is said, and nothing is ended before."""
@@ -79,6 +81,7 @@ def test_a_run_of_which_nothing_is_known_here_keeps_its_machine_until_the_limit(
     assert project.ours() == []
 
 
+@pytest.mark.long
 def test_a_second_ctrl_c_does_not_hide_what_is_still_rented(project):
     """The machine is being ended: whoever does not wait for that hears what it costs and what ends it."""
     pressed = []
@@ -101,6 +104,7 @@ def test_a_second_ctrl_c_does_not_hide_what_is_still_rented(project):
     assert project.ours() == []
 
 
+@pytest.mark.long
 def test_an_end_that_the_key_does_not_allow_says_what_goes_on_being_paid(project):
     """The files are home; the machine is not ended."""
     process = project.started("--", "python3", "train.py", "wait")
@@ -140,6 +144,7 @@ def test_files_that_cannot_come_home_are_tried_again_until_the_limit(project):
     assert weights(project, rental.intent.run).read_text() == "w"
 
 
+@pytest.mark.long
 def test_a_clock_that_jumps_ahead_costs_no_data(project):
     """The time seems to be up in the middle of a run: what there is comes home before the machine is ended."""
     process = project.started("--", "python3", "train.py", "wait")
@@ -153,6 +158,7 @@ def test_a_clock_that_jumps_ahead_costs_no_data(project):
     assert f"at most ${rental.cents / 100:.2f}" in said
 
 
+@pytest.mark.long
 def test_a_list_that_lacks_a_machine_once_does_not_end_it(project):
     """Its link is lost, and the list does not have it: it is asked for by its id first."""
     process = project.started("--", "python3", "train.py", "wait")
@@ -174,6 +180,7 @@ def test_a_list_that_lacks_a_machine_once_does_not_end_it(project):
     assert project.ours() == []
 
 
+@pytest.mark.long
 def test_a_ledger_that_is_removed_while_its_run_goes_on(project):
     """Whoever follows the run still brings it home and ends the rent."""
     process = project.started("--", "python3", "train.py", "wait")
@@ -187,6 +194,7 @@ def test_a_ledger_that_is_removed_while_its_run_goes_on(project):
     assert weights(project, rental.intent.run).exists()
 
 
+@pytest.mark.long
 def test_a_folder_of_rentals_that_is_removed_is_said(project):
     """With it went what the machine is known by, so nothing can come home: how to end it is said."""
     process = project.started("--", "python3", "train.py", "wait")
@@ -201,6 +209,7 @@ def test_a_folder_of_rentals_that_is_removed_is_said(project):
     assert project.ours() == []
 
 
+@pytest.mark.long
 def test_a_keeper_that_cannot_be_started_is_said(project):
     """Its log cannot be written: the machine is said to be still rented."""
     process = project.started("--", "python3", "train.py", "wait")
@@ -214,6 +223,7 @@ def test_a_keeper_that_cannot_be_started_is_said(project):
     assert f"--adopt {rental.instance}" in said
 
 
+@pytest.mark.long
 def test_a_service_that_is_gone_keeps_no_reconcile_of_another(project):
     """Both were rented at; the error of the first one is raised at the end."""
     rental = killed(project)
@@ -230,6 +240,7 @@ def test_a_service_that_is_gone_keeps_no_reconcile_of_another(project):
     assert "services" in done.stderr
 
 
+@pytest.mark.long
 def test_a_line_that_was_cut_off_hides_no_limit(project):
     """The warning of every verb comes all the same."""
     rental = killed(project)
@@ -241,6 +252,7 @@ def test_a_line_that_was_cut_off_hides_no_limit(project):
     assert "beyond its limit cannot be read" in project.client.run("profile", "list").stderr
 
 
+@pytest.mark.long
 def test_a_wait_outlasts_an_outage(project):
     """Of the service, while nothing is free."""
     kinds = project.service.state.kinds
@@ -260,6 +272,7 @@ def test_a_wait_outlasts_an_outage(project):
     assert project.ours() == []
 
 
+@pytest.mark.long
 def test_an_sshd_that_takes_its_time_to_start_again(project):
     """With its new host key: the next connection is refused for a while."""
     project.instances.sshd_pause_s = 3
@@ -314,6 +327,7 @@ def test_a_price_that_rises_between_offer_and_launch(project):
     assert not [*project.client.runs.glob("2*")]
 
 
+@pytest.mark.long
 def test_a_project_file_that_breaks_while_its_run_goes_on(project):
     """The process that is left behind needs it no more."""
     process = project.started("--", "python3", "train.py", "wait")
@@ -327,6 +341,7 @@ def test_a_project_file_that_breaks_while_its_run_goes_on(project):
     project.until_left()
 
 
+@pytest.mark.long
 def test_a_disk_that_fills_up_while_a_run_is_followed(project, small_disk):
     """The follower fails, and says who tries again; once there is room all comes home, and the rent ends."""
     project.client.runs.symlink_to(small_disk)
@@ -373,6 +388,7 @@ def test_a_terminal_that_is_closed_leaves_a_keeper(project):
     assert project.ours() == []
 
 
+@pytest.mark.long
 def test_a_reader_that_goes_away_while_it_boots_leaves_no_machine(project):
     """As `launch … 2>&1 | head` does: what is said goes nowhere, and the rent is ended."""
     process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
@@ -391,6 +407,7 @@ def test_a_reader_that_goes_away_while_it_boots_leaves_no_machine(project):
     assert not [rental for rental in project.rentals() if rental.is_open]
 
 
+@pytest.mark.long
 def test_a_wrong_id_to_adopt_is_said(project):
     """Else one would think that it has been ended."""
     done = project.client.run("reconcile", "--adopt", "0123456789abcdef")
@@ -398,6 +415,7 @@ def test_a_wrong_id_to_adopt_is_said(project):
     assert done.returncode == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_script_s_own_checkpoints_come_home(project, code):
     """As a Trainer of Hugging Face saves them: they may be all that there is, whether it succeeds or fails."""
@@ -437,6 +455,7 @@ def test_the_newest_of_each_series_of_checkpoints_comes_home(monkeypatch):
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("why", ["refuses every key", "requires a key, and there is none to offer"])
 def test_a_machine_that_does_not_let_us_in_is_not_paid_for_long(project, why):
     """It has another key than the account said, or we have none: it is ended soon, with what it cost and what to write."""
@@ -464,6 +483,7 @@ def test_a_machine_that_does_not_let_us_in_is_not_paid_for_long(project, why):
     assert rental.ended - rental.ready < 120
 
 
+@pytest.mark.long
 def test_a_launch_that_made_nothing_is_said_to_have_made_nothing(project):
     """Its client was killed before the service took it: what it may have cost, how long is looked for it, and what it was."""
 
@@ -485,6 +505,7 @@ def test_a_launch_that_made_nothing_is_said_to_have_made_nothing(project):
     assert waits == ["5", "4", "3", "2", "1"], done.stderr
 
 
+@pytest.mark.long
 def test_a_second_stop_while_the_machine_goes_back_says_so(project):
     """It does not answer any more, and its provider takes its time: what the run has come to, and what it costs."""
     killed(project)
@@ -502,6 +523,7 @@ def test_a_second_stop_while_the_machine_goes_back_says_so(project):
     project.until_left()
 
 
+@pytest.mark.long
 def test_what_reconcile_has_ended_is_in_its_list_with_its_cost(project):
     """Its client is dead, and its time is up: the log comes home first, and then it is ended."""
     killed(project)
@@ -515,6 +537,7 @@ def test_what_reconcile_has_ended_is_in_its_list_with_its_cost(project):
     assert "nothing is rented" not in done.stdout
 
 
+@pytest.mark.long
 def test_an_orphan_costs_something_before_it_is_ended_too(project):
     """Its client was killed before it knew the instance: a dry run says what it costs, as the end does."""
 

@@ -63,6 +63,7 @@ def test_a_kept_machine_is_ended_at_its_limit(project):
     assert (rental.state, rental.why) == ("ended", "limit")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["preempted", "gone", "terminating"])
 def test_a_kept_machine_that_is_taken_away_is_noticed(project, how):
     """Long before its limit, by a look at the list now and then; its end, the reason and the cost are on record."""
@@ -92,6 +93,7 @@ def test_a_kept_machine_that_is_taken_away_is_noticed(project, how):
     assert project.service.state.violations == []
 
 
+@pytest.mark.long
 def test_a_kept_machine_outlasts_an_outage_of_the_service(project):
     """A list that does not come, or lacks the machine once, is no end; nor is an address that does not answer."""
     project.table(keep=True)
@@ -107,6 +109,7 @@ def test_a_kept_machine_outlasts_an_outage_of_the_service(project):
     assert project.rentals()[0].state == "ready"
 
 
+@pytest.mark.long
 def test_a_kept_machine_whose_keeper_was_killed_is_kept_again(project):
     """`launch hosts` says that nobody looks after it; `launch reconcile` has it kept until its limit, which ends it."""
     project.table(keep=True)
@@ -138,6 +141,7 @@ def asking_for(project, rental):
     )
 
 
+@pytest.mark.long
 def test_a_command_that_was_killed_asks_for_no_machine(project):
     """It asked the process that keeps the machine to give it up: that one stays, and ends the rent at its limit."""
     project.table(keep=True)
@@ -159,6 +163,7 @@ def test_a_command_that_was_killed_asks_for_no_machine(project):
     project.until_left()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ends", ["killed", "stopped"])
 def test_a_command_that_dies_before_it_has_the_machine_leaves_it_to_its_keeper(project, ends):
     """The keeper has given it up by then; it takes it again, also from a command that only hangs."""
@@ -187,6 +192,7 @@ def in_the_way(project):
     assert len(project.ours()) == 1
 
 
+@pytest.mark.long
 def test_a_keeper_tries_again_to_bring_files_home(project):
     """Once they can be read, they come, and the rent ends."""
     in_the_way(project)
@@ -224,6 +230,7 @@ rent_ending.bring_home = fails
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["once it is mended", "at the limit"])
 def test_a_bug_ends_no_keeper(project, tmp_path, how):
     """It says where the bug is, tries again, and ends the rent at the limit all the same: nobody pays for a mistake of ours."""
@@ -248,6 +255,7 @@ def test_a_bug_ends_no_keeper(project, tmp_path, how):
     assert (rental.why == "limit") == (how == "at the limit")
 
 
+@pytest.mark.long
 def test_who_only_looks_on_sees_the_end(project):
     """A second follower does not look after the machine; when that is gone, it shows how the run ended, and ends too."""
     project.client.script(TRAIN + 'while not os.path.exists("/home/ubuntu/go"): pass\n')
@@ -292,6 +300,7 @@ main()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_alone", [False, True])
 def test_a_bug_while_a_person_follows_leaves_the_rent_to_a_process_or_says_that_nobody_ends_it(
     project, is_alone
@@ -317,6 +326,7 @@ def test_a_bug_while_a_person_follows_leaves_the_rent_to_a_process_or_says_that_
     assert (project.client.runs / rental.intent.run / "outputs" / "out" / "weights").read_text() == "w" * 1000
 
 
+@pytest.mark.long
 def test_who_only_looks_on_hears_who_ends_the_rent(project):
     """The machine is not gone yet: its cost so far is no reason to type a command."""
     project.client.script(TRAIN + 'while not os.path.exists("/home/ubuntu/go"): pass\n')
@@ -331,6 +341,7 @@ def test_who_only_looks_on_hears_who_ends_the_rent(project):
     project.until_left()
 
 
+@pytest.mark.long
 def test_an_attach_shows_what_the_keeper_brought_before(project):
     """All lines of a run that was detached from its first, and each line once, also once its machine is gone."""
     project.client.script(
@@ -397,6 +408,7 @@ def test_a_machine_whose_keeper_has_a_refused_key_is_ended_with_a_good_one(proje
     project.until_left()
 
 
+@pytest.mark.long
 def test_a_keeper_with_a_refused_key_is_replaced_before_the_limit(project):
     """`launch reconcile` with the new key leaves the machine to another keeper, which ends it at its limit."""
     project.table(keep=True)
@@ -440,6 +452,7 @@ def without_a_run(project, what):
     return done.returncode
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_launch_that_dies_before_its_run_begins_leaves_no_rent(project, keep):
     """The run is bound here, and its machine has none: the next reconcile ends the rent, also of a machine that is kept."""
@@ -454,6 +467,7 @@ def test_a_launch_that_dies_before_its_run_begins_leaves_no_rent(project, keep):
     assert project.rentals()[0].why == "its run never began"
 
 
+@pytest.mark.long
 def test_a_keeper_whose_run_never_began_ends_the_rent(project):
     """The link was lost where the run may have begun: the process that was left looks, and finds none."""
     assert without_a_run(project, "loses") != 0
@@ -462,6 +476,7 @@ def test_a_keeper_whose_run_never_began_ends_the_rent(project):
     assert project.rentals()[0].why == "its run never began"
 
 
+@pytest.mark.long
 def test_a_run_that_was_removed_on_its_kept_machine_leaves_the_machine(project):
     """The user keeps it, and goes on by hand there; named, it is ended, since nothing of the run can come home."""
     project.table(keep=True)
@@ -477,6 +492,7 @@ def test_a_run_that_was_removed_on_its_kept_machine_leaves_the_machine(project):
     assert (done.returncode, project.ours()) == (0, []), done.stderr
 
 
+@pytest.mark.long
 def test_rm_of_a_run_on_a_kept_machine_says_what_stays_rented(project):
     """And what ends it; a later launch does not send anybody to the run that was removed."""
     project.table(keep=True)
@@ -496,6 +512,7 @@ def test_rm_of_a_run_on_a_kept_machine_says_what_stays_rented(project):
     assert project.ours() == []
 
 
+@pytest.mark.long
 def test_stop_of_a_run_whose_machine_does_not_answer_says_what_it_costs(project):
     """The machine is dead, and its provider lists it still: the rent, and what ends it in any case."""
     project.client.script("import time; print('begun', flush=True); time.sleep(600)\n")

@@ -60,6 +60,7 @@ def test_with_the_key_of_another_account_nothing_seems_to_be_gone(project):
     assert project.ours() == []
 
 
+@pytest.mark.long
 def test_what_was_rented_with_a_lost_key_is_dismissed_without_a_claim(project):
     """It is spoken of no more, and not said to be gone; with the key that can end it that is refused."""
     run = run_of(project)
@@ -86,6 +87,7 @@ def test_what_was_rented_with_a_lost_key_is_dismissed_without_a_claim(project):
     assert project.rentals()[0].state == "ended"
 
 
+@pytest.mark.long
 def test_a_new_key_of_the_same_account_is_no_other_account(project):
     """The list has the machine, so its run is looked after, comes home, and its machine ends."""
     run = run_of(project)
@@ -111,6 +113,7 @@ esac
 """
 
 
+@pytest.mark.long
 def test_the_line_for_cron_ends_the_rent_after_its_limit_and_removes_itself(project, tmp_path):
     """On a machine with the key and without the ledger: not before the limit; then it ends it, and the line is gone."""
     (rental,) = project.rentals()

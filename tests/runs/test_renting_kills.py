@@ -36,6 +36,7 @@ def each_round(tmp_path, request):
         yield made
 
 
+@pytest.mark.long
 def test_a_launch_that_nobody_kills(each_round):
     """It makes the requests that the cases below count on, and the witness sees its files."""
     one = next(each_round)
@@ -68,6 +69,7 @@ def test_killed_at_a_request(each_round, record_property, number):
     tally.record(record_property, "`launch`", f"request {number}, {CALLS[number - 1]}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", points(["login", "probe", "ship", "start"], "login", "start"))
 def test_killed_after_a_stage(each_round, record_property, stage):
     """Up to 0.3 s after it."""
@@ -80,6 +82,7 @@ def test_killed_after_a_stage(each_round, record_property, stage):
     tally.record(record_property, "`launch`", f"up to 0.3 s after stage {stage}")
 
 
+@pytest.mark.long
 def test_killed_while_files_come_home(each_round, record_property):
     """Once some of them are here."""
     tally = Tally(WHOLE_ROUNDS)
@@ -119,6 +122,7 @@ def test_a_keeper_is_killed(each_round, record_property, number):
     tally.record(record_property, "the keeper of a detached run", point)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", points([4, 5, 6, 8], 5))
 def test_killed_after_a_launch_that_made_two(each_round, record_property, number):
     """One of them is ended by the client, or by the reconciles; what both have cost is in the ledger."""
@@ -137,6 +141,7 @@ def test_killed_after_a_launch_that_made_two(each_round, record_property, number
     tally.record(record_property, "`launch`", f"two instances for one call: request {number}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("look", points([0, 1, 3], 0))
 def test_killed_at_a_launch_whose_instance_comes_late(each_round, record_property, look):
     """At the launch itself, or at a look for its instance, which comes 250 s later: the reconciles wait for it, and end it."""

@@ -52,6 +52,7 @@ def pass_time(project):
     until(lambda: not project.ours() or project.clock.sleep(60), "the end of the rent", timeout=120, every=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("who", ["follower", "keeper"])
 def test_a_slow_link_does_not_decide_what_a_rent_costs(project, link, who):
     """The machine ends at the limit though its largest file is still on its way; that is said, then and later."""
@@ -97,6 +98,7 @@ def test_a_run_stops_in_time_to_come_home_before_the_limit(project):
     assert project.ours() == []
 
 
+@pytest.mark.long
 def test_what_was_said_of_the_last_minutes(project):
     """The plan says that they are for bringing home."""
     said = project.client.run(*ON_RENTED, "--dry-run", "--", "python3", "train.py")
@@ -106,6 +108,7 @@ def test_what_was_said_of_the_last_minutes(project):
     assert "the last 6 minutes before the limit are for bringing files home" in said.stdout + said.stderr
 
 
+@pytest.mark.long
 def test_a_machine_is_not_ended_while_its_run_moves_away(project, link):
     """The run has ended there, and its keeper brings all home; but its code is still on its way to the other host."""
     prepare(project)

@@ -36,6 +36,7 @@ def test_a_run_of_this_machine_goes_on_at_a_rented_one(project):
     judge(project, run, child)
 
 
+@pytest.mark.long
 def test_what_is_not_agreed_to_stops_nothing(project):
     """Without a limit, without a yes, without a card that is offered: nothing is rented, and the run goes on where it is."""
     run = waiting(project, "--host", "local")
@@ -56,6 +57,7 @@ def test_what_is_not_agreed_to_stops_nothing(project):
     judge(project, run, child)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["rented", "local"])
 @pytest.mark.parametrize("how", ["preempted", "gone"])
 def test_a_machine_that_was_taken_away(project, how, where):
@@ -92,6 +94,7 @@ def test_a_machine_that_was_taken_away(project, how, where):
     assert "may still train" not in listed
 
 
+@pytest.mark.long
 def test_a_machine_that_does_not_answer_is_abandoned(project):
     """It is still listed: without --abandon nothing happens; with it the run goes on elsewhere, and its rent is ended."""
     run = waiting(project, *ON_RENTED)
@@ -112,6 +115,7 @@ def test_a_machine_that_does_not_answer_is_abandoned(project):
     assert "may still train" not in project.client.ok("ps")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["rented", "local"])
 def test_a_run_leaves_a_rented_machine_that_answers(project, where):
     """It is stopped there, and that machine's rent ends once the run goes on elsewhere."""
@@ -124,6 +128,7 @@ def test_a_run_leaves_a_rented_machine_that_answers(project, where):
     judge(project, run, child)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", ["rent", "boot", "connect", "stop", "ship", "start"])
 def test_a_client_killed_while_it_moves_a_run(project, stage):
     """The same command again ends with one successor; after `launch reconcile` no machine of ours is left over."""
@@ -140,6 +145,7 @@ def test_a_client_killed_while_it_moves_a_run(project, stage):
     judge(project, run, child)
 
 
+@pytest.mark.long
 def test_ctrl_c_while_it_boots_stops_nothing(project):
     """What was rented is ended, and the run goes on where it is."""
     run = waiting(project, "--host", "local")
@@ -158,6 +164,7 @@ def test_ctrl_c_while_it_boots_stops_nothing(project):
     project.client.ok("stop", "--now", "--yes", run)
 
 
+@pytest.mark.long
 def test_a_successor_whose_machine_dies_before_a_checkpoint_is_here(project):
     """Then the run itself goes on once more, from its own checkpoint."""
     run = waiting(project, "--host", "local")
@@ -194,6 +201,7 @@ def test_a_move_is_looked_at_before_it_is_made(project):
     project.client.ok("stop", "--yes", run)
 
 
+@pytest.mark.long
 def test_what_is_launched_again_is_looked_at_before(project):
     """`launch rerun --dry-run` shows what a launch would, with its price, and what its plan has otherwise."""
     run = waiting(project, "--host", "local")

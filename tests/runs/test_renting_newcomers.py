@@ -39,6 +39,7 @@ def over(project):
     assert not [rental for rental in project.rentals() if rental.is_open]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("when", ["boot", "run"])
 def test_a_terminal_that_goes_away_leaves_no_machine_behind(project, when):
     """In the boot the rent is ended; while the run goes on it is left to a process that brings it home."""
@@ -67,6 +68,7 @@ def test_a_terminal_that_goes_away_leaves_no_machine_behind(project, when):
         assert place(project, "out/weights").read_text() == "w" * 1000
 
 
+@pytest.mark.long
 def test_a_kept_machine_that_is_ended_by_name_comes_home(project):
     """What was written there after the run came home, too. A line for cron was printed."""
     project.table(keep=True)
@@ -80,6 +82,7 @@ def test_a_kept_machine_that_is_ended_by_name_comes_home(project):
     assert place(project, "more").read_text() == "x\n"
 
 
+@pytest.mark.long
 def test_a_machine_whose_run_goes_on_is_ended_by_force_alone(project):
     """Otherwise it is said that the run goes on, how it is ended, and nothing is lost."""
     project.client.run("--detach", *ON_RENTED, "--", "python3", "train.py", "wait")
@@ -99,6 +102,7 @@ def test_a_machine_whose_run_goes_on_is_ended_by_force_alone(project):
     over(project)
 
 
+@pytest.mark.long
 def test_an_id_to_adopt_that_no_account_has_is_an_error(project):
     """A person who mistypes it believes otherwise that nothing is paid any more."""
     done = project.client.run("reconcile", "--adopt", "foo")
@@ -127,6 +131,7 @@ def test_what_reconcile_would_do_is_what_it_does(project):
     assert place(project, "out/weights").exists()
 
 
+@pytest.mark.long
 def test_an_attached_client_sees_the_end_of_a_run_that_a_keeper_brings_home(project):
     """The machine goes away under it; it shows the end, and leaves with the run's code."""
     project.client.run("--detach", *ON_RENTED, "--", "python3", "train.py", "wait", "fail")
@@ -160,6 +165,7 @@ VERBS = {
 }
 
 
+@pytest.mark.long
 def test_verbs_of_a_run_whose_machine_was_given_back(project):
     """None connects to its address, which is another customer's by now; each says what is here."""
     done = project.client.run(*ON_RENTED, "--", "python3", "train.py", "fail")
@@ -197,6 +203,7 @@ def check_what_is_named(project):
     assert "answered" not in seen.stderr
 
 
+@pytest.mark.long
 def test_a_run_whose_machine_died_is_gone(project):
     """It is not unreachable: nobody waits for it, and its record can be removed."""
     process = project.started("--", "python3", "train.py", "wait")
@@ -238,6 +245,7 @@ def test_what_a_rent_cost_is_said_where_people_look(project):
     assert project.client.summary(local)["rent_cents"] is None
 
 
+@pytest.mark.long
 def test_a_machine_that_is_kept_is_not_forgotten_when_another_is_rented(project):
     """The note has both commands: to use it, and to end it."""
     project.table(keep=True)
@@ -264,6 +272,7 @@ def test_a_machine_that_is_kept_is_not_forgotten_when_another_is_rented(project)
     over(project)
 
 
+@pytest.mark.long
 def test_a_machine_with_another_card_than_was_offered_is_given_back(project):
     """To launch again would rent a new one, so what is said is how to choose another."""
     project.service.state.kinds["gpu_1x_h100_pcie"].free["us-east-1"] = 1

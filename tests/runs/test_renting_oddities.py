@@ -31,6 +31,7 @@ def weights(project):
     return project.client.runs / rental.intent.run / "outputs" / "out" / "weights"
 
 
+@pytest.mark.long
 def test_a_keeper_that_slept_beyond_the_limit_brings_all_home(project):
     """As on a laptop: cron's `launch reconcile` runs as it wakes up, and leaves it the minutes that it has."""
     project.client.ok("--detach", *ON_RENTED, "--", "python3", "train.py")
@@ -50,6 +51,7 @@ def test_a_keeper_that_slept_beyond_the_limit_brings_all_home(project):
     assert project.rentals()[0].nonce == rental.nonce
 
 
+@pytest.mark.long
 def test_a_keeper_that_hangs_costs_no_more_after_a_reconcile(project):
     """It does not wake up: what it would have brought home is lost, and that is said."""
     project.client.ok("--detach", *ON_RENTED, "--", "python3", "train.py")
@@ -105,6 +107,7 @@ def read_only(project):
         change(is_on=False)
 
 
+@pytest.mark.long
 def test_a_ledger_that_cannot_be_written_is_named(project, read_only):
     """Nothing new is rented; what is there is ended all the same, and no command blames anything else."""
     process = project.started("--", "python3", "train.py")

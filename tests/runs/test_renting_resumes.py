@@ -59,6 +59,7 @@ def test_a_run_whose_machine_is_gone_is_resumed_at_another(project):
     assert len(project.rentals()) == 2
 
 
+@pytest.mark.long
 def test_a_run_of_this_machine_is_resumed_at_a_rented_one(project):
     """Who detaches leaves a keeper; the new run has the old one as its parent."""
     run = stopped(project, "--host", "local")
@@ -78,6 +79,7 @@ def test_a_run_of_this_machine_is_resumed_at_a_rented_one(project):
     )
 
 
+@pytest.mark.long
 def test_a_kept_machine_takes_the_run_that_goes_on_with_its_own(project):
     """Nothing else is rented; the rent is the new run's, and its limit the old one."""
     project.table(keep=True)
@@ -101,6 +103,7 @@ def test_a_kept_machine_takes_the_run_that_goes_on_with_its_own(project):
     assert project.rentals()[0].nonce == rental.nonce
 
 
+@pytest.mark.long
 def test_a_run_is_launched_again_at_a_rented_machine(project):
     """A run of this machine there, from step 1."""
     run = stopped(project, "--host", "local")
@@ -121,6 +124,7 @@ def fill(folder):
     return filler
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["runs", "rentals", "there"])
 def test_a_full_disk_keeps_a_kept_machine_for_its_run(project, small_disk, where):
     """What failed is said, the machine is kept as before, and once there is room the same command goes on there."""

@@ -37,6 +37,7 @@ def with_key(project):
     return ("--env-file", "my.env")
 
 
+@pytest.mark.long
 def test_a_move_that_is_taken_up_again_takes_no_key_along(project):
     """Its machine is rented already, and known by an address of its own."""
     run = waiting(project, "--host", "local")

@@ -63,6 +63,7 @@ def test_a_run_trains_on_a_compute_node(client, hive):
     assert hive.ssh("squeue", "--me", "-h", *asked).split() == [row["job_id"]]
 
 
+@pytest.mark.long
 def test_the_jobs_number_is_in_what_a_script_reads(client, hive):
     """Of a launch that detaches and of `ps`, in its queue and after its end; it is the number that Slurm has."""
     words = ("--host", "hive", "--profile", "cpu", "--set", 'slurm.extra=["--hold"]', "--json")
@@ -95,6 +96,7 @@ worker.done(1)
 """
 
 
+@pytest.mark.long
 def test_what_a_card_has_shown_through_one_login_node_holds_through_the_other(client, hive):
     """The next plan lists the precision that failed behind one that did not."""
     other = hive.logins[1].table("beside", kind="slurm")
@@ -175,6 +177,7 @@ def test_a_command_in_an_image_is_started_by_the_line_that_a_dry_run_shows(clien
     assert ["apptainer", *told] == [*expected, "python3", "train.py"]
 
 
+@pytest.mark.long
 def test_each_of_several_nodes_starts_its_command_in_the_image(client, hive, image):
     """With a socket of its own."""
     words = ("--host", "hive", "--profile", "cpu", "--set", "slurm.nodes=2", *image)
@@ -187,6 +190,7 @@ def test_each_of_several_nodes_starts_its_command_in_the_image(client, hive, ima
         assert os.path.dirname(socket) in told
 
 
+@pytest.mark.long
 def test_a_node_without_apptainer_says_so(client, hive):
     """No image is needed for that."""
     words = ("--host", "hive", "--profile", "cpu", "--set", "slurm.image=/shared/torch.sif")
@@ -196,6 +200,7 @@ def test_a_node_without_apptainer_says_so(client, hive):
     assert 'modules = ["apptainer"]' in done.stderr
 
 
+@pytest.mark.long
 def test_a_batch_runs_on_a_cluster(client, hive):
     """Each item's job is submitted by an agent of its own, and judged at once by another that has just asked the queue."""
     hive.ssh("touch", "enough")
@@ -208,6 +213,7 @@ def test_a_batch_runs_on_a_cluster(client, hive):
     assert "3 items: 3 succeeded" in done.stderr
 
 
+@pytest.mark.long
 def test_all_of_a_run_comes_home_from_a_disk_that_shows_sizes_late(client):
     """Through FUSE the login node knows the old size of a file for a second; what a node wrote last is in the mirror too."""
     if not os.access("/dev/fuse", os.W_OK):

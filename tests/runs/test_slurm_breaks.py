@@ -31,6 +31,7 @@ def put_job_on_record(hive, run, job):
     hive.cluster.ssh("sh", "-c", f"echo '{json.dumps({**known, 'jobs': [job]})}' >{record}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words", [("stop",), pytest.param(("stop", "--now"), marks=pytest.mark.long)], ids=" ".join
 )
@@ -49,6 +50,7 @@ def test_a_number_that_another_job_has_now(hive, words):
     hive.cluster.ssh("scancel", mine)
 
 
+@pytest.mark.long
 def test_a_job_whose_comment_its_cluster_has_changed(hive):
     """It is the run's all the same, by its name: some clusters write comments of their own."""
     run = hive.start(*LATER)
@@ -59,6 +61,7 @@ def test_a_job_whose_comment_its_cluster_has_changed(hive):
     assert hive.cluster.state(job) == "CANCELLED"
 
 
+@pytest.mark.long
 def test_a_job_that_its_user_has_given_another_name_and_comment(hive):
     """It is the run's all the same, by its folder: it trains, and nobody starts a second one beside it."""
     run = hive.start()
@@ -72,6 +75,7 @@ def test_a_job_that_its_user_has_given_another_name_and_comment(hive):
     assert hive.cluster.state(job) in ("COMPLETED", "CANCELLED")
 
 
+@pytest.mark.long
 def test_a_signal_before_the_agent(hive):
     """A job that is told before its script has become the agent goes on: the signal would have ended it as failed."""
     slow = "module() { touch $HOME/loading; sleep 3; }\n"
@@ -89,6 +93,7 @@ def test_a_signal_before_the_agent(hive):
             (node.folder / "etc" / "profile.d" / "slow.sh").unlink()
 
 
+@pytest.mark.long
 def test_a_queue_that_lacks_a_job_that_runs(hive):
     """As by a site's own program that is behind: who follows the run, or looks at it, sees that it trains, in the same job."""
     run = hive.start()
@@ -119,6 +124,7 @@ def test_accounting_that_hears_of_an_end_late(hive):
         assert "cancelled-in-slurm" in out + err
 
 
+@pytest.mark.long
 def test_a_login_with_variables_of_slurm(hive):
     """As in a shell of `salloc`, or one where somebody has tried something: the job and what runs beside it know none of them."""
     hive.cluster.ssh(
@@ -134,6 +140,7 @@ def test_a_login_with_variables_of_slurm(hive):
         hive.cluster.ssh("rm", ".bashrc")
 
 
+@pytest.mark.long
 def test_the_secrets_of_a_run_whose_job_was_cancelled(hive):
     """They are erased as at any end, once anybody has looked: no agent of the run has begun that would do it."""
     job = 'name = "t"\ncommand = ["python", "train.py"]\nsecrets = ["HF_TOKEN"]\n'
@@ -164,6 +171,7 @@ def test_a_job_that_is_requeued_while_its_run_stops(hive):
     assert [state for _, state in hive.jobs(run)] == ["CANCELLED"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("partition", ["short", "short,batch"])
 def test_a_grace_that_is_longer_than_a_partition_allows_a_job(hive, partition):
     """The job is told in the middle of its time: told earlier than it may run, it would be told as it begins, each time."""
@@ -181,6 +189,7 @@ while not os.path.exists(os.path.expanduser("~/enough")):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ends", ["in time", "by Slurm"])
 def test_a_script_that_cannot_go_on_has_all_of_its_time(hive, ends):
     """To be told early would only cost it what it has trained: it ends by itself, or Slurm ends it at its limit."""

@@ -9,6 +9,7 @@ from testbed.client import until
 pytestmark = pytest.mark.testbed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("build", ["login", "job"])
 def test_an_environment_is_made_where_the_host_says(client, slurm, small_wheels, build):
     """The job finds it, whoever made it; a second launch uses it again. Slurm's account of jobs says who made it."""

@@ -176,6 +176,7 @@ def detached(client, cluster, *more):
     return run
 
 
+@pytest.mark.long
 def test_a_worker_of_another_node_that_diverges_ends_the_run(client, hive):
     """What it reports counts as much, and nothing is left on either node."""
     run = detached(client, hive)
@@ -197,6 +198,7 @@ def test_a_stop_reaches_the_ranks_of_both_nodes(client, hive):
     until(lambda: not left(hive), "both nodes to be empty")
 
 
+@pytest.mark.long
 def test_a_member_or_the_agent_that_is_killed_takes_the_attempt_with_it_and_the_next_one_resumes(
     client, hive
 ):
@@ -218,6 +220,7 @@ def test_a_member_or_the_agent_that_is_killed_takes_the_attempt_with_it_and_the_
     until(lambda: not left(hive), "both nodes to be empty")
 
 
+@pytest.mark.long
 def test_a_member_that_is_stopped_does_not_outlive_its_attempt(client, hive):
     """It cannot end by itself what it started on its node, so Slurm does; before it says so, no attempt begins.
 
@@ -248,6 +251,7 @@ def test_a_member_that_is_stopped_does_not_outlive_its_attempt(client, hive):
     until(lambda: not left(hive), "both nodes to be empty")
 
 
+@pytest.mark.long
 def test_a_stop_while_a_member_is_left_ends_the_job_at_once(client, hive):
     """No attempt is there to save anything, and no grace is waited for; Slurm ends the member with its job."""
     run = detached(client, hive, "--set", "stop_grace_s=120")

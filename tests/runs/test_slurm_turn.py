@@ -54,6 +54,7 @@ def test_a_run_that_waits_says_how_many_jobs_are_before_it(hive):
     until_said(hive, run, "waits for 2 x a100")
 
 
+@pytest.mark.long
 def test_the_whole_queue_is_asked_for_once_in_half_a_minute(hive):
     """By one who follows a run, who asks for the user's own jobs all the time."""
     run = hive.start()
@@ -74,6 +75,7 @@ def questions(hive, flag):
     return [line for line in lines if f" {flag} " in line]
 
 
+@pytest.mark.long
 def test_a_queue_that_is_too_long_for_an_answer_delays_and_fails_nothing(hive):
     """The run's own job is judged as ever."""
     run = hive.start()

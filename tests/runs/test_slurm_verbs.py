@@ -153,6 +153,7 @@ def test_exec_runs_in_the_node_of_the_run(hive):
     assert hive.ledger(hive.run)[0].endswith("with 0")  # the training saw the same card
 
 
+@pytest.mark.long
 def test_exec_passes_bytes_on_as_they_are(hive):
     """A megabyte that is no text comes whole, and its digest is that of the node's sha256sum."""
     script = "head -c 1000000 /dev/urandom >/tmp/some; sha256sum /tmp/some >&2; cat /tmp/some"
@@ -164,6 +165,7 @@ def test_exec_passes_bytes_on_as_they_are(hive):
     assert hashlib.sha256(done.stdout).hexdigest() == done.stderr.decode().split()[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["ctrl-c", pytest.param("lost", marks=pytest.mark.long)])
 def test_exec_leaves_no_step(hive, ending):
     """Ctrl-C ends the command in the node, and so does a client that dies: also what had left its session."""
@@ -202,6 +204,7 @@ def test_shell_is_a_terminal_in_the_node(hive):
     until(lambda: hive.steps(job) == before, "the step to end")
 
 
+@pytest.mark.long
 def test_a_port_of_the_node_is_forwarded(hive):
     """What listens on the loopback of the run's node is reached from here."""
     code = "import http.server as s; s.ThreadingHTTPServer(('127.0.0.1', 18765), s.SimpleHTTPRequestHandler).serve_forever()"
@@ -363,6 +366,7 @@ def test_a_job_that_appears_late_is_the_runs_own(hive):
     assert "stopped: by-user" in hive.client.ok("stop", run)
 
 
+@pytest.mark.long
 def test_what_slurm_refuses(hive):
     """Its own words are shown, with exit code 3; nothing is left of the run on the cluster or here."""
     before = {path.name for path in hive.client.runs.glob("[0-9]*")}
@@ -378,6 +382,7 @@ def test_what_slurm_refuses(hive):
 # two login nodes
 
 
+@pytest.mark.long
 def test_each_login_node_may_serve(lone, tmp_path):
     """A run that was launched through one of two behind a name is listed, followed, entered, stopped and resumed through the other."""
     client, one, two = lone.client, *lone.cluster.logins
@@ -418,6 +423,7 @@ def _requeue_refused(hive, run):
     return job
 
 
+@pytest.mark.long
 def test_two_clients_that_have_a_run_go_on(lone, tmp_path):
     """One of them submits one job, through whichever login node; the run goes on from its last checkpoint with a card of the job."""
     run = lone.start("--set", 'slurm.gres="gpu:2"')
@@ -526,6 +532,7 @@ print(*[item["path"] for item in survey.garbage()])
 """What `gc` would remove for a client whose agent is another one, by the path of an agent."""
 
 
+@pytest.mark.long
 def test_a_queued_run_is_not_removed_and_keeps_what_it_needs(hive):
     """`rm` says what to type; `gc` of a newer client leaves the agent that the job starts, which the run names."""
     run = hive.start(*LATER)
@@ -550,6 +557,7 @@ def test_a_queued_run_is_not_removed_and_keeps_what_it_needs(hive):
 # the drill
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fault",
     [
@@ -631,6 +639,7 @@ def _memory_kb(pid):
     return int(next(line.split()[1] for line in text.splitlines() if line.startswith("VmRSS:")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [5, pytest.param(200, marks=pytest.mark.long)])
 def test_a_batch_that_waits_in_the_queue(lone, count):
     """All its jobs are submitted; one question a round is asked of the queue, however many wait; a stop takes all of them out."""
@@ -703,6 +712,7 @@ def test_a_run_whose_job_does_not_end_is_removed_once_it_has(lone):
     assert run not in lone.cluster.ssh("ls", "-A", ".launch/runs")
 
 
+@pytest.mark.long
 def test_a_run_that_was_cancelled_in_slurm_stays_so_when_it_is_stopped(lone):
     """Whoever stops it puts on record what has become of it, and not a wish of theirs."""
     run = lone.start(*LATER)

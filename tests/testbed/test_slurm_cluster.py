@@ -63,6 +63,7 @@ def _first_word(address):
     return b""
 
 
+@pytest.mark.long
 def test_both_login_nodes_may_have_one_name(slurm):
     """They show the same host key and let the same key in, and each sees all the jobs of a user."""
     first, second = slurm.logins
@@ -73,6 +74,7 @@ def test_both_login_nodes_may_have_one_name(slurm):
     assert slurm.ssh("squeue", "--me", "-h", user="bob") == ""
 
 
+@pytest.mark.long
 def test_the_cards_of_a_job_are_slurms(slurm):
     """A job sees the cards that it asked for and no others, and none if it asked for none; three are refused."""
     script = "echo ${CUDA_VISIBLE_DEVICES-none} >cards"
@@ -83,6 +85,7 @@ def test_the_cards_of_a_job_are_slurms(slurm):
         slurm.submit(script, "--gres=gpu:3")
 
 
+@pytest.mark.long
 def test_a_node_may_have_cards_and_a_login_node_none(slurm):
     """nvidia-smi is found on the node alone, also by a job that inherits no PATH."""
     query = "nvidia-smi --query-gpu=name --format=csv,noheader,nounits"
@@ -96,6 +99,7 @@ def test_a_node_may_have_cards_and_a_login_node_none(slurm):
     assert slurm.until_state(job, "FAILED")["ExitCode"] == "127:0"
 
 
+@pytest.mark.long
 def test_sbatch_takes_our_settings_as_they_are_meant(slurm):
     """Each key is one flag of sbatch, by whose word the job is what was asked for."""
     settings = SlurmSettings(
@@ -112,6 +116,7 @@ def test_sbatch_takes_our_settings_as_they_are_meant(slurm):
     assert (job["Features"], job["TresPerNode"], job["MinMemoryNode"]) == ("a100", "gres:gpu:a100:1", "100M")
 
 
+@pytest.mark.long
 def test_one_srun_starts_a_process_on_each_node(slurm):
     """In a job that inherits nothing, srun finds programs by `--export=ALL`; each node has its own card."""
     script = "srun --export=ALL --ntasks-per-node=1 sh -c 'echo $(hostname) $CUDA_VISIBLE_DEVICES' >nodes"
@@ -120,6 +125,7 @@ def test_one_srun_starts_a_process_on_each_node(slurm):
     assert sorted(slurm.ssh("cat", "nodes").splitlines()) == ["node1 0", "node2 0"]
 
 
+@pytest.mark.long
 def test_a_requeued_job_waits_two_minutes_and_starts_again(slurm, ledger):
     """It is told to end, then pending by its begin time, and knows how often it was started before."""
     job = slurm.submit(COUNTING, "--nodelist=node2", *REQUEUED)
@@ -132,6 +138,7 @@ def test_a_requeued_job_waits_two_minutes_and_starts_again(slurm, ledger):
     assert ledger() == ["start 0 node2", "TERM", "start 1 node2"]
 
 
+@pytest.mark.long
 def test_a_signal_reaches_the_script_alone(slurm, ledger):
     """USR1 by `scancel --batch` runs the script's trap; a job that ends with 0 has completed."""
     job = slurm.submit(COUNTING)
@@ -149,6 +156,7 @@ def test_a_signal_comes_before_the_time_is_up(slurm, ledger):
     assert ledger()[1:] == ["USR1"]
 
 
+@pytest.mark.long
 def test_a_job_of_another_partition_makes_way_and_comes_back(slurm, ledger):
     """`batch` takes the nodes from `spare`, whose job is told to end, and waits for its next turn."""
     early = slurm.submit(COUNTING, "--partition=spare", "--nodes=2", "--exclusive", *REQUEUED)
@@ -175,6 +183,7 @@ def test_time_to_make_way_is_told_to_steps_and_not_to_the_script(slurm, ledger):
     assert ledger()[1:] == ["step TERM", "TERM"]
 
 
+@pytest.mark.long
 def test_an_ended_job_is_remembered_without_accounting(slurm):
     """`scontrol` knows how a job ended that `squeue` lists no more; `sacct` says that it is off."""
     failed = slurm.submit("exit 3")
@@ -187,6 +196,7 @@ def test_an_ended_job_is_remembered_without_accounting(slurm):
         slurm.ssh("sacct", "-j", failed)
 
 
+@pytest.mark.long
 def test_a_drained_node_takes_no_job(slurm):
     """A job that fits nowhere else waits, and starts once the node takes jobs again."""
     with slurm.drained(slurm.nodes[1]):
@@ -195,6 +205,7 @@ def test_a_drained_node_takes_no_job(slurm):
     slurm.until_state(job, "COMPLETED")
 
 
+@pytest.mark.long
 def test_a_node_boots_again_and_takes_jobs(slurm):
     """It is the same machine with another boot id."""
     node = slurm.nodes[1]
@@ -209,6 +220,7 @@ def test_a_node_boots_again_and_takes_jobs(slurm):
     assert boot != other_boot
 
 
+@pytest.mark.long
 def test_a_cluster_may_refuse_to_start_a_job_again(slurm):
     """Its settings say so for jobs that do not ask for it; a job that does may be requeued."""
     with slurm.configured(JobRequeue="0"):
@@ -221,6 +233,7 @@ def test_a_cluster_may_refuse_to_start_a_job_again(slurm):
         slurm.ssh("scontrol", "requeue", asking)
 
 
+@pytest.mark.long
 def test_jobs_go_on_while_no_controller_runs(slurm, ledger):
     """`squeue` tries in vain for 20 s; a controller that starts again knows the job, which did not notice."""
     job = slurm.submit(COUNTING)
@@ -231,6 +244,7 @@ def test_jobs_go_on_while_no_controller_runs(slurm, ledger):
     assert len(ledger()) == 1
 
 
+@pytest.mark.long
 def test_a_silent_controller_answers_late(slurm):
     """It takes the question, and answers once it goes on."""
     with slurm.silent_controller():
@@ -268,6 +282,7 @@ def test_a_job_of_a_lost_node_is_started_elsewhere(slurm, ledger, what):
         slurm.reboot(node)
 
 
+@pytest.mark.long
 def test_accounting_on_demand():
     """With a database `sacct` knows all that a job was, and so does a user who asks on the other login node."""
     try:
@@ -282,6 +297,7 @@ def test_accounting_on_demand():
         missing(str(error))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", SHARES)
 def test_which_locks_cross_from_node_to_node(share):
     """flock on a shared file refuses another machine, unless the home is FUSE with locks of each machine."""
