@@ -170,6 +170,7 @@ def test_what_a_killed_part_has_started_is_ended_too(parts):
     assert (found["why"], found["rows"]) == ("it was ended by SIGKILL", [{"what": "taken", "ok": True}])
 
 
+@pytest.mark.long
 @pytest.mark.slow(reason="begins a rehearsal")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_make_gpu_that_is_stopped_ends_its_part_and_keeps_what_was_there(tmp_path, number):
@@ -541,6 +542,7 @@ def test_nvidia_smi_is_asked_for_the_card_and_watched(cards):
     assert len(peaks) == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow(reason="four launches")
 def test_an_exclusive_card_that_is_held_is_refused_and_an_older_one_gets_smaller_models(cards, tmp_path):
     """By the pid of its holder, which is left alone."""
@@ -556,6 +558,7 @@ def test_an_exclusive_card_that_is_held_is_refused_and_an_older_one_gets_smaller
         assert taken._refused(station, held.pid)["ok"] is False
 
 
+@pytest.mark.long
 @pytest.mark.slow(reason="five launches")
 @pytest.mark.parametrize("name", ["NVIDIA L40S", "NVIDIA Z9"])
 def test_on_a_card_its_lease_is_respected_and_what_a_killed_run_left_is_ended(cards, tmp_path, name):

@@ -161,6 +161,7 @@ def test_a_host_that_its_hop_does_not_reach_is_told(client, machines, way):
     assert f"{machines[1].address}:4: the hop before it gets no connection" in done.stderr
 
 
+@pytest.mark.long
 def test_twelve_connections_at_once_to_an_sshd_with_its_usual_limits(client, machines, monkeypatch):
     """MaxStartups turns some away at random; each comes in all the same."""
     outer = machines[0]
@@ -191,6 +192,7 @@ w.done(60)
 """
 
 
+@pytest.mark.long
 def test_a_host_that_loses_its_power_is_waited_for_and_its_run_goes_on(client, machines):
     """While it is down the client tries; when it is back the run is interrupted, and `attach` takes it up."""
     outer = machines[0]

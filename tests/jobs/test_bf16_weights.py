@@ -66,6 +66,7 @@ def events(folder):
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_ranks_stay_alike_and_a_killed_run_ends_with_the_bits_of_one_that_was_not(sft_project):
     """Rounding draws random numbers: the same on both ranks, and the same again after a death."""
     client = sft_project

@@ -137,6 +137,7 @@ def test_what_crashed_ends_with_the_same_bits_as_what_did_not(sft_project):
     assert Ended(sft_project, run).adapter == whole.adapter
 
 
+@pytest.mark.long
 def test_over_a_base_in_4_bits_what_crashed_ends_with_the_same_bits_too(sft_project):
     """Trained on a CPU. The adapter loads with peft alone, over the base as it was saved."""
     pytest.importorskip("bitsandbytes")

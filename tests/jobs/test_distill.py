@@ -264,6 +264,7 @@ def names_in(folder):
     return {*load_file(weights)}, [{*torch.load(one)} for one in checkpoints]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "headline"),
     [
@@ -284,6 +285,7 @@ def test_the_trainings_of_two_field_reports_run_as_it(distill_project, words, he
     assert measured[12] < measured[0]
 
 
+@pytest.mark.long
 def test_two_ranks_have_the_losses_of_one(distill_project):
     """Each has half of the examples and as many tokens as they happen to have; the gradient is that of the whole batch."""
     client = distill_project

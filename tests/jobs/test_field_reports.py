@@ -56,6 +56,7 @@ def losses(ledger):
     return [float(loss) for loss in json.loads(ledger.read_text())["losses"]]
 
 
+@pytest.mark.long  # seeds/test_seeds.py has the scripts themselves
 @BY_NUMBER
 def test_it_fails_as_it_was_reported(report, model, tmp_path):
     """With the libraries of today, outside a run; report 3 does not even fail: it ends with 0 and has learnt nothing."""

@@ -144,6 +144,7 @@ def port():
         return free.getsockname()[1]
 
 
+@pytest.mark.long
 def test_nobody_else_runs_code_in_ranks_of_two_nodes(tmp_path, port):
     """Their store listens on the first one's address alone, and how they meet is in no command line."""
     two = TwoNodes(tmp_path, "127.0.0.1", port)

@@ -51,6 +51,7 @@ def caught(state):
     return state["failure"]["step"], state["failure"]["since"], state["failure"]["class"]
 
 
+@pytest.mark.long
 def test_what_no_rung_can_mend_fails_as_what_it_is(client):
     """Each rung gets its attempt, from before the first bad step, and the last one ends the run."""
     done, attempts = trained(client, "nan")
@@ -85,6 +86,7 @@ def test_what_overflows_only_in_half_precision_is_mended_in_fp32(client):
     assert attempts[-1][1]["state"] == "succeeded"
 
 
+@pytest.mark.long
 def test_a_rate_that_destroys_the_model_is_a_divergence(client):
     """A rate of 1e3 leaves a dead model. No rung is left below fp32, so it is one attempt."""
     done, attempts = trained(client, "rate", "--precision", "fp32")

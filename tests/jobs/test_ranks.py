@@ -44,6 +44,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_ranks_that_are_asked_to_end_do_so_at_the_same_step_and_go_on_together(client):
     """torchrun passes the word on to each at another moment; a rank that stopped alone would leave the other waiting."""
     client.script(LOOP)

@@ -10,7 +10,11 @@ from programs.launching import launch
 pytestmark = pytest.mark.training
 
 
-@pytest.mark.parametrize("program", IN_CI, ids=lambda program: program.name)
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(one, marks=() if number < 3 else pytest.mark.long) for number, one in enumerate(IN_CI)],
+    ids=lambda program: program.name,
+)
 def test_what_is_told_of_a_program_is_right_or_absent(program, tmp_path):
     """Steps and losses equal a ledger kept inside the program, and its end is judged rightly."""
     outcome = launch(program, tmp_path, Path(sys.prefix))

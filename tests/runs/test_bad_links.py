@@ -238,6 +238,7 @@ def test_a_half_open_link_is_noticed_and_mended(client, box, record_property):
     assert "the link is back" in out
 
 
+@pytest.mark.long
 def test_a_slow_and_lossy_link(client, box, record_property):
     """40 ms there and back, and every fiftieth segment comes late."""
     machine, name = box
@@ -247,6 +248,7 @@ def test_a_slow_and_lossy_link(client, box, record_property):
     assert "the run is not affected" not in out
 
 
+@pytest.mark.long
 def test_a_client_that_is_frozen_and_thawed(client, box, record_property):
     """A laptop that sleeps while its link dies and its run goes on."""
     machine, name = box
@@ -260,6 +262,7 @@ def test_a_client_that_is_frozen_and_thawed(client, box, record_property):
         run.end(record_property, "client frozen (SIGSTOP) to the run's end, link cut meanwhile, thawed")
 
 
+@pytest.mark.long
 def test_a_busy_sshd_that_turns_the_client_away_when_it_comes_back(client, box, record_property):
     """As beyond MaxStartups: it knocks again before it gives the try up."""
     machine, name = box
@@ -291,6 +294,7 @@ def test_an_upload_that_freezes_and_is_cut_goes_on_from_what_arrived(client, box
         upload.again(record_property)
 
 
+@pytest.mark.long
 def test_an_upload_over_a_half_open_link_ends_by_itself_and_goes_on_from_what_arrived(
     minute, record_property
 ):
@@ -302,6 +306,7 @@ def test_an_upload_over_a_half_open_link_ends_by_itself_and_goes_on_from_what_ar
     upload.again(record_property)
 
 
+@pytest.mark.long
 def test_a_minute_half_open_costs_a_run_nothing(minute, record_property):
     """Nothing comes through either way for 60 s, and nobody is told; the run goes on, and its client is back by itself."""
     run = minute.run

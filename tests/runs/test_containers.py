@@ -210,6 +210,7 @@ def test_a_finished_and_a_stopped_run_stay_down_a_running_one_comes_back(client,
     assert max(step for one in made for step in one) == made[-1][-1]
 
 
+@pytest.mark.long
 def test_a_restart_of_the_engine_is_no_shutdown_of_the_host(client, box):
     """The reason says what is known: its container was stopped."""
     run = detached(client)
@@ -309,6 +310,7 @@ def test_stop_leaves_a_checkpoint_and_nothing_running(client, box):
     assert box.machine.enter("sh", "-c", f"test -e /proc/{pid} || echo gone").strip() == "gone"
 
 
+@pytest.mark.long
 def test_a_stop_while_the_engine_is_down_is_heeded_when_it_is_back(client, box):
     """The wish is on the host's disk: whoever comes back reads it first."""
     run = detached(client)
@@ -373,6 +375,7 @@ def test_a_shell_is_in_the_container_too(client, box):
             client.ok("stop", "--now", run)
 
 
+@pytest.mark.long
 def test_a_port_in_the_container_is_reached(client, box):
     """The container's own loopback, not the host's; an ended one has no ports. Where sshd forwards nothing, that too."""
     run = detached(client)
@@ -423,6 +426,7 @@ def test_who_may_not_use_the_engine_is_told_what_to_do(client, engine):
     assert "succeeded" in client.seen("--host", "dock", "--", "true")
 
 
+@pytest.mark.long
 def test_root_s_run_is_root_s_and_said_aloud(client, box):
     """As root on the host it is root inside; what it writes is root's."""
     write_project(client, box, user="root")
@@ -449,6 +453,7 @@ def test_a_rootless_engine_s_run_belongs_to_its_user(client, box, rootless_engin
     box.machine.ssh("rm", "-r", path, user=rootless_engine.user)
 
 
+@pytest.mark.long
 def test_two_users_of_one_engine_keep_apart(client, box):
     """Both may launch; each gets what is theirs, and neither's gc takes the other's containers or images."""
     write_project(client, box, user="ada")
@@ -485,6 +490,7 @@ def test_a_client_that_dies_before_the_start_leaves_a_run_that_attach_starts(cli
         assert follower.returncode == 0, out + err
 
 
+@pytest.mark.long
 def test_a_link_that_dies_in_the_start_says_that_the_run_may_have_begun(client, box):
     """The engine had not answered yet: the client cannot know, and names the command that can."""
     make_image(client)
@@ -503,6 +509,7 @@ def test_a_link_that_dies_in_the_start_says_that_the_run_may_have_begun(client, 
         assert "stopped" in client.ok("stop", "--now", run)
 
 
+@pytest.mark.long
 def test_of_two_attaches_at_once_one_starts_the_run(client, box):
     """Both follow it; there is one new attempt, by the host's own record and the container's count of starts."""
     run = detached(client)
@@ -523,6 +530,7 @@ def test_of_two_attaches_at_once_one_starts_the_run(client, box):
     assert kinds == ["prepare", "attempt", "contact", "attempt"]
 
 
+@pytest.mark.long
 def test_a_stop_reaches_a_container_that_waits_for_its_next_start(client, box):
     """Its agent was killed so often that the engine waits before it brings it back."""
     run = detached(client)
@@ -545,6 +553,7 @@ def _restarts(engine, name):
     return engine.docker("inspect", "--format", "{{.RestartCount}}", name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [(), ("--now",)])
 def test_a_paused_container_is_stopped_all_the_same(client, box, words):
     """Somebody's `docker pause` holds the agent: stop ends the run, and nothing of it is left frozen."""
@@ -604,6 +613,7 @@ def on_full_disk(client, box, disk, saves):
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("saves", [False, True], ids=["in an attempt", "between two"])
 def test_a_run_on_a_full_disk_is_stopped_and_removed(client, box, disk, saves):
     """Its agent, inside, cannot record the end, or there is none: the wish says it."""
@@ -626,6 +636,7 @@ def test_a_run_goes_on_by_itself_once_its_disk_has_room(client, box, disk):
     client.ok("stop", run)
 
 
+@pytest.mark.long
 def test_attach_makes_the_image_again_when_it_was_pruned(client, box):
     """The host was rebooted, its containers and images pruned: attach builds, and the run goes on from its checkpoint."""
     run = detached(client)
@@ -678,6 +689,7 @@ main()
 """A client for which a container in which an image is checked is late at once."""
 
 
+@pytest.mark.long
 def test_gc_leaves_what_somebody_made_of_an_image_of_ours_and_takes_a_check_that_was_cut_off(client, box):
     """The engine gives a container the labels of its image. A check whose client died before it began is nobody's."""
     make_image(client)
@@ -718,6 +730,7 @@ def test_a_stranger_s_container_of_that_name_is_left_alone(client, box):
     assert told["State"]["Status"] == "running"
 
 
+@pytest.mark.long
 def test_a_stopped_run_goes_on_as_another_one_in_the_same_image(client, box):
     """From its checkpoint, with its code, in a container of its own; nothing is built or pulled again."""
     parent = detached(client)
@@ -758,6 +771,7 @@ while True:
 """
 
 
+@pytest.mark.long
 def test_a_container_whose_job_has_written_that_the_run_has_ended_is_stopped(client, box):
     """What is up the engine knows."""
     client.script(LIAR)

@@ -58,6 +58,7 @@ def test_where_sshd_opens_no_sockets_the_engine_s_program_leads_there(client, bo
     assert "refused streamlocal port forward" in (box.machine.folder / "console.log").read_text()
 
 
+@pytest.mark.long
 def test_where_neither_leads_there_both_are_named(client, box):
     """No sockets over sshd, and no program: what was tried, and the next command."""
     box.use_client("none")
@@ -92,6 +93,7 @@ def test_sudo_leads_to_an_engine_that_is_closed_to_the_user(client, box, sudoer)
     goes_well(client, box, sudoer, sudo=True)
 
 
+@pytest.mark.long
 def test_an_image_is_built_by_sudo_too(client, box, sudoer):
     """BuildKit's program as root reads the user's build folder, which is gone afterwards."""
     for image in box.docker("images", "--quiet", "launcher/cpu").split():
@@ -111,6 +113,7 @@ def test_an_image_is_built_by_sudo_too(client, box, sudoer):
         box.docker("rmi", "-f", name)
 
 
+@pytest.mark.long
 def test_sudo_that_asks_for_a_password_is_told(client, box):
     """Nobody can type one here: what sudo says, and nothing is left."""
     done = launch(client, box, user="eve", sudo=True)

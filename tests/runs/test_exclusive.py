@@ -110,6 +110,7 @@ def test_through_us_each_rank_sees_its_own_card_and_none_races(project, exclusiv
     assert [one["visible"] for one in found] == [one["cards"][0] for one in found]
 
 
+@pytest.mark.long
 def test_a_torchrun_of_one_s_own_gets_a_card_for_each_rank_too(project, exclusive):
     """As many cards as are asked for, by a profile of one; more processes than cards are refused at once."""
     words = ("--profile", "t4", "--gpus", "2", "--set", "batch.global=2", "--")
@@ -136,6 +137,7 @@ def test_a_rank_that_fails_ends_the_others_and_frees_all_cards(project, exclusiv
     project.ok(*words, str(exclusive.folder), ranks, mark)
 
 
+@pytest.mark.long
 def test_of_torchrun_s_four_ranks_one_hangs_and_all_cards_are_free_again(project, exclusive):
     """The other three wait for it, as in a collective; the silence is found, and the next launch has the four cards."""
     project.script(STEPS)
@@ -156,6 +158,7 @@ def test_of_torchrun_s_four_ranks_one_hangs_and_all_cards_are_free_again(project
     project.ok(*words, *train, "0")
 
 
+@pytest.mark.long
 def test_ranks_that_have_ended_and_stay_give_their_cards_back(project, exclusive):
     """A thread keeps each on its card, and torchrun waits for them; they leave with their own exit status, and torchrun too."""
     project.script(STAYS)

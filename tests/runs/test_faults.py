@@ -25,13 +25,11 @@ ROOT_MOMENTS = (3, 10, AT, 30)
 HOSTS = ("native", "docker")
 IS_WHOLE = os.environ.get("LAUNCH_FAULTS") == "all"
 IN_CI = {
-    ("native", "trainer-killed", 10),
     ("native", "agent-killed", 3),
     ("native", "link-cut", 10),
     ("native", "checkpoint-torn", AT),
     ("native", "folder-full", 36),
     ("docker", "agent-killed", AT),
-    ("docker", "link-cut", 10),
 }
 ROWS = [
     (host, fault, at)
@@ -50,7 +48,7 @@ ROOT_ROWS = [
 ] + [
     ("docker", fault, at) for fault in ("machine-killed", "engine-killed", "engine-restarted") for at in ROOT_MOMENTS
 ]  # fmt: skip
-IN_CI_BY_ROOT = {("native", "disk-full", 11), ("docker", "engine-killed", AT)}
+IN_CI_BY_ROOT = {("docker", "engine-killed", AT)}
 JOB = REPOSITORY / "jobs" / "drill.toml"
 KEPT = "kept.jsonl"
 

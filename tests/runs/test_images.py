@@ -163,6 +163,7 @@ def leave_in_a_build(client, engine, index, kind):
     assert process.returncode == (130 if kind == signal.SIGINT else -signal.SIGKILL), out + err
 
 
+@pytest.mark.long
 def test_a_link_that_dies_in_a_build_ends_the_build(client, box, index):
     """The client says that the connection is gone, in a sentence; the host is clean."""
     index.gate.clear()
@@ -202,6 +203,7 @@ def test_a_host_without_buildkit_builds_what_needs_no_secret(client, box, classi
     assert said(client) == "has small 1.0\n"
 
 
+@pytest.mark.long
 def test_a_host_without_buildkit_is_given_no_password(client, box, index, classic):
     """Refused with the mend; nothing was built, and nothing is left."""
     classic("none")
@@ -215,6 +217,7 @@ def test_a_host_without_buildkit_is_given_no_password(client, box, index, classi
     nothing_is_left(box)
 
 
+@pytest.mark.long
 def test_a_client_that_leaves_the_classic_builder_takes_the_build_with_it(client, box, index, classic):
     """As with BuildKit: its connection to the engine was the build's life. The steps that were made go too."""
     classic("none")
@@ -222,6 +225,7 @@ def test_a_client_that_leaves_the_classic_builder_takes_the_build_with_it(client
     nothing_is_left(box)
 
 
+@pytest.mark.long
 def test_a_classic_build_that_fails_leaves_no_step_of_it(client, box, classic):
     """Neither the step before the failure nor those before that."""
     classic("none")
@@ -238,6 +242,7 @@ def stranger(engine, image=BASE):
     return number.removeprefix("sha256:")[:12]
 
 
+@pytest.mark.long
 @pytest.mark.slow(reason="three classic builds are begun, one is finished")
 @pytest.mark.parametrize(
     "mend", [("image", "prune", "--host", "dock"), ("gc", "--host", "dock"), LAUNCH], ids="pgl"
@@ -278,6 +283,7 @@ def test_what_is_left_of_a_build_stays_while_another_one_has_its_lock(client, bo
     assert nameless(box) == []
 
 
+@pytest.mark.long
 def test_a_build_that_goes_on_is_not_cleared_away(client, box, index, classic):
     """Its steps have no name yet; another client's `image prune` and `gc` leave them, and it succeeds."""
     classic("none")
@@ -355,6 +361,7 @@ def bare(box):
     return name
 
 
+@pytest.mark.long
 def test_a_base_without_python_is_told(client, box, bare):
     """The build's last lines say what is missing."""
     table = client.project / "launch.toml"
@@ -474,6 +481,7 @@ def test_an_image_that_nobody_has_is_told_with_the_next_command(client, box):
     nothing_is_left(box)
 
 
+@pytest.mark.long
 def test_an_image_without_python_is_told(client, box, bare):
     """The agent cannot begin in there: the message says so, the container is gone, the run as well."""
     write_job(client, f'name = "own"\ncommand = ["true"]\nimage = "{bare}"\n')
@@ -483,6 +491,7 @@ def test_an_image_without_python_is_told(client, box, bare):
     nothing_is_left(box)
 
 
+@pytest.mark.long
 def test_a_container_that_cannot_write_says_so_once(client, box):
     """An engine that sees the home read-only: user and folder are named, nothing goes round, nothing is left."""
     home = "/home/ada"

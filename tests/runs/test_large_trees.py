@@ -98,7 +98,9 @@ WHAT = {
 }
 
 
-@pytest.mark.parametrize("what", WHAT)
+@pytest.mark.parametrize(
+    "what", [pytest.param(one, marks=() if one == "files" else pytest.mark.long) for one in WHAT]
+)
 def test_it_is_sent_once_and_stored_once(client, host, what, record_property):
     """Three launches: the second and the third send nothing, and need no more room than copies of small files."""
     client.is_forked = False  # a client's memory is its own

@@ -113,6 +113,8 @@ CRASHES = {
     "agent and keeper of a stopped tree": Crash("tree", ("keeper", "agent"), ("trained",), left=3),
 }
 
+IN_CI = {"all but orphaned loader workers", "agent and keeper of a stopped tree"}
+
 
 class Process(NamedTuple):
     """A process as `ps` shows it; `words` are its command line and its environment."""
@@ -281,7 +283,13 @@ def place(client, there, request):
 
 
 @pytest.mark.parametrize(
-    ("place", "name"), [(one, name) for name in CRASHES for one in CRASHES[name].places], indirect=["place"]
+    ("place", "name"),
+    [
+        pytest.param(one, name, marks=() if name in IN_CI else pytest.mark.long)
+        for name in CRASHES
+        for one in CRASHES[name].places
+    ],
+    indirect=["place"],
 )
 def test_after_a_crash_the_next_launch_has_the_card(place, name):
     """What neither agent nor keeper is there to end is the launch's to end: it holds the card until then."""
@@ -314,6 +322,7 @@ def test_an_agent_that_is_killed_comes_back_to_its_card(place):
     place.next_launch_has_its_cards(again)
 
 
+@pytest.mark.long
 def test_a_run_goes_on_without_its_client_and_keeps_its_card(place):
     """Client and `serve` killed: it is named to who wants its card, and left alone by who takes another; see test_leases.py."""
     follower = place.client.start(*place.words("alone"))
@@ -354,6 +363,7 @@ def test_a_client_that_dies_between_lease_and_start_leaves_the_card_free(place):
     place.next_launch_has_its_cards(Begun(run, 0, 0, 0, [], {}))
 
 
+@pytest.mark.long
 @IN_BOTH
 def test_of_four_ranks_one_hangs_and_all_four_cards_are_free_again(place):
     """In a container by the silence of the steps (natively: test_exclusive.py), else by a person: no rank is forgotten."""
@@ -372,6 +382,7 @@ def test_of_four_ranks_one_hangs_and_all_four_cards_are_free_again(place):
     place.next_launch_has_its_cards(dead, "ranks", "0", profile="t4x4")
 
 
+@pytest.mark.long
 @IN_BOTH
 def test_a_script_that_has_ended_and_stays_gives_its_card_back(place):
     """A thread holds the process, and that the card; it is ended as what it is, a success, and the next launch has the card."""

@@ -81,6 +81,7 @@ def steps_by_attempt(machine, run):
     return [steps(machine, run, folder) for folder in folders]
 
 
+@pytest.mark.long
 def test_a_live_run_of_another_host_in_a_shared_home_is_never_judged(client, shared):
     """Neither its locks nor its pids mean anything on beta: it is told as written, and refused to be touched there."""
     alpha, beta = shared
@@ -123,9 +124,9 @@ def test_a_machine_that_dies_leaves_a_run_that_goes_on_where_it_was(client, shar
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("size=16k", "less than 1 GB free"),  # not even the agent fits
+        pytest.param("size=16k", "less than 1 GB free", marks=pytest.mark.long),  # not even the agent fits
         ("size=900k", "less than 1 GB free|No space left on device"),  # its compiled files take what is left
-        ("size=8m", "less than 1 GB free"),  # there is room for all of it
+        pytest.param("size=8m", "less than 1 GB free", marks=pytest.mark.long),  # there is room for all of it
         ("ro", "Read-only file system"),
     ],
 )

@@ -124,7 +124,13 @@ def test_what_is_refused_leaves_the_run_as_it_is(two, ssh_host, body, words, mor
     client.ok("stop", "--now", run)
 
 
-@pytest.mark.parametrize("stage", ["probe", "stop", "pull", "ship", "start"])
+@pytest.mark.parametrize(
+    "stage",
+    [
+        pytest.param(one, marks=() if one in {"stop", "start"} else pytest.mark.long)
+        for one in ("probe", "stop", "pull", "ship", "start")
+    ],
+)
 def test_a_client_killed_in_a_move_leaves_one_run_that_goes_on(client, ssh_host, record_property, stage):
     """At most one trains; `recover` again ends with one finished run, in which each step counts once."""
     dice, begun, again = random.Random(stage), 0, 0
@@ -178,6 +184,7 @@ def test_a_host_that_names_another_run_as_the_successor_is_not_believed(two):
     assert two.runs_on("local") == {innocent: "succeeded"}
 
 
+@pytest.mark.long
 def test_a_move_that_broke_off_goes_to_a_third_host_if_the_second_has_nothing_of_it(two):
     """The second one answers, and refuses the child from then on; afterwards the third one is where it goes on."""
     client = two.client
@@ -205,6 +212,7 @@ def add_host(two, name):
     file.write_text(table + table.replace("[hosts.A]", f"[hosts.{name}]").replace('/A"', f'/{name}"'))
 
 
+@pytest.mark.long
 def test_a_child_that_never_started_gives_way_to_another(two):
     """The old host puts the new one on record in its place, and no other: the same command is no dead end."""
     client = two.client

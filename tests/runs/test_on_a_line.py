@@ -161,6 +161,7 @@ def test_runs_of_this_machine_have_few_agents_too(client, talking):
     assert not [run for run in runs if processes_of(root / "runs" / run)]
 
 
+@pytest.mark.long
 @pytest.mark.testbed
 @pytest.mark.slow(reason="it starts clients and sessions")
 def test_runs_at_kaggle_are_followed_over_one_line(kaggle_account):

@@ -88,6 +88,7 @@ def state_of(client, run):
     return row["state"], row["reason"]
 
 
+@pytest.mark.long
 @pytest.mark.testbed
 @pytest.mark.slow(reason="boots a machine again and again")
 @pytest.mark.parametrize("seed", range(CUTS))

@@ -196,6 +196,7 @@ def test_a_first_rung_that_fails_is_exit_code_1_and_says_which_works(project):
     project.check_nothing_left()
 
 
+@pytest.mark.long
 def test_a_job_that_trains_nowhere_shows_what_it_printed_last(project):
     """Of the first rung, whose log is gone; and the command whose log stays."""
     project.job(EXITS="1")
@@ -206,8 +207,8 @@ def test_a_job_that_trains_nowhere_shows_what_it_printed_last(project):
     project.check_nothing_left()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("at", ["rung", "batch", "start"])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+@pytest.mark.parametrize("at", ["rung", pytest.param("batch", marks=pytest.mark.long), "start"])
 def test_interrupted_it_leaves_nothing(project, number, at):
     """On card, disk or lease; whether before it began, in a trial or at its end."""
     project.job(**({"WAITS": at} if at != "start" else {}))
@@ -223,6 +224,7 @@ def test_interrupted_it_leaves_nothing(project, number, at):
     project.check_nothing_left()
 
 
+@pytest.mark.long
 def test_a_second_interrupt_does_not_leave_the_card_held(project):
     """While it removes what it has begun, it cannot be interrupted."""
     project.job(WAITS="rung")
@@ -239,6 +241,7 @@ def test_a_second_interrupt_does_not_leave_the_card_held(project):
     project.check_nothing_left()
 
 
+@pytest.mark.long
 def test_a_client_that_is_killed_leaves_a_run_that_ends_by_itself(project):
     """Nobody follows it then: it is listed, and `launch rm` removes it; neither rerun nor resume takes it up."""
     project.job(WAITS="batch")

@@ -35,6 +35,7 @@ def project(kaggle_account):
     return kaggle_account
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "base", "title"),
     [("full", "fp32", "fp32 weights"), ("lora", "fp16", "fp16 base, fp32 adapters")],

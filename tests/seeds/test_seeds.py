@@ -64,7 +64,14 @@ def started(client, seed, models, *words):
     return done, folder, json.loads((folder / "state.json").read_text())
 
 
-@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: seed.name)
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(one, marks=pytest.mark.long if one.words or one.script == "seed_001" else ())
+        for one in SEEDS
+    ],
+    ids=lambda seed: seed.name,
+)
 def test_as_reported_it_fails_as_reported(client, models, seed):
     """Without a word of launcher in it, on a machine without a card."""
     done, folder, state = started(client, seed, models)
@@ -89,7 +96,15 @@ LORA = ("--set", "method=lora")
 ADAPTED = {"seed_000": LORA, "seed_001": (), "seed_002": (), "seed_003": LORA, "seed_004": ()}
 
 
-@pytest.mark.parametrize("seed", [one for one in SEEDS if not one.words], ids=lambda seed: seed.name)
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(one, marks=() if one.script in {"seed_000", "seed_003"} else pytest.mark.long)
+        for one in SEEDS
+        if not one.words
+    ],
+    ids=lambda seed: seed.name,
+)
 def test_with_adapt_it_trains(client, models, seed):
     """The script is the same, byte for byte. By its own ledger every loss is finite, the last are far lower, the weights move."""
     done, folder, state = started(client, seed, models, "--adapt", *ADAPTED[seed.script])

@@ -43,6 +43,7 @@ def test_its_python_is_the_one_the_wheels_are_for(engine):
     assert engine.docker("run", "--rm", "--init", BASE, "cat", "/proc/1/comm") == "docker-init\n"
 
 
+@pytest.mark.long
 def test_a_build_installs_from_the_index_by_a_secret(engine, wheels, tmp_path):
     """BuildKit takes a wheel from a password's index over the bridge network; history shows no password."""
     server = WheelServer(wheels.folder, user="company", password="hunter2")
@@ -70,6 +71,7 @@ def test_members_of_the_group_get_in_and_nobody_else(engine_machine):
         engine_machine.ssh("docker", "images", user="eve")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("has_containerd", [False, True])
 def test_a_container_comes_back_after_the_engine_is_killed(engine, container, has_containerd):
     """A policy brings a container back when the daemon that watched it was killed."""
@@ -80,6 +82,7 @@ def test_a_container_comes_back_after_the_engine_is_killed(engine, container, ha
     until(lambda: _state(engine, name) == "running", "the container to come back")
 
 
+@pytest.mark.long
 def test_a_container_comes_back_after_a_reboot(engine, engine_machine, container):
     """The machine dies and boots: its engine starts, and with it the container that has a policy, alone."""
     kept = container("--restart", "on-failure:5", "--init", BASE, "sleep", "infinity")
@@ -91,6 +94,7 @@ def test_a_container_comes_back_after_a_reboot(engine, engine_machine, container
     assert _state(engine, lost) == "exited"
 
 
+@pytest.mark.long
 def test_a_graceful_stop_ends_the_containers_first(engine, container):
     """SIGTERM of the daemon ends its containers; they are down after the next start unless a policy says otherwise."""
     name = container("--init", BASE, "sleep", "infinity")
@@ -127,6 +131,7 @@ def test_the_users_client_can_be_another_or_none(engine, engine_machine):
         engine.use_client("debian")
 
 
+@pytest.mark.long
 def test_a_user_may_have_an_engine_of_her_own(rootless_engine, engine_machine, wheels):
     """rae, in no group, runs a container that is hers alone and reaches the index."""
     code = f"from urllib.request import urlopen; print(urlopen('{wheels.index_url}').status)"

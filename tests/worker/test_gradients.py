@@ -14,6 +14,7 @@ LEAST_COSINE = 0.99
 PROGRAM = REPOSITORY / "tests" / "bench" / "gradients.py"
 
 
+@pytest.mark.long
 @pytest.mark.slow(reason="a step in nine precisions, of which a CPU computes fp16 slowly")
 def test_every_rung_of_a_ladder_keeps_the_gradient():
     """LoRA and full, all cards, 131,072 tokens a step; the table of a larger model is in tests/bench/PRECISION.md."""
