@@ -1,7 +1,7 @@
 # demo         train the demo on this machine
 # quick        the tests that need no training and no testbed: under 3 minutes on two cores
 # test         the tests that CI runs
-# long         those that take half a minute or more, and write their table
+# long         those that CI leaves out, in parts of at most an hour, each with its table: PART=kaggle runs one
 # durations    print what the tests took when they ran last, by file and by test: TOP=40
 # lint         format, lint, types
 # check        lint and test
@@ -53,7 +53,7 @@ test: .venv/ready
 	$(BIN)/python -m pytest -n 3
 
 long: .venv/ready
-	$(BIN)/python tests/bench/scenarios.py long
+	$(BIN)/python tests/bench/scenarios.py long $(PART)
 
 durations: .venv/ready
 	$(BIN)/python tests/testbed/durations.py $(TOP)

@@ -1,4 +1,4 @@
-"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make faults`, `make moves`, `make segments`, `make rents`, `make batches`, `make orders`, `make slurm`, `make large`, `make long`."""
+"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make faults`, `make moves`, `make segments`, `make rents`, `make batches`, `make orders`, `make slurm`, `make large`; and of the long tests: `make long`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 HERE = Path(__file__).resolve().parent
+TESTS = HERE.parent
 WRITTEN = "Written by `make {name}` on {date} ({system}, Python {python}); every row passed its test, or there would be no table.\n"
 
 
@@ -29,6 +30,8 @@ class Table(NamedTuple):
     """What a test records -> how it is told; of any test, `test` is its name and `seconds` its time."""
     marks: str = "not gpu"
     """The tests of these files, by their marks."""
+    file: str = ""
+    """The file's name, if it is not the command's in capitals."""
 
 
 TABLES = {
@@ -192,16 +195,43 @@ TABLES = {
             "disk": "disk after 1 / 3 runs",
         },
     ),
-    "long": Table(
-        "long",
-        "Long tests",
-        ("tests",),
+}
+PARTS = {
+    "rentals": ("*/test_rent*.py", "cli/test_lambda_words.py"),
+    "kaggle": ("*/test_kaggle_*.py", "hosts/test_spool.py", "seeds/test_seed_004_at_kaggle.py", "runs/test_on_a_line.py"),
+    "slurm": ("*/test_slurm*.py",),
+    "batches": ("runs/test_batch*.py", "runs/test_frozen_code.py"),
+    "trainings": ("jobs/*.py", "worker/*.py", "seeds/test_seeds.py", "programs/*.py", "trainings/*.py", "gpu/*.py"),
+    "machines": (
+        "runs/test_containers.py", "runs/test_images.py", "runs/test_engine_ways.py", "runs/test_leftovers.py", "runs/test_power_cut.py",
+        "runs/test_machines.py", "runs/test_bad_links.py", "hosts/test_hops.py", "testbed/test_engine.py", "runtimes/*.py",
+    ),
+    "rest": ("*/test_*.py", "*/*/test_*.py"),
+}  # fmt: skip
+"""The long tests in parts of at most an hour: their files, of which a later part has those that no earlier one has."""
+
+
+def part(name: str) -> Table:
+    """Return the table of a part of the long tests: how long each takes."""
+    taken: set[Path] = set()
+    for one, patterns in PARTS.items():
+        files = {
+            path for pattern in patterns for path in TESTS.glob(pattern) if path.name.startswith("test_")
+        }
+        if one == name:
+            break
+        taken |= files
+    tests = sorted(path.relative_to(TESTS.parent).as_posix() for path in files - taken)
+    return Table(
+        f"long PART={name}",
+        f"Long tests: {name}",
+        tuple(tests),
         {},
-        "The tests that CI leaves out because of their time: each has a shorter one beside it that CI runs.\n",
+        "The tests that CI leaves out because of their time; CONTRIBUTING says what stands for them there.\n",
         {"test": "test", "seconds": "seconds"},
         marks="long",
-    ),
-}
+        file=f"LONG_{name.upper()}",
+    )
 
 
 def rows(table: Table, report: Path) -> Iterator[str]:
@@ -217,8 +247,17 @@ def rows(table: Table, report: Path) -> Iterator[str]:
 
 
 def main() -> int:
+    """Run the tests of a table, or of parts of the long ones; return pytest's exit code, that of the first part that failed."""
+    name, *parts = sys.argv[1:]
+    if unknown := set(parts) - PARTS.keys():
+        sys.exit(f"no part {', '.join(sorted(unknown))}; there are: {' '.join(PARTS)}")
+    tables = [part(one) for one in parts or PARTS] if name == "long" else [TABLES[name]]
+    codes = [run(table) for table in tables]
+    return next((code for code in codes if code), 0)
+
+
+def run(table: Table) -> int:
     """Run a table's tests and write it; return pytest's exit code, and write none where that is not 0."""
-    table = TABLES[sys.argv[1]]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [
@@ -235,7 +274,7 @@ def main() -> int:
                 python=platform.python_version(),
             )
             head = f"| {' | '.join(table.columns.values())} |\n|{' --- |' * len(table.columns)}\n"
-            path = HERE / f"{table.name.upper()}.md"
+            path = HERE / f"{table.file or table.name.upper()}.md"
             path.write_text(f"# {table.title}\n\n{written}{table.note}\n{head}{''.join(rows(table, report))}")
             print(f"written: {path}")
         return code
