@@ -14,9 +14,9 @@ from launcher.cli.say import complain, say, without_escapes
 from launcher.errors import RunError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
-    from launcher.cli.json_shapes import ComparedRunShown, ComparisonShown
+    from launcher.cli.json_shapes import ComparisonShown
     from launcher.runs.code_diff import CodeDiff
-    from launcher.runs.comparing import ComparedRun, Comparison
+    from launcher.runs.comparing import Comparison
     from launcher.runs.mirror import Mirror
     from launcher.runs.run_files import RunFiles
 
@@ -202,63 +202,11 @@ def _show_diff(code: CodeDiff) -> None:
 def _shape(comparison: Comparison, code: CodeDiff | None, drawn: Path | None) -> ComparisonShown:
     from launcher.cli import json_shapes
 
-    files: dict[str, tuple[str | None, str | None]] = {}
-    if code is not None:
-        files = {file.path: (file.text, file.why) for file in code.files}
-    nothing = (None, None)
-    return json_shapes.ComparisonShown(
-        runs=[_run_shape(run) for run in comparison.runs],
-        plan=[
-            json_shapes.DifferenceShown(group=one.group, key=one.key, values=list(one.values))
-            for one in comparison.plan
-        ],
-        trees=[
-            json_shapes.TreeDifferenceShown(tree=one.tree, digests=list(one.digests))
-            for one in comparison.trees
-        ],
-        files=[
-            json_shapes.FileDifferenceShown(
-                path=one.path,
-                versions=list(one.versions),
-                diff=files.get(one.path, nothing)[0],
-                why=files.get(one.path, nothing)[1],
-            )
-            for one in comparison.files
-        ],
-        picture=None if drawn is None else str(drawn.resolve()),
-    )
-
-
-def _run_shape(run: ComparedRun) -> ComparedRunShown:
-    from launcher.cli import json_shapes
-    from launcher.runs.curves import as_json
-
-    return json_shapes.ComparedRunShown(
-        run=run.mirror.run,
-        job=run.job,
-        host=run.host,
-        card=run.card,
-        rehearsed=run.rehearsed,
-        has_plan=run.has_plan,
-        has_manifest=run.has_manifest,
-        state=run.state.state if run.state else None,
-        reason=run.state.reason if run.state else None,
-        attempts=run.attempts,
-        step=run.step,
-        steps=run.steps,
-        seconds=run.seconds,
-        precision=run.precision,
-        torch=run.torch,
-        code=run.code,
-        metrics=[
-            json_shapes.MetricResultShown(
-                name=one.name,
-                final=as_json(one.final),
-                final_step=one.final_step,
-                best=one.best,
-                best_step=one.best_step,
-                goal=one.goal,
-            )
-            for one in run.metrics.values()
-        ],
-    )
+    diffs = {file.path: file for file in code.files} if code is not None else {}
+    files = [
+        {**file._asdict(), "diff": diff and diff.text, "why": diff and diff.why}
+        for file in comparison.files
+        for diff in [diffs.get(file.path)]
+    ]
+    drawn_at = None if drawn is None else str(drawn.resolve())
+    return json_shapes.ComparisonShown(**{**comparison._asdict(), "files": files}, picture=drawn_at)

@@ -150,8 +150,7 @@ def state_words(run: ComparedRun) -> str:
     """Return a run's last known state, with the reason where it is not an ordinary one."""
     if run.state is None:
         return "not heard of yet"
-    shows_reason = run.state.reason and run.state.state in _REASON_SHOWN
-    return f"{run.state.state}: {run.state.reason}" if shows_reason else run.state.state
+    return f"{run.state}: {run.reason}" if run.reason and run.state in _REASON_SHOWN else run.state
 
 
 def _time(run: ComparedRun) -> str:

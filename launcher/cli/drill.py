@@ -154,14 +154,14 @@ def _show_rows(found: Sequence[Row]) -> None:
 
     rows = []
     for row in found:
-        lost = "-" if row.lost is None else str(row.lost)
+        lost = "-" if row.steps_again is None else str(row.steps_again)
         silent = "-" if row.silent_s is None else f"{row.silent_s:.1f} s"
         left = "-" if row.result == Result.NOT_RUN else str(len(row.left))
         rows.append(
             (
-                row.planned.name,
+                row.fault,
                 row.result.replace("-", " "),
-                row.found or "-",
+                row.failure or "-",
                 row.remedy or "-",
                 lost,
                 silent,
@@ -180,29 +180,13 @@ def _show_rows(found: Sequence[Row]) -> None:
     print_columns(columns, rows)
     for row in found:
         for problem in row.problems:
-            say(f"{row.planned.name}: {problem}")
+            say(f"{row.fault}: {problem}")
         if row.result == Result.FAILED and row.run is not None:
             say(f"  its record is kept here   launch logs {row.run.rpartition('-')[2]}")
 
 
 def _answer(found: Drill) -> None:
-    from launcher.cli import json_shapes
     from launcher.cli.answer import answer
+    from launcher.cli.json_shapes import DrillReport
 
-    rows = [
-        json_shapes.DrillRow(
-            fault=row.planned.name,
-            result=row.result,
-            run=row.run,
-            failure=row.found,
-            remedy=row.remedy,
-            steps_again=row.lost,
-            silent_s=row.silent_s,
-            left=list(row.left),
-            problems=list(row.problems),
-        )
-        for row in found.rows
-    ]
-    answer(
-        json_shapes.DrillReport(host=found.host, runtime=found.runtime, evidence=found.evidence, rows=rows)
-    )
+    answer(DrillReport(**found._asdict()))

@@ -91,13 +91,13 @@ def explain(
                 profile=case.profile.name,
                 method=case.method,
                 model=case.model,
-                ladder=list(rungs),
-                excluded=list(excluded),
-                memory=[json_shapes.StepMemory(**parts) for rung in rungs if (parts := _memory(case, rung))],
+                ladder=rungs,
+                excluded=excluded,
+                memory=[parts for rung in rungs if (parts := _memory(case, rung))],
                 checkpointing=case.workload.is_checkpointed,
-                findings=list(findings),
+                findings=findings,
                 inject=task.inject,
-                takes=list(takes),
+                takes=takes,
                 slurm=asked,
             )
         )

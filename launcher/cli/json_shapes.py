@@ -1,4 +1,6 @@
-"""What each verb prints with --json, as types: the answers are made of them, and docs/json-schema.json is made from them.
+"""What each verb prints with --json, as types: the public part of its results. docs/json-schema.json is made from them.
+
+A part is read from a result by the names of its attributes, so a result is given as it is.
 
 Every object, and every line of a stream, begins with its version and its kind. A kind has the same keys whatever was
 found: what is unknown is null. Sizes are in bytes, times in seconds since 1970, durations in seconds.
@@ -6,12 +8,14 @@ found: what is unknown is null. Sizes are in bytes, times in seconds since 1970,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 
 from launcher.planning.ladder import Excluded
+from launcher.runs.curves import as_json
 from launcher.values.answers import Removed, Swept
 from launcher.values.departure import Departure
 from launcher.values.facts import Facts
@@ -24,14 +28,16 @@ from launcher.values.record import Parent, Summary
 from launcher.values.trial_record import CardMeasured, JobMeasured, TrialEnded
 from launcher.values.used_precision import PrecisionSeen
 
-Number = float | Literal["nan", "inf", "-inf"]
+Number = Annotated[float | Literal["nan", "inf", "-inf"], BeforeValidator(as_json)]
 """A number that is not finite is its name: strict JSON has no such number."""
 
 
 class Part(BaseModel):
-    """A part of an answer. Unknown keys are errors."""
+    """A part of an answer. Unknown keys are errors; of a result that is no dict, other attributes are not shown."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True, from_attributes=True
+    )
 
 
 class Shape(Part):
@@ -598,6 +604,11 @@ class MetricResultShown(Part):
     goal: Literal["min", "max"] | None
 
 
+def _values(found: object) -> object:
+    """Return the values of a mapping; a list as it is."""
+    return list(found.values()) if isinstance(found, Mapping) else found
+
+
 class ComparedRunShown(Part):
     """One of the runs that are compared, as this client has it. `seconds` is how long it took, or has taken so far.
 
@@ -620,7 +631,7 @@ class ComparedRunShown(Part):
     precision: str | None
     torch: str | None
     code: str | None
-    metrics: list[MetricResultShown]
+    metrics: Annotated[list[MetricResultShown], BeforeValidator(_values)]
 
 
 class DifferenceShown(Part):
@@ -976,18 +987,6 @@ class LinkLine(Line):
     why: str | None = None
 
 
-class EventLine(Line):
-    """An event of the run that is no metric, unchanged: `begin`, `state`, `checkpoint`, `evidence`, `host` and others."""
-
-    run: str
-    attempt: int | None
-    rank: int
-    step: int | None
-    time: float
-    values: dict[str, Any]
-    source: str | None
-
-
 class HomeLine(Line):
     """Files of a run that are here now, with their bytes."""
 
@@ -1011,57 +1010,23 @@ class EndLine(Line):
     rent_cents: int | None
 
 
-SHAPES: tuple[type[BaseModel], ...] = (
-    *(
-        Runs,
-        Entered,
-        BatchItem,
-        BatchRow,
-        BatchEnd,
-        BatchRemoved,
-        BatchPreviewed,
-        Offers,
-        Hosts,
-        Probe,
-        Profiles,
-        ProfileShown,
-        Ladder,
-        Verified,
-        Preview,
-        Proposed,
-        ImageShown,
-        Images,
-        Pruned,
-    ),
-    *(
-        PrecisionShown,
-        DiagnosisShown,
-        PlotShown,
-        ComparisonShown,
-        Files,
-        PulledFiles,
-        CopiedFiles,
-        Forwarding,
-        Stopped,
-        Recovered,
-        DrillPlan,
-        DrillReport,
-        RemovedRun,
-    ),
-    *(
-        GarbageShown,
-        Leftovers,
-        Reconciliation,
-        Metric,
-        LogLine,
-        PlanLine,
-        CargoLine,
-        StageLine,
-        ProgressLine,
-        NoteLine,
-        FindingLine,
-    ),
-    *(StartedLine, ParentLine, LinkLine, HomeLine, EndLine, EventLine),
+class EventLine(Line):
+    """An event of the run that is no metric, unchanged: `begin`, `state`, `checkpoint`, `evidence`, `host` and others."""
+
+    run: str
+    attempt: int | None
+    rank: int
+    step: int | None
+    time: float
+    values: dict[str, Any]
+    source: str | None
+
+
+SHAPES: tuple[type[BaseModel], ...] = tuple(
+    shape
+    for shape in list(vars().values())
+    if isinstance(shape, type) and issubclass(shape, BaseModel) and "kind" in shape.model_fields
+    if shape is EventLine or not shape.model_fields["kind"].is_required()
 )
 """Every kind; the last one has the kind of its event."""
 

@@ -17,7 +17,7 @@ from launcher.cli.figures import transfer_text
 from launcher.cli.log_records import log_records
 from launcher.cli.plain_view import PlainView, Stage
 from launcher.errors import HostError
-from launcher.runs.curves import as_json, points, record
+from launcher.runs.curves import points, record
 from launcher.runs.meter import Moved
 from launcher.runs.mirror import News
 from launcher.runs.printed_lines import Printed
@@ -61,7 +61,7 @@ class JsonView(PlainView):
 
     def cargo(self, cargo: Cargo) -> None:
         """Put the cargo."""
-        self._put(json_shapes.CargoLine, **cargo.to_json())
+        self._put(json_shapes.CargoLine, **cargo.shown())
 
     def agrees(self, question: str) -> bool | None:
         """Return None: a script is not asked."""
@@ -134,7 +134,6 @@ class JsonView(PlainView):
 
     def end(self, run: str, state: RunState, result: Result) -> None:
         """Put the end."""
-        metrics = {name: as_json(value) for name, value in result.metrics.items()}
         paths = {"adapter": result.adapter, "picture": result.picture}
         self._put(
             json_shapes.EndLine,
@@ -142,7 +141,7 @@ class JsonView(PlainView):
             state=state.state,
             reason=state.reason,
             evidence=state.evidence,
-            metrics=metrics,
+            metrics=result.metrics,
             home={str(path): size for path, size in result.home.items()},
             rent_cents=result.rent.cents if result.rent is not None else None,
             **{name: str(path) if path else None for name, path in paths.items()},

@@ -39,11 +39,10 @@ def ls(
     if listing.unreached is not None:
         complain_unreached(listing.unreached, mirror)
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.json_shapes import Files
 
-        files = [json_shapes.FileRow(**row._asdict()) for row in listing.rows]
-        answer(json_shapes.Files(run=mirror.run, files=files, left_out=listing.left_out))
+        answer(Files(run=mirror.run, files=listing.rows, left_out=listing.left_out))
         return
     from launcher.cli.figures import size_text
     from launcher.cli.say import complain, say

@@ -11,7 +11,7 @@ from launcher.runs.precision_report import AttemptPrecision, PrecisionReport
 def show_report(report: PrecisionReport) -> None:
     """Print two columns, the verdict, the next command, and the attempts."""
     plan, ran = report.plan, report.ran
-    words = [report.run, plan.card_title, *([] if ran is None else [f"attempt {ran.number}"])]
+    words = [report.run, plan.card_title, *([] if ran is None else [f"attempt {ran.attempt}"])]
     say_wrapped(" · ".join(words))
     if report.rows:
         source = "ran" if ran is None or ran.seen else "from the plan"
@@ -23,7 +23,7 @@ def show_report(report: PrecisionReport) -> None:
     if report.next_command is not None:
         say(f"  next   {report.next_command}")  # not wrapped: it is there to be copied
     if len(report.attempts) > 1:
-        rows = [(f"attempt {one.number}", _in_words(one), _end(one), "") for one in report.attempts]
+        rows = [(f"attempt {one.attempt}", _in_words(one), _end(one), "") for one in report.attempts]
         _show_columns(("", "", ""), rows)
 
 
@@ -33,26 +33,14 @@ def report_json(report: PrecisionReport) -> json_shapes.PrecisionShown:
         run=report.run,
         profile=report.plan.profile.name,
         rehearsed=report.plan.rehearsed,
-        attempt=report.ran.number if report.ran else None,
+        attempt=report.ran.attempt if report.ran else None,
         wanted=report.plan.ladder[0],
-        rows=[json_shapes.PrecisionRow(**row._asdict()) for row in report.rows],
+        rows=report.rows,
         verdict=report.verdict.kind if report.verdict else None,
         rung=report.verdict.rung if report.verdict else None,
         sentence=report.sentence,
         next=report.next_command,
-        attempts=[
-            json_shapes.AttemptPrecisionShown(
-                attempt=one.number,
-                rung=one.rung,
-                takes_plan=one.takes_plan,
-                source="seen" if one.seen else "plan" if one.ran else None,
-                ran=one.ran,
-                seen=list(one.seen),
-                state=one.state,
-                reason=one.reason,
-            )
-            for one in report.attempts
-        ],
+        attempts=report.attempts,
     )
 
 

@@ -110,7 +110,7 @@ def _one_checkpoint(home: HomeCheckpoint, mirror: Mirror, view: View, *, as_json
 
 
 def _shape(pulled: Pulled, mirror: Mirror) -> PulledFiles:
-    from launcher.cli.json_shapes import PulledFile, PulledFiles, StayedFile
+    from launcher.cli.json_shapes import PulledFile, PulledFiles
     from launcher.runs.following import checkpoints_left
 
     return PulledFiles(
@@ -120,8 +120,8 @@ def _shape(pulled: Pulled, mirror: Mirror) -> PulledFiles:
             for file in pulled.fetched
         ],
         present=pulled.present,
-        over_limit=[StayedFile(path=file.path, size=file.size) for file in pulled.over_limit],
-        checkpoints=[StayedFile(path=file.path, size=file.size) for file in checkpoints_left(pulled, mirror)],
-        left_out=dict(pulled.left_out),
+        over_limit=pulled.over_limit,
+        checkpoints=checkpoints_left(pulled, mirror),
+        left_out=pulled.left_out,
         yours=[str(path) for path in pulled.yours],
     )

@@ -114,7 +114,7 @@ def verify(
         from launcher.cli.say import complain
 
         complain(found.problem)
-    if not found.report.is_good or found.problem is not None:
+    if not found.report.works or found.problem is not None:
         raise typer.Exit(1)
 
 

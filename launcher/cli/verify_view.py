@@ -161,14 +161,14 @@ def show_report(report: VerificationReport) -> None:
 def conclusions(report: VerificationReport) -> list[str]:
     """Return what follows from a report, and what it cannot say."""
     plan, fastest = report.plan, report.fastest
-    first = next((rung for rung in report.rungs if rung.number == 1), None)
+    first = next((rung for rung in report.rungs if rung.rung == 1), None)
     lines = []
-    if report.is_good and fastest is not None:
-        lines.append(f"rung {fastest.number} is the fastest here: later launches begin with it")
-    elif report.is_good:
+    if report.works and fastest is not None:
+        lines.append(f"rung {fastest.rung} is the fastest here: later launches begin with it")
+    elif report.works:
         lines.append("rung 1 works, so a launch begins with it")
     elif first is not None and report.state.state == "succeeded":
-        good = next((rung.number for rung in report.rungs if rung.is_good), None)
+        good = next((rung.rung for rung in report.rungs if rung.works), None)
         behind = f"; rung {good} works" if good is not None else ""
         lines.append(f"rung 1 does not work here{behind}")
         if not (first.is_put_behind or plan.rehearsed) and fastest is None:
@@ -208,7 +208,7 @@ def _mend(result: str, report: VerificationReport) -> str | None:
 def _show_printed(rung: RungReport) -> None:
     """Print the last lines of a rung that failed, as they came."""
     if rung.printed:
-        say(f"rung {rung.number} printed last:")
+        say(f"rung {rung.rung} printed last:")
         for line in readable("\n".join(rung.printed)).split("\n"):
             say(f"  {line}")
 
@@ -268,7 +268,7 @@ def _show_rungs(report: VerificationReport) -> None:
 def _title_cells(rung: RungReport) -> tuple[str, ...]:
     name = rung.precision.products_title
     result = "trains" if rung.result == GOOD else rung.result
-    return str(rung.number), name, rung.precision.base_title, result
+    return str(rung.rung), name, rung.precision.base_title, result
 
 
 def _speed_cells(rung: RungReport, reference: float | None) -> tuple[str, ...]:
@@ -351,26 +351,12 @@ def report_json(report: VerificationReport, problem: str | None) -> json_shapes.
         rehearsed=plan.rehearsed,
         state=str(report.state.state),
         reason=report.state.reason,
-        works=report.is_good,
-        fastest=report.fastest.number if report.fastest is not None else None,
+        works=report.works,
+        fastest=report.fastest.rung if report.fastest is not None else None,
         card=report.card,
         card_failure=report.card_failure,
-        rungs=[
-            json_shapes.VerifiedRung(
-                rung=rung.number,
-                precision=rung.precision,
-                works=rung.is_good,
-                result=rung.result,
-                why=rung.why,
-                line=rung.line,
-                micro_batch=rung.micro_batch,
-                measured=rung.measured,
-                differs=None if rung.differs is None else list(rung.differs),
-                printed=list(rung.printed),
-            )
-            for rung in report.rungs
-        ],
-        largest_micro_batch=json_shapes.LargestMicroBatch(**report.batch._asdict()) if report.batch else None,
+        rungs=report.rungs,
+        largest_micro_batch=report.batch,
         conclusions=conclusions(report),
         problem=problem,
     )

@@ -26,7 +26,7 @@ from launcher.runs.mirror import PLAN, Mirror
 from launcher.runs.plan_differences import Difference, plan_differences
 from launcher.runs.precision_report import known_precision
 from launcher.runs.run_files import RunFiles
-from launcher.values.record import RunState, is_terminal
+from launcher.values.record import is_terminal
 from launcher.values.text import printable
 
 _PLANNED_TORCH = ("environment.torch", "image.torch")
@@ -50,7 +50,8 @@ class ComparedRun(NamedTuple):
     rehearsed: bool
     has_plan: bool
     has_manifest: bool
-    state: RunState | None
+    state: str | None
+    reason: str | None
     attempts: int | None
     step: int | None
     steps: int | None
@@ -62,9 +63,14 @@ class ComparedRun(NamedTuple):
     curves: Curves
 
     @property
+    def run(self) -> str:
+        """Its id."""
+        return self.mirror.run
+
+    @property
     def has_ended(self) -> bool:
         """Whether no further attempt follows, as far as is known here."""
-        return self.state is not None and is_terminal(self.state.state)
+        return self.state is not None and is_terminal(self.state)
 
 
 class Comparison(NamedTuple):
@@ -106,7 +112,7 @@ def _compared(
 ) -> ComparedRun:
     summary, state, report = mirror.plan(), mirror.state(), known_precision(mirror)
     points = [point for _, point in joined(mirror)]
-    attempts = [attempt.number for attempt in report.attempts] if report is not None else []
+    attempts = [attempt.attempt for attempt in report.attempts] if report is not None else []
     torch = next((one.torch for one in reversed(report.attempts) if one.torch), None) if report else None
     return ComparedRun(
         mirror,
@@ -116,7 +122,8 @@ def _compared(
         rehearsed=summary.rehearsed,
         has_plan=plan is not None,
         has_manifest=manifest is not None,
-        state=state,
+        state=state.state if state is not None else None,
+        reason=state.reason if state is not None else None,
         attempts=max(attempts) if attempts else state.attempt if state is not None else None,
         step=mirror.last_step().step,
         steps=summary.steps,

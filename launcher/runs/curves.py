@@ -110,9 +110,9 @@ def order(point: Point) -> tuple[bool, int, float, str, int]:
     return (False, point.step, 0.0, point.name, point.rank)
 
 
-def as_json(value: float) -> float | str:
-    """Return a number in a form that strict JSON allows: a non-finite one becomes its name."""
-    if math.isfinite(value):
+def as_json(value: float | str) -> float | str:
+    """Return a number in a form that strict JSON allows: a non-finite one becomes its name, which may be given too."""
+    if isinstance(value, str) or math.isfinite(value):
         return value
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
 

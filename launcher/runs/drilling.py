@@ -131,8 +131,8 @@ def summary(row: Row) -> str:
     if row.result != Result.OK:
         return f"{row.result.replace('-', ' ')}: {'; '.join(row.problems)}"
     words = [row.planned.fault.expected]
-    if row.lost:
-        words.append(f"{row.lost} step{'s' * (row.lost != 1)} again")
+    if row.steps_again:
+        words.append(f"{row.steps_again} step{'s' * (row.steps_again != 1)} again")
     if row.silent_s is not None:
         words.append(f"{row.silent_s:.1f} s without a step")
     return ", ".join(words)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from launcher.errors import BadFileError
 from launcher.planning.precision_comparison import Row, Verdict, compare, judge, on_rung
@@ -28,7 +28,7 @@ class AttemptPrecision(NamedTuple):
     `torch` is its version, if the worker reported it.
     """
 
-    number: int
+    attempt: int
     rung: int
     planned: Precision | None
     takes_plan: bool
@@ -37,6 +37,11 @@ class AttemptPrecision(NamedTuple):
     state: str
     reason: str | None
     torch: str | None
+
+    @property
+    def source(self) -> Literal["seen", "plan"] | None:
+        """Whether `ran` was seen, or is what the script took from the plan."""
+        return "seen" if self.seen else "plan" if self.ran else None
 
     @property
     def words(self) -> str | None:
@@ -183,7 +188,7 @@ def _sentence(verdict: Verdict, ran: AttemptPrecision, attempts: tuple[AttemptPr
     earlier = [one for one in attempts if one.rung < ran.rung and one.reason]
     if verdict.kind == "lower-rung" and ran.takes_plan and earlier:
         last = earlier[-1]
-        return f"{verdict.sentence}: attempt {last.number} failed on rung {last.rung} ({last.reason})"
+        return f"{verdict.sentence}: attempt {last.attempt} failed on rung {last.rung} ({last.reason})"
     changed = "; it changed during the training" if len(ran.seen) > 1 else ""
     failed = f", and it failed all the same ({ran.reason})" if is_fine and _has_failed(ran) else ""
     return f"{verdict.sentence}{changed}{failed}"

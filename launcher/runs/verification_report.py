@@ -37,7 +37,7 @@ class RungReport(NamedTuple):
     `printed` are the last lines of one that failed.
     """
 
-    number: int
+    rung: int
     precision: Precision
     result: str
     why: str | None
@@ -48,7 +48,7 @@ class RungReport(NamedTuple):
     printed: tuple[str, ...] = ()
 
     @property
-    def is_good(self) -> bool:
+    def works(self) -> bool:
         """Whether a launch may use it: it trains, its gradient is that of fp32, and its dtypes are those of the plan."""
         return self.is_relied_on and not self.differs
 
@@ -94,9 +94,9 @@ class VerificationReport(NamedTuple):
         return len(self.rungs) == len(self.plan.ladder) and all(rung.result != GOOD for rung in self.rungs)
 
     @property
-    def is_good(self) -> bool:
+    def works(self) -> bool:
         """Whether the first rung, which a launch begins with, may be used."""
-        return any(rung.number == 1 and rung.is_good for rung in self.rungs)
+        return any(rung.rung == 1 and rung.works for rung in self.rungs)
 
     @property
     def fastest(self) -> RungReport | None:
@@ -106,7 +106,7 @@ class VerificationReport(NamedTuple):
         """
         if self.plan.rehearsed:
             return None
-        good = {rung.number: rung for rung in self.rungs if rung.is_relied_on}
+        good = {rung.rung: rung for rung in self.rungs if rung.is_relied_on}
         numbers = range(1, len(self.plan.ladder) + 1)
         place = clearly_fastest([rate_of(good[one].measured) if one in good else 0.0 for one in numbers])
         return good[place + 1] if place else None

@@ -66,6 +66,16 @@ class LeftOut(NamedTuple):
     link: str | None = None
     key: str | None = None
 
+    @property
+    def bytes(self) -> int | None:
+        """Its bytes, if known."""
+        return self.size.bytes if self.size else None
+
+    @property
+    def at_least(self) -> bool:
+        """Whether these are not all of its bytes."""
+        return self.size is not None and self.size.is_at_least
+
 
 class JobSource(NamedTuple):
     """The model or a data set of a job: as it is written under its key, and its source. Sizes are of what travels."""
@@ -75,6 +85,11 @@ class JobSource(NamedTuple):
     source: Source
     files: int = 0
     bytes: int = 0
+
+    @property
+    def kind(self) -> str:
+        """The kind of its source."""
+        return self.source.kind
 
 
 class Cargo(NamedTuple):
@@ -108,35 +123,15 @@ class Cargo(NamedTuple):
                 return entry
         return None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the cargo for scripts, without the list of its paths; what was left out is cut after 1,000 entries."""
+    def shown(self) -> dict[str, Any]:
+        """Return what scripts are shown, without the list of its paths; what was left out is cut after 1,000 entries."""
         return {
             "folder": str(self.folder),
             "files": self.files,
             "bytes": self.bytes,
             "largest": [{"path": path, "bytes": size} for path, size in self.largest],
-            "left_out": [_plain(entry) for entry in self.left_out[:1000]],
+            "left_out": self.left_out[:1000],
             "left_out_count": len(self.left_out),
-            "included": [_plain(entry) for entry in self.included],
-            "sources": [
-                {
-                    "key": one.key,
-                    "written": one.written,
-                    "kind": one.source.kind,
-                    "files": one.files,
-                    "bytes": one.bytes,
-                }
-                for one in self.sources
-            ],
+            "included": self.included,
+            "sources": self.sources,
         }
-
-
-def _plain(entry: LeftOut) -> dict[str, Any]:
-    size, is_at_least = entry.size or (None, False)
-    return {
-        "key": entry.key,
-        "path": entry.path,
-        "why": entry.why.value,
-        "bytes": size,
-        "at_least": is_at_least,
-    }

@@ -75,8 +75,8 @@ class Result(StrEnum):
 class Row(NamedTuple):
     """What came of a fault.
 
-    `found` is the class of the failure that the run has on record, `remedy` what it did about it, both None if it noticed
-    none. `lost` counts the steps that were trained again; `silent_s` is how long no step began after the fault, None where
+    `failure` is the class of the failure that the run has on record, `remedy` what it did about it, both None if it noticed
+    none. `steps_again` counts the steps that were trained again; `silent_s` is how long no step began after the fault, None where
     the training was not interrupted. `left` is what the host still has of it. `problems` say what is not as expected, or
     why the fault was not brought about.
     """
@@ -84,12 +84,17 @@ class Row(NamedTuple):
     planned: Planned
     result: Result
     run: str | None = None
-    found: str | None = None
+    failure: str | None = None
     remedy: str | None = None
-    lost: int | None = None
+    steps_again: int | None = None
     silent_s: float | None = None
     left: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+
+    @property
+    def fault(self) -> str:
+        """The fault as `--fault` names it."""
+        return self.planned.name
 
 
 class Drill(NamedTuple):
