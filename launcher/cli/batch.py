@@ -209,9 +209,7 @@ def begin(
     from launcher.runs.batch_queue import Entry, make_queue
     from launcher.runs.held_interrupts import HeldInterrupts
 
-    _check_costs(batch)
-    if not sure:
-        _agree(batch)
+    _agree(batch, is_sure=sure)
     entries = (Entry(draft.name, draft.as_json, draft.hosts, dict(draft.values)) for draft in batch.drafts)
     held = HeldInterrupts()  # once the batch is there, Ctrl-C says so
     try:
@@ -247,35 +245,22 @@ def _batch(file: Path | None, grid: list[str], changes: dict[str, Any], only_gri
         return read_batch(file, changes, stage.progress)
 
 
-def _check_costs(batch: Batch) -> None:
-    """Say which machines are kept after their runs. Raises RefusedError for what can never run within the batch's limit, UsageError without one."""
-    from launcher.runs.batch_budget import rented_hosts, spending_question
-
-    if not (hosts := rented_hosts(name for draft in batch.drafts for name in draft.hosts)):
-        return
-    from launcher.cli.screens import make_stage
-    from launcher.runs.batch_costs import check_fits, costs_of, keep_notes
-
-    spending_question([draft.hosts for draft in batch.drafts], batch.rules.max_cost)
-    with make_stage("prices"):
-        costs = costs_of(batch.drafts)
-    check_fits(costs, batch.rules.max_cost or 0.0)
-    for note in keep_notes(hosts):
-        complain(f"note: {note}")
-
-
-def _agree(batch: Batch) -> None:
+def _agree(batch: Batch, *, is_sure: bool) -> None:
     """Ask whether a batch may spend, and send, what it might. Raises RefusedError for no, and without a terminal."""
-    _agree_to_spend([draft.hosts for draft in batch.drafts], batch.rules.max_cost, "launch batch --yes …")
-    for one in batch.large:
+    _agree_to_spend(
+        [draft.hosts for draft in batch.drafts], batch.rules.max_cost, "launch batch --yes …", is_sure=is_sure
+    )
+    for one in () if is_sure else batch.large:
         _ask(one.finding.message, one.finding.mend or "")
 
 
-def _agree_to_spend(items: Sequence[Sequence[str]], max_cost: float | None, command: str) -> None:
-    """Ask whether items on these hosts may rent machines for so much; `command` agrees to it. Raises as `_agree`."""
+def _agree_to_spend(
+    items: Sequence[Sequence[str]], max_cost: float | None, command: str, *, is_sure: bool
+) -> None:
+    """Ask whether items on these hosts may rent machines for so much; `command` agrees to it. Raises as `_agree`, and UsageError without a limit."""
     from launcher.runs.batch_budget import spending_question
 
-    if (question := spending_question(items, max_cost)) is not None:
+    if (question := spending_question(items, max_cost)) is not None and not is_sure:
         _ask(question, f"{command} agrees, as y does at a terminal")
 
 
@@ -390,9 +375,10 @@ def resume(
         if not batch_index.has(queue):
             _take_over(queue, is_sure=sure)
         rules = queue.rules_with(changes)
-        if max_cost is not None and not sure:
+        if max_cost is not None:
             hosts = [item.hosts for item in queue.items()]
-            _agree_to_spend(hosts, rules.max_cost, f"launch batch resume {queue.name} --yes …")
+            agrees = f"launch batch resume {queue.name} --yes …"
+            _agree_to_spend(hosts, rules.max_cost, agrees, is_sure=sure)
         if (held := take_work(queue)) is not None:
             try:
                 tell_mended(queue, held)

@@ -9,7 +9,8 @@ from launcher.cli.columns import Column, print_columns
 from launcher.cli.plan_text import show_findings
 from launcher.cli.say import complain, say
 from launcher.cli.screens import make_stage
-from launcher.errors import HostError, RefusedError
+from launcher.errors import HostError
+from launcher.runs.batch_budget import spending_question
 from launcher.runs.batch_file import Batch
 from launcher.runs.batch_preview import ItemPreview, previews
 from launcher.values.plan import Plan
@@ -28,11 +29,11 @@ _OWN = "its own"
 
 
 def show_preview(batch: Batch, *, is_sure: bool, as_json: bool) -> None:
-    """Print what each item would be, and what all may cost.
+    """Print what each item would be.
 
     Exits with 3 if an item can run on none of its hosts, or if much would travel, or be spent, and the user has not said
     `is_sure`, and with 4 if what an item would be depends on a host that does not answer. Raises UsageError where machines are
-    rented and nothing limits what all cost together, RefusedError where they never all fit.
+    rented and nothing limits what all cost together.
     """
     large = () if is_sure else batch.large
     found = []
@@ -69,7 +70,8 @@ def show_preview(batch: Batch, *, is_sure: bool, as_json: bool) -> None:
         show_findings(one.finding for one in large)
     for problem in dict.fromkeys(one.problem for one in found if one.is_silent and one.problem):
         complain(problem)
-    nothing = "nothing was sent" if all(one.cost is None for one in found) else "nothing was rented or sent"
+    is_rented = any(one.preview is not None and one.preview.rental is not None for one in found)
+    nothing = "nothing was rented or sent" if is_rented else "nothing was sent"
     fits = {one.draft.name for one in found if _fits(one)}
     if without := [draft.name for draft in batch.drafts if draft.name not in fits]:
         more = f" and {len(without) - 5} more" if len(without) > 5 else ""
@@ -80,40 +82,15 @@ def show_preview(batch: Batch, *, is_sure: bool, as_json: bool) -> None:
         )
         say(f"{', '.join(without[:5])}{more}: {why}; {nothing}")
         raise typer.Exit(3 if are_refused else HostError.exit_code)
-    cost = _checked_cost(batch, found, is_sure=is_sure)
-    if large:
+    question = spending_question([draft.hosts for draft in batch.drafts], batch.rules.max_cost)
+    if question is not None and not is_sure:
+        complain(f"would ask: {question}\n  launch batch --yes … agrees, as y does at a terminal")
+    if large or (question is not None and not is_sure):
         raise typer.Exit(3)
     if not as_json:
         count = len(batch.drafts)
         checks = "not all was checked" if _is_unseen(found) else "the checks pass"
-        say(f"{count} item{'s' * (count != 1)}; {checks}; {cost}{nothing}")
-
-
-def _checked_cost(batch: Batch, found: list[ItemPreview], *, is_sure: bool) -> str:
-    """Return what all items may cost together, empty where nothing is rented. Raises as `show_preview`, for what a launch refuses."""
-    from launcher.runs.batch_budget import rented_hosts, spending_question
-
-    if not (hosts := rented_hosts(dict.fromkeys(one.host for one in found))):
-        return ""
-    from launcher.runs.batch_costs import keep_notes, keeps_too_much, together
-    from launcher.values.renting import dollars
-
-    for note in keep_notes(hosts):
-        complain(f"note: {note}")
-    asked = spending_question([draft.hosts for draft in batch.drafts], batch.rules.max_cost)
-    most = batch.rules.max_cost or 0.0
-    costs = [one.cost for one in found if one.cost is not None]
-    rented = {host.name for host in hosts}
-    anywhere = {draft.name for draft in batch.drafts if not rented.issuperset(draft.hosts)}
-    if (words := keeps_too_much([one for one in costs if one.item not in anywhere], most)) is not None:
-        raise RefusedError(words)
-    if asked is not None and not is_sure:
-        complain(f"would ask: {asked}\n  launch batch --yes … agrees, as y does at a terminal")
-        raise typer.Exit(RefusedError.exit_code)
-    all_of_it = dollars(together(costs))
-    if together(costs) <= round(most * 100):
-        return f"they may cost up to {all_of_it} together; "
-    return f"they may cost up to ${most:.2f} together, which is max_cost, and without it {all_of_it}; "
+        say(f"{count} item{'s' * (count != 1)}; {checks}; {nothing}")
 
 
 def _is_unseen(found: list[ItemPreview]) -> bool:

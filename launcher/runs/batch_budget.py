@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,14 +11,13 @@ from launcher.errors import CardBusyError, RefusedError, UsageError
 from launcher.runs import resolve
 from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.launching import understand
-from launcher.runs.open_rentals import RECONCILE
 from launcher.runs.rental_choice import check_limited, choose, offers
 from launcher.runs.request import Request
-from launcher.runs.tenancies import ledger, rented, unattended
+from launcher.runs.tenancies import ledger, unattended
 from launcher.runs.tenant import leave_to_keeper
 from launcher.values.host import Host
 from launcher.values.lambda_settings import LambdaSettings
-from launcher.values.queued_item import ON_THE_WAY, ItemState
+from launcher.values.queued_item import ON_THE_WAY
 from launcher.values.renting import Rental, dollars
 
 if TYPE_CHECKING:
@@ -54,11 +53,6 @@ def spending_question(items: Sequence[Sequence[str]], max_cost: float | None) ->
     return f"{names}: the {len(items)} items may rent machines for up to ${max_cost:.2f} together"
 
 
-def cents_of(max_cost: float) -> int:
-    """Return a batch's limit in cents."""
-    return round(max_cost * 100)
-
-
 class Budget:
     """What is left of a batch's max_cost. Its methods may be called from several threads."""
 
@@ -67,7 +61,6 @@ class Budget:
         self._queue, self._most = queue, queue.max_cost
         self._lock, self._clearing = threading.Lock(), threading.Lock()
         self._promised: dict[int, int] = {}
-        self._named: set[str] = set()
 
     @contextmanager
     def promise(self, number: int, request: Request, view: View) -> Iterator[int]:
@@ -85,7 +78,7 @@ class Budget:
             self._leave_to_keepers()
         choice = choose(host, resolved.profiles, resolved.gpus, resolved.job, offers(host))
         with self._lock:
-            self._check(host.name, choice.largest, view)
+            self._check(host.name, choice.largest)
             self._promised[number] = choice.largest
         try:
             yield choice.largest
@@ -99,47 +92,21 @@ class Budget:
         for mirror in unattended(self._queue.runs().keys() - going):
             leave_to_keeper(mirror)
 
-    def _check(self, host: str, cents: int, view: View) -> None:
+    def _check(self, host: str, cents: int) -> None:
         mend = f"with another limit   launch batch resume {self._queue.name} --failed --max-cost N"
         if self._most is None:  # it was no host where machines are rented when the batch was made
             raise RefusedError(f"{host}: machines are rented there, and the batch has no max_cost\n  {mend}")
         spent, open_cents, launched = self._committed()
-        most = cents_of(self._most)
         open_cents += sum(promise for number, promise in self._promised.items() if number not in launched)
-        if spent + open_cents + cents <= most:
+        if spent + open_cents + cents <= round(self._most * 100):
             return
-        kept = self._kept()
-        of_it = f" ({dollars(sum(map(_most, kept)))} of it for machines that are kept)" if kept else ""
         words = (
-            f"{host}: max_cost = {self._most:g} of the batch: {dollars(spent)} spent, {dollars(open_cents)} promised{of_it}, "
-            f"and this item may cost {dollars(cents)}"
+            f"{host}: max_cost = {self._most:g} of the batch: {dollars(spent)} spent, {dollars(open_cents)} kept for "
+            f"machines that are rented, and this item may cost {dollars(cents)}"
         )
-        if kept and sum(map(_most, kept)) == open_cents:
-            words = f"waits for machines that are kept, to their limits, unless you end them: {words}"
-            self._name(kept, view)
         if open_cents > 0:
-            raise CardBusyError(words, "the batch's own runs")
+            raise CardBusyError(words, "the batch's own rentals")
         raise RefusedError(f"{words}\n  {mend}")
-
-    def _kept(self) -> list[Rental]:
-        """Return what is still rented for items that have ended: a machine that is kept goes back at its limit, or by hand."""
-        runs = {item.run for item in self._queue.items(ItemState.ENDED)}
-        keeping = {one.rental.nonce for one in rented() if one.tenancy.keeps}
-        return [
-            rental
-            for rental in ledger().rentals()
-            if rental.is_open and rental.intent.run in runs and rental.nonce in keeping
-        ]
-
-    def _name(self, kept: Collection[Rental], view: View) -> None:
-        """Say once of each machine that others wait for how it is ended."""
-        for rental in kept:
-            if rental.nonce not in self._named:
-                self._named.add(rental.nonce)
-                price = f"{dollars(rental.intent.cents_per_hour)}/h"
-                view.note(
-                    f"waits for the machine of {rental.intent.run}, which is kept at {price}   end it   {RECONCILE} --adopt {rental.instance}"
-                )
 
     def _committed(self) -> tuple[int, int, set[int]]:
         """Return what the batch's rentals have cost, what those that are open may cost, in cents, and the items of the latter."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from launcher.errors import HostError, LaunchError
-from launcher.runs.batch_costs import Cost, too_dear
 from launcher.runs.batch_draft import Draft
 from launcher.runs.batch_file import Batch
 from launcher.runs.launching import understand
@@ -18,6 +17,7 @@ from launcher.runs.run_desk import connect
 from launcher.values.facts import Facts
 from launcher.values.job import Job
 from launcher.values.plan import Finding
+from launcher.values.renting import dollars
 
 
 class ItemPreview(NamedTuple):
@@ -28,12 +28,6 @@ class ItemPreview(NamedTuple):
     preview: Preview | None
     problem: str | None = None
     is_silent: bool = False
-
-    @property
-    def cost(self) -> Cost | None:
-        """What it may cost there; None where nothing is rented, or nobody knows."""
-        rental = None if self.preview is None else self.preview.rental
-        return rental and Cost(self.draft.name, self.host, rental.largest, rental.settings.keep)
 
 
 def previews(batch: Batch) -> Iterator[ItemPreview]:
@@ -56,15 +50,17 @@ def previews(batch: Batch) -> Iterator[ItemPreview]:
             except LaunchError as error:
                 yield ItemPreview(draft, host, None, str(error))
                 continue
-            yield _with_cost(_preview(draft, request, facts, lookup, silence), batch.rules.max_cost)
+            yield _within(batch.rules.max_cost, _preview(draft, request, facts, lookup, silence))
 
 
-def _with_cost(one: ItemPreview, max_cost: float | None) -> ItemPreview:
-    """Return a preview that says so if its item can never run on its host within the batch's limit."""
-    cost = one.cost
-    words = None if cost is None or max_cost is None else too_dear(cost, max_cost)
-    if one.preview is None or words is None:
+def _within(max_cost: float | None, one: ItemPreview) -> ItemPreview:
+    """Refuse an item in its preview if its machine may cost more than the whole batch may."""
+    rental = None if one.preview is None else one.preview.rental
+    if one.preview is None or rental is None or max_cost is None or rental.largest <= round(max_cost * 100):
         return one
+    words = (
+        f"{one.host}: max_cost = {max_cost:g} of the batch, and this item may cost {dollars(rental.largest)}"
+    )
     finding = Finding(level="refuse", code="beyond-max-cost", message=words)
     return one._replace(preview=one.preview._replace(findings=(*one.preview.findings, finding)))
 

@@ -277,7 +277,7 @@ def test_what_is_rented_stays_within_the_limit_of_the_batch(made, lambda_cloud):
     items = made.items(2, host="rented", profile="a100_40gb")
     done = made.client.run("batch", made.write(items, max_cost=8.5), "--yes", timeout=300)
     assert done.returncode == 0, done.stderr + done.stdout
-    assert "$7.96 promised, and this item may cost $7.96" in done.stdout
+    assert "$7.96 kept for machines that are rented, and this item may cost $7.96" in done.stdout
     first, second = sorted(lambda_cloud.rentals(), key=lambda rental: rental.intent.time)
     assert first.ended <= second.intent.time
     assert sum(rental.cents for rental in (first, second)) <= 850
@@ -285,12 +285,12 @@ def test_what_is_rented_stays_within_the_limit_of_the_batch(made, lambda_cloud):
 
 @pytest.mark.long
 def test_a_limit_that_one_machine_may_break_rents_nothing(made, lambda_cloud):
-    """The batch is refused with what its item may cost; without any limit nothing is even asked."""
+    """The item is refused with what it may cost; without any limit nothing is even asked."""
     file = made.write(made.items(1, host="rented", profile="a100_40gb"))
     done = made.client.run("batch", file)
     assert done.returncode == 2
     assert "--max-cost 20" in done.stderr
     done = made.client.run("batch", file, "--max-cost", "0.01")
     assert done.returncode == 3, done.stderr + done.stdout
-    assert "max_cost = 0.01 of the batch" in done.stderr
+    assert "max_cost = 0.01 of the batch" in done.stdout
     assert lambda_cloud.service.of("launch") == []
