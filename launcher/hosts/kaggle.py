@@ -353,17 +353,20 @@ class Account:
         return error.reason in (Reason.SESSION_LIMIT, Reason.RATE_LIMIT)
 
     def exists(self, ref: str) -> bool:
-        """Whether the account has a kernel."""
-        return self.service.find(_ref(ref)) is not None
+        """Whether the account has a kernel: it shows it, or lists it. Kaggle answers 403 for one that it does not show yet, too."""
+        if self.service.find(_ref(ref)) is not None:
+            return True
+        words = _ref(ref).slug.removeprefix("launch-").rpartition("-")[0]
+        return ref in self.names(words)
 
     def look(self, ref: str) -> Look:
         """Return what the service says of a kernel's session."""
         try:
             said = self.service.status(_ref(ref))
         except ServiceError as error:
-            if error.reason in MISSING and not self.exists(ref):
-                return Look("deleted", "its kernel is gone from kaggle.com")
-            raise
+            if error.reason not in MISSING:
+                raise
+            return Look(None) if self.exists(ref) else Look("deleted", "its kernel is gone from kaggle.com")
         words = WORDS.get(said.status, "")
         if said.failure_message:
             words = f"{words or said.status.lower()}: {printable(said.failure_message[:200])}"

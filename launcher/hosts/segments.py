@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from launcher.errors import HostError, RunError, ServiceError, UnsettledError
+from launcher.errors import HostError, RunError, ServiceError, ServiceUnreachableError, UnsettledError
 from launcher.hosts.desk import Heard
 from launcher.hosts.spool import Settled, Spool
 from launcher.hosts.spool_trees import KeptTree
@@ -36,8 +36,6 @@ from launcher.values.text import printable
 SETTLE_S = 60.0
 """How long a push without an answer may take to show at the service. It is a guess: no figure was found."""
 SETTLE_EVERY_S = 3.0
-SHOW_S = 20.0
-"""How long a push that was accepted may be called missing. A guess as well."""
 PUSHES = 3
 """So many pushes in a row may be lost before the launch gives up."""
 BACK_OFF_S = (30.0, 60.0, 120.0, 300.0)
@@ -57,9 +55,9 @@ LEFT = "left"
 
 
 class Look(NamedTuple):
-    """What a service says of a segment, and why it has ended if it says so."""
+    """What a service says of a segment, and why it has ended if it says so. The status is None if it does not tell just now."""
 
-    status: SegmentStatus
+    status: SegmentStatus | None
     words: str = ""
 
 
@@ -118,7 +116,7 @@ class Service(Protocol):
         """Whether a push was refused only because too many sessions run."""
 
     def exists(self, ref: str) -> bool:
-        """Whether the service has a segment."""
+        """Whether the service has a segment. A refusal to show it is no answer to that."""
 
     def look(self, ref: str) -> Look:
         """Return what the service says of a segment."""
@@ -277,10 +275,10 @@ class Segments:
             return self._settle(record)
         seen, now = self.service.look(record.ref), time.time()
         if seen.status == "deleted":
-            if record.status == "sent" and now < record.time + SHOW_S:
-                return record  # what was just taken may not show everywhere yet
+            if record.status == "sent" and now < record.time + record.session_s:
+                return record  # what was accepted may not show for long, and runs meanwhile
             return _with(_over(_without(record, record.ref), seen.words, "deleted"), are_gone=True)
-        status = "ended" if seen.status == "over" else seen.status
+        status = "ended" if seen.status == "over" else seen.status or record.status
         its_now = self.service.now()
         began = record.began or (its_now if status in ("running", "ended") else None)
         has_no_view = status == "running" and record.words.startswith(NO_LIVE_VIEW)
@@ -327,8 +325,7 @@ class Segments:
             with self.disk_errors():
                 problem = _differing(Spool(Path(self.run(run).path), record.segment).settle(recorded))
         except ServiceError as error:
-            if error.reason not in GONE:
-                raise
+            self._check_gone(error, record.ref)
             problem = "its outputs are gone"
         with self._locked(run):
             record = self._known(run)
@@ -364,8 +361,7 @@ class Segments:
             with self.disk_errors():
                 refused = Spool(Path(folder.path), record.segment).settle(pending()).refused
         except ServiceError as error:
-            if error.reason not in GONE:
-                raise
+            self._check_gone(error, record.ref)
             problem = "its outputs are gone"
         with self._locked(run):
             record = self._at_home(folder, _with(self._known(run), refused=_first(refused)))
@@ -373,6 +369,14 @@ class Segments:
                 words = [record.words, *([] if problem in record.words else [problem])]
                 record = _with(record, words="; ".join(filter(None, words)), are_gone=True)
             return self._delete_earlier(run, self._write(run, record))
+
+    def _check_gone(self, error: ServiceError, ref: str) -> None:
+        """Raise the error unless it says that a segment is gone: one that is still there is asked again later."""
+        if error.reason not in GONE:
+            raise error
+        if self.service.exists(ref):
+            words = f"{self.service.name}: what {ref} has left is not shown just now"
+            raise ServiceUnreachableError(self.service.name, error.reason, words) from error
 
     def _at_home(self, folder: Run, record: SegmentRecord) -> SegmentRecord:
         """Return the record of a segment whose outputs are home: what the next one needs, and what can be deleted."""
@@ -554,8 +558,7 @@ class Segments:
             work = (file for file in listed if not file.path.startswith("record/"))
             Spool(Path(folder.path), record.segment).settle(work)
         except ServiceError as error:
-            if error.reason not in GONE:
-                raise
+            self._check_gone(error, record.source)
 
     @contextlib.contextmanager
     def removal(self, run: str) -> Iterator[None]:

@@ -117,9 +117,40 @@ def test_a_kernel_deleted_before_it_has_printed_anything_is_seen_by_its_follower
     process = account.client.start(*account.words())
     until(account.pushes, "the push")
     (run,) = account.runs()
+    until(lambda: account.read(run, "control/service.json")["status"] == "queued", "that it is seen")
     account.delete(f"alice/launch-{run}-1")
     out, err = process.communicate(timeout=60)
     assert (process.returncode, GONE in out + err) == (5, True), out + err
+
+
+REFUSALS = {
+    "new": ("GetKernelSessionStatus", "GetKernel", "ListKernels", "GetKernelSessionStatus"),
+    "listed": ("GetKernelSessionStatus", "GetKernel"),
+    "ended": ("ListKernelSessionOutput", "GetKernel"),
+}
+"""What answers 403: to an accepted push that shows nowhere yet, to one that is listed, and as its outputs are fetched."""
+
+
+@pytest.mark.parametrize(
+    "when", ["new", *(pytest.param(one, marks=pytest.mark.long) for one in ("listed", "ended"))]
+)
+def test_a_403_is_not_the_end_of_a_kernel(kaggle_account, when):
+    """Its session goes on, or has ended and left its outputs: the run is not called stopped, and all of it comes home."""
+    account = kaggle_account
+    account.host(keep_kernels=True)
+    for method in REFUSALS[when]:
+        if method == "ListKernels":  # it is not in the list either
+            values = {"kind": "answer", "values": {"kernels": []}}
+        else:
+            values = {"kind": "status", "status": 403, "message": "Permission 'kernels.get' was denied"}
+        account.service.fail(method, **values, times=3)
+    process = account.client.start(*account.words())
+    out, err = process.communicate(timeout=120)
+    (run,) = account.runs()
+    assert (process.returncode, GONE in out + err) == (0, False), out + err
+    assert account.row(run)["state"] == "succeeded"
+    account.assert_pushed_once(run, 1)
+    assert_spooled(account, run)
 
 
 @pytest.mark.long
