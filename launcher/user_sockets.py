@@ -1,19 +1,16 @@
-"""The folder of this user's sockets, one for each home, and that no other user can exchange what is in it.
-
-Each command looks there before it has loaded anything, so this needs only what Python has loaded by itself.
-"""
+"""The folder of this user's sockets, one for each home, and that no other user can exchange what is in it."""
 
 from __future__ import annotations
 
-import _socket
 import os
+import socket
 import stat
-import sys
+import struct
 
-KNOWS_PEERS = hasattr(_socket, "SO_PEERCRED")
+KNOWS_PEERS = hasattr(socket, "SO_PEERCRED")
 """Whether the system says whose process is at the other end: Linux does."""
-_INT = 4
-"""The bytes of each of the three numbers by which it does: pid, user, group."""
+_PEER = struct.Struct("3i")
+"""The numbers by which it does: pid, user, group."""
 
 
 class UnsafeSocketError(OSError):
@@ -58,35 +55,21 @@ def check_socket(path: str) -> None:
         raise UnsafeSocketError(f"{path}: is not a socket of this user alone")
 
 
-def check_peer(stream: _socket.socket) -> int:
+def check_peer(stream: socket.socket) -> int:
     """Check that the process at the other end is this user's, and return its pid, as the kernel says. Raises UnsafeSocketError."""
     if not KNOWS_PEERS:
         raise UnsafeSocketError("this system does not say whose process is at the other end")
-    said = stream.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 3 * _INT)
-    pid, user = (int.from_bytes(said[at : at + _INT], sys.byteorder) for at in (0, _INT))
+    said = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    pid, user, _group = _PEER.unpack(said)
     if user != os.getuid():
         raise UnsafeSocketError(f"a process of another user (uid {user}) is at the other end")
-    return pid
-
-
-def process_state(pid: int) -> str:
-    """Return the state of a process as one letter, as /proc has it; empty if the process is gone."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
+    return int(pid)
 
 
 def is_stopped(pid: int) -> bool:
     """Whether a process is stopped, as by SIGSTOP."""
-    return process_state(pid) in ("T", "t")
-
-
-def standby(session: int) -> str:
-    """Return the path of the socket at which a process stands by for the commands of a session, as those of one terminal."""
-    return os.path.join(folder(), f"{STANDBY}{session}")
-
-
-STANDBY = "standby-"
-"""How the names of such sockets begin."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in ("T", "t")
+    except OSError:
+        return False

@@ -4,14 +4,11 @@ import sys
 
 
 def main() -> None:
-    """Run the command line: in a process that stands by for it, or in this one."""
+    """Run the command line."""
     try:
         from launcher import core_dumps
 
         core_dumps.turn_off()  # first of all: a variable may be a secret
-        from launcher.cli import handing_over
-
-        handing_over.hand_over()
         from launcher.cli import command_process
     except KeyboardInterrupt:  # nothing has begun
         sys.exit(130)

@@ -240,12 +240,6 @@ def _app_with(verb: str) -> typer.Typer:
     return _app_of({verb})
 
 
-@cache
-def command_of(root: typer.Typer) -> Any:
-    """Return a root command as it is run. It is made once: a process that stands by makes it before the words are known."""
-    return typer.main.get_command(root)
-
-
 _NEW_OBJECTS = 200_000
 """Objects after which Python looks for cycles. After every 700, as it does by default, costs a fifth of a walk of 10,000 files."""
 
@@ -260,7 +254,7 @@ def main() -> None:
     set_threshold(_NEW_OBJECTS)
     try:
         try:
-            code = command_of(app_for(sys.argv[1:]))(prog_name="launch", standalone_mode=False)
+            code = typer.main.get_command(app_for(sys.argv[1:]))(prog_name="launch", standalone_mode=False)
         finally:
             sys.stdout.flush()
             _tell_ended_runs()
@@ -315,15 +309,10 @@ def _tell_past_limit() -> None:
 
 
 def _leave_connection() -> None:
-    """Let the connection to a host be held for the next command, and a process stand by for it; few commands have one."""
+    """Let the connection to a host be held for the next command; few commands have one."""
     held = sys.modules.get("launcher.hosts.held")
-    if held is None:
-        return
-    held.leave()
-    if held.used_s() and "launcher.cli.standing_by" not in sys.modules:
-        from launcher.cli import standbys
-
-        standbys.leave(held.used_s())
+    if held is not None:
+        held.leave()
 
 
 _CANNOT_WRITE = (errno.ENOSPC, errno.EIO, errno.EBADF)

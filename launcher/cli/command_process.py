@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 from _thread import start_new_thread
-from collections.abc import Callable
 from gc import set_threshold  # `gc` is a verb here
 from types import ModuleType
 
@@ -29,8 +28,8 @@ _exit_codes: list[int] = []
 """The exit code of a command that has done all that it had to do."""
 
 
-def main(leave: Callable[[int], object] = os._exit) -> None:
-    """Run the command line; Ctrl-C ends it without a traceback at any moment. At the end, `leave` gets its exit code."""
+def main() -> None:
+    """Run the command line; Ctrl-C ends it without a traceback at any moment."""
     is_heard = signal.getsignal(signal.SIGINT) != signal.SIG_IGN  # a background job ignores it
     if is_heard:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -38,7 +37,7 @@ def main(leave: Callable[[int], object] = os._exit) -> None:
     if completes:  # a shell would show errors in the middle of the line, and what Ctrl-C prints
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     set_threshold(_GARBAGE)
-    atexit.register(_leave, leave)  # the first that is registered: it is called last
+    atexit.register(_leave)  # the first that is registered: it is called last
     sys.modules["pydantic.plugin._loader"] = _NO_PLUGINS
     if not completes:
         from launcher.cli import early
@@ -66,13 +65,13 @@ def main(leave: Callable[[int], object] = os._exit) -> None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _leave(leave: Callable[[int], object]) -> None:
+def _leave() -> None:
     """End the process now: Python would first take apart all that is loaded, for 10 to 40 ms. Threads that matter have ended."""
     with contextlib.suppress(OSError, ValueError):  # Python reports what cannot be written
         if _exit_codes:
             sys.stdout.flush()
             sys.stderr.flush()
-            leave(_exit_codes[-1])
+            os._exit(_exit_codes[-1])
 
 
 def _not_lost(lost: sys.UnraisableHookArgs) -> None:

@@ -26,10 +26,7 @@ def hosts(
     ] = False,
     close: Annotated[
         bool,
-        typer.Option(
-            "--close",
-            help="Close the connections that are held, and end what stands by for the next command.",
-        ),
+        typer.Option("--close", help="Close the connections that are held for the next command."),
     ] = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
@@ -52,7 +49,7 @@ def hosts(
     if close:
         _close_held(as_json=as_json)
         return
-    from launcher.cli.held_text import held_row, show_held, standby_row
+    from launcher.cli.held_text import held_row, show_held
     from launcher.cli.wrapping import say_wrapped
     from launcher.hosts import held
     from launcher.hosts.service_clock import ServiceClock
@@ -77,7 +74,7 @@ def hosts(
         for name in sorted(lookup.untrusted)
     ]
     rented = open_rentals(ServiceClock().likely())
-    connections, standbys = held.states(), held.standbys()
+    connections = held.states()
     if as_json:
         from launcher.cli import json_shapes
         from launcher.cli.answer import answer
@@ -85,7 +82,6 @@ def hosts(
 
         found = {
             "connections": [held_row(one) for one in connections],
-            "standbys": [standby_row(one) for one in standbys],
             "rentals": [rental_row(one) for one in rented.rentals],
             "unreadable": [*map(str, rented.unreadable)],
         }
@@ -96,15 +92,15 @@ def hosts(
         from launcher.cli.rental_text import show_rentals
 
         show_rentals(rented)
-    if connections or standbys:
-        show_held(connections, standbys)
+    if connections:
+        show_held(connections)
     if aliases:
         say_wrapped(f"aliases of ~/.ssh/config, not probed: {', '.join(aliases)}")
 
 
 def _close_held(*, as_json: bool) -> None:
-    """Close the connections that are held for the next command, and end the processes that stand by."""
-    from launcher.cli.held_text import held_row, show_closed, standby_row
+    """Close the connections that are held for the next command."""
+    from launcher.cli.held_text import held_row, show_closed
     from launcher.hosts import held
 
     closed = held.close_all()
@@ -114,11 +110,8 @@ def _close_held(*, as_json: bool) -> None:
     from launcher.cli import json_shapes
     from launcher.cli.answer import answer
 
-    ended = {
-        "connections": [held_row(one) for one in closed.held],
-        "standbys": [standby_row(one) for one in closed.standbys],
-    }
-    answer(json_shapes.Hosts(hosts=[], aliases=[], rentals=[], unreadable=[], **ended))
+    ended = [held_row(one) for one in closed.held]
+    answer(json_shapes.Hosts(hosts=[], aliases=[], connections=ended, rentals=[], unreadable=[]))
 
 
 def _growing(rows: list[Probed], names: list[str]) -> AbstractContextManager[None]:

@@ -233,25 +233,16 @@ class HeldRow(Part):
     pid: int
 
 
-class StandbyRow(Part):
-    """Process `pid` stands by for the next commands of a terminal: for `left_s` seconds more, if it does not run `users` just now."""
-
-    left_s: float
-    users: int
-    pid: int
-
-
 class Hosts(Shape):
     """`launch hosts`; `aliases` are names of ~/.ssh/config that were not asked.
 
-    `connections` are held for the next command, and `standbys` are processes that wait to run it; with `--close` they were, and nothing else is looked at. `rentals` may cost something just now; `unreadable` are files of the ledger that cannot be read, which may hold others.
+    `connections` are held for the next command; with `--close` they were, and nothing else is looked at. `rentals` may cost something just now; `unreadable` are files of the ledger that cannot be read, which may hold others.
     """
 
     kind: Literal["hosts"] = "hosts"
     hosts: list[HostRow]
     aliases: list[str]
     connections: list[HeldRow]
-    standbys: list[StandbyRow]
     rentals: list[RentalRow]
     unreadable: list[str]
 

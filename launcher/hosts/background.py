@@ -22,7 +22,7 @@ from launcher.hosts import held_socket
 ALIVE_S = 2.0
 """How long a process may take to accept a connection before it counts as busy."""
 
-STARTING = (
+_VARIABLES = re.compile(
     "HOME|TZ|LANG|LANGUAGE|LC_(?:ALL|ADDRESS|COLLATE|CTYPE|IDENTIFICATION|MEASUREMENT|MESSAGES|MONETARY|NAME"
     "|NUMERIC|PAPER|TELEPHONE|TIME)|PYTHON[A-Z0-9]+|PYTHON_(?:BASIC_REPL|COLORS|CONTEXT_AWARE_WARNINGS|CPU_COUNT"
     "|DISABLE_REMOTE_DEBUG|FROZEN_MODULES|GIL|HISTORY|JIT|PERF_JIT_SUPPORT|PRESITE|THREAD_INHERIT_CONTEXT|TLBC)"
@@ -30,13 +30,10 @@ STARTING = (
     "|PRELOAD|PROFILE|PROFILE_OUTPUT|SHOW_AUXV|VERBOSE|WARN)|GLIBC_TUNABLES|MALLOC_(?:ARENA_MAX|ARENA_TEST|CHECK_"
     "|MMAP_MAX_|MMAP_THRESHOLD_|PERTURB_|TOP_PAD_|TRIM_THRESHOLD_)"
     "|TYPER_(?:STANDARD_TRACEBACK|USE_RICH)|PYDANTIC_DISABLE_PLUGINS|INVOKE_DEBUG"
-)
-"""The variables that count while Python starts and modules load: of the C library (ld.so(8), mallopt(3)), Python and our libraries."""
-_VARIABLES = re.compile(
-    f"{STARTING}|USER|LOGNAME|SHELL|PATH|TMPDIR|SSH_AUTH_SOCK|VIRTUAL_ENV"
+    "|USER|LOGNAME|SHELL|PATH|TMPDIR|SSH_AUTH_SOCK|VIRTUAL_ENV"
     "|XDG_(?:RUNTIME_DIR|(?:CACHE|CONFIG|DATA|STATE)_HOME|(?:CONFIG|DATA)_DIRS)"
 )
-"""The variables that it gets, each by its name: a secret may be in any other."""
+"""The variables that it gets, each by its name: those of the C library (ld.so(8), mallopt(3)), Python and our libraries, and of the user. A secret may be in any other."""
 
 
 def begin(program: str, name: str, data: bytes, variables: Mapping[str, str]) -> None:
@@ -107,7 +104,7 @@ def sweep() -> None:
 
 
 def _sweep() -> None:
-    for path in (*held_socket.sockets(), *held_socket.sockets(of_standbys=True)):
+    for path in held_socket.sockets():
         if not is_answered(path):
             path.unlink(missing_ok=True)
     for mark in held_socket.marks():

@@ -45,13 +45,6 @@ _WIPING = {"PYTHONMALLOC": "malloc", "MALLOC_PERTURB_": "85"}
 _spoken: dict[str, Host | None] = {}
 """The hosts over SSH that this process has spoken to; None where nothing is to be left behind."""
 
-_used_s = 0
-
-
-def used_s() -> int:
-    """Return for how many seconds the host is held whose held connection this process has used; 0 if it has used none."""
-    return _used_s
-
 
 def find(host: Host, route: Sequence[Hop]) -> HeldConnection | None:
     """Return the connection that is held for a host, if there is one and it works."""
@@ -69,8 +62,6 @@ def find(host: Host, route: Sequence[Hop]) -> HeldConnection | None:
         return None
     _LOG.debug("%s: by the connection that is held", host.name)
     _spoken[host.name] = None
-    global _used_s  # noqa: PLW0603 - of this process
-    _used_s = max(_used_s, host.hold)
     return connection
 
 
@@ -292,10 +283,7 @@ class HeldChannel(Channel):
 
 
 class HeldState(NamedTuple):
-    """What waits for the next command: until when, in seconds from now, and with how many commands that use it.
-
-    It is a connection to a host, or a process that stands by, which has no host.
-    """
+    """A connection that is held for the next command: until when, in seconds from now, and with how many commands that use it."""
 
     host: str
     about: str
@@ -305,32 +293,29 @@ class HeldState(NamedTuple):
 
 
 class Closing(NamedTuple):
-    """What `close_all` has ended: connections that were held, the hosts to which one was just being made, and processes that stood by."""
+    """What `close_all` has ended: connections that were held, and the hosts to which one was just being made."""
 
     held: list[HeldState]
     opening: list[str]
-    standbys: list[HeldState]
 
 
 def states() -> list[HeldState]:
     """Return the connections that are held for this user, by host."""
-    return sorted(filter(None, map(_state, held_socket.sockets())))
-
-
-def standbys() -> list[HeldState]:
-    """Return the processes that stand by for this user's commands."""
-    return sorted(filter(None, map(_state, held_socket.sockets(of_standbys=True))))
+    return sorted(filter(_is_held, filter(None, map(_state, held_socket.sockets()))))
 
 
 def close_all() -> Closing:
-    """Let nothing wait for the next command any longer, and return when its processes have ended. One that is in use ends with its commands."""
+    """Hold no connection any longer, and return when the processes have ended that held one. One that is in use ends with its commands."""
     opening = sorted(filter(None, map(_give_up, held_socket.marks())))
-    closed = [
-        sorted(filter(None, map(_close, held_socket.sockets(of_standbys=kind)))) for kind in (False, True)
-    ]
+    closed = [*filter(None, map(_close, held_socket.sockets()))]
     with contextlib.suppress(OSError):
         background.sweep()
-    return Closing(closed[0], opening, closed[1])
+    return Closing(sorted(filter(_is_held, closed)), opening)
+
+
+def _is_held(state: HeldState) -> bool:
+    """Whether it is a connection. A process that stands by, which older versions left, has no host."""
+    return bool(state.host)
 
 
 def _state(path: Path) -> HeldState | None:

@@ -41,13 +41,12 @@ def socket_folder() -> Path:
     return Path(user_sockets.folder())
 
 
-def sockets(*, of_standbys: bool = False) -> list[Path]:
-    """Return the sockets in the folder, checked: of held connections, or of the processes that stand by. An unsafe folder has none."""
+def sockets() -> list[Path]:
+    """Return the sockets in the folder, checked. An unsafe folder has none."""
     folder = socket_folder()
     try:
         user_sockets.check_folder(str(folder))
-        own = [path for path in folder.iterdir() if not path.name.startswith(_OPENING)]
-        return sorted(path for path in own if path.name.startswith(user_sockets.STANDBY) == of_standbys)
+        return sorted(path for path in folder.iterdir() if not path.name.startswith(_OPENING))
     except OSError:
         return []
 

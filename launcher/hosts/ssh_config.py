@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from launcher.errors import BadFileError
 from launcher.hosts.ssh_files import USER_CONFIG
-from launcher.hosts.ssh_lookup import Question, config_errors, look_up_hint, lookup
+from launcher.hosts.ssh_lookup import config_errors, look_up_hint, lookup
 
 PLAIN_ALGORITHMS = (
     *("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"),
@@ -120,7 +120,7 @@ def _route(
     name: str, user: str | None, port: int | None, jumps: tuple[str, ...], hops_left: int
 ) -> list[Hop]:
     """Return the hops to a name, ending with it; `jumps` replace the jump hosts of the configuration."""
-    values = lookup(Question(name, user, port, jumps))
+    values = lookup(name, user, port, jumps)
     hop = _hop(name, values)
     through = values.get("proxyjump", "none")
     if through == "none":

@@ -12,16 +12,6 @@ SYSTEM_CONFIG = "/etc/ssh/ssh_config"
 MOST_INCLUDES = 16
 """How deep files may include others, as in ssh."""
 _INCLUDE = re.compile(r"""^[ \t]*"?include"?[ \t=]+(.*)$""", re.IGNORECASE | re.MULTILINE)
-_TRICKY = re.compile(r"include|match|canonical|\$|\r|\f|\v|[^\x00-\x7f]", re.IGNORECASE)
-_PLAIN = re.compile(
-    r"""[ \t]*(?:
-    [#].*
-    | include(?:[ ]+[~/][\w./~*?-]*)+
-    | match(?:[ ]+(?:all|final|(?:host|originalhost|user|localuser)[ ]+[\w.,*?!:@-]+))+
-    )[ ]*""",
-    re.IGNORECASE | re.VERBOSE | re.ASCII,
-)
-"""Lines with such words that ssh reads as we do, and that do not ask a program, the network or DNS."""
 
 
 def texts() -> dict[str, str | None]:
@@ -61,13 +51,6 @@ def names_and_patterns() -> tuple[list[str], list[str]]:
 def runs_programs() -> bool:
     """Whether a `Match exec` runs a program when a name is looked up."""
     return any(key == "match" and "exec" in "".join(words).lower() for key, words in _lines(texts()))
-
-
-def are_plain(read: Mapping[str, str | None]) -> bool:
-    """Whether what ssh says of a name follows from these files, and from how it is called, alone: nothing is there that it may read otherwise."""
-    lines = [line for text in read.values() for line in (text or "").split("\n")]
-    is_all_read = all(text is not None for text in read.values())
-    return is_all_read and all(_PLAIN.fullmatch(line) for line in lines if _TRICKY.search(line))
 
 
 def _lines(read: Mapping[str, str | None]) -> Iterator[tuple[str, list[str]]]:

@@ -1,7 +1,4 @@
-"""Ask ssh what a name means in its configuration: by OpenSSH's own `ssh -G`, or by paramiko's parser if ssh is missing.
-
-A process that stands by for the next commands asks ahead, and remembers the answers; each counts as long as ssh would say the same.
-"""
+"""Ask ssh what a name means in its configuration: by OpenSSH's own `ssh -G`, or by paramiko's parser if ssh is missing."""
 
 from __future__ import annotations
 
@@ -13,111 +10,37 @@ import pwd
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from launcher.errors import BadFileError, UnreachableError
-from launcher.hosts import ssh_files
 from launcher.hosts.ssh_files import SYSTEM_CONFIG, USER_CONFIG
 
 KNOWN_HOSTS = "~/.ssh/known_hosts"
-SYSTEM_SSH = "/usr/bin/ssh"
 IDENTITY_FILES = "~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa"
 READ_S = 10
 _INPUT = "/dev/stdin"
 
 
-class Question(NamedTuple):
-    """What ssh is asked: what a name means, for a user, a port and jump hosts that are given beside it."""
-
-    name: str
-    user: str | None
-    port: int | None
-    jumps: tuple[str, ...]
-
-
-class _Stamps(NamedTuple):
-    """What an answer of ssh follows from: files by their times and their texts, the machine's name, and who we are."""
-
-    changed: dict[str, int]
-    texts: dict[str, str | None]
-    machine: str
-    user: pwd.struct_passwd
-
-
-class _Answer(NamedTuple):
-    """What ssh said, and what that follows from."""
-
-    values: dict[str, str]
-    stamps: _Stamps
-
-
-_questions: dict[Question, None] = {}
-_answers: dict[Question, _Answer] = {}
-
-
-def lookup(question: Question) -> dict[str, str]:
+def lookup(name: str, user: str | None, port: int | None, jumps: Sequence[str]) -> dict[str, str]:
     """Return the configuration of a name by lower-case keyword; the lines of a repeated keyword are joined.
+
+    A user, a port and jump hosts may be given beside it.
 
     Raises BadFileError for a configuration that ssh would reject too, UnreachableError if ssh takes too long to read it.
     """
-    _questions[question] = None
-    if (answer := _answers.get(question)) is not None:
-        with contextlib.suppress(OSError, KeyError):
-            if _stamps() == answer.stamps:
-                return answer.values
-    return _ask(question)[0]
-
-
-def questions() -> list[Question]:
-    """Return what this process has asked ssh."""
-    return [*_questions]
-
-
-def remember(asked: Iterable[Question]) -> None:
-    """Ask ssh, and keep the answers for the forks of this process. An answer counts until something changes that it follows from."""
-    for question in asked:
-        with contextlib.suppress(BadFileError, UnreachableError, *_errors_in_config()):
-            stamps = _stamps()
-            if stamps is None or not ssh_files.are_plain(stamps.texts):
-                return
-            values, said = _ask(question, "-v")
-            own = {os.path.expanduser(USER_CONFIG), _INPUT}  # which we read, if it is there
-            if _files_read(said) - own == {*stamps.texts} - own and _stamps() == stamps:
-                _answers[question] = _Answer(values, stamps)
-
-
-def _stamps() -> _Stamps | None:
-    """Return stamps of what an answer follows from; None for another ssh than the system's, which may have other files. Raises OSError, KeyError."""
-    if shutil.which("ssh") != SYSTEM_SSH:
-        return None
-    texts = ssh_files.texts()
-    changed = {path: os.stat(path).st_ctime_ns for path in (SYSTEM_SSH, *texts)}  # also of their rights
-    return _Stamps(changed, texts, socket.gethostname(), pwd.getpwuid(os.getuid()))
-
-
-def _files_read(said: str) -> set[str]:
-    """Return the files that ssh has read, by what it said with -v."""
-    return {*re.findall("^debug1: Reading configuration data (.*)$", said, re.MULTILINE)}
-
-
-def _ask(question: Question, *more: str) -> tuple[dict[str, str], str]:
-    """Return what ssh says of a name, and what it prints besides. Raises BadFileError, UnreachableError."""
-    name, user, port, jumps = question
     ssh = shutil.which("ssh")
     try:
         home = pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
         ssh, home = None, ""  # ssh does not run for a user without a passwd entry
     if ssh is None:
-        return _by_paramiko(question), ""
+        return _by_paramiko(name, user, port, jumps)
     own = [] if Path(home) == Path.home() else ["-F", _INPUT]
     words = [
-        *(ssh, "-G", "-T", *own, *more),
+        *(ssh, "-G", "-T", *own),
         *(["-l", user] if user else []),
         *(["-p", str(port)] if port else []),
         *(["-J", ",".join(jumps)] if jumps else []),
@@ -145,7 +68,7 @@ def _ask(question: Question, *more: str) -> tuple[dict[str, str], str]:
     for line in answer.stdout.splitlines():
         key, _, value = line.partition(" ")
         values[key] = f"{values[key]}\n{value}" if key in values else value
-    return values, answer.stderr
+    return values
 
 
 def look_up_hint(name: str) -> str:
@@ -165,7 +88,7 @@ def _config_of(home: Path) -> str:
     return f"{text}\nHost *\n  UserKnownHostsFile {home}/.ssh/known_hosts\n  Include {SYSTEM_CONFIG}\n"
 
 
-def _by_paramiko(question: Question) -> dict[str, str]:
+def _by_paramiko(name: str, user: str | None, port: int | None, jumps: Sequence[str]) -> dict[str, str]:
     """Look up a name with paramiko's own parser, which lacks Include and some kinds of Match."""
     import paramiko  # loaded here because `ssh -G` works without it
 
@@ -178,7 +101,7 @@ def _by_paramiko(question: Question) -> dict[str, str]:
     with config_errors(USER_CONFIG, "install openssh-client"):
         values = {
             key: "\n".join(value) if isinstance(value, list) else str(value)
-            for key, value in config.lookup(question.name).items()
+            for key, value in config.lookup(name).items()
         }
         int(values.get("port", 22))
     values.setdefault("user", getpass.getuser())
@@ -186,8 +109,7 @@ def _by_paramiko(question: Question) -> dict[str, str]:
     values.setdefault("identityfile", "\n".join(IDENTITY_FILES))
     values.setdefault("userknownhostsfile", KNOWN_HOSTS)
     values.setdefault("globalknownhostsfile", "/etc/ssh/ssh_known_hosts")
-    port, jumps = question.port, ",".join(question.jumps)
-    given = {"user": question.user, "port": str(port) if port else None, "proxyjump": jumps or None}
+    given = {"user": user, "port": str(port) if port else None, "proxyjump": ",".join(jumps)}
     return {**values, **{key: value for key, value in given.items() if value}}
 
 

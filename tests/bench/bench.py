@@ -4,7 +4,7 @@
 
 start      `launch --help` and `profile list` beside importing typer and rich alone
 launch     a job that only exits, here and on an SSH host on loopback, beside `ssh HOST true`, and its stages
-held       commands through a connection that is held, with a process that stands by, beside `true` through a live master of ssh, and a launch beside `ssh HOST true`; and the least that a client in Python takes
+held       commands through a connection that is held, beside `true` through a live master of ssh, and a launch beside `ssh HOST true`; and the least that a client in Python takes
 unchanged  the ship of 10,000 unchanged files beside an `rsync -a` that finds nothing to do
 bulk       the ship of a new file of 1 GB beside `tar | ssh`
 far        the first ship of 500 small files at a round trip of 40 ms, beside `tar | ssh`
@@ -235,10 +235,9 @@ def _ready(path: Path) -> Iterator[Path]:
 
 
 def _hold(client: Client, host: str) -> None:
-    """Have the connection to a host held, and a process stand by for this session, as after a person's first two commands."""
-    for kind in ("connections", "standbys"):
-        seconds([*LAUNCH, "--host", host, "--", "true"], cwd=client.project, env=client.env)
-        until(lambda kind=kind: json.loads(client.ok("hosts", "--json"))[kind], kind, every=1)
+    """Have the connection to a host held, as after a person's first command."""
+    seconds([*LAUNCH, "--host", host, "--", "true"], cwd=client.project, env=client.env)
+    until(lambda: json.loads(client.ok("hosts", "--json"))["connections"], "a held connection", every=1)
     seconds([*LAUNCH, "ps", "--host", host], cwd=client.project, env=client.env)
 
 
