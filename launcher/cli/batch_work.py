@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
+from launcher import own_variables
 from launcher.cli import streams
 from launcher.cli.batch_table import (
     how_to_go_on,
@@ -309,7 +309,7 @@ def work_detached(queue: BatchQueue, *, as_json: bool) -> None:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            env={**os.environ, "LAUNCH_RUNS": str(queue.folder.parent.parent)},
+            env={**own_variables.inherited(), "LAUNCH_RUNS": str(queue.folder.parent.parent)},
             start_new_session=True,
         )
     deadline = time.monotonic() + STARTS_S

@@ -13,7 +13,8 @@ import sys
 import time
 from _thread import start_new_thread
 from gc import set_threshold  # `gc` is a verb here
-from types import ModuleType
+
+from launcher import own_variables
 
 _INTERRUPTED = 128 + signal.SIGINT
 _AGAIN_S = 0.02
@@ -21,9 +22,6 @@ _AGAIN_S = 0.02
 _GARBAGE = 200_000
 """Objects between two collections: at Python's 700 they are a tenth of the time in which the command line loads."""
 
-_NO_PLUGINS = ModuleType("pydantic.plugin._loader")
-"""Stands for the module by which pydantic looks for plugins in every package that is installed, which takes 15 ms. We use none."""
-vars(_NO_PLUGINS)["get_plugins"] = tuple
 _exit_codes: list[int] = []
 """The exit code of a command that has done all that it had to do."""
 
@@ -38,11 +36,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     set_threshold(_GARBAGE)
     atexit.register(_leave)  # the first that is registered: it is called last
-    sys.modules["pydantic.plugin._loader"] = _NO_PLUGINS
-    if not completes:
-        from launcher.cli import early
-
-        early.begin(sys.argv[1:])
+    own_variables.set_own("PYDANTIC_DISABLE_PLUGINS", "__all__")  # to look for some takes 15 ms
     from launcher.cli import app
 
     try:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from launcher.cli.signals import Terminated
-from launcher.hosts import meanwhile
 
 if TYPE_CHECKING:
     from launcher.runs.launching import Started
@@ -18,13 +17,12 @@ if TYPE_CHECKING:
 
 def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) -> None:
     """Start a run, then follow it to its end or detach. Ctrl-C before it has begun leaves nothing behind."""
-    meanwhile.load("launcher.cli.follow")
     try:
         started = start()
     except (KeyboardInterrupt, Terminated) as error:
         view.note("interrupted before the run began; nothing is left of it")
         raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
-    from launcher.cli.follow import detached, follow_to_end  # it was loaded while the host was waited for
+    from launcher.cli.follow import detached, follow_to_end
 
     mirror, tenant = started.mirror, started.tenant
     signal_number = started.interrupts.release()

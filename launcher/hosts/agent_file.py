@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shlex
-import threading
 import zipfile
 from collections.abc import Iterator
 from functools import cache
@@ -138,22 +137,9 @@ class AgentFile(NamedTuple):
     digest: str
 
 
-_packing = threading.Lock()
-
-
+@cache
 def agent_file() -> AgentFile:
     """Pack the agent, once: the same sources always give the same bytes."""
-    with _packing:
-        return _packed()
-
-
-def pack_ahead() -> None:
-    """Begin to pack the agent in a thread. Compressing takes 20 ms, in which others may work."""
-    threading.Thread(target=agent_file, name="pack agent", daemon=True).start()
-
-
-@cache
-def _packed() -> AgentFile:
     folder = Path(remote.__file__).parent
     members = {
         f"launch_agent/{path.relative_to(folder).as_posix()}": path.read_bytes()

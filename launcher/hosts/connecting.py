@@ -7,13 +7,11 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher.errors import UsageError
-from launcher.hosts import ahead, held, meanwhile
+from launcher.hosts import held
 from launcher.hosts.agent_desk import AgentDesk
-from launcher.hosts.agent_file import pack_ahead
 from launcher.hosts.channel import Channel, Link
 from launcher.hosts.desk import Desk
 from launcher.hosts.held import HeldChannel, HeldConnection, HeldLink
-from launcher.hosts.lean_invoke import load_invoke
 from launcher.hosts.line import Connection, Line
 from launcher.hosts.ssh_config import hops
 from launcher.values.host import Host
@@ -42,7 +40,6 @@ def _open(host: Host) -> Desk:
         return open_account(host, host.kaggle)
     _check_is_machine(host)
     link = _link(host)
-    meanwhile.begin()
     return AgentDesk(HeldChannel(host.name, link) if isinstance(link, HeldLink) else Channel(host.name, link))
 
 
@@ -90,17 +87,13 @@ def _connection(host: Host) -> Connection:
 
 def _over_ssh(host: Host) -> HeldConnection | SshConnection:
     """Return the connection that is held for a host, or a new one."""
-    route = ahead.route_to(host)
+    route = None
     if host.hold and held.is_any():
-        route = route or hops(host)
+        route = hops(host)
         if (connection := held.find(host, route)) is not None:
-            ahead.drop()
             return connection
-    pack_ahead()
-    load_invoke()
     from launcher.hosts.ssh import SshConnection  # fabric and paramiko take 0.15 s to import
 
-    meanwhile.begin()  # not before: what loads in a thread would keep this one from loading what connects
     made = SshConnection(host, route)
     held.note(host, needs_person=made.needs_person)
     return made

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 
+from launcher import own_variables
 from launcher.errors import ConnectionLostError, HostError, NobodyListensError, RefusedStreamError
 from launcher.hosts.agent_file import boot_command
 from launcher.hosts.local_variables import of_local_runs
@@ -35,7 +36,7 @@ class LocalLink:
                 cwd="/",  # in a project's folder `python -c` would import the project's modules
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
-                env={**of_local_runs(host, os.environ), **(variables or {})},
+                env={**of_local_runs(host, own_variables.inherited()), **(variables or {})},
                 start_new_session=True,
             )
         self.settimeout = ours.settimeout

@@ -205,7 +205,6 @@ class SshConnection:
         self._wires.append(wire)
         trust = Trust(who, host.name, hop, before, wire.peer)
         login = Login(who, host.name, hop, _ssh_command(host, hop, is_last=is_last))
-        begun = wire.transport
         connection = fabric.Connection(
             hop.address,
             user=hop.user,
@@ -215,9 +214,7 @@ class SshConnection:
             connect_kwargs={
                 "sock": wire,
                 "auth_strategy": login,
-                "transport_factory": partial(OrderedTransport, trust.algorithms(), hop.ciphers)
-                if begun is None
-                else lambda _wire, **_: begun,
+                "transport_factory": partial(OrderedTransport, trust.algorithms(), hop.ciphers),
                 "channel_timeout": CONNECT_S,
                 "banner_timeout": CONNECT_S,
                 "auth_timeout": AUTH_S,
@@ -375,8 +372,7 @@ def _errors(host: Host, hop: Hop, who: str) -> Iterator[None]:
         raise UnreachableError(host.name, f"{who}: {hop.where}: {words}{mend}") from error
     # ValueError: an invalid address; InvalidTag: a byte that was changed on the way
     except (paramiko.SSHException, OSError, EOFError, ValueError, InvalidTag) as error:
-        # The wait for a greeting may have begun before the command: see ahead.py.
-        if time.monotonic() - began >= CONNECT_S or isinstance(error.__context__, TimeoutError):
+        if time.monotonic() - began >= CONNECT_S:
             raise UnreachableError(host.name, silent) from error
         words = str(error) or "the connection was closed"
         if isinstance(error, InvalidTag):

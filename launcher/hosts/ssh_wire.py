@@ -9,17 +9,13 @@ import random
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 from typing import Any
 
 import paramiko
 
-from launcher.errors import LaunchError
-from launcher.hosts import ahead
 from launcher.hosts.ssh_config import Hop
-from launcher.hosts.ssh_trust import Trust
-from launcher.hosts.tcp import CONNECT_S, Carrier, dial
+from launcher.hosts.tcp import CONNECT_S, dial
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # we report its errors ourselves
 
@@ -50,20 +46,7 @@ class OrderedTransport(paramiko.Transport):
         """`algorithms` come in the order in which the server's keys are asked for, `ciphers` in that of our wishes."""
         self._algorithms = algorithms
         self._ciphers = ciphers
-        self._begun: threading.Event | None = None
         super().__init__(sock, disabled_algorithms=disabled_algorithms)
-
-    def begin(self) -> None:
-        """Begin to exchange keys with the server. `start_client` waits for the end of that, and raises what went wrong."""
-        self._begun = threading.Event()
-        super().start_client(event=self._begun)
-
-    def start_client(self, event: threading.Event | None = None, timeout: float | None = None) -> None:
-        """Exchange keys with the server, unless that has begun. Raises paramiko.SSHException, EOFError or OSError."""
-        if self._begun is None:
-            super().start_client(event, timeout)
-        elif self._begun.wait(timeout) and not self.is_active():
-            raise self.get_exception() or paramiko.SSHException("Negotiation failed.")
 
     def _send_user_message(self, data: paramiko.Message) -> None:
         """Send what a channel says. Raises OSError, as a socket does: paramiko raises EOFError if the connection is lost meanwhile."""
@@ -98,28 +81,18 @@ class Wire:
         self._carrier = carrier
         self._proxy = proxy
         self._early = b""
-        self.transport: OrderedTransport | None = None
-        """The connection on it, if keys are being exchanged already."""
         self._stuck_since: float | None = None
         self._heard: float | None = None
         self._closed = False  # paramiko reads this of its sockets
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the connection broke after keys were exchanged on it. If that exchange failed, `start_client` says why."""
-        made = self.transport
-        return made is not None and made.initial_kex_done and not made.is_active()
 
     def greet(self, timeout_s: float) -> None:
         """Wait for the server's first bytes, and keep them for `recv`.
 
         Raises TimeoutError, TurnedAwayError if the server hangs up, or OSError if its ProxyCommand has failed.
         """
-        if self.transport is not None:
-            return
         self._carrier.settimeout(max(0.001, timeout_s))
         with contextlib.suppress(ConnectionError):
-            self._early = self._early or bytes(self._carrier.recv(256))
+            self._early = bytes(self._carrier.recv(256))
         if not self._early and self._proxy is not None:
             self._proxy.check()
         if not self._early or self._early.startswith(TURNED_AWAY):
@@ -174,24 +147,6 @@ def _ended(why: str) -> ConnectionAbortedError:
     return ConnectionAbortedError(errno.ECONNABORTED, why)
 
 
-def begin(hop: Hop, carrier: Carrier) -> Wire:
-    """Wait for the greeting of a hop's server, and begin to exchange keys with it.
-
-    The command that connects checks its key, and reports what goes wrong here.
-    """
-    wire = Wire(carrier.stream, peer=carrier.peer)
-    if hop.known_hosts_command:  # a program, which runs once for each connection
-        return wire
-    with contextlib.suppress(LaunchError, OSError):
-        algorithms = Trust("", "", hop, None, carrier.peer).algorithms()
-        wire.greet(CONNECT_S)
-        transport = OrderedTransport(algorithms, hop.ciphers, wire, disabled_algorithms=None)
-        transport.banner_timeout = CONNECT_S
-        transport.begin()
-        wire.transport = transport
-    return wire
-
-
 def open_wire(hop: Hop, before: paramiko.Transport | None) -> Wire:
     """Open the stream to a hop, through the previous hop if there is one, and wait for its server's greeting.
 
@@ -223,8 +178,6 @@ def _dial(hop: Hop, before: paramiko.Transport | None, deadline: float) -> Wire:
     if before is not None:
         left_s = max(0.1, deadline - time.monotonic())
         return Wire(before.open_channel("direct-tcpip", (hop.address, hop.port), ("", 0), timeout=left_s))
-    if (begun := ahead.take(hop)) is not None:
-        return begun
     carrier = dial(hop.address, hop.port, deadline)
     return Wire(carrier.stream, peer=carrier.peer)
 

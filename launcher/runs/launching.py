@@ -22,7 +22,7 @@ from launcher.errors import (
     ServiceError,
     UsageError,
 )
-from launcher.hosts import Desk, meanwhile
+from launcher.hosts import Desk
 from launcher.planning.kaggle_machines import MachineChoice, choose_machine
 from launcher.planning.placement import requested_gpus
 from launcher.planning.slurm_job import settings_of as slurm_settings_of
@@ -63,7 +63,7 @@ from launcher.runs.shipping import Shipment, ship
 from launcher.runs.verifiable import unverifiable
 from launcher.runs.view import Stage, View
 from launcher.runs.wanted_machine import Wanted
-from launcher.runtimes import Runtime, module_of, names, open_for_plan
+from launcher.runtimes import Runtime, names, open_for_plan
 from launcher.runtimes import load as load_runtime
 from launcher.values.facts import Facts
 from launcher.values.host import Host
@@ -289,21 +289,13 @@ def _launch_on(
 ) -> Started:
     """Start a run on the machine of a request, under a new id unless one is given. A plan that was shown is not shown again."""
     host, (request, secrets, loaded, before, opening, hold, batch) = resolved.host, ready
-    meanwhile.load("launcher.runs.planned", "launcher.planning.gate")
-    is_settled = host.runtime != AUTO  # else the probe decides
-    if is_settled:
-        meanwhile.load(module_of(host.runtime))
     with view.stage("connect") as stage:
         desk = connect(host, opening)
         stage.text = desk.about
     try:
-        # Not before: to connect is many short waits, and a thread that loads for long would be in their way.
-        if is_settled:
-            meanwhile.load(*load_runtime(host.runtime).modules)
-            meanwhile.begin()
         facts, profile = _look(desk, resolved, view)
         from launcher.planning.model_gate import unknown_model
-        from launcher.runs.planned import plan_of  # both were loaded while the host was waited for
+        from launcher.runs.planned import plan_of
 
         plan = plan_of(profile, resolved, facts)
         if request.verifies:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from launcher import hosts
+from launcher import hosts, own_variables
 from launcher.errors import (
     BadFileError,
     HostError,
@@ -372,7 +371,7 @@ class Tenant:
                 stdout=out,
                 stderr=out,
                 cwd=mirror.folder.parent.parent,
-                env={**os.environ, "LAUNCH_RUNS": str(mirror.folder.parent)},
+                env={**own_variables.inherited(), "LAUNCH_RUNS": str(mirror.folder.parent)},
                 pass_fds=(descriptor,),
                 start_new_session=True,
             )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from launcher.values.plan import Plan
     from launcher.values.record import Summary
 
-__all__ = ["Runtime", "load", "module_of", "names", "open_all", "open_for_plan", "open_for_run"]
+__all__ = ["Runtime", "load", "names", "open_all", "open_for_plan", "open_for_run"]
 
 _SHARED = ("runtime", "making", "inside")
 """The modules of this folder that all runtimes use."""
@@ -37,15 +37,10 @@ def names() -> list[str]:
 
 def load(name: str) -> type[Runtime]:
     """Return the runtime of a name. Raises UnknownNameError with the nearest name."""
-    runtime: type[Runtime] = importlib.import_module(module_of(name)).RUNTIME
-    return runtime
-
-
-def module_of(name: str) -> str:
-    """Return the module of a runtime, for who has it loaded beforehand. Raises UnknownNameError with the nearest name."""
     if name not in names():
         raise unknown_name("runtime", name, names(), looked_in="the runtimes of this version")
-    return f"{__name__}.{name}"
+    runtime: type[Runtime] = importlib.import_module(f"{__name__}.{name}").RUNTIME
+    return runtime
 
 
 def open_for_plan(desk: Desk, host: Host, plan: Plan, facts: Facts, build: BuildOptions) -> Runtime:

@@ -89,8 +89,6 @@ class Runtime(ABC):
     """Whether a run's ports are others than those of its host."""
     has_sessions: ClassVar[bool] = False
     """Whether the place ends a run's session at a limit, after which a client has the run go on."""
-    modules: ClassVar[tuple[str, ...]] = ()
-    """What it needs to begin a run and takes long to load: a launch loads it while the host is waited for."""
     makes_environments: ClassVar[bool] = False
     """Whether a plan for this runtime may have an environment that is made on the host."""
 

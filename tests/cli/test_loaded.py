@@ -128,57 +128,6 @@ def test_what_checks_records_is_built_when_it_is_first_used():
     subprocess.run([sys.executable, "-c", UNBUILT], check=True, timeout=60)
 
 
-LEAN = """
-import sys
-from launcher.hosts.lean_invoke import load_invoke
-load_invoke()
-import launcher.hosts.ssh
-heavy = {"asyncio", "ssl", "unittest.mock"} & {*sys.modules}
-assert not heavy, heavy
-from unittest import mock
-assert mock.Mock(return_value=3)() == 3
-import invoke.config
-assert "invoke.vendor.yaml.parser" not in sys.modules
-assert invoke.config.yaml.safe_load("a: [1, 2]") == {"a": [1, 2]}
-import invoke.vendor.yaml
-assert invoke.vendor.yaml.safe_load("3") == 3
-"""
-
-
-def test_a_connection_loads_no_mock_and_a_mock_loads_as_ever():
-    """invoke loads `unittest.mock`, and so asyncio, for tests of tasks; it is Python's own for whoever imports it.
-
-    Its parser of YAML is there for whoever has settings of fabric's in it.
-    """
-    subprocess.run([sys.executable, "-c", LEAN], check=True, timeout=60)
-
-
-BEFORE = """
-import sys
-import launcher.runs.launching
-early = {"packaging", "launcher.planning.assembly", "launcher.planning.gate", "launcher.planning.offers"} & {*sys.modules}
-assert not early, early
-"""
-
-
-def test_what_plans_loads_while_the_host_is_waited_for():
-    """Before it answers there is nothing to plan with."""
-    subprocess.run([sys.executable, "-c", BEFORE], check=True, timeout=60)
-
-
-WITHOUT_SSH = """
-import sys
-import launcher.runtimes.docker.engine
-heavy = {"asyncio", "paramiko"} & {*sys.modules}
-assert not heavy, heavy
-"""
-
-
-def test_what_asks_an_engine_loads_no_ssh():
-    """docker-py has a way of its own over SSH, which nobody here takes: an engine is reached by the host's connection."""
-    subprocess.run([sys.executable, "-c", WITHOUT_SSH], check=True, timeout=60)
-
-
 VERBS = sorted({name for verbs in app_module._TASKS.values() for name in verbs} - {app_module.DEFAULT})
 
 

@@ -58,7 +58,6 @@ class Docker(Runtime):
     name = "docker"
     has_images = True
     has_own_loopback = True
-    modules = ("launcher.runtimes.docker.engine",)
 
     _checked: Image | None = None
 
