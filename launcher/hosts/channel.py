@@ -230,10 +230,10 @@ def _pass() -> None:
 class Channel(Passing):
     """The channel to an agent on a host. One request at a time; an idle channel sends pings by itself."""
 
-    def __init__(self, host: str, link: Link, *, pings: bool = True) -> None:
+    def __init__(self, host: str, link: Link) -> None:
         """Take over a fresh link: pass over what a noisy login prints, hand the agent's file over if asked.
 
-        Without `pings` an idle channel is left to its caller. Raises HostError when no agent answers.
+        Raises HostError when no agent answers.
         """
         super().__init__(link)
         self.host = host
@@ -253,8 +253,7 @@ class Channel(Passing):
         except BaseException:
             link.close()
             raise
-        if pings:
-            threading.Thread(target=self._keep_alive, name=f"ping {host}", daemon=True).start()
+        threading.Thread(target=self._keep_alive, name=f"ping {host}", daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -263,11 +262,6 @@ class Channel(Passing):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether all that was asked has been answered."""
-        return self._is_answered and not self._lock.locked()
 
     def close(self) -> None:
         """Hang up. The agent leaves, the runs go on."""
@@ -295,14 +289,6 @@ class Channel(Passing):
             reply = self._answer()
         _LOG.debug("%s: %s took %.3f s", self.host, verb, time.monotonic() - began)
         return reply
-
-    def has_same_root(self, deadline_s: float) -> bool:
-        """Whether the host's root is still the one that the agent has greeted with. Raises HostError if it does not answer in time."""
-        return (self.call("root", deadline_s=deadline_s).values.get("id") or "") == self.root_id
-
-    def load(self) -> None:
-        """Have the agent load what answers its verbs now, not when the first of them is asked. Raises HostError."""
-        self.call("load")
 
     def hasten(self) -> None:
         """Have the agent answer at once what it waits with; for another thread than the one that has asked.

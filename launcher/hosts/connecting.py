@@ -11,7 +11,7 @@ from launcher.hosts import held
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Channel, Link
 from launcher.hosts.desk import Desk
-from launcher.hosts.held import HeldChannel, HeldConnection, HeldLink
+from launcher.hosts.held import HeldConnection
 from launcher.hosts.line import Connection, Line
 from launcher.hosts.ssh_config import hops
 from launcher.values.host import Host
@@ -39,8 +39,7 @@ def _open(host: Host) -> Desk:
 
         return open_account(host, host.kaggle)
     _check_is_machine(host)
-    link = _link(host)
-    return AgentDesk(HeldChannel(host.name, link) if isinstance(link, HeldLink) else Channel(host.name, link))
+    return AgentDesk(Channel(host.name, _link(host)))
 
 
 def open_line(host: Host) -> Line:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import select
 import signal
 import socket
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 from launcher import errors, user_sockets
 from launcher.errors import ConnectionLostError, HostError
 from launcher.hosts import background, held_socket
-from launcher.hosts.channel import Channel, Passing, Patience
+from launcher.hosts.channel import Passing
 from launcher.hosts.ssh_config import Hop
 from launcher.remote.record import strict_json
 from launcher.values.host import Host
@@ -94,11 +93,9 @@ class HeldConnection:
         self._lock = threading.Lock()
         self._streams: list[socket.socket] = []
         self._is_closed = False
-        self.farewell = secrets.token_bytes(16)
-        """What is said last on an agent's stream, to leave the agent to the next command."""
         self._first: socket.socket | None
         try:
-            first = self._ask(ASKED_S, open="agent", farewell=self.farewell.hex())
+            first = self._ask(ASKED_S, open="agent")
             watch = self._ask(ASKED_S, open="watch")
             said = self._answer(first, READY_S)
             self.about = printable(str(said.get("about")))
@@ -168,7 +165,7 @@ class HeldConnection:
     def _agent(self) -> socket.socket:
         with self._lock:
             first, self._first = self._first, None
-        return first or self._open(open="agent", farewell=self.farewell.hex())
+        return first or self._open(open="agent")
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
@@ -244,11 +241,6 @@ class HeldLink(Passing):
         with self._connection.errors():
             self._stream.sendall(data)
 
-    def give_back(self) -> None:
-        """Leave the agent to the next command, if it holds nothing for this one; the link is to be closed then."""
-        with contextlib.suppress(OSError):  # the holder has gone
-            self._stream.sendall(self._connection.farewell)
-
     def close(self) -> None:
         """Hang up: the agent leaves."""
         with contextlib.suppress(OSError):  # another thread may be reading from it
@@ -256,30 +248,6 @@ class HeldLink(Passing):
         self._stream.close()
         if self._is_alone:
             self._connection.close()
-
-
-_READING = frozenset({"holds", "ping", "read", "root", "runs", "wish"})
-"""Reading, and a wish to stop a run: the verbs after which an agent is as it was. They start no process, and hold nothing."""
-
-
-class HeldChannel(Channel):
-    """The channel to an agent on a held connection. One over which it was only asked to read leaves the agent to the next command."""
-
-    def __init__(self, host: str, link: HeldLink) -> None:
-        """Take over a fresh link. Raises HostError when no agent answers."""
-        self._held = link
-        self._only_reads = True
-        super().__init__(host, link)
-
-    def _request(self, verb: str, payload: bytes, args: dict[str, Any], patience: Patience) -> None:
-        self._only_reads &= verb in _READING
-        super()._request(verb, payload, args, patience)
-
-    def close(self) -> None:
-        """Hang up. The agent waits for the next command, or leaves; the runs go on."""
-        if self.is_idle and self._only_reads:
-            self._held.give_back()
-        super().close()
 
 
 class HeldState(NamedTuple):

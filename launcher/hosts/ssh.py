@@ -306,6 +306,10 @@ class SshLink:
             # A view: paramiko cuts off what it has sent, which would copy the rest for each packet.
             self._channel.sendall(cast("bytes", memoryview(data)))
 
+    def shutdown(self, how: int, /) -> None:
+        """End what is received (SHUT_RD) or sent (SHUT_WR), or both (SHUT_RDWR)."""
+        self._channel.shutdown(how)
+
     def close(self) -> None:
         """Hang up; the connection, on every hop, if the agent is alone on it."""
         if self._is_alone:

@@ -51,7 +51,6 @@ def test_a_launch_on_this_machine_loads_no_account_no_provider_no_ssh_and_no_oth
 OF_A_LAUNCH = (
     *OF_OTHERS,
     "asyncio",
-    "importlib.metadata",
     "launcher.planning",
     "launcher.runs.following",
     "launcher.values.job",

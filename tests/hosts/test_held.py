@@ -16,17 +16,15 @@ import time
 from pathlib import Path
 
 import pytest
-from testbed.client import is_gone, processes_of, until
+from testbed.client import is_gone, until
 from testbed.link import Link
 from testbed.sshd import ADDRESS
 
 from launcher import user_sockets
-from launcher.errors import AgentError, ConnectionLostError, HostError, NobodyListensError, RefusedStreamError
+from launcher.errors import ConnectionLostError, NobodyListensError, RefusedStreamError
 from launcher.hosts import connect, held, held_socket, open_line, ssh_keys
 from launcher.hosts.held import HeldConnection
-from launcher.hosts.holder import _IS_IDLE, _Holder
 from launcher.hosts.ssh import SshConnection
-from launcher.hosts.ssh_config import hops
 
 pytestmark = pytest.mark.testbed
 
@@ -185,106 +183,14 @@ def test_two_clients_share_a_connection(place):
     assert place.logins() == before
 
 
-def agents(place):
-    """The pids of the host's agents that wait for a client, or serve one."""
-    found = set()
-    for pid in processes_of(place.root):
-        with contextlib.suppress(OSError):  # it has just ended
-            if b"serve" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-                found.add(pid)
-    return found
-
-
-def test_an_agent_that_is_left_idle_serves_the_next_command(place):
-    """One process on the host for three commands in a row; a refusal is an answer too."""
-    place.leave(place.host())
-    before = agents(place)
-    assert len(before) == 1
-    for _ in range(3):
-        with connect(place.host()) as desk:
-            assert desk.runs.summaries() == []
-            with pytest.raises(AgentError):
-                desk._channel.call("wish", run=RUN, wish="stop")
-        assert agents(place) == before
-
-
-def test_an_agent_that_is_left_in_the_middle_of_a_question_hears_no_other(place, monkeypatch):
-    """It waits for a payload, and would take what it is asked next for that: with just its size, the run would be made."""
-    place.leave(place.host())
-    before = agents(place)
-    monkeypatch.setattr(held, "_READING", {"create"})  # which has a payload, and whose effect is seen
-    with connect(place.host()) as desk:
-        link = desk._channel._link
-        whole = link.sendall
-        monkeypatch.setattr(link, "sendall", lambda data: whole(data[: data.index(b"\n") + 1]))
-        with pytest.raises(ConnectionLostError):
-            desk._channel.call("create", b"x" * len(_IS_IDLE), deadline_s=0.5, run=RUN)
-    made = []
-
-    def has_gone():
-        made.append((place.root / "runs" / RUN).exists())
-        return not agents(place) & before
-
-    until(has_gone, "the end of the agent that was asked", timeout=10)
-    assert not any(made)
-
-
-def test_an_agent_that_was_asked_more_than_to_read_serves_nobody_else(place):
-    """It may have started a process that goes on."""
-    place.leave(place.host())
-    before = agents(place)
-    with connect(place.host()) as desk:
-        assert desk._channel.call("probe").values
-    until(lambda: not agents(place) & before, "the end of the agent that probed", timeout=10)
-
-
-def test_an_agent_says_whether_it_is_as_it_was(place):
-    """It is not once it holds something."""
-    with connect(place.host()) as desk:
-        assert desk._channel.call("idle").values == {"idle": True}
-        desk._channel.call("create", b"{}", run=RUN)
-        assert desk._channel.call("idle").values == {"idle": False}
-
-
 def test_a_command_beside_a_run_works_right_after_its_launch(place):
-    """The agent that has started the run has its keeper as a child, and refuses to run a program beside that."""
+    """Each command has an agent of its own: one that has started a run has its keeper as a child."""
     place.client.ok("ps", "--host", "A")
     place.holder()
     place.client.ok("--host", "A", "--detach", "--", "sleep", "600")
     for _ in range(3):
         assert place.client.ok("exec", "last", "--", "echo", "beside") == "beside\n"
     place.client.ok("stop", "--now", "--yes", "last")
-
-
-def test_an_agent_that_holds_something_serves_nobody_else(place):
-    """What was being prepared ends with the command that did."""
-    place.leave(place.host())
-    before = agents(place)
-    with connect(place.host()) as desk:
-        desk._channel.call("create", b"{}", run=RUN)
-    until(lambda: not agents(place) & before, "the end of the agent that prepared a run", timeout=10)
-    until(lambda: not (place.root / "runs" / RUN).exists(), "the removal of what was prepared")
-
-
-def test_an_agent_whose_client_is_killed_serves_nobody_else(place):
-    """Though nothing was being asked: nobody has said so."""
-    place.leave(place.host())
-    before = agents(place)
-    connection = held.find(place.host(), hops(place.host()))
-    with contextlib.closing(connection):
-        channel = held.HeldChannel("A", connection.only_link())
-        assert channel.call("holds").values == {"holds": False}
-        connection.sever()
-        until(lambda: not agents(place) & before, "the end of the agent", timeout=10)
-
-
-@pytest.mark.parametrize("farewell", [None, "", "ab", "xy" * 16, 7])
-def test_an_agent_is_lent_only_with_a_farewell_that_nobody_says_by_chance(place, farewell):
-    """Anything shorter may be the end of what a client that is killed has sent."""
-    place.leave(place.host())
-    connection = held.find(place.host(), hops(place.host()))
-    with contextlib.closing(connection), pytest.raises(HostError, match="no such question"):
-        connection._open(open="agent", farewell=farewell)
 
 
 def test_a_run_that_a_killed_client_was_preparing_is_removed(place):
@@ -579,71 +485,6 @@ def test_nothing_is_held_where_the_table_says_so(place):
     assert place.holders() == []
 
 
-@pytest.fixture
-def here(place):
-    """What a holder keeps, in this process."""
-    with contextlib.closing(SshConnection(place.host())) as connection:
-        made = _Holder(place.host(), connection, time.monotonic())
-        yield made
-        made._users = 0  # it would wait for them
-        made.finish()
-
-
-@pytest.mark.parametrize(("most", "serves_on"), [(0, False), (HELD_LONG_S, True)])
-def test_an_agent_that_is_old_serves_no_further_command(here, monkeypatch, most, serves_on):
-    """Else it would have, for ever, the variables that the login set when it began."""
-    monkeypatch.setattr("launcher.hosts.holder.MOST_LENT_S", most)
-    agent, farewell = here._spare, b"f" * 16
-    here._users = 1  # so that no other one is begun meanwhile
-    client, theirs = socket.socketpair()
-    with client, theirs:
-        question = {"open": "agent", "farewell": farewell.hex()}
-        thread = threading.Thread(target=here._open, args=(theirs, question))
-        thread.start()
-        client.sendall(farewell)
-        thread.join(30)
-    assert (here._spare is agent) == serves_on
-
-
-def test_an_agent_that_waits_and_is_old_is_replaced(here, monkeypatch):
-    """Without a command too: the next one finds the host as a login finds it now."""
-    agent = here._spare
-    monkeypatch.setattr("launcher.hosts.holder.MOST_LENT_S", 0)
-    monkeypatch.setattr("launcher.hosts.holder.PING_S", 0.05)
-    thread = threading.Thread(target=here._keep_ready)
-    thread.start()
-    until(lambda: here._spare not in (None, agent), "another agent")
-    with pytest.raises(HostError):
-        agent.answers(30)
-    here.finish()
-    thread.join(30)
-    assert not thread.is_alive()
-
-
-def test_an_agent_that_cannot_be_replaced_yet_is_tried_again(here, monkeypatch):
-    """sshd may still count the session of the old one, which is not given to a command."""
-    monkeypatch.setattr("launcher.hosts.holder.MOST_LENT_S", 0)
-    monkeypatch.setattr("launcher.hosts.holder.PING_S", 0.05)
-    begin, tries = here._loaded, []
-
-    def refused():
-        tries.append(here._spare)
-        if len(tries) <= 2:
-            raise RefusedStreamError("A", "no more sessions")
-        monkeypatch.setattr("launcher.hosts.holder.MOST_LENT_S", HELD_LONG_S)
-        return begin()
-
-    monkeypatch.setattr(here, "_loaded", refused)
-    thread = threading.Thread(target=here._keep_ready)
-    thread.start()
-    spare = until(lambda: len(tries) > 2 and here._spare, "another agent")
-    assert tries[:3] == [None] * 3
-    assert spare.answers(30)
-    here.finish()
-    thread.join(30)
-    assert len(tries) == 3
-
-
 def test_nothing_is_held_where_somebody_was_asked(place):
     """A second login would ask again."""
     held.note(place.host(), needs_person=True)
@@ -713,10 +554,10 @@ def test_close_gives_up_a_connection_that_is_just_being_made(place):
         held.leave()
         until(lambda: link.accepted, "the process that connects")
         assert len(place.holders()) == 1
-        assert held.close_all() == held.Closing([], ["A"], [])
+        assert held.close_all() == held.Closing([], ["A"])
         assert place.holders() == []
     assert [*place.folder.iterdir()] == []
-    assert held.close_all() == held.Closing([], [], [])
+    assert held.close_all() == held.Closing([], [])
 
 
 def test_what_was_given_up_is_not_held_even_if_it_connects_meanwhile(place):
@@ -738,7 +579,7 @@ def test_the_end_of_a_failed_attempt_leaves_no_mark(place):
     held.leave()
     assert len(held_socket.marks()) == 1
     until(lambda: not held_socket.marks(), "the end of the attempt")
-    assert held.close_all() == held.Closing([], [], [])
+    assert held.close_all() == held.Closing([], [])
 
 
 def test_close_ends_a_holder_that_is_stopped(place):

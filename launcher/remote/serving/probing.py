@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 from typing import Any, List, NamedTuple, Optional
 
 from ..host import probe_host
-from ..system import process
 from .requests import NoArguments, Reply
 from .session import Session, Verb
 
@@ -26,15 +24,6 @@ class Probe(NamedTuple):
 
 def ping(_session: Session, _request: NoArguments, _payload: bytes) -> Reply:
     """Answer, so that the client knows that the connection lives."""
-    return Reply({})
-
-
-def load(_session: Session, _request: NoArguments, _payload: bytes) -> Reply:
-    """Load the modules of all verbs, so that the first to be asked does not wait for its own."""
-    from .serve import MODULES
-
-    for name in MODULES:
-        importlib.import_module("." + name, __package__)
     return Reply({})
 
 
@@ -56,16 +45,9 @@ def holds(session: Session, _request: NoArguments, _payload: bytes) -> Reply:
     return Reply({"holds": session.holds})
 
 
-def idle(session: Session, _request: NoArguments, _payload: bytes) -> Reply:
-    """Return whether this process is as it was when it began, for another client: it holds nothing, and has no child."""
-    return Reply({"idle": not session.holds and not process.own_descendants()})
-
-
 VERBS = {
     "ping": Verb(NoArguments, ping),
-    "load": Verb(NoArguments, load),
     "probe": Verb(Probe, probe),
     "root": Verb(NoArguments, root),
     "holds": Verb(NoArguments, holds),
-    "idle": Verb(NoArguments, idle),
 }

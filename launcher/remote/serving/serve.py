@@ -22,7 +22,7 @@ from .requests import Reply, RequestError, parse, read_request, refusal, refusal
 from .session import Session, Verb
 
 MODULES = {
-    "probing": ("ping", "load", "probe", "root", "holds", "idle"),
+    "probing": ("ping", "probe", "root", "holds"),
     "preparing": ("create", "sources", "offer", "ship", "inherit", "secrets"),
     "starting": ("start", "hand_over", "take_back", "await", "place", "resume"),
     "reading": ("read",),
