@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from testbed.client import REPOSITORY, channel_to, processes_of, until
 
+from launcher import own_variables
 from launcher.hosts.local_variables import LISTED, is_inherited
 from launcher.values.host import Host
 
@@ -60,6 +61,21 @@ def test_a_setting_of_this_machine_passes_all(tmp_path, monkeypatch, setting, in
         names = names_of(channel._link._process.pid)
     assert names & {"AWS_SECRET_ACCESS_KEY"} == inherited
     assert "PATH" in names
+
+
+def test_what_a_command_sets_for_itself_no_run_inherits(tmp_path, monkeypatch):
+    """With all variables inherited, too; what the user has set stays the user's."""
+    monkeypatch.setattr(own_variables, "_own", set())
+    monkeypatch.setenv("OF_US", "")
+    monkeypatch.delenv("OF_US")
+    monkeypatch.setenv("OF_USER", "kept")
+    own_variables.set_own("OF_US", "1")
+    own_variables.set_own("OF_USER", "1")
+    with channel_to(Host(name="local", root=str(tmp_path / "root"), variables="inherit")) as channel:
+        channel.call("ping")
+        names = names_of(channel._link._process.pid)
+    assert names & {"OF_US", "OF_USER"} == {"OF_USER"}
+    assert own_variables.inherited()["OF_USER"] == "kept"
 
 
 def test_the_setting_is_this_machines_alone(client):
