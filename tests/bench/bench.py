@@ -2,15 +2,15 @@
 
 `bench.py NAME …` measures only these, and writes nothing:
 
-start      `launch --help` and `profile list` beside importing typer and rich alone
+start      `launch --help`, `profile list`, and a look at a run that has ended here, beside importing typer and rich, and one class of pydantic
 launch     a job that only exits, here and on an SSH host on loopback, beside `ssh HOST true`, and its stages
-held       commands through a connection that is held, beside `true` through a live master of ssh, and a launch beside `ssh HOST true`; and the least that a client in Python takes
+held       commands through a connection that is held, beside `ssh HOST true`
 unchanged  the ship of 10,000 unchanged files beside an `rsync -a` that finds nothing to do
 bulk       the ship of a new file of 1 GB beside `tar | ssh`
 far        the first ship of 500 small files at a round trip of 40 ms, beside `tar | ssh`
 image      a job's image built cold, after another requirement, and when it is there, and its size, beside a plain Dockerfile
 environment  an environment that uv fills from a folder, cold and with another package, beside `uv pip install` in turn
-container  a warm job that only exits, in a container, beside `ssh HOST docker run --rm IMAGE true` of the same image; and held
+container  a warm job that only exits, in a container, beside `ssh HOST docker run --rm IMAGE true` of the same image
 probe      one probe of a host with 4 simulated cards and 8 holders, without what its nvidia-smi takes itself
 hosts      50 and 200 hosts probed at once by one client, beside as many `ssh HOST true` at once
 hook       a Python that does nothing, with the start-up hook and without it in turn
@@ -33,12 +33,10 @@ import json
 import os
 import pty
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -108,14 +106,12 @@ for n in range(100_000):
 """
 
 
-LEAST = """
-import _socket, os, sys
-stream = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-stream.connect(sys.argv[1])
-stream.sendall(b"ps")
-os._exit(int(stream.recv(1)))
+BARE = "import typer, rich.console"
+MODEL = f"""{BARE}
+from pydantic import BaseModel
+class One(BaseModel):
+    number: int
 """
-"""A client that hands its word to a process that is ready, and ends as it says."""
 
 Measurement = Callable[[Client, SshHost], Iterator[Figure]]
 
@@ -133,12 +129,23 @@ def ship_s(client: Client, host: str, expected: str) -> float:
     return sum(float(by_name[name]["seconds"]) for name in ("files", "ship"))
 
 
-def start(_client: Client, _host: SshHost) -> Iterator[Figure]:
-    """Measure how fast the command line starts."""
-    floor = [sys.executable, "-c", "import typer, rich.console"]
-    for words in (["--help"], ["profile", "list"]):
-        ours, theirs = in_turn(lambda words=words: seconds([*LAUNCH, *words]), lambda: seconds(floor))
-        yield beside(f"`launch {' '.join(words)}`", ours, "`import typer, rich.console`", theirs)
+def start(client: Client, _host: SshHost) -> Iterator[Figure]:
+    """Measure how fast the command line starts, and looks at a run that has ended here."""
+    more = {"cwd": client.project, "env": client.env}
+    client.ok("--host", "local", "--", "true")
+    bars = {
+        "--help": (BARE, 1.0),
+        "profile list": (BARE, None),
+        "ps": (MODEL, 1.05),
+        "logs last": (MODEL, 1.5),
+    }
+    for words, (floor, most) in {**bars, "--dry-run --host local -- true": (MODEL, 1.7)}.items():
+        ours, theirs = in_turn(
+            lambda words=words: seconds([*LAUNCH, *words.split()], **more),
+            lambda floor=floor: seconds([sys.executable, "-c", floor]),
+        )
+        name = "`import typer, rich.console`" + (" and one pydantic class" if floor == MODEL else "")
+        yield beside(f"`launch {words}`", ours, name, theirs, most)
 
 
 def launch(client: Client, host: SshHost) -> Iterator[Figure]:
@@ -150,88 +157,27 @@ def launch(client: Client, host: SshHost) -> Iterator[Figure]:
         lambda: seconds(["sh", "-c", f"{host.ssh_command()} {host.user}@{ADDRESS} true"]),
     )
     yield Figure("launch of `true` here", spread_ms(here))
-    yield beside("launch of `true` over SSH", there, "`ssh HOST true`", floor, 3.0)
+    yield beside("launch of `true` over SSH", there, "`ssh HOST true`", floor, 2.9)
     yield from _stages_of(client, "A")
 
 
-TYPING_S = 0.5
-"""How long a person takes, at least, to type the next command."""
-
-
-def wish_s(client: Client, host: SshHost) -> float:
-    """Return how long a stop takes until the wish is on the host's disk, in seconds: a while after the launch, as a person types it."""
-    run = client.detached("--host", "A", "--", "sleep", "600")
-    wish = host.root / "runs" / run / "control" / "wish"
-    time.sleep(TYPING_S)
-    began = time.perf_counter()
-    words = [*LAUNCH, "stop", "--now", "--yes", run]
-    stop = subprocess.Popen(
-        words, cwd=client.project, env=client.env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-    )
-    until(lambda: "cancel" in wish.read_text(), "the wish on the disk", every=0.001)
-    took_s = time.perf_counter() - began
-    stop.wait()
-    return took_s
-
-
 def held(client: Client, host: SshHost) -> Iterator[Figure]:
-    """Measure commands through a connection that is held, each in turn with what stands beside it."""
-    table, control = client.project / "launch.toml", client.home / "control"
+    """Measure commands through a connection that is held, each in turn with a login."""
+    table = client.project / "launch.toml"
     known = table.read_text()
     table.write_text(host.table(hold=600))
     more = {"cwd": client.project, "env": client.env}
-    ssh, login = host.ssh_command(), f"{host.user}@{ADDRESS}"
-    own = ["sh", "-c", f"{ssh} {login} true"]
-    through = ["sh", "-c", f"{ssh} -o ControlPath={control} -o ControlMaster=no {login} true"]
-    master = subprocess.Popen(
-        ["sh", "-c", f"exec {ssh} -o ControlPath={control} -o ControlMaster=yes -N {login}"],
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    login = ["sh", "-c", f"{host.ssh_command()} {host.user}@{ADDRESS} true"]
     try:
-        until(control.exists, "ssh's master")
         _hold(client, "A")
-        whole = {
-            words: lambda words=words: seconds([*LAUNCH, *words.split()], **more)
-            for words in ("ps --host A", "logs", "--host A -- true")
-        }
-        by_master = "`true` through ssh's master"
-        for words, ours in {**whole, "stop": lambda: wish_s(client, host)}.items():
-            floor, name, most = through, by_master, 1.5
-            if words.endswith("true"):
-                floor, name, most = own, "`ssh HOST true`", 2.0
-            took, beside_it = in_turn(ours, lambda floor=floor: seconds(floor))
-            yield beside(f"`launch {words}`, held", took, name, beside_it, most)
-        with _ready(client.home / "ready") as path:
-            least = [sys.executable, "-c", LEAST, str(path)]
-            took, beside_it = in_turn(lambda: seconds(least), lambda: seconds(through))
-        yield beside("a Python that only asks a process that is ready", took, by_master, beside_it)
+        for words in ("ps --host A", "logs", "--host A -- true"):
+            ours, floor = in_turn(
+                lambda words=words: seconds([*LAUNCH, *words.split()], **more), lambda: seconds(login)
+            )
+            yield beside(f"`launch {words}`, held", ours, "`ssh HOST true`", floor, 1.6)
     finally:
-        master.terminate()
-        master.wait()
         client.run("hosts", "--close")
         table.write_text(known)
-
-
-@contextlib.contextmanager
-def _ready(path: Path) -> Iterator[Path]:
-    """Answer each client of a Unix socket with "0", at once."""
-
-    def answer() -> None:
-        with contextlib.suppress(OSError):  # it is closed
-            while True:
-                stream, _ = listener.accept()
-                with stream:
-                    stream.sendall(stream.recv(2) and b"0")
-
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
-        yield path
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
 
 
 def _hold(client: Client, host: str) -> None:
@@ -242,29 +188,22 @@ def _hold(client: Client, host: str) -> None:
 
 
 def container(client: Client, _host: SshHost) -> Iterator[Figure]:
-    """Measure a job that only exits in a container of an image that is there, on an engine of its own; then by a held connection."""
+    """Measure a job that only exits in a container of an image that is there, on an engine of its own."""
     with engine_in_a_machine("bench", 60) as engine:
         machine = engine.machine
         others = (client.project / "launch.toml").read_text()
-        hosts = {"D": 0, "E": 600}
-        tables = [
-            f'{machine.table(name, runtime="docker", hold=hold)}\n[hosts.{name}.build]\nbase = "{BASE}"\n'
-            for name, hold in hosts.items()
-        ]
-        (client.project / "launch.toml").write_text("\n".join([others, *tables]))
+        table = machine.table("D", runtime="docker", hold=0)
+        build = f'[hosts.D.build]\nbase = "{BASE}"\n'
+        (client.project / "launch.toml").write_text(f"{others}\n{table}\n{build}")
         image = stages(client, "--host", "D")["image"]["text"].split(",")[0]
         more = {"cwd": client.project, "env": client.env}
-        for name, how, most in (("D", "", 1.6), ("E", ", held", 1.2)):
-            if how:
-                _hold(client, name)
-            ours, floor = in_turn(
-                lambda name=name: seconds([*LAUNCH, "--host", name, "--", "true"], **more),
-                lambda: seconds([*machine.ssh_words(), f"docker run --rm {image} true"], **more),
-            )
-            what = f"launch of `true` in a container{how}"
-            yield beside(what, ours, "`ssh HOST docker run --rm IMAGE true`", floor, most)
-            yield from _stages_of(client, name)
-        client.run("hosts", "--close")
+        ours, floor = in_turn(
+            lambda: seconds([*LAUNCH, "--host", "D", "--", "true"], **more),
+            lambda: seconds([*machine.ssh_words(), f"docker run --rm {image} true"], **more),
+        )
+        what = "launch of `true` in a container"
+        yield beside(what, ours, "`ssh HOST docker run --rm IMAGE true`", floor, 1.7)
+        yield from _stages_of(client, "D")
 
 
 def _stages_of(client: Client, host: str) -> Iterator[Figure]:
