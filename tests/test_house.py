@@ -12,7 +12,7 @@ import pytest
 from testbed.client import REPOSITORY
 from typer.main import get_command
 
-from launcher.cli.app import DEFAULT, app
+from launcher.cli.app import DEFAULT, whole_app
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
 from launcher.values.toml import read_toml
@@ -355,7 +355,7 @@ def verbs(command, words=()):
     return found
 
 
-VERBS = verbs(get_command(app))
+VERBS = verbs(get_command(whole_app()))
 
 
 def test_the_walk_over_the_verbs_finds_them():
@@ -366,7 +366,7 @@ def test_the_walk_over_the_verbs_finds_them():
 @of_each(VERBS)
 def test_every_verb_has_help_with_an_example(name):
     """What `--help` says begins with a sentence and shows a line to paste."""
-    text = (VERBS[name] if name else get_command(app)).help or ""
+    text = (VERBS[name] if name else get_command(whole_app())).help or ""
     assert text.partition("\n")[0].rstrip(".") != text.partition("\n")[0]
     assert f"launch {name}".rstrip() in text.partition("\n")[2]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import importlib
 import os
 import sys
 from collections.abc import Container, Sequence
@@ -14,44 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from launcher import question
-from launcher.cli import (
-    attach,
-    batch,
-    compare,
-    completing,
-    cp,
-    diagnose,
-    drill,
-    execute,
-    explain,
-    forward,
-    gc,
-    hosts,
-    image,
-    init,
-    launch,
-    logs,
-    ls,
-    metrics,
-    offers,
-    plot,
-    probe,
-    profile,
-    ps,
-    pull,
-    reconcile,
-    recover,
-    rerun,
-    resume,
-    rm,
-    shell,
-    shell_answers,
-    stop,
-    streams,
-    sweep,
-    trusting,
-    verify,
-)
+from launcher.cli import completing, shell_answers, streams
 from launcher.cli.asking import agrees
 from launcher.cli.past_limit import past_limit
 from launcher.cli.quick import QuickCommand, QuickGroup, WrongWordsError, tell_wrong_words
@@ -117,52 +81,52 @@ class RootGroup(QuickGroup):
         return [param for param in self.commands[DEFAULT].params if param.name != "stray"]
 
 
-_TASKS: dict[str, dict[str, Any]] = {
+_TASKS: dict[str, dict[str, str]] = {
     "Launch": {
-        DEFAULT: launch.launch,
-        "rerun": rerun.rerun,
-        "resume": resume.resume,
-        "recover": recover.recover,
-        "batch": batch.app,
-        "verify": verify.verify,
-        "init": init.init,
+        DEFAULT: "launch.launch",
+        "rerun": "rerun.rerun",
+        "resume": "resume.resume",
+        "recover": "recover.recover",
+        "batch": "batch.app",
+        "verify": "verify.verify",
+        "init": "init.init",
     },
     "Look": {
-        "ps": ps.ps,
-        "attach": attach.attach,
-        "logs": logs.logs,
-        "metrics": metrics.metrics,
-        "plot": plot.plot,
-        "compare": compare.compare,
-        "diagnose": diagnose.diagnose,
-        "explain": explain.explain,
+        "ps": "ps.ps",
+        "attach": "attach.attach",
+        "logs": "logs.logs",
+        "metrics": "metrics.metrics",
+        "plot": "plot.plot",
+        "compare": "compare.compare",
+        "diagnose": "diagnose.diagnose",
+        "explain": "explain.explain",
     },
-    "Files": {"ls": ls.ls, "pull": pull.pull, "cp": cp.cp},
-    "Work beside a run": {"exec": execute.execute, "shell": shell.shell, "forward": forward.forward},
+    "Files": {"ls": "ls.ls", "pull": "pull.pull", "cp": "cp.cp"},
+    "Work beside a run": {"exec": "execute.execute", "shell": "shell.shell", "forward": "forward.forward"},
     "End and clean up": {
-        "stop": stop.stop,
-        "rm": rm.rm,
-        "gc": gc.gc,
-        "sweep": sweep.sweep,
-        "reconcile": reconcile.reconcile,
+        "stop": "stop.stop",
+        "rm": "rm.rm",
+        "gc": "gc.gc",
+        "sweep": "sweep.sweep",
+        "reconcile": "reconcile.reconcile",
     },
     "Hosts and cards": {
-        "hosts": hosts.hosts,
-        "offers": offers.offers,
-        "probe": probe.probe,
-        "drill": drill.drill,
-        "trust": trusting.trust,
-        "profile": profile.app,
-        "image": image.app,
+        "hosts": "hosts.hosts",
+        "offers": "offers.offers",
+        "probe": "probe.probe",
+        "drill": "drill.drill",
+        "trust": "trusting.trust",
+        "profile": "profile.app",
+        "image": "image.app",
     },
 }
-"""The verbs by task, in the order of the help."""
+"""The verbs by task, in the order of the help: each is loaded when it is asked for."""
 _CLASSES = {
-    DEFAULT: launch.LaunchCommand,
-    "exec": execute.ExecuteCommand,
-    "shell": execute.CommandVerb,
-    "forward": execute.CommandVerb,
-    "verify": execute.CommandVerb,
+    DEFAULT: "launch.LaunchCommand",
+    "exec": "execute.ExecuteCommand",
+    "shell": "execute.CommandVerb",
+    "forward": "execute.CommandVerb",
+    "verify": "execute.CommandVerb",
 }
 _VERBS = frozenset(name for verbs in _TASKS.values() for name in verbs)
 
@@ -190,19 +154,31 @@ def _app_of(names: Container[str], *, is_overview: bool = False) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST},
-        help=launch.HELP,
+        help=_named("launch.HELP") if DEFAULT in names else None,
     )
     root.callback()(_root)
     for task, verbs in _TASKS.items():
         for name, verb in verbs.items():
             if name not in names:
                 continue
-            shown = _outline(verb) if is_overview and name != DEFAULT else verb
+            shown = _named(verb)
+            if is_overview and name != DEFAULT:
+                shown = _outline(shown)
             if isinstance(shown, typer.Typer):
                 root.add_typer(shown, name=name, rich_help_panel=task)
             else:
-                root.command(name, cls=_CLASSES.get(name, QuickCommand), rich_help_panel=task)(shown)
+                root.command(
+                    name,
+                    cls=_named(_CLASSES[name]) if name in _CLASSES else QuickCommand,
+                    rich_help_panel=task,
+                )(shown)
     return root
+
+
+def _named(name: str) -> Any:
+    """Load what is written `module.NAME`, of this folder."""
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(f"launcher.cli.{module}"), attribute)
 
 
 def _outline(verb: Any) -> Any:
@@ -217,27 +193,25 @@ def _outline(verb: Any) -> Any:
     return outline
 
 
-app = _app_of(_VERBS)
+@cache
+def whole_app() -> typer.Typer:
+    """Return the root command with all verbs."""
+    return _app_of(_VERBS)
 
 
 def app_for(words: Sequence[str]) -> typer.Typer:
     """Return the root command that these words need: with the verb that they name, or with all for a wrong verb.
 
-    typer takes longer to read the arguments of forty verbs than most commands need for their work.
+    To load forty verbs, and have typer read their arguments, takes longer than most commands need for their work.
     """
     if "_LAUNCH_COMPLETE" in os.environ:
-        return app
+        return whole_app()
     if len(words) == 1 and words[0] in _ABOUT_ALL:
         return _app_of(_VERBS, is_overview=True)
     first = words[0] if words else DEFAULT
     if first.startswith("-") and first not in _OWN:
         first = DEFAULT
-    return _app_with(first) if first in _VERBS else app
-
-
-@cache
-def _app_with(verb: str) -> typer.Typer:
-    return _app_of({verb})
+    return _app_of({first}) if first in _VERBS else whole_app()
 
 
 _NEW_OBJECTS = 200_000
