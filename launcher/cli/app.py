@@ -17,7 +17,7 @@ import typer
 from launcher import question
 from launcher.cli import completing, shell_answers, streams
 from launcher.cli.asking import agrees
-from launcher.cli.past_limit import past_limit
+from launcher.cli.past_limit import rental_warnings
 from launcher.cli.quick import QuickCommand, QuickGroup, WrongWordsError, tell_wrong_words
 from launcher.cli.say import complain
 from launcher.cli.signals import Terminated, heed_sigterm
@@ -232,7 +232,7 @@ def main() -> None:
         finally:
             sys.stdout.flush()
             _tell_ended_runs()
-            _tell_past_limit()
+            _tell_rentals()
             _leave_connection()
         sys.exit(code if isinstance(code, int) else 0)
     except WrongWordsError as error:
@@ -276,9 +276,14 @@ def _tell_ended_runs() -> None:
         complain(words)
 
 
-def _tell_past_limit() -> None:
-    """Say what is rented beyond its limit. A shell that completes a word is not interrupted."""
-    if "_LAUNCH_COMPLETE" not in os.environ and (words := past_limit()):
+def _tell_rentals() -> None:
+    """Say what is rented beyond its limit or is left. A shell that completes a word is not interrupted.
+
+    `hosts` and `reconcile` say themselves what is left.
+    """
+    if "_LAUNCH_COMPLETE" in os.environ:
+        return
+    for words in rental_warnings(says_all=not {"hosts", "reconcile"} & {*sys.argv[1:2]}):
         complain(words)
 
 

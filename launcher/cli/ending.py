@@ -66,7 +66,8 @@ def ending(
         is_cut_short = evidence.of_rent(state.evidence)
         reason = "its machine's time was up" if is_cut_short else state.reason or gone
         where = ", ".join([reason, f"step {progress.where()}", *rehearsed])
-        yield Line(f"  ✗ {state.state} {took}   {where}", "bold")
+        became = "stopped" if is_cut_short else state.state
+        yield Line(f"  ✗ {became} {took}   {where}", "bold")
         yield from (
             Line(f"    {label:<6} {text}") for label, text in evidence.diagnosis(state.evidence).items()
         )

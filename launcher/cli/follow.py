@@ -47,8 +47,11 @@ def follow_to_end(
 
                 try:
                     end_rent(tenant, mirror, state.state, view)
-                except ServiceAuthError:  # the rent goes on, and the run has ended
-                    if not tenant.is_keeper:
+                except ServiceError as error:  # the rent goes on, and the run has ended
+                    if isinstance(error, ServiceAuthError):
+                        with contextlib.suppress(OSError):
+                            tenant.note_refused()
+                    if not tenant.is_keeper and (tenant.is_home or isinstance(error, ServiceAuthError)):
                         finish(mirror, state, view)
                     raise
         except ServiceError as error:

@@ -68,6 +68,8 @@ def keep(follow: Callable[[], None], tenant: Tenant, mirror: Mirror, view: View)
             if isinstance(error, NoRunError):
                 with contextlib.suppress(HostError):
                     end_without_run(tenant, mirror, view)
+            if tenant.is_released:
+                raise  # another command has the machine now
             denied = denied + 1 if isinstance(error, ServiceAuthError) else 0
             if not tenant.rental.is_open or denied == DENIED:
                 raise

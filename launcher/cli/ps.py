@@ -270,7 +270,9 @@ def _kept(row: Row) -> str:
 
 def _rent(row: Row) -> str:
     """Return what its rented machine has cost; of one that is gone that is said with how it went."""
-    return "" if row.rent is None or row.is_gone else f"rent {row.rent.words}"
+    if row.rent is None or row.is_gone:
+        return ""
+    return f"rent {row.rent.words}{f'; {row.rent.lost}' if row.rent.lost else ''}"
 
 
 def _why(row: Row) -> str:

@@ -92,13 +92,15 @@ def show_rentals(rented: OpenRentals) -> None:
     say("")
     if rows:
         print_columns(columns, rows)
+    if rented.total is not None:
+        say_wrapped(rented.total)
     if warnings := rented.warnings():
         say_wrapped(*(f"! {words}" for words in warnings))
 
 
 def _keeper(one: OpenRental) -> str:
     if not one.is_held:
-        return "none"
+        return "stopped" if one.is_stopped else "none"
     return "key refused" if one.is_refused else "alive"
 
 

@@ -39,7 +39,6 @@ def stop(
     from launcher.runs.evidence import words
     from launcher.runs.run_desk import open_desk
     from launcher.runs.tenancies import open_for, rent_cost, still_rented
-    from launcher.runs.tenant import leave_to_keeper
     from launcher.values.record import Reason, is_terminal
 
     place, mirror = locate_live(run, host, "stop")
@@ -78,7 +77,10 @@ def stop(
                 raise ConnectionLostError(error.host, f"{error}\n  {rent}") from error
             raise
     ended = row.summary
-    leave_to_keeper(mirror)
+    if open_for(mirror) is not None:
+        from launcher.runs.tenant import leave_to_keeper  # few runs are on a rented machine
+
+        leave_to_keeper(mirror)
     rented = open_for(mirror)
     cost = rent_cost(mirror)
     if as_json:
@@ -98,6 +100,8 @@ def stop(
         say(f"  its rented machine was given back: {cost.words}")
     elif cost is not None and rented is not None and rented.tenancy.keeps:
         say(f"  its machine is kept: {cost.words}   launch hosts")
+    elif cost is not None and not cost.is_held:
+        say(f"  no process here can end its rented machine: {cost.words}   launch reconcile")
     elif cost is not None:
         say(f"  a process here brings its files home, then ends the rent: {cost.words}   launch hosts")
     for line in filter(None, (", ".join(words(ended.evidence)), row.problem)):

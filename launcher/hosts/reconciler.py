@@ -16,6 +16,9 @@ from launcher.hosts.renter import POLL_S, Ending, Renter
 from launcher.planning.reconciling import ENDED, SETTLE_S, Judged, Verdict, judge
 from launcher.values.renting import Instance, Rental, RentalState
 
+OTHERS_S = 30.0
+"""So long another command, which has another key, may take to record that a machine has gone."""
+
 
 def _silent(_words: str) -> None:
     """Say nothing."""
@@ -55,7 +58,7 @@ def survey(
     # In this order: a rental that is opened meanwhile is not known here, and its instance counts as a stranger's.
     rentals = renter.ledger.rentals()
     ledger = renter.ledger
-    held = {one.nonce for one in rentals if ledger.is_held(one.nonce) and not ledger.is_refused(one.nonce)}
+    held = {one.nonce for one in rentals if ledger.is_attended(one.nonce)}
     instances = renter.provider.instances()
     return judge(
         rentals,
@@ -134,7 +137,21 @@ def reconcile(
         )
         renter.clock.sleep(POLL_S)
     judged = _about(only, survey(renter, wanted, adopted, bringing))
+    until = renter.clock.now() + OTHERS_S
+    while any(_may_just_end(renter, one) for one in judged) and renter.clock.now() < until:
+        renter.clock.sleep(POLL_S)
+        judged = _about(only, survey(renter, wanted, adopted, bringing))
     return Reconciled(tuple(ended), judged, renter.ledger.unreadable(), tuple(left.values()), tuple(unmade))
+
+
+def _may_just_end(renter: Renter, judged: Judged) -> bool:
+    """Whether another command may have ended a machine just now that this account does not list: it will be on record."""
+    rental = judged.rental
+    return (
+        judged.verdict is Verdict.ELSEWHERE
+        and rental is not None
+        and renter.known(rental).state in (RentalState.ENDING, RentalState.ENDED)
+    )
 
 
 def _about(only: Collection[str] | None, judged: tuple[Judged, ...]) -> tuple[Judged, ...]:

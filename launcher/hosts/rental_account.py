@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.errors import ServiceError
+from launcher.errors import BadFileError, HostError, ServiceError
 from launcher.hosts.call_pace import usual_pace
-from launcher.hosts.instance_keys import LoginKey, login_key, same_key
+from launcher.hosts.instance_keys import LOGIN_KEY, LoginKey, login_key, same_key
 from launcher.hosts.lambda_credentials import find_key
 from launcher.hosts.lambda_provider import LambdaProvider
 from launcher.hosts.lambda_service import LambdaService, log_in
 from launcher.hosts.rental_ledger import Ledger, usual_folder
 from launcher.hosts.renter import Renter
 from launcher.hosts.service_clock import ServiceClock
+from launcher.remote.record.locks import Lock
 from launcher.values.clock import SystemClock
 from launcher.values.lambda_cloud import LambdaReason
 from launcher.values.lambda_settings import LambdaSettings
+
+KEYS_LOCK = "keys.lock"
+"""Shared by launches, which need our key in the account, and taken by whoever removes it."""
 
 
 class LambdaAccount(NamedTuple):
@@ -45,6 +50,30 @@ def open_account(settings: LambdaSettings) -> LambdaAccount:
     service.hears = clock.note
     renter = Renter(LambdaProvider(service), Ledger(usual_folder()), clock, platform.node() or "client")
     return LambdaAccount(service, renter, clock)
+
+
+def holding_key() -> Lock | None:
+    """Keep our login key in the account until this lock is released. Raises OSError."""
+    usual_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Lock.take(str(usual_folder() / KEYS_LOCK), shared=True)
+
+
+def forget_key(account: LambdaAccount) -> None:
+    """Remove our login key from an account once nothing is rented here: it opens machines. What fails is tried at the next end."""
+    folder, renter = usual_folder(), account.renter
+    if not (folder / LOGIN_KEY).exists() or any(one.is_open for one in renter.ledger.rentals()):
+        return
+    with contextlib.suppress(HostError, BadFileError, OSError):
+        lock = Lock.take(str(folder / KEYS_LOCK), 0.0)
+        if lock is None:
+            return  # a launch is about to use it
+        try:
+            key = login_key(folder)
+            for one in account.service.ssh_keys():
+                if one.name == key.name and same_key(one.public_key, key.public):
+                    account.service.delete_key(one.id)
+        finally:
+            lock.release()
 
 
 def has_key() -> bool:

@@ -20,6 +20,7 @@ from platformdirs.unix import Unix
 from pydantic import ValidationError
 
 from launcher.errors import BadFileError, RefusedError
+from launcher.hosts.rental_hold import Hold, is_alive, is_stopped
 from launcher.remote.record import strict_json
 from launcher.remote.record.locks import Lock, is_locked
 from launcher.values.renting import OPEN, Extra, Intent, Rental, RentalState
@@ -65,14 +66,14 @@ class Ledger:
         """Use a folder, which is made when a rental is opened."""
         self._folder = folder
 
-    def open(self, intent: Intent) -> Lock:
+    def open(self, intent: Intent) -> Hold:
         """Put an intent on the disk; return the lock that says that this process looks after it.
 
         The lock is taken first: nobody sees a fresh rental without one. Raises RefusedError if it cannot be written.
         """
         try:
             self._make_folder()
-            lock = Lock.take(str(self._lock(intent.nonce)))
+            lock = self._hold(intent.nonce)
             if lock is None:
                 raise FileExistsError(f"{self._lock(intent.nonce)} is locked")
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND
@@ -92,24 +93,45 @@ class Ledger:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
         return f"{self._folder}: what is rented is recorded here first, and that failed: {why}"
 
-    def take(self, nonce: str) -> Lock | None:
-        """Look after a rental from now on; None if another process does."""
-        lock = Lock.take(str(self._lock(nonce)))
+    def take(self, nonce: str) -> Hold | None:
+        """Look after a rental from now on; None if another process does. One that is stopped loses it."""
+        lock = self._hold(nonce)
+        if lock is None and is_stopped(self._lock(nonce)):
+            with self._locked(nonce):  # of two that see it stopped, one takes it
+                if is_stopped(self._lock(nonce)):
+                    self._lock(nonce).unlink(missing_ok=True)
+                    lock = self._hold(nonce)
         return lock if lock is None else self._anew(nonce, lock)
 
-    def inherited(self, nonce: str) -> Lock | None:
+    def _hold(self, nonce: str) -> Hold | None:
+        lock = Lock.take(str(self._lock(nonce)))
+        return lock if lock is None else Hold(lock.fileno(), self._lock(nonce))
+
+    def inherited(self, nonce: str) -> Hold | None:
         """Return the lock of a rental that this process was started with; None without one. It is returned once."""
         descriptor = _inherited(self._lock(nonce))
-        return None if descriptor is None else self._anew(nonce, Lock(descriptor))
+        return None if descriptor is None else self._anew(nonce, Hold(descriptor, self._lock(nonce)))
 
-    def _anew(self, nonce: str, lock: Lock) -> Lock:
+    def _anew(self, nonce: str, lock: Hold) -> Hold:
         """Forget what was said of the key of an earlier process."""
         (self.place(nonce) / REFUSED).unlink(missing_ok=True)
         return lock
 
     def is_held(self, nonce: str) -> bool:
-        """Whether a living process looks after a rental."""
+        """Whether a living process looks after a rental; one that is stopped does not."""
+        return is_alive(self._lock(nonce))
+
+    def is_locked(self, nonce: str) -> bool:
+        """Whether a process has a rental, stopped or not."""
         return is_locked(str(self._lock(nonce)))
+
+    def is_stopped(self, nonce: str) -> bool:
+        """Whether the process that looks after a rental does not beat any more."""
+        return self.is_locked(nonce) and not self.is_held(nonce)
+
+    def is_attended(self, nonce: str) -> bool:
+        """Whether a living process looks after a rental, whose key the account takes: it can end the rent."""
+        return self.is_held(nonce) and not self.is_refused(nonce)
 
     def is_refused(self, nonce: str) -> bool:
         """Whether the account refuses the key of the process that looks after a rental: that cannot end it."""

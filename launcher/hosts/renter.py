@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from launcher.errors import BadFileError, RefusedError, ServiceError, UnsettledError
 from launcher.hosts.rental import Provider, is_passing
+from launcher.hosts.rental_hold import Hold
 from launcher.hosts.rental_ledger import Ledger, new_nonce
 from launcher.planning.reconciling import SETTLE_S, UNMARKED, first_of, is_late, is_of, owner_of
-from launcher.remote.record.locks import Lock
 from launcher.values.clock import Clock
 from launcher.values.lambda_cloud import LambdaReason
 from launcher.values.renting import (
@@ -44,7 +44,7 @@ class Rented(NamedTuple):
     """A rental, and the lock that says that this process looks after it: another process may inherit it."""
 
     rental: Rental
-    lock: Lock
+    lock: Hold
 
 
 class Ending(NamedTuple):
@@ -89,8 +89,15 @@ class Renter:
         """Return a rental's instance; None if the account has it no more. Raises ServiceError."""
         found = first_of(rental, self.provider.instances())
         if found is None and rental.instance is not None:
-            return self.provider.instance(rental.instance)  # a list may lack what is there
+            found = self.provider.instance(rental.instance)  # a list may lack what is there
+        self._note_price(rental, found)
         return found
+
+    def _note_price(self, rental: Rental, found: Instance | None) -> None:
+        """Record that an hour costs more by now: all of the time is counted at that price, so the figure is never too low."""
+        if found is not None and (found.cents_per_hour or 0) > self.known(rental).intent.cents_per_hour:
+            with contextlib.suppress(OSError, BadFileError):
+                self.ledger.note_price(rental.nonce, found.cents_per_hour or 0)
 
     def rent(self, offer: Offer, region: str, run: str, deadline: float, setup: Setup) -> Rented:
         """Launch an instance for a run, and return it as soon as the provider has accepted it.
@@ -176,6 +183,8 @@ class Renter:
         try:
             listed = self.provider.instances()
             self._note_gone_extras(rental.intent.run, listed)
+            self._note_price(rental, first_of(rental, listed))
+            rental = self.known(rental)
             unmarked = [one.id for one in listed if one.id in ids and not is_of(one, rental)]
             ids |= dict.fromkeys(one.id for one in listed if is_of(one, rental) and one.is_billed)
         except ServiceError as error:

@@ -30,8 +30,14 @@ def account_words(host: Host, settings: LambdaSettings) -> list[str]:
         first,
         f"  its account has {count}, rented from elsewhere:",
         *(f"    {_words(one)}" for one in found),
-        f"  to end one, and lose what is on it   launch reconcile --adopt {found[0].id}",
+        f"  to end one, and lose what is on it   launch reconcile --adopt {_proposed(found)}",
     ]
+
+
+def _proposed(found: list[Instance]) -> str:
+    """Return the one machine of a launcher; of others, and of several, none is proposed."""
+    own = [one.id for one in found if one.is_launchers]
+    return own[0] if len(own) == 1 else "INSTANCE"
 
 
 def _words(one: Instance) -> str:

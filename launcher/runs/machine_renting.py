@@ -25,7 +25,7 @@ from launcher.hosts.instance_keys import login_key, new_key, user_data
 from launcher.hosts.instance_login import Login, log_in, log_in_again
 from launcher.hosts.new_keys import NEW_KEYS
 from launcher.hosts.rental import is_passing
-from launcher.hosts.rental_account import LambdaAccount, open_account, registered_key
+from launcher.hosts.rental_account import LambdaAccount, holding_key, open_account, registered_key
 from launcher.hosts.rental_ledger import usual_folder
 from launcher.hosts.renter import Rented
 from launcher.planning.offers import Candidate, boot_limit_s
@@ -121,7 +121,14 @@ class _Renting:
 
     def _first_free(self, stage: Stage) -> tuple[Rented, Candidate]:
         """Rent the first candidate that is free; wait for one if that was asked for."""
-        setup = self._setup()
+        keeping = holding_key()
+        try:
+            return self._first_of(self._setup(), stage)
+        finally:
+            if keeping is not None:
+                keeping.release()
+
+    def _first_of(self, setup: Setup, stage: Stage) -> tuple[Rented, Candidate]:
         until = self._clock.now() + self._order.wait_s
         candidates, busy = self._order.candidates, None
         while True:

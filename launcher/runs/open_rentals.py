@@ -28,7 +28,7 @@ class OpenRental(NamedTuple):
 
     If nobody knows whether its launch made an instance, that is what the instance would have cost. `is_kept`: its table says
     that it is not ended with its run; `for_run` is whose machine it is now, and `has_begun` whether a run may be there.
-    `is_refused`: the account refuses the key of the process that looks after it.
+    `is_refused`: the account refuses the key of the process that looks after it. `is_stopped`: that process is stopped or hangs.
     """
 
     rental: Rental
@@ -39,6 +39,7 @@ class OpenRental(NamedTuple):
     for_run: str | None = None
     has_begun: bool = False
     is_refused: bool = False
+    is_stopped: bool = False
 
     @property
     def run(self) -> str:
@@ -81,6 +82,8 @@ class OpenRental(NamedTuple):
             return f"is past its limit, and may still be billed   {RECONCILE}"
         if self.is_held and self.is_refused:
             return f"the process here that looks after it has a key that is refused; with a good one   {RECONCILE}"
+        if self.is_stopped:
+            return f"the process here that looks after it is stopped; another takes over   {RECONCILE}"
         if not self.is_held and self.is_kept:
             return f"is kept until its limit; to end it   {RECONCILE} --adopt {self.rental.instance}"
         if not self.is_held and not self.has_begun:
@@ -97,6 +100,14 @@ class OpenRentals(NamedTuple):
 
     rentals: tuple[OpenRental, ...]
     unreadable: tuple[Path, ...]
+
+    @property
+    def total(self) -> str | None:
+        """What all of them have cost, and what an hour of all costs; None unless there are several."""
+        if len(self.rentals) < 2:
+            return None
+        hourly = sum(one.rental.intent.cents_per_hour for one in self.rentals)
+        return f"all {len(self.rentals)} together {dollars(sum(one.cents for one in self.rentals))} so far, {dollars(hourly)}/h"
 
     def warnings(self) -> list[str]:
         """Return a line for each thing that somebody should look at."""
@@ -115,7 +126,7 @@ def open_rentals(now: float) -> OpenRentals:
     tenancies = {one.rental.nonce: one.tenancy for one in rented()} if open_ones else {}
     found = [
         _of(rental, tenancies.get(rental.nonce), now, is_held=book.is_held(rental.nonce))._replace(
-            is_refused=book.is_refused(rental.nonce)
+            is_refused=book.is_refused(rental.nonce), is_stopped=book.is_stopped(rental.nonce)
         )
         for rental in open_ones
     ]

@@ -31,13 +31,15 @@ File = TypeVar("File", Output, Content)
 class Choice(NamedTuple):
     """Which files to pull: those that are named, or everything; else all but checkpoints, the smallest first up to a limit.
 
-    Files that were changed less than `settled_s` seconds ago are left for later.
+    Files that were changed less than `settled_s` seconds ago are left for later. `fits`: if there is too little room here, what
+    fits comes, the smallest first; else nothing does.
     """
 
     limit: int
     paths: tuple[str, ...] = ()
     everything: bool = False
     settled_s: float = 0.0
+    fits: bool = False
 
 
 class Pulled(NamedTuple):
@@ -87,6 +89,9 @@ class _Pull:
         if not every_file:
             contents = within(contents, choice.limit)  # they may have grown
         missing = [content for content in contents if not self._copies.has(content)]
+        if choice.fits:
+            missing, no_room = self._transfer.fitting(missing)
+            left_out |= no_room
         try:
             self._transfer.fetch(missing, self._put)
         finally:
@@ -94,8 +99,9 @@ class _Pull:
         self._copies.save_digests()
         if not choice.paths:  # the parts may be of a larger pull that broke
             self._copies.drop_parts()
-        present = len(contents) - len({content.path for content in self._fetched})
         left_out |= manifest.left_out
+        here = [content for content in contents if content.path not in left_out]
+        present = len(here) - len({content.path for content in self._fetched})
         return Pulled(
             self._fetched, present, selected.over_limit, selected.checkpoints, left_out, self._yours
         )

@@ -54,7 +54,7 @@ def bring_home(desk: Desk, mirror: Mirror, view: View) -> None:
     """
     refresh(desk, mirror)
     with view.stage("home") as stage:
-        pulled = pull(desk, mirror, Choice(NO_LIMIT), stage)
+        pulled = pull(desk, mirror, Choice(NO_LIMIT, fits=True), stage)
         words, failed = [came(pulled)], {**pulled.left_out}
         folders = own_checkpoints(pulled.checkpoints)
         try:
@@ -62,8 +62,10 @@ def bring_home(desk: Desk, mirror: Mirror, view: View) -> None:
         except AgentError as error:
             if error.code != "no-checkpoint":
                 raise
+        except RunError as error:  # there may be room for others
+            failed["checkpoints"] = str(error).splitlines()[0]
         if folders:
-            saved = pull(desk, mirror, Choice(NO_LIMIT, paths=(*folders,)), stage)
+            saved = pull(desk, mirror, Choice(NO_LIMIT, paths=(*folders,), fits=True), stage)
             words.append(f"{_few(folders)}: {came(saved)}")
             failed |= saved.left_out
         if failed:
@@ -222,9 +224,10 @@ def is_kept_without_run(tenancy: Tenancy, mirror: Mirror) -> bool:
 def look_after(tenant: Tenant, mirror: Mirror) -> str:
     """Leave a rental to a process in the background; return what is said about it. Raises ServiceError."""
     cost, price, until = tenant.cost, tenant.price, tenant.until
+    what = "to end its machine" if tenant.is_home else "to bring home what is missing, and to end its machine"
     keeper = tenant.hand_over(mirror)
     return (
-        f"process {keeper.pid} goes on trying to bring home what is missing, and to end its machine, at the latest after {until}: "
+        f"process {keeper.pid} goes on trying {what}, at the latest after {until}: "
         f"{cost} so far, {price}   {keeper.log}"
     )
 

@@ -18,7 +18,7 @@ from launcher.errors import (
     UsageError,
 )
 from launcher.hosts.reconciler import Reconciled, reconcile, survey
-from launcher.hosts.rental_account import LambdaAccount, has_key, open_account
+from launcher.hosts.rental_account import LambdaAccount, forget_key, has_key, open_account
 from launcher.hosts.renter import Ending, Renter
 from launcher.hosts.service_clock import ServiceClock
 from launcher.planning.reconciling import GRACE_S, has_any_of, owner_of
@@ -167,6 +167,8 @@ def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: b
             done = reconcile(renter, wanted | unsure, adopted, bringing, report=stage.progress)
         for ending in done.left:
             view.note(_still_listed(renter, ending))
+        if done.ended:
+            forget_key(account)
         return _report(renter, done._replace(ended=(*_ended_of(found, renter, done.ended), *done.ended)))
     finally:
         account.close()
@@ -208,12 +210,15 @@ def _asking(view: View, settings: LambdaSettings) -> Iterator[Stage]:
 def _bringing(found: Sequence[RentedMachine], renter: Renter, view: View) -> set[str]:
     """Return the nonces of machines beyond their limit whose files come home now: the process that does it slept, as a laptop does.
 
-    One that does nothing about it for a while hangs, and what it has not brought is lost with the machine, which is said.
+    One that is stopped loses the machine to this command. One that does nothing about it for a while hangs, and what it has not brought is lost with the machine, which is said.
     """
     until, bringing = time.monotonic() + WAKE_S, set()
-    for rental in (one.rental for one in found):
-        nonce = rental.nonce
-        while renter.clock.now() >= rental.intent.deadline + GRACE_S and renter.ledger.is_held(nonce):
+    for one in found:
+        rental, nonce = one.rental, one.rental.nonce
+        while renter.clock.now() >= rental.intent.deadline + GRACE_S and renter.ledger.is_locked(nonce):
+            if renter.ledger.is_stopped(nonce):
+                _goes_on(one, view)
+                break
             if tenancies.is_bringing(nonce, renter.clock.now()):
                 bringing.add(nonce)
                 break
@@ -293,7 +298,7 @@ def _would_go_on(found: RentedMachine, view: View) -> bool:
     if mirror is None:
         return False
     ledger, nonce = tenancies.ledger(), found.rental.nonce
-    if ledger.is_held(nonce) and not ledger.is_refused(nonce):
+    if ledger.is_attended(nonce):
         return True
     try:
         with open_desk(found.tenancy.machine, mirror) as desk:

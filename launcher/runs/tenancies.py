@@ -62,6 +62,11 @@ class RentedMachine(NamedTuple):
         return ledger().is_held(self.rental.nonce)
 
     @property
+    def is_attended(self) -> bool:
+        """Whether one does that can end its rent: the account takes its key."""
+        return ledger().is_attended(self.rental.nonce)
+
+    @property
     def is_gone(self) -> bool:
         """Whether it is known that the machine is rented no more. Of one that was dismissed that is not known."""
         return not self.rental.is_open and self.rental.state is not RentalState.DISMISSED
@@ -75,12 +80,13 @@ class RentedMachine(NamedTuple):
 class RentCost(NamedTuple):
     """What the machines of a run have cost until now, at most, in cents; `price` is what an hour costs while one is rented.
 
-    `is_held`: a process here looks after that one.
+    `is_held`: a process here looks after that one, and can end it. `lost` says what did not come home.
     """
 
     cents: int
     price: str | None = None
     is_held: bool = False
+    lost: str = ""
 
     @property
     def words(self) -> str:
@@ -202,7 +208,7 @@ def ends_with(mirror: Mirror) -> bool:
 def is_looked_after(mirror: Mirror) -> bool:
     """Whether a process on this machine looks after the rented machine of a run, to give it back with the run's end."""
     found = open_for(mirror)
-    return found is not None and not found.tenancy.keeps and found.is_held
+    return found is not None and not found.tenancy.keeps and found.is_attended
 
 
 def rents_at(mirror: Mirror) -> str | None:
@@ -230,8 +236,8 @@ def rent_cost(mirror: Mirror) -> RentCost | None:
 def _cost(found: RentedMachine, rentals: Sequence[Rental], now: float) -> RentCost:
     cents = run_cents(rentals, found.rental.intent.run, now)
     if not found.rental.is_open:
-        return RentCost(cents)
-    return RentCost(cents, found.price, found.is_held)
+        return RentCost(cents, lost=_lost(found.rental))
+    return RentCost(cents, found.price, found.is_attended)
 
 
 def has_checkpoint(mirror: Mirror) -> bool:

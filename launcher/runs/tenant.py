@@ -20,7 +20,7 @@ from launcher.errors import (
 )
 from launcher.hosts import Desk
 from launcher.hosts.rental import is_passing
-from launcher.hosts.rental_account import LambdaAccount, open_account
+from launcher.hosts.rental_account import LambdaAccount, forget_key, open_account
 from launcher.hosts.renter import Rented, Renter
 from launcher.planning.reconciling import GRACE_S, has_any_of, loss
 from launcher.runs import shown, tenancies
@@ -47,6 +47,7 @@ LAST_S = 60.0
 YIELD_S = 10.0
 """How long a process that only keeps a machine has to give it up."""
 OTHER_KEY = "other-key"
+TAKEN = "taken"
 
 
 class Keeper(NamedTuple):
@@ -196,6 +197,7 @@ class Tenant:
         reason `limit` it has still to be ended.
         """
         self._account.learn_time()
+        self._check_hold()
         rental = self.rental
         if not rental.is_open:
             raise self.over(rental.why or RentalReason.GONE, "its rent was ended by another command")
@@ -203,6 +205,15 @@ class Tenant:
             raise self.over(RentalReason.LIMIT, "its time was up")
         if error is not None:
             self.look_after_loss(view)
+
+    def _check_hold(self) -> None:
+        """Raise ServiceError if another command has taken the machine, as it may while this process was stopped."""
+        if self._lock.is_valid:
+            return
+        self._close()
+        short = self.tenancy.run.rpartition("-")[2]
+        words = f"{self.tenancy.run}: while this process was stopped another command began to look after its machine"
+        raise ServiceError(self.host.name, TAKEN, f"{words}\n  to follow it   launch attach {short}")
 
     def look_after_loss(self, view: View) -> None:
         """Ask the provider about a machine whose link is lost. Raises ServiceError, with what was paid, if it is gone."""
@@ -257,6 +268,9 @@ class Tenant:
     def is_left_alone_until(self, condition: Callable[[], bool]) -> bool:
         """Wait for a condition; return False as soon as the rent is over, or another command looks after the machine."""
         while not condition():
+            if not self._lock.is_valid:
+                self._close()
+                return False
             if not self.rental.is_open or (self.renter.ledger.is_asked_for(self.nonce) and self._gives_up()):
                 return False
             look_again_after(LOOK_S)
@@ -298,6 +312,7 @@ class Tenant:
             self._end_as_stage(why, view)
         except OSError:  # of a terminal that was closed, or a log on a full disk: it is ended all the same
             self._end(why)
+        forget_key(self._account)
 
     def _end_as_stage(self, why: str, view: View) -> None:
         with view.stage("end") as stage:
@@ -327,7 +342,7 @@ class Tenant:
         except (HostError, OSError) as error:
             words = str(error)
         finally:
-            if words and not isinstance(sys.exception() or failure, Exception):
+            if words and self.rental.is_open and not isinstance(sys.exception() or failure, Exception):
                 raise ServiceError(self.host.name, RentalReason.STILL_BILLED, words) from None
         if words:
             view.note(words)

@@ -22,6 +22,8 @@ from launcher.values.output import Content, Manifest, Output
 
 PIECE = 1 << 18
 TRIES = 3
+RESERVE = 1 << 20
+"""So much room is left free where only what fits is to come: records are written too."""
 Put = Callable[[Content, Path], None]
 """Puts a whole and verified file, which is in the given part, into its place."""
 Value = TypeVar("Value")
@@ -98,6 +100,19 @@ class Transfer:
             self._desk.runs.send(self._mirror.run, requests, take)
         if changed:
             raise ChangedError(f"{changed[0]} changed while it was sent")
+
+    def fitting(self, contents: Sequence[Content]) -> tuple[list[Content], dict[str, str]]:
+        """Return those that fit here, the smallest first, and why the others do not."""
+        free = shutil.disk_usage(self._mirror.folder).free - RESERVE
+        chosen, others = list[Content](), dict[str, str]()
+        for content in sorted(contents, key=lambda one: one.size):
+            needed = content.size - self._copies.bytes_of_part(content)
+            if needed > free:
+                others[content.path] = f"no room here: {decimal(needed)} would come"
+                continue
+            free -= needed
+            chosen.append(content)
+        return chosen, others
 
     def _check_room(self, contents: Sequence[Content]) -> None:
         needed = sum(content.size - self._copies.bytes_of_part(content) for content in contents)

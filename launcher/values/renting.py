@@ -203,8 +203,8 @@ class Rental(Record):
 
     @property
     def since(self) -> float:
-        """Since when it is counted: the launch. The provider counts from a little later, when the instance is healthy."""
-        return self.intent.time if self.launched is None else self.launched
+        """Since when it is counted: the intent, since a launch whose answer is lost may have been accepted at once."""
+        return self.intent.time
 
     def time_cents(self, now: float) -> int:
         """Return what one instance of it costs at most until a moment."""

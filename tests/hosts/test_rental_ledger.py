@@ -32,7 +32,7 @@ def test_a_rental_from_its_intent_to_its_cost(ledger, tmp_path):
     lock = ledger.open(intent())
     assert other.rentals()[0].intent == intent()
     ledger.step("nonce-a", RentalState.LAUNCHED, START + 60, instance="i1")
-    assert other.rental("nonce-a").cents_at(START + 60 + 601) == 24  # 11 minutes at $1.29 an hour
+    assert other.rental("nonce-a").cents_at(START + 601) == 24  # 11 minutes at $1.29 an hour, from the intent
     ledger.step("nonce-a", READY, START + 300)
     ledger.step("nonce-a", ENDING, START + 600, why="done")
     ended = ledger.step("nonce-a", ENDED, START + 661, cents=24)

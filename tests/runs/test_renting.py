@@ -318,8 +318,8 @@ def test_past_the_deadline_the_run_saves_and_waits(project):
     assert home_of(project, rental.intent.run)
     assert "waiting" in done.stdout + done.stderr
     said = done.stdout + done.stderr
-    assert re.search(r"✗ waiting .* its machine's time was up", said), said
-    assert "signal" not in said.partition("✗ waiting")[2]
+    assert re.search(r"✗ stopped .* its machine's time was up", said), said
+    assert "signal" not in said.partition("✗ stopped")[2]
     assert re.search(r"none of its checkpoints is launcher's\n  its own  \S*/out/checkpoint-750 ", said), said
     row = project.client.ok("ps")
     assert "its rented machine is gone: it was ended at its limit" in row
