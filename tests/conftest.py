@@ -313,7 +313,7 @@ _TRAINING = {"demo"}
 _BRIDGED = {"machines", "pair", "engine", "wheels", "boxed"}
 """Fixtures that need the bridge between machines, which has one set of addresses."""
 _ON_THE_BRIDGE = {
-    "hosts/test_behind.py", "hosts/test_hops.py", "runs/test_bad_links.py", "runs/test_batches_everywhere.py", "runs/test_containers.py",
+    "fixtures/record_runs.py", "hosts/test_behind.py", "hosts/test_hops.py", "runs/test_bad_links.py", "runs/test_batches_everywhere.py", "runs/test_containers.py",
     "runs/test_engine_ways.py", "runs/test_faults.py", "runs/test_images.py", "runs/test_kills.py", "runs/test_leftovers.py",
     "runs/test_machines.py", "runs/test_power_cut.py", "runs/test_renting_containers.py", "runtimes/test_container.py", "runtimes/test_engine.py", "testbed/test_engine.py",
 }  # fmt: skip

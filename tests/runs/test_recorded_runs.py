@@ -1,15 +1,20 @@
-"""Runs that an older version recorded: today's client and agent list, read, pull and remove them.
+"""Runs that older versions recorded: today's client and agent list, read, pull, resume and remove them.
 
-tests/fixtures/runs_of_a27ccd6 holds their bytes and says how they were made.
+The folders below tests/fixtures hold their bytes and say how they were made: runs_of_a27ccd6 those of one host,
+runs_of_f148254 those of every place.
 """
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
-from testbed.client import REPOSITORY
+from testbed.client import REPOSITORY, Client
+
+from launcher.runs.index import this_machine
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients")
 
@@ -196,3 +201,207 @@ def test_rm_and_gc_leave_nothing_of_them(attached):
     assert list(attached.runs.glob("[0-9]*")) == []
     store = attached.home / ".launch" / "store"
     assert [path for path in store.rglob("*") if path.is_file() and path.name != "lock"] == []
+
+
+# The second set: every place, as commit f148254 recorded it.
+
+PLACES = ("local", "ssh", "docker", "slurm", "kaggle", "kaggle_segments", "rental", "moved", "batch")
+OF_PLACES = FIXTURE.parent / "runs_of_f148254"
+COUNTED = ("stopped", "child", "mended", "succeeded", "cut")
+"""The runs of the training that counts its steps."""
+ROW = (
+    "state",
+    "reason",
+    "attempt",
+    "step",
+    "steps",
+    "loss",
+    "job",
+    "job_id",
+    "card",
+    "host",
+    "parent",
+    "batch",
+    "rent_cents",
+)
+"""What `ps --json` says of a run that has ended, whenever and by whichever version it is asked."""
+
+
+class Recorded(NamedTuple):
+    """A client with the home and the project of a recorded place, and what that version said of its runs."""
+
+    client: Client
+    hosts: Path
+    runs: dict[str, str]
+    said: dict[str, dict[str, Any]]
+
+    @property
+    def ended(self):
+        """The runs that this client knew to have ended, by name."""
+        rows = json.loads(self.said["ps --json"]["out"])["runs"]
+        over = {row["run"] for row in rows if row["state"] in ("succeeded", "failed", "stopped")}
+        return {name: run for name, run in self.runs.items() if run in over}
+
+    def as_local(self, host):
+        """Forget what the client has, and let a recorded root be this machine's."""
+        home = self.client.home
+        for path in (self.client.runs, self.client.index, home / ".launch"):
+            shutil.rmtree(path, ignore_errors=True)
+        (self.hosts / host).rename(home / ".launch")
+        self.here()
+
+    def here(self):
+        """Let the root of this machine be the one that was recorded: its id, and the places that its links name."""
+        root = self.client.home / ".launch"
+        for link in (path for path in root.glob("runs/*/**/*") if path.is_symlink()):
+            _, found, rest = str(link.readlink()).partition("/.launch/")
+            if found:
+                link.unlink()
+                link.symlink_to(root / rest)
+        place = min(root.glob("hosts/*"), default=None)
+        if place is not None:
+            self.client.variables["LAUNCH_HOST_ID"] = place.name
+
+
+@pytest.fixture
+def unpacked(client):
+    """Unpack the record of a place into a client; its index names this machine and these folders."""
+
+    def unpack(place):
+        folder = client.home.parent
+        subprocess.run(["tar", "-xf", OF_PLACES / f"{place}.tar.xz"], cwd=folder, check=True)
+        told = json.loads((folder / "said.json").read_text())
+        data = client.home / ".local" / "share" / "launch"
+        for path in (
+            *data.glob("runs/*/run.json"),
+            *data.glob("batches/*.json"),
+            *data.glob("rentals/*/tenancy.json"),
+        ):
+            text = path.read_text().replace(told["folder"], str(folder))
+            path.write_text(re.sub(r'"before/[0-9a-f]*"', json.dumps(this_machine()), text))
+        made = Recorded(client, folder / "hosts", told["runs"], told["said"])
+        made.here()
+        return made
+
+    return unpack
+
+
+def test_the_archives_are_small():
+    """All of them together."""
+    assert {path.name for path in OF_PLACES.glob("*.xz")} == {f"{place}.tar.xz" for place in PLACES}
+    assert sum(path.stat().st_size for path in OF_PLACES.iterdir()) < 500_000
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place != "slurm"])
+def test_what_has_ended_is_listed_and_shown_as_it_was(unpacked, place):
+    """`ps --json`, `logs`, `metrics`, `diagnose`, `explain` and `compare`, from what the client has; no host is there any more."""
+    recorded = unpacked(place)
+    listed = {
+        row["run"]: row for row in json.loads(recorded.client.ok("ps", "--json", "--wait", "2s"))["runs"]
+    }
+    assert listed.keys() >= {*recorded.runs.values()}
+    before = {row["run"]: row for row in json.loads(recorded.said["ps --json"]["out"])["runs"]}
+    for run in recorded.ended.values():
+        assert {key: listed[run][key] for key in ROW} == {key: before[run][key] for key in ROW}
+    for words, said in recorded.said.items():
+        verb, *more = words.split()
+        if verb in ("logs", "metrics", "diagnose", "explain", "compare") and {*more} & {
+            *recorded.ended.values()
+        }:
+            done = recorded.client.run(verb, *more)
+            assert (done.returncode, done.stdout) == (said["code"], said["out"]), words
+
+
+@pytest.mark.parametrize("place", ["local", "ssh", "docker", "kaggle", "moved", "rental"])
+def test_an_ended_one_is_attached_again_without_its_host(unpacked, place):
+    """What has ended is followed from the copy here, with the exit code of its state."""
+    recorded = unpacked(place)
+    before = {row["run"]: row["state"] for row in json.loads(recorded.said["ps --json"]["out"])["runs"]}
+    name, run = next((name, run) for name, run in recorded.ended.items() if name in ("succeeded", "child"))
+    done = recorded.client.run("attach", run)
+    assert done.returncode == 0, name + done.stderr
+    assert before[run] in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("place", "host"),
+    [
+        ("ssh", "A"),
+        ("docker", "dock"),
+        ("slurm", "hive"),
+        ("rental", "rented"),
+        ("moved", "A"),
+        ("batch", "A"),
+    ],
+)
+def test_the_records_of_a_host_are_read_by_a_new_client(unpacked, place, host):
+    """Its root is this machine's: it lists them, and a client with nothing of them gets log, steps and files."""
+    recorded = unpacked(place)
+    on_host = {path.name for path in (recorded.hosts / host / "runs").glob("[0-9]*")}
+    recorded.as_local(host)
+    listed = rows(recorded.client, "--host", "local")
+    assert listed.keys() == on_host
+    assert {row["state"] for row in listed.values()} <= {
+        "succeeded",
+        "failed",
+        "stopped",
+        "interrupted",
+        "running",
+    }
+    for name in {*COUNTED} & {*recorded.runs}:
+        run = recorded.runs[name]
+        state, last = ("stopped", 7) if name == "stopped" else ("succeeded", 12)
+        if run in on_host:
+            assert (listed[run]["state"], listed[run]["step"]) == (state, last), name
+            assert recorded.client.ok("logs", run, "--host", "local").startswith("begin at ")
+            if state == "succeeded" and place in ("ssh", "docker", "slurm"):
+                recorded.client.ok("pull", run)
+                assert (
+                    recorded.client.runs / run / "artifacts/adapter/weights"
+                ).read_bytes() == b"trained" * 10000
+
+
+def test_what_ended_while_no_client_looked_is_brought_home(unpacked):
+    """The copy here ends in its middle, and is continued from where it is."""
+    recorded = unpacked("local")
+    run = recorded.runs["cut"]
+    done = recorded.client.run("attach", run)
+    assert (done.returncode, "succeeded" in done.stderr) == (0, True), done.stderr
+    told = [json.loads(line) for line in recorded.client.ok("metrics", run, "--json").splitlines()]
+    assert [line["step"] for line in told if line["name"] == "loss"] == [*range(1, 13)]
+
+
+def test_a_stopped_one_is_resumed(unpacked):
+    """Its child begins behind the step at which it was stopped."""
+    recorded = unpacked("local")
+    run = recorded.runs["stopped"]
+    recorded.client.ok("resume", run, "--set", "settings.waits_at=0")
+    (child,) = {path.name for path in recorded.client.runs.glob("2*")} - {*recorded.runs.values()}
+    assert recorded.client.ok("logs", child).startswith("begin at 7 ")
+    assert recorded.client.summary(child)["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("place", ["local", "kaggle"])
+def test_they_are_removed(unpacked, place):
+    """Nothing of them is left, in the index or in the project."""
+    recorded = unpacked(place)
+    runs = [recorded.runs[name] for name in (*COUNTED, "failed") if name in recorded.ended]
+    recorded.client.ok("rm", "--force", "--here", *runs)
+    left = {
+        path.name for folder in (recorded.client.index, recorded.client.runs) for path in folder.iterdir()
+    }
+    assert not left & {*runs}
+
+
+def test_batches_are_read(unpacked):
+    """The one that has ended, and the one whose worker was killed."""
+    recorded = unpacked("batch")
+    for words in ("batch status sweep --json", "batch status cut --json"):
+        then, now = (
+            [json.loads(line) for line in text.splitlines()]
+            for text in (recorded.said[words]["out"], recorded.client.ok(*words.split()))
+        )
+        keys = ("name", "state", "run", "host") if "sweep" in words else ("name", "run", "host")
+        assert [{key: row[key] for key in keys} for row in now] == [
+            {key: row[key] for key in keys} for row in then
+        ]
