@@ -1,7 +1,7 @@
 # demo         train the demo on this machine
 # quick        the tests that need no training and no testbed: under 3 minutes on two cores
 # test         the tests that CI runs
-# long         those that CI leaves out, in parts of at most an hour, each with its table: PART=kaggle runs one
+# long         those that CI leaves out, in named parts, each with its table: PART=kaggle runs one
 # durations    print what the tests took when they ran last, by file and by test: TOP=40
 # lint         format, lint, types
 # check        lint and test

@@ -292,7 +292,18 @@ def test_the_archives_are_small():
     assert sum(path.stat().st_size for path in OF_PLACES.iterdir()) < 500_000
 
 
-@pytest.mark.parametrize("place", [place for place in PLACES if place != "slurm"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "local",
+        "kaggle",
+        "rental",
+        *(
+            pytest.param(place, marks=pytest.mark.long)
+            for place in ("ssh", "docker", "kaggle_segments", "moved", "batch")
+        ),
+    ],
+)
 def test_what_has_ended_is_listed_and_shown_as_it_was(unpacked, place):
     """`ps --json`, `logs`, `metrics`, `diagnose`, `explain` and `compare`, from what the client has; no host is there any more."""
     recorded = unpacked(place)
