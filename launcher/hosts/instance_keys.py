@@ -14,10 +14,6 @@ import secrets
 from pathlib import Path
 from typing import NamedTuple
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-
 from launcher.errors import BadFileError
 
 LOGIN_KEY = "login_key"
@@ -35,6 +31,14 @@ class KeyPair(NamedTuple):
 
 def new_key() -> KeyPair:
     """Return a fresh key, which is nowhere else."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        PublicFormat,
+    )
+
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
@@ -85,7 +89,8 @@ def same_key(public: str, other: str) -> bool:
 
 
 def _public_of(file: Path) -> str:
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 
     try:
         key = load_ssh_private_key(file.read_bytes(), None)
