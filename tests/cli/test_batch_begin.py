@@ -28,11 +28,11 @@ def test_the_help_has_the_options_that_begin_a_batch(client):
 def test_a_dry_run_says_that_a_plain_script_has_its_own_precision(sweep):
     """Each note of the gate stands there once, however many items have it."""
     path = sweep.project / "sweep.toml"
-    path.write_text(f'precision = "bf16"\n{SWEEP}')
+    path.write_text(f'precision = "fp32"\n{SWEEP}')
     said = sweep.ok("batch", "sweep.toml", "--dry-run")
     assert said.count("its own    passes") == 2
-    assert "bf16 " not in said.partition("note:")[0]
-    assert said.count("note: --precision bf16: your script decides its own precision") == 1
+    assert "fp32" not in said.partition("note:")[0]
+    assert said.count("note: --precision fp32: your script decides its own precision") == 1
     rows = [json.loads(line) for line in sweep.ok("batch", "sweep.toml", "--dry-run", "--json").splitlines()]
     assert [row["precision"] for row in rows] == [None, None]
 

@@ -63,7 +63,7 @@ def test_another_worker_gets_another_folder(agent, monkeypatch):
     for name in ("launcher_worker/__init__.py", max(members)):
         monkeypatch.setattr(packing, "_worker_members", lambda _folder, name=name: {**members, name: b"#"})
         other = agent.with_name(f"{len(name)}.pyz")
-        other.write_bytes(packing._packed.__wrapped__().data)
+        other.write_bytes(agent_file.__wrapped__().data)
         assert worker_folder.path_of(str(other)) not in (before, "")
 
 
