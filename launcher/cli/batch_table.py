@@ -178,7 +178,7 @@ def left_rentals(queue: BatchQueue) -> list[str]:
     """Say what is rented for a batch and costs money though its run has ended, or no process here ends it in time; nothing if there is none."""
     if queue.max_cost is None:
         return []
-    from launcher.hosts.service_clock import ServiceClock
+    from launcher.rental.service_clock import ServiceClock
     from launcher.runs.open_rentals import open_rentals
 
     runs, found = queue.runs(), open_rentals(ServiceClock().likely())

@@ -52,7 +52,7 @@ def hosts(
     from launcher.cli.held_text import held_row, show_held
     from launcher.cli.wrapping import say_wrapped
     from launcher.hosts import held
-    from launcher.hosts.service_clock import ServiceClock
+    from launcher.rental.service_clock import ServiceClock
     from launcher.runs import resolve
     from launcher.runs.lookup import Lookup
     from launcher.runs.open_rentals import open_rentals

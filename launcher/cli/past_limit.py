@@ -38,7 +38,7 @@ def _open_until(path: Path) -> float | None:
 
 def _is_left(path: Path) -> bool:
     """Whether no living process looks after a rental whose key the account takes."""
-    from launcher.hosts.rental_hold import is_alive
+    from launcher.rental.hold import is_alive
 
     return not is_alive(path.with_suffix(".lock")) or (path.with_suffix("") / "refused").exists()
 
@@ -73,7 +73,7 @@ def _kind(line: bytes) -> str:
 
 
 def _words(nonces: list[str]) -> str | None:
-    from launcher.hosts.rental_ledger import Ledger, usual_folder
+    from launcher.rental.ledger import Ledger, usual_folder
 
     ledger, now = Ledger(usual_folder()), _now()
     known = {rental.nonce: rental for rental in ledger.rentals()}
@@ -87,6 +87,6 @@ def _words(nonces: list[str]) -> str | None:
 
 
 def _now() -> float:
-    from launcher.hosts.service_clock import ServiceClock
+    from launcher.rental.service_clock import ServiceClock
 
     return ServiceClock().likely()

@@ -10,7 +10,7 @@ from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
 
 if TYPE_CHECKING:
     from launcher.cli.json_shapes import RentedThing
-    from launcher.planning.reconciling import Judged
+    from launcher.rental.verdict import Judged
     from launcher.runs.rent_reconciling import Report
 
 
@@ -134,8 +134,8 @@ def reconcile(
 
 def _dismiss(word: str) -> None:
     from launcher.cli.say import say
+    from launcher.rental.providers.lambda_api import PAGES
     from launcher.runs.rent_reconciling import dismiss
-    from launcher.values.lambda_cloud import PAGES
 
     rental = dismiss(word)
     what = f"instance {rental.instance}" if rental.instance is not None else "an instance"
@@ -170,7 +170,7 @@ def _unreadable(reports: list[Report]) -> list[str]:
 def _things(reports: list[Report]) -> list[RentedThing]:
     """Return what was ended, then what is there, as rows."""
     from launcher.cli.json_shapes import RentedThing
-    from launcher.hosts.service_clock import ServiceClock
+    from launcher.rental.service_clock import ServiceClock
 
     rows, now = [], ServiceClock().likely()
     for report in reports:

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from launcher.errors import BadFileError, HostError
-from launcher.hosts.rental_account import open_account
+from launcher.rental.provider_account import open_account
 
 if TYPE_CHECKING:
     from launcher.values.host import Host

@@ -86,7 +86,7 @@ class Usage:
         """Return what was rented for each item has cost until now, or its end; nothing for one without a rental."""
         if self._queue.max_cost is None:  # without it nothing is rented
             return {}
-        from launcher.hosts.service_clock import ServiceClock
+        from launcher.rental.service_clock import ServiceClock
         from launcher.runs.tenancies import ledger
 
         found, now = dict[int, int](), ServiceClock().likely()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.errors import UsageError
-from launcher.hosts.lambda_credentials import VARIABLE, find_key
+from launcher.rental.providers.lambda_credentials import VARIABLE, find_key
 from launcher.values.job import Job
 
 

@@ -39,7 +39,7 @@ def end_rental(found: RentedMachine, why: str, view: View) -> Rental | None:
 
     The process that looks after it, if there is one, finds that out by itself.
     """
-    from launcher.hosts.rental_account import open_account  # most machines are not rented
+    from launcher.rental.provider_account import open_account  # most machines are not rented
 
     try:
         with view.stage("end") as stage, contextlib.closing(open_account(found.tenancy.settings)) as account:
@@ -62,8 +62,8 @@ def look_for(found: RentedMachine) -> RentedMachine:
     """
     if not found.rental.is_open:
         return found
-    from launcher.hosts.rental_account import open_account
-    from launcher.planning.reconciling import loss
+    from launcher.rental.provider_account import open_account
+    from launcher.rental.verdict import loss
 
     with (
         contextlib.suppress(HostError, BadFileError),

@@ -21,14 +21,15 @@ from launcher.errors import (
     ServiceError,
     UnsettledError,
 )
-from launcher.hosts.instance_keys import login_key, new_key, user_data
-from launcher.hosts.instance_login import Login, log_in, log_in_again
 from launcher.hosts.new_keys import NEW_KEYS
-from launcher.hosts.rental import is_passing
-from launcher.hosts.rental_account import LambdaAccount, holding_key, open_account, registered_key
-from launcher.hosts.rental_ledger import usual_folder
-from launcher.hosts.renter import Rented
 from launcher.planning.offers import Candidate, boot_limit_s
+from launcher.rental.instance_keys import login_key, new_key, user_data
+from launcher.rental.instance_login import Login, log_in, log_in_again
+from launcher.rental.ledger import usual_folder
+from launcher.rental.provider import is_passing
+from launcher.rental.provider_account import LambdaAccount, holding_key, open_account, registered_key
+from launcher.rental.providers.lambda_api import LambdaReason
+from launcher.rental.renter import Rented
 from launcher.runs import rental_setup, tenancies
 from launcher.runs.resolve import file_of
 from launcher.runs.runs_folder import runs_folder
@@ -36,7 +37,6 @@ from launcher.runs.tenant import Tenant
 from launcher.runs.view import Stage, View
 from launcher.runs.whole_file import write_durably
 from launcher.values.host import Host, MachineKeys
-from launcher.values.lambda_cloud import LambdaReason
 from launcher.values.lambda_settings import USER, LambdaSettings
 from launcher.values.renting import Instance, Rental, RentalReason, Setup, dollars
 from launcher.values.tenancy import Tenancy

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.hosts.rental_ledger import Ledger, usual_folder
+from launcher.rental.ledger import Ledger, usual_folder
 from launcher.runs.tenancies import mirror_of, rented
 from launcher.values.renting import Rental, RentalState, dollars
 from launcher.values.tenancy import Tenancy

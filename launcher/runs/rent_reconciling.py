@@ -17,11 +17,12 @@ from launcher.errors import (
     UnreachableError,
     UsageError,
 )
-from launcher.hosts.reconciler import Reconciled, reconcile, survey
-from launcher.hosts.rental_account import LambdaAccount, forget_key, has_key, open_account
-from launcher.hosts.renter import Ending, Renter
-from launcher.hosts.service_clock import ServiceClock
-from launcher.planning.reconciling import GRACE_S, has_any_of, owner_of
+from launcher.rental.provider_account import LambdaAccount, forget_key, has_key, open_account
+from launcher.rental.providers.lambda_api import PAGES
+from launcher.rental.reconcile import Reconciled, reconcile, survey
+from launcher.rental.renter import Ending, Renter
+from launcher.rental.service_clock import ServiceClock
+from launcher.rental.verdict import GRACE_S, has_any_of, owner_of
 from launcher.runs import resolve, tenancies
 from launcher.runs.adopting import bring_home_first
 from launcher.runs.control import known_summary
@@ -33,7 +34,6 @@ from launcher.runs.tenancies import RentedMachine
 from launcher.runs.tenant import Tenant, take_over
 from launcher.runs.view import Stage, View
 from launcher.values.clock import look_again_after
-from launcher.values.lambda_cloud import PAGES
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.renting import Rental, RentalState, dollars
 

@@ -20,10 +20,10 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from launcher.errors import LaunchError, RefusedError, UsageError
-from launcher.hosts.rental_account import open_account
-from launcher.hosts.rental_ledger import Ledger, usual_folder
 from launcher.planning.offers import Candidate, Expected, Limits, Priced, Wish, candidates, priced, regions_of
 from launcher.planning.placement import requested_gpus
+from launcher.rental.ledger import Ledger, usual_folder
+from launcher.rental.provider_account import open_account
 from launcher.runs import resolve
 from launcher.runs.lookup import LAMBDA
 from launcher.runs.mirror import Mirror, mirrors

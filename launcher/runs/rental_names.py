@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from launcher.errors import ServiceError
-from launcher.hosts.rental_account import open_account
 from launcher.hosts.ssh_config import hops
 from launcher.hosts.ssh_keys import may_offer
+from launcher.rental.provider_account import open_account
+from launcher.rental.providers.lambda_api import FileSystem, SshKey
 from launcher.runs.resolve import file_of
-from launcher.values.lambda_cloud import FileSystem, SshKey
 from launcher.values.lambda_settings import USER
 from launcher.values.parsing import nearest
 from launcher.values.plan import Finding
 from launcher.values.renting import Offer
 
 if TYPE_CHECKING:
-    from launcher.hosts.lambda_service import LambdaService
+    from launcher.rental.providers.lambda_service import LambdaService
     from launcher.values.host import Host
     from launcher.values.lambda_settings import LambdaSettings
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from launcher.errors import ServiceError
-from launcher.hosts.instance_login import Login, printable_end
+from launcher.rental.instance_login import Login, printable_end
 from launcher.runs.view import Stage
 from launcher.runs.whole_file import write_whole
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import ValidationError
 
 from launcher.errors import BadFileError
-from launcher.hosts.rental_ledger import Ledger, usual_folder
-from launcher.hosts.service_clock import ServiceClock
+from launcher.rental.ledger import Ledger, usual_folder
+from launcher.rental.service_clock import ServiceClock
 from launcher.runs import index
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror

@@ -19,10 +19,11 @@ from launcher.errors import (
     UnreachableError,
 )
 from launcher.hosts import Desk
-from launcher.hosts.rental import is_passing
-from launcher.hosts.rental_account import LambdaAccount, forget_key, open_account
-from launcher.hosts.renter import Rented, Renter
-from launcher.planning.reconciling import GRACE_S, has_any_of, loss
+from launcher.rental.provider import is_passing
+from launcher.rental.provider_account import LambdaAccount, forget_key, open_account
+from launcher.rental.providers.lambda_api import PAGES
+from launcher.rental.renter import Rented, Renter
+from launcher.rental.verdict import GRACE_S, has_any_of, loss
 from launcher.runs import shown, tenancies
 from launcher.runs.home_time import HomeTime
 from launcher.runs.mirror import Mirror
@@ -31,7 +32,6 @@ from launcher.runs.view import View
 from launcher.runs.whole_file import write_durably
 from launcher.values.clock import look_again_after
 from launcher.values.host import Host
-from launcher.values.lambda_cloud import PAGES
 from launcher.values.renting import (
     Instance,
     Rental,

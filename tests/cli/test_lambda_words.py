@@ -18,7 +18,7 @@ from testbed.pty_run import in_terminal, without_style
 from testbed.screen import Screen
 from testbed.sim_clock import WallClock
 
-from launcher.hosts.rental_ledger import Ledger
+from launcher.rental.ledger import Ledger
 from launcher.values.renting import Intent, RentalState
 
 pytestmark = pytest.mark.slow(reason="most start several commands at a stand-in for the account")

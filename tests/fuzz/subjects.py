@@ -14,13 +14,9 @@ from typing import Any
 from fuzz import file_streams, toml_files
 from launcher.errors import LaunchError
 from launcher.hosts import kaggle_log, service_wire
-from launcher.hosts.call_pace import Pace
 from launcher.hosts.channel import Reply
 from launcher.hosts.kaggle_credentials import KaggleLogin
 from launcher.hosts.kaggle_service import KaggleService
-from launcher.hosts.lambda_credentials import LambdaKey
-from launcher.hosts.lambda_provider import LambdaProvider
-from launcher.hosts.lambda_service import LambdaService
 from launcher.planning.assembly import plan as make_plan
 from launcher.remote.diagnosis import logscan
 from launcher.remote.fate import run_state, slurm_jobs, slurm_turn
@@ -28,6 +24,10 @@ from launcher.remote.host import slurm_facts
 from launcher.remote.record import strict_json
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving.summary import line_of
+from launcher.rental.providers.lambda_cloud import LambdaProvider
+from launcher.rental.providers.lambda_credentials import LambdaKey
+from launcher.rental.providers.lambda_service import LambdaService
+from launcher.rental.rate_limit import Pace
 from launcher.runs import index, job_check, loading, script_check
 from launcher.runs.control import remembered
 from launcher.runs.launching import understand

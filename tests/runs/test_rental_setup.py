@@ -17,7 +17,7 @@ from testbed.lambda_machines import USER, RentedMachine
 from testbed.sshd import MissingPartError
 
 from launcher.errors import ServiceError
-from launcher.hosts.instance_login import Login
+from launcher.rental.instance_login import Login
 from launcher.runs.rental_setup import set_up
 from launcher.runs.view import SilentStage
 from launcher.values.host import Host

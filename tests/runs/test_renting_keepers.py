@@ -126,7 +126,7 @@ def test_a_kept_machine_whose_keeper_was_killed_is_kept_again(project):
 ASKING = """
 import sys, time
 from pathlib import Path
-from launcher.hosts.rental_ledger import Ledger
+from launcher.rental.ledger import Ledger
 lock = Ledger(Path(sys.argv[1])).ask_for(sys.argv[2])
 print(lock is not None, flush=True)
 time.sleep(60)

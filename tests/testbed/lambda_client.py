@@ -16,13 +16,13 @@ from pathlib import Path
 
 from testbed.sim_clock import SimClock
 
-from launcher.hosts.call_pace import Pace
-from launcher.hosts.lambda_provider import LambdaProvider
-from launcher.hosts.lambda_service import LambdaService, log_in
-from launcher.hosts.reconciler import reconcile
-from launcher.hosts.rental_ledger import Ledger
-from launcher.hosts.renter import Renter
-from launcher.values.lambda_cloud import NewInstance
+from launcher.rental.ledger import Ledger
+from launcher.rental.providers.lambda_api import NewInstance
+from launcher.rental.providers.lambda_cloud import LambdaProvider
+from launcher.rental.providers.lambda_service import LambdaService, log_in
+from launcher.rental.rate_limit import Pace
+from launcher.rental.reconcile import reconcile
+from launcher.rental.renter import Renter
 from launcher.values.renting import Offer, Setup
 
 RUN = "261122-sft-k3f9w2"

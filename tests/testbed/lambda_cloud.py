@@ -20,7 +20,7 @@ from testbed.lambda_machines import Instances
 from testbed.lambda_service import LambdaService
 from testbed.sim_clock import SimClock
 
-from launcher.hosts.rental_ledger import Ledger
+from launcher.rental.ledger import Ledger
 from launcher.values.renting import Rental
 
 HERE = Path(__file__).resolve().parent

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.values.lambda_cloud import TAG_KEY
+from launcher.rental.providers.lambda_api import TAG_KEY
 from launcher.values.renting import TAGS, Instance, InstanceState, cents, dollars, nonce_in
 
 

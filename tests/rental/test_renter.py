@@ -7,9 +7,9 @@ from testbed import lambda_client
 from testbed.lambda_client import REGION, RUN, SETUP, offer
 
 from launcher.errors import ServiceError, UnsettledError
-from launcher.hosts.reconciler import reconcile, survey
-from launcher.planning.reconciling import Verdict
-from launcher.values.lambda_cloud import LambdaReason
+from launcher.rental.providers.lambda_api import LambdaReason
+from launcher.rental.reconcile import reconcile, survey
+from launcher.rental.verdict import Verdict
 from launcher.values.renting import TAGS, RentalReason, RentalState, Setup, run_cents
 
 HOURS = 3600.0

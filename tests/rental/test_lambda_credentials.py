@@ -6,10 +6,10 @@ import pickle
 import pytest
 
 from launcher.errors import BadFileError, ServiceAuthError
-from launcher.hosts.call_pace import Pace
-from launcher.hosts.lambda_credentials import LambdaKey, find_key
-from launcher.hosts.lambda_service import log_in
-from launcher.values.lambda_cloud import LambdaReason as Reason
+from launcher.rental.providers.lambda_api import LambdaReason as Reason
+from launcher.rental.providers.lambda_credentials import LambdaKey, find_key
+from launcher.rental.providers.lambda_service import log_in
+from launcher.rental.rate_limit import Pace
 
 SKYPILOT, OURS = ".lambda_cloud/lambda_keys", ".config/launch/lambda_key"
 

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import BadFileError, HostError, ServiceError
-from launcher.hosts.call_pace import usual_pace
-from launcher.hosts.instance_keys import LOGIN_KEY, LoginKey, login_key, same_key
-from launcher.hosts.lambda_credentials import find_key
-from launcher.hosts.lambda_provider import LambdaProvider
-from launcher.hosts.lambda_service import LambdaService, log_in
-from launcher.hosts.rental_ledger import Ledger, usual_folder
-from launcher.hosts.renter import Renter
-from launcher.hosts.service_clock import ServiceClock
 from launcher.remote.record.locks import Lock
+from launcher.rental.instance_keys import LOGIN_KEY, LoginKey, login_key, same_key
+from launcher.rental.ledger import Ledger, usual_folder
+from launcher.rental.providers.lambda_api import LambdaReason
+from launcher.rental.providers.lambda_cloud import LambdaProvider
+from launcher.rental.providers.lambda_credentials import find_key
+from launcher.rental.providers.lambda_service import LambdaService, log_in
+from launcher.rental.rate_limit import usual_pace
+from launcher.rental.renter import Renter
+from launcher.rental.service_clock import ServiceClock
 from launcher.values.clock import SystemClock
-from launcher.values.lambda_cloud import LambdaReason
 from launcher.values.lambda_settings import LambdaSettings
 
 KEYS_LOCK = "keys.lock"

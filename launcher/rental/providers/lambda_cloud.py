@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from launcher.errors import ServiceError
-from launcher.hosts.lambda_service import HOST, LambdaService
 from launcher.planning.offers import card_memory
-from launcher.values.lambda_cloud import LambdaInstance, NewInstance, TypeOffer
-from launcher.values.lambda_cloud import LambdaReason as Reason
+from launcher.rental.providers.lambda_api import LambdaInstance, NewInstance, TypeOffer
+from launcher.rental.providers.lambda_api import LambdaReason as Reason
+from launcher.rental.providers.lambda_service import HOST, LambdaService
 from launcher.values.renting import TAGS, Instance, InstanceState, Intent, Offer, Setup, nonce_in
 from launcher.values.text import printable
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import RefusedError
-from launcher.hosts.renter import POLL_S, Ending, Renter
-from launcher.planning.reconciling import ENDED, SETTLE_S, Judged, Verdict, judge
+from launcher.rental.renter import POLL_S, Ending, Renter
+from launcher.rental.verdict import ENDED, SETTLE_S, Judged, Verdict, judge
 from launcher.values.renting import Instance, Rental, RentalState
 
 OTHERS_S = 30.0

@@ -21,7 +21,7 @@ from testbed.lambda_service import LambdaService
 from testbed.rents import ROUNDS, Tally, Witness
 from testbed.sim_clock import SimClock
 
-from launcher.hosts.reconciler import reconcile
+from launcher.rental.reconcile import reconcile
 from launcher.values.renting import RentalState
 
 SYNCS = 7

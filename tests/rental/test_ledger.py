@@ -8,7 +8,7 @@ import pytest
 from testbed.sim_clock import START
 
 from launcher.errors import BadFileError, RefusedError
-from launcher.hosts.rental_ledger import Ledger, new_nonce
+from launcher.rental.ledger import Ledger, new_nonce
 from launcher.values.renting import Intent, RentalState
 
 READY, ENDING, ENDED = RentalState.READY, RentalState.ENDING, RentalState.ENDED

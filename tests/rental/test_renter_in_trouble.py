@@ -7,11 +7,11 @@ import pytest
 from testbed.lambda_client import REGION, RUN, SETUP, offer
 
 from launcher.errors import BadFileError, RefusedError, ServiceError, UnsettledError
-from launcher.hosts.reconciler import reconcile, survey
-from launcher.hosts.rental_ledger import Ledger
-from launcher.hosts.renter import Renter
-from launcher.planning.reconciling import SETTLE_S, Verdict
-from launcher.values.lambda_cloud import LambdaReason
+from launcher.rental.ledger import Ledger
+from launcher.rental.providers.lambda_api import LambdaReason
+from launcher.rental.reconcile import reconcile, survey
+from launcher.rental.renter import Renter
+from launcher.rental.verdict import SETTLE_S, Verdict
 from launcher.values.renting import RentalReason, RentalState
 
 HOURS = 3600.0

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from launcher.errors import BadFileError, RefusedError, ServiceError, UnsettledError
-from launcher.hosts.rental import Provider, is_passing
-from launcher.hosts.rental_hold import Hold
-from launcher.hosts.rental_ledger import Ledger, new_nonce
-from launcher.planning.reconciling import SETTLE_S, UNMARKED, first_of, is_late, is_of, owner_of
+from launcher.rental.hold import Hold
+from launcher.rental.ledger import Ledger, new_nonce
+from launcher.rental.provider import Provider, is_passing
+from launcher.rental.providers.lambda_api import LambdaReason
+from launcher.rental.verdict import SETTLE_S, UNMARKED, first_of, is_late, is_of, owner_of
 from launcher.values.clock import Clock
-from launcher.values.lambda_cloud import LambdaReason
 from launcher.values.renting import (
     Instance,
     InstanceState,

@@ -20,9 +20,9 @@ from platformdirs.unix import Unix
 from pydantic import ValidationError
 
 from launcher.errors import BadFileError, RefusedError
-from launcher.hosts.rental_hold import Hold, is_alive, is_stopped
 from launcher.remote.record import strict_json
 from launcher.remote.record.locks import Lock, is_locked
+from launcher.rental.hold import Hold, is_alive, is_stopped
 from launcher.values.renting import OPEN, Extra, Intent, Rental, RentalState
 
 NONCE_CHARACTERS = "abcdefghijklmnopqrstuvwxyz234567"

@@ -14,8 +14,8 @@ from testbed import lambda_client
 from testbed.client import until
 
 import launcher
-from launcher.hosts import call_pace
-from launcher.hosts.call_pace import MOST_WAIT_S, Pace, back_off_s, usual_pace
+from launcher.rental import rate_limit
+from launcher.rental.rate_limit import MOST_WAIT_S, Pace, back_off_s, usual_pace
 from launcher.values.clock import SystemClock
 
 DRIVER = [sys.executable, lambda_client.__file__]
@@ -160,13 +160,13 @@ def test_back_offs_grow_to_a_limit_and_are_as_long_as_asked():
 
 def test_nothing_that_rents_waits_by_another_clock_than_it_is_given():
     """So no test waits for a boot, a list or a spacing."""
-    rents = re.compile(r"hosts\.(renter|reconciler|rental|call_pace|lambda_)|values\.clock")
+    rents = re.compile(r"launcher\.rental\.(renter|reconcile|ledger|provider|rate_limit)|values\.clock")
     texts = {
         path.name: path.read_text()
         for path in Path(launcher.__file__).parent.rglob("*.py")
         if rents.search(path.read_text())
     }
-    assert texts.keys() >= {"call_pace.py", "renter.py", "reconciler.py", "lambda_service.py", "tenant.py"}
+    assert texts.keys() >= {"renter.py", "reconcile.py", "lambda_service.py", "tenant.py"}
     assert [name for name, text in texts.items() if "time.sleep" in text or "from time import" in text] == []
 
 
@@ -193,7 +193,7 @@ def test_a_client_that_was_stopped_in_its_turn_holds_others_for_a_while_only(
     tmp_path, sim_clock, monkeypatch
 ):
     """As by Ctrl-Z: one of the others may have to end what costs money."""
-    monkeypatch.setattr(call_pace, "STUCK_S", 0.2)
+    monkeypatch.setattr(rate_limit, "STUCK_S", 0.2)
     pace = Pace(tmp_path, "lambda", sim_clock)
     with pace.turn(), pace.turn():
         pass

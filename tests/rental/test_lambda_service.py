@@ -21,10 +21,10 @@ from launcher.errors import (
     UsageError,
 )
 from launcher.hosts import service_wire
-from launcher.hosts.call_pace import Pace
-from launcher.hosts.lambda_service import log_in
-from launcher.values.lambda_cloud import LambdaCode, NewInstance, meaning_of
-from launcher.values.lambda_cloud import LambdaReason as Reason
+from launcher.rental.providers.lambda_api import LambdaCode, NewInstance, meaning_of
+from launcher.rental.providers.lambda_api import LambdaReason as Reason
+from launcher.rental.providers.lambda_service import log_in
+from launcher.rental.rate_limit import Pace
 
 TAGS = {"launch:run": "261122-sft-k3f9w2", "launch:nonce": "abc"}
 

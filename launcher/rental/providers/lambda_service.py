@@ -1,7 +1,7 @@
 """Lambda Cloud's service: a typed method for each call that we make, and a named reason for each way to fail.
 
 Routes and bodies are those of its OpenAPI description 1.10.0. Nothing has been tried against the real service. Every call
-waits for its turn, see call_pace.py, and one that is refused with 429 has not been acted on, so it is made again, a few times.
+waits for its turn, see rate_limit.py, and one that is refused with 429 has not been acted on, so it is made again, a few times.
 No other call is repeated here.
 
 A launch goes in two steps, since an answer may be lost: `launch`, and if that raises UnsettledError, look for it in
@@ -19,11 +19,8 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from launcher.errors import ServiceAuthError, ServiceError, ServiceUnreachableError, UnsettledError
-from launcher.hosts.call_pace import MOST_WAIT_S, Pace, Waits, back_off_s, say_nothing
-from launcher.hosts.lambda_credentials import KEYS_PAGE, VARIABLE, LambdaKey, find_key, key_files
 from launcher.hosts.service_wire import Failure, Reply, ServiceWire, WireError
-from launcher.values.base import Record
-from launcher.values.lambda_cloud import (
+from launcher.rental.providers.lambda_api import (
     CodeMeaning,
     FileSystem,
     Firewall,
@@ -35,7 +32,10 @@ from launcher.values.lambda_cloud import (
     TypeOffer,
     meaning_of,
 )
-from launcher.values.lambda_cloud import LambdaReason as Reason
+from launcher.rental.providers.lambda_api import LambdaReason as Reason
+from launcher.rental.providers.lambda_credentials import KEYS_PAGE, VARIABLE, LambdaKey, find_key, key_files
+from launcher.rental.rate_limit import MOST_WAIT_S, Pace, Waits, back_off_s, say_nothing
+from launcher.values.base import Record
 from launcher.values.text import printable
 
 BASE = "https://cloud.lambda.ai/api/v1"

@@ -10,8 +10,8 @@ from testbed import lambda_client
 from testbed.sim_clock import START, Computer, SimClock
 
 from launcher.errors import ServiceError
-from launcher.hosts.service_clock import ASK_AGAIN_S, ServiceClock
 from launcher.remote.system import process
+from launcher.rental.service_clock import ASK_AGAIN_S, ServiceClock
 from launcher.values.clock import SystemClock
 
 DAY = 86_400.0
@@ -209,8 +209,8 @@ def test_a_call_waits_its_turn_and_no_longer_though_the_clock_was_set_back(
     computer, lambda_service, key, tmp_path, sim_clock
 ):
     """The pace goes by the boot clock: a wait of a second is none of ten hours."""
-    from launcher.hosts.call_pace import Pace
-    from launcher.hosts.lambda_service import log_in
+    from launcher.rental.providers.lambda_service import log_in
+    from launcher.rental.rate_limit import Pace
 
     pace = Pace(tmp_path / "pace", "lambda", SystemClock())
     api = log_in({"LAMBDA_API_KEY": key}, tmp_path, pace, lambda_service.base)
