@@ -74,12 +74,22 @@ def parsed(path):
     return ast.parse(path.read_text())
 
 
+def nodes_of(tree, *, types_too=True):
+    """Every node of a syntax tree; without `types_too`, none of what stands under TYPE_CHECKING."""
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        yield node
+        hides = not types_too and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        pending += node.orelse if hides else ast.iter_child_nodes(node)
+
+
 @functools.cache
-def imports(path):
+def imports(path, *, types_too=True):
     """Every module that a file imports, anywhere in it, by its absolute dotted name."""
     package = ["launcher", *path.relative_to(PACKAGE).parent.parts]
     names = set()
-    for node in ast.walk(parsed(path)):
+    for node in nodes_of(parsed(path), types_too=types_too):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -94,25 +104,24 @@ def module_of(path):
 
 
 @functools.cache
-def graph_of(among):
-    """Which of some files import which others, by module; a package stands for its `__init__`."""
-    modules = {module_of(other).removesuffix(".__init__"): other for other in among}
+def graph():
+    """Which files import which others when they run, by module; a package stands for its `__init__`."""
+    modules = {module_of(path).removesuffix(".__init__"): module_of(path) for path in SOURCES}
     return {
-        module_of(other): {module_of(modules[name]) for name in imports(other) if name in modules}
-        - {module_of(other)}
-        for other in among
+        module_of(path): {modules[name] for name in imports(path, types_too=False) if name in modules}
+        - {module_of(path)}
+        for path in SOURCES
     }
 
 
-def reachable(path, among):
-    """Every module that a file leads to by its imports of some others."""
-    graph = graph_of(tuple(among))
-    reached, pending = set(), list(graph.get(module_of(path), ()))
+def reachable(path):
+    """Every module that a file leads to by its imports, wherever they stand."""
+    reached, pending = set(), list(graph()[module_of(path)])
     while pending:
         name = pending.pop()
         if name not in reached:
             reached.add(name)
-            pending += graph[name]
+            pending += graph()[name]
     return reached
 
 
@@ -174,10 +183,10 @@ def test_the_agent_imports_itself_and_the_standard_library_alone(path):
         assert used <= set(WINGS[: WINGS.index(wing) + 1])
 
 
-@of_each(AGENT)
-def test_no_module_of_the_agent_imports_itself_by_a_detour(path):
-    """Within a wing too, nothing that a module imports leads back to it."""
-    assert module_of(path) not in reachable(path, [other for other in AGENT if other.name != "__init__.py"])
+@of_each(SOURCES)
+def test_no_module_imports_itself_by_a_detour(path):
+    """Nothing that a module imports, also inside its functions, leads back to it."""
+    assert module_of(path) not in reachable(path)
 
 
 def imports_when_loaded(path):
@@ -213,12 +222,6 @@ def test_the_worker_finds_its_own_modules_relative_to_itself(path):
     absolute = {node.module or "" for node in tree if isinstance(node, ast.ImportFrom) and not node.level}
     assert not {name for name in absolute if name.startswith("launcher")}
     assert "launcher_worker" not in imports(path)
-
-
-@of_each(WORKER)
-def test_no_module_of_the_worker_leads_back_to_itself(path):
-    """It imports without cycles."""
-    assert module_of(path) not in reachable(path, WORKER)
 
 
 def test_heavy_libraries_have_one_home_each():

@@ -15,12 +15,14 @@ from typing import Annotated, Any
 import typer
 
 from launcher import question
-from launcher.cli import completing, shell_answers, streams
 from launcher.cli.asking import agrees
+from launcher.cli.completing import let_values_complete
 from launcher.cli.past_limit import rental_warnings
 from launcher.cli.quick import QuickCommand, QuickGroup, WrongWordsError, tell_wrong_words
 from launcher.cli.say import complain
+from launcher.cli.shell_answers import rejoin_words, use_our_scripts
 from launcher.cli.signals import Terminated, heed_sigterm
+from launcher.cli.streams import prepare
 from launcher.client_files import UnreadableError
 from launcher.errors import LaunchError, UsageError
 
@@ -37,7 +39,7 @@ class RootGroup(QuickGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the default command, and keep the words after `--` for it unchanged."""
         if ctx.resilient_parsing:  # a shell completes a word
-            completing.let_values_complete(self)
+            let_values_complete(self)
             is_default = bool(args) and args[0].startswith("-")
             return super().parse_args(ctx, [DEFAULT, *args] if is_default else args)
         if args[:1] == ["help"]:
@@ -63,7 +65,7 @@ class RootGroup(QuickGroup):
         for param in self.params:
             if param.name in ("install_completion", "show_completion"):
                 param.default = False
-                shell_answers.use_our_scripts()
+                use_our_scripts()
         own = super().get_params(ctx)
         return [*self._launch_options(), *own] if ctx.resilient_parsing else own
 
@@ -220,8 +222,8 @@ _NEW_OBJECTS = 200_000
 
 def main() -> None:
     """Run the command line. A LaunchError becomes a message and its exit code; any other exception is a bug and is shown."""
-    shell_answers.rejoin_words()
-    streams.prepare()
+    rejoin_words()
+    prepare()
     heed_sigterm()
     if "_LAUNCH_COMPLETE" not in os.environ:
         question.answer_by(agrees)

@@ -50,7 +50,7 @@ def attach(
     from launcher.cli.follow import show_end
     from launcher.cli.keeping import handing_over, keep
     from launcher.cli.screens import make_view
-    from launcher.runs.control import locate
+    from launcher.runs.locating import locate
     from launcher.runs.machine_gone import gone
     from launcher.runs.tenant import tenant_for
 
@@ -75,7 +75,7 @@ def _enter_all(host: str | None, *, as_json: bool) -> None:
     from launcher.cli.json_shapes import Entered
     from launcher.cli.say import say
     from launcher.errors import UsageError
-    from launcher.runs.control import attach_all, foreign_here
+    from launcher.runs.locating import attach_all, foreign_here
     from launcher.runs.runs_folder import runs_folder
 
     if host is None:

@@ -37,13 +37,13 @@ def main() -> None:
     set_threshold(_GARBAGE)
     atexit.register(_leave)  # the first that is registered: it is called last
     own_variables.set_own("PYDANTIC_DISABLE_PLUGINS", "__all__")  # to look for some takes 15 ms
-    from launcher.cli import app
+    from launcher.cli.app import main as run_verb
 
     try:
         if is_heard and not completes:
             sys.unraisablehook = _not_lost
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        app.main()
+        run_verb()
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     except Exception as error:

@@ -96,7 +96,7 @@ def _runs_of(word: str) -> list[str]:
 
 def _mirrors(words: Sequence[str]) -> list[Mirror]:
     """Return the mirrors of runs. Raises UnknownNameError that says every word which no run has."""
-    from launcher.runs.control import mirror_here
+    from launcher.runs.locating import mirror_here
 
     mirrors, unknown = [], []
     for word in words:

@@ -41,8 +41,8 @@ def cp(
     from launcher.cli.say import say
     from launcher.cli.screens import make_stage
     from launcher.errors import MachineGoneError, RunError
-    from launcher.runs.control import locate
     from launcher.runs.copying import copy, copy_from_here
+    from launcher.runs.locating import locate
     from launcher.runs.machine_gone import gone
     from launcher.runs.run_desk import open_desk
     from launcher.values.text import files_text

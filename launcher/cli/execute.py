@@ -62,8 +62,8 @@ def execute(
     if stray or not words:
         given = " ".join(stray or ["nvidia-smi"])
         raise UsageError(f"the command must follow --\n  example   launch exec {run} -- {given}")
-    from launcher.runs.control import execute as run_there
-    from launcher.runs.control import locate
+    from launcher.runs.commands_beside import execute as run_there
+    from launcher.runs.locating import locate
     from launcher.runs.run_desk import open_desk
     from launcher.values.lacking import check_has
 

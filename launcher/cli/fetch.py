@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from launcher.cli.say import complain
 from launcher.errors import AgentError, MachineGoneError, UnreachableError
-from launcher.runs.control import locate_to_read
 from launcher.runs.last_answer import last_answer
+from launcher.runs.locating import locate_to_read
 from launcher.runs.mirror import Mirror
 from launcher.runs.refreshing import refresh
 from launcher.runs.run_desk import open_desk

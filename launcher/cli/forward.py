@@ -47,8 +47,9 @@ def forward(
     here, there = _ports(port)
     from launcher.cli.execute import shown_output
     from launcher.cli.say import complain, say
-    from launcher.runs.control import execute, locate
+    from launcher.runs.commands_beside import execute
     from launcher.runs.forwarding import LOOPBACK, Door, forwarded
+    from launcher.runs.locating import locate
     from launcher.values.lacking import check_has
 
     place, mirror = locate(run, host)

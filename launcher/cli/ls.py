@@ -28,8 +28,8 @@ def ls(
     """
     from launcher.cli.fetch import complain_not_asked, complain_unreached
     from launcher.cli.screens import make_stage
-    from launcher.runs.control import locate_to_read
     from launcher.runs.listing import list_files
+    from launcher.runs.locating import locate_to_read
 
     place, mirror = locate_to_read(run, host)
     if place is None:

@@ -16,7 +16,7 @@ from launcher.values.states import Reason, State
 
 if TYPE_CHECKING:
     from launcher.cli.columns import Column
-    from launcher.runs.control import Row
+    from launcher.runs.run_listing import Row
     from launcher.values.record import Summary
 
 
@@ -51,7 +51,8 @@ def ps(
         launch ps --watch
         launch ps --host lab --limit 20 --state failed
     """
-    from launcher.runs.control import foreign_here, listing
+    from launcher.runs.locating import foreign_here
+    from launcher.runs.run_listing import listing
 
     wait_s = seconds(wait)
 

@@ -51,10 +51,10 @@ def pull(
     """
     from launcher.cli.screens import make_view
     from launcher.errors import MachineGoneError, RunError, UsageError
-    from launcher.runs.control import locate
     from launcher.runs.copying import are_here
     from launcher.runs.fetching import pull_once, pull_one_checkpoint, pull_until_end
     from launcher.runs.following import what_failed, what_stayed
+    from launcher.runs.locating import locate
     from launcher.runs.machine_gone import gone
     from launcher.runs.pulling import Choice, Pulled
 

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from launcher.cli import help_text
+from launcher.cli.help_text import usage, write_commands, write_options, write_text
 from launcher.cli.say import complain
 from launcher.errors import UsageError
 
@@ -80,18 +80,18 @@ class QuickCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line."""
-        return help_text.usage(self.get_params(ctx), command=self.command_words)
+        return usage(self.get_params(ctx), command=self.command_words)
 
     command_words = ""
     """How the usage line shows a command that may follow after `--`; empty if none may."""
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write what the verb does; its examples stand on their own lines."""
-        help_text.write_text(formatter, self.help or "")
+        write_text(formatter, self.help or "")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the options, in groups."""
-        help_text.write_options(formatter, ctx, self.get_params(ctx))
+        write_options(formatter, ctx, self.get_params(ctx))
 
 
 class QuickGroup(TyperGroup):
@@ -103,16 +103,16 @@ class QuickGroup(TyperGroup):
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write what the verbs are for."""
-        help_text.write_text(formatter, self.help or "")
+        write_text(formatter, self.help or "")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the verbs by task, then the options."""
         self.format_commands(ctx, formatter)
-        help_text.write_options(formatter, ctx, self.get_params(ctx))
+        write_options(formatter, ctx, self.get_params(ctx))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the verbs with the whole first sentence of each."""
-        help_text.write_commands(formatter, self.commands)
+        write_commands(formatter, self.commands)
 
 
 def tell_wrong_words(error: Any) -> None:

@@ -129,7 +129,7 @@ def _moved(run: Mirror, request: MoveRequest, view: View, *, dry_run: bool) -> R
 def _known(run: str) -> Mirror | None:
     """Return the mirror of the run that a word means; None if this client knows no such run."""
     from launcher.errors import UnknownNameError
-    from launcher.runs.control import locate
+    from launcher.runs.locating import locate
 
     try:
         return locate(run, None)[1]

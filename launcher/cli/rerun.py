@@ -56,7 +56,7 @@ def rerun(
         launch rerun w8q2 --host lab
         launch rerun w8q2 --host lambda --dry-run
     """
-    from launcher.runs.control import locate
+    from launcher.runs.locating import locate
     from launcher.runs.rerunning import Changes, preview_rerun
     from launcher.runs.rerunning import rerun as start
 

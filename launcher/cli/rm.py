@@ -44,7 +44,7 @@ def rm(
         launch rm --force p0x1 a77c
     """
     from launcher.runs.cleaning import check_here
-    from launcher.runs.control import locate
+    from launcher.runs.locating import locate
 
     found = [(word, *locate(word, host)) for word in runs]  # every name before the first removal
     for word, _, mirror in found:

@@ -34,7 +34,8 @@ def shell(
     from launcher.cli.execute import code_of
     from launcher.cli.keyboard import Keyboard
     from launcher.cli.say import complain
-    from launcher.runs.control import interact, locate
+    from launcher.runs.commands_beside import interact
+    from launcher.runs.locating import locate
     from launcher.runs.run_desk import open_desk
     from launcher.values.lacking import check_has
 

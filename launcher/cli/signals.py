@@ -8,7 +8,8 @@ import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from launcher.cli import streams
+from launcher.cli.streams import console as stream_console
+from launcher.cli.streams import is_terminal
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -67,9 +68,9 @@ def cursor_back_on_stop(console: Console) -> Iterator[None]:
 
 def waiting(text: str) -> contextlib.AbstractContextManager[object]:
     """Show a spinner on standard error while something is waited for; nothing if that is no terminal."""
-    if not streams.is_terminal(stderr=True):
+    if not is_terminal(stderr=True):
         return contextlib.nullcontext()
-    return spinner(streams.console(stderr=True), text)
+    return spinner(stream_console(stderr=True), text)
 
 
 @contextlib.contextmanager

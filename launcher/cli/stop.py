@@ -34,10 +34,11 @@ def stop(
         launch stop --now w8q2
     """
     from launcher.errors import ConnectionLostError, RunError, UnreachableError
-    from launcher.runs.control import has_live_session, locate_live, summary_of
-    from launcher.runs.control import stop as ask
     from launcher.runs.evidence import words
+    from launcher.runs.locating import locate_live
     from launcher.runs.run_desk import open_desk
+    from launcher.runs.run_stopping import stop as ask
+    from launcher.runs.summaries import has_live_session, summary_of
     from launcher.runs.tenancies import open_for, rent_cost, still_rented
     from launcher.values.record import Reason, is_terminal
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from launcher.errors import HostError, LaunchError, NoRunError, RunError, ServiceError, UnreachableError
 from launcher.runs import tenancies
-from launcher.runs.control import known_summary
 from launcher.runs.mirror import Mirror
 from launcher.runs.rent_ending import bring_home, is_over
 from launcher.runs.run_desk import open_desk
+from launcher.runs.summaries import known_summary
 from launcher.runs.tenancies import RentedMachine
 from launcher.runs.tenant import Tenant, take_idle
 from launcher.runs.view import View

@@ -26,9 +26,9 @@ from launcher.runs import (
     sent_record,
 )
 from launcher.runs.contact import Contact, pass_gate_when_free
-from launcher.runs.control import known_summary, own_copy, summary_of
 from launcher.runs.key_stays import check_key_stays
 from launcher.runs.launching import Filling, Resolved, Started, begin, there
+from launcher.runs.locating import own_copy
 from launcher.runs.lost_machines import end_rental, look_for
 from launcher.runs.meter import Meter
 from launcher.runs.mirror import Mirror
@@ -38,6 +38,7 @@ from launcher.runs.recovering import Outcome, RecoverRequest, Recovery, recover_
 from launcher.runs.run_desk import connect
 from launcher.runs.run_id import RUN_ID, new_run_id
 from launcher.runs.secret_consent import check_consent
+from launcher.runs.summaries import known_summary, summary_of
 from launcher.runs.tenancies import is_rented, rented_for
 from launcher.runs.tree import SizedFile, write_files
 from launcher.runs.verifiable import refuse_verification

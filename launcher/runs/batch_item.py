@@ -27,7 +27,6 @@ from launcher.hosts import Desk
 from launcher.runs import cards, index, resolve, secret_values, tenancies
 from launcher.runs.batch_budget import Budget
 from launcher.runs.batch_queue import BatchQueue
-from launcher.runs.control import runs_of
 from launcher.runs.evidence import why_failed
 from launcher.runs.following import Watch, finish
 from launcher.runs.frozen_code import FrozenCode
@@ -42,6 +41,7 @@ from launcher.runs.run_desk import Opening, connect, open_desk
 from launcher.runs.run_id import new_run_id
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.sessions import follow_sessions
+from launcher.runs.summaries import runs_of
 from launcher.runs.tenant import tenant_for
 from launcher.runs.view import View
 from launcher.values.host import Host

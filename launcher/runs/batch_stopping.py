@@ -15,15 +15,15 @@ from launcher.runs import batch_index, departures, index, resolve, sent_record
 from launcher.runs.batch_item import give_up_machine, why_ended
 from launcher.runs.batch_queue import PICTURE, RESULTS, BatchQueue, Work, Worker, take_work, worker_of
 from launcher.runs.batch_status import launches, state_of
-from launcher.runs.control import runs_of
-from launcher.runs.control import stop as stop_run
 from launcher.runs.frozen_code import FOLDER as CODE
 from launcher.runs.machine_gone import gone
 from launcher.runs.mirror import Mirror, mirrors
 from launcher.runs.run_desk import connect, open_desk
 from launcher.runs.run_files import RunFiles
+from launcher.runs.run_stopping import stop as stop_run
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.silent_view import SilentView
+from launcher.runs.summaries import runs_of
 from launcher.runs.tenant import leave_to_keeper
 from launcher.values.queued_item import DROPPED, REFUSED, Item, ItemState
 from launcher.values.record import State, is_terminal

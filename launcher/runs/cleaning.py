@@ -14,7 +14,6 @@ from rich.filesize import decimal
 
 from launcher.errors import AgentError, EngineError, HostError, LastCopyError, MalformedAnswerError, RunError
 from launcher.hosts import Desk
-from launcher.runs.control import summary_of
 from launcher.runs.local_copies import LocalCopies
 from launcher.runs.machine_gone import gone
 from launcher.runs.meter import Meter
@@ -22,6 +21,7 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.probing import NO_JOB, probe
 from launcher.runs.pulling import shown_path
 from launcher.runs.refreshing import refresh
+from launcher.runs.summaries import summary_of
 from launcher.runs.view import Stage
 from launcher.runtimes import Runtime, open_all, open_for_run
 from launcher.runtimes.runtime import Holding, Supply

@@ -27,7 +27,6 @@ from launcher.planning.placement import runtime as choose_runtime
 from launcher.resources import data_folder
 from launcher.runs import host_shell
 from launcher.runs.cleaning import free, remove_here
-from launcher.runs.control import stop
 from launcher.runs.drill_faults import Place, bring_about
 from launcher.runs.following import follow
 from launcher.runs.held_interrupts import HeldInterrupts
@@ -37,6 +36,7 @@ from launcher.runs.probing import probe
 from launcher.runs.recovering import TO_RECOVER, Outcome, RecoverRequest, recover_on
 from launcher.runs.request import Request
 from launcher.runs.run_desk import connect, open_desk
+from launcher.runs.run_stopping import stop
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.silent_view import SilentView
 from launcher.runs.view import SilentStage

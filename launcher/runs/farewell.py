@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from launcher.errors import LaunchError
 from launcher.runs import departures, index
-from launcher.runs.control import stop, summary_of
 from launcher.runs.mirror import mirror_of
+from launcher.runs.run_stopping import stop
+from launcher.runs.summaries import summary_of
 from launcher.values.record import is_terminal
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import TypeVar
 from launcher.errors import AgentError, ConnectionLostError, RunError, UnreachableError
 from launcher.hosts import Desk
 from launcher.runs.checkpoint_pulling import HomeCheckpoint, note_asked, pull_checkpoint
-from launcher.runs.control import known_summary
 from launcher.runs.following import LOST_LINKS, pause
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import Choice, Pulled, came, pull
 from launcher.runs.refreshing import refresh
 from launcher.runs.run_desk import open_desk
+from launcher.runs.summaries import known_summary
 from launcher.runs.view import Stage, View
 from launcher.values.host import Host
 from launcher.values.record import State, is_terminal

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from launcher.errors import HostError, NobodyListensError, RefusedStreamError, UnreachableError, UsageError
 from launcher.hosts import Desk
 from launcher.hosts.channel import Socket
-from launcher.runs.control import summary_of
 from launcher.runs.mirror import Mirror
 from launcher.runs.run_desk import open_desk
+from launcher.runs.summaries import summary_of
 from launcher.runtimes import Runtime, open_for_run
 from launcher.values.host import Host
 

@@ -40,7 +40,6 @@ from launcher.runs.arriving import (
     wanted_like,
 )
 from launcher.runs.checkpoint_pulling import LAST, WHOLE, HomeCheckpoint, pull_checkpoint
-from launcher.runs.control import known_summary, stop
 from launcher.runs.lost_machines import look_for, reach
 from launcher.runs.mirror import Mirror
 from launcher.runs.recovering import RecoverRequest, Recovery, recover_on
@@ -49,7 +48,9 @@ from launcher.runs.rent_handing import end_rent_later, hand_over
 from launcher.runs.rental_choice import check_limited
 from launcher.runs.run_desk import connect
 from launcher.runs.run_files import RunFiles
+from launcher.runs.run_stopping import stop
 from launcher.runs.runs_folder import runs_folder
+from launcher.runs.summaries import known_summary
 from launcher.runs.tenant import Tenant, take
 from launcher.runs.tree import SizedFile
 from launcher.values.answers import MovedTo

@@ -21,14 +21,16 @@ from launcher.runs import (
     secret_values,
     tenancies,
 )
-from launcher.runs.control import known_summary, listing, locate, summary_of
 from launcher.runs.evidence import diagnosis, why_failed, words
 from launcher.runs.key_stays import check_key_stays
+from launcher.runs.locating import locate
 from launcher.runs.lost_machines import reach
 from launcher.runs.mirror import Mirror
 from launcher.runs.refreshing import refresh
+from launcher.runs.run_listing import listing
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.secret_consent import check_consent
+from launcher.runs.summaries import known_summary, summary_of
 from launcher.runtimes import open_for_run
 from launcher.runtimes.runtime import Resumption
 from launcher.values.record import State, Summary, is_terminal

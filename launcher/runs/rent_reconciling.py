@@ -25,11 +25,11 @@ from launcher.rental.service_clock import ServiceClock
 from launcher.rental.verdict import GRACE_S, has_any_of, owner_of
 from launcher.runs import resolve, tenancies
 from launcher.runs.adopting import bring_home_first
-from launcher.runs.control import known_summary
 from launcher.runs.mirror import Mirror
 from launcher.runs.rent_ending import end_at_limit, end_rent, end_without_run, is_kept_without_run, is_over
 from launcher.runs.run_desk import open_desk
 from launcher.runs.run_id import find
+from launcher.runs.summaries import known_summary
 from launcher.runs.tenancies import RentedMachine
 from launcher.runs.tenant import Tenant, take_over
 from launcher.runs.view import Stage, View

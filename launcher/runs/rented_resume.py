@@ -26,7 +26,6 @@ from launcher.runs.arriving import (
 )
 from launcher.runs.checkpoint_pulling import WHOLE, HomeCheckpoint, pull_checkpoint
 from launcher.runs.contact import settle
-from launcher.runs.control import known_summary, remembered
 from launcher.runs.job_check import on_end_findings, undeclared
 from launcher.runs.lost_machines import reach
 from launcher.runs.moving import check_checkpoint, fill_from_old
@@ -36,6 +35,7 @@ from launcher.runs.rental_choice import check_limited
 from launcher.runs.resumed_plan import changed_plan, check_ended, check_settings, refuse_moved
 from launcher.runs.run_desk import connect, open_desk
 from launcher.runs.run_id import new_run_id
+from launcher.runs.summaries import known_summary, remembered
 from launcher.runs.tenancies import RentedMachine, mirror_of, rent_cost
 from launcher.runs.tenant import Tenant, take_idle
 from launcher.values.record import is_terminal

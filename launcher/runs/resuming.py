@@ -29,10 +29,10 @@ from launcher.runs import (
     sent_record,
 )
 from launcher.runs.contact import Contact, pass_gate_when_free, settle
-from launcher.runs.control import known_summary, locate
 from launcher.runs.job_check import on_end_findings, undeclared
 from launcher.runs.key_stays import check_key_stays
 from launcher.runs.launching import Filling, Started, begin
+from launcher.runs.locating import locate
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import describe, probe
 from launcher.runs.refreshing import refresh
@@ -47,6 +47,7 @@ from launcher.runs.resumed_plan import (
 )
 from launcher.runs.run_desk import open_desk
 from launcher.runs.secret_consent import check_consent
+from launcher.runs.summaries import known_summary
 from launcher.runs.tenancies import RentedMachine, rented_for
 from launcher.runs.verifiable import refuse_verification
 from launcher.runtimes import open_for_run

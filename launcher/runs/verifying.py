@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from launcher.errors import LaunchError
 from launcher.runs.cleaning import free, remove_here
-from launcher.runs.control import stop
 from launcher.runs.following import follow
 from launcher.runs.held_interrupts import HeldInterrupts
 from launcher.runs.launching import Started
 from launcher.runs.mirror import Mirror
 from launcher.runs.run_desk import open_desk
+from launcher.runs.run_stopping import stop
 from launcher.runs.verification_report import VerificationReport, verification_report
 from launcher.runs.view import View
 from launcher.values.host import Host

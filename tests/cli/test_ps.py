@@ -21,8 +21,8 @@ from launcher.errors import UnreachableError
 from launcher.hosts.channel import Reply
 from launcher.runs import index
 from launcher.runs.batch_queue import Entry, make_queue
-from launcher.runs.control import Row
 from launcher.runs.mirror import Mirror
+from launcher.runs.run_listing import Row
 from launcher.values.batch import Rules
 from launcher.values.host import Host
 from launcher.values.queued_item import ItemState

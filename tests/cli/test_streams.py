@@ -92,7 +92,7 @@ def interrupted(client, name, *words, **variables):
         ("typer", ["ps"]),
         ("launcher.cli.app", ["ps"]),
         ("launcher.errors", ["--help"]),
-        ("launcher.runs.control", ["ps"]),
+        ("launcher.runs.run_listing", ["ps"]),
         ("packaging.requirements", ["image", "show", "--profile", "titan_rtx"]),
         ("launcher.hosts.agent_desk", ["probe"]),
     ],

@@ -29,10 +29,10 @@ from launcher.rental.providers.lambda_credentials import LambdaKey
 from launcher.rental.providers.lambda_service import LambdaService
 from launcher.rental.rate_limit import Pace
 from launcher.runs import index, job_check, loading, script_check
-from launcher.runs.control import remembered
 from launcher.runs.launching import understand
 from launcher.runs.mirror import Mirror, parse_event
 from launcher.runs.request import Request
+from launcher.runs.summaries import remembered
 from launcher.values.clock import SystemClock
 from launcher.values.kaggle_kernel import KernelRef, NewKernel
 from launcher.values.record import RunState, Summary

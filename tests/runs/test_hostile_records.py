@@ -12,10 +12,11 @@ from launcher.cli import ps
 from launcher.cli.json_view import JsonView
 from launcher.cli.plain_view import PlainView
 from launcher.cli.terminal_view import TerminalView
-from launcher.runs.control import Row, remembered
 from launcher.runs.curves import curve, write_table
 from launcher.runs.following import finish
 from launcher.runs.mirror import Mirror, News, parse_event
+from launcher.runs.run_listing import Row
+from launcher.runs.summaries import remembered
 from launcher.values.record import PlanSummary, RunState
 
 pytestmark = pytest.mark.slow(reason="hundreds of generated records in each view")

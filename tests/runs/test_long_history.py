@@ -12,8 +12,9 @@ from testbed.history import repeat
 
 from launcher.errors import UnknownNameError, UsageError
 from launcher.hosts import agent_desk
-from launcher.runs import control, index, index_folder
+from launcher.runs import index, index_folder, locating
 from launcher.runs.mirror import Mirror, mirrors, run_ids
+from launcher.runs.run_listing import listing
 from launcher.values.host import LOCAL, Host
 
 FIRST = "261122-train-k3f9w2"
@@ -27,7 +28,7 @@ def there(tmp_path, monkeypatch):
     EndedRun(root, FIRST)
     ids = [FIRST, *repeat(root / "runs" / FIRST, 60, interrupted_every=20)]
     monkeypatch.setattr(
-        control.Lookup, "host", lambda _self, _name: Host(name="box", address=None, root=str(root))
+        locating.Lookup, "host", lambda _self, _name: Host(name="box", address=None, root=str(root))
     )
     received = []
     real = agent_desk._summary
@@ -39,36 +40,36 @@ def test_a_run_is_found_by_its_name_without_a_list_of_all(there):
     """By the start of its last part, by its whole id; one that is not there, and one that is not clear, are said so."""
     ids, received = there
     short = ids[7].rpartition("-")[2]
-    assert control.locate(short, "box")[1].run == ids[7]
-    assert control.locate(ids[8], "box")[1].run == ids[8]
+    assert locating.locate(short, "box")[1].run == ids[7]
+    assert locating.locate(ids[8], "box")[1].run == ids[8]
     assert len(received) == 2
     with pytest.raises(UnknownNameError, match="box: no run 'nothing'"):
-        control.locate("nothing", "box")
+        locating.locate("nothing", "box")
     with pytest.raises(UsageError, match="matches 61 runs"):
-        control.locate("2611", "box")
+        locating.locate("2611", "box")
 
 
 def test_last_is_the_newest_there_or_the_last_of_this_client(there, tmp_path):
     """The host names its newest; a run that this client launched comes first, however old it is."""
     ids, received = there
-    assert control.locate("last", "box")[1].run == FIRST
-    assert len(received) == control.NEWEST
+    assert locating.locate("last", "box")[1].run == FIRST
+    assert len(received) == locating.NEWEST
     for number, run in enumerate([ids[30], ids[40], "261122-gone-aaaaaa"], 1):
         root = os.readlink(tmp_path / "root" / "root-id")
         know(run, tmp_path / "runs-here", order=number, host={"name": "box"}, root=root)
-    assert control.locate("last", "box")[1].run == ids[40]
-    assert len(received) == control.NEWEST + 2
+    assert locating.locate("last", "box")[1].run == ids[40]
+    assert len(received) == locating.NEWEST + 2
 
 
 def test_a_listing_is_chosen_on_the_host(there):
     """The newest, those in a state; the newest is first, as without a host."""
     ids, received = there
-    rows = control.listing("box", most=5)
+    rows = listing("box", most=5)
     assert [row.summary.run for row in rows] == ids[:5]
     assert len(received) == 5
-    assert len(control.listing("box", ["interrupted"])) == 3
+    assert len(listing("box", ["interrupted"])) == 3
     assert len(received) == 8
-    assert [row.summary.run for row in control.listing("box")] == ids
+    assert [row.summary.run for row in listing("box")] == ids
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def launched(tmp_path, monkeypatch):
     """What this user has of more than MANY runs that were launched long ago and have ended, the oldest first."""
     monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    ids = [f"261122-train-{number:06}" for number in range(control.MANY + 1)]
+    ids = [f"261122-train-{number:06}" for number in range(locating.MANY + 1)]
     for number, run in enumerate(ids, 1):
         know(run, tmp_path, order=number)
         record = tmp_path / run / "0001"
@@ -91,15 +92,15 @@ def launched(tmp_path, monkeypatch):
 
 def test_the_last_launch_is_known_without_a_look_at_all(launched, tmp_path, monkeypatch):
     """Those that ended long ago are not read again. Where it was removed from here, the one before it is the last."""
-    assert len(control.listing(None)) == len(launched)
+    assert len(listing(None)) == len(launched)
     read = []
     real = index_folder.read
     monkeypatch.setattr(index, "read", lambda run: read.append(run) or real(run))
-    assert control.mirror_here("last").run == launched[-1]
+    assert locating.mirror_here("last").run == launched[-1]
     assert len(read) < 5
     assert run_ids() == launched
     Mirror(launched[-1], tmp_path).remove()
-    assert control.mirror_here("last").run == launched[-2] == mirrors()[-1].run
+    assert locating.mirror_here("last").run == launched[-2] == mirrors()[-1].run
 
 
 def test_a_launch_is_the_last_one_also_where_their_count_was_lost(launched, tmp_path):
@@ -107,7 +108,7 @@ def test_a_launch_is_the_last_one_also_where_their_count_was_lost(launched, tmp_
     (index.folder() / ".launches").unlink()
     plan = SimpleNamespace(to_file=lambda: b"{}\n")
     Mirror("261101-train-newest", tmp_path).bind(LOCAL, "a" * 32, plan)
-    assert control.mirror_here("last").run == "261101-train-newest"
+    assert locating.mirror_here("last").run == "261101-train-newest"
     assert index.find("261101-train-newest").order == len(launched) + 1
 
 

@@ -22,10 +22,10 @@ from launcher.remote.record.rundir import RUN_ID as RUN_ID_THERE
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving import cursors
 from launcher.runs import index
-from launcher.runs.control import remembered
 from launcher.runs.mirror import Mirror, mirrors, parse_event
 from launcher.runs.refreshing import refresh
 from launcher.runs.run_id import RUN_ID, find, new_run_id
+from launcher.runs.summaries import remembered
 from launcher.values.host import LOCAL, Host
 from launcher.values.record import Event
 

@@ -12,8 +12,9 @@ from launcher.errors import InterruptedRunError, RefusedError
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Reply
 from launcher.planning import assembly
-from launcher.runs import control, recovering, resumed_plan
+from launcher.runs import recovering, resumed_plan, run_listing
 from launcher.runs.mirror import Mirror
+from launcher.runs.run_listing import Row
 from launcher.values.answers import ResumedRun
 from launcher.values.host import Host
 from launcher.values.job import Job
@@ -105,11 +106,11 @@ def test_a_run_that_has_not_ended_is_recovered_and_not_resumed(tmp_path):
 def test_a_run_on_a_host_that_nobody_reaches_is_not_passed_over(monkeypatch, seen):
     """Nobody knows if it needs anything: `--all` may not say that no run does. One that its host has lost is no matter of it."""
     rows = [
-        control.Row("A", Summary(run=RUN, state=seen), "A: refuses the connection", is_unreachable=True),
-        control.Row("B", Summary(run="0101-y-abcd", state=seen), "gone: the host has no such run"),
-        control.Row("B", Summary(run="0101-z-abcd", state="running")),
+        Row("A", Summary(run=RUN, state=seen), "A: refuses the connection", is_unreachable=True),
+        Row("B", Summary(run="0101-y-abcd", state=seen), "gone: the host has no such run"),
+        Row("B", Summary(run="0101-z-abcd", state="running")),
     ]
-    monkeypatch.setattr(control, "_all_own", lambda *_: rows)
+    monkeypatch.setattr(run_listing, "_all_own", lambda *_: rows)
     found = recovering.recover_all(None, recovering.RecoverRequest(), PlainView())
     told = [(one.run, one.outcome, one.state, one.words) for one in found]
     assert told == [(RUN, "failed", "unreachable", "A: refuses the connection")]

@@ -22,9 +22,11 @@ from launcher.remote.serving.requests import RequestError
 from launcher.remote.serving.session import Session
 from launcher.remote.serving.summary import summary
 from launcher.remote.system import process
-from launcher.runs import cleaning, control
+from launcher.runs import cleaning, run_stopping
 from launcher.runs.evidence import words
 from launcher.runs.mirror import Mirror, News
+from launcher.runs.run_listing import Row
+from launcher.runs.summaries import runs_of
 from launcher.runs.view import Result
 from launcher.values.record import PlanSummary, RunState
 
@@ -92,9 +94,9 @@ class There:
 
 def test_ps_and_attach_say_that_the_engine_does_not_answer(session, capsys):
     """Not `resuming` alone, for ever; who follows is told once."""
-    (summary,) = control.runs_of(AgentDesk(There(session)), [RUN])
+    (summary,) = runs_of(AgentDesk(There(session)), [RUN])
     assert summary.state == "resuming"
-    ps._show([control.Row("there", summary)], None, [], is_chosen=False, here=False, as_json=False)
+    ps._show([Row("there", summary)], None, [], is_chosen=False, here=False, as_json=False)
     assert "its engine does not answer" in capsys.readouterr().out
     view = PlainView()
     view.begin(RUN, PlanSummary(), [])
@@ -110,14 +112,14 @@ def test_stop_says_so_and_stop_now_gives_the_run_up(session, monkeypatch):
     def silent(*_):
         raise EngineError("there", "there: its docker does not answer: gone")
 
-    monkeypatch.setattr(control, "open_for_run", silent)
+    monkeypatch.setattr(run_stopping, "open_for_run", silent)
     with pytest.raises(EngineError, match="launch stop --now abcd"):
-        control.stop(AgentDesk(There(session)), RUN, now=False, grace_s=0.1)
-    row = control.stop(AgentDesk(There(session)), RUN, now=True, grace_s=0.1)
+        run_stopping.stop(AgentDesk(There(session)), RUN, now=False, grace_s=0.1)
+    row = run_stopping.stop(AgentDesk(There(session)), RUN, now=True, grace_s=0.1)
     assert (row.summary.state, row.summary.reason) == ("stop-incomplete", "engine-silent")
     assert "does not answer" in ", ".join(words(row.summary.evidence))
     There(session).call("remove", run=RUN)
-    assert not control.runs_of(AgentDesk(There(session)), [RUN])
+    assert not runs_of(AgentDesk(There(session)), [RUN])
 
 
 def test_a_run_that_ended_by_itself_has_ended_though_its_engine_is_silent(session, monkeypatch):
@@ -130,8 +132,8 @@ def test_a_run_that_ended_by_itself_has_ended_though_its_engine_is_silent(sessio
         folder.release()
         raise EngineError("there", "there: its docker does not answer: gone\n  look")
 
-    monkeypatch.setattr(control, "open_for_run", silent)
-    row = control.stop(AgentDesk(There(session)), RUN, now=False, grace_s=0.1)
+    monkeypatch.setattr(run_stopping, "open_for_run", silent)
+    row = run_stopping.stop(AgentDesk(There(session)), RUN, now=False, grace_s=0.1)
     assert row.summary.state == "stopped"
     assert row.problem == "there: its docker does not answer: gone"
 
@@ -159,8 +161,8 @@ def test_a_container_is_stopped_though_its_job_has_written_that_the_run_has_ende
     """Nothing but the engine knows whether it is up. A time to come keeps it from no sweep."""
     done = []
     run_of(session).new_folder().write_state("succeeded", time=time.time() + 1e6)
-    monkeypatch.setattr(control, "open_for_run", lambda *_: Engine(done))
-    row = control.stop(AgentDesk(There(session)), RUN, now=True, grace_s=0.1)
+    monkeypatch.setattr(run_stopping, "open_for_run", lambda *_: Engine(done))
+    row = run_stopping.stop(AgentDesk(There(session)), RUN, now=True, grace_s=0.1)
     assert (row.summary.state, row.problem, done) == ("succeeded", None, [f"{RUN} stopped"])
     assert leftovers.ages(session.root, [RUN])[RUN] > 3600
 
@@ -182,7 +184,7 @@ def test_rm_takes_it_by_force_only(session):
         There(session).call("remove", run=RUN)
     assert caught.value.code == "refused"
     There(session).call("remove", run=RUN, lose="all")
-    assert not control.runs_of(AgentDesk(There(session)), [RUN])
+    assert not runs_of(AgentDesk(There(session)), [RUN])
 
 
 def test_a_live_agent_is_no_matter_of_the_engines(session):

@@ -13,10 +13,11 @@ from launcher.errors import AgentError, RefusedError
 from launcher.runs import following, launching
 from launcher.runs.batch_queue import Entry, make_queue
 from launcher.runs.batch_status import last_state, rows_of
-from launcher.runs.control import Row, remembered
 from launcher.runs.diagnosing import diagnosis_of
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import Probed
+from launcher.runs.run_listing import Row
+from launcher.runs.summaries import remembered
 from launcher.values.batch import Rules
 from launcher.values.facts import Facts
 from launcher.values.host import Host

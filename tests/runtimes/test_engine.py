@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from launcher.errors import EngineError
 from launcher.hosts.local import LocalLink
 from launcher.runtimes.docker.engine import DockerEngine
-from launcher.runtimes.docker.images import supplies
+from launcher.runtimes.docker.images import image_supplies
 from launcher.values.engine_access import EngineWay
 
 ANSWERS = {
@@ -131,7 +131,7 @@ def ask_everything(connect):
     client.facts()
     client.find("x", "root")
     client.containers()
-    supplies(client)
+    image_supplies(client)
     list(client.build(b"", tag="x:1"))
 
 
@@ -186,7 +186,7 @@ def test_no_shape_of_an_answer_is_more_than_an_error(said):
             return said
 
     engine._desk, engine.api = Host(), Client()
-    for ask in (lambda: engine.find("x", "y"), engine.containers, lambda: supplies(engine)):
+    for ask in (lambda: engine.find("x", "y"), engine.containers, lambda: image_supplies(engine)):
         with contextlib.suppress(EngineError):
             ask()
 
@@ -202,5 +202,5 @@ def test_an_image_is_ours_by_its_name_and_its_label(engine):
         {"Id": "sha256:3", "RepoTags": ["launcher/cpu:ffffffffffff"], "Labels": labels},
         {"Id": "sha256:4", "RepoTags": None, "Labels": labels},
     ]
-    assert [one.name for one in supplies(connect(), "h:/r")] == ["launcher/cpu:0123456789ab"]
-    assert supplies(connect(), "h:/other") == []
+    assert [one.name for one in image_supplies(connect(), "h:/r")] == ["launcher/cpu:0123456789ab"]
+    assert image_supplies(connect(), "h:/other") == []

@@ -49,7 +49,7 @@ def lock_of(name: str) -> str:
     return "image-" + re.sub(r"[^a-z0-9]+", "-", name.lower())[-60:].strip("-")
 
 
-def supplies(desk: Desk, engine: DockerEngine, root: str | None = None) -> list[Supply]:
+def remains(desk: Desk, engine: DockerEngine, root: str | None = None) -> list[Supply]:
     """Return what builds of a root, or of all roots, have left; what this root is building just now counts as used."""
     own_root = desk.upkeep.root_label()
     users = Counter(container.image for container in engine.containers())
@@ -61,7 +61,7 @@ def supplies(desk: Desk, engine: DockerEngine, root: str | None = None) -> list[
     return found
 
 
-def discard(desk: Desk, engine: DockerEngine, supply: Supply) -> bool:
+def discard_remains(desk: Desk, engine: DockerEngine, supply: Supply) -> bool:
     """Remove what a build has left, unless that image is being built; return whether it is gone. Raises EngineError."""
     if not desk.making.hold(supply.lock).held:
         return False
@@ -71,7 +71,7 @@ def discard(desk: Desk, engine: DockerEngine, supply: Supply) -> bool:
         desk.making.let_go(supply.lock)
 
 
-def clear(desk: Desk, engine: DockerEngine, name: str, root: str) -> None:
+def clear_remains(desk: Desk, engine: DockerEngine, name: str, root: str) -> None:
     """Remove what builds of a root have left. The build of `name`, whose lock is held here, has ended or was cancelled.
 
     Raises HostError.
@@ -86,7 +86,7 @@ def clear(desk: Desk, engine: DockerEngine, name: str, root: str) -> None:
         else:
             others.append(remnant)
     for image, other, _ in others:
-        discard(desk, engine, Supply("image", other, 0, 0.0, 0, image.id, lock_of(other)))
+        discard_remains(desk, engine, Supply("image", other, 0, 0.0, 0, image.id, lock_of(other)))
 
 
 def _remnants(engine: DockerEngine, root: str | None) -> Iterator[Remnant]:

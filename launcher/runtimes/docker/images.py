@@ -21,8 +21,7 @@ from launcher.hosts.agent_file import torch_check
 from launcher.planning.build_failure import build_failure, indexes
 from launcher.planning.recipe import buildkit, classic
 from launcher.planning.wheel_choice import unfit, verifiable_torch
-from launcher.runtimes.docker import build_remains
-from launcher.runtimes.docker.build_remains import LABEL_NAME, LABEL_STEP
+from launcher.runtimes.docker.build_remains import LABEL_NAME, LABEL_STEP, clear_remains, lock_of, step_label
 from launcher.runtimes.docker.container import LABEL_CHECK, LABEL_ROOT, compiling
 from launcher.runtimes.making import Lines, alone, encoded
 from launcher.runtimes.runtime import Say, Supply
@@ -53,7 +52,7 @@ class Provided(NamedTuple):
     code: str | None
 
 
-def provide(desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions, say: Say) -> Provided:
+def provide_image(desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions, say: Say) -> Provided:
     """Make sure that the engine has the plan's image, and has compiled the agent.
 
     One launch at a time makes an image; the others wait. The agent holds the lock, which is released when its client
@@ -65,7 +64,7 @@ def provide(desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions, s
     if (image_id := engine.image_id(image.name)) is not None:
         code = _check(desk, engine, plan, build, image_id, say)
         return Provided(f"{image.name}, there", code)
-    with alone(desk, build_remains.lock_of(image.name), image.name, say) as held:
+    with alone(desk, lock_of(image.name), image.name, say) as held:
         if (image_id := engine.image_id(image.name)) is not None:
             code = _check(desk, engine, plan, build, image_id, say)
             return Provided(f"{image.name}, made by another launch", code)
@@ -158,7 +157,7 @@ def _packages_in(engine: DockerEngine, image: Image, root: str) -> Packages | No
         raise EngineError(engine.host, f"{engine.host}: {image.name} does not say what is in it") from error
 
 
-def check(desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions) -> None:
+def check_image(desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions) -> None:
     """Make sure that the plan's image is there or can be made. Raises RefusedError if only a credential would allow it."""
     image = plan.image
     if image is None or image.dockerfile is None or engine.image_id(image.name) is not None:
@@ -167,7 +166,7 @@ def check(desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions) -> 
         classic(image, build)
 
 
-def supplies(engine: DockerEngine, root: str | None = None) -> list[Supply]:
+def image_supplies(engine: DockerEngine, root: str | None = None) -> list[Supply]:
     """Return the images that launch built on an engine, or those of a root, the latest first.
 
     An image is ours if the digest in its name is repeated by its label: an image that somebody built from ours inherits
@@ -203,7 +202,7 @@ def _build(desk: Desk, engine: DockerEngine, image: Image, build: BuildOptions, 
         return "classic builder"
     finally:
         with contextlib.suppress(HostError):  # what stays is found by the next build, `gc` or `image prune`
-            build_remains.clear(desk, engine, image.name, root)
+            clear_remains(desk, engine, image.name, root)
 
 
 def _build_with_buildkit(
@@ -226,7 +225,7 @@ def _build_with_buildkit(
 
 
 def _build_classic(engine: DockerEngine, image: Image, build: BuildOptions, root: str, say: Say) -> None:
-    recipe = classic(image, build, {LABEL_STEP: build_remains.step_label(image.name, root)})
+    recipe = classic(image, build, {LABEL_STEP: step_label(image.name, root)})
     lines = Lines(say, _step, KEPT_LINES)
     labels = {LABEL_ROOT: root, LABEL_NAME: image.name, LABEL_STEP: ""}
     options = {"buildargs": recipe.arguments, "network_mode": build.network, "labels": labels}

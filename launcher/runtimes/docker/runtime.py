@@ -15,7 +15,7 @@ from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Channel, Socket
 from launcher.planning.placement import engine as usable_engine
 from launcher.planning.placement import is_closed
-from launcher.runtimes.docker import build_remains, images
+from launcher.runtimes.docker.build_remains import discard_remains, remains
 from launcher.runtimes.docker.container import (
     DOWN,
     LABEL_CHECK,
@@ -28,6 +28,7 @@ from launcher.runtimes.docker.container import (
     stop_timeout_s,
 )
 from launcher.runtimes.docker.container import container as configuration
+from launcher.runtimes.docker.images import check_image, image_supplies, provide_image
 from launcher.runtimes.inside import Inside, serving
 from launcher.runtimes.runtime import Holding, Resumption, Runtime, Say, Supply
 from launcher.values.answers import ResumedRun
@@ -120,7 +121,7 @@ class Docker(Runtime):
         if gpus:
             device_request(plan.host, self._engine_facts, gpus)
         if plan.image != self._checked:  # a launch that waits for a card asks again and again
-            images.check(self.desk, self.engine, plan, self.build)
+            check_image(self.desk, self.engine, plan, self.build)
             self._checked = plan.image
         made = self.desk.preparation.create(
             run, plan, self.name, self.engine.way, gpus, count, any_of, queues=queues
@@ -138,7 +139,7 @@ class Docker(Runtime):
         return self._provide(plan, self.build, say)
 
     def _provide(self, plan: Plan, build: BuildOptions, say: Say) -> str:
-        provided = images.provide(self.desk, self.engine, plan, build, say)
+        provided = provide_image(self.desk, self.engine, plan, build, say)
         if plan.image is not None:
             self._code[plan.image.name] = provided.code
         return provided.words
@@ -245,7 +246,7 @@ class Docker(Runtime):
 
     def supplies(self, root: str | None = None) -> list[Supply]:
         """Return the images that launch built on the engine, the latest first, then what builds have left."""
-        return [*images.supplies(self.engine, root), *build_remains.supplies(self.desk, self.engine, root)]
+        return [*image_supplies(self.engine, root), *remains(self.desk, self.engine, root)]
 
     def discard(self, thing: Holding | Supply) -> bool:
         """Remove a container, killing it first if it is up, or an image. Raises EngineError.
@@ -254,7 +255,7 @@ class Docker(Runtime):
         """
         if isinstance(thing, Supply):
             if thing.id:
-                return build_remains.discard(self.desk, self.engine, thing)
+                return discard_remains(self.desk, self.engine, thing)
             return self.engine.remove_image(thing.name)
         container = Container(thing.id, "", None)
         if thing.is_up:

@@ -1,0 +1,75 @@
+"""Commands and shells beside a run."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from launcher.errors import HostError
+from launcher.hosts import Desk
+from launcher.runs.summaries import summary_of
+from launcher.runtimes import open_for_run
+
+if TYPE_CHECKING:
+    from launcher.hosts.company import Keyboard
+    from launcher.values.answers import CommandEnd
+
+
+def execute(desk: Desk, run: str, command: Sequence[str], take: Callable[[int, bytes], None]) -> int:
+    """Run a command beside a run, in its container if it has one; return its exit code, as a shell reports it.
+
+    `take` gets its output as (1 or 2, bytes). Ctrl-C ends the command, and 130 is returned when it has ended; a second
+    Ctrl-C does not wait for that. Raises HostError.
+    """
+    with _beside(desk, run) as inside, _interrupt_noted() as interrupts:
+        end = inside.runs.execute(run, command, take, lambda: bool(interrupts))
+    return 128 + signal.SIGINT if interrupts else _exit_code(desk, end)
+
+
+def interact(
+    desk: Desk, run: str, command: Sequence[str], take: Callable[[int, bytes], None], keyboard: Keyboard
+) -> int:
+    """Run a command, by default the user's shell, on a terminal beside a run; return its exit code, as a shell reports it.
+
+    `take` gets what it shows, and it gets what is typed at `keyboard`. Raises HostError.
+    """
+    with _beside(desk, run) as inside:
+        return _exit_code(desk, inside.runs.interact(run, command, take, keyboard))
+
+
+@contextlib.contextmanager
+def _beside(desk: Desk, run: str) -> Iterator[Desk]:
+    """Yield a desk from which a command sees what the run's processes see."""
+    summary = summary_of(desk, run)
+    if summary is None:  # the agent says so
+        yield desk
+        return
+    with open_for_run(desk, summary) as runtime, runtime.inside(run) as inside:
+        yield inside
+
+
+def _exit_code(desk: Desk, end: CommandEnd) -> int:
+    if end.signal is not None:
+        return 128 + end.signal
+    if end.exit is None:
+        raise HostError(desk.host, f"{desk.host}: the agent did not report how the command ended")
+    return end.exit
+
+
+@contextlib.contextmanager
+def _interrupt_noted() -> Iterator[list[int]]:
+    """Collect the first Ctrl-C; the second one interrupts."""
+    noted: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, _frame: object) -> None:
+        noted.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,178 @@
+"""Find the run that a word means, and its host."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from launcher.errors import SeveralRunsError, UnknownNameError
+from launcher.hosts import Desk
+from launcher.runs import index
+from launcher.runs.ended_rows import EndedRows
+from launcher.runs.lookup import Lookup
+from launcher.runs.mirror import Mirror, mirror_of, mirrors, run_ids
+from launcher.runs.refreshing import refresh
+from launcher.runs.run_desk import connect, leave_open
+from launcher.runs.run_id import RUN_ID, find
+from launcher.runs.runs_folder import ids_here, runs_folder
+from launcher.runs.summaries import runs_of
+from launcher.values.host import Host
+from launcher.values.record import Summary, is_terminal
+
+OWN_AT_ONCE = 50
+MANY = 200
+NEWEST = 20
+"""Runs of which the one with the latest start is the last: their folders were made last."""
+
+
+def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
+    """Return the host and the copy of the run that a word means; with a host named, of its runs, which enters it into the index.
+
+    Raises UnknownNameError, UsageError where the word means several, and RunError for a foreign run.
+    """
+    if host_name is None:
+        mirror = mirror_here(word)
+        return mirror.host(), mirror
+    host = Lookup().host(host_name)
+    if host.lambda_cloud is not None:
+        rented = {mirror.run: mirror for mirror in rented_for(host)}
+        try:
+            mirror = rented[find(word, [*rented])]
+        except UnknownNameError as error:
+            raise UnknownNameError(f"{host.name}: {error}") from error
+        return mirror.host(), mirror
+    with contextlib.ExitStack() as until_found:
+        desk = until_found.enter_context(connect(host))
+        try:
+            summary = _latest_there(desk) if word == "last" else _named_there(desk, word)
+        except UnknownNameError as error:
+            raise UnknownNameError(f"{host.name}: {error}") from error
+        mirror = enter(host, desk, summary)
+        until_found.pop_all()
+    leave_open(host, desk)
+    return host, mirror
+
+
+def locate_to_read(word: str, host_name: str | None) -> tuple[Host | None, Mirror]:
+    """Return the same for a verb that shows the copy of a run; no host for a foreign run, and for one on another machine.
+
+    Raises what `locate` raises, but nothing for such a run.
+    """
+    if host_name is None:
+        mirror = mirror_here(word)
+        entry = mirror.entry
+        if entry is None or entry.elsewhere is not None:
+            return None, mirror
+    return locate(word, host_name)
+
+
+def locate_live(word: str, host_name: str | None, verb: str) -> tuple[Host, Mirror]:
+    """Locate a run for a verb of live runs. Where a name means several, the error suggests the only one that may be live."""
+    try:
+        return locate(word, host_name)
+    except SeveralRunsError as error:
+        known = {run: own_copy(run).state() for run in error.runs}
+        live = [run for run, state in known.items() if state is None or not is_terminal(state.state)]
+        if len(live) != 1:
+            raise
+        ended = [run for run in error.runs if run not in live]
+        words = f"launch {verb} {live[0].rpartition('-')[2]}     the only one that may be live"
+        raise SeveralRunsError(word, [*live, *ended], words) from None
+
+
+def mirror_here(word: str) -> Mirror:
+    """Return the copy of the run that a word means: of those with a copy here, else of all runs of this user.
+
+    Raises what `locate` raises; no host is needed.
+    """
+    if word == "last":
+        return _latest()
+    try:
+        return own_copy(_named(word, ids_here()))
+    except UnknownNameError:
+        return own_copy(_named(word, run_ids()))
+
+
+def attach_all(host_name: str) -> list[str]:
+    """Enter each foreign run that has a copy here, and that a host has, into the index; return their ids. Raises HostError."""
+    host = Lookup().host(host_name)
+    with connect(host) as desk:
+        found = runs_of(desk, foreign_here())
+        for summary in found:
+            refresh(desk, enter(host, desk, summary))
+    return [summary.run for summary in found]
+
+
+def enter(host: Host, desk: Desk, summary: Summary) -> Mirror:
+    """Enter a run that a host has into the index; return its copy. Raises OtherRootError, and RunError if its plan is not that of the copy here."""
+    mirror, is_new = own_copy(summary.run), not index.knows(summary.run)
+    mirror.bind_seen(host, desk.root_id, summary.time)
+    if is_new and mirror.has_plan:
+        try:
+            refresh(desk, mirror)  # compares the plan
+        except BaseException:  # also a lost link: it was not compared
+            index.forget(summary.run)
+            raise
+    return mirror
+
+
+def foreign_here() -> list[str]:
+    """Return the runs that have a copy here, but are not in the index, by name."""
+    own = index.runs()
+    return [run for run in ids_here() if run not in own]
+
+
+def own_copy(run: str) -> Mirror:
+    """Return the copy of a run, by what the index knows of where it may be."""
+    return mirror_of(run, index.copies_of(run))
+
+
+def rented_for(host: Host) -> list[Mirror]:
+    """Return the runs of this client on machines that were rented for a host, the latest launched last."""
+    return [mirror for mirror in mirrors() if (entry := mirror.entry) and entry.host.name == host.name]
+
+
+def _latest() -> Mirror:
+    """Return the run that this user launched last from here, else from anywhere; without any, the last foreign one here."""
+    here, own = ids_here(), index.runs()
+    for among in ([run for run in here if run in own], [*own], here):
+        if among:
+            return own_copy(max(among, key=_places(among).__getitem__))
+    return own_copy(find("last", []))
+
+
+def _places(runs: Sequence[str]) -> dict[str, tuple[int, float, str]]:
+    """Return what orders some runs. Of many, those that ended long ago are taken from the cache of their rows."""
+    cached = EndedRows().rows if len(runs) > MANY else {}
+    return {
+        run: cached[run].place if run in cached else Mirror(run, runs_folder()).place_in_order()
+        for run in runs
+    }
+
+
+def _named(word: str, runs: list[str]) -> str:
+    """Return the run among some that a word names. Where it means several, they are put in order."""
+    try:
+        return find(word, runs)
+    except SeveralRunsError as error:  # of these alone the records are read
+        found = sorted(map(own_copy, error.runs), key=lambda mirror: mirror.place_in_order(), reverse=True)
+        raise SeveralRunsError(word, [mirror.run for mirror in found]) from None
+
+
+def _named_there(desk: Desk, word: str) -> Summary:
+    """Return the run of a host that a word names. The host lists only those whose names begin with it."""
+    summaries = {summary.run: summary for summary in desk.runs.summaries(like=word)} if word else {}
+    runs = sorted(filter(RUN_ID.fullmatch, summaries), key=lambda run: (summaries[run].time or 0.0, run))
+    return summaries[find(word, runs)]
+
+
+def _latest_there(desk: Desk) -> Summary:
+    """Return the run of a host that this client launched last, or else the newest run there."""
+    own = [mirror.run for mirror in reversed(mirrors()) if mirror.order() and mirror.may_be_in(desk.root_id)]
+    for start in range(0, len(own), OWN_AT_ONCE):
+        group = own[start : start + OWN_AT_ONCE]
+        if found := runs_of(desk, group):
+            return min(found, key=lambda summary: group.index(summary.run))
+    newest = [summary for summary in desk.runs.summaries(most=NEWEST) if RUN_ID.fullmatch(summary.run)]
+    run = find("last", [summary.run for summary in sorted(newest, key=lambda summary: summary.time or 0)])
+    return next(summary for summary in newest if summary.run == run)

@@ -1,0 +1,284 @@
+"""The rows of `launch ps`."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcher.errors import LaunchError, ServiceError
+from launcher.runs import departures, index, last_seen, tenancies
+from launcher.runs.ended_rows import EndedRows
+from launcher.runs.locating import own_copy, rented_for
+from launcher.runs.lookup import Lookup
+from launcher.runs.mirror import Mirror, mirror_of, run_ids
+from launcher.runs.run_desk import connect
+from launcher.runs.run_id import RUN_ID
+from launcher.runs.runs_folder import ids_here, runs_folder
+from launcher.runs.summaries import remembered, runs_of
+from launcher.values.host import Host
+from launcher.values.parsing import unknown_name
+from launcher.values.record import State, Summary, is_terminal
+
+if TYPE_CHECKING:
+    from launcher.values.departure import Departure
+
+
+STATES = (*State, "unreadable")
+"""What a listing may show of a run."""
+
+
+class Row(NamedTuple):
+    """One line of `launch ps`. `problem` is why the host was not asked, or could not be: the latter `is_unreachable`.
+
+    `reached` is when the host of a row with a problem last answered, in seconds since 1970. `kept_age_s` is set for a live run
+    whose newest checkpoint a follower keeps here: how old that copy is, in seconds; infinity before the first. `goes_on` is
+    where this client has had it go on, `next` the command that begins its successor if that has not begun, `beside` says that
+    its parent may still train. One that `is_foreign` is not on record here: a command finds it with `--host` alone. `rent` is
+    what its rented machines have cost, `batch` the batch of this user that it is an item of. `folder` holds the copy of the
+    run, if that is not the runs folder of this command.
+    """
+
+    host: str
+    summary: Summary
+    problem: str | None = None
+    reached: float | None = None
+    kept_age_s: float | None = None
+    is_unreachable: bool = False
+    is_gone: bool = False
+    goes_on: Departure | None = None
+    next: str | None = None
+    beside: str | None = None
+    is_foreign: bool = False
+    rent: tenancies.RentCost | None = None
+    batch: str | None = None
+    folder: str | None = None
+
+
+def listing(
+    host_name: str | None,
+    states: Sequence[str] = (),
+    most: int | None = None,
+    *,
+    here: bool = False,
+    wait_s: float = threading.TIMEOUT_MAX,
+) -> list[Row]:
+    """Return the runs of this user, or of one host: those in one of the `states`, the newest `most`; the newest first.
+
+    `here`: only those with a copy below the runs folder of this command. Hosts with live runs are asked, all at once, for
+    `wait_s`. The rows of a host that does not answer by then show the last known state, and say so. Raises UnknownNameError
+    for a state that no run has.
+    """
+    for word in states:
+        if word not in STATES:
+            raise unknown_name("state", word, STATES, looked_in="of a run")
+    host = Lookup().host(host_name) if host_name is not None else None
+    copies = {*ids_here()} if here else None
+    if host is None:
+        return _all_own(states, most, copies, wait_s)
+    there = (
+        _own_rows(rented_for(host), wait_s)
+        if host.lambda_cloud is not None
+        else _rows_of(host, states, most if copies is None else None)
+    )
+    there = [row for row in there if copies is None or row.summary.run in copies]
+    rows = [_with_departures(row) for row in _newest(there, states)[:most]]
+    return [_with_entry(row) for row in rows]
+
+
+def _with_entry(row: Row) -> Row:
+    """Return a row with what the index knows of its run: its batch, and where its copy is."""
+    entry = index.find(row.summary.run) if RUN_ID.fullmatch(row.summary.run) else None
+    if entry is None:
+        return row
+    return row._replace(batch=entry.batch, folder=_folder_of(mirror_of(entry.run, entry.copies)))
+
+
+def _folder_of(mirror: Mirror) -> str | None:
+    folder = mirror.folder.parent
+    return None if folder == runs_folder() else str(folder)
+
+
+def _newest(rows: Iterable[Row], states: Sequence[str]) -> list[Row]:
+    """Return the rows in one of the states, the newest first."""
+    chosen = [row for row in rows if not states or row.summary.state in states]
+    return sorted(chosen, key=lambda row: row.summary.time or 0, reverse=True)
+
+
+def _all_own(
+    states: Sequence[str], most: int | None, among: Container[str] | None, wait_s: float
+) -> list[Row]:
+    """Return the rows of this user's runs; those of runs that ended long ago are not read from their copies again."""
+    ended = EndedRows()
+    costs = tenancies.rent_costs()
+    entries = {
+        run: entry
+        for run in ended.runs
+        if run not in ended.rows and (among is None or run in among)
+        if (entry := index.find(run)) is not None
+    }
+    copies = {run: mirror_of(run, entry.copies) for run, entry in entries.items()}
+    kept = {run: row for run, row in ended.rows.items() if among is None or run in among}
+    places = {run: entry.place_in_order for run, entry in entries.items()}
+    places |= {run: row.place for run, row in kept.items()}
+    here = str(runs_folder())
+    rows = {
+        run: Row(
+            row.host,
+            row.summary,
+            rent=costs.get(run),
+            batch=row.batch,
+            folder=None if row.folder == here else row.folder,
+        )
+        for run, row in kept.items()
+    }
+    own = sorted(entries.values(), key=lambda entry: entry.place_in_order)
+    rows |= {
+        row.summary.run: row._replace(
+            batch=entries[row.summary.run].batch, folder=_folder_of(copies[row.summary.run])
+        )
+        for row in _own_rows([copies[entry.run] for entry in own], wait_s)
+    }
+    for run in ended.runs.keys() - rows.keys():
+        if (among is None or run in among) and index.damaged(run):
+            mirror = mirror_of(run)
+            rows[run] = Row("-", remembered(mirror), str(index.not_known(run, mirror.folder)).splitlines()[0])
+            places[run] = mirror.place_in_order()
+    in_order = sorted(rows.values(), key=lambda row: places[row.summary.run], reverse=True)
+    for number, row in enumerate(in_order):
+        run = row.summary.run
+        if run in kept:
+            continue
+        whole = in_order[number] = _with_departures(row)
+        if whole == Row(row.host, row.summary, batch=row.batch, folder=row.folder) and _is_final(row.summary):
+            ended.keep(copies[run], entries[run], row.host, row.summary)
+    ended.save()
+    return _newest(in_order, states)[:most]
+
+
+def _is_final(summary: Summary) -> bool:
+    """Whether nothing but a change of the run's own mirror can change its row: its end is here, not only on its host."""
+    if summary.parent is not None or not is_terminal(summary.state) or not RUN_ID.fullmatch(summary.run):
+        return False
+    state = own_copy(summary.run).state()
+    return state is not None and is_terminal(state.state)
+
+
+def _with_departures(row: Row) -> Row:
+    if not RUN_ID.fullmatch(row.summary.run):
+        return row
+    mirror = own_copy(row.summary.run)
+    departure = departures.departure_of(mirror)
+    if departure is not None and departure.is_open and tenancies.is_gone(mirror):
+        departure = departure.model_copy(
+            update={"settled": departure.abandoned}
+        )  # nobody is left to hear of it
+    beside = departures.still_training(mirror, row.summary.parent)
+    if departure is None:
+        return row if beside is None else row._replace(beside=beside)
+    command = None if departures.has_begun(departure) else departures.beginning(mirror, departure)
+    return row._replace(goes_on=departure, next=command, beside=beside)
+
+
+def _rows_of(host: Host, states: Sequence[str], most: int | None) -> list[Row]:
+    with connect(host) as desk:
+        found = desk.runs.summaries(states=states, most=most)
+    own = {*run_ids()}
+    return [
+        Row(host.name, summary, is_foreign=summary.run not in own)
+        for summary in found
+        if RUN_ID.fullmatch(summary.run)
+    ]
+
+
+def _own_rows(own: Sequence[Mirror], wait_s: float) -> list[Row]:
+    rows: list[Row] = []
+    open_runs: dict[str, tuple[Host, list[Mirror]]] = {}
+    gone = tenancies.gone_machines()
+    for mirror in reversed(own):
+        entry = mirror.entry
+        if entry is None:  # another command has just removed it
+            continue
+        host, state = entry.host, mirror.state()
+        if state is not None and is_terminal(state.state):
+            rows.append(Row(host.name, remembered(mirror)))
+        elif entry.elsewhere is not None:
+            problem = f"on {entry.elsewhere}, which is asked there alone"
+            rows.append(Row(host.name, remembered(mirror), problem, mirror.reached(), is_unreachable=True))
+        elif mirror.run in gone:
+            left = gone[mirror.run]
+            summary = remembered(mirror).model_copy(update={"ended": left.ended})
+            rows.append(Row(host.name, summary, left.words, is_gone=True))
+        else:
+            open_runs.setdefault(host.model_dump_json(), (host, []))[1].append(mirror)
+    for answered in _ask_all(list(open_runs.values()), wait_s):
+        rows += answered
+    costs = tenancies.rent_costs()
+    return [
+        row._replace(kept_age_s=_kept_age_s(row.summary), rent=costs.get(row.summary.run)) for row in rows
+    ]
+
+
+def _kept_age_s(summary: Summary) -> float | None:
+    mirror = own_copy(summary.run)
+    if is_terminal(summary.state) or mirror.plan().checkpoints != "pull":
+        return None
+    from launcher.runs.checkpoint_pulling import kept_checkpoint  # few runs have one
+
+    kept = kept_checkpoint(mirror)
+    return math.inf if kept is None else time.time() - kept.time
+
+
+def _ask_all(hosts: Sequence[tuple[Host, list[Mirror]]], wait_s: float) -> Iterator[list[Row]]:
+    """Ask several hosts at once of their runs. One that has not answered after `wait_s` is not waited for."""
+    answers: dict[int, list[Row]] = {}
+
+    def ask(number: int) -> None:
+        answers[number] = _ask(*hosts[number])
+
+    askers = [threading.Thread(target=ask, args=(number,), daemon=True) for number in range(len(hosts))]
+    for asker in askers:
+        asker.start()
+    deadline = time.monotonic() + wait_s
+    for number, (host, mirrors_there) in enumerate(hosts):
+        askers[number].join(max(0.0, deadline - time.monotonic()))
+        problem = f"no answer within {wait_s:.0f} s   launch ps --host {host.name}"
+        yield answers.get(number) or [_unanswered(host, one, None, problem) for one in mirrors_there]
+
+
+def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
+    heard: dict[str, Summary] = {}
+    try:
+        with connect(host) as desk:
+            here = [mirror for mirror in asked if mirror.is_in(desk.root_id)]
+            names = [mirror.run for mirror in here]
+            try:
+                found = runs_of(desk, names)
+            except ServiceError:
+                heard = {summary.run: summary for summary in desk.runs.heard_before(*names)}
+                raise
+            summaries = {summary.run: summary for summary in found}
+    except LaunchError as error:
+        problem = str(error).splitlines()[0]
+        return [_unanswered(host, mirror, heard.get(mirror.run), problem) for mirror in asked]
+    for mirror in here:
+        mirror.note_reached()
+        if mirror.run in summaries:
+            last_seen.note(mirror, summaries[mirror.run])
+    gone = "gone: the host has no such run"
+    return [
+        Row(host.name, summaries[mirror.run])
+        if mirror.run in summaries
+        else Row(host.name, remembered(mirror), gone)
+        for mirror in asked
+    ]
+
+
+def _unanswered(host: Host, mirror: Mirror, heard: Summary | None, problem: str) -> Row:
+    """Return the row of a run whose host does not answer. Of one that was seen to end nothing is in doubt."""
+    summary = heard or remembered(mirror)
+    if heard is None and is_terminal(summary.state):
+        return Row(host.name, summary)
+    return Row(host.name, summary, problem, mirror.reached(), is_unreachable=True)

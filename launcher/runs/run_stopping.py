@@ -1,0 +1,86 @@
+"""Stop a run, and wait until nothing of it is left."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import NamedTuple
+
+from launcher.errors import EngineError, RunError
+from launcher.hosts import Desk
+from launcher.runs.evidence import why_silent
+from launcher.runs.summaries import known_summary, summary_of
+from launcher.runtimes import open_for_run
+from launcher.values.record import DISK_WORDS, State, Summary, is_terminal
+
+STOP_SLACK_S = 30.0
+FORCE_S = 8.0
+"""How long the agent of a run that is to end now may be silent before it is killed."""
+
+
+class StoppedRun(NamedTuple):
+    """The last summary of a run that has ended; `problem` is what is left of it, or is not on record."""
+
+    summary: Summary
+    problem: str | None
+
+
+def stop(desk: Desk, run: str, *, now: bool, grace_s: float) -> StoppedRun:
+    """Ask a run to stop, or to stop now, and wait until it has and nothing of it is left; return its last summary.
+
+    An agent that does not answer to `now` is killed after a while, with its training. `problem` is what is left
+    all the same, what the host's disk refused, or what the engine of a run said that ended without its help.
+    Raises RunError if the run still lives after its grace and some slack, EngineError if nobody can say.
+    """
+    wish = "cancel" if now else "stop"
+    refused = desk.runs.wish(run, wish)
+    summary = summary_of(desk, run)
+    # At least as long as a step and a save were seen to take.
+    grace_s = 0.0 if now or summary is None else max(grace_s, summary.grace_s or 0.0)
+    problem, must_ask_again = _stop_runtime(desk, summary, grace_s)
+    if must_ask_again:
+        refused = desk.runs.wish(run, wish)
+    began = time.monotonic()
+    force_at = began + FORCE_S if now else math.inf
+    while time.monotonic() < began + grace_s + STOP_SLACK_S:
+        summary = known_summary(desk, run)
+        if is_terminal(summary.state) or (refused and summary.state == State.INTERRUPTED):
+            return _stopped(desk, summary, problem, refused)
+        if problem is not None and why_silent(summary):
+            break
+        if time.monotonic() > force_at:
+            force_at = math.inf
+            refused = desk.runs.wish(run, wish, force=True)
+        time.sleep(0.1)
+    if problem is not None:
+        mend = f"without it   launch stop --now {run.rpartition('-')[2]}"
+        raise EngineError(desk.host, str(problem) if now else f"{problem}\n  {mend}") from problem
+    raise RunError(
+        f"{run} on {desk.host} has not ended yet\n  now   launch stop --now {run}     look   launch ps"
+    )
+
+
+def _stop_runtime(desk: Desk, summary: Summary | None, grace_s: float) -> tuple[EngineError | None, bool]:
+    """End what keeps a run; return what its engine said instead, and whether to ask the agent again.
+
+    That a run has ended its own job may have written, in a container that still runs.
+    """
+    if summary is None:
+        return None, False
+    has_ended = is_terminal(summary.state)
+    try:
+        with open_for_run(desk, summary) as runtime:
+            return None, runtime.stop(summary.run, grace_s) and not has_ended
+    except EngineError as error:
+        return (None, False) if has_ended else (error, True)
+
+
+def _stopped(desk: Desk, summary: Summary, problem: EngineError | None, refused: str | None) -> StoppedRun:
+    """Return a run that has ended, with what is left of it, or is not on record."""
+    if problem is not None:
+        words = [str(problem).splitlines()[0]]
+    else:
+        words = [f"still there: {thing}" for thing in desk.runs.remaining(summary.run)]
+    if refused:
+        words.append(f"{DISK_WORDS.get(refused, refused)} on {desk.host}: the end is not on record")
+    return StoppedRun(summary, "; ".join(words) or None)
