@@ -134,14 +134,14 @@ def reconcile(
 
 def _dismiss(word: str) -> None:
     from launcher.cli.say import say
-    from launcher.rental.providers.lambda_api import PAGES
+    from launcher.rental.provider import module_of
     from launcher.runs.rent_reconciling import dismiss
 
     rental = dismiss(word)
     what = f"instance {rental.instance}" if rental.instance is not None else "an instance"
     say(
         f"{rental.intent.run}: no command speaks of its rental any more; {what} of it may still be paid for",
-        f"  look at   {PAGES}/instances",
+        f"  look at   {module_of(rental.intent.provider).INSTANCES_PAGE}",
     )
 
 

@@ -14,9 +14,15 @@ import secrets
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.errors import BadFileError
+from launcher.errors import BadFileError, HostError, ServiceError
+from launcher.remote.record.locks import Lock
+from launcher.rental.ledger import usual_folder
+from launcher.rental.provider import Provider, ProviderReason
+from launcher.rental.renter import Renter
 
 LOGIN_KEY = "login_key"
+KEYS_LOCK = "keys.lock"
+"""Shared by launches, which need our key in the account, and taken by whoever removes it."""
 
 
 class KeyPair(NamedTuple):
@@ -83,9 +89,47 @@ def login_key(folder: Path) -> LoginKey:
     return LoginKey(file, _public_of(file))
 
 
-def same_key(public: str, other: str) -> bool:
-    """Whether two public keys are the same, whatever their comments say."""
-    return public.split()[:2] == other.split()[:2]
+def holding_key() -> Lock | None:
+    """Keep our login key in the account until this lock is released. Raises OSError."""
+    usual_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Lock.take(str(usual_folder() / KEYS_LOCK), shared=True)
+
+
+def registered_key(provider: Provider) -> LoginKey:
+    """Return our login key, which the account has from now on. Raises ServiceError, OSError, BadFileError."""
+    key = login_key(usual_folder())
+    if not _ids_of(key, provider):
+        try:
+            provider.add_key(key.name, key.public)
+        except ServiceError as error:
+            if error.reason != ProviderReason.DUPLICATE:  # another client of this user was faster
+                raise
+    return key
+
+
+def forget_key(account: Renter) -> None:
+    """Remove our login key from an account once nothing is rented here: it opens machines. What fails is tried at the next end."""
+    folder = usual_folder()
+    if not (folder / LOGIN_KEY).exists() or any(one.is_open for one in account.ledger.rentals()):
+        return
+    with contextlib.suppress(HostError, BadFileError, OSError):
+        lock = Lock.take(str(folder / KEYS_LOCK), 0.0)
+        if lock is None:
+            return  # a launch is about to use it
+        try:
+            for key_id in _ids_of(login_key(folder), account.provider):
+                account.provider.delete_key(key_id)
+        finally:
+            lock.release()
+
+
+def _ids_of(key: LoginKey, provider: Provider) -> list[str]:
+    """Return the ids that a key has in an account. Keys are the same whatever their comments say."""
+    return [
+        one.id
+        for one in provider.ssh_keys()
+        if one.name == key.name and one.public_key.split()[:2] == key.public.split()
+    ]
 
 
 def _public_of(file: Path) -> str:

@@ -37,11 +37,6 @@ class Reconciled(NamedTuple):
     unmade: tuple[Rental, ...] = ()
 
     @property
-    def is_anything_billed(self) -> bool:
-        """Whether anything of ours may still cost something, wanted or not."""
-        return bool(self.unreadable) or any(_is_billed(one) for one in self.judged)
-
-    @property
     def is_anything_left(self) -> bool:
         """Whether anything of ours may still cost something though nobody wants it."""
         unwanted = (one for one in self.judged if one.verdict is not Verdict.WANTED)

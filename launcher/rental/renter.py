@@ -6,16 +6,16 @@ Whatever happens in between, to the answers or to this process, `reconcile` can 
 from __future__ import annotations
 
 import contextlib
+import platform
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from launcher.errors import BadFileError, RefusedError, ServiceError, UnsettledError
 from launcher.rental.hold import Hold
-from launcher.rental.ledger import Ledger, new_nonce
-from launcher.rental.provider import Provider, is_passing
-from launcher.rental.providers.lambda_api import LambdaReason
+from launcher.rental.ledger import Ledger, new_nonce, usual_folder
+from launcher.rental.provider import REFUSED, Provider, is_passing, module_of
+from launcher.rental.service_clock import ServiceClock
 from launcher.rental.verdict import SETTLE_S, UNMARKED, first_of, is_late, is_of, owner_of
-from launcher.values.clock import Clock
 from launcher.values.renting import (
     Instance,
     InstanceState,
@@ -34,10 +34,33 @@ LAUNCHES = 3
 NOT_SENT = "it was interrupted before it was sent"
 """Why a launch made nothing."""
 POLL_S, BOOT_POLL_S = 5.0, 10.0
-FORBIDDEN = (LambdaReason.UNAUTHORIZED, LambdaReason.FORBIDDEN, LambdaReason.ACCOUNT_INACTIVE)
-"""Reasons for which no end is worth another try."""
 END_S = 600.0
 """How long an instance may be listed after its end was asked for."""
+
+
+class ProviderSettings(Protocol):
+    """What of a host's table says where machines are rented."""
+
+    @property
+    def provider(self) -> str:
+        """The provider's key in PROVIDERS."""
+
+    @property
+    def api(self) -> str:
+        """The address of its service."""
+
+
+class RentalClock(Protocol):
+    """The time by which rentals end: see ServiceClock."""
+
+    def now(self) -> float:
+        """Return the time, in seconds since 1970."""
+
+    def sleep(self, seconds: float) -> None:
+        """Return after so many seconds."""
+
+    def learn(self, ask: Callable[[], object]) -> None:
+        """Learn the service's time by a call, unless it is known."""
 
 
 class Rented(NamedTuple):
@@ -63,14 +86,34 @@ class Ending(NamedTuple):
         return self.rental.cents if self.instance == self.rental.instance else extras.get(self.instance)
 
 
-class Renter:
-    """Rents at one provider."""
+def open_account(settings: ProviderSettings) -> Renter:
+    """Return the account of this person's key at a provider, which is not asked yet. Raises BadFileError, ServiceAuthError."""
+    clock = ServiceClock()
+    provider = module_of(settings.provider).connect(settings.api, clock.note)
+    return Renter(provider, Ledger(usual_folder()), clock, platform.node() or "client")
 
-    def __init__(self, provider: Provider, ledger: Ledger, clock: Clock, client: str) -> None:
+
+class Renter:
+    """An account at a provider, and what this user has rented there."""
+
+    def __init__(self, provider: Provider, ledger: Ledger, clock: RentalClock, client: str) -> None:
         """`client` is what this machine is called in the tags of its instances."""
         self.provider, self.ledger, self.clock = provider, ledger, clock
         self._client = client
         self._unwritten: dict[str, Rental] = {}
+
+    @property
+    def page(self) -> str:
+        """Where a person sees what the account has, and can end it."""
+        return module_of(self.provider.name).INSTANCES_PAGE
+
+    def learn_time(self) -> None:
+        """Ask for the service's time, unless it is known since this machine's boot."""
+        self.clock.learn(self.provider.instances)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self.provider.close()
 
     def known(self, rental: Rental) -> Rental:
         """Return a rental as the ledger has it now, or as it is known here if that cannot be read or written any more."""
@@ -230,7 +273,7 @@ class Renter:
                     self.provider.terminate(instance_id)
                     is_known.add(instance_id)
                 except ServiceError as error:  # another one than these may be over in a moment
-                    if error.reason in FORBIDDEN:
+                    if error.reason in REFUSED:
                         forbidden[instance_id] = error
             if forbidden and forbidden.keys() == left.keys():
                 raise next(iter(forbidden.values()))

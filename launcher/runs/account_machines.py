@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from launcher.errors import BadFileError, HostError
-from launcher.rental.provider_account import open_account
+from launcher.rental.renter import open_account
 
 if TYPE_CHECKING:
     from launcher.values.host import Host
@@ -19,7 +19,7 @@ def account_words(host: Host, settings: LambdaSettings) -> list[str]:
     first = f"{host.name}: no run of this computer; those of another one are seen there alone"
     try:
         with contextlib.closing(open_account(settings)) as account:
-            found = [one for one in account.renter.provider.instances() if one.is_billed]
+            found = [one for one in account.provider.instances() if one.is_billed]
     except (HostError, BadFileError) as error:
         why, *mend = str(error).splitlines()
         return [first, f"  what the account has is not known: {why}", *mend]

@@ -39,15 +39,15 @@ def end_rental(found: RentedMachine, why: str, view: View) -> Rental | None:
 
     The process that looks after it, if there is one, finds that out by itself.
     """
-    from launcher.rental.provider_account import open_account  # most machines are not rented
+    from launcher.rental.renter import open_account  # most machines are not rented
 
     try:
         with view.stage("end") as stage, contextlib.closing(open_account(found.tenancy.settings)) as account:
             stage.progress(
                 f"the rent of {found.tenancy.machine.name}'s machine for {found.rental.intent.run}"
             )
-            ended = account.renter.end(found.rental, why)
-            cost = account.renter.cost(ended)
+            ended = account.end(found.rental, why)
+            cost = account.cost(ended)
             stage.text = f"the machine of {found.rental.intent.run} is gone; it cost at most {cost}"
             return ended
     except (HostError, BadFileError, OSError) as error:
@@ -62,14 +62,13 @@ def look_for(found: RentedMachine) -> RentedMachine:
     """
     if not found.rental.is_open:
         return found
-    from launcher.rental.provider_account import open_account
+    from launcher.rental.renter import open_account
     from launcher.rental.verdict import loss
 
     with (
         contextlib.suppress(HostError, BadFileError),
-        contextlib.closing(open_account(found.tenancy.settings)) as account,
+        contextlib.closing(open_account(found.tenancy.settings)) as renter,
     ):
-        renter = account.renter
         lost = loss(renter.find(found.rental))
         if lost is not None and found.rental.intent.account == renter.provider.account:
             return found._replace(rental=renter.end(found.rental, lost.reason))

@@ -23,13 +23,11 @@ from launcher.errors import (
 )
 from launcher.hosts.new_keys import NEW_KEYS
 from launcher.planning.offers import Candidate, boot_limit_s
-from launcher.rental.instance_keys import login_key, new_key, user_data
+from launcher.rental.instance_keys import holding_key, login_key, new_key, registered_key, user_data
 from launcher.rental.instance_login import Login, log_in, log_in_again
 from launcher.rental.ledger import usual_folder
-from launcher.rental.provider import is_passing
-from launcher.rental.provider_account import LambdaAccount, holding_key, open_account, registered_key
-from launcher.rental.providers.lambda_api import LambdaReason
-from launcher.rental.renter import Rented
+from launcher.rental.provider import ProviderReason, is_passing
+from launcher.rental.renter import Rented, Renter, open_account
 from launcher.runs import rental_setup, tenancies
 from launcher.runs.resolve import file_of
 from launcher.runs.runs_folder import runs_folder
@@ -70,7 +68,7 @@ def rent(order: Order, view: View) -> Tenant:
         return _Renting(order, account, view).rent()
     except OSError as error:
         account.close()
-        raise RefusedError(account.renter.ledger.words(error)) from error
+        raise RefusedError(account.ledger.words(error)) from error
     except BaseException:
         account.close()
         raise
@@ -79,9 +77,9 @@ def rent(order: Order, view: View) -> Tenant:
 class _Renting:
     """One rental from its intent to a machine that is ready for a run."""
 
-    def __init__(self, order: Order, account: LambdaAccount, view: View) -> None:
-        self._order, self._account, self._view = order, account, view
-        self._renter, self._clock = account.renter, account.renter.clock
+    def __init__(self, order: Order, account: Renter, view: View) -> None:
+        self._order, self._renter, self._view = order, account, view
+        self._clock = account.clock
         self._host_key = new_key()
 
     def rent(self) -> Tenant:
@@ -89,7 +87,7 @@ class _Renting:
         try:
             with self._view.stage("rent") as stage:
                 held, candidate = self._first_free(stage)
-                tenant = Tenant(self._account, held, self._tenancy(held.rental, None))
+                tenant = Tenant(self._renter, held, self._tenancy(held.rental, None))
                 stage.text = self._words(held.rental, candidate)
             with self._view.stage("boot") as stage:
                 instance = self._boot(held.rental, candidate, stage)
@@ -135,11 +133,11 @@ class _Renting:
             for candidate in candidates:
                 words = f"{candidate.priced.offer.type} in {candidate.region}"
                 stage.progress(words)
-                self._account.service.waits = functools.partial(_show_wait, stage, words)
+                self._renter.provider.waits = functools.partial(_show_wait, stage, words)
                 try:
                     return self._try(candidate, setup), candidate
                 except ServiceError as error:
-                    if error.reason != LambdaReason.NO_CAPACITY:
+                    if error.reason != ProviderReason.NO_CAPACITY:
                         raise self._refused(error) from error
                     busy = error
             if self._clock.now() >= until:
@@ -216,7 +214,7 @@ class _Renting:
         """Return what an instance is made with; our login key is in the account from here on."""
         settings = self._order.settings
         tenancies.remember_service(settings.api)
-        name = settings.key or registered_key(self._account.service).name
+        name = settings.key or registered_key(self._renter.provider).name
         return Setup(
             ssh_key=name,
             image=settings.image,

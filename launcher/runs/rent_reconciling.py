@@ -17,10 +17,10 @@ from launcher.errors import (
     UnreachableError,
     UsageError,
 )
-from launcher.rental.provider_account import LambdaAccount, forget_key, has_key, open_account
-from launcher.rental.providers.lambda_api import PAGES
+from launcher.rental.instance_keys import forget_key
+from launcher.rental.provider import module_of
 from launcher.rental.reconcile import Reconciled, reconcile, survey
-from launcher.rental.renter import Ending, Renter
+from launcher.rental.renter import Ending, Renter, open_account
 from launcher.rental.service_clock import ServiceClock
 from launcher.rental.verdict import GRACE_S, has_any_of, owner_of
 from launcher.runs import resolve, tenancies
@@ -91,12 +91,12 @@ def end_abandoned(settings: LambdaSettings, runs: Collection[str], view: View) -
     if not left:
         return
     with contextlib.closing(open_account(settings)) as account, _asking(view, settings) as stage:
-        done = reconcile(account.renter, only=left, waits=False, report=stage.progress)
+        done = reconcile(account, only=left, waits=False, report=stage.progress)
         for ending in done.ended:
             cost = "" if ending.cents is None else f"; it cost at most {dollars(ending.cents)}"
             view.note(f"{ending.instance}: {ending.why}, so it was ended{cost}")
         for ending in done.left:
-            view.note(_still_listed(account.renter, ending))
+            view.note(_still_listed(account, ending))
 
 
 def dismiss(word: str) -> Rental:
@@ -115,7 +115,9 @@ def dismiss(word: str) -> Rental:
     found = open_ones[find(word, [*open_ones])]
     tenancy = next((one.tenancy for one in rented if one.rental.nonce == found.nonce), None)
     apis = [tenancy.settings.api] if tenancy is not None else tenancies.services()
-    if has_key() and any(_is_in_reach(found, api) for api in apis):
+    if module_of(found.intent.provider).person_key() is not None and any(
+        _is_in_reach(found, api) for api in apis
+    ):
         raise UsageError(
             f"{found.intent.run}: the API key that is here can end its machine, so it is not dismissed\n  end it   launch reconcile"
         )
@@ -124,7 +126,7 @@ def dismiss(word: str) -> Rental:
 
 def _is_in_reach(rental: Rental, api: str) -> bool:
     with contextlib.closing(open_account(LambdaSettings(api=api))) as account:
-        provider = account.renter.provider
+        provider = account.provider
         return rental.intent.account == provider.account or has_any_of(provider.instances(), rental)
 
 
@@ -132,23 +134,22 @@ def _accounts(adopted: Sequence[str]) -> list[LambdaSettings]:
     """Return settings for each service that may have something of ours."""
     named = [host.lambda_cloud.api for host in resolve.hosts().values() if host.lambda_cloud is not None]
     found = dict.fromkeys([*tenancies.services(), *named])
-    if not found and (adopted or has_key()):
+    if not found and (adopted or module_of(LambdaSettings.provider).person_key() is not None):
         return [LambdaSettings()]
     return [LambdaSettings(api=api) for api in found]
 
 
 def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: bool) -> Report:
-    account = open_account(settings)
-    renter = account.renter
+    renter = open_account(settings)
     try:
         with _asking(view, settings):
-            account.learn_time()
+            renter.learn_time()
             is_early = named.after is not None and renter.clock.now() < named.after
             adopted = () if is_early else named.instances
-            found = _at(account, [_with_its_boot(renter, one) for one in tenancies.rented()])
+            found = _at(renter, [_with_its_boot(renter, one) for one in tenancies.rented()])
         if not dry_run and named.after is None and not named.is_sure:
             _agree_to_end(renter, adopted, view)
-        unsure = _unsure_of(account, view)
+        unsure = _unsure_of(renter, view)
         if dry_run:
             wanted = {one.rental.intent.run for one in found if _would_go_on(one, view)}
             with _asking(view, settings):
@@ -168,10 +169,10 @@ def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: b
         for ending in done.left:
             view.note(_still_listed(renter, ending))
         if done.ended:
-            forget_key(account)
+            forget_key(renter)
         return _report(renter, done._replace(ended=(*_ended_of(found, renter, done.ended), *done.ended)))
     finally:
-        account.close()
+        renter.close()
 
 
 def _agree_to_end(renter: Renter, adopted: Sequence[str], view: View) -> None:
@@ -244,7 +245,7 @@ def _ended_of(found: Sequence[RentedMachine], renter: Renter, done: Collection[E
 
 def _still_listed(renter: Renter, ending: Ending) -> str:
     whose = "" if ending.rental is None else f", {renter.cost(ending.rental)} so far"
-    return f"{ending.instance} was to be ended, and is still listed{whose}: try again   launch reconcile     or end it at   {PAGES}/instances"
+    return f"{ending.instance} was to be ended, and is still listed{whose}: try again   launch reconcile     or end it at   {renter.page}"
 
 
 def _report(renter: Renter, done: Reconciled) -> Report:
@@ -268,12 +269,12 @@ def _with_its_boot(renter: Renter, found: RentedMachine) -> RentedMachine:
         raise RefusedError(renter.ledger.words(error)) from error
 
 
-def _at(account: LambdaAccount, found: Sequence[RentedMachine]) -> list[RentedMachine]:
+def _at(account: Renter, found: Sequence[RentedMachine]) -> list[RentedMachine]:
     """Return the machines of ours that are ready at an account, so that a run may be there.
 
     Those that were rented with another key are, if the account lists them: a key may be replaced.
     """
-    provider = account.renter.provider
+    provider = account.provider
     ready = [one for one in found if one.rental.state is RentalState.READY]
     own = [one for one in ready if one.rental.intent.account == provider.account]
     if len(own) == len(ready):
@@ -282,9 +283,9 @@ def _at(account: LambdaAccount, found: Sequence[RentedMachine]) -> list[RentedMa
     return [one for one in ready if one in own or has_any_of(listed, one.rental)]
 
 
-def _unsure_of(account: LambdaAccount, view: View) -> set[str]:
+def _unsure_of(account: Renter, view: View) -> set[str]:
     """Return the runs of which nobody knows here how they stand: their machines are left until their limit."""
-    ledger, runs = account.renter.ledger, set()
+    ledger, runs = account.ledger, set()
     for rental in ledger.rentals():
         if rental.state is RentalState.READY and (why := tenancies.damage(ledger, rental)):
             view.note(f"{rental.intent.run}: {why}; its machine is left until its limit")

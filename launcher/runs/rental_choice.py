@@ -23,7 +23,7 @@ from launcher.errors import LaunchError, RefusedError, UsageError
 from launcher.planning.offers import Candidate, Expected, Limits, Priced, Wish, candidates, priced, regions_of
 from launcher.planning.placement import requested_gpus
 from launcher.rental.ledger import Ledger, usual_folder
-from launcher.rental.provider_account import open_account
+from launcher.rental.renter import open_account
 from launcher.runs import resolve
 from launcher.runs.lookup import LAMBDA
 from launcher.runs.mirror import Mirror, mirrors
@@ -110,7 +110,7 @@ def offers(host: Host) -> tuple[Offer, ...]:
     Raises BadFileError, ServiceAuthError without a key, ServiceError.
     """
     with contextlib.closing(open_account(settings_of(host))) as account:
-        return account.renter.provider.offers()
+        return account.provider.offers()
 
 
 class OffersOnce:

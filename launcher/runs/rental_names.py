@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from launcher.errors import ServiceError
 from launcher.hosts.ssh_config import hops
 from launcher.hosts.ssh_keys import may_offer
-from launcher.rental.provider_account import open_account
-from launcher.rental.providers.lambda_api import FileSystem, SshKey
+from launcher.rental.provider import Placed, Provider, SshKey
+from launcher.rental.renter import open_account
 from launcher.runs.resolve import file_of
 from launcher.values.lambda_settings import USER
 from launcher.values.parsing import nearest
@@ -21,7 +21,6 @@ from launcher.values.plan import Finding
 from launcher.values.renting import Offer
 
 if TYPE_CHECKING:
-    from launcher.rental.providers.lambda_service import LambdaService
     from launcher.values.host import Host
     from launcher.values.lambda_settings import LambdaSettings
 
@@ -41,18 +40,16 @@ def name_findings(host: Host, settings: LambdaSettings, offered: Iterable[Offer]
     if not (odd_regions or settings.image or settings.file_system or settings.key or settings.firewall):
         return []
     with contextlib.closing(open_account(settings)) as account:
-        return [*_findings(host, settings, free, account.service)]
+        return [*_findings(host, settings, free, account.provider)]
 
 
-def _findings(
-    host: Host, settings: LambdaSettings, free: set[str], service: LambdaService
-) -> Iterator[Finding]:
+def _findings(host: Host, settings: LambdaSettings, free: set[str], service: Provider) -> Iterator[Finding]:
     odd_regions = [name for name in settings.region if name not in free]
     with contextlib.suppress(ServiceError):
-        images = service.images() if odd_regions or settings.image else []
-        regions = free | {image.region.name for image in images if image.region is not None}
+        images = service.images() if odd_regions or settings.image else ()
+        regions = free | {image.region for image in images if image.region is not None}
         yield from (_unknown(host, "region", name, regions) for name in odd_regions if name not in regions)
-        families = {image.family for image in images if image.family}
+        families = {image.name for image in images if image.name}
         if settings.image is not None and settings.image not in families:
             yield _unknown(host, "image", settings.image, families)
     with contextlib.suppress(ServiceError):
@@ -67,20 +64,22 @@ def _findings(
 
 
 def _of_file_system(
-    host: Host, settings: LambdaSettings, name: str, known: Iterable[FileSystem]
+    host: Host, settings: LambdaSettings, name: str, known: Iterable[Placed]
 ) -> Iterator[Finding]:
     found = {one.name: one for one in known}
     if name not in found:
         yield _unknown(host, "file_system", name, found)
         return
     region = found[name].region
-    if region is not None and {*settings.region} != {region.name}:
-        message = f"{_where(host, 'file_system', name)}: it is in {region.name}, and no machine elsewhere can mount it"
+    if region is not None and {*settings.region} != {region}:
+        message = (
+            f"{_where(host, 'file_system', name)}: it is in {region}, and no machine elsewhere can mount it"
+        )
         yield Finding(
             level="refuse",
             code="wrong-region",
             message=message,
-            mend=f'in the same table   region = "{region.name}"     nothing was rented',
+            mend=f'in the same table   region = "{region}"     nothing was rented',
         )
 
 

@@ -19,10 +19,9 @@ from launcher.errors import (
     UnreachableError,
 )
 from launcher.hosts import Desk
-from launcher.rental.provider import is_passing
-from launcher.rental.provider_account import LambdaAccount, forget_key, open_account
-from launcher.rental.providers.lambda_api import PAGES
-from launcher.rental.renter import Rented, Renter
+from launcher.rental.instance_keys import forget_key
+from launcher.rental.provider import is_passing, module_of
+from launcher.rental.renter import Rented, Renter, open_account
 from launcher.rental.verdict import GRACE_S, has_any_of, loss
 from launcher.runs import shown, tenancies
 from launcher.runs.home_time import HomeTime
@@ -60,9 +59,7 @@ class Keeper(NamedTuple):
 class Tenant:
     """This process's hold on a rented machine. Call `release`, or `hand_over`, once it is not needed."""
 
-    def __init__(
-        self, account: LambdaAccount, held: Rented, tenancy: Tenancy, *, is_keeper: bool = False
-    ) -> None:
+    def __init__(self, account: Renter, held: Rented, tenancy: Tenancy, *, is_keeper: bool = False) -> None:
         """Look after a rental whose lock this process has; `is_keeper` if it was started for that, in the background."""
         self._account, self._lock = account, held.lock
         self.is_keeper = is_keeper
@@ -76,7 +73,7 @@ class Tenant:
         self.due = deadline - home_s
         """When its run stops by itself, so that what it made is home at the limit."""
         self._ends = deadline - min(LAST_S, home_s / 10)
-        self._bringing = HomeTime(self.due, self._ends, account.renter.clock, self._note_bringing)
+        self._bringing = HomeTime(self.due, self._ends, account.clock, self._note_bringing)
 
     @property
     def host(self) -> Host:
@@ -86,7 +83,7 @@ class Tenant:
     @property
     def renter(self) -> Renter:
         """The renter of its account."""
-        return self._account.renter
+        return self._account
 
     @property
     def rental(self) -> Rental:
@@ -467,7 +464,7 @@ def take_over(found: tenancies.RentedMachine) -> Tenant | None:
     if (tenant := take(found)) is not None or not tenancies.ledger().is_refused(found.rental.nonce):
         return tenant
     with contextlib.closing(open_account(found.tenancy.settings)) as account:
-        account.renter.provider.instances()
+        account.provider.instances()
     return take_idle(found)
 
 
@@ -484,9 +481,9 @@ def take_idle(found: tenancies.RentedMachine) -> Tenant | None:
             asking.release()
 
 
-def _check_is_of(account: LambdaAccount, found: tenancies.RentedMachine) -> None:
+def _check_is_of(account: Renter, found: tenancies.RentedMachine) -> None:
     """Raise ServiceAuthError unless a machine was rented with this key, or the key's account has it all the same."""
-    provider, rental = account.renter.provider, found.rental
+    provider, rental = account.provider, found.rental
     if rental.intent.account == provider.account:
         return
     if has_any_of(provider.instances(), rental):
@@ -496,5 +493,5 @@ def _check_is_of(account: LambdaAccount, found: tenancies.RentedMachine) -> None
         name,
         OTHER_KEY,
         f"{name}: the machine of {found.tenancy.run} was rented with another API key, whose account this one's is not\n"
-        f"  set LAMBDA_API_KEY to that key     or, if it is lost, and you have looked at {PAGES}/instances   launch reconcile --dismiss {short}",
+        f"  set {module_of(provider.name).VARIABLE} to that key     or, if it is lost, and you have looked at {account.page}   launch reconcile --dismiss {short}",
     )

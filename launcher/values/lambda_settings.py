@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -63,6 +63,7 @@ class LambdaSettings(Written):
     needed to launch. `keep`: do not end the rent with the run; the limit ends it. Above `confirm_above` dollars the user is asked.
     """
 
+    provider: ClassVar[str] = "lambda"
     type: Names = ()
     region: Names = ()
     image: ServiceName | None = None

@@ -24,9 +24,8 @@ from launcher.remote.host import slurm_facts
 from launcher.remote.record import strict_json
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving.summary import line_of
-from launcher.rental.providers.lambda_cloud import LambdaProvider
+from launcher.rental.providers.lambda_cloud import LambdaCloud
 from launcher.rental.providers.lambda_credentials import LambdaKey
-from launcher.rental.providers.lambda_service import LambdaService
 from launcher.rental.rate_limit import Pace
 from launcher.runs import index, job_check, loading, script_check
 from launcher.runs.launching import understand
@@ -284,7 +283,7 @@ def service_answer(seed: int, folder: Path) -> None:
         KernelRef("alice", "launch-x-1"),
     )
     pace = Pace(folder, "x", SystemClock(), request_s=0.0, launch_s=0.0)
-    rented = LambdaService(LambdaKey("x", "x"), wire, pace)
+    rented = LambdaCloud(LambdaKey("x", "x"), wire, pace)
     (folder / "data").write_text("x")
     for ask in (
         lambda: kaggle.find(ref),
@@ -299,10 +298,10 @@ def service_answer(seed: int, folder: Path) -> None:
         kaggle.owner,
         lambda: kaggle.renewed().user,
         lambda: [*kaggle_log.follow(kaggle, ref, pause_s=0.0)],
-        lambda: LambdaProvider(rented).offers(),
-        lambda: LambdaProvider(rented).instances(),
-        lambda: LambdaProvider(rented).instance("x"),
-        lambda: LambdaProvider(rented).terminate("x"),
+        rented.offers,
+        rented.instances,
+        lambda: rented.instance("x"),
+        lambda: rented.terminate("x"),
         rented.ssh_keys,
         rented.file_systems,
         rented.images,

@@ -6,9 +6,9 @@ import pickle
 import pytest
 
 from launcher.errors import BadFileError, ServiceAuthError
-from launcher.rental.providers.lambda_api import LambdaReason as Reason
+from launcher.rental.provider import ProviderReason as Reason
+from launcher.rental.providers.lambda_cloud import log_in
 from launcher.rental.providers.lambda_credentials import LambdaKey, find_key
-from launcher.rental.providers.lambda_service import log_in
 from launcher.rental.rate_limit import Pace
 
 SKYPILOT, OURS = ".lambda_cloud/lambda_keys", ".config/launch/lambda_key"

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pytest
 from testbed import lambda_client
+from testbed.lambda_client import is_anything_billed
 from testbed.lambda_service import LambdaService
 from testbed.rents import ROUNDS, Tally, Witness
 from testbed.sim_clock import SimClock
@@ -79,7 +80,7 @@ class Round(NamedTuple):
         if waits_longer:
             done = reconcile(self.renter())
         witness.check_over(self.rentals())
-        assert not done.is_anything_billed
+        assert not is_anything_billed(done)
         return witness
 
 

@@ -4,10 +4,10 @@ import math
 
 import pytest
 from testbed import lambda_client
-from testbed.lambda_client import REGION, RUN, SETUP, offer
+from testbed.lambda_client import REGION, RUN, SETUP, is_anything_billed, offer
 
 from launcher.errors import ServiceError, UnsettledError
-from launcher.rental.providers.lambda_api import LambdaReason
+from launcher.rental.provider import ProviderReason
 from launcher.rental.reconcile import reconcile, survey
 from launcher.rental.verdict import Verdict
 from launcher.values.renting import TAGS, RentalReason, RentalState, Setup, run_cents
@@ -41,7 +41,7 @@ def test_rent_wait_and_end(renter, lambda_service):
     assert (ended.state, ended.why) == (RentalState.ENDED, "done")
     assert lambda_service.state.cents() <= ended.cents <= lambda_service.state.cents() + 129 * 6 / 60
     assert lambda_service.state.violations == []
-    assert not reconcile(renter).is_anything_billed
+    assert not is_anything_billed(reconcile(renter))
 
 
 def test_the_user_data_is_in_no_file(renter, lambda_service, tmp_path):
@@ -134,7 +134,7 @@ def test_without_a_list_nothing_is_settled(renter, lambda_service):
         rent(renter)
     assert len(lambda_service.of("launch")) == 1
     lambda_service._faults.clear()
-    assert not reconcile(renter).is_anything_billed
+    assert not is_anything_billed(reconcile(renter))
     assert lambda_service.alive() == []
 
 
@@ -179,8 +179,8 @@ def test_what_a_second_instance_has_cost_is_settled_once_it_has_gone(renter, lam
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"type": "gpu_1x_h100_pcie"}, LambdaReason.NO_CAPACITY),
-        ({"type": "gpu_7x_x"}, LambdaReason.NOT_FOUND),
+        ({"type": "gpu_1x_h100_pcie"}, ProviderReason.NO_CAPACITY),
+        ({"type": "gpu_7x_x"}, ProviderReason.NOT_FOUND),
     ],
     ids=str,
 )
@@ -281,7 +281,7 @@ def test_an_end_that_never_comes_is_an_error_with_its_cost(renter, lambda_servic
     lock.release()
     assert reconcile(renter).is_anything_left
     lambda_service.alive()[0].lies = 0
-    assert not reconcile(renter).is_anything_billed
+    assert not is_anything_billed(reconcile(renter))
 
 
 def test_a_key_that_is_no_longer_valid_stops_a_wait_at_once(renter, lambda_service):
@@ -290,7 +290,7 @@ def test_a_key_that_is_no_longer_valid_stops_a_wait_at_once(renter, lambda_servi
     lambda_service.fail("instances", "status", status=401, code="global/invalid-api-key")
     with pytest.raises(ServiceError) as caught:
         ready(renter, rental)
-    assert caught.value.reason == LambdaReason.UNAUTHORIZED
+    assert caught.value.reason == ProviderReason.UNAUTHORIZED
     assert renter.ledger.rental(rental.nonce).is_open
 
 
@@ -320,7 +320,7 @@ def test_strangers_are_never_touched(renter, lambda_service):
     assert lambda_service.terminated() == {rental.instance}
     assert [one.verdict for one in done.judged] == [Verdict.STRANGER] * 4
     assert [one.why for one in done.judged].count("another client's") == 1
-    assert not done.is_anything_billed
+    assert not is_anything_billed(done)
     reconcile(renter, adopted=[strangers[1].id])
     assert lambda_service.terminated() == {rental.instance, strangers[1].id}
     assert {one.id for one in lambda_service.alive()} == {strangers[0].id, strangers[2].id, strangers[3].id}
@@ -343,12 +343,12 @@ def test_what_is_held_or_wanted_stays_until_its_time_is_up(renter, lambda_servic
     assert [one.verdict for one in reconcile(renter).judged] == [Verdict.WANTED]
     lock.release()
     done = reconcile(renter, wanted=[RUN])
-    assert done.is_anything_billed
+    assert is_anything_billed(done)
     assert not done.is_anything_left
     renter.clock.sleep(8 * HOURS)
     done = reconcile(renter, wanted=[RUN])
     assert [ending.why for ending in done.ended] == ["its time is up"]
-    assert not done.is_anything_billed
+    assert not is_anything_billed(done)
     assert lambda_service.alive() == []
 
 
@@ -360,14 +360,14 @@ def test_a_quick_look_leaves_a_fresh_launch_unsettled_and_a_later_one_settles_it
         rent(renter)  # it gave up in the middle of settling, as if it had been killed
     quick = reconcile(renter, waits=False)
     assert [one.verdict for one in quick.judged] == [Verdict.UNSETTLED]
-    assert quick.is_anything_billed
+    assert is_anything_billed(quick)
     heard = []
     quick = reconcile(renter, report=heard.append)
     (ending,) = quick.ended
     assert "a launch without an answer, for 5 more minutes at most" in heard[0]
     assert heard[-1].startswith(f"ending {ending.instance}, until")
     assert ending.cents == renter.ledger.rentals()[0].cents > 0
-    assert not quick.is_anything_billed
+    assert not is_anything_billed(quick)
     assert lambda_service.alive() == []
 
 
@@ -379,9 +379,9 @@ def test_another_key_of_this_user_does_not_settle_what_the_first_has_rented(rent
     theirs = lambda_client.renter(lambda_service.base, other.key, tmp_path)
     done = reconcile(theirs)
     assert [one.verdict for one in done.judged] == [Verdict.ELSEWHERE]
-    assert done.is_anything_billed
+    assert is_anything_billed(done)
     assert [one.id for one in lambda_service.alive()] == [rental.instance]
-    assert not reconcile(renter).is_anything_billed
+    assert not is_anything_billed(reconcile(renter))
 
 
 def test_a_record_that_cannot_be_read_stops_no_reconcile(renter, lambda_service, tmp_path):

@@ -4,11 +4,11 @@ import json
 import shutil
 
 import pytest
-from testbed.lambda_client import REGION, RUN, SETUP, offer
+from testbed.lambda_client import REGION, RUN, SETUP, is_anything_billed, offer
 
 from launcher.errors import BadFileError, RefusedError, ServiceError, UnsettledError
 from launcher.rental.ledger import Ledger
-from launcher.rental.providers.lambda_api import LambdaReason
+from launcher.rental.provider import ProviderReason
 from launcher.rental.reconcile import reconcile, survey
 from launcher.rental.renter import Renter
 from launcher.rental.verdict import SETTLE_S, Verdict
@@ -44,7 +44,7 @@ def test_an_answer_that_names_a_strangers_instance_ends_no_stranger(renter, lamb
     assert lambda_service.terminated() == set()
     assert done.is_anything_left
     assert [one.verdict for one in done.judged] == [Verdict.STRANGER]
-    assert not reconcile(renter, adopted=[other.id]).is_anything_billed
+    assert not is_anything_billed(reconcile(renter, adopted=[other.id]))
     assert lambda_service.terminated() == {other.id}
     assert renter.ledger.rental(rental.nonce).state is RentalState.ENDED
 
@@ -67,7 +67,7 @@ def test_an_instance_that_was_renamed_and_lost_its_tags_is_still_ours(renter, la
     made.body |= {"name": "my machine", "tags": []}
     assert survey(renter)[0].verdict is Verdict.WANTED
     lock.release()
-    assert not reconcile(renter).is_anything_billed
+    assert not is_anything_billed(reconcile(renter))
     assert lambda_service.alive() == []
     assert renter.ledger.rental(rental.nonce).state is RentalState.ENDED
 
@@ -124,14 +124,14 @@ def test_one_end_that_is_refused_keeps_no_other(renter, lambda_service, status):
     if status == 403:
         with pytest.raises(ServiceError) as caught:
             reconcile(renter)
-        assert caught.value.reason == LambdaReason.FORBIDDEN
+        assert caught.value.reason == ProviderReason.FORBIDDEN
     else:
         assert reconcile(renter).is_anything_left
     assert [one.id for one in lambda_service.alive()] == [first.instance]
     assert renter.ledger.rental(second.nonce).state is RentalState.ENDED
     assert renter.ledger.rental(first.nonce).is_open
     lambda_service.before = lambda _line: None
-    assert not reconcile(renter).is_anything_billed
+    assert not is_anything_billed(reconcile(renter))
 
 
 def test_an_end_that_is_refused_while_it_boots_is_asked_for_again(renter, lambda_service):
@@ -180,7 +180,7 @@ def test_a_disk_that_fills_up_during_the_launch(renter, lambda_service, small_di
     for path in small_disk.glob("filler*"):
         path.unlink()
     at.clock.sleep(SETTLE_S)
-    assert not reconcile(at).is_anything_billed
+    assert not is_anything_billed(reconcile(at))
 
 
 def fill_up(folder):
@@ -278,7 +278,7 @@ def test_an_id_of_nonsense_makes_the_list_unreadable(renter, lambda_service, bad
     with_instance(lambda_service, id=bad)
     with pytest.raises(ServiceError) as caught:
         renter.provider.instances()
-    assert caught.value.reason == LambdaReason.MALFORMED
+    assert caught.value.reason == ProviderReason.MALFORMED
     lambda_service.fail("launch", "answer", data={"instance_ids": [bad]})
     with pytest.raises(UnsettledError):
         renter.provider.launch(rental.intent, SETUP)
@@ -313,7 +313,7 @@ def test_offers_of_nonsense_are_left_out(renter, lambda_service):
     lambda_service.fail("types", "answer", data=answer)
     with pytest.raises(ServiceError) as caught:
         renter.provider.offers()
-    assert caught.value.reason == LambdaReason.MALFORMED
+    assert caught.value.reason == ProviderReason.MALFORMED
 
 
 def test_a_list_that_lacks_an_instance_does_not_make_it_gone(renter, lambda_service):
@@ -324,4 +324,4 @@ def test_a_list_that_lacks_an_instance_does_not_make_it_gone(renter, lambda_serv
     reconcile(renter)
     assert lambda_service.alive() == []
     assert lambda_service.terminated() == {rental.instance}
-    assert not reconcile(renter).is_anything_billed
+    assert not is_anything_billed(reconcile(renter))

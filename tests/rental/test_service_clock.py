@@ -192,7 +192,7 @@ def test_no_date_of_a_service_is_more_than_data(lambda_service, key, tmp_path):
     api.hears = heard.append
     for text in (*DATES, *drawn_dates()):
         lambda_service.date = text
-        assert api.instances() == []
+        assert api.instances() == ()
         lambda_service.fail("keys", "status", status=503, headers={"Retry-After": text})
         with pytest.raises(ServiceError) as caught:
             api.ssh_keys()
@@ -201,7 +201,7 @@ def test_no_date_of_a_service_is_more_than_data(lambda_service, key, tmp_path):
     assert all(1_577_836_800 <= date < 4_133_980_800 for date in heard)
     lambda_service.date = formatdate(START, usegmt=True)
     del heard[:]
-    assert api.instances() == []
+    assert api.instances() == ()
     assert heard == [START]
 
 
@@ -209,7 +209,7 @@ def test_a_call_waits_its_turn_and_no_longer_though_the_clock_was_set_back(
     computer, lambda_service, key, tmp_path, sim_clock
 ):
     """The pace goes by the boot clock: a wait of a second is none of ten hours."""
-    from launcher.rental.providers.lambda_service import log_in
+    from launcher.rental.providers.lambda_cloud import log_in
     from launcher.rental.rate_limit import Pace
 
     pace = Pace(tmp_path / "pace", "lambda", SystemClock())

@@ -17,20 +17,19 @@ from pathlib import Path
 from testbed.sim_clock import SimClock
 
 from launcher.rental.ledger import Ledger
-from launcher.rental.providers.lambda_api import NewInstance
-from launcher.rental.providers.lambda_cloud import LambdaProvider
-from launcher.rental.providers.lambda_service import LambdaService, log_in
+from launcher.rental.providers.lambda_cloud import LambdaCloud, log_in
 from launcher.rental.rate_limit import Pace
-from launcher.rental.reconcile import reconcile
+from launcher.rental.reconcile import Reconciled, reconcile
 from launcher.rental.renter import Renter
-from launcher.values.renting import Offer, Setup
+from launcher.rental.verdict import Verdict
+from launcher.values.renting import Intent, Offer, Setup
 
 RUN = "261122-sft-k3f9w2"
 SETUP = Setup(ssh_key="ours")
 REGION = "us-east-1"
 
 
-def service(base: str, key: str, folder: Path, clock: SimClock | None = None) -> LambdaService:
+def service(base: str, key: str, folder: Path, clock: SimClock | None = None) -> LambdaCloud:
     """Return our client; its pace is in a folder."""
     clock = clock or SimClock(folder / "clock")
     return log_in({"LAMBDA_API_KEY": key}, folder, Pace(folder / "pace", "lambda", clock), base)
@@ -39,8 +38,7 @@ def service(base: str, key: str, folder: Path, clock: SimClock | None = None) ->
 def renter(base: str, key: str, folder: Path) -> Renter:
     """Return a renter whose ledger is in a folder."""
     clock = SimClock(folder / "clock")
-    provider = LambdaProvider(service(base, key, folder, clock))
-    return Renter(provider, Ledger(folder / "rentals"), clock, "laptop")
+    return Renter(service(base, key, folder, clock), Ledger(folder / "rentals"), clock, "laptop")
 
 
 def offer(name: str = "gpu_1x_a10", cents_per_hour: int = 129) -> Offer:
@@ -56,6 +54,19 @@ def offer(name: str = "gpu_1x_a10", cents_per_hour: int = 129) -> Offer:
     )
 
 
+def intent(**values: object) -> Intent:
+    """Return what is on disk before a launch."""
+    about = {"provider": "lambda", "account": "lambda-1", "run": RUN, "nonce": "abc", "client": "laptop"}
+    price = {"type": "gpu_1x_a10", "region": REGION, "cents_per_hour": 129, "time": 0, "deadline": 0}
+    return Intent.model_validate({**about, **price, **values})
+
+
+def is_anything_billed(done: Reconciled) -> bool:
+    """Whether anything of ours may still cost something, wanted or not."""
+    judged = [one for one in done.judged if one.verdict is Verdict.WANTED]
+    return done.is_anything_left or any(one.instance is not None for one in judged)
+
+
 def rent_and_end(at: Renter, run: str = RUN) -> None:
     """Rent an instance, wait until it is ready, and end it."""
     rental, lock = at.rent(offer(), REGION, run, at.clock.now() + 8 * 3600, SETUP)
@@ -64,10 +75,9 @@ def rent_and_end(at: Renter, run: str = RUN) -> None:
     lock.release()
 
 
-def launch_many(at: LambdaService, count: int) -> None:
+def launch_many(at: LambdaCloud, count: int) -> None:
     """Launch some instances, each by a thread of its own."""
-    new = NewInstance(region=REGION, type="gpu_1x_a10", ssh_key="ours", name="many")
-    threads = [threading.Thread(target=at.launch, args=(new,)) for _ in range(count)]
+    threads = [threading.Thread(target=at.launch, args=(intent(), SETUP)) for _ in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -100,7 +110,7 @@ def main() -> None:
         elif verb == "launch":
             launch_many(service(base, key, Path(folder)), int(value))
         elif verb == "reconcile":
-            print(reconcile(renter(base, key, Path(folder))).is_anything_billed)
+            print(is_anything_billed(reconcile(renter(base, key, Path(folder)))))
         else:
             rent_and_end(renter(base, key, Path(folder)), value or RUN)
 

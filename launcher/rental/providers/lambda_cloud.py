@@ -1,15 +1,62 @@
-"""Lambda Cloud as a provider of machines by the hour. Nothing has been tried against the real service."""
+"""Lambda Cloud as a provider of machines by the hour: a typed method for each call, a named reason for each way to fail.
+
+Routes and bodies are those of its OpenAPI description 1.10.0. Nothing has been tried against the real service. Every call
+waits for its turn, see rate_limit.py, and one that is refused with 429 has not been acted on, so it is made again, a few
+times. No other call is repeated here.
+"""
 
 from __future__ import annotations
 
-from launcher.errors import ServiceError
+import os
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from launcher.errors import ServiceAuthError, ServiceError, ServiceUnreachableError, UnsettledError
+from launcher.hosts.service_wire import Failure, Reply, ServiceWire, WireError
 from launcher.planning.offers import card_memory
-from launcher.rental.providers.lambda_api import LambdaInstance, NewInstance, TypeOffer
-from launcher.rental.providers.lambda_api import LambdaReason as Reason
-from launcher.rental.providers.lambda_service import HOST, LambdaService
+from launcher.rental.provider import Placed, SshKey
+from launcher.rental.provider import ProviderReason as Reason
+from launcher.rental.providers.lambda_api import (
+    PAGE,
+    FileSystem,
+    Firewall,
+    Image,
+    Launched,
+    ListedInstance,
+    Meaning,
+    TypeOffer,
+    meaning_of,
+)
+from launcher.rental.providers.lambda_credentials import KEYS_PAGE, VARIABLE, LambdaKey, find_key, key_files
+from launcher.rental.rate_limit import MOST_WAIT_S, Pace, Waits, back_off_s, say_nothing, usual_pace
+from launcher.values.base import Record
+from launcher.values.clock import SystemClock
+from launcher.values.lambda_settings import API
 from launcher.values.renting import TAGS, Instance, InstanceState, Intent, Offer, Setup, nonce_in
 from launcher.values.text import printable
 
+NAME = "lambda"
+INSTANCES_PAGE = f"{PAGE}/instances"
+TRIES = 6
+"""How often a call is made that is answered with 429."""
+STATUS = {
+    401: Reason.UNAUTHORIZED,
+    403: Reason.FORBIDDEN,
+    404: Reason.NOT_FOUND,
+    409: Reason.CONFLICT,
+    413: Reason.TOO_LARGE,
+    429: Reason.RATE_LIMIT,
+}
+MENDS = {
+    Reason.UNAUTHORIZED: f"make a new key at {KEYS_PAGE}, and set {VARIABLE}",
+    Reason.RATE_LIMIT: "another machine or program may be using the same account: wait, then try again",
+}
+"""For answers without a documented code."""
 STATES = {
     "booting": InstanceState.BOOTING,
     "active": InstanceState.ACTIVE,
@@ -22,62 +69,259 @@ STATES = {
 NONCE_TAG = TAGS[1]
 MOST_WORDS = 100
 """So many characters of the service's own words are shown."""
+A = TypeVar("A", bound=Record)
 
 
-class LambdaProvider:
+def person_key() -> LambdaKey | None:
+    """Return this person's key; None without one. Raises BadFileError for a file that others can read."""
+    return find_key(os.environ, Path.home())
+
+
+def connect(api: str, hears: Callable[[float], object]) -> LambdaCloud:
+    """Return the account of this person's key, which is not asked yet. Raises BadFileError or ServiceAuthError."""
+    cloud = log_in(os.environ, Path.home(), usual_pace(api, SystemClock()), api)
+    cloud.hears = hears
+    return cloud
+
+
+def log_in(variables: Mapping[str, str], home: Path, pace: Pace, api: str = API) -> LambdaCloud:
+    """Return the account of a person's key, which is not asked yet. Raises BadFileError or ServiceAuthError."""
+    key = find_key(variables, home)
+    if key is None:
+        files = " or ".join(str(path) for path in key_files(variables, home))
+        raise ServiceAuthError(
+            NAME,
+            Reason.NO_CREDENTIALS,
+            f"{NAME}: no API key: {VARIABLE} is not set, and there is no {files}\n"
+            f"  make one at {KEYS_PAGE}, then   export {VARIABLE}=…",
+        )
+    return LambdaCloud(key, ServiceWire(api), pace, api)
+
+
+class LambdaCloud:
     """One account at Lambda Cloud."""
 
-    name = HOST
+    name = NAME
 
-    def __init__(self, service: LambdaService) -> None:
-        """Ask this service."""
-        self._service = service
-        self.account = f"{HOST}-{service.fingerprint}"
-
-    @property
-    def has_sent_launch(self) -> bool:
-        """Whether the last launch may have reached the service."""
-        return self._service.has_sent_launch
+    def __init__(self, key: LambdaKey, wire: ServiceWire, pace: Pace, api: str = API) -> None:
+        """Use this key over this wire, at this pace."""
+        self._key, self._wire, self._pace = key, wire, pace
+        self._draw = random.Random()  # noqa: S311 — it only spreads calls
+        self.account = f"{NAME}-{key.fingerprint(api)}"
+        self.has_sent_launch = False
+        """Whether the last launch may have reached the service: one that was interrupted before its turn has not."""
+        self.waits: Waits = say_nothing
+        self.hears: Callable[[float], object] = lambda _date: None
+        """Called with the `Date` of each answer, in seconds since 1970."""
 
     def offers(self) -> tuple[Offer, ...]:
-        """Return all types, with their prices and the regions that have one free."""
-        return tuple(_offer(found) for found in self._service.instance_types())
+        """Return the types with their prices, and the regions that have one free. One that cannot be read is left out."""
+        what = "listing the instance types"
+        data = self._get("instance-types", what)
+        items = list(data.values()) if isinstance(data, dict) else []
+        read = [found for item in items if (found := _read_or_none(TypeOffer, item)) is not None]
+        if not read:
+            raise self._malformed(what)
+        return tuple(_offer(found) for found in read)
 
     def launch(self, intent: Intent, setup: Setup) -> tuple[str, ...]:
-        """Launch an instance that carries the intent's nonce in its name and a tag."""
-        instance = NewInstance(
-            region=intent.region,
-            type=intent.type,
-            ssh_key=setup.ssh_key,
-            name=intent.name,
-            image=setup.image,
-            file_systems=setup.file_systems,
-            firewalls=setup.firewalls,
-            user_data=setup.user_data,
-            tags=intent.tags,
-        )
-        return tuple(self._service.launch(instance))
+        """Launch an instance that carries the intent's nonce in its name and a tag.
+
+        Call it once for an intent, whatever comes back. Raises UnsettledError if it may have been accepted: look for it in
+        `instances`. Other errors say that it was not.
+        """
+        what = f"launching {intent.type} in {intent.region}"
+        self.has_sent_launch = False
+        body = _launch_body(intent, setup)
+        try:
+            reply = self._call("POST", "instance-operations/launch", body, is_launch=True)
+        except WireError as error:
+            if error.was_sent:
+                raise self._unsettled(what, Reason(error.failure), str(error)) from None
+            raise self._lost(what, error) from None
+        meaning = _meaning(reply)
+        if reply.status >= 500 or reply.status == 408 or (meaning and meaning.reason is Reason.UPSTREAM):
+            reason = meaning.reason if meaning else Reason.SERVER_ERROR
+            raise self._unsettled(what, reason, f"it answered {reply.status}")
+        self._check(reply, what)
+        try:
+            return tuple(self._read(Launched, self._data(reply, what), what).instance_ids)
+        except ServiceError:
+            raise self._unsettled(what, Reason.MALFORMED, "its answer names no instance") from None
 
     def instances(self) -> tuple[Instance, ...]:
-        """Return every instance of the account."""
-        return tuple(_instance(listed) for listed in self._service.instances())
+        """Return the account's instances. A wrong field is ignored; one without an id makes the whole list an error."""
+        return tuple(
+            _instance(one) for one in self._list(ListedInstance, "instances", "listing the instances")
+        )
 
     def instance(self, instance_id: str) -> Instance | None:
         """Return one instance of the account; None if there is none."""
+        what = f"the instance {instance_id}"
         try:
-            return _instance(self._service.instance(instance_id))
+            data = self._get(f"instances/{quote(instance_id, safe='')}", what)
         except ServiceError as error:
             if error.reason != Reason.NOT_FOUND:
                 raise
             return None
+        return _instance(self._read(ListedInstance, data, what))
 
     def terminate(self, instance_id: str) -> None:
-        """Ask for the end of an instance; one that does not exist is no error."""
+        """Ask for the end of an instance, which also ends its bill. One that does not exist is no error."""
+        body = {"instance_ids": [instance_id]}
         try:
-            self._service.terminate(instance_id)
+            self._answer(
+                "POST", "instance-operations/terminate", body, f"terminating the instance {instance_id}"
+            )
         except ServiceError as error:
             if error.reason != Reason.NOT_FOUND:
                 raise
+
+    def ssh_keys(self) -> tuple[SshKey, ...]:
+        """Return the public keys that the account holds."""
+        return self._list(SshKey, "ssh-keys", "listing the SSH keys")
+
+    def add_key(self, name: str, public_key: str) -> None:
+        """Add a public key; DUPLICATE if there is one of that name."""
+        body = {"name": name, "public_key": public_key}
+        self._answer("POST", "ssh-keys", body, f"adding the SSH key {name}")
+
+    def delete_key(self, key_id: str) -> None:
+        """Remove a public key from the account; instances that have it keep it."""
+        self._answer("DELETE", f"ssh-keys/{quote(key_id, safe='')}", None, f"removing the SSH key {key_id}")
+
+    def images(self) -> tuple[Placed, ...]:
+        """Return the families of the images, each once for a region."""
+        found = self._list(Image, "images", "listing the images")
+        return tuple(Placed(one.family, one.region.name if one.region else None) for one in found)
+
+    def file_systems(self) -> tuple[Placed, ...]:
+        """Return the account's file systems."""
+        found = self._list(FileSystem, "file-systems", "listing the file systems")
+        return tuple(Placed(one.name, one.region.name if one.region else None) for one in found)
+
+    def firewalls(self) -> tuple[str, ...]:
+        """Return the ids of the account's rulesets."""
+        found = self._list(Firewall, "firewall-rulesets", "listing the firewall rulesets")
+        return tuple(one.id for one in found)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._wire.close()
+
+    def __repr__(self) -> str:
+        return f"LambdaCloud({self._key!r})"
+
+    def _get(self, path: str, what: str) -> Any:
+        return self._data(self._answer("GET", path, None, what), what)
+
+    def _list(self, kind: type[A], path: str, what: str) -> tuple[A, ...]:
+        items = self._get(path, what)
+        if not isinstance(items, list):
+            raise self._malformed(what)
+        return tuple(self._read(kind, item, what) for item in items)
+
+    def _answer(self, method: str, path: str, body: Mapping[str, Any] | None, what: str) -> Reply:
+        """Make a call that may be repeated; return its good answer."""
+        try:
+            reply = self._call(method, path, body)
+        except WireError as error:
+            raise self._lost(what, error) from None
+        self._check(reply, what)
+        return reply
+
+    def _call(
+        self, method: str, path: str, body: Mapping[str, Any] | None, *, is_launch: bool = False
+    ) -> Reply:
+        """Make a call in its turn, again if it is refused with 429. Raises WireError."""
+        for refusals in range(1, TRIES + 1):
+            with self._pace.turn(is_launch=is_launch, waits=self.waits) as turn:
+                self.has_sent_launch |= is_launch
+                reply = self._wire.ask(method, path, body, self._key.header())
+                if reply.moment is not None:
+                    self.hears(reply.moment)
+                if reply.status != 429:
+                    return reply
+                self.has_sent_launch &= not is_launch
+                turn.hold_off(back_off_s(refusals, reply.retry_s, self._draw))
+            if (reply.retry_s or 0.0) > MOST_WAIT_S:
+                break  # the caller says so, instead of a wait of hours
+        return reply
+
+    def _data(self, reply: Reply, what: str) -> Any:
+        said = reply.json()
+        if not isinstance(said, dict) or "data" not in said:
+            raise self._malformed(what)
+        return said["data"]
+
+    def _read(self, kind: type[A], item: object, what: str) -> A:
+        try:
+            return kind.lenient(_without_nulls(item))
+        except ValidationError:
+            raise self._malformed(what) from None
+
+    def _check(self, reply: Reply, what: str) -> None:
+        """Raise the error of an answer: by the code in its JSON, else by its status."""
+        if reply.status < 300:
+            return
+        meaning = _meaning(reply)
+        if meaning is None:
+            usual = Reason.SERVER_ERROR if reply.status >= 500 else Reason.BAD_REQUEST
+            reason = STATUS.get(reply.status, usual)
+            meaning = Meaning(reason, MENDS.get(reason, ""))
+        error = _refusal(reply)
+        said = " ".join(filter(None, (error.get(key) for key in ("message", "suggestion"))))
+        message = printable(self._key.redact(said)[:300])
+        words = f"{NAME}: {what}: {reply.status}{f' {message}' if message else ''}"
+        mend = f"\n  {meaning.mend}" if meaning.mend else ""
+        kind = {
+            Reason.UNAUTHORIZED: ServiceAuthError,
+            Reason.SERVER_ERROR: ServiceUnreachableError,
+            Reason.UPSTREAM: ServiceUnreachableError,
+        }.get(meaning.reason, ServiceError)
+        raise kind(NAME, meaning.reason, f"{words}{mend}", reply.retry_s)
+
+    def _malformed(self, what: str) -> ServiceError:
+        return ServiceError(NAME, Reason.MALFORMED, f"{NAME}: {what}: its answer cannot be read")
+
+    def _lost(self, what: str, error: WireError) -> ServiceError:
+        """Return what a call without an answer raises."""
+        kind = ServiceError if error.failure is Failure.TOO_LARGE else ServiceUnreachableError
+        return kind(NAME, Reason(error.failure), f"{NAME}: {what}: {error}")
+
+    def _unsettled(self, what: str, reason: Reason, words: str) -> UnsettledError:
+        return UnsettledError(NAME, reason, f"{NAME}: {what}: {words}; it may have been accepted")
+
+
+def _launch_body(intent: Intent, setup: Setup) -> dict[str, Any]:
+    """Return the body of a launch. A `quantity` is not part of it: the service refuses more than one."""
+    optional = {
+        "image": {"family": setup.image} if setup.image else None,
+        "file_system_names": list(setup.file_systems),
+        "firewall_rulesets": [{"id": name} for name in setup.firewalls],
+        "user_data": setup.user_data,
+    }
+    return {
+        "region_name": intent.region,
+        "instance_type_name": intent.type,
+        "ssh_key_names": [setup.ssh_key],
+        "name": intent.name,
+        "tags": [{"key": key, "value": value} for key, value in intent.tags.items()],
+        **{key: value for key, value in optional.items() if value},
+    }
+
+
+def _refusal(reply: Reply) -> dict[str, str]:
+    """Return what a refusal says that is text: its code, message and suggestion."""
+    said = reply.json()
+    error = said.get("error") if isinstance(said, dict) else None
+    values = error if isinstance(error, dict) else {}
+    return {key: value for key, value in values.items() if isinstance(value, str)}
+
+
+def _meaning(reply: Reply) -> Meaning | None:
+    """Return what the code of a refusal means; None for a good answer and for a code that is not documented."""
+    return meaning_of(_refusal(reply).get("code", "")) if reply.status >= 300 else None
 
 
 def _offer(found: TypeOffer) -> Offer:
@@ -97,13 +341,15 @@ def _offer(found: TypeOffer) -> Offer:
     )
 
 
-def _instance(listed: LambdaInstance) -> Instance:
+def _instance(listed: ListedInstance) -> Instance:
     about = listed.instance_type
+    tagged = next((tag.value for tag in listed.tags if tag.key == NONCE_TAG), "")
+    named = nonce_in(listed.name)
     return Instance(
         id=listed.id,
         state=STATES.get(listed.status, InstanceState.UNKNOWN),
         word=printable(listed.status)[:MOST_WORDS],
-        nonce=_nonce(listed),
+        nonce=named if named.startswith(tagged) else tagged,  # a tag may be missing, or cut off
         name=printable(listed.name)[:MOST_WORDS],
         ip=listed.ip or None,
         region=listed.region.name if listed.region is not None else "",
@@ -112,7 +358,14 @@ def _instance(listed: LambdaInstance) -> Instance:
     )
 
 
-def _nonce(listed: LambdaInstance) -> str:
-    """Return the mark of a launch: its tag's, or its name's if there is no tag, or one that was cut off."""
-    tagged, named = listed.tag(NONCE_TAG), nonce_in(listed.name)
-    return named if named.startswith(tagged) else tagged
+def _read_or_none(kind: type[A], item: object) -> A | None:
+    try:
+        return kind.model_validate(_without_nulls(item), strict=True)
+    except ValidationError:
+        return None
+
+
+def _without_nulls(item: object) -> object:
+    return (
+        {key: value for key, value in item.items() if value is not None} if isinstance(item, dict) else item
+    )
