@@ -179,31 +179,29 @@ def begin(
         raise UsageError("--fail-fast is --max-failures 1: give one of them")
     from launcher.runs.resolve import changed_values
 
-    values: dict[str, Any] = {
-        "name": name,
-        "profile": profile,
-        "host": host.split(",") if host else None,
-        "max_parallel": max_parallel,
-        "max_failures": 1 if fail_fast else max_failures,
-        "max_cost": max_cost,
-        "best": best,
-        "artifacts": artifacts,
-    }
-    changes = {key: value for key, value in values.items() if value is not None}
-    words: list[str] = ctx.obj or []
-    only_grid = {
-        "job": job,
-        "command": words or None,
-        "settings": changed_values(settings or ()) or None,
-        "secrets": list(secrets) if secrets else None,
-    }
-    batch = _batch(
-        file, grid or [], changes, {key: value for key, value in only_grid.items() if value is not None}
+    changes = _given(
+        name=name,
+        profile=profile,
+        host=host.split(",") if host else None,
+        max_parallel=max_parallel,
+        max_failures=1 if fail_fast else max_failures,
+        max_cost=max_cost,
+        best=best,
+        artifacts=artifacts,
     )
+    only_grid = _given(
+        job=job,
+        command=ctx.obj or None,
+        settings=changed_values(settings or ()) or None,
+        secrets=[*secrets] if secrets else None,
+    )
+    batch = _batch(file, grid or [], changes, only_grid)
     for note in batch.notes:
         complain(f"note: {note}")
     if dry_run:
-        _preview(batch, is_sure=sure, as_json=as_json)
+        from launcher.cli.batch_preview import show_preview
+
+        show_preview(batch, is_sure=sure, as_json=as_json)
         return
     from launcher.cli.batch_work import leaving
     from launcher.runs.batch_queue import Entry, make_queue
@@ -221,6 +219,10 @@ def begin(
         if (came := held.release()) is not None:
             raise_signal(came)
         _work(queue, detach=detach, as_json=as_json)
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _batch(file: Path | None, grid: list[str], changes: dict[str, Any], only_grid: dict[str, Any]) -> Batch:
@@ -264,10 +266,8 @@ def _agree_to_spend(
         _ask(question, f"{command} agrees, as y does at a terminal")
 
 
-def _take_over(queue: BatchQueue, *, is_sure: bool) -> None:
-    """Enter a batch that this user has not begun into the index, if the user agrees. Raises RefusedError."""
-    from launcher.runs import batch_index
-
+def _agree_to_take_over(queue: BatchQueue, *, is_sure: bool) -> None:
+    """Ask whether a batch that this user has not begun is to be worked. Raises RefusedError for no, and without a terminal."""
     items = queue.items()
     hosts = sorted({host for item in items for host in item.hosts})
     if not is_sure:
@@ -275,7 +275,6 @@ def _take_over(queue: BatchQueue, *, is_sure: bool) -> None:
             f"batch {queue.name} is foreign: you have not begun it; its {len(items)} items would run on {', '.join(hosts)}",
             f"its items   launch batch status {queue.name}     take it over   launch batch resume {queue.name} --yes",
         )
-    batch_index.enter(queue)
 
 
 def _ask(question: str, mend: str) -> None:
@@ -289,28 +288,16 @@ def _ask(question: str, mend: str) -> None:
         raise RefusedError("nothing was begun, as you answered")
 
 
-def _preview(batch: Batch, *, is_sure: bool, as_json: bool) -> None:
-    from launcher.cli.batch_preview import show_preview
-
-    show_preview(batch, is_sure=is_sure, as_json=as_json)
-
-
 def _work(queue: BatchQueue, *, detach: bool, as_json: bool) -> None:
     """Work a batch, or leave that to a process in the background, or follow the one that does."""
-    from launcher.cli.batch_work import follow, leaving, work, work_detached
+    from launcher.cli.batch_work import leaving, work, work_detached
 
     if detach:
         work_detached(queue, as_json=as_json)
         return
     with leaving(queue):
-        code = work(queue, as_json=as_json) if not _is_worked(queue) else follow(queue, as_json=as_json)
+        code = work(queue, as_json=as_json)
     raise typer.Exit(code)
-
-
-def _is_worked(queue: BatchQueue) -> bool:
-    from launcher.runs.batch_queue import worker_of
-
-    return worker_of(queue) is not None
 
 
 @app.command("status", cls=QuickCommand)
@@ -364,16 +351,16 @@ def resume(
     """
     from launcher.cli.batch_table import tell_mended
     from launcher.runs import batch_index
-    from launcher.runs.batch_queue import open_queue, take_work, worker_of
-    from launcher.runs.batch_stopping import queue_again, worker_words
+    from launcher.runs.batch_queue import Wish, open_queue, take_work, worker_of, worker_words
+    from launcher.runs.batch_worker import queue_again
     from launcher.runs.frozen_code import forget
 
-    limits = {"max_parallel": max_parallel, "max_failures": max_failures, "max_cost": max_cost}
-    changes = {key: value for key, value in limits.items() if value is not None}
+    changes = _given(max_parallel=max_parallel, max_failures=max_failures, max_cost=max_cost)
     with open_queue(name, may_be_foreign=True) as queue:
         queue.check_folder()
         if not batch_index.has(queue):
-            _take_over(queue, is_sure=sure)
+            _agree_to_take_over(queue, is_sure=sure)
+        batch_index.enter(queue)
         rules = queue.rules_with(changes)
         if max_cost is not None:
             hosts = [item.hosts for item in queue.items()]
@@ -382,7 +369,7 @@ def resume(
         if (held := take_work(queue)) is not None:
             try:
                 tell_mended(queue, held)
-                queue.wish_stop("")
+                queue.take_back(Wish.STOP)
                 if changes:
                     before = queue.identity()
                     queue.change_rules(rules)
@@ -404,7 +391,7 @@ def resume(
                 f"  first   Ctrl-C in that command, or   kill {pid}   of one in the background; what runs goes on"
             )
         elif failed:
-            queue.wish_again()
+            queue.wish(Wish.AGAIN)
             complain("what has failed is queued again by the process that works it")
         _work(queue, detach=detach, as_json=as_json)
 
@@ -427,7 +414,7 @@ def stop(
     from launcher.cli.batch_table import print_stopped
     from launcher.cli.screens import make_stage
     from launcher.runs.batch_queue import open_queue
-    from launcher.runs.batch_stopping import stop_batch
+    from launcher.runs.batch_stop import stop_batch
 
     with open_queue(name) as queue:
         _check_latest(name, queue.name, "stop", yes=yes)
@@ -454,7 +441,7 @@ def rm(
     from launcher.cli.batch_table import left_rentals
     from launcher.cli.ending import shown_path
     from launcher.runs.batch_queue import open_queue
-    from launcher.runs.batch_stopping import remove_batch
+    from launcher.runs.batch_removal import remove_batch
 
     with open_queue(name) as queue:
         _check_latest(name, queue.name, "rm", yes=yes)

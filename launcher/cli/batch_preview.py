@@ -14,6 +14,7 @@ from launcher.runs.batch_budget import spending_question
 from launcher.runs.batch_file import Batch
 from launcher.runs.batch_preview import ItemPreview, previews
 from launcher.values.plan import Plan
+from launcher.values.text import first_of
 
 _COLUMNS = (
     COLUMNS[0],
@@ -74,13 +75,12 @@ def show_preview(batch: Batch, *, is_sure: bool, as_json: bool) -> None:
     nothing = "nothing was rented or sent" if is_rented else "nothing was sent"
     fits = {one.draft.name for one in found if _fits(one)}
     if without := [draft.name for draft in batch.drafts if draft.name not in fits]:
-        more = f" and {len(without) - 5} more" if len(without) > 5 else ""
         unknown = {one.draft.name for one in found if one.is_silent}
         are_refused = not unknown.issuperset(without)
         why = (
             "can run on none of the hosts" if are_refused else "cannot be checked without a host that answers"
         )
-        say(f"{', '.join(without[:5])}{more}: {why}; {nothing}")
+        say(f"{first_of(without, 5)}: {why}; {nothing}")
         raise typer.Exit(3 if are_refused else HostError.exit_code)
     question = spending_question([draft.hosts for draft in batch.drafts], batch.rules.max_cost)
     if question is not None and not is_sure:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.cli.columns import Column, Layout, lay_out, print_columns
@@ -20,13 +21,13 @@ from launcher.runs.batch_queue import (
     open_queue,
     worker_of,
 )
-from launcher.runs.batch_status import ItemRow, age_s, last_state, rows_of, totals, values_text
-from launcher.runs.batch_usage import HOUR_S, Usage, Used
+from launcher.runs.batch_status import ItemRow, rows_of, state_of, totals, values_text
+from launcher.runs.batch_usage import HOUR_S, Usage, Used, total
 from launcher.values.queued_item import DROPPED, REFUSED, Item, ItemState
 
 if TYPE_CHECKING:
     from launcher.cli.json_shapes import BatchItem
-    from launcher.runs.batch_stopping import Stopped
+    from launcher.runs.batch_stop import Stopped
 
 LF = "\n"
 COLUMNS = (
@@ -38,72 +39,56 @@ COLUMNS = (
     Column("LOSS", drop=2),
     Column("SEEN", drop=6),
     Column("SETTINGS", 12, drop=7),
+    Column("COST", drop=4, is_figure=True),
     Column("WHY", 16, drop=5),
 )
 
 
-COST = Column("COST", drop=4, is_figure=True)
-"""It is there only where something was rented."""
+def _columns_of(rows: Sequence[ItemRow]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
+    """Return the columns that have any text, and the cells of rows in them."""
+    whole = [cells(row) for row in rows]
+    kept = [number for number in range(len(COLUMNS)) if any(row[number] for row in whole)]
+    return tuple(COLUMNS[number] for number in kept), [tuple(row[number] for number in kept) for row in whole]
 
 
-def _with_costs(rows: Sequence[ItemRow]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
-    """Return the columns of rows, and their cells."""
-    if all(row.cents is None for row in rows):
-        return _without_empty(COLUMNS, [cells(row) for row in rows])
-    found = [(*cells(row)[:-1], _dollars(row), cells(row)[-1]) for row in rows]
-    return _without_empty((*COLUMNS[:-1], COST, COLUMNS[-1]), found)
+def spent(queue: BatchQueue, used: Mapping[int, Used]) -> str:
+    """Say how long the runs of a batch have taken, and what it has cost of what it may; nothing of what it has not."""
+    whole, words = total(used), ""
+    if whole.run_s:
+        words = f"; {duration_text(whole.run_s)} of runs"
+    if whole.gpu_s:
+        words += f", {whole.gpu_s / HOUR_S:.2f} GPU hours"
+    most = queue.rules.max_cost
+    return words if most is None else f"{words}; {_dollars(whole.cents or 0)} of ${most:.2f}"
 
 
-def _without_empty(
-    columns: tuple[Column, ...], rows: list[tuple[str, ...]]
-) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
-    """Leave out columns without any text."""
-    kept = [number for number in range(len(columns)) if any(row[number] for row in rows)]
-    return tuple(columns[number] for number in kept), [tuple(row[number] for number in kept) for row in rows]
-
-
-def _dollars(row: ItemRow) -> str:
+def _dollars(cents: int) -> str:
     from launcher.values.renting import dollars  # few batches rent
 
-    return "-" if row.cents is None else dollars(row.cents)
-
-
-def spent(queue: BatchQueue, used: Used) -> str:
-    """Say how long the runs of a batch have taken, and what it has cost of what it may; nothing of what it has not."""
-    total, words = used.total, ""
-    if total.run_s:
-        words = f"; {duration_text(total.run_s)} of runs"
-    if total.gpu_s:
-        words += f", {total.gpu_s / HOUR_S:.2f} GPU hours"
-    if (most := queue.max_cost) is None:
-        return words
-    from launcher.values.renting import dollars
-
-    return f"{words}; {dollars(sum(used.cents.values()))} of ${most:.2f}"
+    return dollars(cents)
 
 
 def cells(row: ItemRow) -> tuple[str, ...]:
-    """Return the cells of a row, without its cost."""
+    """Return the cells of a row, of all columns."""
     step = "-" if row.step is None else f"{row.step}/{row.steps}" if row.steps else str(row.step)
     loss = "-" if row.loss is None else f"{row.loss:.4g}" if isinstance(row.loss, float) else str(row.loss)
-    age = age_s(row)
-    why = (row.why or "").splitlines()
     return (
         row.name,
         row.short,
         row.host or "-",
-        row.state if row.tries < 2 else f"{row.state}, try {row.tries}",
+        row.state if row.used.tries < 2 else f"{row.state}, try {row.used.tries}",
         step,
         loss,
-        "-" if age is None else age_text(age),
+        "-" if row.seen is None else age_text(max(0.0, time.time() - row.seen)),
         values_text(row.values),
-        why[0] if why else "",
+        "" if row.used.cents is None else _dollars(row.used.cents),
+        "".join((row.why or "").splitlines()[:1]),
     )
 
 
 def table(rows: Sequence[ItemRow], width: int | None) -> Layout:
     """Return rows as lines in a width."""
-    return lay_out(*_with_costs(rows), width)
+    return lay_out(*_columns_of(rows), width)
 
 
 def shape(row: ItemRow) -> BatchItem:
@@ -122,9 +107,9 @@ def shape(row: ItemRow) -> BatchItem:
         loss=loss,
         seen=row.seen,
         why=row.why,
-        hours=None if row.took is None else row.took.run_s / HOUR_S,
-        gpu_hours=None if row.took is None else row.took.gpu_s / HOUR_S,
-        cost=None if row.cents is None else row.cents / 100,
+        hours=row.used.run_s / HOUR_S if row.used.tries else None,
+        gpu_hours=row.used.gpu_s / HOUR_S if row.used.tries else None,
+        cost=None if row.used.cents is None else row.used.cents / 100,
         values=dict(row.values),
     )
 
@@ -132,7 +117,7 @@ def shape(row: ItemRow) -> BatchItem:
 def print_rows(rows: Sequence[ItemRow], batch: str, *, as_json: bool = False) -> None:
     """Print rows as a table, with the columns named for which there is no room, or an object a line."""
     if not as_json:
-        if left_out := print_columns(*_with_costs(rows)):
+        if left_out := print_columns(*_columns_of(rows)):
             complain(f"  not shown: {', '.join(left_out)}   launch batch status {batch} --json")
         return
     from launcher.cli.answer import answer
@@ -143,14 +128,26 @@ def print_rows(rows: Sequence[ItemRow], batch: str, *, as_json: bool = False) ->
 
 def print_status(queue: BatchQueue, *, as_json: bool) -> None:
     """Print how far each item is, and who works the batch."""
-    items, used = queue.items(), Usage(queue).now()
-    rows = rows_of(items, used=used, is_worked=worker_of(queue) is not None)
-    print_rows(rows, queue.name, as_json=as_json)
     if as_json:
-        return
-    say(f"{queue.name}: {totals(row.state for row in rows)}{spent(queue, used)}")
+        print_rows(_rows_now(queue, queue.items(), Usage(queue).now()), queue.name, as_json=True)
+    else:
+        tell_status(queue, say)
+
+
+def tell_status(queue: BatchQueue, tell: Callable[[str], None], *, shows_rows: bool = True) -> list[Item]:
+    """Print how far each item is; `tell` the totals, how to go on, who works the batch, and what is rented for it still. Return the items."""
+    items, used = queue.items(), Usage(queue).now()
+    rows = _rows_now(queue, items, used)
+    if shows_rows:
+        print_rows(rows, queue.name)
+    tell(f"{queue.name}: {totals(row.state for row in rows)}{spent(queue, used)}")
     for line in (*how_to_go_on(queue, items), *who_works(queue, items), *left_rentals(queue)):
-        say(line)
+        tell(line)
+    return items
+
+
+def _rows_now(queue: BatchQueue, items: Sequence[Item], used: Mapping[int, Used]) -> list[ItemRow]:
+    return rows_of(items, used=used, is_worked=worker_of(queue) is not None)
 
 
 def tell_mended(queue: BatchQueue, work: Work) -> None:
@@ -176,7 +173,7 @@ def who_works(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
 
 def left_rentals(queue: BatchQueue) -> list[str]:
     """Say what is rented for a batch and costs money though its run has ended, or no process here ends it in time; nothing if there is none."""
-    if queue.max_cost is None:
+    if queue.rules.max_cost is None:
         return []
     from launcher.rental.service_clock import ServiceClock
     from launcher.runs.open_rentals import open_rentals
@@ -213,7 +210,7 @@ def print_batch(name: str, items: Sequence[Item], worker: Worker | None) -> None
     from launcher.cli.answer import answer
     from launcher.cli.json_shapes import BatchRow
 
-    states = Counter(map(last_state, items))
+    states = Counter(map(state_of, items))
     answer(BatchRow(name=name, items=dict(states), worker=None if worker is None else worker.pid))
 
 
@@ -244,7 +241,7 @@ def print_list(*, as_json: bool) -> None:
         [
             (
                 name,
-                totals(map(last_state, items)),
+                totals(map(state_of, items)),
                 "-" if worker is None else worker.words,
             )
             for name, items, worker in found
@@ -255,7 +252,7 @@ def print_list(*, as_json: bool) -> None:
 def print_stopped(queue: BatchQueue, stopped: Sequence[Stopped], *, as_json: bool) -> int:
     """Print what became of each item; return the exit code: 4 if a run could not be reached."""
     rows = [
-        row._replace(state=one.state, why=one.problem or row.why)
+        row._replace(state=one.state, why=one.problem or one.why)
         for one, row in zip(stopped, rows_of([one.item for one in stopped]), strict=True)
     ]
     if rows or as_json:
@@ -264,7 +261,7 @@ def print_stopped(queue: BatchQueue, stopped: Sequence[Stopped], *, as_json: boo
         say(f"{queue.name}: everything had ended")
     if rows and not as_json:
         known = {one.item.number: one.state for one in stopped}  # another process may still record it
-        say(f"{queue.name}: {totals(known.get(item.number, last_state(item)) for item in queue.items())}")
+        say(f"{queue.name}: {totals(known.get(item.number, state_of(item)) for item in queue.items())}")
         say(f"  what was stopped or dropped can be run again   launch batch resume {queue.name} --failed")
     if lost := [one for one in stopped if one.problem]:
         count = "1 run" if len(lost) == 1 else f"{len(lost)} runs"

@@ -18,24 +18,22 @@ from rich.text import Text
 from launcher import own_variables
 from launcher.cli import streams
 from launcher.cli.batch_table import (
-    how_to_go_on,
-    left_rentals,
     print_batch,
-    print_rows,
     shape,
     spent,
     table,
     tell_mended,
+    tell_status,
     who_works,
 )
 from launcher.cli.ending import shown_path
 from launcher.cli.say import complain, say
 from launcher.cli.signals import Terminated, cursor_back_on_stop
 from launcher.errors import RunError
-from launcher.runs.batch_queue import BatchQueue, take_work, worker_of
-from launcher.runs.batch_status import last_state, rows_of, state_of, totals, values_text
-from launcher.runs.batch_usage import HOUR_S, Usage
-from launcher.runs.batching import Batching, Outcome
+from launcher.runs.batch_queue import BatchQueue, Wish, take_work, worker_of
+from launcher.runs.batch_status import rows_of, state_of, totals, values_text
+from launcher.runs.batch_usage import HOUR_S, Usage, total
+from launcher.runs.batch_worker import BatchWorker, Outcome
 from launcher.runs.item_view import ItemView
 from launcher.values.queued_item import REFUSED, Item, ItemState
 from launcher.values.text import printable
@@ -107,7 +105,7 @@ class _TableView(_LinesView):
         rows = rows_of(_shown(items, live, max(FEWEST_LINES, console.height - 4)), live, used)
         lines = [
             *table(rows, console.width).lines,
-            f"{self._queue.name}: {totals(state_of(item, live.get(item.number)) for item in items)}{spent(self._queue, used)}",
+            f"{self._queue.name}: {totals(state_of(one, live.get(one.number)) for one in items)}{spent(self._queue, used)}",
         ]
         self._live.update(
             Text("\n".join(map(printable, lines)), no_wrap=True, overflow="ellipsis"), refresh=True
@@ -138,32 +136,20 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
     tell_mended(queue, held)
     try:
         with _view(queue, as_json=as_json) as view:
-            batching = Batching(queue, view)
-            outcome = batching.run()
+            worker = BatchWorker(queue, view)
+            outcome = worker.run()
         results = None if outcome == Outcome.LEFT else _write_results(queue)
     finally:
         queue.mark()
         held.release()
-    items = _tell_end(queue, as_json=as_json)
+    items = tell_status(queue, complain, shows_rows=not as_json)
     if results is not None:
         _tell_results(queue, items, results, as_json=as_json)
     return (
         Terminated.exit_code
-        if batching.left_by in (signal.SIGTERM, signal.SIGHUP)
+        if worker.left_by in (signal.SIGTERM, signal.SIGHUP)
         else exit_code(items, outcome)
     )
-
-
-def _tell_end(queue: BatchQueue, *, as_json: bool) -> list[Item]:
-    """Show how far a batch is that this command leaves, and how to go on; return its items."""
-    items, used = queue.items(), Usage(queue).now()
-    rows = rows_of(items, used=used, is_worked=worker_of(queue) is not None)
-    if not as_json:
-        print_rows(rows, queue.name)
-    complain(f"{queue.name}: {totals(row.state for row in rows)}{spent(queue, used)}")
-    for line in (*how_to_go_on(queue, items), *who_works(queue, items), *left_rentals(queue)):
-        complain(line)
-    return items
 
 
 @contextlib.contextmanager
@@ -173,7 +159,7 @@ def leaving(queue: BatchQueue) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         items = queue.items()
-        complain(f"{queue.name}: {totals(map(last_state, items))}")
+        complain(f"{queue.name}: {totals(map(state_of, items))}")
         for line in who_works(queue, items):
             complain(line)
         if worker_of(queue) is not None:
@@ -198,14 +184,14 @@ def _tell_results(queue: BatchQueue, items: Sequence[Item], results: Results, *,
         from launcher.cli.answer import answer
         from launcher.cli.json_shapes import BatchEnd, BestRun
 
-        used = Usage(queue).now()
+        used = total(Usage(queue).now())
         answer(
             BatchEnd(
                 name=queue.name,
-                items=dict(Counter(map(last_state, items))),
-                hours=used.total.run_s / HOUR_S,
-                gpu_hours=used.total.gpu_s / HOUR_S,
-                cost=None if queue.max_cost is None else sum(used.cents.values()) / 100,
+                items=dict(Counter(map(state_of, items))),
+                hours=used.run_s / HOUR_S,
+                gpu_hours=used.gpu_s / HOUR_S,
+                cost=None if queue.rules.max_cost is None else (used.cents or 0) / 100,
                 best=None if results.best is None else BestRun(**results.best._asdict()),
                 table=None if results.table is None else str(results.table),
                 curves=None if results.picture is None else str(results.picture),
@@ -265,13 +251,13 @@ def follow(queue: BatchQueue, *, as_json: bool) -> int:
         with _view(queue, as_json=as_json) as view:
             _show_to_end(queue, view)
     except KeyboardInterrupt:
-        _tell_end(queue, as_json=as_json)
+        tell_status(queue, complain, shows_rows=not as_json)
         return 0
-    if queue.wishes_again:  # it came too late for that process
+    if queue.wishes(Wish.AGAIN):  # it came too late for that process
         return work(queue, as_json=as_json)
     from launcher.runs.batch_results import written_results
 
-    items = _tell_end(queue, as_json=as_json)
+    items = tell_status(queue, complain, shows_rows=not as_json)
     _tell_results(queue, items, written_results(queue), as_json=as_json)
     return exit_code(items, Outcome.OVER)
 

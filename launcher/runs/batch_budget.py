@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from launcher.errors import CardBusyError, RefusedError, UsageError
 from launcher.runs import resolve
 from launcher.runs.batch_queue import BatchQueue
+from launcher.runs.batch_usage import rentals_for
 from launcher.runs.launching import understand
 from launcher.runs.rental_choice import check_limited, choose, offers
 from launcher.runs.request import Request
-from launcher.runs.tenancies import ledger, unattended
+from launcher.runs.tenancies import unattended
 from launcher.runs.tenant import leave_to_keeper
 from launcher.values.host import Host
 from launcher.values.lambda_settings import LambdaSettings
@@ -58,7 +59,7 @@ class Budget:
 
     def __init__(self, queue: BatchQueue) -> None:
         """Spend no more than the batch of this queue may."""
-        self._queue, self._most = queue, queue.max_cost
+        self._queue, self._most = queue, queue.rules.max_cost
         self._lock, self._clearing = threading.Lock(), threading.Lock()
         self._promised: dict[int, int] = {}
 
@@ -96,7 +97,12 @@ class Budget:
         mend = f"with another limit   launch batch resume {self._queue.name} --failed --max-cost N"
         if self._most is None:  # it was no host where machines are rented when the batch was made
             raise RefusedError(f"{host}: machines are rented there, and the batch has no max_cost\n  {mend}")
-        spent, open_cents, launched = self._committed()
+        spent, open_cents, launched = 0, 0, set[int]()
+        for number, rental in rentals_for(self._queue.runs()):
+            if rental.is_open:
+                open_cents, launched = open_cents + _most(rental), {*launched, number}
+            else:
+                spent += rental.cents_at(rental.ended or rental.since)
         open_cents += sum(promise for number, promise in self._promised.items() if number not in launched)
         if spent + open_cents + cents <= round(self._most * 100):
             return
@@ -107,14 +113,6 @@ class Budget:
         if open_cents > 0:
             raise CardBusyError(words, "the batch's own rentals")
         raise RefusedError(f"{words}\n  {mend}")
-
-    def _committed(self) -> tuple[int, int, set[int]]:
-        """Return what the batch's rentals have cost, what those that are open may cost, in cents, and the items of the latter."""
-        runs = self._queue.runs()
-        own = [rental for rental in ledger().rentals() if rental.intent.run in runs]
-        spent = sum(rental.cents_at(rental.ended or rental.since) for rental in own if not rental.is_open)
-        open_cents = sum(_most(rental) for rental in own if rental.is_open)
-        return spent, open_cents, {runs[rental.intent.run] for rental in own if rental.is_open}
 
 
 def _most(rental: Rental) -> int:

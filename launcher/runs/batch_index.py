@@ -7,26 +7,27 @@ and the command and hosts of each item. A queue in a cloned folder is not in it.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.errors import RunError
 from launcher.runs.json_file import read_json
-from launcher.runs.whole_file import sync
+from launcher.runs.whole_file import sync, write_durably
 
 if TYPE_CHECKING:
     from launcher.runs.batch_queue import BatchQueue
 
 
 def enter(queue: BatchQueue) -> None:
-    """Enter a batch; it is on the disk when this returns. Raises OSError."""
+    """Enter a batch with its folder; it is on the disk when this returns. Raises RunError."""
     path = _file(queue.identity())
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     record = {"version": 1, "name": queue.name, "folder": str(queue.folder)}
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "w") as file:
-        file.write(f"{json.dumps(record)}\n")
-    sync(path, path.parent, path.parent.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_durably(path, f"{json.dumps(record)}\n".encode())
+        sync(path.parent.parent)
+    except OSError as error:
+        raise RunError(f"{error.filename or path}: {error.strerror}\n  nothing was begun") from error
 
 
 def has(queue: BatchQueue) -> bool:
@@ -34,12 +35,16 @@ def has(queue: BatchQueue) -> bool:
     return _file(queue.identity()).is_file()
 
 
+def folder_of(identity: str) -> Path | None:
+    """Return the folder of a batch, as it was entered last; None if it is not there any more."""
+    entered = read_json(_file(identity)).get("folder")
+    return Path(entered) if isinstance(entered, str) and Path(entered).is_dir() else None
+
+
 def forget(identity: str, folder: Path) -> None:
     """Remove a batch from the index, with the folder that it had; a copy of that folder leaves it there. Raises OSError."""
-    entered = read_json(_file(identity)).get("folder")
-    if isinstance(entered, str) and Path(entered) != folder and Path(entered).is_dir():
-        return
-    _file(identity).unlink(missing_ok=True)
+    if folder_of(identity) in (None, folder):
+        _file(identity).unlink(missing_ok=True)
 
 
 def _file(identity: str) -> Path:

@@ -10,8 +10,8 @@ import fcntl
 import functools
 import hashlib
 import json
-import math
 import os
+import platform
 import shlex
 import shutil
 import sqlite3
@@ -21,6 +21,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -28,12 +29,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from launcher import untrusted_json
 from launcher.client_locks import Lock, is_locked
 from launcher.errors import BadFileError, RunError, UnknownNameError, UsageError
-from launcher.runs import batch_index, index
+from launcher.runs import batch_index
 from launcher.runs.run_files import RunFiles
 from launcher.runs.run_id import RUN_ID
 from launcher.runs.runs_folder import make_runs_folder, runs_folder
 from launcher.runs.whole_file import sync
-from launcher.values.queued_item import FOLLOWING, NEVER_BEGAN, Item, ItemState
+from launcher.values.queued_item import FOLLOWING, NEVER_BEGAN, UNENDED, Item, ItemState
 
 if TYPE_CHECKING:
     from launcher.values.batch import Rules
@@ -42,8 +43,6 @@ FOLDER = "batches"
 FILE = "queue.sqlite"
 LOCK = ".worker.lock"
 WORKER = "worker.json"
-SENT = "sent.jsonl"
-"""Beside the queue: each run and its host, a line before it is launched. What the queue has lost of that is put back from here."""
 OPEN = ".open"
 """A mark beside the queue of a batch that has not ended: a list of runs looks at no other."""
 MADE = ".made"
@@ -88,6 +87,13 @@ class Entry(NamedTuple):
     point: dict[str, Any]
 
 
+class Wish(StrEnum):
+    """What a command wishes of the process that works a batch: that nothing more is begun, or what has failed is queued again."""
+
+    STOP = "stop"
+    AGAIN = "again"
+
+
 class Worker(NamedTuple):
     """Who works a batch: a process on a machine."""
 
@@ -99,13 +105,15 @@ class Worker(NamedTuple):
         """Its name in messages."""
         return f"process {self.pid} on {self.machine}"
 
-
-class _Sent(NamedTuple):
-    """A run that was about to be launched for an item, and where."""
-
-    run: str
-    item: int
-    host: str
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was stopped, as by Ctrl-Z: what it has begun may wait for ever. Known of this machine's, on Linux only."""
+        if self.machine != platform.node():
+            return False
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        except (OSError, IndexError):
+            return False
 
 
 class BatchQueue:
@@ -131,7 +139,9 @@ class BatchQueue:
             self._data = sqlite3.connect(
                 f"file:{_quoted(path)}?mode=rw", uri=True, timeout=BUSY_S, check_same_thread=False
             )
-            self._data.isolation_level = None
+            self._data.isolation_level = (
+                "IMMEDIATE"  # a change begins a transaction, which ends with its `with`
+            )
             self._check_data()
             self._data.execute("PRAGMA synchronous=FULL")
             fixed = "SELECT key, value FROM batch WHERE key IN ('version', 'rules')"
@@ -247,71 +257,42 @@ class BatchQueue:
     def change_rules(self, rules: Rules) -> None:
         """Put other rules on record, for the process that works the batch next."""
         written = rules.model_dump_json()
-        with self._errors():
+        with self._errors(), self._data:
             self._data.execute("UPDATE batch SET value = ? WHERE key = 'rules'", (written,))
         self._rules = written
-
-    @property
-    def max_cost(self) -> float | None:
-        """The most that all that is rented for the batch may cost, in dollars; None where nothing is rented."""
-        with self._errors():
-            most: float | None = untrusted_json.decode(self._rules)["max_cost"]
-            if most is not None and not (type(most) in (int, float) and math.isfinite(most)):
-                raise ValueError("max_cost is no number")
-            return most
 
     def check_folder(self) -> None:
         """Raise UsageError unless this is the folder that the batch was made in, where its runs take their files from, and no copy."""
         with self._errors():
-            folder, made_as = Path(self._value("folder")), self._value("name")
-            if made_as and (shlex.quote(made_as) != made_as or "/" in made_as):
-                raise ValueError("no batch has such a name")
-        if made_as not in ("", self.name) and self._is_made_at(self.folder.with_name(made_as)):
-            raise UsageError(
-                f"{self.name} is a copy of the batch {made_as}: its items would be run twice\n"
-                f"  next   launch batch resume {made_as}"
-            )
+            folder = Path(self._value("folder"))
         if folder != Path.cwd():
             raise UsageError(
                 f"{self.name} was made in {folder}, and takes its files from there\n"
                 f"  next   cd {shlex.quote(str(folder))} && launch batch resume {self.name}"
             )
-
-    def _is_made_at(self, folder: Path) -> bool:
-        """Whether the queue in a folder was made at the same moment as this one."""
-        with contextlib.suppress(*_UNUSABLE), BatchQueue(folder.name, folder) as other, self._errors():
-            return other._value("made") == self._value("made")
-        return False
-
-    @property
-    def stop_wish(self) -> str | None:
-        """How a person has stopped the batch: `stop`, or `now`; None if nobody has."""
-        with self._errors():
-            return self._value("stop") or None
-
-    def wish_stop(self, how: str) -> None:
-        """Put on record that nothing more is begun, `stop`, or also that what runs is ended without a checkpoint, `now`; "" takes that back."""
-        with self._errors():
-            self._data.execute("INSERT OR REPLACE INTO batch VALUES ('stop', ?)", (how,))
-
-    def wish_again(self) -> None:
-        """Put on record that what has failed is to be queued again, for the process that works the batch."""
-        with self._errors():
-            self._data.execute("INSERT OR REPLACE INTO batch VALUES ('again', '1')")
-
-    def take_wish_again(self) -> bool:
-        """Return whether what has failed is to be queued again, and take the wish from the record."""
-        with self._errors():
-            return (
-                bool(self._value("again"))
-                and self._data.execute("DELETE FROM batch WHERE key = 'again'").rowcount > 0
+        if (known := batch_index.folder_of(self.identity())) is not None and not known.samefile(self.folder):
+            raise UsageError(
+                f"{self.name} is a copy of the batch {known.name}: its items would be run twice\n"
+                f"  next   launch batch resume {known.name}"
             )
 
-    @property
-    def wishes_again(self) -> bool:
-        """Whether what has failed is to be queued again, and nobody has done so yet."""
+    def wish(self, wish: Wish) -> None:
+        """Put a wish on record, for the process that works the batch, or the next one."""
+        with self._errors(), self._data:
+            self._data.execute("INSERT OR REPLACE INTO batch VALUES (?, '1')", (wish,))
+
+    def wishes(self, wish: Wish) -> bool:
+        """Whether a wish is on record."""
         with self._errors():
-            return bool(self._value("again"))
+            return bool(self._value(wish))
+
+    def take_back(self, wish: Wish) -> bool:
+        """Take a wish from the record; return whether it was there."""
+        with self._errors(), self._data:
+            return (
+                bool(self._value(wish))
+                and self._data.execute("DELETE FROM batch WHERE key = ?", (wish,)).rowcount > 0
+            )
 
     def items(self, *states: ItemState) -> list[Item]:
         """Return the items in their order, all of them or those in some states."""
@@ -321,11 +302,12 @@ class BatchQueue:
             rows = self._data.execute(f"SELECT {_COLUMNS} FROM item{where} ORDER BY number", states)  # noqa: S608 - our own words
             return [_item(row) for row in rows]
 
-    def counts(self) -> dict[tuple[ItemState, str | None], int]:
-        """Return how many items are in each state, by their outcome too."""
+    def count(self, *states: ItemState) -> int:
+        """Return how many items are in some states."""
+        marks = ",".join("?" * len(states))
         with self._errors():
-            rows = self._data.execute("SELECT state, outcome, count(*) FROM item GROUP BY state, outcome")
-            return {(ItemState(state), outcome): count for state, outcome, count in rows}
+            query = f"SELECT count(*) FROM item WHERE state IN ({marks})"  # noqa: S608 - our own words
+            return int(self._data.execute(query, states).fetchone()[0])
 
     def item(self, number: int) -> Item:
         """Return one item."""
@@ -362,9 +344,7 @@ class BatchQueue:
             "changed": time.time(),
         }
         changes = ", ".join(f"{key} = :{key}" for key in values)
-        if state == ItemState.SUBMITTED:
-            self._note_sent(_Sent(str(values["run"]), item.number, str(values["host"])))
-        with self._errors(), self._transaction():
+        with self._errors(), self._data:
             done = self._data.execute(
                 f"UPDATE item SET {changes} WHERE number = :number AND state = :before",  # noqa: S608 - our own words
                 {**values, "number": item.number, "before": item.state},
@@ -378,61 +358,34 @@ class BatchQueue:
         return self.item(item.number)
 
     def mend(self) -> list[str]:
-        """Put back what the file has lost of launches, of which there is a second record.
+        """Put back the launches that the file has lost; return the names of their items, whose runs are looked for then.
 
-        A file that was cut off, or replaced by an older copy, may have lost the last transitions without a sign. Returns the names
-        of the items that were launched under an id that it did not have: they are looked for there.
+        A file that was cut off, or replaced by an older copy, may have lost the last transitions without a sign. The index of this
+        user's runs has each run before it begins.
         """
-        known, last = self.runs(), {sent.item: sent for sent in self._sent()}
-        lost = [sent for sent in last.values() if sent.run not in known and self._may_be_ours(sent)]
-        changes = "state = :state, run = :run, host = :host, outcome = NULL, why = NULL"
-        with self._errors(), self._transaction():
-            for sent in lost:
+        from launcher.runs import index  # to show a batch takes neither
+        from launcher.runs.mirror import Mirror
+
+        known, items = self.runs(), {item.name: item for item in self.items()}
+        with self._errors():
+            made = float(self._value("made"))
+        lost: dict[str, tuple[str, str]] = {}
+        for entry in index.of_batch(self.name, made):
+            name = Mirror(entry.run, self.folder.parent.parent).plan().job
+            if entry.run not in known and name in items and entry.host.name in items[name].hosts:
+                lost[name] = entry.run, entry.host.name  # the latest of several
+        with self._errors(), self._data:
+            for name, (run, host) in lost.items():
                 self._data.execute(
-                    f"UPDATE item SET {changes} WHERE number = :item",  # noqa: S608 - our own words
-                    {**sent._asdict(), "state": ItemState.SUBMITTED},
+                    "UPDATE item SET state = ?, run = ?, host = ?, outcome = NULL, why = NULL WHERE name = ?",
+                    (ItemState.SUBMITTED, run, host, name),
                 )
-                self._data.execute("INSERT INTO run VALUES (?, ?)", (sent.run, sent.item))
-        return [self.item(sent.item).name for sent in lost]
-
-    def _may_be_ours(self, sent: _Sent) -> bool:
-        """Whether a record beside the queue, which a repository may have replaced, is of a run that this batch could have begun."""
-        entry = index.find(sent.run)
-        # One that was attached again, order 0, does not say its batch; to launch its item anew would train it twice.
-        is_another = (
-            entry is not None and entry.batch != self.name and (entry.batch is not None or entry.order > 0)
-        )
-        return not is_another and sent.host in self.item(sent.item).hosts
-
-    def _note_sent(self, sent: _Sent) -> None:
-        """Put on the disk what is about to be launched, beside the queue."""
-        path = self.folder / SENT
-        try:
-            with self._lock, self.files.open(SENT, "ab") as file:
-                file.write(f"\n{json.dumps(sent._asdict())}".encode())  # what was cut off before ends there
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise RunError(
-                f"{path}: {error.strerror}\n  nothing was begun that is not on record there; mend that, then   launch batch resume {self.name}"
-            ) from error
-
-    def _sent(self) -> Iterator[_Sent]:
-        """Yield what was about to be launched. A line that is not whole was never acted on."""
-        try:
-            lines = self.files.read(SENT).splitlines()
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise RunError(f"{self.folder / SENT}: {error.strerror}\n  nothing was begun") from error
-        for line in lines:
-            with contextlib.suppress(ValueError, TypeError):
-                sent = _Sent(**untrusted_json.decode(line))
-                yield sent._replace(run=_run_id(sent.run))
+                self._data.execute("INSERT INTO run VALUES (?, ?)", (run, items[name].number))
+        return [*lost]
 
     def mark(self) -> bool:
         """Mark whether the batch has ended, for lists of runs; return that. What the disk refuses costs them a look."""
-        has_ended = not any(count for (state, _), count in self.counts().items() if state != ItemState.ENDED)
+        has_ended = self.count(*UNENDED) == 0
         with contextlib.suppress(OSError):
             if has_ended:
                 self.files.remove(OPEN)
@@ -442,7 +395,7 @@ class BatchQueue:
 
     def note(self, reasons: Mapping[int, str | None]) -> None:
         """Put on record what items wait for, by their numbers."""
-        with self._errors(), self._transaction():
+        with self._errors(), self._data:
             self._data.executemany(
                 "UPDATE item SET why = ? WHERE number = ? AND outcome IS NULL",
                 [(why, number) for number, why in reasons.items()],
@@ -454,18 +407,6 @@ class BatchQueue:
         with self._errors():
             rows = self._data.execute(f"SELECT run, item FROM run{marks}", [*(items or ())])  # noqa: S608
             return {_run_id(run): number for run, number in rows}
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Make changes all or none."""
-        self._data.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._data.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                self._data.execute("ROLLBACK")
-            raise
 
     def _value(self, key: str) -> str:
         row = self._data.execute("SELECT value FROM batch WHERE key = ?", (key,)).fetchone()
@@ -587,9 +528,7 @@ def left_alone(tell: Callable[[str], None]) -> dict[str, int]:
         try:
             with BatchQueue(name, batches_folder() / name, only_looks=True) as queue:
                 if batch_index.has(queue) and worker_of(queue) is None and not queue.mark():
-                    found[queue.name] = sum(
-                        count for (state, _), count in queue.counts().items() if state == ItemState.QUEUED
-                    )
+                    found[queue.name] = queue.count(ItemState.QUEUED)
         except _UNUSABLE as error:
             tell(str(error).splitlines()[0])
     return found
@@ -616,7 +555,7 @@ def make_queue(name: str, rules: Rules, entries: Iterable[Entry]) -> BatchQueue:
         batches.make_folder(part)
         check_locks(batches.folder / part)
         _write(batches.folder / part / FILE, name, rules, entries)
-        for one in (OPEN, MADE, SENT):
+        for one in (OPEN, MADE):
             batches.open(f"{part}/{one}", "ab").close()
         batches.sync(part)
         batches.rename(part, name)
@@ -631,9 +570,9 @@ def make_queue(name: str, rules: Rules, entries: Iterable[Entry]) -> BatchQueue:
     queue = BatchQueue(name, folder)
     try:
         batch_index.enter(queue)
-    except OSError as error:
+    except RunError:
         queue.close()
-        raise RunError(f"{error.filename}: {error.strerror}\n  nothing was begun") from error
+        raise
     return queue
 
 
@@ -756,8 +695,6 @@ def take_work(queue: BatchQueue) -> Work | None:
 
     Raises RunError where the disk refuses, or the queue cannot be mended.
     """
-    import platform
-
     lock: Lock | None = None
     try:
         lock = Lock.take(queue.files.at(LOCK), 0.2)
@@ -783,3 +720,9 @@ def worker_of(queue: BatchQueue) -> Worker | None:
         return Worker(int(record["pid"]), str(record["machine"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
+
+
+def worker_words(queue: BatchQueue) -> str:
+    """Name the process that works a batch."""
+    worker = worker_of(queue)
+    return "its process" if worker is None else worker.words

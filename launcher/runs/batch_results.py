@@ -27,6 +27,7 @@ from launcher.runs.view import SilentStage
 from launcher.values.batch import Rules
 from launcher.values.parsing import nearest
 from launcher.values.queued_item import Item
+from launcher.values.text import first_of
 from launcher.values.toml import parse_toml
 
 _FIRST = (
@@ -44,7 +45,6 @@ _FIRST = (
     "cost",
     "code",
 )
-MOST_NAMED = 3
 _FINAL = " final"
 _GIVEN = "given"
 """Before a setting whose name another column has: `given host` is what the matrix says, `host` where the run went."""
@@ -82,7 +82,7 @@ def write_results(queue: BatchQueue) -> Results:
     earlier = _earlier(queue, {run_of(item) for item in removed})
     if removed:
         problems.append(
-            f"the record of {_names(removed)} is not here: not compared; the table keeps what it had"
+            f"the record of {first_of([item.name for item in removed])} is not here: not compared; the table keeps what it had"
         )
     try:
         queue.files.write(RESULTS, _csv(items, compared, Usage(queue).now(), earlier).encode())
@@ -106,15 +106,12 @@ def write_results(queue: BatchQueue) -> Results:
 
 def written_results(queue: BatchQueue) -> Results:
     """Return what another process has written, and the best run, without a pull."""
-    rules = queue.rules
     table, picture = (
         queue.folder / name if queue.files.is_file(name) else None for name in (RESULTS, PICTURE)
     )
-    with_runs = [item for item in queue.items() if item.run is not None]
-    best = (
-        _best(with_runs, _by_run(_comparison(with_runs, rules)), *_goal(rules.best)) if rules.best else None
-    )
-    return Results(table, picture, best, ())
+    rules, with_runs = queue.rules, [item for item in queue.items() if item.run is not None]
+    compared = _by_run(_comparison(with_runs, rules)) if rules.best else {}
+    return Results(table, picture, _best(with_runs, compared, *_goal(rules.best)), ())
 
 
 def _comparison(with_runs: Sequence[Item], rules: Rules) -> Comparison | None:
@@ -135,11 +132,6 @@ def _goal(best: str | None) -> tuple[str | None, Goal | None]:
     return metric, "min" if goal == "min" else "max"
 
 
-def _names(items: Sequence[Item]) -> str:
-    more = f" and {len(items) - MOST_NAMED} more" if len(items) > MOST_NAMED else ""
-    return f"{', '.join(item.name for item in items[:MOST_NAMED])}{more}"
-
-
 def _earlier(queue: BatchQueue, runs: Collection[str]) -> dict[str, dict[str, str]]:
     """Return the rows that some runs have in a table that was written before. What cannot be read says nothing."""
     try:
@@ -152,7 +144,7 @@ def _earlier(queue: BatchQueue, runs: Collection[str]) -> dict[str, dict[str, st
 def _csv(
     items: Sequence[Item],
     compared: Mapping[str, ComparedRun],
-    used: Used,
+    used: Mapping[int, Used],
     earlier: Mapping[str, Mapping[str, str]],
 ) -> str:
     """Return the table as text: what each item was, and the final and the best value of each metric that has a best.
@@ -182,7 +174,7 @@ def _csv(
         values = [settings[item.number].get(key) for key in keys]
         found = [run.metrics.get(name) if run is not None else None for name in metrics]
         cells = [
-            *map(_cell, _first(item, run, used)),
+            *map(_cell, _first(item, run, used.get(item.number, Used()))),
             *map(_cell, values),
             *(value for one in found for value in _pair(one)),
         ]
@@ -196,7 +188,6 @@ def _csv(
 
 def _first(item: Item, run: ComparedRun | None, used: Used) -> list[Any]:
     reason = (item.why or "").splitlines()
-    took, cents = used.took.get(item.number), used.cents.get(item.number)
     return [
         item.name,
         item.run,
@@ -204,11 +195,11 @@ def _first(item: Item, run: ComparedRun | None, used: Used) -> list[Any]:
         run.card if run is not None else None,
         item.outcome or str(item.state),
         reason[0] if reason else None,
-        used.tries.get(item.number),
+        used.tries or None,
         run.attempts if run is not None else None,
         None if run is None or run.seconds is None else round(run.seconds, 1),
-        *((None, None) if took is None else (f"{seconds / HOUR_S:.4f}" for seconds in took)),
-        None if cents is None else f"{cents / 100:.2f}",
+        *(f"{seconds / HOUR_S:.4f}" if used.tries else None for seconds in (used.run_s, used.gpu_s)),
+        None if used.cents is None else f"{used.cents / 100:.2f}",
         shortened(run.code) if run is not None and run.code is not None else None,
     ]
 

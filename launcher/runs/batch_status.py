@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher.runs.batch_usage import NOTHING, Took, Used
+from launcher.runs.batch_usage import Used
 from launcher.runs.runs_folder import runs_folder
 from launcher.values.queued_item import Item, ItemState
 from launcher.values.states import State
 
 if TYPE_CHECKING:
     from launcher.runs.item_view import ItemView
-    from launcher.runs.mirror import Mirror
-
 
 WAITS = "waits for"
 UNWORKED = "no process works the batch"
@@ -40,25 +37,22 @@ _ORDER = (
 
 
 class ItemRow(NamedTuple):
-    """An item as a table shows it. `state` is its run's where it has one, else the queue's word.
+    """An item as a table shows it. `seen` is when its host was last heard, in seconds since 1970.
 
-    `seen` is when its host was last heard, in seconds since 1970. `why` says what it waits for, or why it ended. `took` is how long
-    all of its runs took together, `cents` what was rented for it has cost; None if there was none. `tries` is how many of them began.
+    `why` says what it waits for, or why it ended.
     """
 
     name: str
     run: str | None
     host: str | None
     state: str
-    step: int | None
-    steps: int | None
-    loss: float | str | None
-    seen: float | None
     why: str | None
     values: Mapping[str, Any]
-    took: Took | None = None
-    cents: int | None = None
-    tries: int = 1
+    used: Used
+    step: int | None = None
+    steps: int | None = None
+    loss: float | str | None = None
+    seen: float | None = None
 
     @property
     def short(self) -> str:
@@ -69,7 +63,7 @@ class ItemRow(NamedTuple):
 def rows_of(
     items: Iterable[Item],
     live: Mapping[int, ItemView] | None = None,
-    used: Used = NOTHING,
+    used: Mapping[int, Used] | None = None,
     *,
     is_worked: bool = True,
 ) -> list[ItemRow]:
@@ -77,69 +71,43 @@ def rows_of(
 
     Where nobody works the batch, that is what its queued items wait for.
     """
-    live = live or {}
-    rows = []
-    for item in items:
-        took, cents = used.took.get(item.number), used.cents.get(item.number)
-        row = _row(item, live.get(item.number))._replace(took=took, cents=cents)
-        row = row._replace(tries=used.tries.get(item.number, 1))
-        waits = item.state == ItemState.QUEUED and (item.why is None or item.why.startswith(WAITS))
-        rows.append(row if is_worked or not waits else row._replace(why=UNWORKED))
-    return rows
+    live, used = live or {}, used or {}
+    rows = [_row(item, live.get(item.number), used.get(item.number, Used())) for item in items]
+    if is_worked:
+        return rows
+    waits = (row.state == ItemState.QUEUED and (row.why or WAITS).startswith(WAITS) for row in rows)
+    return [row._replace(why=UNWORKED) if one else row for row, one in zip(rows, waits, strict=True)]
 
 
 def state_of(item: Item, view: ItemView | None = None) -> str:
-    """Return how far an item is, in the words of `ps` where its run is there. Nothing is read."""
+    """Return how far an item is, in the words of `ps` where its run is there: by its worker's view of it, else by the copy here."""
     if view is not None and view.doing is None and view.state is not None:
         return str(view.state.state)
+    if item.state == ItemState.CONFIRMED and item.run is not None and view is None:
+        from launcher.runs.mirror import Mirror  # what was not begun has none
+
+        if (last := Mirror(item.run, runs_folder()).state()) is not None:
+            return str(last.state)
     return item.outcome or _WORDS.get(item.state, str(item.state))
 
 
-def last_state(item: Item) -> str:
-    """Return how far an item is by the copy of its run here, `begun` while that knows no state; of a job in a queue it is `reserved`."""
-    if item.state != ItemState.CONFIRMED or item.run is None:
-        return state_of(item)
-    from launcher.runs.mirror import Mirror  # what was not begun has none
-
-    last = Mirror(item.run, runs_folder()).state()
-    return state_of(item) if last is None else str(last.state)
-
-
-def _row(item: Item, view: ItemView | None) -> ItemRow:
+def _row(item: Item, view: ItemView | None, used: Used) -> ItemRow:
+    row = ItemRow(item.name, item.run, item.host, state_of(item, view), item.why, item.values, used)
     if view is not None:
-        state = view.doing or state_of(item, view)
         trouble = view.state and view.state.trouble and view.state.trouble.kind
-        why = view.lost_for or trouble or view.waits_for
-        return _as_row(item, state, view.step, view.steps, view.loss, view.seen, why)
+        row = row._replace(step=view.step, steps=view.steps, loss=view.loss, seen=view.seen)
+        why = view.lost_for or trouble or view.waits_for or item.why
+        return row._replace(state=view.doing or row.state, why=why)
     if item.run is None or item.state in (ItemState.RESERVED, ItemState.SUBMITTED):
-        return _as_row(item, state_of(item))
-    from launcher.runs.mirror import Mirror  # what was not begun has none
+        return row
+    from launcher.runs.departures import words_of  # what was not begun has neither
+    from launcher.runs.mirror import Mirror
 
     mirror = Mirror(item.run, runs_folder())
-    reached, last = mirror.last_step(), mirror.state()
-    known = item.outcome or (str(last.state) if last is not None else state_of(item))
-    why = _goes_on(mirror) if item.outcome != State.SUCCEEDED else None
-    return _as_row(item, known, reached.step, mirror.plan().steps, reached.loss, mirror.reached(), why)
-
-
-def _goes_on(mirror: Mirror) -> str | None:
-    from launcher.runs.departures import words_of
-
-    return words_of(mirror)
-
-
-def _as_row(
-    item: Item,
-    state: str,
-    step: int | None = None,
-    steps: int | None = None,
-    loss: float | str | None = None,
-    seen: float | None = None,
-    why: str | None = None,
-) -> ItemRow:
-    return ItemRow(
-        item.name, item.run, item.host, state, step, steps, loss, seen, why or item.why, item.values
-    )
+    reached = mirror.last_step()
+    goes_on = words_of(mirror) if item.outcome != State.SUCCEEDED else None
+    row = row._replace(step=reached.step, loss=reached.loss, seen=mirror.reached())
+    return row._replace(steps=mirror.plan().steps, why=goes_on or item.why)
 
 
 def totals(states: Iterable[str]) -> str:
@@ -165,8 +133,3 @@ def values_text(values: Mapping[str, Any]) -> str:
         f"{key.rpartition('.')[2]}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in values.items()
     )
-
-
-def age_s(row: ItemRow) -> float | None:
-    """Return how long ago a row's host was last heard; None if it never was."""
-    return None if row.seen is None else max(0.0, time.time() - row.seen)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.runs.batch_queue import BatchQueue
@@ -11,41 +11,35 @@ from launcher.runs.runs_folder import runs_folder
 
 if TYPE_CHECKING:
     from launcher.runs.mirror import Mirror
+    from launcher.values.renting import Rental
 
 HOUR_S = 3600.0
 
 
-class Took(NamedTuple):
-    """How long runs have taken together, in seconds. A run that was given four GPUs counts four times in `gpu_s`."""
+class Used(NamedTuple):
+    """What an item, or a whole batch, has taken with all of its tries: seconds, cents for what was rented, and how many tries began.
+
+    A run that was given four GPUs counts four times in `gpu_s`. `cents` is None if nothing was rented.
+    """
 
     run_s: float = 0.0
     gpu_s: float = 0.0
+    cents: int | None = None
+    tries: int = 0
 
-    def plus(self, other: Took) -> Took:
+    def plus(self, other: Used) -> Used:
         """Return both together."""
-        return Took(self.run_s + other.run_s, self.gpu_s + other.gpu_s)
+        cents = [one.cents for one in (self, other) if one.cents is not None]
+        times = self.run_s + other.run_s, self.gpu_s + other.gpu_s
+        return Used(*times, sum(cents) if cents else None, self.tries + other.tries)
 
 
-class Used(NamedTuple):
-    """What each item has taken with all of its tries, by its number: time, cents for what was rented, and how many tries began.
-
-    One that never began is in none of them.
-    """
-
-    took: Mapping[int, Took]
-    cents: Mapping[int, int]
-    tries: Mapping[int, int]
-
-    @property
-    def total(self) -> Took:
-        """The time of all items together."""
-        total = Took()
-        for took in self.took.values():
-            total = total.plus(took)
-        return total
-
-
-NOTHING = Used({}, {}, {})
+def total(used: Mapping[int, Used]) -> Used:
+    """Return what all items have taken together."""
+    found = Used()
+    for one in used.values():
+        found = found.plus(one)
+    return found
 
 
 class Usage:
@@ -54,20 +48,23 @@ class Usage:
     def __init__(self, queue: BatchQueue) -> None:
         """Look into the queue and the copies of its runs here."""
         self._queue = queue
-        self._ended: dict[str, Took] = {}
+        self._ended: dict[str, Used] = {}
 
-    def now(self, items: Collection[int] | None = None) -> Used:
+    def now(self, items: Collection[int] | None = None) -> dict[int, Used]:
         """Return what each item, or each of some numbers, has taken until now, as far as its host was heard."""
-        took: dict[int, Took] = {}
-        tries = Counter[int]()
-        runs = self._queue.runs(items)
+        found, runs = defaultdict[int, Used](Used), self._queue.runs(items)
         for run, number in runs.items():
-            if (one := self._took(run)) is not None:
-                took[number] = took.get(number, Took()).plus(one)
-                tries[number] += 1
-        return Used(took, self._cents(runs), tries)
+            if (one := self._of_run(run)) is not None:
+                found[number] = found[number].plus(one)
+        if self._queue.rules.max_cost is not None:  # without it nothing is rented
+            from launcher.rental.service_clock import ServiceClock
 
-    def _took(self, run: str) -> Took | None:
+            now = ServiceClock().likely()
+            for number, rental in rentals_for(runs):
+                found[number] = found[number].plus(Used(cents=rental.cents_at(rental.ended or now)))
+        return dict(found)
+
+    def _of_run(self, run: str) -> Used | None:
         if run in self._ended:
             return self._ended[run]
         from launcher.runs.mirror import Mirror  # what was not begun has none
@@ -77,23 +74,19 @@ class Usage:
         state = mirror.state()
         if state is None or (seconds := mirror.took_s(state)) is None:
             return None
-        took = Took(seconds, seconds * _cards(mirror))
+        used = Used(seconds, seconds * _cards(mirror), tries=1)
         if is_terminal(state.state):
-            self._ended[run] = took
-        return took
+            self._ended[run] = used
+        return used
 
-    def _cents(self, runs: Mapping[str, int]) -> dict[int, int]:
-        """Return what was rented for each item has cost until now, or its end; nothing for one without a rental."""
-        if self._queue.max_cost is None:  # without it nothing is rented
-            return {}
-        from launcher.rental.service_clock import ServiceClock
-        from launcher.runs.tenancies import ledger
 
-        found, now = dict[int, int](), ServiceClock().likely()
-        for rental in ledger().rentals():
-            if (number := runs.get(rental.intent.run)) is not None:
-                found[number] = found.get(number, 0) + rental.cents_at(rental.ended or now)
-        return found
+def rentals_for(runs: Mapping[str, int]) -> Iterator[tuple[int, Rental]]:
+    """Yield what was ever rented for some runs, with the number of the run's item."""
+    from launcher.runs.tenancies import ledger
+
+    for rental in ledger().rentals():
+        if (number := runs.get(rental.intent.run)) is not None:
+            yield number, rental
 
 
 def _cards(mirror: Mirror) -> int:

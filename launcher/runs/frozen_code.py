@@ -21,6 +21,7 @@ from launcher.runs.folder_walk import Entry
 from launcher.runs.json_file import MOST_BYTES, parse_object
 from launcher.runs.loading import Load
 from launcher.runs.run_files import RunFiles
+from launcher.values.text import first_of
 
 FOLDER = "code"
 INDEX = "index.json"
@@ -28,7 +29,6 @@ GENERATION = "generation.json"
 """How often a person has asked for new code: earlier copies stay, since a run that had them may need them to go on elsewhere."""
 MOST_COPIED = 10_000_000
 """Bytes of a file that is copied."""
-MOST_NAMED = 3
 
 
 class _Kept(NamedTuple):
@@ -96,10 +96,8 @@ class FrozenCode:
         if not changed - self._told:
             return
         self._told |= changed
-        names = sorted(changed)
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         self._tell(
-            f"changed since {self.batch} began: {', '.join(names[:MOST_NAMED])}{more}; its items go on with the code of then"
+            f"changed since {self.batch} began: {first_of(sorted(changed))}; its items go on with the code of then"
             f"   else leave it, then   launch batch resume {self.batch} --new-code"
         )
 

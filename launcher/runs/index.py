@@ -98,6 +98,13 @@ def entries() -> list[Entry]:
     return sorted(found, key=lambda entry: entry.place_in_order)
 
 
+def of_batch(name: str, since: float) -> list[Entry]:
+    """Return the runs of a batch that were launched since a moment, the latest last."""
+    recent = (find(run) for run, changed in runs().items() if changed >= since * 1e9)
+    found = [entry for entry in recent if entry and entry.batch == name and entry.launched >= since]
+    return sorted(found, key=lambda entry: entry.place_in_order)
+
+
 def copies_of(run: str) -> tuple[str, ...]:
     """Return the folders that may hold a copy of a run."""
     entry = find(run)

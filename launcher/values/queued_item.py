@@ -32,6 +32,7 @@ FOLLOWING: dict[ItemState, tuple[ItemState, ...]] = {
 
 ON_THE_WAY = (ItemState.RESERVED, ItemState.SUBMITTED, ItemState.CONFIRMED)
 """The states of items whose run is being launched, or followed."""
+UNENDED = (ItemState.QUEUED, *ON_THE_WAY)
 
 
 REFUSED, DROPPED = "refused", "dropped"

@@ -38,3 +38,9 @@ def hours_text(hours: float) -> str:
 def files_text(count: int) -> str:
     """Return a number of files in words: 1 file, 3 files."""
     return f"{count} file" if count == 1 else f"{count:,} files"
+
+
+def first_of(names: Sequence[str], most: int = 3) -> str:
+    """Return the first of some names, and how many more there are: a, b, c and 4 more."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"

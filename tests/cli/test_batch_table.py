@@ -11,8 +11,9 @@ from launcher.cli.batch_table import cells, print_stopped, shape
 from launcher.cli.batch_work import exit_code
 from launcher.runs.batch_queue import Entry, make_queue
 from launcher.runs.batch_status import ItemRow
-from launcher.runs.batch_stopping import Stopped
-from launcher.runs.batching import Outcome
+from launcher.runs.batch_stop import Stopped
+from launcher.runs.batch_usage import Used
+from launcher.runs.batch_worker import Outcome
 from launcher.runs.item_view import ItemView
 from launcher.values.batch import Rules
 from launcher.values.queued_item import Item, ItemState
@@ -22,7 +23,7 @@ from launcher.values.record import Event
 @pytest.mark.parametrize("loss", [float("nan"), "nan"])
 def test_a_loss_of_nan_is_shown_as_that(loss):
     """From a run that is followed, where it is a number, and from the record of one, where it is a word."""
-    row = ItemRow("i1", None, "lab", "running", 3, 5, loss, None, None, {})
+    row = ItemRow("i1", None, "lab", "running", None, {}, Used(), 3, 5, loss)
     assert cells(row)[5] == "nan"
     assert shape(row).model_dump(mode="json")["loss"] == "nan"
 

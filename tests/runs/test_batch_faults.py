@@ -1,7 +1,6 @@
 """What goes wrong while a batch is worked, beside kills: links, disks, a damaged queue, a stopped worker. Nothing is begun twice."""
 
 import csv
-import os
 import shutil
 import signal
 import subprocess
@@ -12,7 +11,7 @@ import pytest
 from testbed.batches import names
 from testbed.client import until
 
-from launcher.runs.batching import FAILURES
+from launcher.runs.batch_worker import FAILURES
 
 pytestmark = pytest.mark.slow(reason="each test starts several runs")
 SECRET = "kept-from-all-who-read-92731"
@@ -24,8 +23,8 @@ from launcher.cli import main
 main()
 """
 HASTY = """
-from launcher.runs import batch_stopping
-batch_stopping.ANSWERS_S = 1.0
+from launcher.runs import batch_stop
+batch_stop.ANSWERS_S = 1.0
 from launcher.cli import main
 main()
 """
@@ -184,42 +183,6 @@ def test_a_clock_that_jumps_back_changes_nothing(made):
     done = made.client.run("batch", "resume")
     assert done.returncode == 0, done.stderr + done.stdout
     made.judge(names(3))
-
-
-def test_two_batches_on_a_host_take_turns(made):
-    """Each begins one run in turn, as soon as whoever begins one there has."""
-    locks = made.client.home / ".local" / "share" / "launch" / "turns"
-    locks.mkdir(parents=True)
-    held = (locks / "local.lock").open("w")
-    holder = subprocess.Popen(["flock", "--no-fork", str(locks / "local.lock"), "sleep", "1000"])
-    files = []
-    for batch in ("first", "second"):
-        items = made.items(3, steps=400, pause=0.05)
-        for item in items:
-            item["command"][2] = f"{batch}-{item['name']}"
-        files.append(made.write(items, batch, host="local", max_parallel=3))
-    workers = [made.client.start("batch", file) for file in files]
-
-    def waits(process):
-        links = Path(f"/proc/{process.pid}/fd").glob("*")
-        return any(os.path.exists(link) and os.path.samefile(link, held.name) for link in links)
-
-    try:
-        until(lambda: all(map(waits, workers)), "both batches at the host")
-        assert made.noted("begin").total() == 0
-    finally:
-        holder.kill()
-        holder.wait()
-        held.close()
-        if sys.exc_info()[0] is not None:
-            for worker in workers:
-                worker.kill()
-    until(lambda: made.noted("begin").total() == 6, "all items")
-    begun = [line.split()[1].partition("-")[0] for line in made.ledger.read_text().splitlines()]
-    assert begun in (["first", "second"] * 3, ["second", "first"] * 3)
-    for batch, worker in zip(("first", "second"), workers, strict=True):
-        made.client.ok("batch", "stop", batch, "--now")
-        worker.communicate(timeout=60)
 
 
 def test_a_host_on_which_five_runs_in_a_row_fail_early_is_rested(made):

@@ -1,14 +1,17 @@
 """The queue of a batch on disk: what is taken, what is refused, and what a damaged or full disk says."""
 
 import contextlib
+import json
 import multiprocessing
 import os
 import shutil
 import sqlite3
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
+from testbed.entries import know
 
 from launcher.errors import BadFileError, RunError, UnknownNameError, UsageError
 from launcher.runs import batch_queue
@@ -168,13 +171,13 @@ def test_two_thousand_items_are_small_and_quickly_counted(folder):
             ).stdout.split()[0]
         )
         assert size < 10_000
-        assert made.counts() == {(Q, None): 2000}
+        assert made.count(Q) == 2000
 
 
-def sent(queue, cut):
-    """Have another process put an item's launch on record, die, and its log be cut off; return how long the log was."""
+def launched(queue, cut):
+    """Have another process launch an item, die, and its log be cut off; return how long the log was."""
     queue.close()
-    process = multiprocessing.get_context("fork").Process(target=_send, args=(queue.folder.name,))
+    process = multiprocessing.get_context("fork").Process(target=_launch, args=(queue.folder.name,))
     process.start()
     process.join()
     log = queue.folder / "queue.sqlite-wal"
@@ -184,17 +187,25 @@ def sent(queue, cut):
     return len(data)
 
 
-def _send(name):
+def _launch(name):
     queue = open_queue(name)
-    item = queue.step(queue.items()[1], R, run="261125-i2-abcdef", host="A")
-    queue.step(queue.step(item, S), C)
+    item = queue.step(queue.step(queue.items()[1], R, run="261125-i2-abcdef", host="A"), S)
+    begun("261125-i2-abcdef", item.name, queue.folder.parent.parent)
+    queue.step(item, C)
     os._exit(9)
+
+
+def begun(run, item, runs, batch="sweep", **values):
+    """Put a run of a batch into the index, and its plan into its folder, as a launch does before it begins."""
+    know(run, runs, **{"batch": batch, "host": {"name": "A"}, "launched": time.time(), **values})
+    (runs / run).mkdir()
+    (runs / run / "plan.json").write_text(json.dumps({"job": item}))
 
 
 @pytest.mark.parametrize("cut", [step / 20 for step in range(21)])
 def test_a_log_that_was_cut_off_anywhere_has_lost_no_launch(queue, cut):
     """SQLite takes what is left of it without a sign. What was launched is known by its id, and so looked for."""
-    assert sent(queue, cut) > 10_000
+    assert launched(queue, cut) > 10_000
     with open_queue("sweep") as again:
         known = again.runs()
         work = take_work(again)
@@ -207,26 +218,20 @@ def test_a_log_that_was_cut_off_anywhere_has_lost_no_launch(queue, cut):
         assert take_work(again).mended == []
 
 
-def test_what_cannot_be_put_on_record_is_not_launched(queue):
-    """The second record comes first: the item stays as it was."""
-    item = queue.step(queue.items()[0], R, run="261125-i1-abcdef", host="A")
-    (queue.folder / "sent.jsonl").unlink()
-    (queue.folder / "sent.jsonl").mkdir()
-    with pytest.raises(RunError, match="nothing was begun that is not on record there"):
-        queue.step(item, S)
-    assert queue.item(item.number).state == R
-
-
-def test_a_record_of_a_launch_that_was_cut_off_is_none(queue):
-    """The launch was never made; the next record is whole all the same."""
-    first, second, _ = (
-        queue.step(item, R, run=f"261125-{item.name}-abcdef", host="A") for item in queue.items()
-    )
-    queue.step(first, S)
-    path = queue.folder / "sent.jsonl"
-    path.write_bytes(path.read_bytes()[:-9])
-    queue.step(second, S)
-    assert [one.item for one in queue._sent()] == [second.number]
+def test_only_a_launch_of_this_batch_is_put_back(queue):
+    """None of another batch, none of an earlier one of the same name, and none on a host that its item was not begun with."""
+    runs = queue.folder.parent.parent
+    for run, values in (
+        ("261125-i1-aaaaaa", {"batch": "other"}),
+        ("261125-i1-bbbbbb", {"launched": time.time() - 1000}),
+        ("261125-i1-cccccc", {"host": {"name": "B"}}),
+    ):
+        begun(run, "i1", runs, **values)
+    begun("261125-x-dddddd", "x", runs)
+    assert queue.mend() == []
+    begun("261125-i1-eeeeee", "i1", runs)
+    assert queue.mend() == ["i1"]
+    assert (queue.item(1).state, queue.item(1).run) == (S, "261125-i1-eeeeee")
 
 
 def test_a_batch_that_was_not_made_whole_is_none(queue):
@@ -301,7 +306,7 @@ def test_a_folder_of_batches_that_is_a_link_holds_none(queue, tmp_path, which):
     assert sorted(moved.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", ["sent.jsonl", "worker.json", ".worker.lock", ".open"])
+@pytest.mark.parametrize("name", ["worker.json", ".worker.lock", ".open"])
 def test_a_batch_writes_through_no_link(queue, tmp_path, name):
     """What cannot be replaced is refused."""
     victim = tmp_path / "victim"

@@ -7,7 +7,7 @@ import pytest
 from launcher.cli.batch_table import cells, shape, spent
 from launcher.runs.batch_queue import Entry, make_queue
 from launcher.runs.batch_status import rows_of
-from launcher.runs.batch_usage import Took, Usage
+from launcher.runs.batch_usage import Usage, Used, total
 from launcher.runs.runs_folder import runs_folder
 from launcher.values.batch import Rules
 from launcher.values.queued_item import ItemState
@@ -47,8 +47,7 @@ def test_all_tries_of_an_item_count_and_a_run_on_two_gpus_counts_twice(queue):
     write(AGAIN, 3600.0, 2)
     write(OTHER, 1800.0, 1)
     used = Usage(queue).now()
-    assert used.took == {1: Took(4200.0, 8400.0), 2: Took(1800.0, 1800.0)}
-    assert used.tries == {1: 2, 2: 1}
+    assert used == {1: Used(4200.0, 8400.0, tries=2), 2: Used(1800.0, 1800.0, tries=1)}
     assert [cells(row)[3] for row in rows_of(queue.items(), used=used)] == [
         "succeeded, try 2",
         "succeeded",
@@ -72,8 +71,8 @@ def test_what_has_ended_is_not_read_again(queue):
     write(FIRST, 10.0, 1, "failed")
     write(AGAIN, 20.0, 1)
     usage = Usage(queue)
-    assert usage.now().total.run_s == 30.0
+    assert total(usage.now()).run_s == 30.0
     for path in (runs_folder() / AGAIN).rglob("*.json"):
         path.unlink()
     write(OTHER, 5.0, 1)
-    assert usage.now().total.run_s == 35.0
+    assert total(usage.now()).run_s == 35.0

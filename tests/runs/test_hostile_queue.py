@@ -2,7 +2,6 @@
 
 # ruff: noqa: S608 - the SQL is an attacker's
 
-import json
 import os
 import shutil
 import sqlite3
@@ -14,7 +13,7 @@ from testbed.entries import know
 from launcher.errors import RunError
 from launcher.runs import batch_index
 from launcher.runs.batch_queue import BatchQueue, Entry, make_queue
-from launcher.runs.batch_stopping import _stop_run
+from launcher.runs.batch_stop import _stop
 from launcher.values.batch import Rules
 from launcher.values.queued_item import Item, ItemState
 
@@ -287,28 +286,6 @@ def test_a_name_that_a_shell_would_not_take_as_it_is_is_no_batch(client, evil):
     assert "launch batch resume" not in done.stderr
 
 
-def sent(folder, run, host):
-    """Add a launch to the record beside a queue, as `git pull` may."""
-    with (folder / "sent.jsonl").open("a") as file:
-        file.write("\n" + json.dumps({"run": run, "item": 1, "host": host}))
-
-
-def test_a_record_beside_the_queue_names_no_host_and_no_run_of_another(evil, monkeypatch):
-    """It brings back a launch that the queue has lost: on a host of its item, of a run of the batch."""
-    ours, another, other_host = "261128-i1-aaaaaa", "261128-x-bbbbbb", "261128-i1-cccccc"
-    know(another, evil.parent.parent, order=1)
-    for run, host in ((other_host, "me@evil:22"), (another, "lab")):
-        sent(evil, run, host)
-        with BatchQueue("evil", evil) as queue:
-            assert queue.mend() == []
-            assert queue.item(1).run is None
-    know(ours, evil.parent.parent)  # attached again: its entry does not say the batch
-    sent(evil, ours, "lab")
-    with BatchQueue("evil", evil) as queue:
-        assert queue.mend() == [queue.item(1).name]
-        assert queue.item(1).run == ours
-
-
 def test_an_item_on_a_host_that_it_was_not_begun_with_is_damage(client, evil):
     """Else `batch stop` would contact it."""
     change(
@@ -324,7 +301,7 @@ def test_a_batch_stops_no_run_of_another(client, evil):
         1, "i1", "{}", ("lab",), {}, ItemState.CONFIRMED, "261128-x-bbbbbb", "lab", None, None, (), 0.0
     )
     with pytest.raises(RunError, match="is not a run of the batch evil"):
-        _stop_run("evil", item, now=True)
+        _stop("evil", item, now=True)
 
 
 def test_a_copy_of_a_batch_that_is_removed_leaves_the_batch(evil, tmp_path):

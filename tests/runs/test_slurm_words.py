@@ -12,7 +12,7 @@ from launcher.cli.plain_view import PlainView
 from launcher.errors import AgentError, RefusedError
 from launcher.runs import following, launching
 from launcher.runs.batch_queue import Entry, make_queue
-from launcher.runs.batch_status import last_state, rows_of
+from launcher.runs.batch_status import rows_of, state_of
 from launcher.runs.diagnosing import diagnosis_of
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import Probed
@@ -178,9 +178,9 @@ def test_an_item_whose_job_waits_is_not_called_running(mirror):
     queue = make_queue("sweep", Rules(), [Entry("i1", "{}", ("hive",), {})])
     item = queue.step(queue.items()[0], ItemState.RESERVED, run=RUN, host="hive")
     item = queue.step(queue.step(item, ItemState.SUBMITTED), ItemState.CONFIRMED)
-    assert [row.state for row in rows_of([item])] == [last_state(item)] == ["reserved"]
+    assert [row.state for row in rows_of([item])] == [state_of(item)] == ["reserved"]
     shutil.rmtree(mirror.folder / "0001")
-    assert [row.state for row in rows_of([item])] == [last_state(item)] == ["begun"]
+    assert [row.state for row in rows_of([item])] == [state_of(item)] == ["begun"]
 
 
 @pytest.mark.parametrize(

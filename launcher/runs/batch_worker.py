@@ -9,23 +9,18 @@ import contextlib
 import queue as threads
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
-from urllib.parse import quote
 
-from platformdirs.unix import Unix
-
-from launcher.client_locks import Lock
 from launcher.errors import BadFileError, LaunchError, UnknownNameError, UnreachableError
 from launcher.hosts import open_line
 from launcher.planning.batch_placement import FAILURES, Decision, Place, decide
-from launcher.runs import resolve
+from launcher.runs import departures, resolve
 from launcher.runs.batch_budget import Budget
 from launcher.runs.batch_item import Attempt, Lane, Verdict, begin, follow_item, run_of, settle, why_ended
-from launcher.runs.batch_queue import BatchQueue
+from launcher.runs.batch_queue import BatchQueue, Wish
 from launcher.runs.batch_status import launches
-from launcher.runs.batch_stopping import queue_again
 from launcher.runs.frozen_code import FrozenCode
 from launcher.runs.held_interrupts import HeldInterrupts
 from launcher.runs.item_view import ItemView
@@ -34,6 +29,7 @@ from launcher.runs.run_desk import on_line
 from launcher.runs.runs_folder import runs_folder
 from launcher.values.queued_item import DROPPED, REFUSED, Item, ItemState
 from launcher.values.record import RunState, State, is_terminal
+from launcher.values.text import first_of
 
 LOOK_S = 0.5
 """How often the table is drawn, and the queue is asked for a wish to stop."""
@@ -45,12 +41,10 @@ SETTLE_S = (0.5, 1.0, 2.0, *BACK_OFF_S)
 """How long to wait before a host is asked again for a run that may have begun there."""
 SILENT_TRIES = 3
 """So often in a row a host may be silent before a batch of which nothing else is left gives up."""
-TURN_S = 0.3
-"""How long a place is left to other batches after a launch there."""
 RECOVERIES = 3
-MOST_NAMED = 3
-"""Items that a reason names."""
 LOG = "batch.log"
+AGAIN = ("failed", REFUSED, DROPPED, "stopped", "stop-incomplete")
+"""The outcomes of items that are queued again if a person asks for that."""
 
 
 class Outcome(StrEnum):
@@ -142,7 +136,7 @@ class _Host:
         return Place(None, going, self.most)
 
 
-class Batching:
+class BatchWorker:
     """One process's work on a batch. `run` returns once there is nothing more to do for it."""
 
     def __init__(self, queue: BatchQueue, view: BatchView) -> None:
@@ -180,7 +174,7 @@ class Batching:
             while True:
                 if held.first is not None:
                     return self._leave(held)
-                if self._queue.stop_wish is not None:
+                if self._queue.wishes(Wish.STOP):
                     self._drop_queued("the batch was stopped")
                 self._queue_again()
                 decision = self._decide()
@@ -244,7 +238,7 @@ class Batching:
 
     def _queue_again(self) -> None:
         """Queue again what has failed, if another command wished that."""
-        if not self._queue.take_wish_again():
+        if not self._queue.take_back(Wish.AGAIN):
             return
         for item in queue_again(self._queue):
             for host in item.hosts:
@@ -269,7 +263,7 @@ class Batching:
         """Return how the work ends if nothing is left to do, or nothing can be done just now."""
         if self._live or decision.begin:
             return None
-        if self._queue.stop_wish is not None:
+        if self._queue.wishes(Wish.STOP):
             return Outcome.OVER
         queued = [item for item in self._items.values() if item.state == ItemState.QUEUED]
         if not queued:
@@ -296,8 +290,7 @@ class Batching:
         ]
         if most is None or len(failed) < most:
             return None
-        more = f" and {len(failed) - MOST_NAMED} more" if len(failed) > MOST_NAMED else ""
-        return f"not begun: {', '.join(failed[:MOST_NAMED])}{more} failed, and max_failures is {most}"
+        return f"not begun: {first_of(failed)} failed, and max_failures is {most}"
 
     def _drop_queued(self, why: str) -> None:
         for item in [*self._items.values()]:
@@ -368,34 +361,7 @@ class Batching:
         self._news.put(lambda: what(*values))
 
     def _begin(self, item: Item, view: ItemView, host: str) -> None:
-        with contextlib.nullcontext() if self._hosts[host].is_rented else self._turn(host, view):
-            attempt = begin(self._lane(host), item, host, view)
-        self._after(attempt, view, host)
-
-    @contextlib.contextmanager
-    def _turn(self, host: str, view: ItemView) -> Iterator[None]:
-        """Begin something on a host when no other batch of this user does; leave it to others for a moment then.
-
-        Raises _LeaveError if the batch is left, or stopped, before its turn comes.
-        """
-        lock = None
-        while lock is None:
-            try:
-                lock = _take_turn(host)
-            except OSError as error:  # a home that cannot be written: then nobody takes turns
-                view.note(f"takes no turns with other batches: {error.filename}: {error.strerror}")
-                yield
-                return
-            if lock is None:
-                view.doing = f"waits for another batch's launch on {host}"
-                if self._leaves.is_set() or self._queue.stop_wish is not None:
-                    raise _LeaveError
-        view.doing = None
-        try:
-            yield
-        finally:
-            lock.release()
-            time.sleep(TURN_S)
+        self._after(begin(self._lane(host), item, host, view), view, host)
 
     def _lane(self, host: str | None) -> Lane:
         line = self._hosts[host or ""].line
@@ -504,8 +470,16 @@ class Batching:
         )
 
 
-def _take_turn(host: str) -> Lock | None:
-    """Take the lock under which batches of this user begin something on a host; None if another one holds it. Raises OSError."""
-    folder = Unix("launch").user_data_path / "turns"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Lock.take(str(folder / f"{quote(host, safe='')}.lock"), LOOK_S)
+def queue_again(queue: BatchQueue) -> list[Item]:
+    """Queue again what failed, was stopped, refused or dropped; return these items. The caller works the batch.
+
+    An item whose run a person has had go on elsewhere is not: it would be trained twice.
+    """
+    again = [item for item in queue.items(ItemState.ENDED) if item.outcome in AGAIN and not _goes_on(item)]
+    found = [queue.step(item._replace(tried=()), ItemState.QUEUED) for item in again]
+    queue.mark()
+    return found
+
+
+def _goes_on(item: Item) -> bool:
+    return item.run is not None and departures.departure_of(Mirror(item.run, runs_folder())) is not None
