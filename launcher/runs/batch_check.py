@@ -35,27 +35,6 @@ def tell_nobody(_words: str) -> None:
     """Hear how far a check is, and say nothing."""
 
 
-class Loads:
-    """What the items of a batch would send: items of the same folder and the same local files share one load."""
-
-    def __init__(self, lookup: Lookup) -> None:
-        """Collect nothing yet."""
-        self._lookup = lookup
-        self._known: dict[tuple[Path, tuple[str, ...]], Load] = {}
-
-    def of(self, task: Task) -> Load:
-        """Return what a task would send."""
-        paths = (str(task.locate(key, value)) for key, value in values_of(task.job) if _is_local(value))
-        place = task.code, tuple(paths)
-        if place not in self._known:
-            self._known[place] = load(task, (), self._lookup)
-        return self._known[place]
-
-
-def _is_local(value: str) -> bool:
-    return source(value).kind == "local"
-
-
 def check(drafts: Sequence[Draft], lookup: Lookup, mistakes: Mistakes, tell: Tell) -> tuple[Large, ...]:
     """Understand each item as a launch would, on each of its hosts; nothing is sent. Return what is to be asked about."""
     checker = _Checker(lookup, mistakes)
@@ -72,7 +51,7 @@ class _Checker:
 
     def __init__(self, lookup: Lookup, mistakes: Mistakes) -> None:
         self._lookup, self._mistakes = lookup, mistakes
-        self._loads = Loads(lookup)
+        self._loads: dict[tuple[Path, tuple[str, ...]], Load] = {}
         self._reads_worker: dict[str, bool] = {}
         self._is_known: dict[tuple[str, str], bool] = {}
         self._questions: dict[tuple[str, Path, int], Finding | None] = {}
@@ -143,7 +122,7 @@ class _Checker:
         task, job = resolved.task, resolved.job
         refusals = [*_recorded(draft.request, job), *_words_of(job_check.findings(task))]
         if not refusals:
-            loaded = self._loads.of(task)
+            loaded = self._load(task)
             refusals += _words_of(loaded.cargo.findings)
             for words in _words_of(script_check.findings(job, loaded.cargo)):
                 self._mistakes.add(draft.place_of("command"), words, is_refusal=True)
@@ -159,6 +138,14 @@ class _Checker:
                 self._mistakes.add(draft.place_of("secrets"), words)
         if draft.run not in self._reads_worker:
             self._reads_worker[draft.run] = job.adapt or uses_worker(job, task.code)
+
+    def _load(self, task: Task) -> Load:
+        """Return what a task would send; items of the same folder and the same local files share it."""
+        local = [(key, value) for key, value in values_of(task.job) if source(value).kind == "local"]
+        place = task.code, tuple(str(task.locate(key, value)) for key, value in local)
+        if place not in self._loads:
+            self._loads[place] = load(task, (), self._lookup)
+        return self._loads[place]
 
     def _ask(self, code: Path, loaded: Load, hosts: Iterable[str]) -> None:
         """Note for each host whether much of a load is new to it."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
-
-from pydantic import ValidationError
 
 from launcher.errors import BadFileError
 from launcher.runs import resolve, trust
@@ -46,7 +43,8 @@ class Batch(NamedTuple):
 def read_batch(path: Path, changes: Mapping[str, Any], tell: Tell = tell_nobody) -> Batch:
     """Read a batch's file; `changes` are keys that the command line sets instead, `tell` hears how many items are checked.
 
-    Raises BadFileError with every mistake, or RefusedError where `launch` would refuse.
+    Raises BadFileError with every key of a wrong name or type; without any of these, with every mistake, or RefusedError where
+    `launch` would refuse.
     """
     data, text = read_toml(path)
     written_here = {key: one for key, one in data.items() if key not in changes}
@@ -55,8 +53,8 @@ def read_batch(path: Path, changes: Mapping[str, Any], tell: Tell = tell_nobody)
     if not data:
         raise BadFileError(f'{path}: is empty: expected at least a job or a command, e.g. job = "sft"')
     build(BatchFile, changes, file="launch batch")
+    written = build(BatchFile, {**data, **changes}, file=str(path), text=text)
     mistakes = Mistakes(str(path), text, changes)
-    written = _build({**data, **changes}, str(path), text, mistakes)
     return _batch(written, written.name or _name_of(path), mistakes, lookup, tell)
 
 
@@ -64,34 +62,6 @@ def grid_batch(words: Sequence[str], values: Mapping[str, Any], tell: Tell = tel
     """Return the batch of `--grid KEY=V1,V2` words; `values` are the other keys of a batch. Raises UsageError, RefusedError."""
     written = build(BatchFile, {**values, "matrix": grid_of(words)}, file="launch batch")
     return _batch(written, written.name or _DEFAULT_NAME, Mistakes(None), Lookup(), tell)
-
-
-def _build(data: Mapping[str, Any], file: str, text: str, mistakes: Mistakes) -> BatchFile:
-    """Build a batch from a file's tables; without its wrong keys, so that the mistakes in what is left are found too."""
-    try:
-        return build(BatchFile, data, file=file, text=text)
-    except BadFileError as error:
-        mistakes.add_lines(str(error))
-        cause = error.__cause__
-        places = [mistake["loc"] for mistake in cause.errors()] if isinstance(cause, ValidationError) else []
-    if any(not place or place[0] in ("job", "command", "run", "matrix") for place in places):
-        mistakes.tell()  # without it the items would be others
-    rest = copy.deepcopy(dict(data))
-    for place in places:
-        table = rest
-        *tables, last = place if place[-1] != "[key]" else place[:-1]
-        for name in tables:
-            inner = table.get(str(name))
-            if not isinstance(inner, dict):
-                last = name
-                break
-            table = inner
-        table.pop(str(last), None)
-    try:
-        return build(BatchFile, rest, file=file, text=text)
-    except BadFileError:
-        mistakes.tell()
-        raise
 
 
 def _name_of(path: Path) -> str:

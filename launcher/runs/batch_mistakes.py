@@ -24,10 +24,6 @@ class Mistakes:
         """Add a mistake at a dotted key, which may be empty."""
         self._said.setdefault(self._placed(key, words), is_refusal)
 
-    def add_lines(self, text: str) -> None:
-        """Add mistakes that have their places already."""
-        self._said.setdefault(text, False)
-
     def note(self, key: str, words: str) -> None:
         """Add a note on a dotted key."""
         self._notes[self._placed(key, words)] = None

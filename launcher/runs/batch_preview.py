@@ -33,46 +33,33 @@ class ItemPreview(NamedTuple):
 def previews(batch: Batch) -> Iterator[ItemPreview]:
     """Yield each item on each of its hosts, host by host."""
     lookup = Lookup()
-    hosts = dict.fromkeys(host for draft in batch.drafts for host in draft.hosts)
-    for host in hosts:
+    for host in dict.fromkeys(host for draft in batch.drafts for host in draft.hosts):
         known: dict[Any, Facts | None] = {}
         silence: HostError | None = None
         for draft in batch.drafts:
             if host not in draft.hosts:
                 continue
-            request = draft.request._replace(host=host, name=draft.name)
-            facts: Facts | None = None
+            request, facts = draft.request._replace(host=host, name=draft.name), None
             try:
-                if silence is None:
-                    facts = _facts(request, known, lookup)
-            except HostError as error:
-                silence = error
+                try:
+                    facts = None if silence is not None else _facts(request, known, lookup)
+                except HostError as error:
+                    silence = error
+                found = _within(batch.rules.max_cost, host, preview(request, facts, lookup, silence))
             except LaunchError as error:
-                yield ItemPreview(draft, host, None, str(error))
-                continue
-            yield _within(batch.rules.max_cost, _preview(draft, request, facts, lookup, silence))
+                yield ItemPreview(draft, host, None, str(error), is_silent=isinstance(error, HostError))
+            else:
+                yield ItemPreview(draft, host, found)
 
 
-def _within(max_cost: float | None, one: ItemPreview) -> ItemPreview:
+def _within(max_cost: float | None, host: str, found: Preview) -> Preview:
     """Refuse an item in its preview if its machine may cost more than the whole batch may."""
-    rental = None if one.preview is None else one.preview.rental
-    if one.preview is None or rental is None or max_cost is None or rental.largest <= round(max_cost * 100):
-        return one
-    words = (
-        f"{one.host}: max_cost = {max_cost:g} of the batch, and this item may cost {dollars(rental.largest)}"
-    )
+    if found.rental is None or max_cost is None or found.rental.largest <= round(max_cost * 100):
+        return found
+    cost = dollars(found.rental.largest)
+    words = f"{host}: max_cost = {max_cost:g} of the batch, and this item may cost {cost}"
     finding = Finding(level="refuse", code="beyond-max-cost", message=words)
-    return one._replace(preview=one.preview._replace(findings=(*one.preview.findings, finding)))
-
-
-def _preview(
-    draft: Draft, request: Request, facts: Facts | None, lookup: Lookup, silence: HostError | None
-) -> ItemPreview:
-    host = request.host or ""
-    try:
-        return ItemPreview(draft, host, preview(request, facts, lookup, silence))
-    except LaunchError as error:
-        return ItemPreview(draft, host, None, str(error), is_silent=isinstance(error, HostError))
+    return found._replace(findings=(*found.findings, finding))
 
 
 def _facts(request: Request, known: dict[Any, Facts | None], lookup: Lookup) -> Facts | None:

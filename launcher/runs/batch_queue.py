@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import shlex
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from launcher import untrusted_json
@@ -130,14 +128,13 @@ class BatchQueue:
         self._lock = threading.RLock()
         self.refusals: defaultdict[int, dict[str, str]] = defaultdict(dict)
         """What each host has said to refuse an item, by the item's number, as far as this process has heard it."""
-        self._copy: TemporaryDirectory[str] | None = None
         self._check_files()
         with self._errors():
-            path = folder / FILE
-            if only_looks and not os.access(folder, os.W_OK):  # SQLite writes beside the file even to read it
-                path = self._copied()
+            how = "rw"
+            if only_looks and not os.access(folder, os.W_OK) and not self.files.exists(f"{FILE}-shm"):
+                how = "ro&immutable=1"  # else SQLite writes beside the file even to read it
             self._data = sqlite3.connect(
-                f"file:{_quoted(path)}?mode=rw", uri=True, timeout=BUSY_S, check_same_thread=False
+                f"file:{_quoted(folder / FILE)}?mode={how}", uri=True, timeout=BUSY_S, check_same_thread=False
             )
             self._data.isolation_level = (
                 "IMMEDIATE"  # a change begins a transaction, which ends with its `with`
@@ -159,8 +156,6 @@ class BatchQueue:
     def close(self) -> None:
         """Close the file."""
         self._data.close()
-        if self._copy is not None:
-            self._copy.cleanup()
 
     def _check_files(self) -> None:
         """Raise BadFileError for what leads out of the folder, cannot be read to an end, or would be played back.
@@ -218,18 +213,6 @@ class BatchQueue:
             f"not a batch of launcher: {self.folder}: {why}\n"
             f"  to remove it   rm -r {shlex.quote(str(self.folder))}"
         )
-
-    def _copied(self) -> Path:
-        """Copy the file, and what SQLite has not yet put into it, to a folder that is removed at the end. Raises RunError."""
-        self._copy = TemporaryDirectory(prefix="launch-")
-        try:
-            for name in (FILE, f"{FILE}-journal", f"{FILE}-wal"):
-                if self.files.exists(name):
-                    with self.files.open(name) as file, Path(self._copy.name, name).open("wb") as copy:
-                        shutil.copyfileobj(file, copy)
-        except OSError as error:
-            raise RunError(f"{error.filename}: {error.strerror}\n  it cannot be read") from error
-        return Path(self._copy.name) / FILE
 
     @property
     def rules(self) -> Rules:

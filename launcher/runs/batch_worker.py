@@ -180,8 +180,6 @@ class BatchWorker:
                 decision = self._decide()
                 if (outcome := self._outcome(decision)) is not None:
                     self._note_waits(is_last=True)
-                    if outcome == Outcome.SILENT:
-                        self._tell_silent()
                     return outcome
                 for item, host in decision.begin:
                     self._beginning[item.number] = host
@@ -272,13 +270,10 @@ class BatchWorker:
         if all(self._hosts[host].is_rested for host in hosts):
             return Outcome.OVER
         if all(self._hosts[host].is_rested or self._hosts[host].silent >= SILENT_TRIES for host in hosts):
+            silent = [name for name, host in self._hosts.items() if host.silent >= SILENT_TRIES]
+            self._view.note(f"asked {SILENT_TRIES} times, without success: {', '.join(silent)}")
             return Outcome.SILENT
         return None
-
-    def _tell_silent(self) -> None:
-        """Say which hosts the work is given up for."""
-        names = [name for name, host in self._hosts.items() if host.silent >= SILENT_TRIES]
-        self._view.note(f"asked {SILENT_TRIES} times, without success: {', '.join(names)}")
 
     def _too_many_failures(self) -> str | None:
         """Return why nothing more is begun if as many runs have failed as may; None if not."""

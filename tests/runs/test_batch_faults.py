@@ -201,7 +201,11 @@ def test_a_host_on_which_five_runs_in_a_row_fail_early_is_rested(made):
     said = f"local: {FAILURES} runs in a row failed before their first step"
     assert done.stderr.count(said) == 1
     assert "launch batch resume sweep" in done.stderr
-    states = [row["state"] for row in made.rows().values()]
+    rows = made.rows()
+    assert "local is rested" in rows[f"i{FAILURES + 2}"]["why"]
+    states = [row["state"] for row in rows.values()]
+    with (queue_of(made).parent / "results.csv").open(newline="") as table:
+        assert [row["state"] for row in csv.DictReader(table)] == states
     failed = states.count("failed")
     assert states == ["failed"] * failed + ["queued"] * (FAILURES + 2 - failed) + ["succeeded"]
     assert FAILURES <= failed <= FAILURES + 1  # one more was on its way

@@ -159,16 +159,15 @@ COMMAND = 'profile = "cpu"\ncommand = ["python", "train.py", "--lr", "{lr}"]\n'
 
 
 def test_mistakes_of_all_kinds_are_told_at_once(monkeypatch):
-    """A wrong type, an unknown key, host and profile, an empty list, a script that is not there, a secret that is not set."""
+    """An unknown key, host and profile, an empty list, a script that is not there, a secret that is not set."""
     monkeypatch.delenv("NOT_SET", raising=False)
     text = "\n".join(
         mistakes(
-            'host = ["local", "lokal"]\nprofile = "cpuu"\ncommand = ["python", "trian.py"]\nvariables = { A = 1 }\n'
+            'host = ["local", "lokal"]\nprofile = "cpuu"\ncommand = ["python", "trian.py"]\n\n'
             'secrets = ["NOT_SET"]\n[settings]\nstepps = 4\nsteps = "x"\n[matrix]\nseed = []\n'
         )
     )
     for words in (
-        "variables.A = 1: expected text, got a whole number   (line 4)",
         "matrix.seed: is empty: nothing would be run   (line 10)",
         "settings.stepps: a job has no key 'stepps': did you mean 'steps'?   (line 7)",
         'settings.steps: steps = "x": expected a whole number, got text   (line 8)',

@@ -256,11 +256,14 @@ def test_a_folder_of_runs_that_a_batch_makes_is_not_committed(queue):
     assert (queue.folder.parents[1] / ".gitignore").read_text() == "*\n"
 
 
-def test_a_batch_that_may_not_be_written_can_be_looked_at(client, small_disk, queue):
-    """A snapshot, or a colleague's folder, also where SQLite has not yet put all into its file."""
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_batch_that_may_not_be_written_can_be_looked_at(client, small_disk, queue, is_closed):
+    """A snapshot, or a colleague's folder, also where SQLite has not yet put all into its file, or has closed it."""
     queue.step(queue.items()[0], R, run="261125-i1-abcdef", host="A")
-    shutil.copytree(queue.folder, small_disk / "batches" / "sweep", ignore=shutil.ignore_patterns("*-shm"))
-    assert (small_disk / "batches" / "sweep" / "queue.sqlite-wal").stat().st_size
+    if is_closed:
+        queue.close()
+    shutil.copytree(queue.folder, small_disk / "batches" / "sweep")
+    assert (small_disk / "batches" / "sweep" / "queue.sqlite-wal").exists() == (not is_closed)
     client.runs.symlink_to(small_disk)
     client.variables["LAUNCH_RUNS"] = str(small_disk)
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)

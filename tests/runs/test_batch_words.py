@@ -25,17 +25,6 @@ def results(made, name="sweep"):
 
 
 @pytest.mark.long
-def test_a_rested_host_is_why_an_item_waits(made):
-    """Also in the next command; the table of results has a line for each item."""
-    file = made.write([failing(item) for item in made.items(6)], host="local", max_parallel=1)
-    done = made.client.run("batch", file)
-    assert done.returncode == 5, done.stderr
-    assert "local is rested" in made.rows()["i6"]["why"]
-    assert {name: row["state"] for name, row in results(made).items()}["i6"] == "queued"
-    assert "launch batch resume sweep" in done.stderr
-
-
-@pytest.mark.long
 def test_an_item_of_a_batch_that_nobody_works_waits_for_that(made):
     """After Ctrl-C, and after a kill: not for runs to end. Totals and rows use the words of ps."""
     file = made.write(made.items(3), host="local", max_parallel=1)
@@ -113,6 +102,8 @@ def test_after_a_failure_the_next_commands_are_named(made):
     assert f"launch logs {run}" in done.stderr
     assert "launch batch resume sweep --failed" in done.stderr
     assert made.rows()["i2"]["why"] == "not begun: i1 failed, and max_failures is 1"
+    assert [row["state"] for row in made.rows().values()] == ["failed", "dropped", "dropped"]
+    assert made.noted("begin") == {"i1": 1}
     assert made.client.run("logs", run).returncode == 0
 
 
@@ -320,13 +311,13 @@ def test_hosts_that_are_silent_are_asked_again_aloud(made):
 
 @pytest.mark.long
 def test_a_follower_says_what_the_batch_came_to(made):
-    """As the process does that works it: hours, the best run, the table, the curves."""
+    """As the process does that works it, which it names: hours, the best run, the table, the curves."""
     file = made.write(made.items(2), host="local", max_parallel=2, best="loss:max")
     made.hold()
     first = made.client.start("batch", file)
     until(lambda: made.noted("begin").total() == 2, "both items")
     second = made.client.start("batch", "resume")
-    second.stderr.readline()
+    assert f"process {first.pid} on " in second.stderr.readline()
     made.go_on()
     ends = []
     for process in (first, second):
@@ -336,3 +327,4 @@ def test_a_follower_says_what_the_batch_came_to(made):
     assert ends[0] == ends[1]
     assert "of runs\n  best     i1" in ends[0]
     assert ends[0].count("runs/batches/sweep/") == 2
+    made.judge(["i1", "i2"])

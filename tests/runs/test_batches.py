@@ -51,23 +51,6 @@ def test_a_worker_that_is_killed_at_any_transition_begins_each_item_once(
     made.judge(names(count))
 
 
-@pytest.mark.long
-def test_a_second_worker_follows_the_first(made):
-    """It says who works, shows what happens, and has the same exit code."""
-    file = made.write(made.items(2), host="local", max_parallel=2)
-    made.hold()
-    first = made.client.start("batch", file)
-    until(lambda: made.noted("begin").total() == 2, "both items")
-    second = made.client.start("batch", "resume")
-    assert f"process {first.pid} on " in second.stderr.readline()
-    made.go_on()
-    second.communicate(timeout=60)
-    assert second.returncode == 0
-    first.communicate(timeout=60)
-    assert first.returncode == 0
-    made.judge(names(2))
-
-
 def test_a_detached_batch_goes_on_without_its_command(made):
     """A process of its own works it; status says which."""
     file = made.write(made.items(2, steps=10, pause=0.1), host="local", max_parallel=1)
@@ -134,22 +117,6 @@ def test_an_item_that_every_host_refuses_says_what_each_has_said(made):
     assert "A has no GPU" in first
     assert "local has no GPU" in first
     assert not made.noted("begin")
-
-
-@pytest.mark.long
-def test_fail_fast_begins_nothing_more(made):
-    """What was queued is dropped, with the reason."""
-    items = made.items(3)
-    items[0]["command"] = [*items[0]["command"], "fail"]
-    file = made.write(items, host="local")
-    done = made.client.run("batch", file, "--fail-fast", "--max-parallel", "1")
-    assert done.returncode == 1
-    assert made.noted("begin") == {"i1": 1}
-    assert {name: row["state"] for name, row in made.rows().items()} == {
-        "i1": "failed",
-        "i2": "dropped",
-        "i3": "dropped",
-    }
 
 
 def test_stop_ends_what_is_queued_then_the_runs(made):

@@ -281,16 +281,3 @@ def test_what_is_rented_stays_within_the_limit_of_the_batch(made, lambda_cloud):
     first, second = sorted(lambda_cloud.rentals(), key=lambda rental: rental.intent.time)
     assert first.ended <= second.intent.time
     assert sum(rental.cents for rental in (first, second)) <= 850
-
-
-@pytest.mark.long
-def test_a_limit_that_one_machine_may_break_rents_nothing(made, lambda_cloud):
-    """The item is refused with what it may cost; without any limit nothing is even asked."""
-    file = made.write(made.items(1, host="rented", profile="a100_40gb"))
-    done = made.client.run("batch", file)
-    assert done.returncode == 2
-    assert "--max-cost 20" in done.stderr
-    done = made.client.run("batch", file, "--max-cost", "0.01")
-    assert done.returncode == 3, done.stderr + done.stdout
-    assert "max_cost = 0.01 of the batch" in done.stdout
-    assert lambda_cloud.service.of("launch") == []

@@ -185,7 +185,7 @@ def link_of_the_folder(folder):
 
 
 def endless_device(folder):
-    """A file beside the queue, which is copied with it where nothing may be written."""
+    """A file beside the queue that has no end."""
     (folder / "queue.sqlite-more").symlink_to("/dev/zero")
 
 
