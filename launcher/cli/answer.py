@@ -1,4 +1,4 @@
-"""What a verb says with --json: one object a line, with its version and its kind first; see json_shapes.py."""
+"""What a verb says with --json: one object a line, with its version and its kind first; see shapes/."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ def attach(
 def _enter_all(host: str | None, *, as_json: bool) -> None:
     """Enter each run that is here, and that a host has, into the index."""
     from launcher.cli.answer import answer
-    from launcher.cli.json_shapes import Entered
     from launcher.cli.say import say
+    from launcher.cli.shapes.run_shapes import Entered
     from launcher.errors import UsageError
     from launcher.runs.locating import attach_all, foreign_here
     from launcher.runs.runs_folder import runs_folder

@@ -451,7 +451,7 @@ def rm(
         complain(line)
     if as_json:
         from launcher.cli.answer import answer
-        from launcher.cli.json_shapes import BatchRemoved
+        from launcher.cli.shapes.run_shapes import BatchRemoved
 
         answer(
             BatchRemoved(

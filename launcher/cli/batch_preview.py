@@ -44,7 +44,7 @@ def show_preview(batch: Batch, *, is_sure: bool, as_json: bool) -> None:
             found.append(one)
     if as_json:
         from launcher.cli.answer import answer
-        from launcher.cli.json_shapes import BatchPreviewed
+        from launcher.cli.shapes.run_shapes import BatchPreviewed
 
         for one in found:
             plan = one.preview.plan if one.preview is not None else None

@@ -26,7 +26,7 @@ from launcher.runs.batch_usage import HOUR_S, Usage, Used, total
 from launcher.values.queued_item import DROPPED, REFUSED, Item, ItemState
 
 if TYPE_CHECKING:
-    from launcher.cli.json_shapes import BatchItem
+    from launcher.cli.shapes.run_shapes import BatchItem
     from launcher.runs.batch_stop import Stopped
 
 LF = "\n"
@@ -93,8 +93,8 @@ def table(rows: Sequence[ItemRow], width: int | None) -> Layout:
 
 def shape(row: ItemRow) -> BatchItem:
     """Return a row as --json prints it."""
-    from launcher.cli.json_shapes import BatchItem
-    from launcher.runs.curves import as_json
+    from launcher.cli.shapes.run_shapes import BatchItem
+    from launcher.values.public_result import as_json
 
     loss = as_json(row.loss) if isinstance(row.loss, float) else row.loss
     return BatchItem(
@@ -208,7 +208,7 @@ def how_to_go_on(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
 def print_batch(name: str, items: Sequence[Item], worker: Worker | None) -> None:
     """Print a batch as an object."""
     from launcher.cli.answer import answer
-    from launcher.cli.json_shapes import BatchRow
+    from launcher.cli.shapes.run_shapes import BatchRow
 
     states = Counter(map(state_of, items))
     answer(BatchRow(name=name, items=dict(states), worker=None if worker is None else worker.pid))

@@ -182,7 +182,7 @@ def _tell_results(queue: BatchQueue, items: Sequence[Item], results: Results, *,
     """Say what the batch came to, and where that is written."""
     if as_json:
         from launcher.cli.answer import answer
-        from launcher.cli.json_shapes import BatchEnd, BestRun
+        from launcher.cli.shapes.run_shapes import BatchEnd, BestRun
 
         used = total(Usage(queue).now())
         answer(

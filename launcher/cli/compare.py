@@ -14,7 +14,7 @@ from launcher.cli.say import complain, say, without_escapes
 from launcher.errors import RunError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
-    from launcher.cli.json_shapes import ComparisonShown
+    from launcher.cli.shapes.comparison_shapes import ComparisonShown
     from launcher.runs.code_diff import CodeDiff
     from launcher.runs.comparing import Comparison
     from launcher.runs.mirror import Mirror
@@ -200,7 +200,7 @@ def _show_diff(code: CodeDiff) -> None:
 
 
 def _shape(comparison: Comparison, code: CodeDiff | None, drawn: Path | None) -> ComparisonShown:
-    from launcher.cli import json_shapes
+    from launcher.cli.shapes.comparison_shapes import ComparisonShown
 
     diffs = {file.path: file for file in code.files} if code is not None else {}
     files = [
@@ -209,4 +209,4 @@ def _shape(comparison: Comparison, code: CodeDiff | None, drawn: Path | None) ->
         for diff in [diffs.get(file.path)]
     ]
     drawn_at = None if drawn is None else str(drawn.resolve())
-    return json_shapes.ComparisonShown(**{**comparison._asdict(), "files": files}, picture=drawn_at)
+    return ComparisonShown(**{**comparison._asdict(), "files": files}, picture=drawn_at)

@@ -68,12 +68,10 @@ def cp(
         with open_desk(place, mirror) as desk:
             copied = copy(desk, mirror, path, destination, may_replace, lambda: make_stage("cp"))
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.file_shapes import CopiedFiles
 
         counted = {"files": copied.files, "bytes": copied.bytes}
-        answer(
-            json_shapes.CopiedFiles(run=mirror.run, path=path, **counted, here=str(copied.place.absolute()))
-        )
+        answer(CopiedFiles(run=mirror.run, path=path, **counted, here=str(copied.place.absolute())))
     else:
         say(f"{files_text(copied.files)}, {size_text(copied.bytes)}   {copied.place}")

@@ -42,11 +42,11 @@ def diagnose(
 
     diagnosis = _of(source, host)
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.precision_shapes import DiagnosisShown
 
         name, line, number, why, mend = diagnosis
-        answer(json_shapes.DiagnosisShown(name=name, line=line, line_number=number, why=why, remedy=mend))
+        answer(DiagnosisShown(name=name, line=line, line_number=number, why=why, remedy=mend))
         return
     where = f"line {diagnosis.number}: {diagnosis.line}" if diagnosis.number else diagnosis.line or ""
     mend, *more = diagnosis.mend.split("\n")

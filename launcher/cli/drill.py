@@ -100,11 +100,11 @@ def _plan_words(ready: Prepared) -> str:
 
 def _show_plan(ready: Prepared, *, as_json: bool) -> None:
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.end_shapes import DrillPlan, PlannedFault
 
         faults = [
-            json_shapes.PlannedFault(
+            PlannedFault(
                 fault=one.name,
                 title=one.fault.title,
                 expected=one.fault.expected,
@@ -113,7 +113,7 @@ def _show_plan(ready: Prepared, *, as_json: bool) -> None:
             )
             for one in ready.planned
         ]
-        answer(json_shapes.DrillPlan(host=ready.host.name, runtime=ready.runtime, faults=faults))
+        answer(DrillPlan(host=ready.host.name, runtime=ready.runtime, faults=faults))
         return
     from launcher.cli.columns import Column, print_columns
     from launcher.cli.say import say
@@ -187,6 +187,6 @@ def _show_rows(found: Sequence[Row]) -> None:
 
 def _answer(found: Drill) -> None:
     from launcher.cli.answer import answer
-    from launcher.cli.json_shapes import DrillReport
+    from launcher.cli.shapes.end_shapes import DrillReport
 
     answer(DrillReport(**found._asdict()))

@@ -83,11 +83,11 @@ def explain(
         request, saved_probe(probe) if probe else None
     )
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.ladder_shapes import Ladder
 
         answer(
-            json_shapes.Ladder(
+            Ladder(
                 profile=case.profile.name,
                 method=case.method,
                 model=case.model,

@@ -62,10 +62,10 @@ def forward(
         run_there = f"port {there} of {mirror.short} on {place.name}"
         complain(f"{run_there}   Ctrl-C ends it; the run is not affected" if local.is_carried else run_there)
         if as_json:
-            from launcher.cli import json_shapes
             from launcher.cli.answer import answer
+            from launcher.cli.shapes.file_shapes import Forwarding
 
-            answer(json_shapes.Forwarding(run=mirror.run, address=LOOPBACK, port=local.port, to=there))
+            answer(Forwarding(run=mirror.run, address=LOOPBACK, port=local.port, to=there))
         else:
             say(f"http://{LOOPBACK}:{local.port}")
         if words:

@@ -42,11 +42,11 @@ def gc(
         )
     total = sum(item.bytes for item in items)
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.end_shapes import GarbageShown
 
         found = {"items": list(items), "unreadable": unreadable}
-        answer(json_shapes.GarbageShown(host=place.name, dry_run=dry_run, bytes=total, **found))
+        answer(GarbageShown(host=place.name, dry_run=dry_run, bytes=total, **found))
         return
     sizes: Counter[str] = Counter()
     for item in items:

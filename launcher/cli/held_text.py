@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from launcher.cli.say import say
 
 if TYPE_CHECKING:
-    from launcher.cli.json_shapes import HeldRow
     from launcher.hosts.held import Closing, HeldState
 
 
@@ -31,13 +30,6 @@ def show_closed(closed: Closing) -> None:
         say(f"{host}: the connection that was being made for the next command is given up")
     for one in closed.held:
         say(f"{one.host}: its connection {_fate(one)}")
-
-
-def held_row(one: HeldState) -> HeldRow:
-    """Return a connection as JSON shows it."""
-    from launcher.cli.json_shapes import HeldRow
-
-    return HeldRow(**one._asdict())
 
 
 def _left(one: HeldState) -> str:

@@ -14,7 +14,7 @@ from launcher.cli.say import say
 
 if TYPE_CHECKING:
     from launcher.cli.columns import Column
-    from launcher.cli.json_shapes import HostRow
+    from launcher.cli.shapes.host_shapes import HostRow
     from launcher.runs.probing import Probed
 
 PATIENCE_S = 1.0
@@ -49,7 +49,7 @@ def hosts(
     if close:
         _close_held(as_json=as_json)
         return
-    from launcher.cli.held_text import held_row, show_held
+    from launcher.cli.held_text import show_held
     from launcher.cli.wrapping import say_wrapped
     from launcher.hosts import held
     from launcher.rental.service_clock import ServiceClock
@@ -76,16 +76,16 @@ def hosts(
     rented = open_rentals(ServiceClock().likely())
     connections = held.states()
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
         from launcher.cli.rental_text import rental_row
+        from launcher.cli.shapes.host_shapes import Hosts
 
         found = {
-            "connections": [held_row(one) for one in connections],
+            "connections": connections,
             "rentals": [rental_row(one) for one in rented.rentals],
             "unreadable": [*map(str, rented.unreadable)],
         }
-        answer(json_shapes.Hosts(hosts=[_shape(row) for row in rows], aliases=aliases, **found))
+        answer(Hosts(hosts=[_shape(row) for row in rows], aliases=aliases, **found))
         return
     _show(rows)
     if rented.rentals or rented.unreadable:
@@ -100,18 +100,17 @@ def hosts(
 
 def _close_held(*, as_json: bool) -> None:
     """Close the connections that are held for the next command."""
-    from launcher.cli.held_text import held_row, show_closed
+    from launcher.cli.held_text import show_closed
     from launcher.hosts import held
 
     closed = held.close_all()
     if not as_json:
         show_closed(closed)
         return
-    from launcher.cli import json_shapes
     from launcher.cli.answer import answer
+    from launcher.cli.shapes.host_shapes import Hosts
 
-    ended = [held_row(one) for one in closed.held]
-    answer(json_shapes.Hosts(hosts=[], aliases=[], connections=ended, rentals=[], unreadable=[]))
+    answer(Hosts(hosts=[], aliases=[], connections=closed.held, rentals=[], unreadable=[]))
 
 
 def _growing(rows: list[Probed], names: list[str]) -> AbstractContextManager[None]:
@@ -145,7 +144,7 @@ def _report_slow_hosts(rows: list[Probed], names: list[str]) -> contextlib.Abstr
 
 
 def _shape(row: Probed) -> HostRow:
-    from launcher.cli.json_shapes import HostRow
+    from launcher.cli.shapes.host_shapes import HostRow
 
     return HostRow(
         host=row.host.name, profile=row.profile, problem=row.problem, facts=row.facts, quota=row.quota

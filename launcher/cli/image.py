@@ -22,7 +22,7 @@ from launcher.cli.say import say
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
-    from launcher.cli.json_shapes import ImageRow
+    from launcher.cli.shapes.preview_shapes import ImageRow
     from launcher.runtimes.runtime import Supply
 
 app = typer.Typer(
@@ -72,12 +72,11 @@ def show(
     chosen = image(card, task.job, place.build, sources)
     torch = torch_for(task.job.requirements, TorchTarget(card), sources.wheels)
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.preview_shapes import ImageShown
 
-        values = {**torch._asdict(), "notes": list(torch.notes)}
-        wheels = json_shapes.Wheels(**values) if chosen.dockerfile is not None else None
-        answer(json_shapes.ImageShown(profile=card.name, wheels=wheels, **dict(chosen)))
+        wheels = torch if chosen.dockerfile is not None else None
+        answer(ImageShown(profile=card.name, wheels=wheels, **dict(chosen)))
         return
     say(chosen.name)
     if chosen.dockerfile is None:
@@ -144,10 +143,10 @@ def listing(
     with connect(place) as desk:
         images = images_of(desk, place)
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.preview_shapes import Images
 
-        answer(json_shapes.Images(host=place.name, images=[_listed(image) for image in images]))
+        answer(Images(host=place.name, images=[_listed(image) for image in images]))
         return
     if not images:
         say(
@@ -165,7 +164,7 @@ def _cells(image: Supply) -> tuple[str, ...]:
 
 
 def _listed(image: Supply) -> ImageRow:
-    from launcher.cli.json_shapes import ImageRow
+    from launcher.cli.shapes.preview_shapes import ImageRow
 
     return ImageRow(name=image.name, bytes=image.bytes, created=image.created, containers=image.users)
 
@@ -198,11 +197,11 @@ def prune(
         items = prune_images(desk, place, dry_run=dry_run)
     total = sum(item.bytes for item in items)
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.preview_shapes import NamedSize, Pruned
 
-        images = [json_shapes.NamedSize(name=item.path, bytes=item.bytes) for item in items]
-        answer(json_shapes.Pruned(host=place.name, dry_run=dry_run, bytes=total, images=images))
+        images = [NamedSize(name=item.path, bytes=item.bytes) for item in items]
+        answer(Pruned(host=place.name, dry_run=dry_run, bytes=total, images=images))
         return
     for item in items:
         say(f"  {printable(item.path):<40} {size_text(item.bytes):>9}")

@@ -73,11 +73,11 @@ def init(
     if values:
         trust.trust(path, values)
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.preview_shapes import Proposed
 
         written = {"host": proposal.host, "profile": proposal.profile, "runtime": proposal.runtime}
-        answer(json_shapes.Proposed(path=str(path), **written))
+        answer(Proposed(path=str(path), **written))
     if smoke:
         _run_hello(proposal.host, as_json=as_json)
     complain("  next     launch -- python train.py")

@@ -11,11 +11,25 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from launcher.cli import json_shapes
 from launcher.cli.answer import answer
 from launcher.cli.figures import transfer_text
 from launcher.cli.log_records import log_records
 from launcher.cli.plain_view import PlainView, Stage
+from launcher.cli.shapes.line_shapes import (
+    CargoLine,
+    EndLine,
+    EventLine,
+    FindingLine,
+    HomeLine,
+    Line,
+    LinkLine,
+    NoteLine,
+    ParentLine,
+    PlanLine,
+    ProgressLine,
+    StageLine,
+    StartedLine,
+)
 from launcher.errors import HostError
 from launcher.runs.curves import points, record
 from launcher.runs.meter import Moved
@@ -35,7 +49,7 @@ class JsonView(PlainView):
         self._metric_lines: list[str] = []
         """The metric lines of an answer that are not yet written: one by one that takes as long as to make them."""
 
-    def _put(self, shape: type[json_shapes.Line], **values: Any) -> None:
+    def _put(self, shape: type[Line], **values: Any) -> None:
         self._write_metrics()
         answer(shape(**values, rehearsed=self.rehearsed))
 
@@ -57,11 +71,11 @@ class JsonView(PlainView):
     def head(self, plan: Plan) -> None:
         """Put the plan."""
         self.rehearsed = plan.rehearsed
-        self._put(json_shapes.PlanLine, plan=plan, digest=plan.digest)
+        self._put(PlanLine, plan=plan, digest=plan.digest)
 
     def cargo(self, cargo: Cargo) -> None:
         """Put the cargo."""
-        self._put(json_shapes.CargoLine, **cargo.shown())
+        self._put(CargoLine, **cargo.shown())
 
     def agrees(self, question: str) -> bool | None:
         """Return None: a script is not asked."""
@@ -72,7 +86,7 @@ class JsonView(PlainView):
         """Put a stage when it is done."""
 
         def put(text: str, **values: Any) -> None:
-            self._put(json_shapes.ProgressLine, name=name, text=text, **values)
+            self._put(ProgressLine, name=name, text=text, **values)
 
         def put_transfer(moved: Moved) -> None:
             figures = {"done": moved.done, "total": moved.total, "bytes_per_s": round(moved.bytes_per_s)}
@@ -81,25 +95,23 @@ class JsonView(PlainView):
         stage = Stage(put, put_transfer, self.transfer_every_s)
         began = time.monotonic()
         yield stage
-        self._put(
-            json_shapes.StageLine, name=name, seconds=round(time.monotonic() - began, 3), text=stage.text
-        )
+        self._put(StageLine, name=name, seconds=round(time.monotonic() - began, 3), text=stage.text)
 
     def note(self, text: str) -> None:
         """Put a note."""
-        self._put(json_shapes.NoteLine, text=text)
+        self._put(NoteLine, text=text)
 
     def finding(self, finding: Finding) -> None:
         """Put a finding."""
-        self._put(json_shapes.FindingLine, **dict(finding))
+        self._put(FindingLine, **dict(finding))
 
     def started(self, run: str, job_id: str | None, *, is_asked: bool) -> None:
         """Put the id of the run that the client detaches from."""
-        self._put(json_shapes.StartedLine, run=run, job_id=job_id)
+        self._put(StartedLine, run=run, job_id=job_id)
 
     def continues(self, run: str, parent: Parent) -> None:
         """Put which run this one continues."""
-        self._put(json_shapes.ParentLine, run=run, parent=parent)
+        self._put(ParentLine, run=run, parent=parent)
 
     def news(self, news: News) -> None:
         """Put the events of an answer, with one flush."""
@@ -117,26 +129,26 @@ class JsonView(PlainView):
                 )  # ten times as fast as json.dumps
                 self._metric_lines.append(f"{line.decode()}\n")
         else:
-            self._put(json_shapes.EventLine, **{**vars(event), "version": 1}, run=self.progress.run)
+            self._put(EventLine, **{**vars(event), "version": 1}, run=self.progress.run)
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:
         """Put the loss of the link."""
         found = {"host": error.host, "tries": tries, "wait_s": round(wait_s, 1), "why": str(error)}
-        self._put(json_shapes.LinkLine, state="lost", **found)
+        self._put(LinkLine, state="lost", **found)
 
     def back(self) -> None:
         """Put the link's return."""
-        self._put(json_shapes.LinkLine, state="back")
+        self._put(LinkLine, state="back")
 
     def came_home(self, run: str, files: Mapping[Path, int]) -> None:
         """Put which files of a run are here."""
-        self._put(json_shapes.HomeLine, run=run, files={str(path): size for path, size in files.items()})
+        self._put(HomeLine, run=run, files={str(path): size for path, size in files.items()})
 
     def end(self, run: str, state: RunState, result: Result) -> None:
         """Put the end."""
         paths = {"adapter": result.adapter, "picture": result.picture}
         self._put(
-            json_shapes.EndLine,
+            EndLine,
             run=run,
             state=state.state,
             reason=state.reason,

@@ -40,7 +40,7 @@ def ls(
         complain_unreached(listing.unreached, mirror)
     if as_json:
         from launcher.cli.answer import answer
-        from launcher.cli.json_shapes import Files
+        from launcher.cli.shapes.file_shapes import Files
 
         answer(Files(run=mirror.run, files=listing.rows, left_out=listing.left_out))
         return

@@ -8,7 +8,7 @@ from launcher.cli.options import CardOption, ColorOption, HostOption, JsonFlag, 
 from launcher.cli.say import say
 
 if TYPE_CHECKING:
-    from launcher.cli.json_shapes import OfferRow
+    from launcher.cli.shapes.host_shapes import OfferRow
     from launcher.values.profile import Profile
     from launcher.values.renting import Offer
 
@@ -40,10 +40,10 @@ def offers(
     found = [(offer, profile_of(offer, wanted or known)) for offer in by_price(ask(place))]
     shown = [pair for pair in found if pair[1] is not None or not wanted]
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.host_shapes import Offers
 
-        answer(json_shapes.Offers(host=place.name, offers=[_shape(*pair) for pair in shown]))
+        answer(Offers(host=place.name, offers=[_shape(*pair) for pair in shown]))
         return
     if not shown:
         say(f"{place.name}: no type has {' or '.join(one.title for one in wanted)}   launch offers")
@@ -55,7 +55,7 @@ def offers(
 
 
 def _shape(offer: Offer, profile: Profile | None) -> OfferRow:
-    from launcher.cli.json_shapes import OfferRow
+    from launcher.cli.shapes.host_shapes import OfferRow
 
     values = {**offer.model_dump(), "regions": list(offer.regions)}
     return OfferRow(**values, profile=profile.name if profile is not None else None)

@@ -41,10 +41,10 @@ def plot(
     with mirror.disk_errors(mirror.picture):
         mirror.files.write(mirror.picture, png)
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.precision_shapes import PlotShown
 
-        answer(json_shapes.PlotShown(run=mirror.run, path=str(mirror.picture)))
+        answer(PlotShown(run=mirror.run, path=str(mirror.picture)))
         return
     if (width := terminal_width()) is not None:
         say(f"{mirror.short}  {title}"[:width], *_curves(measured, width))

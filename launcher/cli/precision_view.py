@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.cli import json_shapes
 from launcher.cli.say import say
+from launcher.cli.shapes.precision_shapes import PrecisionShown
 from launcher.cli.wrapping import say_wrapped
 from launcher.runs.precision_report import AttemptPrecision, PrecisionReport
 
@@ -27,9 +27,9 @@ def show_report(report: PrecisionReport) -> None:
         _show_columns(("", "", ""), rows)
 
 
-def report_json(report: PrecisionReport) -> json_shapes.PrecisionShown:
+def report_json(report: PrecisionReport) -> PrecisionShown:
     """Return the report for scripts. `ran` of an attempt is what was seen last, or what the script took from the plan."""
-    return json_shapes.PrecisionShown(
+    return PrecisionShown(
         run=report.run,
         profile=report.plan.profile.name,
         rehearsed=report.plan.rehearsed,

@@ -56,7 +56,7 @@ def _print(found: Preview) -> None:
 
 
 def _print_json(found: Preview) -> None:
-    from launcher.cli.json_shapes import CargoWithPaths, Preview
+    from launcher.cli.shapes.preview_shapes import CargoWithPaths, Preview
 
     plan, findings, cargo, session, rental = found
     shown = CargoWithPaths(**cargo.shown(), paths=sorted(cargo.paths))

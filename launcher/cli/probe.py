@@ -53,10 +53,10 @@ def probe(
     except (UnknownNameError, RefusedError) as error:
         profile, shown, why, problem = None, "-", "", str(error).split("\n")
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.host_shapes import Probe
 
-        answer(json_shapes.Probe(host=place.name, profile=profile, quota=hours, **dict(facts)))
+        answer(Probe(host=place.name, profile=profile, quota=hours, **dict(facts)))
         return
     where = f"({facts.user}@{facts.hostname}, {facts.platform} {facts.machine})"
     ids = f"host {facts.host_id}, boot {facts.boot_id}"

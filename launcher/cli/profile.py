@@ -27,11 +27,11 @@ def list_profiles(
         launch profile list
     """
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.host_shapes import Profiles
         from launcher.runs.resolve import profiles
 
-        answer(json_shapes.Profiles(profiles=list(profiles().values())))
+        answer(Profiles(profiles=list(profiles().values())))
         return
     from launcher.runs.catalogue import files
     from launcher.values.toml import read_toml
@@ -87,10 +87,10 @@ def show(
     }
     rungs = ladder(LadderInputs(card, "lora")).rungs
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.host_shapes import ProfileShown
 
-        answer(json_shapes.ProfileShown(profile=card, can=can, ladder=list(rungs)))
+        answer(ProfileShown(profile=card, can=can, ladder=list(rungs)))
         return
     print(f"{card.name}   {card.title}{f', capability {card.capability}' if card.capability else ''}")
     if card.memory_mib is not None:

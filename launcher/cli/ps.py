@@ -119,7 +119,7 @@ def _json(rows: list[Row], foreign: list[str]) -> str:
     import json
 
     from launcher.cli.answer import plain
-    from launcher.cli.json_shapes import RunRow, Runs
+    from launcher.cli.shapes.run_shapes import RunRow, Runs
 
     runs = [
         RunRow(

@@ -9,7 +9,7 @@ import typer
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 
 if TYPE_CHECKING:
-    from launcher.cli.json_shapes import PulledFiles
+    from launcher.cli.shapes.file_shapes import PulledFiles
     from launcher.runs.checkpoint_pulling import HomeCheckpoint
     from launcher.runs.mirror import Mirror
     from launcher.runs.pulling import Pulled
@@ -110,7 +110,7 @@ def _one_checkpoint(home: HomeCheckpoint, mirror: Mirror, view: View, *, as_json
 
 
 def _shape(pulled: Pulled, mirror: Mirror) -> PulledFiles:
-    from launcher.cli.json_shapes import PulledFile, PulledFiles
+    from launcher.cli.shapes.file_shapes import PulledFile, PulledFiles
     from launcher.runs.following import checkpoints_left
 
     return PulledFiles(

@@ -9,7 +9,7 @@ import typer
 from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
 
 if TYPE_CHECKING:
-    from launcher.cli.json_shapes import RentedThing
+    from launcher.cli.shapes.end_shapes import RentedThing
     from launcher.rental.verdict import Judged
     from launcher.runs.rent_reconciling import Report
 
@@ -95,14 +95,10 @@ def reconcile(
     view = SilentView() if as_json else make_view(as_json_lines=False)
     reports = reconcile_all(named, view, dry_run=dry_run)
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.end_shapes import Reconciliation
 
-        answer(
-            json_shapes.Reconciliation(
-                dry_run=dry_run, things=_things(reports), unreadable=_unreadable(reports)
-            )
-        )
+        answer(Reconciliation(dry_run=dry_run, things=_things(reports), unreadable=_unreadable(reports)))
     else:
         _show(reports, dry_run=dry_run)
     for row in _things(reports):
@@ -169,7 +165,7 @@ def _unreadable(reports: list[Report]) -> list[str]:
 
 def _things(reports: list[Report]) -> list[RentedThing]:
     """Return what was ended, then what is there, as rows."""
-    from launcher.cli.json_shapes import RentedThing
+    from launcher.cli.shapes.end_shapes import RentedThing
     from launcher.rental.service_clock import ServiceClock
 
     rows, now = [], ServiceClock().likely()

@@ -138,12 +138,12 @@ def _known(run: str) -> Mirror | None:
 
 
 def _answer(found: list[Recovery]) -> None:
-    from launcher.cli import json_shapes
     from launcher.cli.answer import answer
     from launcher.cli.rental_text import rental_shape
+    from launcher.cli.shapes.end_shapes import Recovered, RecoveredRun
 
     rows = [
-        json_shapes.RecoveredRun(
+        RecoveredRun(
             run=one.run,
             host=one.host,
             outcome=one.outcome,
@@ -153,7 +153,7 @@ def _answer(found: list[Recovery]) -> None:
         )
         for one in found
     ]
-    answer(json_shapes.Recovered(runs=rows))
+    answer(Recovered(runs=rows))
 
 
 def _show(found: list[Recovery]) -> None:

@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from launcher.cli.json_shapes import RentalOption, RentalRow, RentalShown
+    from launcher.cli.shapes.host_shapes import RentalRow
+    from launcher.cli.shapes.preview_shapes import RentalOption, RentalShown
     from launcher.planning.offers import Priced
     from launcher.runs.open_rentals import OpenRental, OpenRentals
     from launcher.runs.rental_choice import RentalChoice
@@ -32,7 +33,7 @@ def rental_shape(choice: RentalChoice | None) -> RentalShown | None:
     """Return what would be rented as JSON shows it."""
     if choice is None:
         return None
-    from launcher.cli.json_shapes import RentalShown
+    from launcher.cli.shapes.preview_shapes import RentalShown
 
     return RentalShown(
         options=[_option(choice, one) for one in choice.found],
@@ -42,7 +43,7 @@ def rental_shape(choice: RentalChoice | None) -> RentalShown | None:
 
 
 def _option(choice: RentalChoice, one: Priced) -> RentalOption:
-    from launcher.cli.json_shapes import RentalOption
+    from launcher.cli.shapes.preview_shapes import RentalOption
 
     return RentalOption(
         type=one.offer.type,
@@ -110,7 +111,7 @@ def _clock(moment: float) -> str:
 
 def rental_row(one: OpenRental) -> RentalRow:
     """Return a rental as JSON shows it."""
-    from launcher.cli.json_shapes import RentalRow
+    from launcher.cli.shapes.host_shapes import RentalRow
 
     intent = one.rental.intent
     return RentalRow(

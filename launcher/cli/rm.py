@@ -89,13 +89,13 @@ def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool, as_json: bo
     if here:
         remove_here(mirror, force=force)
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.end_shapes import RemovedRun
 
         problem = silence or (freeing.problem if freeing is not None else None)
         freed = freeing.bytes if freeing is not None else None
         found = {"bytes": freed, "files": count, "here": here, "problem": problem}
-        answer(json_shapes.RemovedRun(run=mirror.run, host=place.name, **found))
+        answer(RemovedRun(run=mirror.run, host=place.name, **found))
     elif here:
         say(f"{subject}: {what}; its {_files(count)}record here removed")
     else:

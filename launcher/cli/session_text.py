@@ -9,7 +9,7 @@ from launcher.planning.kaggle_machines import NO_ACCELERATOR
 from launcher.values.text import hours_text
 
 if TYPE_CHECKING:
-    from launcher.cli.json_shapes import SessionShown
+    from launcher.cli.shapes.preview_shapes import SessionShown
     from launcher.runs.kaggle_preview import SessionPreview
 
 
@@ -41,7 +41,7 @@ def session_shape(session: SessionPreview | None) -> SessionShown | None:
     """Return a session as JSON shows it."""
     if session is None:
         return None
-    from launcher.cli.json_shapes import ScriptSizes, SessionShown
+    from launcher.cli.shapes.preview_shapes import ScriptSizes, SessionShown
 
     sizes = ScriptSizes(most=session.most_bytes, **session.parts._asdict())
     return SessionShown(machine=session.machine, hours=session.hours, script=sizes, quota=session.quota)

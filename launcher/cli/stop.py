@@ -85,12 +85,12 @@ def stop(
     rented = open_for(mirror)
     cost = rent_cost(mirror)
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.end_shapes import Stopped
 
         values = {"state": ended.state, "reason": ended.reason, "rehearsed": ended.rehearsed}
         cents = cost.cents if cost is not None else None
-        answer(json_shapes.Stopped(run=mirror.run, **values, problem=row.problem, rent_cents=cents))
+        answer(Stopped(run=mirror.run, **values, problem=row.problem, rent_cents=cents))
         return
     reason = f": {ended.reason}" if ended.reason else ""  # none of one whose end the disk did not take
     became = f"{ended.state}{reason}, step {ended.step or '-'}"
@@ -125,11 +125,11 @@ def _is_over(mirror: Mirror, *, as_json: bool) -> bool:
     ):
         return False
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.end_shapes import Stopped
 
         answer(
-            json_shapes.Stopped(
+            Stopped(
                 run=mirror.run,
                 state=state.state,
                 reason=state.reason,

@@ -44,10 +44,10 @@ def sweep(
         facts = probe(desk, place, NO_JOB)
     items = [*ours, *strangers(facts)]
     if as_json:
-        from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.shapes.end_shapes import Leftovers
 
-        answer(json_shapes.Leftovers(host=place.name, dry_run=dry_run, items=items))
+        answer(Leftovers(host=place.name, dry_run=dry_run, items=items))
         return
     if not ours:
         say(f"{place.name}: nothing is left over")

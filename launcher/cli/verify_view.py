@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from launcher.cli import json_shapes, streams
+from launcher.cli import streams
 from launcher.cli.columns import Column, print_columns
 from launcher.cli.figures import value_text
 from launcher.cli.log_text import readable
 from launcher.cli.plain_view import PlainView
 from launcher.cli.say import say
+from launcher.cli.shapes.verification_shapes import Verified
 from launcher.cli.terminal_view import TerminalView
 from launcher.cli.wrapping import say_wrapped
 from launcher.hosts.log_diagnosis import BY_NAME
@@ -340,10 +341,10 @@ def _job_words(found: JobMeasured, *, is_rehearsed: bool) -> str:
     return ", ".join(filter(None, words)) or "it trains"
 
 
-def report_json(report: VerificationReport, problem: str | None) -> json_shapes.Verified:
+def report_json(report: VerificationReport, problem: str | None) -> Verified:
     """Return a report for scripts."""
     plan = report.plan
-    return json_shapes.Verified(
+    return Verified(
         run=report.run,
         host=plan.host,
         job=plan.job,

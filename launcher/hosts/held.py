@@ -25,6 +25,7 @@ from launcher.hosts.channel import Passing
 from launcher.hosts.ssh_config import Hop
 from launcher.remote.record import strict_json
 from launcher.values.host import Host
+from launcher.values.public_result import public
 from launcher.values.text import printable
 
 ASKED_S = 1.5
@@ -250,8 +251,9 @@ class HeldLink(Passing):
             self._connection.close()
 
 
+@public("HeldRow")
 class HeldState(NamedTuple):
-    """A connection that is held for the next command: until when, in seconds from now, and with how many commands that use it."""
+    """A connection that process `pid` holds for the next command: for `left_s` seconds more, if `users` do not use it just now."""
 
     host: str
     about: str

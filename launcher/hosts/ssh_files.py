@@ -48,11 +48,6 @@ def names_and_patterns() -> tuple[list[str], list[str]]:
     return plain, [word for word in words if word not in plain and word != "*" and not word.startswith("!")]
 
 
-def runs_programs() -> bool:
-    """Whether a `Match exec` runs a program when a name is looked up."""
-    return any(key == "match" and "exec" in "".join(words).lower() for key, words in _lines(texts()))
-
-
 def _lines(read: Mapping[str, str | None]) -> Iterator[tuple[str, list[str]]]:
     """Yield the keyword and the words of each line, without quotes."""
     for text in read.values():

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from pydantic import ValidationError
 
 from launcher.values.precision import FP16_SQUARED_GRADIENT, SHORT, Precision
+from launcher.values.public_result import public
 from launcher.values.used_precision import PrecisionSeen
 
 VerdictKind = Literal["as-wanted", "lower-rung", "unsound", "different"]
@@ -16,8 +17,9 @@ _QUANTIZED = "nf4"
 """What parameters in 4 bits are counted as."""
 
 
-class Row(NamedTuple):
-    """One property of a precision: what ran, and what the card wants. `differs` only if both are known."""
+@public("PrecisionRow")
+class PrecisionRow(NamedTuple):
+    """A property of a precision: what ran, and what the card wants."""
 
     name: str
     ran: str
@@ -35,7 +37,7 @@ class Verdict(NamedTuple):
 
 def compare(
     ran: PrecisionSeen, wanted: Precision, *, is_rehearsed: bool, trains_all: bool = False
-) -> tuple[Row, ...]:
+) -> tuple[PrecisionRow, ...]:
     """Return what ran beside a precision.
 
     A rehearsal runs on a CPU, so its device and tf32 are not compared. `trains_all`: the precision was planned for a full
@@ -46,7 +48,7 @@ def compare(
         f"{ran.device}, for {wanted.device}" if is_rehearsed and ran.device != wanted.device else ran.device
     )
     rows = [
-        Row(
+        PrecisionRow(
             "device",
             device or _NOT_SEEN,
             wanted.device,
@@ -58,7 +60,7 @@ def compare(
             {wanted.autocast_dtype} if wanted.autocast_dtype else set(),
             "none",
         ),
-        Row("scaler", _switch(ran.scaler), _switch(wanted.scaler), ran.scaler != wanted.scaler),
+        PrecisionRow("scaler", _switch(ran.scaler), _switch(wanted.scaler), ran.scaler != wanted.scaler),
         _set_row("trained weights", _floats(ran.trainable), {wanted.trainable_dtype}, _NOT_SEEN),
     ]
     if _floats(ran.frozen):
@@ -68,7 +70,9 @@ def compare(
         _set_row("gradients", _floats(ran.gradients), {wanted.trainable_dtype}, _NOT_SEEN),
         _main_row("products", ran.computed, wanted.compute_dtype),
         *([_rounding_row(ran)] if wanted.rounds_stochastically else []),
-        Row("tf32", _switch(ran.tf32), _switch(wanted.tf32), compares_tf32 and ran.tf32 != wanted.tf32),
+        PrecisionRow(
+            "tf32", _switch(ran.tf32), _switch(wanted.tf32), compares_tf32 and ran.tf32 != wanted.tf32
+        ),
     ]
     return tuple(rows)
 
@@ -136,29 +140,29 @@ def _fault(ran: PrecisionSeen, wanted: Precision) -> str | None:
     return None
 
 
-def _set_row(name: str, ran: dict[str, int], wanted: set[str], none: str) -> Row:
+def _set_row(name: str, ran: dict[str, int], wanted: set[str], none: str) -> PrecisionRow:
     """Return a row of which all dtypes count: one trained tensor of another dtype is enough to fail."""
     differs = {*ran} != wanted and (bool(ran) or none != _NOT_SEEN)
-    return Row(name, _dtypes(ran) or none, _dtypes(dict.fromkeys(wanted, 1)) or none, differs)
+    return PrecisionRow(name, _dtypes(ran) or none, _dtypes(dict.fromkeys(wanted, 1)) or none, differs)
 
 
-def _main_row(name: str, ran: dict[str, int], wanted: str) -> Row:
+def _main_row(name: str, ran: dict[str, int], wanted: str) -> PrecisionRow:
     """Return a row of which most tensors decide: norms may stay in float32."""
     main = _main(_floats(ran))
-    return Row(name, _dtypes(ran) or _NOT_SEEN, SHORT[wanted], main not in (None, wanted))
+    return PrecisionRow(name, _dtypes(ran) or _NOT_SEEN, SHORT[wanted], main not in (None, wanted))
 
 
-def _frozen_row(ran: dict[str, int], wanted: Precision) -> Row:
+def _frozen_row(ran: dict[str, int], wanted: Precision) -> PrecisionRow:
     """Return the row of a frozen base. One that was saved in 4 bits may be so without a plan for it."""
     row = _main_row("frozen weights", ran, wanted.base_dtype)
     is_wide = wanted.quantization is not None and wanted.quantization not in ran
     return row._replace(wanted=wanted.base_title, differs=row.differs or is_wide)
 
 
-def _rounding_row(ran: PrecisionSeen) -> Row:
+def _rounding_row(ran: PrecisionSeen) -> PrecisionRow:
     """Return a row for bf16 weights, whose updates are lost if they are rounded to the nearest number."""
     rounding = "stochastic" if ran.stochastic_rounding else "to the nearest"
-    return Row("rounding", rounding, "stochastic", not ran.stochastic_rounding)
+    return PrecisionRow("rounding", rounding, "stochastic", not ran.stochastic_rounding)
 
 
 def _dtypes(counts: dict[str, int]) -> str:

@@ -20,6 +20,7 @@ from launcher.values.image import BuildOptions
 from launcher.values.packages import Packages
 from launcher.values.precision import numbers
 from launcher.values.profile import Profile
+from launcher.values.public_result import public
 from launcher.values.requirement import normalized, package_of
 from launcher.values.wheels import Machine, Release, WheelBuild, WheelTable, driver_numbers
 
@@ -59,11 +60,9 @@ def site(facts: Facts | None) -> Site:
     return Site(next((gpu.driver for gpu in facts.gpus), None), machine)
 
 
+@public("Wheels")
 class TorchChoice(NamedTuple):
-    """The chosen torch: its version, its build (`cu126`, `cpu`; None on a Mac), the URL of its index, and the reason.
-
-    `notes` are for the user: a card without newer releases, an experimental build, code that is compiled at first use.
-    """
+    """The torch that was chosen; see `launch image show`."""
 
     torch: str
     build: str | None

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from launcher.values.base import canonical_json
+from launcher.values.public_result import public
 
 Manifest = Mapping[str, Mapping[str, Any]]
 CODE = "code"
@@ -15,8 +16,9 @@ _SHORT = 8
 _DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 
 
+@public("TreeDifferenceShown")
 class TreeDifference(NamedTuple):
-    """A tree that differs, `code` or `data/KEY`, and for each run the digest of its contents; None where nothing was sent."""
+    """A tree that differs, `code` or `data/KEY`, and the digest of its contents for each run."""
 
     tree: str
     digests: tuple[str | None, ...]

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, TextIO
 
 from launcher.runs.csv_cell import cell
+from launcher.values.public_result import as_json
 from launcher.values.record import Event
 
 HOST = "host/"
@@ -108,13 +109,6 @@ def order(point: Point) -> tuple[bool, int, float, str, int]:
     if point.step is None:
         return (True, 0, point.time, "", 0)
     return (False, point.step, 0.0, point.name, point.rank)
-
-
-def as_json(value: float | str) -> float | str:
-    """Return a number in a form that strict JSON allows: a non-finite one becomes its name, which may be given too."""
-    if isinstance(value, str) or math.isfinite(value):
-        return value
-    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
 def record(run: str, point: Point, *, rehearsed: bool = False) -> dict[str, Any]:

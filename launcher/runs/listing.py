@@ -8,21 +8,23 @@ from typing import NamedTuple
 from rich.filesize import decimal
 
 from launcher.errors import RunError, UnreachableError
-from launcher.runs.local_copies import LocalCopies
+from launcher.runs.local_copies import Here, LocalCopies
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import named_by, shown_path
 from launcher.runs.run_desk import open_desk
 from launcher.runs.view import Stage
 from launcher.values.host import Host
+from launcher.values.public_result import public
 
 
-class Row(NamedTuple):
-    """A file of a run; `here` is `yes`, `older` (another version of it) or `no`."""
+@public("FileRow")
+class FileRow(NamedTuple):
+    """A file of a run, and whether it is on this machine."""
 
     path: str
     size: int
     kind: str
-    here: str
+    here: Here
 
 
 class Listing(NamedTuple):
@@ -31,7 +33,7 @@ class Listing(NamedTuple):
     `unreached` is why the host was not asked: only what is here is listed then.
     """
 
-    rows: list[Row]
+    rows: list[FileRow]
     left_out: dict[str, str]
     unreached: UnreachableError | None = None
 
@@ -49,18 +51,20 @@ def list_files(host: Host | None, mirror: Mirror, path: str | None, stage: Stage
         return Listing(_rows_here(mirror, path), {}, error)
     copies = LocalCopies(mirror)
     files = listed.files if path is None else named_by(path, listed.files, mirror.short)
-    rows = [Row(shown_path(file.path), file.size, file.kind, copies.status(file)) for file in files]
+    rows = [FileRow(shown_path(file.path), file.size, file.kind, copies.status(file)) for file in files]
     return Listing(rows, listed.left_out)
 
 
-def _rows_here(mirror: Mirror, path: str | None) -> list[Row]:
+def _rows_here(mirror: Mirror, path: str | None) -> list[FileRow]:
     kinds = {mirror.artifacts: "artifact", mirror.outputs: "output", mirror.checkpoints: "checkpoint"}
     files = LocalCopies(mirror).files()
     rows = []
     for folder, kind in kinds.items():
         base = mirror.outputs if kind == "output" else mirror.folder
         inside = [file for file in files if file.is_relative_to(folder)]
-        rows += [Row(file.relative_to(base).as_posix(), files[file].st_size, kind, "yes") for file in inside]
+        rows += [
+            FileRow(file.relative_to(base).as_posix(), files[file].st_size, kind, "yes") for file in inside
+        ]
     if path is not None:
         plain = os.path.normpath(path)
         rows = [row for row in rows if row.path == plain or row.path.startswith(f"{plain}/")]

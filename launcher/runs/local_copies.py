@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -27,6 +28,9 @@ PARTS = ".parts"
 """The folder of files on their way, each by its SHA-256."""
 YOURS = ".yours"
 """What the name of a file that was changed here gets when another version comes from the host."""
+
+Here = Literal["yes", "older", "no"]
+"""Whether a file of a run is on this machine; `older`: another version of it."""
 
 
 class LocalCopies:
@@ -82,7 +86,7 @@ class LocalCopies:
         """Keep the digests of what was read for the next time."""
         self._digests.save()
 
-    def status(self, output: Output) -> str:
+    def status(self, output: Output) -> Here:
         """Return `yes`, `older` or `no`: whether a file that the host lists is here, by its size and time alone."""
         place = self._mirror.place(output.path)
         if not self._files.is_file(place):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from launcher.runs.curves import Point
+from launcher.values.public_result import Number, public
 
 Goal = Literal["min", "max"]
 
@@ -37,16 +38,14 @@ _NO_QUALITY = _words(
 """Words that make something else of a name: the scale of a loss, the deviation of a reward."""
 
 
+@public("MetricResultShown")
 class MetricResult(NamedTuple):
-    """The final and the best value of a metric, with their steps; a step is None where the log gave none.
-
-    `best` is None if no value is finite, or if nobody knows which way is better: then `goal` is None.
-    """
+    """What became of a metric: its last value and its best; `goal` says which way is better, null if its name does not."""
 
     name: str
-    final: float
+    final: Number
     final_step: int | None
-    best: float | None
+    best: Number | None
     best_step: int | None
     goal: Goal | None
 

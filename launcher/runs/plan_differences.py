@@ -14,6 +14,7 @@ from rich.filesize import decimal
 
 from launcher.values.plan import Plan, Split
 from launcher.values.precision import Precision
+from launcher.values.public_result import public
 
 Group = Literal["settings", "plan", "packages"]
 UNKNOWN = "?"
@@ -38,8 +39,9 @@ _NAMES_OF_CONTENT = ("environment.name", "image.name")
 """Digests of the values beside them."""
 
 
+@public("DifferenceShown", internal=("words",))
 class Difference(NamedTuple):
-    """A value of which plans differ, by its path in the plan: as it is, and in words. There is one of each for every run."""
+    """A value of which the plans differ, by its key: one for each run, null where the plan has none, or is not here."""
 
     group: Group
     key: str

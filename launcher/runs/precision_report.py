@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from launcher.errors import BadFileError
-from launcher.planning.precision_comparison import Row, Verdict, compare, judge, on_rung
+from launcher.planning.precision_comparison import PrecisionRow, Verdict, compare, judge, on_rung
 from launcher.planning.precision_history import PRECISION_FAILURES
 from launcher.runs.adapting import adapted_command
 from launcher.runs.mirror import MOST_GROWN, Mirror, parse_event
@@ -65,7 +65,7 @@ class PrecisionReport(NamedTuple):
     plan: Plan
     attempts: tuple[AttemptPrecision, ...]
     ran: AttemptPrecision | None
-    rows: tuple[Row, ...]
+    rows: tuple[PrecisionRow, ...]
     verdict: Verdict | None
     sentence: str
     next_command: str | None

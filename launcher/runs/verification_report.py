@@ -19,6 +19,7 @@ from launcher.runs.request import Request, recall
 from launcher.values.method import trains_adapter
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision
+from launcher.values.public_result import public
 from launcher.values.record import RunState
 from launcher.values.trial_record import GOOD, CardMeasured, JobMeasured, TrialEnded, rate_of
 from launcher.values.used_precision import PrecisionSeen
@@ -65,8 +66,9 @@ class RungReport(NamedTuple):
         return self.result in PRECISION_FAILURES or (self.result == GOOD and not self.is_relied_on)
 
 
-class BatchReport(NamedTuple):
-    """The largest micro-batch that worked in a rung, and the smallest that did not (None: none failed)."""
+@public("LargestMicroBatch")
+class LargestMicroBatch(NamedTuple):
+    """The largest micro-batch that worked in a rung, and the smallest that ran out of memory."""
 
     rung: int
     fits: int
@@ -85,7 +87,7 @@ class VerificationReport(NamedTuple):
     card: CardMeasured | None
     card_failure: TrialEnded | None
     rungs: tuple[RungReport, ...]
-    batch: BatchReport | None
+    batch: LargestMicroBatch | None
     launch: str | None = None
 
     @property
@@ -216,7 +218,7 @@ def _of_rung(
     )
 
 
-def _batch(trials: list[TrialEnded]) -> BatchReport | None:
+def _batch(trials: list[TrialEnded]) -> LargestMicroBatch | None:
     """Return the largest micro-batch of the rung that was tried with several; None if none was."""
     tried = next((trial for trial in trials if trial.trial == "batch"), None)
     if tried is None:
@@ -224,4 +226,4 @@ def _batch(trials: list[TrialEnded]) -> BatchReport | None:
     of_rung = [trial for trial in trials if trial.trial != "card" and trial.rung == tried.rung]
     fits = max((trial.micro_batch for trial in of_rung if trial.result == GOOD), default=0)
     too_large = [trial.micro_batch for trial in of_rung if trial.result == OUT_OF_MEMORY]
-    return BatchReport(tried.rung + 1, fits, min(too_large, default=None))
+    return LargestMicroBatch(tried.rung + 1, fits, min(too_large, default=None))

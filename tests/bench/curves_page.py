@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher.runs.curves import as_json
+from launcher.values.public_result import as_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,9 +4,61 @@ import json
 import re
 
 import pytest
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from testbed.client import REPOSITORY, until
 
-from launcher.cli.json_shapes import SHAPES, EventLine, json_schema, kind_of
+from launcher.cli.shapes import (
+    comparison_shapes,
+    end_shapes,
+    file_shapes,
+    host_shapes,
+    ladder_shapes,
+    line_shapes,
+    precision_shapes,
+    preview_shapes,
+    run_shapes,
+    verification_shapes,
+)
+
+_IN_ORDER = (
+    run_shapes,
+    host_shapes,
+    ladder_shapes,
+    verification_shapes,
+    preview_shapes,
+    precision_shapes,
+    comparison_shapes,
+    file_shapes,
+    end_shapes,
+    line_shapes,
+)
+SHAPES = tuple(
+    shape
+    for module in _IN_ORDER
+    for shape in vars(module).values()
+    if isinstance(shape, type) and issubclass(shape, BaseModel) and shape.__module__ == module.__name__
+    if "kind" in shape.model_fields
+    and (shape is line_shapes.EventLine or not shape.model_fields["kind"].is_required())
+)
+"""Every kind; the last one has the kind of its event."""
+
+
+def kind_of(shape):
+    """The kind of a shape, "" for events."""
+    return str(shape.model_fields["kind"].default) if not shape.model_fields["kind"].is_required() else ""
+
+
+def json_schema():
+    """The JSON Schema (2020-12) of everything that --json prints."""
+    named, whole = models_json_schema([(shape, "serialization") for shape in SHAPES], by_alias=True)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "launch --json",
+        "description": "Any line that `launch … --json` prints is one of these, by its kind.",
+        "anyOf": [named[shape, "serialization"] for shape in SHAPES],
+        **whole,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +114,7 @@ def check(line):
     found = json.loads(line, parse_constant=lambda token: pytest.fail(f"{token} is no JSON"))
     assert [*found][:2] == ["version", "kind"]
     assert found["kind"] in {*BY_KIND, *EVENTS}
-    shape = BY_KIND.get(found["kind"], EventLine)
+    shape = BY_KIND.get(found["kind"], line_shapes.EventLine)
     names = {field.serialization_alias or name for name, field in shape.model_fields.items()}
     assert found.keys() == names, found["kind"]
     plain = {name: found[field.serialization_alias or name] for name, field in shape.model_fields.items()}

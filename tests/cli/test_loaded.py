@@ -24,7 +24,7 @@ OF_OTHERS = (
     "cryptography",
     "docker",
     "fabric",
-    "launcher.cli.json_shapes",
+    "launcher.cli.shapes",
     "launcher.cli.terminal_view",
     "launcher.hosts.kaggle_service",
     "launcher.rental.providers.lambda_cloud",

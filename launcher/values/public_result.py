@@ -1,0 +1,60 @@
+"""Results that --json prints as they are: each field of one is a public key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container
+from typing import Annotated, Any, Literal, TypeVar
+
+R = TypeVar("R", bound=type)
+
+
+def public(name: str, *, internal: Container[str] = ()) -> Callable[[R], R]:
+    """Have pydantic read and write a NamedTuple as an object with a key for each field but the `internal` ones.
+
+    `name` is its name in docs/json-schema.json; its docstring is the description there.
+    """
+
+    def mark(result: R) -> R:
+        def schema(_: type, _source: Any, handler: Any) -> Any:
+            from pydantic import ConfigDict, create_model  # few commands print JSON
+
+            fields: dict[str, Any] = {
+                key: (getattr(hint, "__forward_arg__", hint), ...)
+                for key, hint in result.__annotations__.items()
+                if key not in internal
+            }
+            model = create_model(
+                name,
+                __config__=ConfigDict(extra="forbid", allow_inf_nan=False, from_attributes=True),
+                __doc__=result.__doc__,
+                __module__=result.__module__,
+                **fields,
+            )
+            return handler.generate_schema(model)
+
+        result.__get_pydantic_core_schema__ = classmethod(schema)  # type: ignore[attr-defined]
+        return result
+
+    return mark
+
+
+class _NameIfNotFinite:
+    """Has pydantic write a number that is not finite as its name: strict JSON has no such number."""
+
+    def __get_pydantic_core_schema__(self, _source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        printed = handler.generate_schema(float | Literal["nan", "inf", "-inf"])
+        return core_schema.no_info_before_validator_function(as_json, printed)
+
+
+Number = Annotated[float, _NameIfNotFinite()]
+"""A number that is printed as its name if it is not finite."""
+
+
+def as_json(value: float | str) -> float | str:
+    """Return a number in a form that strict JSON allows: a non-finite one becomes its name, which may be given too."""
+    if isinstance(value, str) or math.isfinite(value):
+        return value
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
