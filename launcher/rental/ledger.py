@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -197,34 +197,31 @@ class Ledger:
             "time": time,
             **{key: one for key, one in values.items() if one is not None},
         }
-        with self._locked(nonce) as (descriptor, rental):
-            if rental.state not in FITTING[state]:
-                return rental
-            _append(descriptor, line)
-            return _after(rental, line)
+        return self._add(nonce, line, lambda rental: rental.state in FITTING[state])
 
     def note_missing(self, nonce: str, time: float) -> Rental:
         """Record that no instance of a rental was found, and no process that holds it. The first time counts."""
         line = {"kind": "missing", "time": time}
-        with self._locked(nonce) as (descriptor, rental):
-            if rental.missing_since is not None:
-                return rental
-            _append(descriptor, line)
-            return _after(rental, line)
+        return self._add(nonce, line, lambda rental: rental.missing_since is None)
 
     def note_price(self, nonce: str, cents_per_hour: int) -> Rental:
         """Record that an hour costs something else than was offered."""
-        line = {"kind": "price", "cents_per_hour": cents_per_hour}
-        with self._locked(nonce) as (descriptor, rental):
-            _append(descriptor, line)
-            return _after(rental, line)
+        return self._add(nonce, {"kind": "price", "cents_per_hour": cents_per_hour}, lambda _: True)
 
     def note_extra(self, nonce: str, instance: str, cents: int | None = None) -> Rental:
         """Record another instance of a rental, and what it has cost once it has gone."""
-        line = {"kind": "extra", "instance": instance, **({} if cents is None else {"cents": cents})}
-        with self._locked(nonce) as (descriptor, rental):
+
+        def is_news(rental: Rental) -> bool:
             known = {extra.id: extra for extra in rental.extras}.get(instance)
-            if known is not None and (known.cents is not None or cents is None):
+            return known is None or (known.cents is None and cents is not None)
+
+        line = {"kind": "extra", "instance": instance, **({} if cents is None else {"cents": cents})}
+        return self._add(nonce, line, is_news)
+
+    def _add(self, nonce: str, line: dict[str, Any], fits: Callable[[Rental], bool]) -> Rental:
+        """Add a line to a rental, if it fits what the rental is now; return the rental as it is then."""
+        with self._locked(nonce) as (descriptor, rental):
+            if not fits(rental):
                 return rental
             _append(descriptor, line)
             return _after(rental, line)
@@ -305,15 +302,15 @@ def _read(path: Path) -> Rental | None:
     try:
         rental = Rental(intent=Intent.model_validate_json(head))
     except ValidationError:
-        if not rest and not _is_json(head):
+        if not rest and _line(head) is None:
             return None  # the machine lost power in the middle of the write
         raise BadFileError(
             f"{path} holds no rental: it may be a newer launcher's\n  its instance, if any, is in the provider's list"
         ) from None
     try:
         for text in rest:
-            if _is_json(text):  # else a write was cut off
-                rental = _after(rental, strict_json.decode(text))
+            if (line := _line(text)) is not None:  # else a write was cut off
+                rental = _after(rental, line)
         return Rental.model_validate(dict(rental))
     except (LookupError, TypeError, ValidationError):
         raise BadFileError(f"{path}: a line of it is damaged: what it records may be billed") from None
@@ -333,11 +330,12 @@ def _is_readable(path: Path) -> bool:
         return False
 
 
-def _is_json(text: bytes) -> bool:
+def _line(text: bytes) -> dict[str, Any] | None:
     try:
-        return isinstance(strict_json.decode(text), dict)
+        line = strict_json.decode(text)
     except ValueError:
-        return False
+        return None
+    return line if isinstance(line, dict) else None
 
 
 def _after(rental: Rental, line: dict[str, Any]) -> Rental:

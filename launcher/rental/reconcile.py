@@ -20,10 +20,6 @@ OTHERS_S = 30.0
 """So long another command, which has another key, may take to record that a machine has gone."""
 
 
-def _silent(_words: str) -> None:
-    """Say nothing."""
-
-
 class Reconciled(NamedTuple):
     """What was ended, the verdicts after that, and the files of the ledger that cannot be read, which are left alone.
 
@@ -86,20 +82,25 @@ def reconcile(
     *,
     only: Collection[str] | None = None,
     waits: bool = True,
-    report: Callable[[str], None] = _silent,
+    report: Callable[[str], object] = lambda _words: None,
 ) -> Reconciled:
     """End what is due or an orphan, and settle launches that nobody looks after; `report` hears what it waits for.
 
-    `only` are the nonces of the rentals that this is about; None for all. With `waits` it looks for their instances for as long as one may take to appear, which is minutes; without, a later call
-    goes on. Raises ServiceError, and RefusedError once all is ended
-    if the ledger cannot be written.
+    `only` are the nonces of the rentals that this is about; None for all. With `waits` it looks for their instances for as
+    long as one may take to appear, which is minutes; without, a later call goes on. Raises ServiceError, and RefusedError
+    once all is ended if the ledger cannot be written.
     """
     ended: list[Ending] = []
     unmade: list[Rental] = []
     began = renter.clock.now()
     unwritten: OSError | None = None
+
+    def look() -> tuple[Judged, ...]:
+        judged = survey(renter, wanted, adopted, bringing)
+        return tuple(one for one in judged if only is None or (one.rental and one.rental.nonce in only))
+
     while True:
-        judged = _about(only, survey(renter, wanted, adopted, bringing))
+        judged = look()
         endings = [
             Ending(one.instance.id, one.why, one.rental)
             for one in judged
@@ -131,11 +132,11 @@ def reconcile(
             f"looking for the instance of a launch without an answer, for {minutes} more minute{'s' * (minutes > 1)} at most"
         )
         renter.clock.sleep(POLL_S)
-    judged = _about(only, survey(renter, wanted, adopted, bringing))
+    judged = look()
     until = renter.clock.now() + OTHERS_S
     while any(_may_just_end(renter, one) for one in judged) and renter.clock.now() < until:
         renter.clock.sleep(POLL_S)
-        judged = _about(only, survey(renter, wanted, adopted, bringing))
+        judged = look()
     return Reconciled(tuple(ended), judged, renter.ledger.unreadable(), tuple(left.values()), tuple(unmade))
 
 
@@ -147,13 +148,6 @@ def _may_just_end(renter: Renter, judged: Judged) -> bool:
         and rental is not None
         and renter.known(rental).state in (RentalState.ENDING, RentalState.ENDED)
     )
-
-
-def _about(only: Collection[str] | None, judged: tuple[Judged, ...]) -> tuple[Judged, ...]:
-    """Return the verdicts on rentals of these nonces."""
-    if only is None:
-        return judged
-    return tuple(one for one in judged if one.rental is not None and one.rental.nonce in only)
 
 
 def _record(renter: Renter, judged: Judged) -> None:

@@ -15,7 +15,7 @@ from launcher.rental.hold import Hold
 from launcher.rental.ledger import Ledger, new_nonce, usual_folder
 from launcher.rental.provider import REFUSED, Provider, is_passing, module_of
 from launcher.rental.service_clock import ServiceClock
-from launcher.rental.verdict import SETTLE_S, UNMARKED, first_of, is_late, is_of, owner_of
+from launcher.rental.verdict import SETTLE_S, UNMARKED, first_of, is_late, is_of
 from launcher.values.renting import (
     Instance,
     InstanceState,
@@ -238,25 +238,20 @@ class Renter:
             del ids[one]  # the answer to the launch may have been wrong
         left = self.end_all([Ending(one, why, rental) for one in ids])
         ended = self.known(rental)
+        if not unmarked and not left:
+            return ended
         cost = self.cost(ended)
         if unmarked:
-            raise ServiceError(
-                self.provider.name,
-                RentalReason.STILL_BILLED,
-                f"{self.provider.name}: {unmarked[0]} is left alone: {UNMARKED}; {cost} so far if it is yours\n"
-                f"  look at the provider's page; to end it   launch reconcile --adopt {unmarked[0]}",
-            )
-        if left:
+            words = f"{unmarked[0]} is left alone: {UNMARKED}; {cost} so far if it is yours"
+            mend = f"look at the provider's page; to end it   launch reconcile --adopt {unmarked[0]}"
+        else:
             names = ", ".join(ending.instance for ending in left)
-            raise ServiceError(
-                self.provider.name,
-                RentalReason.STILL_BILLED,
-                f"{self.provider.name}: {names} was to be ended, and is still listed: {cost} so far\n"
-                "  try again   launch reconcile     or end it on the provider's page",
-            )
-        return ended
+            words = f"{names} was to be ended, and is still listed: {cost} so far"
+            mend = "try again   launch reconcile     or end it on the provider's page"
+        name = self.provider.name
+        raise ServiceError(name, RentalReason.STILL_BILLED, f"{name}: {words}\n  {mend}")
 
-    def end_all(self, endings: Iterable[Ending], limit_s: float = END_S) -> tuple[Ending, ...]:
+    def end_all(self, endings: Iterable[Ending]) -> tuple[Ending, ...]:
         """End some instances; return those that are still listed when the time is up.
 
         An answer to a call is not believed: the list says when an instance has gone, and one that has not begun to end is
@@ -264,7 +259,7 @@ class Renter:
         ServiceError once nothing is left but what the account may not end.
         """
         left = {ending.instance: self._begin(ending) for ending in endings}
-        until = self.clock.now() + limit_s
+        until = self.clock.now() + END_S
         is_ending, is_known = set[str](), set[str]()
         while left:
             forbidden: dict[str, ServiceError] = {}
@@ -287,19 +282,6 @@ class Renter:
             if self.clock.now() >= until:
                 break
         return tuple(left.values())
-
-    def end_late(self, instances: Iterable[Instance], rentals: Iterable[Rental]) -> None:
-        """Ask for the end of instances whose launches were given up before they appeared."""
-        known = tuple(rentals)
-        for instance in instances:
-            rental = owner_of(instance, known)
-            if (
-                rental is not None
-                and is_late(instance, rental)
-                and instance.state is not InstanceState.ENDING
-            ):
-                self._begin(Ending(instance.id, "it came after its launch was given up", rental))
-                self._terminate(instance.id)
 
     def _launch(self, intent: Intent, setup: Setup) -> Rental | None:
         """Make one launch, which is on disk; return None if it made no instance in the time that it had."""
@@ -341,9 +323,7 @@ class Renter:
             instances = self._listed()
             if instances is not None and (first := first_of(rental, instances)) is not None:
                 rental = self.ledger.step(intent.nonce, RentalState.LAUNCHED, now, instance=first.id)
-                for other in instances:
-                    if is_of(other, rental) and other.id != first.id and other.is_billed:
-                        self._end_extra(rental, other.id)
+                self._end_others(rental, first, instances)
                 return rental
             if instances is not None and now >= began + SETTLE_S:
                 self.ledger.step(intent.nonce, RentalState.UNSEEN, now, why=lost.reason)
@@ -359,13 +339,14 @@ class Renter:
             if self.clock.now() >= rental.intent.deadline:
                 return None
             self.clock.sleep(POLL_S)
-        self.end_late(instances, rentals)
+        for instance in instances:
+            late = next((one for one in rentals if is_late(instance, one)), None)
+            if late is not None and instance.state is not InstanceState.ENDING:
+                self._begin(Ending(instance.id, "it came after its launch was given up", late))
+                self._terminate(instance.id)
         current = next((one for one in rentals if one.nonce == rental.nonce), rental)
         first = first_of(current, instances)
-        for other in instances:
-            is_other = is_of(other, current) and (first is None or other.id != first.id)
-            if is_other and other.is_billed and other.state is not InstanceState.ENDING:
-                self._end_extra(rental, other.id)
+        self._end_others(current, first, instances)
         self._note_gone_extras(rental.intent.run, instances)
         return first if first is None or first.is_billed else None
 
@@ -378,19 +359,21 @@ class Renter:
                 raise
             return None
 
-    def _terminate(self, instance_id: str) -> bool:
-        """Ask for the end of an instance; return whether the provider took it."""
+    def _terminate(self, instance_id: str) -> None:
+        """Ask for the end of an instance; a later look asks again if there is no answer."""
         try:
             self.provider.terminate(instance_id)
         except ServiceError as error:
             if not is_passing(error):
                 raise
-            return False
-        return True
 
-    def _end_extra(self, rental: Rental, instance_id: str) -> None:
-        self.ledger.note_extra(rental.nonce, instance_id)
-        self._terminate(instance_id)
+    def _end_others(self, rental: Rental, first: Instance | None, listed: Iterable[Instance]) -> None:
+        """Ask for the end of the instances of a launch that are not its first one."""
+        for other in listed:
+            is_other = is_of(other, rental) and (first is None or other.id != first.id)
+            if is_other and other.is_billed and other.state is not InstanceState.ENDING:
+                self.ledger.note_extra(rental.nonce, other.id)
+                self._terminate(other.id)
 
     def _note_gone_extras(self, run: str, listed: Iterable[Instance]) -> None:
         """Record what other instances of a run's launches have cost, once they are not listed any more."""
