@@ -17,7 +17,6 @@
 # orders       write the table of random removals and pulls
 # slurm        write the table of faults on a Slurm cluster
 # large        write the table of large trees
-# scale        write the table of a host with 10,000 runs
 # fuzz         write the table of generated cases
 # precision    write the table of gradients and false alarms in each precision
 # curves       draw the loss in each rung, split and world size: JOB=distill, STEPS=100
@@ -30,7 +29,7 @@
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test long durations check lint docs cast bench held links kills faults moves segments rents batches orders slurm large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
+.PHONY: demo quick test long durations check lint docs cast bench held links kills faults moves segments rents batches orders slurm large precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -110,9 +109,6 @@ large: .venv/ready
 
 fuzz: .venv/ready
 	$(BIN)/python tests/fuzz/run.py
-
-scale: .venv/ready
-	$(BIN)/python tests/bench/history.py
 
 precision: .venv/ready
 	$(BIN)/python tests/bench/precision.py

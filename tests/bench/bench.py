@@ -19,9 +19,9 @@ idle       CPU time and memory of the keeper and the agent of a run that only sl
 diagnose   `launch diagnose` of logs of 100 MB: its time, and its memory
 points     a run of 10^6 points: until `attach` shows its bar, and `metrics --csv` beside a bare loop of json and csv
 listing    `launch ps` of 10,000 runs that are mirrored here
+history    commands on a host with 10,000 runs
 printed    100,000 lines printed at once: the CPU time of a client that follows and shows them, beside one with -q
 reader     the agent's log reader: its CPU time for 100,000 lines of a common format, of plain text, of a bar with a loss
-measured   a run of 100,000 lines with a loss: the CPU time of a client that follows it, in a pipe, with --json and with -q
 many       50 runs that talk at once, followed over one connection: how old what they wrote is when it is shown, and what that costs
 local ssh  from a metric written by the training to the client that has it in its mirror and shows it, here and over SSH
 """
@@ -58,7 +58,7 @@ from figures import (
     seconds,
     spread_ms,
 )
-from reading_figures import diagnose, idle, listing, points, used
+from reading_figures import diagnose, history, idle, listing, points, used
 from testbed.cache import wheelhouse
 from testbed.cards import Cards
 from testbed.client import LAUNCH, Client, until
@@ -99,12 +99,6 @@ worker.done({LINES})
 PRINTS = """
 print("\\n".join(f"[{n}] the quick brown fox jumps over the lazy dog" for n in range(100_000)))
 """
-
-MEASURES = """
-for n in range(100_000):
-    print(f"iter {n}: loss {2 + n % 97 / 100:.4f}, time {100 + n % 89:.2f}ms")
-"""
-
 
 BARE = "import typer, rich.console"
 MODEL = f"""{BARE}
@@ -608,16 +602,6 @@ def printed(client: Client, _host: SshHost) -> Iterator[Figure]:
         yield beside(f"100,000 lines followed in {where}: CPU", shown, "with -q", quiet, 1.1)
 
 
-def measured(client: Client, _host: SshHost) -> Iterator[Figure]:
-    """Measure what it costs to follow a run whose every line has a loss; TensorBoard's files and the picture are a part of it."""
-    client.script(MEASURES)
-    run = client.detached("--", "python", "train.py")
-    until(lambda: client.summary(run)["state"] == "succeeded", "its end", 120)
-    for option, what in (("", "in a pipe"), ("--json", "with --json"), ("-q", "with -q")):
-        took = [_followed_s(client, run, *filter(None, [option]), in_terminal=False) for _ in range(FLOODS)]
-        yield Figure(f"100,000 lines with a loss followed {what}: CPU", spread_ms(took))
-
-
 def _followed_s(client: Client, run: str, *options: str, in_terminal: bool) -> float:
     """Return the CPU time of `attach` in a client that has nothing of a run yet."""
     return _cpu_s(client, [*LAUNCH, "attach", run, "--host", "local", *options], in_terminal=in_terminal)
@@ -690,9 +674,9 @@ MEASUREMENTS: dict[str, Measurement] = {
         diagnose,
         points,
         listing,
+        history,
         printed,
         reader,
-        measured,
         many,
         local,
         ssh,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -13,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from figures import Figure, at_most, beside, in_turn
+from figures import Figure, at_most, beside, in_turn, spread_ms
 from testbed.client import LAUNCH, Client, processes_of, until
-from testbed.history import repeat_mirror
+from testbed.history import repeat, repeat_mirror
 from testbed.sshd import SshHost
 
 LOG_BYTES = 100_000_000
@@ -170,6 +171,31 @@ def listing(client: Client, _host: SshHost) -> Iterator[Figure]:
     used(client, "ps")
     took = [used(client, "ps").seconds for _ in range(TRIES)]
     yield at_most(f"`launch ps` of {RUNS:,} runs", took, 0.3)
+
+
+def history(client: Client, _host: SshHost) -> Iterator[Figure]:
+    """Measure commands on a host with 10,000 runs, one of 2,000 interrupted and one of them alive."""
+    client.script('print(\'{"step": 1, "loss": 2.0}\')\n')
+    launch = ("-q", "--set", "inject=false", "--", "python", "train.py")
+    short = [used(client, *launch).seconds for _ in range(TRIES)]
+    yield Figure("launch to its end, in a new root", spread_ms(short))
+    ended = json.loads(client.ok("ps", "--json"))["runs"][0]["run"]
+    live = client.detached("--", "sleep", "3600")
+    client.ok(*launch)  # the last run has ended
+    ids = repeat(client.home / ".launch" / "runs" / ended, RUNS, interrupted_every=2000)
+    used(client, "ps", "--host", "local")  # reads the record of each run
+    for what, words, most_s in (
+        ("ps", ("ps",), 2.0),
+        ("attach RUN", ("attach", ids[77]), 1.0),
+        ("attach last", ("attach", "last"), 1.0),
+    ):
+        took = [used(client, *words, "--host", "local").seconds for _ in range(TRIES)]
+        yield at_most(f"`launch {what} --host`, {RUNS:,} runs there", took, most_s)
+    took = [used(client, "gc", "--host", "local").seconds]
+    yield at_most(f"`launch gc --host`, {RUNS:,} runs there", took, 30.0)
+    client.ok("stop", "--now", live)
+    long = [used(client, *launch).seconds for _ in range(TRIES)]
+    yield Figure(f"launch to its end, {RUNS:,} runs there", spread_ms(long))
 
 
 def idle(client: Client, _host: SshHost) -> Iterator[Figure]:
