@@ -107,6 +107,7 @@ _TASKS: dict[str, dict[str, str]] = {
     "Work beside a run": {"exec": "execute.execute", "shell": "shell.shell", "forward": "forward.forward"},
     "End and clean up": {
         "stop": "stop.stop",
+        "extend": "extend.extend",
         "rm": "rm.rm",
         "gc": "gc.gc",
         "sweep": "sweep.sweep",

@@ -17,8 +17,8 @@ from launcher.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from launcher.rental.rental_lease import Lease
     from launcher.runs.mirror import Mirror
-    from launcher.runs.tenant import Tenant
     from launcher.runs.view import View
     from launcher.values.host import Host
 
@@ -48,11 +48,10 @@ def attach(
         _enter_all(host, as_json=as_json)
         return
     from launcher.cli.follow import show_end
-    from launcher.cli.keeping import handing_over, keep
     from launcher.cli.screens import make_view
     from launcher.runs.locating import locate
     from launcher.runs.machine_gone import gone
-    from launcher.runs.tenant import tenant_for
+    from launcher.runs.rented_runs import lease_for
 
     view = make_view(as_json, is_quiet=quiet)
     place, mirror = locate(run, host)
@@ -61,12 +60,34 @@ def attach(
     if mirror.is_freed:
         view.note(f"it was removed from {place.name}; what is here   launch ls {mirror.short}")
         show_end(mirror, view, "")  # a run that was removed has ended
-    tenant = tenant_for(mirror, view)
-    if tenant is not None and tenant.is_keeper:
-        keep(lambda: _follow(place, mirror, view, tenant), tenant, mirror, view)
+    lease = lease_for(mirror, view)
+    if lease is None:
+        _follow(place, mirror, view, None)
         return
-    with handing_over(tenant, mirror, view):
-        _follow(place, mirror, view, tenant)
+    from launcher.rental.release import ensure_release  # few runs are on a rented machine
+
+    if lease.is_keeper:
+        _keep(place, mirror, view, lease)
+        return
+    with ensure_release(lease, view):
+        _follow(place, mirror, view, lease)
+
+
+def _keep(place: Host, mirror: Mirror, view: View, lease: Lease) -> None:
+    """Look after a rental in the background. What a person has seen of its run by now is noted: the rest is shown later."""
+    import contextlib
+
+    from launcher.rental.rental_keeper import keep
+    from launcher.runs import shown
+    from launcher.runs.bringing_home import RunOnMachine
+
+    def follow() -> None:
+        with contextlib.suppress(typer.Exit):
+            _follow(place, mirror, view, lease)
+
+    with contextlib.suppress(OSError):  # more is shown again
+        shown.begin(mirror)
+    keep(follow, lease, RunOnMachine(mirror, place, view), view)
 
 
 def _enter_all(host: str | None, *, as_json: bool) -> None:
@@ -92,7 +113,7 @@ def _enter_all(host: str | None, *, as_json: bool) -> None:
         say(f"not on {host}, so still foreign: {names}   to remove such a copy   rm -r {runs_folder()}/RUN")
 
 
-def _follow(place: Host, mirror: Mirror, view: View, tenant: Tenant | None) -> None:
+def _follow(place: Host, mirror: Mirror, view: View, lease: Lease | None) -> None:
     """Go on with the run if it does not, and follow it to its end."""
     from launcher.cli.fetch import EARLIER
     from launcher.cli.follow import follow_to_end, show_end
@@ -109,7 +130,7 @@ def _follow(place: Host, mirror: Mirror, view: View, tenant: Tenant | None) -> N
         desk = reach(place, mirror)
         if elsewhere is not None:
             view.note(elsewhere)
-        elif tenant is not None and tenant.is_due:
+        elif lease is not None and lease.is_due:
             pass  # its files are brought home; it would not go on
         elif show_and_recover(desk, mirror, view) == Outcome.RECOVERED:
             what = (
@@ -124,8 +145,8 @@ def _follow(place: Host, mirror: Mirror, view: View, tenant: Tenant | None) -> N
         if elsewhere is not None:
             raise UnreachableError(error.host, f"{error}\n  {elsewhere}") from error
         state = mirror.state()
-        if tenant is None and state is not None and is_terminal(state.state):
+        if lease is None and state is not None and is_terminal(state.state):
             view.note(f"{str(error).splitlines()[0]}; {last_answer(mirror) or EARLIER}")
             show_end(mirror, view, str(error))
         view.lost(error, 1, 0.0)  # following retries for as long as it takes
-    follow_to_end(place, mirror, view, desk, tenant)
+    follow_to_end(place, mirror, view, desk, lease)

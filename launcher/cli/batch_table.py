@@ -175,8 +175,8 @@ def left_rentals(queue: BatchQueue) -> list[str]:
     """Say what is rented for a batch and costs money though its run has ended, or no process here ends it in time; nothing if there is none."""
     if queue.rules.max_cost is None:
         return []
+    from launcher.rental.open_rentals import open_rentals
     from launcher.rental.service_clock import ServiceClock
-    from launcher.runs.open_rentals import open_rentals
 
     runs, found = queue.runs(), open_rentals(ServiceClock().likely())
     own = tuple(one for one in found.rentals if one.rental.intent.run in runs)

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from launcher.cli.keeping import handing_over
 from launcher.cli.signals import Terminated
 from launcher.errors import MachineGoneError, ServiceAuthError, ServiceError
 from launcher.hosts import Desk
-from launcher.runs import tenancies
+from launcher.rental import records
 from launcher.runs.evidence import doubt
 from launcher.runs.following import finish
 from launcher.runs.mirror import Mirror
@@ -25,65 +24,67 @@ from launcher.values.record import RunState, State, is_terminal
 from launcher.values.renting import RentalReason
 
 if TYPE_CHECKING:
-    from launcher.runs.tenant import Tenant
+    from launcher.rental.rental_lease import Lease
 
 _EXIT: dict[str, int] = {State.SUCCEEDED: 0, State.WAITING: 5, State.INTERRUPTED: 5}
 
 
 def follow_to_end(
-    host: Host, mirror: Mirror, view: View, desk: Desk | None, tenant: Tenant | None = None
+    host: Host, mirror: Mirror, view: View, desk: Desk | None, lease: Lease | None = None
 ) -> None:
     """Follow a run to its end and exit with its code. Ctrl-C detaches and exits with 0, SIGTERM with 143.
 
-    If its machine is rented and `tenant` looks after it, its files come home and the rent is ended then. Who detaches
+    If its machine is rented and `lease` looks after it, its files come home and the rent is ended then. Who detaches
     leaves that to a process in the background.
     """
     gc.freeze()  # what is loaded by now stays: to look for garbage in it, too, takes a quarter of a fast run's time
-    with contextlib.closing(view), handing_over(tenant, mirror, view):
+    with contextlib.closing(view), _ensured(lease, view):
         try:
-            state = _follow(host, mirror, view, desk, tenant)
-            if tenant is not None:
-                from launcher.runs.rent_ending import end_rent
+            state = _follow(host, mirror, view, desk, lease)
+            if lease is not None:
+                from launcher.rental.release import end_rent
+                from launcher.runs.bringing_home import RunOnMachine
 
                 try:
-                    end_rent(tenant, mirror, state.state, view)
+                    end_rent(lease, RunOnMachine(mirror, host, view), view, state.state)
                 except ServiceError as error:  # the rent goes on, and the run has ended
                     if isinstance(error, ServiceAuthError):
                         with contextlib.suppress(OSError):
-                            tenant.note_refused()
-                    if not tenant.is_keeper and (tenant.is_home or isinstance(error, ServiceAuthError)):
+                            lease.note_refused()
+                    if not lease.is_keeper and (lease.is_home or isinstance(error, ServiceAuthError)):
                         finish(mirror, state, view)
                     raise
         except ServiceError as error:
-            if tenant is None or error.reason != RentalReason.LIMIT or not tenant.rental.is_open:
+            if lease is None or error.reason != RentalReason.LIMIT or not lease.rental.is_open:
                 raise
-            from launcher.runs.rent_ending import end_at_limit
+            from launcher.rental.release import end_rent
+            from launcher.runs.bringing_home import RunOnMachine
 
-            end_at_limit(tenant, mirror, view)
-            raise tenant.over(RentalReason.LIMIT, "its time was up") from None
+            end_rent(lease, RunOnMachine(mirror, host, view), view, is_last=True)
+            raise lease.over(RentalReason.LIMIT, "its time was up") from None
         except MachineGoneError as error:
-            if tenant is not None:
+            if lease is not None:
                 raise
             # The process that looked after it has brought the run home meanwhile.
             state = _known_end(mirror, str(error))
             show_more(mirror, state, view)
         except (KeyboardInterrupt, Terminated) as error:
-            if tenant is not None:
-                from launcher.runs.rent_handing import hand_over
+            if lease is not None:
+                from launcher.rental.release import hand_off
 
-                hand_over(tenant, mirror, view)
-            view.note(detached(mirror, is_home=tenant is not None and tenant.is_home))
+                hand_off(lease, view)
+            view.note(detached(mirror, is_home=lease is not None and lease.is_home))
             raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 0) from None
         except BrokenPipeError:  # the reader has closed the pipe, as `launch … | head` does
-            if tenant is not None:
-                tenant.hand_over(mirror)
+            if lease is not None:
+                lease.hand_over()
             view.note(detached(mirror))
             raise
         finish(mirror, state, view)
-        if tenant is None and tenancies.is_looked_after(mirror):
+        if lease is None and records.is_looked_after(mirror.run):
             view.note("another process here brings its files home and ends the rent   launch hosts")
-        elif tenant is None and tenancies.open_for(mirror) is not None:  # the process that did was killed
-            from launcher.runs.rent_handing import end_rent_later
+        elif lease is None and records.open_for(mirror.run) is not None:  # the process that did was killed
+            from launcher.runs.rented_runs import end_rent_later
 
             end_rent_later(mirror, view)
     _leave(state)
@@ -97,8 +98,9 @@ def show_end(mirror: Mirror, view: View, why_gone: str) -> NoReturn:
     state = _known_end(mirror, why_gone)
     with contextlib.closing(view):
         show_rest(mirror, state, view)
-        if lost := tenancies.lost(mirror):
-            view.note(lost)
+        rented = records.rented_for(mirror.run)
+        if rented is not None and rented.lost:
+            view.note(rented.lost)
         finish(mirror, state, view)
     _leave(state)
     raise typer.Exit(0)
@@ -118,14 +120,32 @@ def _leave(state: RunState) -> None:
         raise typer.Exit(code)
 
 
-def _follow(host: Host, mirror: Mirror, view: View, desk: Desk | None, tenant: Tenant | None) -> RunState:
+def _follow(host: Host, mirror: Mirror, view: View, desk: Desk | None, lease: Lease | None) -> RunState:
     """Follow a run; if this process looks after its rented machine, no longer than that is rented."""
-    if tenant is None:
+    if lease is None:
         return follow_sessions(host, mirror, view, desk)
-    tenant.guard(desk)
-    watch = functools.partial(tenant.watch, view)
-    is_seen = not tenant.is_keeper
-    return follow_sessions(host, mirror, view, desk, watch=watch, opening=tenant.opening, is_seen=is_seen)
+    lease.guard(desk)
+    watch = functools.partial(lease.watch, view)
+    is_seen = not lease.is_keeper
+    return follow_sessions(
+        host,
+        mirror,
+        view,
+        desk,
+        pulls=lease.record.keeps,  # else the end of the rent brings everything
+        watch=watch,
+        opening=lease.opening,
+        is_seen=is_seen,
+    )
+
+
+def _ensured(lease: Lease | None, view: View) -> contextlib.AbstractContextManager[None]:
+    """See to it that a rent ends, whatever ends this process."""
+    if lease is None:
+        return contextlib.nullcontext()
+    from launcher.rental.release import ensure_release
+
+    return ensure_release(lease, view)
 
 
 def detached(mirror: Mirror, *, is_home: bool = False) -> str:

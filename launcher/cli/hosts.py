@@ -52,10 +52,10 @@ def hosts(
     from launcher.cli.held_text import show_held
     from launcher.cli.wrapping import say_wrapped
     from launcher.hosts import held
+    from launcher.rental.open_rentals import open_rentals
     from launcher.rental.service_clock import ServiceClock
     from launcher.runs import resolve
     from launcher.runs.lookup import Lookup
-    from launcher.runs.open_rentals import open_rentals
     from launcher.runs.probing import Probed, aliases_in_use, kaggle_in_use, probe_all
 
     lookup = Lookup()

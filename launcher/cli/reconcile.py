@@ -10,8 +10,8 @@ from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
 
 if TYPE_CHECKING:
     from launcher.cli.shapes.end_shapes import RentedThing
+    from launcher.rental.settle_account import Report
     from launcher.rental.verdict import Judged
-    from launcher.runs.rent_reconciling import Report
 
 
 def reconcile(
@@ -76,7 +76,9 @@ def reconcile(
     from launcher.cli.say import complain
     from launcher.cli.screens import make_view
     from launcher.errors import UsageError
-    from launcher.runs.rent_reconciling import Named, reconcile_all
+    from launcher.rental.settle_account import Named, accounts_of, reconcile_all
+    from launcher.runs import resolve
+    from launcher.runs.bringing_home import run_of
     from launcher.runs.silent_view import SilentView
 
     if dismiss is not None:
@@ -93,7 +95,9 @@ def reconcile(
         if is_given and not named.instances:
             raise UsageError(f"reconcile: {flag} is for what --adopt names\n  next   launch reconcile")
     view = SilentView() if as_json else make_view(as_json_lines=False)
-    reports = reconcile_all(named, view, dry_run=dry_run)
+    tables = (host.lambda_cloud for host in resolve.hosts().values())
+    accounts = accounts_of((one.api for one in tables if one is not None), named)
+    reports = reconcile_all(accounts, named, lambda record: run_of(record, view), view, dry_run=dry_run)
     if as_json:
         from launcher.cli.answer import answer
         from launcher.cli.shapes.end_shapes import Reconciliation
@@ -130,10 +134,17 @@ def reconcile(
 
 def _dismiss(word: str) -> None:
     from launcher.cli.say import say
+    from launcher.errors import UnknownNameError
     from launcher.rental.provider import module_of
-    from launcher.runs.rent_reconciling import dismiss
+    from launcher.rental.settle_account import dismiss, open_by_run
+    from launcher.runs.run_id import find
 
-    rental = dismiss(word)
+    open_ones = open_by_run()
+    if not open_ones:
+        raise UnknownNameError(
+            "nothing is rented, as far as is known here\n  what the account has   launch reconcile"
+        )
+    rental = dismiss(open_ones[find(word, [*open_ones])])
     what = f"instance {rental.instance}" if rental.instance is not None else "an instance"
     say(
         f"{rental.intent.run}: no command speaks of its rental any more; {what} of it may still be paid for",

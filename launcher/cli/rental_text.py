@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from launcher.cli.shapes.host_shapes import RentalRow
     from launcher.cli.shapes.preview_shapes import RentalOption, RentalShown
     from launcher.planning.offers import Priced
-    from launcher.runs.open_rentals import OpenRental, OpenRentals
+    from launcher.rental.open_rentals import OpenRental, OpenRentals
     from launcher.runs.rental_choice import RentalChoice
 
 

@@ -58,10 +58,11 @@ def rm(
 def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool, as_json: bool) -> None:
     from launcher.cli.figures import size_text
     from launcher.cli.say import complain, say
+    from launcher.rental.records import ends_with
     from launcher.runs.cleaning import remove_here
     from launcher.runs.local_copies import LocalCopies
     from launcher.runs.machine_gone import gone
-    from launcher.runs.tenancies import ends_with, still_rented
+    from launcher.runs.rented_runs import still_rented
 
     subject = f"{mirror.short} on {place.name}"
     freeing, silence = None, ""
@@ -85,7 +86,7 @@ def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool, as_json: bo
     else:
         what = f"{size_text(freeing.bytes)} freed there"
     count = len(LocalCopies(mirror).files())
-    rent = None if ends_with(mirror) else still_rented(mirror)
+    rent = None if ends_with(mirror.run) else still_rented(mirror)
     if here:
         remove_here(mirror, force=force)
     if as_json:

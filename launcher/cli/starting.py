@@ -24,15 +24,15 @@ def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) 
         raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
     from launcher.cli.follow import detached, follow_to_end
 
-    mirror, tenant = started.mirror, started.tenant
+    mirror, lease = started.mirror, started.lease
     signal_number = started.interrupts.release()
     if detach or signal_number is not None:
         started.desk.close()
-        if tenant is not None:
-            from launcher.runs.rent_handing import hand_over  # few runs are on a rented machine
+        if lease is not None:
+            from launcher.rental.release import hand_off  # few runs are on a rented machine
 
-            hand_over(tenant, mirror, view)
+            hand_off(lease, view)
         view.note(detached(mirror))
         view.started(mirror.run, started.job_id, is_asked=detach)
         raise typer.Exit(Terminated.exit_code if signal_number == signal.SIGTERM else 0)
-    follow_to_end(started.host, mirror, view, started.desk, tenant)
+    follow_to_end(started.host, mirror, view, started.desk, lease)

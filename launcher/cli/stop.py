@@ -34,12 +34,13 @@ def stop(
         launch stop --now w8q2
     """
     from launcher.errors import ConnectionLostError, RunError, UnreachableError
+    from launcher.rental.records import open_for, rent_cost
     from launcher.runs.evidence import words
     from launcher.runs.locating import locate_live
+    from launcher.runs.rented_runs import leave_to_keeper, still_rented
     from launcher.runs.run_desk import open_desk
     from launcher.runs.run_stopping import stop as ask
     from launcher.runs.summaries import has_live_session, summary_of
-    from launcher.runs.tenancies import open_for, rent_cost, still_rented
     from launcher.values.record import Reason, is_terminal
 
     place, mirror = locate_live(run, host, "stop")
@@ -78,12 +79,8 @@ def stop(
                 raise ConnectionLostError(error.host, f"{error}\n  {rent}") from error
             raise
     ended = row.summary
-    if open_for(mirror) is not None:
-        from launcher.runs.tenant import leave_to_keeper  # few runs are on a rented machine
-
-        leave_to_keeper(mirror)
-    rented = open_for(mirror)
-    cost = rent_cost(mirror)
+    leave_to_keeper(mirror)
+    rented, cost = open_for(mirror.run), rent_cost(mirror.run)
     if as_json:
         from launcher.cli.answer import answer
         from launcher.cli.shapes.end_shapes import Stopped
@@ -99,7 +96,7 @@ def stop(
     say(f"{mirror.run} {became}")
     if cost is not None and rented is None:
         say(f"  its rented machine was given back: {cost.words}")
-    elif cost is not None and rented is not None and rented.tenancy.keeps:
+    elif cost is not None and rented is not None and rented.record.keeps:
         say(f"  its machine is kept: {cost.words}   launch hosts")
     elif cost is not None and not cost.is_held:
         say(f"  no process here can end its rented machine: {cost.words}   launch reconcile")
@@ -113,11 +110,12 @@ def stop(
 
 def _is_over(mirror: Mirror, *, as_json: bool) -> bool:
     """Say what a run has come to that has ended, and whose rented machine is gone or just goes back; False if it is not so."""
+    from launcher.rental.records import rent_cost
     from launcher.runs.machine_gone import gone
-    from launcher.runs.tenancies import is_ending, rent_cost
+    from launcher.runs.rented_runs import is_ending
     from launcher.values.record import is_terminal
 
-    state, cost = mirror.state(), rent_cost(mirror)
+    state, cost = mirror.state(), rent_cost(mirror.run)
     if (
         state is None
         or not is_terminal(state.state)

@@ -21,6 +21,10 @@ PROOF_S = 2 * BEAT_S
 """So long a beat that seems stale is watched before a hold is taken away: the wall clock may just have been set."""
 
 
+READS_LIMITS = "reads limits"
+"""What the file of the beat says of a holder that notices a limit which is raised: one of an older version does not."""
+
+
 class Hold(Lock):
     """A lock of a rental that beats until it is released."""
 
@@ -28,6 +32,8 @@ class Hold(Lock):
         """Beat for the holder of this open, locked file."""
         super().__init__(descriptor)
         self._path, self._ended = lock, threading.Event()
+        with contextlib.suppress(OSError):  # then no more time can be given
+            _beat_of(lock).write_text(READS_LIMITS)
         self._beat()
         threading.Thread(target=self._go_on, name="rental beat", daemon=True).start()
 
@@ -58,6 +64,13 @@ class Hold(Lock):
 def is_alive(lock: Path) -> bool:
     """Whether a process holds a rental, and beats."""
     return is_locked(str(lock)) and _is_fresh(lock)
+
+
+def reads_limits(lock: Path) -> bool:
+    """Whether the process that holds a rental notices a limit that is raised."""
+    with contextlib.suppress(OSError):
+        return _beat_of(lock).read_text() == READS_LIMITS
+    return False
 
 
 def is_stopped(lock: Path) -> bool:

@@ -100,8 +100,8 @@ class Login:
             raise HostError(name, f"{name}: its host key could not be replaced: {why}")
         return " ".join(words[:2])
 
-    def note_end(self, left_s: float) -> None:
-        """Write below the machine's root when its rent ends, by the machine's own clocks. Raises HostError.
+    def note_end(self, left_s: float, run: str | None = None) -> None:
+        """Write below the machine's root when its rent ends, by the machine's own clocks, and tell a run there. Raises HostError.
 
         The boot clock counts as long as that boot lasts: the wall clock of a fresh machine may still be set.
         """
@@ -114,6 +114,9 @@ class Login:
             f"""printf '{{"until": %d, "uptime": %d, "boot": "%s"}}\\n' $((now + {left})) $((up + {left})) "$boot" """
             f">{folder}/{RENTED}"
         )
+        if run is not None:  # it may have been removed, or not begun
+            control = f"{folder}/runs/{shlex.quote(run)}/control"
+            script += f" && {{ [ ! -d {control} ] || {{ cp {folder}/{RENTED} {control}/{RENTED}.new && mv {control}/{RENTED}.new {control}/{RENTED}; }}; }}"
         said = self.run(script)
         if said.code != 0:
             name = self.host.name

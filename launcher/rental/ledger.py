@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from launcher.errors import BadFileError, RefusedError
 from launcher.remote.record import strict_json
 from launcher.remote.record.locks import Lock, is_locked
-from launcher.rental.hold import Hold, is_alive, is_stopped
+from launcher.rental.hold import Hold, is_alive, is_stopped, reads_limits
 from launcher.values.renting import OPEN, Extra, Intent, Rental, RentalState
 
 NONCE_CHARACTERS = "abcdefghijklmnopqrstuvwxyz234567"
@@ -208,6 +208,15 @@ class Ledger:
         """Record that an hour costs something else than was offered."""
         return self._add(nonce, {"kind": "price", "cents_per_hour": cents_per_hour}, lambda _: True)
 
+    def note_limit(self, nonce: str, deadline: float) -> Rental:
+        """Record that a rental ends later than was said. An earlier end changes nothing. Raises OSError."""
+        line = {"kind": "limit", "deadline": deadline}
+        return self._add(nonce, line, lambda rental: deadline > rental.intent.deadline)
+
+    def reads_limits(self, nonce: str) -> bool:
+        """Whether nobody looks after a rental, or a process that notices a limit which is raised."""
+        return not self.is_locked(nonce) or reads_limits(self._lock(nonce))
+
     def note_extra(self, nonce: str, instance: str, cents: int | None = None) -> Rental:
         """Record another instance of a rental, and what it has cost once it has gone."""
 
@@ -343,8 +352,9 @@ def _after(rental: Rental, line: dict[str, Any]) -> Rental:
     kind, time = line.get("kind"), line.get("time", rental.intent.time)
     if kind == "missing":
         return rental.model_copy(update={"missing_since": time})
-    if kind == "price":
-        intent = {**rental.intent.model_dump(), "cents_per_hour": line["cents_per_hour"]}
+    if kind in ("price", "limit"):
+        name = "cents_per_hour" if kind == "price" else "deadline"
+        intent = {**rental.intent.model_dump(), name: line[name]}
         return rental.model_copy(update={"intent": Intent.model_validate(intent)})
     if kind == "extra":
         known = {extra.id: extra for extra in rental.extras}

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.filesize import decimal
 
 from launcher.errors import LaunchError, MachineGoneError, RunError, UnreachableError, UsageError
-from launcher.runs import checkpoints_here, departures, sent_record, tenancies
+from launcher.rental import records
+from launcher.runs import checkpoints_here, departures, sent_record
 from launcher.runs.arriving import (
     Arrival,
     Earlier,
@@ -97,7 +98,7 @@ def _goes_without(request: MoveRequest, why: UnreachableError) -> bool:
 
 def _settle(mirror: Mirror, why: UnreachableError, view: View) -> None:
     """Say what may still train; a rented machine is not needed any more, and does not once it is gone."""
-    old, found = mirror.host().name, tenancies.rented_for(mirror.run)
+    old, found = mirror.host().name, records.rented_for(mirror.run)
     if isinstance(why, MachineGoneError):
         view.note(str(why).splitlines()[0])
         departures.note(mirror, settled=time.time())

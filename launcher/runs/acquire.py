@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher.errors import CardBusyError
 
 if TYPE_CHECKING:
-    from launcher.runs.tenant import Tenant
+    from launcher.rental.rental_lease import Lease
     from launcher.runs.view import View
     from launcher.runs.wanted_machine import Wanted
     from launcher.values.host import Host
@@ -24,7 +24,7 @@ class Acquired(NamedTuple):
     run: str | None = None
     profile: Profile | None = None
     plan: Plan | None = None
-    lease: Tenant | None = None
+    lease: Lease | None = None
 
 
 @contextmanager
@@ -48,13 +48,13 @@ def acquire(wanted: Wanted, view: View) -> Iterator[Acquired]:
     lease = rent(order_of(wanted, agreement), view)
     with left_on_failure(lease, view):
         profile = agreement.choice.profile_of(lease.rental.intent.type)
-        yield Acquired(lease.host, lease.tenancy.run, profile, agreement.plan, lease)
+        yield Acquired(lease.host, lease.record.run, profile, agreement.plan, lease)
 
 
 @contextmanager
-def left_on_failure(lease: Tenant, view: View) -> Iterator[None]:
+def left_on_failure(lease: Lease, view: View) -> Iterator[None]:
     """End the rent if the block fails, unless its run may have begun."""
-    from launcher.runs.rent_handing import leave
+    from launcher.runs.rented_runs import leave
 
     try:
         yield

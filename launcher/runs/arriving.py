@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 from launcher.errors import AgentError, HostError, RunError, UsageError
 from launcher.planning.assembly import job_of
+from launcher.rental.records import is_rented, rented_for
 from launcher.runs import (
     build_settings,
     checkpoints_here,
@@ -39,7 +40,6 @@ from launcher.runs.run_desk import connect
 from launcher.runs.run_id import RUN_ID, new_run_id
 from launcher.runs.secret_consent import check_consent
 from launcher.runs.summaries import known_summary, summary_of
-from launcher.runs.tenancies import is_rented, rented_for
 from launcher.runs.tree import SizedFile, write_files
 from launcher.runs.verifiable import refuse_verification
 from launcher.runs.wanted_machine import Wanted
@@ -189,7 +189,7 @@ def _is_given_up(moved: MovedTo, view: View) -> bool:
     if rented is not None and not look_for(rented).rental.is_open:
         return _is_lost(moved, view)
     try:
-        host = resolve.host(moved.host) if rented is None else rented.tenancy.machine
+        host = resolve.host(moved.host) if rented is None else rented.record.machine
         with connected(view, functools.partial(connect, host)) as other:
             is_given_up = other.root_id == moved.root and _give_up(other, moved, view)
     except (UsageError, HostError):

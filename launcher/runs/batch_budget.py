@@ -13,9 +13,8 @@ from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.batch_usage import rentals_for
 from launcher.runs.launching import understand
 from launcher.runs.rental_choice import check_limited, choose, offers
+from launcher.runs.rented_runs import leave_to_keeper, unattended
 from launcher.runs.request import Request
-from launcher.runs.tenancies import unattended
-from launcher.runs.tenant import leave_to_keeper
 from launcher.values.host import Host
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.queued_item import ON_THE_WAY
@@ -72,7 +71,7 @@ class Budget:
         """
         resolved = understand(request)
         host = resolved.host
-        from launcher.runs.rent_reconciling import end_abandoned  # few batches rent
+        from launcher.rental.settle_account import end_abandoned  # few batches rent
 
         with self._clearing:
             end_abandoned(host.lambda_cloud or LambdaSettings(), self._queue.runs().keys(), view)

@@ -24,7 +24,9 @@ from launcher.errors import (
     UsageError,
 )
 from launcher.hosts import Desk
-from launcher.runs import cards, index, resolve, secret_values, tenancies
+from launcher.rental import records
+from launcher.rental.settle_account import give_up_machine
+from launcher.runs import cards, index, resolve, secret_values
 from launcher.runs.batch_budget import Budget
 from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.evidence import why_failed
@@ -36,21 +38,19 @@ from launcher.runs.launching import Started, launch
 from launcher.runs.machine_gone import gone
 from launcher.runs.mirror import Mirror
 from launcher.runs.recovering import recover_to_follow
+from launcher.runs.rented_runs import lease_for, mirror_of
 from launcher.runs.request import Request
 from launcher.runs.run_desk import Opening, connect, open_desk
 from launcher.runs.run_id import new_run_id
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.sessions import follow_sessions
 from launcher.runs.summaries import runs_of
-from launcher.runs.tenant import tenant_for
-from launcher.runs.view import View
 from launcher.values.host import Host
-from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.queued_item import REFUSED, Item, ItemState
 from launcher.values.record import RunState, State, is_terminal
 
 if TYPE_CHECKING:
-    from launcher.runs.tenant import Tenant
+    from launcher.rental.rental_lease import Lease
 
 RUN_EXISTS = "run-exists"
 PREPARING_LOOKS, PREPARING_LOOKS_THERE = 10, 1
@@ -133,8 +133,8 @@ def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
         item = lane.queue.step(item, ItemState.CONFIRMED)
     except BaseException:  # the disk is full: nobody follows it from here
         started.desk.close()
-        if started.tenant is not None:
-            _hand_over(lane, item, started.tenant, started.mirror, view)
+        if started.lease is not None:
+            _hand_over(lane, item, started.lease, view)
         raise
     return Attempt(item, Verdict.BEGAN, started=started)
 
@@ -213,10 +213,10 @@ def _bind_again(lane: Lane, item: Item, mirror: Mirror) -> None:
 
 def _is_rented(host: Host, item: Item, view: ItemView) -> bool:
     """Whether the run of an item began on a machine that was rented for it; a machine without its run is given up."""
-    found = tenancies.rented_for(run_of(item))
+    found = records.rented_for(run_of(item))
     if found is None:
         return False
-    mirror = tenancies.mirror_of(found.tenancy)
+    mirror = mirror_of(found.record)
     if mirror is not None and (mirror.began() is not None or not found.rental.is_open):
         return True  # or it may have been, which nobody can tell any more
     if not found.rental.is_open:
@@ -227,28 +227,6 @@ def _is_rented(host: Host, item: Item, view: ItemView) -> bool:
                 return True
     give_up_machine(run_of(item), view)
     return False
-
-
-def give_up_machine(run: str, view: View) -> None:
-    """End the rent of a machine on which a run never began, if there is one and no other process looks after it.
-
-    Raises ServiceError, and RunError if a launch without an answer may still make one.
-    """
-    if tenancies.abandoned([run]):
-        from launcher.runs.rent_reconciling import end_abandoned
-
-        for api in tenancies.services():
-            end_abandoned(LambdaSettings(api=api), [run], view)
-        if tenancies.abandoned([run]):
-            raise RunError(f"{run}: a machine of its launch may still be billed\n  end it   launch reconcile")
-    found = tenancies.rented_for(run)
-    if found is None or not found.rental.is_open:
-        return
-    from launcher.runs.rent_handing import give_up  # few runs are on a rented machine
-    from launcher.runs.tenant import take
-
-    if (tenant := take(found)) is not None:
-        give_up(tenant, view)
 
 
 def _put_back(queue: BatchQueue, item: Item, verdict: Verdict, words: str) -> Attempt:
@@ -294,21 +272,21 @@ def follow_item(
     desk: Desk | None = started.desk if started is not None else None
     if started is None and (words := gone(mirror)) is not None:
         return _state_of_gone(mirror, words)
-    tenant = started.tenant if started is not None else tenant_for(mirror, view)
-    found = tenancies.open_for(mirror)
+    lease = started.lease if started is not None else lease_for(mirror, view)
+    found = records.open_for(mirror.run)
 
     def take_left() -> None:
         """Look after its rented machine, if the process that did was killed."""
-        nonlocal tenant
-        if tenant is None and found is not None and not found.is_held:
-            tenant = tenant_for(mirror, view)
-        view.has_rented = tenant is not None
+        nonlocal lease
+        if lease is None and found is not None and not found.is_held:
+            lease = lease_for(mirror, view)
+        view.has_rented = lease is not None
 
     def look(error: UnreachableError | None) -> None:
         watch(error)
         take_left()
-        if tenant is not None:
-            tenant.watch(view, error)
+        if lease is not None:
+            lease.watch(view, error)
 
     try:
         take_left()
@@ -316,32 +294,33 @@ def follow_item(
             desk = _recovered(host, mirror, view, lane.opening)
         state = follow_sessions(host, mirror, view, desk, pulls=pulls, watch=look, opening=lane.opening)
         take_left()
-        if tenant is not None:
-            from launcher.runs.rent_ending import end_rent  # few runs are on a rented machine
+        if lease is not None:
+            from launcher.rental.release import end_rent  # few runs are on a rented machine
+            from launcher.runs.bringing_home import RunOnMachine
 
-            shown = _aloud(lane, item, view) if tenant.tenancy.keeps else view
-            end_rent(tenant, mirror, state.state, shown)
+            shown = _aloud(lane, item, view) if lease.record.keeps else view
+            end_rent(lease, RunOnMachine(mirror, host, shown), shown, state.state)
     except MachineGoneError as error:
-        if tenant is not None:
+        if lease is not None:
             raise
         # The process that looked after it has brought the run home meanwhile.
         return _state_of_gone(Mirror(mirror.run, runs_folder()), str(error))
     except BaseException:
-        if tenant is not None and not tenant.is_released and tenant.rental.is_open:
-            _hand_over(lane, item, tenant, mirror, view)
+        if lease is not None and not lease.is_released and lease.rental.is_open:
+            _hand_over(lane, item, lease, view)
         raise
     finally:
-        if tenant is not None:
-            tenant.release()
+        if lease is not None:
+            lease.release()
     finish(mirror, state, view)
     return state
 
 
-def _hand_over(lane: Lane, item: Item, tenant: Tenant, mirror: Mirror, view: ItemView) -> None:
+def _hand_over(lane: Lane, item: Item, lease: Lease, view: ItemView) -> None:
     """Leave a rental to a process in the background; a person at the batch hears what a launch would say."""
-    from launcher.runs.rent_handing import hand_over  # few runs are on a rented machine
+    from launcher.rental.release import hand_off  # few runs are on a rented machine
 
-    hand_over(tenant, mirror, _aloud(lane, item, view))
+    hand_off(lease, _aloud(lane, item, view))
 
 
 def _aloud(lane: Lane, item: Item, view: ItemView) -> ItemView:

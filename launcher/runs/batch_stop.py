@@ -10,18 +10,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from launcher.errors import LaunchError, RunError, UnreachableError, UsageError
+from launcher.rental.settle_account import give_up_machine
 from launcher.runs import index, resolve
-from launcher.runs.batch_item import give_up_machine, why_ended
+from launcher.runs.batch_item import why_ended
 from launcher.runs.batch_queue import BatchQueue, Wish, Work, take_work, worker_of, worker_words
 from launcher.runs.batch_status import launches, state_of
 from launcher.runs.machine_gone import gone
 from launcher.runs.mirror import Mirror
+from launcher.runs.rented_runs import leave_to_keeper
 from launcher.runs.run_desk import connect, open_desk
 from launcher.runs.run_stopping import stop as stop_run
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.silent_view import SilentView
 from launcher.runs.summaries import runs_of
-from launcher.runs.tenant import leave_to_keeper
 from launcher.values.queued_item import DROPPED, NEVER_BEGAN, UNENDED, Item, ItemState
 from launcher.values.record import State, is_terminal
 

@@ -82,7 +82,7 @@ class Usage:
 
 def rentals_for(runs: Mapping[str, int]) -> Iterator[tuple[int, Rental]]:
     """Yield what was ever rented for some runs, with the number of the run's item."""
-    from launcher.runs.tenancies import ledger
+    from launcher.rental.records import ledger
 
     for rental in ledger().rentals():
         if (number := runs.get(rental.intent.run)) is not None:

@@ -14,7 +14,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from launcher.errors import RunError
-from launcher.runs import index, tenancies
+from launcher.rental import records
+from launcher.runs import index
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror, mirror_of
 from launcher.runs.run_id import RUN_ID
@@ -74,7 +75,7 @@ def still_training(mirror: Mirror, parent: Parent | None) -> str | None:
     departure = departure_of(before)
     if departure is None or not departure.is_open or departure.run != mirror.run:
         return None
-    if tenancies.is_gone(before):
+    if records.is_gone(before.run):
         return None
     return f"its parent {before.short} may still train on {before.host().name}, which has not answered since"
 

@@ -13,7 +13,8 @@ from rich.filesize import decimal
 
 from launcher.errors import HostError, MachineGoneError, RunError, ServiceError, UnreachableError
 from launcher.hosts import Desk
-from launcher.runs import departures, shown, tenancies
+from launcher.rental import records
+from launcher.runs import departures, shown
 from launcher.runs.checkpoint_pulling import CheckpointKeeper
 from launcher.runs.host_figures import host_figures
 from launcher.runs.last_answer import last_answer
@@ -207,7 +208,7 @@ def _bring_home(
         view.note(f"not pulled: {str(error).splitlines()[0]}   {again}")
         return
     keeper.finish(view)  # what it still brings does not stay there alone
-    stays = not tenancies.ends_with(mirror)
+    stays = not records.ends_with(mirror.run)
     for text in (
         *what_stayed(pulled, desk.host, mirror, stays=stays),
         what_failed(pulled, desk.host, mirror),
@@ -347,8 +348,8 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
         is_rehearsed,
         report.unsound if report else None,
         departures.successor_of(mirror),
-        tenancies.rents_at(mirror),
-        tenancies.rent_cost(mirror),
+        records.rents_at(mirror.run),
+        records.rent_cost(mirror.run),
         mirror.is_of_cluster,
     )
     view.end(mirror.run, state, result)

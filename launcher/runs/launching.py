@@ -75,8 +75,8 @@ from launcher.values.precision import PrecisionRequest
 from launcher.values.profile import Profile
 
 if TYPE_CHECKING:
+    from launcher.rental.rental_lease import Lease
     from launcher.runs.frozen_code import FrozenCode
-    from launcher.runs.tenant import Tenant
 
 AUTO: Literal["auto"] = "auto"
 ID_TRIES = 5
@@ -195,7 +195,7 @@ class Started(NamedTuple):
     desk: Desk
     interrupts: Interrupts
     """Ctrl-C and SIGTERM since the start, for the caller to release: from here on they do not end the run."""
-    tenant: Tenant | None = None
+    lease: Lease | None = None
     """Our hold on the machine, if it is rented: the caller ends the rent, or hands it over."""
     job_id: str | None = None
     """The id of the run's job in Slurm, on a cluster."""
@@ -239,7 +239,7 @@ def launch(
         profiles = resolved.profiles if machine.profile is None else (machine.profile,)
         there = resolved._replace(host=machine.host, profiles=profiles)
         started = _launch_on(there, ready, view, machine.run, machine.plan)
-    return started._replace(tenant=machine.lease)
+    return started._replace(lease=machine.lease)
 
 
 def wanted_of(resolved: Resolved, request: Request, run_id: str | None = None) -> Wanted:

@@ -6,9 +6,9 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from launcher.errors import BadFileError, HostError, HostKeyError, MachineGoneError, UnreachableError
+from launcher.rental.records import RentedMachine, rented_for
 from launcher.runs.machine_gone import check_rented
 from launcher.runs.run_desk import open_desk
-from launcher.runs.tenancies import RentedMachine, rented_for
 from launcher.values.renting import Rental
 
 if TYPE_CHECKING:
@@ -42,10 +42,8 @@ def end_rental(found: RentedMachine, why: str, view: View) -> Rental | None:
     from launcher.rental.renter import open_account  # most machines are not rented
 
     try:
-        with view.stage("end") as stage, contextlib.closing(open_account(found.tenancy.settings)) as account:
-            stage.progress(
-                f"the rent of {found.tenancy.machine.name}'s machine for {found.rental.intent.run}"
-            )
+        with view.stage("end") as stage, contextlib.closing(open_account(found.record.settings)) as account:
+            stage.progress(f"the rent of {found.record.machine.name}'s machine for {found.rental.intent.run}")
             ended = account.end(found.rental, why)
             cost = account.cost(ended)
             stage.text = f"the machine of {found.rental.intent.run} is gone; it cost at most {cost}"
@@ -67,7 +65,7 @@ def look_for(found: RentedMachine) -> RentedMachine:
 
     with (
         contextlib.suppress(HostError, BadFileError),
-        contextlib.closing(open_account(found.tenancy.settings)) as renter,
+        contextlib.closing(open_account(found.record.settings)) as renter,
     ):
         lost = loss(renter.find(found.rental))
         if lost is not None and found.rental.intent.account == renter.provider.account:

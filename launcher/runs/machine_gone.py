@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launcher.errors import MachineGoneError
-from launcher.runs import departures, tenancies
+from launcher.rental import records
+from launcher.runs import departures
+from launcher.values.checkpoint import MANIFEST
 from launcher.values.record import State, is_terminal
 
 if TYPE_CHECKING:
@@ -14,21 +16,23 @@ if TYPE_CHECKING:
 
 def gone(mirror: Mirror) -> str | None:
     """Return what became of a run's machine if that is rented no more, what it cost, and what can be done; else None."""
-    found = tenancies.rented_for(mirror.run)
+    found = records.rented_for(mirror.run)
     if found is None or not found.is_gone:
         return None
-    mend = _after_gone(mirror, found.tenancy.machine.name)
-    return f"{mirror.run}: {tenancies.why_gone(found, tenancies.ledger().rentals())}\n  {mend}"
+    mend = _after_gone(mirror, found.record)
+    return f"{mirror.run}: {found.why_gone(records.ledger().rentals())}\n  {mend}"
 
 
-def _after_gone(mirror: Mirror, host: str) -> str:
-    """Return what to type for a run whose machine at a host is gone: where it goes on, or how it can."""
+def _after_gone(mirror: Mirror, record: records.RentalRecord) -> str:
+    """Return what to type for a run whose rented machine is gone: where it goes on, or how it can."""
     if (moved := departures.elsewhere(mirror)) is not None:
         return moved
-    short, state = mirror.short, mirror.state()
+    short, state, host = mirror.short, mirror.state(), record.machine.name
     look = f"what came home   launch ls {short}     "
-    if not tenancies.has_checkpoint(mirror):
-        return f"{look}{tenancies.NO_CHECKPOINT}   launch rerun {short} --host {host}"
+    if not any(
+        mirror.files.is_file(f"checkpoints/{name}/{MANIFEST}") for name in mirror.files.names("checkpoints")
+    ):
+        return f"{look}{records.NO_CHECKPOINT}   launch rerun {short} --host {host}"
     has_ended = state is not None and is_terminal(state.state)
     verb, more = "resume" if has_ended else "recover", ""
     if state is not None and state.state == State.SUCCEEDED:

@@ -23,21 +23,22 @@ from launcher.errors import (
 )
 from launcher.hosts.new_keys import NEW_KEYS
 from launcher.planning.offers import Candidate, boot_limit_s
+from launcher.rental import records
 from launcher.rental.instance_keys import holding_key, login_key, new_key, registered_key, user_data
 from launcher.rental.instance_login import Login, log_in, log_in_again
 from launcher.rental.ledger import usual_folder
 from launcher.rental.provider import ProviderReason, is_passing
+from launcher.rental.records import RentalRecord
+from launcher.rental.rental_lease import Lease
 from launcher.rental.renter import Rented, Renter, open_account
-from launcher.runs import rental_setup, tenancies
+from launcher.runs import rental_setup
 from launcher.runs.resolve import file_of
-from launcher.runs.runs_folder import runs_folder
-from launcher.runs.tenant import Tenant
+from launcher.runs.runs_folder import make_runs_folder, runs_folder
 from launcher.runs.view import Stage, View
 from launcher.runs.whole_file import write_durably
 from launcher.values.host import Host, MachineKeys
 from launcher.values.lambda_settings import USER, LambdaSettings
 from launcher.values.renting import Instance, Rental, RentalReason, Setup, dollars
-from launcher.values.tenancy import Tenancy
 
 WAIT_S = 30.0
 """How long to wait between two looks for a free machine."""
@@ -58,7 +59,7 @@ class Order(NamedTuple):
     needs_engine: bool = False
 
 
-def rent(order: Order, view: View) -> Tenant:
+def rent(order: Order, view: View) -> Lease:
     """Rent a machine, wait until it can be logged in to, and set it up; return this process's hold on it.
 
     Raises CardBusyError if none is free, HostError, and RefusedError if the ledger cannot be written. Nothing is rented then.
@@ -82,37 +83,34 @@ class _Renting:
         self._clock = account.clock
         self._host_key = new_key()
 
-    def rent(self) -> Tenant:
-        tenant = None
+    def rent(self) -> Lease:
+        lease = None
         try:
             with self._view.stage("rent") as stage:
                 held, candidate = self._first_free(stage)
-                tenant = Tenant(self._renter, held, self._tenancy(held.rental, None))
+                lease = Lease(self._renter, held, self._record(held.rental, None))
                 stage.text = self._words(held.rental, candidate)
             with self._view.stage("boot") as stage:
                 instance = self._boot(held.rental, candidate, stage)
-            tenant.tenancy = self._tenancy(held.rental, instance)
-            self._prepare(tenant, held.rental.since + boot_limit_s(candidate.priced.offer.cards))
+            lease.record = self._record(held.rental, instance)
+            self._prepare(lease, held.rental.since + boot_limit_s(candidate.priced.offer.cards))
         except BaseException as failure:
-            if tenant is not None:
-                try:
-                    tenant.give_up(self._view)
-                    if isinstance(failure, ServiceError) and failure.reason == RentalReason.NO_LOGIN:
-                        raise self._not_let_in(failure, tenant) from failure
-                finally:
-                    tenant.release()
+            if lease is not None:
+                lease.give_up(self._view)
+                if isinstance(failure, ServiceError) and failure.reason == RentalReason.NO_LOGIN:
+                    raise self._not_let_in(failure, lease) from failure
             raise
-        return tenant
+        return lease
 
-    def _not_let_in(self, failure: ServiceError, tenant: Tenant) -> ServiceError:
+    def _not_let_in(self, failure: ServiceError, lease: Lease) -> ServiceError:
         """Return the error of a machine that does not let us in with what was paid, and what to do."""
-        if tenant.rental.is_open:
+        if lease.rental.is_open:
             return failure  # what it costs, and what ends it, was said just now
         host, key = self._order.host, self._order.settings.key
         mend = f"again, on another machine   launch --host {host.name} …"
         if isinstance(failure.__cause__, AuthRefusedError) and key is not None:
             mend = f'in {file_of(host.name)}   identity_file = "…", the private half of key = "{key}"     or no key: launcher makes one'
-        words = f"{failure}; it was ended, and cost at most {tenant.cost}\n  {mend}"
+        words = f"{failure}; it was ended, and cost at most {lease.cost}\n  {mend}"
         return ServiceError(failure.host, failure.reason, words)
 
     # rent
@@ -213,7 +211,7 @@ class _Renting:
     def _setup(self) -> Setup:
         """Return what an instance is made with; our login key is in the account from here on."""
         settings = self._order.settings
-        tenancies.remember_service(settings.api)
+        records.remember_service(settings.api)
         name = settings.key or registered_key(self._renter.provider).name
         return Setup(
             ssh_key=name,
@@ -240,8 +238,8 @@ class _Renting:
         stage.text = f"{now - rental.since:.0f} s, {dollars(rental.cents_at(now))} so far; {instance.ip}"
         return instance
 
-    def _tenancy(self, rental: Rental, instance: Instance | None) -> Tenancy:
-        """Return the tenancy of a rental: its machine has the table's keys, and the address of the instance."""
+    def _record(self, rental: Rental, instance: Instance | None) -> RentalRecord:
+        """Return the record of a rental: its machine has the table's keys, and the address of the instance."""
         host = self._order.host
         place = self._renter.ledger.place(rental.nonce)
         own = {} if self._order.settings.key else {"identity_file": str(self._login_key)}
@@ -256,12 +254,12 @@ class _Renting:
                 "name": host.name,
                 "address": "0.0.0.0" if instance is None else instance.ip,  # noqa: S104 - until it has booted
                 "user": host.user or USER,
-                "known_hosts": str(place / tenancies.KNOWN_HOSTS),
+                "known_hosts": str(place / records.KNOWN_HOSTS),
                 "hold": 0,
                 "sudo": host.sudo or self._order.needs_engine,
             }
         )
-        return Tenancy(
+        return RentalRecord(
             run=self._order.run,
             nonce=rental.nonce,
             machine=machine,
@@ -275,43 +273,44 @@ class _Renting:
 
     # the machine
 
-    def _prepare(self, tenant: Tenant, until: float) -> None:
+    def _prepare(self, lease: Lease, until: float) -> None:
         """Log in, replace the host key, say until when the machine is rented, and set up what the job needs."""
-        place = self._renter.ledger.place(tenant.nonce)
-        self._expect(place, tenant.host, self._host_key.public)
-        tenancies.write(place, tenant.tenancy)
+        place = self._renter.ledger.place(lease.nonce)
+        self._expect(place, lease.host, self._host_key.public)
+        make_runs_folder(Path(lease.record.runs))
+        records.write(lease.record)
         with self._view.stage("login") as stage:
-            with contextlib.closing(self._log_in(tenant, until, stage)) as login:
+            with contextlib.closing(self._log_in(lease, until, stage)) as login:
                 own_key = login.replace_host_key()
-            self._expect(place, tenant.host, own_key)
-            with contextlib.closing(log_in_again(tenant.host, stage.progress)) as login:
-                login.note_end(tenant.due - self._clock.now())
+            self._expect(place, lease.host, own_key)
+            with contextlib.closing(log_in_again(lease.host, stage.progress)) as login:
+                login.note_end(lease.due_s)
                 stage.text = f"{login.about}, the host key that it was given just now"
         if self._order.needs_engine:
-            with self._view.stage("setup") as stage, contextlib.closing(Login(tenant.host)) as login:
-                rental_setup.set_up(login, place / tenancies.SETUP_LOG, stage)
+            with self._view.stage("setup") as stage, contextlib.closing(Login(lease.host)) as login:
+                rental_setup.set_up(login, place / records.SETUP_LOG, stage)
 
-    def _log_in(self, tenant: Tenant, until: float, stage: Stage) -> Login:
+    def _log_in(self, lease: Lease, until: float, stage: Stage) -> Login:
         """Log in to the machine; its host key must be ours, unless the user accepts a new one."""
         try:
-            return log_in(tenant.host, self._clock, until, stage.progress)
+            return log_in(lease.host, self._clock, until, stage.progress)
         except HostKeyError as error:
             image = self._order.settings.image or "the image"
             words = (
-                f"{tenant.host.name}: {image} did not take the host key that was given to it: who answers is not proven\n"
+                f"{lease.host.name}: {image} did not take the host key that was given to it: who answers is not proven\n"
                 f"  {str(error).splitlines()[0]}\n"
                 "  if you trust the network   the same command with --accept-new-host-key     or another   image = …"
             )
             if not NEW_KEYS.are_accepted:
-                raise HostKeyError(tenant.host.name, words) from error
-        (self._renter.ledger.place(tenant.nonce) / tenancies.KNOWN_HOSTS).unlink()
-        return log_in(tenant.host, self._clock, until, stage.progress)
+                raise HostKeyError(lease.host.name, words) from error
+        (self._renter.ledger.place(lease.nonce) / records.KNOWN_HOSTS).unlink()
+        return log_in(lease.host, self._clock, until, stage.progress)
 
     def _expect(self, place: Path, machine: Host, key: str) -> None:
         """Let the machine's known_hosts file hold this key and no other."""
         name = machine.address if machine.port in (None, 22) else f"[{machine.address}]:{machine.port}"
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_durably(place / tenancies.KNOWN_HOSTS, f"{name} {key}\n".encode())
+        write_durably(place / records.KNOWN_HOSTS, f"{name} {key}\n".encode())
 
 
 def _show_wait(stage: Stage, words: str, wait_s: float) -> None:

@@ -18,7 +18,10 @@ from rich.filesize import decimal
 
 from launcher.errors import AgentError, RunError, UnreachableError, UsageError
 from launcher.hosts import Desk
-from launcher.runs import departures, resolve, tenancies
+from launcher.rental import records
+from launcher.rental.release import hand_off
+from launcher.rental.rental_lease import Lease, take
+from launcher.runs import departures, resolve
 from launcher.runs.abandoning import check_without, go_on_without
 from launcher.runs.acquire import acquire, left_on_failure
 from launcher.runs.arriving import (
@@ -44,14 +47,12 @@ from launcher.runs.lost_machines import look_for, reach
 from launcher.runs.mirror import Mirror
 from launcher.runs.recovering import RecoverRequest, Recovery, recover_on
 from launcher.runs.refreshing import refresh
-from launcher.runs.rent_handing import end_rent_later, hand_over
 from launcher.runs.rental_choice import check_limited
+from launcher.runs.rented_runs import end_rent_later, pass_on
 from launcher.runs.run_desk import connect
 from launcher.runs.run_files import RunFiles
 from launcher.runs.run_stopping import stop
-from launcher.runs.runs_folder import runs_folder
 from launcher.runs.summaries import known_summary
-from launcher.runs.tenant import Tenant, take
 from launcher.runs.tree import SizedFile
 from launcher.values.answers import MovedTo
 from launcher.values.checkpoint import SealedFile
@@ -76,16 +77,16 @@ def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
     with _rented(mirror, target, request, view) as (lease, heir):
         agreed = request if heir.shown is None else request._replace(is_sure=True)
         recovery = move_to(mirror, lease.host, agreed, heir, view)
-    hand_over(lease, Mirror(recovery.run, runs_folder()), view)
+    hand_off(lease, view)
     return recovery
 
 
 @contextlib.contextmanager
-def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> Iterator[tuple[Tenant, Heir]]:
+def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> Iterator[tuple[Lease, Heir]]:
     """Yield the lease of a machine for a run's successor: that of a move that broke off, or a new one once it was agreed to."""
     if (lease := _lease_of_earlier(mirror, target)) is not None:
         with left_on_failure(lease, view):
-            yield lease, Heir(expect=lease.take_in)
+            yield lease, Heir(expect=functools.partial(pass_on, lease))
         return
     check_limited(target)
     sender = check_move(mirror, target, request, view)
@@ -96,14 +97,14 @@ def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> I
             yield machine.lease, Heir(machine.run, machine.plan)
 
 
-def _lease_of_earlier(mirror: Mirror, target: Host) -> Tenant | None:
+def _lease_of_earlier(mirror: Mirror, target: Host) -> Lease | None:
     """Look after the machine of an earlier move of a run that broke off, if it is still rented; else return None.
 
     Raises UsageError if another process does.
     """
     earlier = departures.intention_of(mirror)
-    found = None if earlier is None else tenancies.rented_for(earlier.run)
-    if earlier is None or found is None or found.tenancy.machine.name != target.name:
+    found = None if earlier is None else records.rented_for(earlier.run)
+    if earlier is None or found is None or found.record.machine.name != target.name:
         return None
     if not look_for(found).rental.is_open:
         return None
@@ -142,7 +143,7 @@ def check_move(
 
 def move_to(mirror: Mirror, target: Host, request: MoveRequest, heir: Heir, view: View) -> Recovery:
     """Do the same with a machine as the target. A rented one that the run has left has its rent ended then, and not before."""
-    with tenancies.moving(mirror):
+    with records.moving(mirror.run):
         return _move_to(mirror, target, request, heir, view)
 
 

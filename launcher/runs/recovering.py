@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import LaunchError, UsageError
 from launcher.hosts import Desk
+from launcher.rental import records
 from launcher.runs import (
     build_settings,
     departures,
@@ -19,7 +20,6 @@ from launcher.runs import (
     machine_gone,
     resolve,
     secret_values,
-    tenancies,
 )
 from launcher.runs.evidence import diagnosis, why_failed, words
 from launcher.runs.key_stays import check_key_stays
@@ -99,7 +99,7 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
     A run whose host does not answer has failed to, whatever it was when it was last seen.
     """
     found = []
-    gone = tenancies.gone_machines()
+    gone = records.gone_machines()
     is_machine = host_name is not None and resolve.host(host_name).lambda_cloud is None
     for row in listing(host_name, TO_RECOVER if is_machine else (), here=host_name is None):
         run, state = row.summary.run, row.summary.state
@@ -206,7 +206,7 @@ def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReques
         if not request.is_sure:  # to all that is sent, whatever the host says that it lacks
             check_consent(job.secrets, mirror, desk.host, view, "recover")
         values = secret_values.values(job, env_file.read_all(request.env_files))
-        if tenancies.rented_for(mirror.run) is not None:
+        if records.rented_for(mirror.run) is not None:
             check_key_stays(desk.host, job, values)
         return values
 

@@ -25,8 +25,8 @@ from launcher.runs.rental_choice import (
     settings_of,
 )
 from launcher.runs.rental_names import name_findings
+from launcher.runs.rented_runs import kept_idle
 from launcher.runs.run_id import new_run_id
-from launcher.runs.tenancies import kept_idle, kept_words
 from launcher.runs.view import View
 from launcher.runs.wanted_machine import Wanted
 from launcher.runtimes import load
@@ -66,8 +66,8 @@ def agree(wanted: Wanted, view: View) -> Agreement:
     ]
     settle(found, view)
     say_price(choice, view)
-    for one in kept_idle(host.name):
-        view.note(kept_words(one))
+    for words in kept_idle(host.name):
+        view.note(words)
     confirm(choice, view, is_sure=wanted.is_sure)
     return Agreement(choice, plan)
 

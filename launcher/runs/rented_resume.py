@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import MachineGoneError, RefusedError, RunError, UsageError
+from launcher.rental.records import RentedMachine, rent_cost
+from launcher.rental.rental_lease import Lease, take_idle
 from launcher.runs import checkpoints_here, departures, job_variables, resolve
 from launcher.runs.abandoning import fill_from_here, newest_here, sent_from_here
 from launcher.runs.acquire import acquire
@@ -24,20 +26,19 @@ from launcher.runs.arriving import (
     refuse_unresumable,
     wanted_like,
 )
+from launcher.runs.bringing_home import bring_home
 from launcher.runs.checkpoint_pulling import WHOLE, HomeCheckpoint, pull_checkpoint
 from launcher.runs.contact import settle
 from launcher.runs.job_check import on_end_findings, undeclared
 from launcher.runs.lost_machines import reach
 from launcher.runs.moving import check_checkpoint, fill_from_old
 from launcher.runs.refreshing import refresh
-from launcher.runs.rent_ending import bring_home
 from launcher.runs.rental_choice import check_limited
+from launcher.runs.rented_runs import mirror_of, pass_on
 from launcher.runs.resumed_plan import changed_plan, check_ended, check_settings, refuse_moved
 from launcher.runs.run_desk import connect, open_desk
 from launcher.runs.run_id import new_run_id
 from launcher.runs.summaries import known_summary, remembered
-from launcher.runs.tenancies import RentedMachine, mirror_of, rent_cost
-from launcher.runs.tenant import Tenant, take_idle
 from launcher.values.record import is_terminal
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def resume_on_rented(parent: Mirror, target: Host, request: ResumeRequest, view:
     with acquire(wanted_like(plan, target, asked), view) as machine:
         heir = Heir(machine.run, machine.plan, plan)
         started = _begin(parent, machine.host, source, asked._replace(is_sure=True), heir, view)
-    return started._replace(tenant=machine.lease)
+    return started._replace(lease=machine.lease)
 
 
 def _source(parent: Mirror, target: Host, request: ResumeRequest, view: View) -> _Source:
@@ -143,9 +144,9 @@ def _begin(
 class Kept:
     """A machine that was kept after its run had ended, for the next one."""
 
-    def __init__(self, tenant: Tenant, parent: Mirror) -> None:
+    def __init__(self, lease: Lease, parent: Mirror) -> None:
         """Use it for what goes on with the run that it was for."""
-        self._tenant, self._parent = tenant, parent
+        self._lease, self._parent = lease, parent
 
     def bring_home(self, desk: Desk, view: View) -> None:
         """Bring home what the earlier run left: whoever ends the rent will look after the new one alone."""
@@ -154,7 +155,7 @@ class Kept:
     def new_run(self, job: str) -> str:
         """Return the id of the new run, whose machine it is from now on."""
         run = new_run_id(job)
-        self._tenant.take_in(run)
+        pass_on(self._lease, run)
         return run
 
 
@@ -164,45 +165,45 @@ def resume_on_kept(found: RentedMachine, parent: Mirror, start: Callable[[Kept],
     Raises RunError for a machine that is not kept, UsageError if another process looks after it.
     """
     again = f"on another machine   launch resume {parent.short} --host …     once this one is gone"
-    if not found.tenancy.keeps:
+    if not found.record.keeps:
         raise RunError(
             f"{parent.run}: its rented machine is not kept: it ends once all has come home\n"
-            f"  have it end   launch attach {parent.short}     then   launch resume {parent.short} --host {found.tenancy.machine.name}"
+            f"  have it end   launch attach {parent.short}     then   launch resume {parent.short} --host {found.record.machine.name}"
         )
     _refuse_without_checkpoint(found, parent)
-    tenant = take_idle(found)
-    if tenant is None:
+    lease = take_idle(found)
+    if lease is None:
         raise UsageError(f"{parent.run}: another process here looks after its rented machine\n  {again}")
-    former = tenant.tenancy.run
+    former = lease.record.run
     try:
-        started = start(Kept(tenant, parent))
+        started = start(Kept(lease, parent))
     except BaseException:
-        if (mirror := mirror_of(tenant.tenancy)) is not None and mirror.run != former:
-            tenant.hand_over(mirror)  # it may have begun
+        if (mirror := mirror_of(lease.record)) is not None and mirror.run != former:
+            lease.hand_over()  # it may have begun
         else:
             with contextlib.suppress(RefusedError):  # what it had is here by now
-                tenant.take_in(former)
-            _keep(tenant)
+                pass_on(lease, former)
+            _keep(lease)
         raise
-    return started._replace(tenant=tenant)
+    return started._replace(lease=lease)
 
 
 def _refuse_without_checkpoint(found: RentedMachine, parent: Mirror) -> None:
     """Raise RunError for a run that has ended without a checkpoint of launcher's: its kept machine goes on costing."""
-    state, cost = parent.state(), rent_cost(parent)
+    state, cost = parent.state(), rent_cost(parent.run)
     if state is None or not is_terminal(state.state) or state.checkpoint is not None:
         return
     by_hand = "" if parent.is_freed else f"by hand there   launch exec {parent.short} -- …     "
     raise RunError(
         f"{parent.run}: it has saved no checkpoint that launcher can go on from; its machine is kept: {cost.words if cost else ''}\n"
         f"  {by_hand}end it   launch reconcile --adopt {found.rental.instance}\n"
-        f"  from its start, on another machine   launch rerun {parent.short} --host {found.tenancy.machine.name}"
+        f"  from its start, on another machine   launch rerun {parent.short} --host {found.record.machine.name}"
     )
 
 
-def _keep(tenant: Tenant) -> None:
+def _keep(lease: Lease) -> None:
     """Leave a kept machine to a process in the background again, until its limit."""
-    if (mirror := mirror_of(tenant.tenancy)) is not None:
-        tenant.hand_over(mirror)
+    if mirror_of(lease.record) is not None:
+        lease.hand_over()
     else:
-        tenant.release()
+        lease.release()

@@ -20,6 +20,7 @@ from launcher.hosts import Desk
 from launcher.planning.assembly import job_of
 from launcher.planning.kaggle_machines import planned_machine
 from launcher.planning.slurm_job import with_expected_cards
+from launcher.rental.records import RentedMachine, rented_for
 from launcher.runs import (
     build_settings,
     env_file,
@@ -48,7 +49,6 @@ from launcher.runs.resumed_plan import (
 from launcher.runs.run_desk import open_desk
 from launcher.runs.secret_consent import check_consent
 from launcher.runs.summaries import known_summary
-from launcher.runs.tenancies import RentedMachine, rented_for
 from launcher.runs.verifiable import refuse_verification
 from launcher.runtimes import open_for_run
 from launcher.values.host import Host
@@ -86,7 +86,7 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
 
 
 def _is_kept_at(found: RentedMachine | None, target: Host) -> bool:
-    return found is not None and found.rental.is_open and found.tenancy.machine.name == target.name
+    return found is not None and found.rental.is_open and found.record.machine.name == target.name
 
 
 def _resume(

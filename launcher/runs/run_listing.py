@@ -9,7 +9,8 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import LaunchError, ServiceError
-from launcher.runs import departures, index, last_seen, tenancies
+from launcher.rental import records
+from launcher.runs import departures, index, last_seen
 from launcher.runs.ended_rows import EndedRows
 from launcher.runs.locating import own_copy, rented_for
 from launcher.runs.lookup import Lookup
@@ -52,7 +53,7 @@ class Row(NamedTuple):
     next: str | None = None
     beside: str | None = None
     is_foreign: bool = False
-    rent: tenancies.RentCost | None = None
+    rent: records.RentCost | None = None
     batch: str | None = None
     folder: str | None = None
 
@@ -112,7 +113,7 @@ def _all_own(
 ) -> list[Row]:
     """Return the rows of this user's runs; those of runs that ended long ago are not read from their copies again."""
     ended = EndedRows()
-    costs = tenancies.rent_costs()
+    costs = records.rent_costs()
     entries = {
         run: entry
         for run in ended.runs
@@ -171,7 +172,7 @@ def _with_departures(row: Row) -> Row:
         return row
     mirror = own_copy(row.summary.run)
     departure = departures.departure_of(mirror)
-    if departure is not None and departure.is_open and tenancies.is_gone(mirror):
+    if departure is not None and departure.is_open and records.is_gone(mirror.run):
         departure = departure.model_copy(
             update={"settled": departure.abandoned}
         )  # nobody is left to hear of it
@@ -196,7 +197,7 @@ def _rows_of(host: Host, states: Sequence[str], most: int | None) -> list[Row]:
 def _own_rows(own: Sequence[Mirror], wait_s: float) -> list[Row]:
     rows: list[Row] = []
     open_runs: dict[str, tuple[Host, list[Mirror]]] = {}
-    gone = tenancies.gone_machines()
+    gone = records.gone_machines()
     for mirror in reversed(own):
         entry = mirror.entry
         if entry is None:  # another command has just removed it
@@ -215,7 +216,7 @@ def _own_rows(own: Sequence[Mirror], wait_s: float) -> list[Row]:
             open_runs.setdefault(host.model_dump_json(), (host, []))[1].append(mirror)
     for answered in _ask_all(list(open_runs.values()), wait_s):
         rows += answered
-    costs = tenancies.rent_costs()
+    costs = records.rent_costs()
     return [
         row._replace(kept_age_s=_kept_age_s(row.summary), rent=costs.get(row.summary.run)) for row in rows
     ]

@@ -188,6 +188,11 @@ class Rental(Record):
         return self.intent.nonce
 
     @property
+    def price(self) -> str:
+        """What an hour costs, e.g. `$1.29/h`."""
+        return f"{dollars(self.intent.cents_per_hour)}/h"
+
+    @property
     def is_open(self) -> bool:
         """Whether it may still cost something, as far as the ledger knows."""
         return self.state in OPEN or any(extra.cents is None for extra in self.extras)

@@ -444,6 +444,19 @@ def test_who_does_not_agree_to_the_cost_reads_that_nothing_was_rented(person, se
 # another computer
 
 
+def test_a_stranger_is_never_proposed_to_be_ended(person, service):
+    """On another computer, and of several of launcher's none is chosen either: a person names one."""
+    (account,) = service.state.accounts
+    stranger = service.state.stranger(account, "someone-elses")
+    text = person.ok("ps", "--host", "r")
+    assert f"{stranger.id}, gpu_1x_a10, us-east-1, booting, not of a launcher" in text
+    assert "launch reconcile --adopt INSTANCE" in text
+    assert f"--adopt {stranger.id}" not in text
+    for nonce in ("abcdefgh2345", "bcdefghi3456"):
+        service.state.stranger(account, f"launch-261122-sft-k3f9w2-{nonce}", {"launch:nonce": nonce})
+    assert "launch reconcile --adopt INSTANCE" in person.ok("ps", "--host", "r")
+
+
 def test_a_computer_without_runs_there_hears_what_the_account_has(person, service):
     """Not `no runs yet` alone: what another computer has rented costs money too."""
     assert "its account has no machine" in person.ok("ps", "--host", "r")

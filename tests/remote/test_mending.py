@@ -378,6 +378,19 @@ def test_the_end_of_a_rent_saves_and_waits_for_a_client(toy, told):
     assert run.begins() == [0]
 
 
+def test_a_rent_that_gets_more_time_has_its_run_go_on_until_then(toy):
+    """What a client writes there counts at once, and not what the run was prepared with."""
+    prepared = toy.record(1, "attempt")
+    prepared["runtime"] |= {"rented_until": time.time() + 6.0}
+    (Path(toy.run.record) / "0001" / "attempt.json").write_text(json.dumps(prepared))
+    Trained(toy, step_s=0.1, steps=4000, stop_grace_s=2.0)
+    began, process = time.monotonic(), toy.start()
+    Path(toy.run.rented).write_text(json.dumps({"until": time.time() + 20.0}))
+    assert process.wait(90) == 0
+    assert time.monotonic() - began > 12
+    assert (toy.state()["state"], toy.state()["reason"]) == ("waiting", "client")
+
+
 @pytest.mark.slow(reason="several clients and two runs")
 def test_a_client_says_from_which_attempt_on_and_how_to_go_on_with_what_ended(client):
     """What followed a crash, and what a person may do after the end."""

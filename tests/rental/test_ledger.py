@@ -190,3 +190,17 @@ def test_nonces_differ_and_can_stand_in_a_name():
     long = intent(nonce=new_nonce(), run=f"261122-{'x' * 26}-k3f9w2")
     assert len(long.name) <= 64
     assert long.name.endswith(f"-{long.nonce}")
+
+
+def test_a_limit_is_raised_and_never_lowered(ledger, tmp_path):
+    """Another process's ledger has it; who looks after it knows whether it will notice."""
+    lock = ledger.open(intent())
+    other = Ledger(tmp_path / "data" / "rentals")
+    assert other.reads_limits("nonce-a")
+    assert ledger.note_limit("nonce-a", START + 7200).intent.deadline == START + 7200
+    assert ledger.note_limit("nonce-a", START + 1800).intent.deadline == START + 7200
+    assert other.rental("nonce-a").intent.deadline == START + 7200
+    (tmp_path / "data" / "rentals" / "nonce-a.beat").write_text("")  # as an older version's holder leaves it
+    assert not other.reads_limits("nonce-a")
+    lock.release()
+    assert other.reads_limits("nonce-a")

@@ -166,7 +166,7 @@ def test_nothing_that_rents_waits_by_another_clock_than_it_is_given():
         for path in Path(launcher.__file__).parent.rglob("*.py")
         if rents.search(path.read_text())
     }
-    assert texts.keys() >= {"renter.py", "reconcile.py", "lambda_cloud.py", "tenant.py"}
+    assert texts.keys() >= {"renter.py", "reconcile.py", "lambda_cloud.py", "rental_lease.py"}
     assert [name for name, text in texts.items() if "time.sleep" in text or "from time import" in text] == []
 
 

@@ -394,3 +394,46 @@ def test_a_record_that_cannot_be_read_stops_no_reconcile(renter, lambda_service,
     assert lambda_service.alive() == []
     assert done.unreadable == (unread,)
     assert done.is_anything_left
+
+
+@pytest.mark.parametrize("minutes", [1, 14.9, 15, 47.3, 61, 333.3])
+def test_a_figure_and_the_bill_differ_by_a_minute_at_most(renter, lambda_service, minutes):
+    """Of a machine that is there at once, so that both begin at the launch; never below the bill, however its time is cut."""
+    habits = lambda_service.state.habits
+    habits.boot_s = habits.ip_s = habits.end_s = 0.0
+    rental, lock = rent(renter)
+    ready(renter, rental)
+    renter.clock.sleep(minutes * 60)
+    so_far = rental.cents_at(renter.clock.now())
+    assert lambda_service.state.cents() <= so_far <= lambda_service.state.cents() + math.ceil(129 / 60)
+    ended = renter.end(rental, "done")
+    lock.release()
+    bill = lambda_service.state.cents()
+    assert bill <= ended.cents <= bill + math.ceil(129 / 60)
+
+
+def test_two_commands_with_a_new_key_claim_nothing_of_what_the_other_has_just_ended(
+    renter, lambda_service, tmp_path
+):
+    """The second one's list has the machine no more, and the ledger has its end a moment later: it is no other account's."""
+    rental, lock = rent(renter)
+    ready(renter, rental)
+    lock.release()
+    (account,) = lambda_service.state.accounts
+    account.key = "secret_alice_0123456789abcdef0123"
+    second = lambda_client.renter(lambda_service.base, account.key, tmp_path)
+    assert second.provider.account != rental.intent.account
+    book, now = renter.ledger, renter.clock.now()
+    book.step(rental.nonce, RentalState.ENDING, now, why="named by you")
+    second.provider.terminate(rental.instance)
+    renter.clock.sleep(60)
+    sleep = second.clock.sleep
+
+    def ends(seconds):
+        book.step(rental.nonce, RentalState.ENDED, now + 60, cents=10)
+        sleep(seconds)
+
+    second.clock.sleep = ends
+    done = reconcile(second)
+    assert [one.verdict for one in done.judged] == []
+    assert not done.is_anything_left

@@ -42,7 +42,7 @@ def test_a_run_on_a_rented_machine(project):
     assert project.ours() == []
     assert home_of(project, rental.intent.run)
     stages = re.findall(r"✓ (\w+) ", said)
-    order = ["rent", "boot", "login", "connect", "probe", "sweep", "ship", "start", "pull", "home", "end"]
+    order = ["rent", "boot", "login", "connect", "probe", "sweep", "ship", "start", "home", "end"]
     assert [stage for stage in stages if stage in order] == order
     assert "on rented-0 ubuntu" in said
     assert f"at most ${rental.cents / 100:.2f}" in said

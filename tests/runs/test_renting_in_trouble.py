@@ -10,7 +10,7 @@ import pytest
 from testbed.client import until
 from testbed.lambda_cloud import KEY
 
-from launcher.runs import rent_ending
+from launcher.runs import bringing_home
 from launcher.values.output import Output
 
 ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")
@@ -439,7 +439,7 @@ sys.exit({code})
 
 def test_the_newest_of_each_series_of_checkpoints_comes_home(monkeypatch):
     """Older ones only as long as they are small together; of launcher's own one is enough, which comes another way."""
-    monkeypatch.setattr(rent_ending, "OLDER_BYTES", 25)
+    monkeypatch.setattr(bringing_home, "OLDER_BYTES", 25)
     paths = [
         *(f"code/out/checkpoint-{number}/{name}" for number in (9, 10, 100, 1000) for name in "ab"),
         "code/out/checkpoint-best/a",
@@ -447,7 +447,7 @@ def test_the_newest_of_each_series_of_checkpoints_comes_home(monkeypatch):
         "checkpoints/step-7/a",
     ]
     files = [Output(path=path, size=10, kind="checkpoint", changed_ns=0) for path in paths]
-    assert rent_ending.own_checkpoints(files) == [
+    assert bringing_home.own_checkpoints(files) == [
         "artifacts/checkpoint-3",
         "out/checkpoint-100",
         "out/checkpoint-1000",

@@ -219,14 +219,14 @@ def test_a_limit_ends_a_rent_although_files_are_not_home(project):
 
 BUG = """
 from testbed.sim_clock import wait_by_it
-from launcher.runs import rent_ending
+from launcher.runs import bringing_home
 wait_by_it()
-bring_home = rent_ending.bring_home
+bring_home = bringing_home.bring_home
 def fails(*words):
     if os.path.exists(os.environ["BUG"]):
         raise RuntimeError("a mistake of launcher's own")
     return bring_home(*words)
-rent_ending.bring_home = fails
+bringing_home.bring_home = fails
 """
 
 
@@ -288,13 +288,13 @@ def test_who_only_looks_on_has_the_rent_ended_if_nobody_else_does(project):
 
 
 MISTAKEN = """
-from launcher.runs import rent_ending
-from launcher.runs.tenant import Tenant
+from launcher.runs import bringing_home
+from launcher.rental.rental_lease import Lease
 def fails(*words):
     raise RuntimeError("a mistake of launcher's own")
-rent_ending.bring_home = fails
+bringing_home.bring_home = fails
 if {is_alone}:
-    Tenant._hand_over = fails
+    Lease._start_keeper = fails
 from launcher.cli import main
 main()
 """

@@ -81,6 +81,8 @@ def test_a_slow_link_does_not_decide_what_a_rent_costs(project, link, who):
         project.until_left()
         said = (project.ledger.place(rental.nonce) / "keeper.log").read_text()
     assert re.search(lost, said), said
+    known = r"not all comes home by the limit: \S+ MB at .*/s take .*, and .* are left   more time   launch extend"
+    assert re.search(known, said), said
     for words in (("attach", run), ("pull", run), ("resume", run)):
         seen = project.client.run(*words)
         assert re.search(lost, seen.stdout + seen.stderr), seen

@@ -1,5 +1,6 @@
 """What a person with a credit card is promised: each cent is counted, each machine that is left is said, and what fits comes home."""
 
+import json
 import os
 import re
 import signal
@@ -33,9 +34,11 @@ def judge(project):
     """Check by the stand-in's own account that nothing is rented, and that no figure is below the bill."""
     project.until_gone()
     project.until_left()
-    assert (
-        sum(one.cents_at(project.clock.now()) for one in project.rentals()) >= project.service.state.cents()
+    figure, bill = (
+        sum(one.cents_at(project.clock.now()) for one in project.rentals()),
+        project.service.state.cents(),
     )
+    assert figure >= bill
     assert project.service.state.violations == []
 
 
@@ -145,3 +148,38 @@ def test_a_revoked_key_is_nobody_who_ends_the_rent(project):
     assert project.client.run("reconcile").returncode == 0
     judge(project)
     assert rental.nonce == project.rentals()[0].nonce
+
+
+def test_a_machine_gets_more_time_while_its_run_goes_on(project):
+    """Its keeper does not end it at the first limit, its machine does not stop the run then, and both do at the new one."""
+    project.client.ok("--detach", *ON_RENTED, "--", "python3", "train.py")
+    (rental,) = project.rentals()
+    run, first = rental.intent.run, rental.intent.deadline
+    asked = project.client.run(
+        "extend", run, "--hours", "2"
+    )  # $1.99 an hour, 6 hours, and confirm_above is 10
+    assert (asked.returncode, "nothing was changed" in asked.stderr) == (3, True), asked
+    assert project.rentals()[0].intent.deadline == first
+    said = project.client.ok("extend", run, "--hours", "2", "--yes")
+    assert "for $11.94 at most" in said
+    assert "reconcile --adopt" in said
+    (rental,) = project.rentals()
+    assert rental.intent.deadline == first + 7200
+    told = [
+        json.loads(one.read_text())["until"] for one in project.instances.newest.homes.rglob("rented.json")
+    ]
+    assert len(told) == 2
+    assert len({*told}) == 1
+    project.clock.sleep(first + 3600 - project.clock.now())
+    time.sleep(15)  # its keeper has looked at the clock by then
+    assert len(project.ours()) == 1
+    assert project.client.summary(run)["state"] == "running"
+    assert project.client.run("reconcile").returncode == 0
+    assert len(project.ours()) == 1
+    project.clock.sleep(first + 7200 - project.clock.now())
+    judge(project)
+    (rental,) = project.rentals()
+    assert rental.why == "limit"
+    (one,) = project.service.state.machines.values()
+    assert one.asked_to_end - one.launched > 6 * 3600 - 300
+    assert (project.client.runs / run / "outputs" / "out" / "small").exists()

@@ -1,4 +1,4 @@
-"""`stop`, `recover`, `drill`, `rm`, `gc`, `sweep` and `reconcile` with --json."""
+"""`stop`, `extend`, `recover`, `drill`, `rm`, `gc`, `sweep` and `reconcile` with --json."""
 
 from __future__ import annotations
 
@@ -119,6 +119,15 @@ class Leftovers(Shape):
     host: str
     dry_run: bool
     items: list[Swept]
+
+
+class Extended(Shape):
+    """`launch extend`: until when the machine of a run is rented, and what it may cost by then."""
+
+    kind: Literal["extended"] = "extended"
+    run: str
+    deadline: float
+    largest_cents: int
 
 
 class RentedThing(Part):

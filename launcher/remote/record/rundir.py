@@ -55,9 +55,23 @@ WISHES = {"run": None, "stop": "by-user", "cancel": "by-user-now"}
 SESSION_LIMIT = "session-limit"
 """Why a run is to go on whose session in a service has reached its limit."""
 RENTED = "rented.json"
-"""The file of a root on a rented machine: until when it is rented, by that machine's clock."""
+"""The file of a root on a rented machine, and of a run that was given more time there: until when it is rented, by that machine's clock."""
 SMALL_FILES = ("attempt.json", "state.json")
 GROWING_FILES = ("events.jsonl", "log.txt")
+
+
+def rent_in(record: dict[str, Any], start: str = "") -> dict[str, Any]:
+    """Return until when a machine is rented, by a record whose keys have a start: by its wall clock, and by the clock of a boot."""
+    until, uptime, boot = (record.get(start + name) for name in ("until", "uptime", "boot"))
+    if not _is_number(until):
+        return {}
+    if not _is_number(uptime) or not isinstance(boot, str):
+        return {"until": until}
+    return {"until": until, "uptime": uptime, "boot": boot}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 class Run:
@@ -76,6 +90,7 @@ class Run:
         )
         self.plan = self.control.below("plan.json")
         self.wish = self.control.below("wish")
+        self.rented = self.control.below(RENTED)
         self.token = self.control.below("token")
         self.prepared_record = self.control.below("prepared.json")
         self.digests = self.control.below("digests.json")

@@ -16,7 +16,7 @@ from ..making import environment_build
 from ..record import forgone, secret
 from ..record.files import read_json, sync_folder, write_durably
 from ..record.locks import Lock
-from ..record.rundir import ONE_MACHINE, RENTED, Run
+from ..record.rundir import ONE_MACHINE, RENTED, Run, rent_in
 from ..record.safe_open import open_regular
 from ..store import shipping, worker_folder
 from ..store.manifest import check, read_manifest, shared_modes_of, sizes_of
@@ -108,17 +108,8 @@ def _runtime(
 
 def _rent(session: Session) -> Dict[str, Any]:
     """Return until when this machine is rented, by its own clocks; empty if it is not rented."""
-    told = read_json(os.path.join(session.root, RENTED))
-    until, uptime, boot = _number(told.get("until")), _number(told.get("uptime")), told.get("boot")
-    if until is None:
-        return {}
-    if uptime is None or not isinstance(boot, str):
-        return {"rented_until": until}
-    return {"rented_until": until, "rented_uptime": uptime, "rented_boot": boot}
-
-
-def _number(value: object) -> Optional[float]:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    rent = rent_in(read_json(os.path.join(session.root, RENTED)))
+    return {f"rented_{name}": value for name, value in rent.items()}
 
 
 def _interpreter(session: Session, request: Create, plan: Dict[str, Any]) -> str:

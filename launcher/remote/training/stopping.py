@@ -8,7 +8,8 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from ..fate import run_state
-from ..record.rundir import SESSION_LIMIT, WISHES, Run
+from ..record.files import read_json
+from ..record.rundir import SESSION_LIMIT, WISHES, Run, rent_in
 from ..system import process
 from .fence import Fence
 
@@ -35,10 +36,12 @@ def shutdown_reason(run: Run, terminations: Sequence[int]) -> str:
 class RunTime:
     """How long the run has run over all its attempts, and how long it may still run."""
 
-    def __init__(self, ran_before_s: float, limit_s: Optional[float], rent_ends_s: float) -> None:
+    def __init__(
+        self, ran_before_s: float, limit_s: Optional[float], rent_ends_s: Callable[[], float]
+    ) -> None:
         """Start the clock of this attempt; without `limit_s` the run may run forever, or as long as its machine is rented.
 
-        `rent_ends_s` is when that ends, by the monotonic clock.
+        `rent_ends_s` tells when that ends, by the monotonic clock: a rental may be given more time.
         """
         self._ran_before_s = ran_before_s
         self._limit_s = limit_s
@@ -66,24 +69,44 @@ class RunTime:
 
     @property
     def _rent_left_s(self) -> float:
-        return self._rent_ends_s - time.monotonic()
+        return self._rent_ends_s() - time.monotonic()
 
     def leave_out(self, pause_s: float) -> None:
         """Do not count a time of waiting."""
         self._began_s += pause_s
 
 
-def rent_ends_s(runtime: Dict[str, Any]) -> float:
-    """Return what the monotonic clock will say when this machine's rent ends; infinity without a rent.
+class RentEnd:
+    """When this machine's rent ends: as it was known when the run was prepared, or as it was extended since."""
+
+    def __init__(self, run: Run, runtime: Dict[str, Any]) -> None:
+        """Begin with what is on record of the run."""
+        self._run, self._look_again_s = run, 0.0
+        self._told = rent_in(runtime, "rented_")
+        self._ends_s = _ends_s(self._told)
+
+    def ends_s(self) -> float:
+        """Return what the monotonic clock will say when the rent ends; infinity without a rent."""
+        now_s = time.monotonic()
+        if self._told and now_s >= self._look_again_s:
+            self._look_again_s = now_s + WISH_S
+            told = rent_in(read_json(self._run.rented)) or self._told
+            if told != self._told:
+                self._told, self._ends_s = told, _ends_s(told)
+        return self._ends_s
+
+
+def _ends_s(rent: Dict[str, Any]) -> float:
+    """Return the end of a rent by the monotonic clock.
 
     That is told by the boot clock. After a reboot only the wall clock is left, which is read once.
     """
-    if "rented_until" not in runtime:
+    if "until" not in rent:
         return float("inf")
-    if runtime.get("rented_boot") == process.boot_id() and "rented_uptime" in runtime:
-        left_s = runtime["rented_uptime"] - time.clock_gettime(time.CLOCK_BOOTTIME)
+    if rent.get("boot") == process.boot_id() and "uptime" in rent:
+        left_s = rent["uptime"] - time.clock_gettime(time.CLOCK_BOOTTIME)
     else:
-        left_s = runtime["rented_until"] - time.time()  # after a reboot no other clock is left
+        left_s = rent["until"] - time.time()  # after a reboot no other clock is left
     return time.monotonic() + float(left_s)
 
 

@@ -43,10 +43,10 @@ from .stopping import (
     OF_SEGMENT,
     RENT_OVER,
     Interruption,
+    RentEnd,
     RunTime,
     Stopping,
     reason_of,
-    rent_ends_s,
     shutdown_reason,
 )
 from .streams import listening
@@ -113,7 +113,7 @@ class Supervisor:
         self.proofs = Proofs(run, self.plan, self.history, self.account, self.progress)
         runtime = self.history.prepared.get("runtime") or {}
         limit_s = _seconds(self.plan.get("time_limit_minutes"))
-        self.run_time = RunTime(self.history.ran_s, limit_s, rent_ends_s(runtime))
+        self.run_time = RunTime(self.history.ran_s, limit_s, RentEnd(run, runtime).ends_s)
         self.terminations: list[int] = []
         self.chosen = checkpoints.ChosenCheckpoint(None, None, {})
         self.record: dict[str, Any] = {}

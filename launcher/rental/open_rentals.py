@@ -9,10 +9,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.rental.ledger import Ledger, usual_folder
-from launcher.runs.tenancies import mirror_of, rented
+from launcher.rental.records import ledger, rented
 from launcher.values.renting import Rental, RentalState, dollars
-from launcher.values.tenancy import Tenancy
 
 RECONCILE = "launch reconcile"
 _DOING = {
@@ -26,30 +24,30 @@ _DOING = {
 class OpenRental(NamedTuple):
     """A rental that may cost something, whether a process here looks after it, and its cost so far in cents, at most.
 
-    If nobody knows whether its launch made an instance, that is what the instance would have cost. `is_kept`: its table says
-    that it is not ended with its run; `for_run` is whose machine it is now, and `has_begun` whether a run may be there.
-    `is_refused`: the account refuses the key of the process that looks after it. `is_stopped`: that process is stopped or hangs.
+    If nobody knows whether its launch made an instance, that is what the instance would have cost. `run` is the run that it is
+    for; another one may have taken over the machine since it was rented. `is_kept`: its table says that it is not ended with
+    its run. `is_refused`: the account refuses the key of the process that looks after it. `is_stopped`: that process is stopped
+    or hangs.
     """
 
     rental: Rental
-    is_held: bool
+    run: str
     cents: int
     is_past: bool
-    is_kept: bool = False
-    for_run: str | None = None
-    has_begun: bool = False
-    is_refused: bool = False
-    is_stopped: bool = False
-
-    @property
-    def run(self) -> str:
-        """The run that it is for; another one may have taken over the machine since it was rented."""
-        return self.for_run or self.rental.intent.run
+    is_kept: bool
+    is_held: bool
+    is_refused: bool
+    is_stopped: bool
 
     @property
     def cost(self) -> str:
         """What it has cost; of a launch without an answer, what it may have cost."""
         return f"nothing or {dollars(self.cents)}" if self.is_unsettled else dollars(self.cents)
+
+    @property
+    def is_attended(self) -> bool:
+        """Whether a process here looks after it that can end it."""
+        return self.is_held and not self.is_refused
 
     @property
     def is_unsettled(self) -> bool:
@@ -86,12 +84,8 @@ class OpenRental(NamedTuple):
             return f"the process here that looks after it is stopped; another takes over   {RECONCILE}"
         if not self.is_held and self.is_kept:
             return f"is kept until its limit; to end it   {RECONCILE} --adopt {self.rental.instance}"
-        if not self.is_held and not self.has_begun:
-            return f"no process here ends it   {RECONCILE}"
         if not self.is_held:
-            return (
-                f"no process here ends it   launch attach {self.run.rpartition('-')[2]}     or   {RECONCILE}"
-            )
+            return f"no process here ends it   {RECONCILE}"
         return None
 
 
@@ -121,24 +115,23 @@ class OpenRentals(NamedTuple):
 
 def open_rentals(now: float) -> OpenRentals:
     """Return what may cost something, by the ledger."""
-    book = Ledger(usual_folder())
+    book = ledger()
     open_ones = [rental for rental in book.rentals() if rental.is_open]
-    tenancies = {one.rental.nonce: one.tenancy for one in rented()} if open_ones else {}
-    found = [
-        _of(rental, tenancies.get(rental.nonce), now, is_held=book.is_held(rental.nonce))._replace(
-            is_refused=book.is_refused(rental.nonce), is_stopped=book.is_stopped(rental.nonce)
+    known = {one.rental.nonce: one.record for one in rented()} if open_ones else {}
+    found = []
+    for rental in open_ones:
+        record = known.get(rental.nonce)
+        may_be_billed = rental.state is RentalState.INTENT
+        found.append(
+            OpenRental(
+                rental,
+                rental.intent.run if record is None else record.run,
+                rental.time_cents(now) if may_be_billed else rental.cents_at(now),
+                is_past=rental.is_past(now),
+                is_kept=record is not None and record.keeps,
+                is_held=book.is_held(rental.nonce),
+                is_refused=book.is_refused(rental.nonce),
+                is_stopped=book.is_stopped(rental.nonce),
+            )
         )
-        for rental in open_ones
-    ]
     return OpenRentals(tuple(found), book.unreadable())
-
-
-def _of(rental: Rental, tenancy: Tenancy | None, now: float, *, is_held: bool) -> OpenRental:
-    may_be_billed = rental.state is RentalState.INTENT
-    cost = rental.time_cents(now) if may_be_billed else rental.cents_at(now)
-    found = OpenRental(rental, is_held, cost, rental.is_past(now))
-    if tenancy is None:
-        return found
-    return found._replace(
-        is_kept=tenancy.keeps, for_run=tenancy.run, has_begun=mirror_of(tenancy) is not None
-    )

@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import LaunchError
 
@@ -23,15 +23,21 @@ LOOK_S = 1.0
 """How often the clock is looked at: it may jump, and this machine may sleep."""
 
 
-class HomeTime:
+class Limits(NamedTuple):
+    """When the run stops, and when the last byte has come, in seconds since 1970. A rental may be given more time."""
+
+    due: float
+    ends: float
+
+
+class DownloadDeadline:
     """It is over at the limit. A process that comes too late for the last minutes before that has as many after it."""
 
-    def __init__(self, due: float, limit: float, clock: Clock, note: Callable[[float], None]) -> None:
-        """Begin at `due`; `note` is called once with the time until which it lasts, and which is beyond the limit if it came late."""
-        self._due, self._home_s, self._clock = due, limit - due, clock
-        self._until, self._note = limit, note
+    def __init__(self, limits: Callable[[], Limits], clock: Clock, note: Callable[[float], None]) -> None:
+        """Begin when the run is due; `note` is called with the time until which it lasts, beyond the limit if it came late."""
+        self._limits, self._clock, self._note = limits, clock, note
+        self._until: float | None = None
         self._extended = 0.0
-        self._is_due = False
         self._desks: weakref.WeakSet[Desk] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -40,18 +46,21 @@ class HomeTime:
     @property
     def is_due(self) -> bool:
         """Whether the minutes before the limit have begun."""
-        now = self._clock.now()
+        now, (due, ends) = self._clock.now(), self._limits()
         with self._lock:
-            if not self._is_due and now >= self._due:
-                self._is_due = True
-                self._until = max(self._until, now + self._home_s)
+            if now < due:
+                self._until = None
+            elif self._until is None or self._until < ends:
+                self._until = max(ends, now + ends - due)
                 self._note(self._until)
-            return self._is_due
+            return self._until is not None
 
     @property
     def is_over(self) -> bool:
         """Whether nothing more can come."""
-        return self.is_due and self._clock.now() >= self._until and time.monotonic() >= self._extended
+        if not self.is_due or time.monotonic() < self._extended:
+            return False
+        return self._until is not None and self._clock.now() >= self._until
 
     def extend(self, seconds: float) -> None:
         """Have at least so many seconds from now on, by the time that this machine is awake."""
@@ -62,7 +71,7 @@ class HomeTime:
         with self._lock:
             self._desks.add(desk)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="home time", daemon=True)
+                self._thread = threading.Thread(target=self._watch, name="download deadline", daemon=True)
                 self._thread.start()
         return desk
 

@@ -1,44 +1,47 @@
-"""Reconcile what is rented: runs that are over come home and their machines end, orphans end, and what goes on is looked after."""
+"""Reconcile what is rented at an account: runs that are over come home and their machines end, orphans end, and what goes on is looked after."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
+from launcher import hosts
 from launcher.errors import (
     LaunchError,
     NoRunError,
     RefusedError,
+    RunError,
     ServiceError,
-    UnknownNameError,
-    UnreachableError,
     UsageError,
 )
+from launcher.rental import records
 from launcher.rental.instance_keys import forget_key
 from launcher.rental.provider import module_of
 from launcher.rental.reconcile import Reconciled, reconcile, survey
+from launcher.rental.records import RentalRecord, RentedMachine
+from launcher.rental.release import RentedRun, end_named, end_rent, lose_words
+from launcher.rental.rental_lease import Lease, Step, Teller, take, take_idle, take_over
 from launcher.rental.renter import Ending, Renter, open_account
 from launcher.rental.service_clock import ServiceClock
 from launcher.rental.verdict import GRACE_S, has_any_of, owner_of
-from launcher.runs import resolve, tenancies
-from launcher.runs.adopting import bring_home_first
-from launcher.runs.mirror import Mirror
-from launcher.runs.rent_ending import end_at_limit, end_rent, end_without_run, is_kept_without_run, is_over
-from launcher.runs.run_desk import open_desk
-from launcher.runs.run_id import find
-from launcher.runs.summaries import known_summary
-from launcher.runs.tenancies import RentedMachine
-from launcher.runs.tenant import Tenant, take_over
-from launcher.runs.view import Stage, View
 from launcher.values.clock import look_again_after
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.renting import Rental, RentalState, dollars
 
 WAKE_S, LOOK_S = 20.0, 0.5
 """How long a process that looks after a machine may take to notice that its limit has passed, and how often that is looked for."""
+RunOf = Callable[[RentalRecord], RentedRun | None]
+"""The run of a rental, None if it never began."""
+
+
+class Asker(Teller, Protocol):
+    """What asks a person too."""
+
+    def agrees(self, question: str) -> bool | None:
+        """Return the answer, None without a terminal to ask at."""
 
 
 class Report(NamedTuple):
@@ -61,17 +64,19 @@ class Named(NamedTuple):
     is_sure: bool = False
 
 
-def reconcile_all(named: Named, view: View, *, dry_run: bool) -> list[Report]:
-    """Reconcile every account that this user has rented at, or that a table here names.
+def reconcile_all(
+    accounts: Iterable[LambdaSettings], named: Named, run_of: RunOf, view: Asker, *, dry_run: bool
+) -> list[Report]:
+    """Reconcile some accounts.
 
     With `dry_run` nothing is changed. Raises RunError if what a named machine has does not come home, RefusedError if the end of
     one that was not rented here is not agreed to. One that fails keeps no other. Raises BadFileError or ServiceAuthError
     without a key, and ServiceError.
     """
     reports, failed = [], []
-    for settings in _accounts(named.instances):
+    for settings in accounts:
         try:
-            reports.append(_reconcile(settings, named, view, dry_run=dry_run))
+            reports.append(_reconcile(settings, named, run_of, view, dry_run=dry_run))
         except ServiceError as error:
             failed.append(error)
     for other in failed[1:]:
@@ -81,13 +86,21 @@ def reconcile_all(named: Named, view: View, *, dry_run: bool) -> list[Report]:
     return reports
 
 
-def end_abandoned(settings: LambdaSettings, runs: Collection[str], view: View) -> None:
+def accounts_of(named_apis: Iterable[str], named: Named) -> list[LambdaSettings]:
+    """Return the accounts that may have something of ours: where this user has rented, and those that a table here names."""
+    found = dict.fromkeys([*records.services(), *named_apis])
+    if not found and (named.instances or module_of(LambdaSettings.provider).person_key() is not None):
+        return [LambdaSettings()]
+    return [LambdaSettings(api=api) for api in found]
+
+
+def end_abandoned(settings: LambdaSettings, runs: Collection[str], view: Teller) -> None:
     """End the machines that launches of some runs have left behind: their client was killed before anything could begin there.
 
     This waits until they are gone, and not for one that may still appear. Raises BadFileError or ServiceAuthError without a
     key, ServiceError, and RefusedError if the ledger cannot be written.
     """
-    left = tenancies.abandoned(runs)
+    left = records.abandoned(runs)
     if not left:
         return
     with contextlib.closing(open_account(settings)) as account, _asking(view, settings) as stage:
@@ -99,29 +112,40 @@ def end_abandoned(settings: LambdaSettings, runs: Collection[str], view: View) -
             view.note(_still_listed(account, ending))
 
 
-def dismiss(word: str) -> Rental:
-    """Have no command speak any more of the open rental for a run, which was made with a key that is lost.
+def give_up_machine(run: str, view: Teller) -> None:
+    """End the rent of a machine on which a run never began, if there is one and no other process looks after it.
 
-    Nothing is claimed about its machine. Raises UsageError if the key that is here could end it, UnknownNameError if nothing
-    open is for such a run, and ServiceError.
+    Raises ServiceError, and RunError if a launch without an answer may still make one.
     """
-    book, rented = tenancies.ledger(), [*tenancies.rented()]
-    open_ones = {rental.intent.run: rental for rental in book.rentals() if rental.is_open}
-    open_ones |= {one.tenancy.run: one.rental for one in rented if one.rental.is_open}
-    if not open_ones:
-        raise UnknownNameError(
-            "nothing is rented, as far as is known here\n  what the account has   launch reconcile"
-        )
-    found = open_ones[find(word, [*open_ones])]
-    tenancy = next((one.tenancy for one in rented if one.rental.nonce == found.nonce), None)
-    apis = [tenancy.settings.api] if tenancy is not None else tenancies.services()
-    if module_of(found.intent.provider).person_key() is not None and any(
-        _is_in_reach(found, api) for api in apis
-    ):
+    if records.abandoned([run]):
+        for api in records.services():
+            end_abandoned(LambdaSettings(api=api), [run], view)
+        if records.abandoned([run]):
+            raise RunError(f"{run}: a machine of its launch may still be billed\n  end it   launch reconcile")
+    found = records.rented_for(run)
+    if found is not None and found.rental.is_open and (lease := take(found)) is not None:
+        lease.give_up(view)
+
+
+def open_by_run() -> dict[str, Rental]:
+    """Return what may still cost something, by the run that it is for, and by the one that it was rented for."""
+    open_ones = {rental.intent.run: rental for rental in records.ledger().rentals() if rental.is_open}
+    return open_ones | {one.record.run: one.rental for one in records.rented() if one.rental.is_open}
+
+
+def dismiss(rental: Rental) -> Rental:
+    """Have no command speak any more of an open rental, which was made with a key that is lost.
+
+    Nothing is claimed about its machine. Raises UsageError if the key that is here could end it, and ServiceError.
+    """
+    known = [one.record.settings.api for one in records.rented() if one.rental.nonce == rental.nonce]
+    has_key = module_of(rental.intent.provider).person_key() is not None
+    if has_key and any(_is_in_reach(rental, api) for api in known or records.services()):
         raise UsageError(
-            f"{found.intent.run}: the API key that is here can end its machine, so it is not dismissed\n  end it   launch reconcile"
+            f"{rental.intent.run}: the API key that is here can end its machine, so it is not dismissed\n  end it   launch reconcile"
         )
-    return book.step(found.nonce, RentalState.DISMISSED, ServiceClock().now(), why="dismissed by you")
+    now = ServiceClock().now()
+    return records.ledger().step(rental.nonce, RentalState.DISMISSED, now, why="dismissed by you")
 
 
 def _is_in_reach(rental: Rental, api: str) -> bool:
@@ -130,42 +154,35 @@ def _is_in_reach(rental: Rental, api: str) -> bool:
         return rental.intent.account == provider.account or has_any_of(provider.instances(), rental)
 
 
-def _accounts(adopted: Sequence[str]) -> list[LambdaSettings]:
-    """Return settings for each service that may have something of ours."""
-    named = [host.lambda_cloud.api for host in resolve.hosts().values() if host.lambda_cloud is not None]
-    found = dict.fromkeys([*tenancies.services(), *named])
-    if not found and (adopted or module_of(LambdaSettings.provider).person_key() is not None):
-        return [LambdaSettings()]
-    return [LambdaSettings(api=api) for api in found]
-
-
-def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: bool) -> Report:
+def _reconcile(
+    settings: LambdaSettings, named: Named, run_of: RunOf, view: Asker, *, dry_run: bool
+) -> Report:
     renter = open_account(settings)
     try:
         with _asking(view, settings):
             renter.learn_time()
             is_early = named.after is not None and renter.clock.now() < named.after
             adopted = () if is_early else named.instances
-            found = _at(renter, [_with_its_boot(renter, one) for one in tenancies.rented()])
+            found = _at(renter, [_with_its_boot(renter, one, run_of) for one in records.rented()])
         if not dry_run and named.after is None and not named.is_sure:
             _agree_to_end(renter, adopted, view)
         unsure = _unsure_of(renter, view)
         if dry_run:
-            wanted = {one.rental.intent.run for one in found if _would_go_on(one, view)}
+            wanted = {one.rental.intent.run for one in found if _would_go_on(one, run_of, view)}
             with _asking(view, settings):
                 judged = survey(renter, wanted | unsure, adopted)
             return _report(renter, Reconciled((), judged, renter.ledger.unreadable()))
         for one in found:
             if one.rental.instance in adopted and not named.force:
-                bring_home_first(one, view, is_due=named.after is not None)
+                _bring_named_home(one, run_of, view, is_due=named.after is not None)
         wanted = {
             one.rental.intent.run
             for one in found
-            if one.rental.instance not in adopted and _goes_on(one, view)
+            if one.rental.instance not in adopted and _goes_on(one, run_of, view)
         }
-        bringing = _bringing(found, renter, view)
+        downloading = _downloading(found, renter, run_of, view)
         with _asking(view, settings) as stage:
-            done = reconcile(renter, wanted | unsure, adopted, bringing, report=stage.progress)
+            done = reconcile(renter, wanted | unsure, adopted, downloading, report=stage.progress)
         for ending in done.left:
             view.note(_still_listed(renter, ending))
         if done.ended:
@@ -175,7 +192,7 @@ def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: b
         renter.close()
 
 
-def _agree_to_end(renter: Renter, adopted: Sequence[str], view: View) -> None:
+def _agree_to_end(renter: Renter, adopted: Sequence[str], view: Asker) -> None:
     """Ask whether named instances that were not rented here are to be ended: nothing of theirs can come home.
 
     Raises RefusedError for no, and without a terminal.
@@ -201,37 +218,55 @@ def _agree_to_end(renter: Renter, adopted: Sequence[str], view: View) -> None:
 
 
 @contextlib.contextmanager
-def _asking(view: View, settings: LambdaSettings) -> Iterator[Stage]:
+def _asking(view: Teller, settings: LambdaSettings) -> Iterator[Step]:
     """Show that an account is asked, for as long as that lasts."""
     with view.stage(f"asking {urlsplit(settings.api).hostname}") as stage:
         stage.text = None
         yield stage
 
 
-def _bringing(found: Sequence[RentedMachine], renter: Renter, view: View) -> set[str]:
+def _bring_named_home(found: RentedMachine, run_of: RunOf, view: Teller, *, is_due: bool) -> None:
+    """Bring home what a machine has that is to be ended now. Raises RunError if that is refused, unless it `is_due`."""
+    record, run = found.record, run_of(found.record)
+    if run is None:
+        return  # it never began
+    with view.stage("adopt") as stage:
+        stage.progress(f"asking for the machine of {record.short}, if a process here looks after it")
+        lease = take_idle(found)
+        stage.text = None
+    if lease is not None:
+        end_named(lease, run, view, is_due=is_due)
+    elif not is_due:
+        raise RunError(
+            f"{record.run}: its machine is not ended: a process here looks after it, and ends it once all has come home\n"
+            f"  have the run end   launch stop {record.short}\n  {lose_words(found.rental.instance)}"
+        )
+
+
+def _downloading(found: Sequence[RentedMachine], renter: Renter, run_of: RunOf, view: Teller) -> set[str]:
     """Return the nonces of machines beyond their limit whose files come home now: the process that does it slept, as a laptop does.
 
     One that is stopped loses the machine to this command. One that does nothing about it for a while hangs, and what it has not brought is lost with the machine, which is said.
     """
-    until, bringing = time.monotonic() + WAKE_S, set()
+    until, downloading = time.monotonic() + WAKE_S, set()
     for one in found:
-        rental, nonce = one.rental, one.rental.nonce
+        rental, nonce = renter.known(one.rental), one.rental.nonce
         while renter.clock.now() >= rental.intent.deadline + GRACE_S and renter.ledger.is_locked(nonce):
             if renter.ledger.is_stopped(nonce):
-                _goes_on(one, view)
+                _goes_on(one, run_of, view)
                 break
-            if tenancies.is_bringing(nonce, renter.clock.now()):
-                bringing.add(nonce)
+            if records.is_downloading(nonce, renter.clock.now()):
+                downloading.add(nonce)
                 break
             if time.monotonic() >= until:
                 words = "what it had not brought home by then may be lost"
-                tenancies.note_lost(nonce, words)
+                records.note_lost(nonce, words)
                 view.note(
                     f"{rental.intent.run}: the process here that looks after its machine does nothing, and its time is up; {words}"
                 )
                 break
             look_again_after(LOOK_S)
-    return bringing
+    return downloading
 
 
 def _ended_of(found: Sequence[RentedMachine], renter: Renter, done: Collection[Ending]) -> Iterator[Ending]:
@@ -253,11 +288,11 @@ def _report(renter: Renter, done: Reconciled) -> Report:
     return Report(renter.provider.account, done, frozenset(billed))
 
 
-def _with_its_boot(renter: Renter, found: RentedMachine) -> RentedMachine:
+def _with_its_boot(renter: Renter, found: RentedMachine, run_of: RunOf) -> RentedMachine:
     """Return a machine, and put back the record that it has booted, if that was cut off: without it, it would end with all that its run made."""
     rental = found.rental
     has_booted = rental.state in (RentalState.INTENT, RentalState.LAUNCHED) and not found.is_held
-    if not has_booted or tenancies.mirror_of(found.tenancy) is None:
+    if not has_booted or run_of(found.record) is None:
         return found
     instance = renter.find(rental)
     if instance is None or not instance.is_ready:
@@ -283,86 +318,68 @@ def _at(account: Renter, found: Sequence[RentedMachine]) -> list[RentedMachine]:
     return [one for one in ready if one in own or has_any_of(listed, one.rental)]
 
 
-def _unsure_of(account: Renter, view: View) -> set[str]:
+def _unsure_of(account: Renter, view: Teller) -> set[str]:
     """Return the runs of which nobody knows here how they stand: their machines are left until their limit."""
     ledger, runs = account.ledger, set()
     for rental in ledger.rentals():
-        if rental.state is RentalState.READY and (why := tenancies.damage(ledger, rental)):
+        if rental.state is RentalState.READY and (why := records.damage(ledger, rental)):
             view.note(f"{rental.intent.run}: {why}; its machine is left until its limit")
             runs.add(rental.intent.run)
     return runs
 
 
-def _would_go_on(found: RentedMachine, view: View) -> bool:
+def _would_go_on(found: RentedMachine, run_of: RunOf, view: Teller) -> bool:
     """Say what `_goes_on` would do, and return what it would; change nothing. A machine that does not answer would be left."""
-    mirror = tenancies.mirror_of(found.tenancy)
-    if mirror is None:
+    record, run = found.record, run_of(found.record)
+    if run is None:
         return False
-    ledger, nonce = tenancies.ledger(), found.rental.nonce
-    if ledger.is_attended(nonce):
+    if records.ledger().is_attended(found.rental.nonce):
         return True
     try:
-        with open_desk(found.tenancy.machine, mirror) as desk:
-            state = known_summary(desk, mirror.run).state
+        state = run.has_ended(hosts.connect)
     except NoRunError as error:
-        view.note(f"{mirror.run}: {str(error).splitlines()[0]}")
-        return is_kept_without_run(found.tenancy, mirror)
+        view.note(f"{record.run}: {str(error).splitlines()[0]}")
+        return record.keeps and run.is_known
     except LaunchError as error:
-        view.note(f"{mirror.run}: {str(error).splitlines()[0]}")
+        view.note(f"{record.run}: {str(error).splitlines()[0]}")
         return True
-    if not is_over(state):
-        view.note(f"{mirror.run} goes on: a process here would look after it")
+    if state is None:
+        view.note(f"{record.run} goes on: a process here would look after it")
         return True
-    if found.tenancy.keeps:
+    if record.keeps:
         return True
-    view.note(f"{mirror.run} is {state}: its files would come home before the end of its machine")
+    view.note(f"{record.run} is {state}: its files would come home before the end of its machine")
     return False
 
 
-def _goes_on(found: RentedMachine, view: View) -> bool:
+def _goes_on(found: RentedMachine, run_of: RunOf, view: Teller) -> bool:
     """Deal with the run of a machine that no process can look after; return whether the machine is still wanted."""
-    mirror = tenancies.mirror_of(found.tenancy)
-    if mirror is None:
+    run = run_of(found.record)
+    if run is None:
         return False  # its launch came to nothing
-    tenant = take_over(found)
-    if tenant is None:
+    lease = take_over(found)
+    if lease is None:
         return True
     try:
-        return _deal_with(tenant, mirror, view)
+        is_wanted = end_rent(lease, run, view)
+        if is_wanted and not lease.is_released:
+            keeper = lease.hand_over()
+            view.note(
+                f"{found.record.run} goes on: process {keeper.pid} looks after it from now on   {keeper.log}"
+            )
     except ServiceError as error:
         view.note(str(error))
-        return tenant.rental.is_open
+        return lease.rental.is_open
     except LaunchError as error:
-        view.note(_unsure(tenant, error))
-        return not tenant.is_past
+        view.note(_unsure(lease, error))
+        return not lease.is_past
     finally:
-        tenant.release()
+        lease.release()
+    return is_wanted
 
 
-def _deal_with(tenant: Tenant, mirror: Mirror, view: View) -> bool:
-    if tenant.is_past:
-        end_at_limit(tenant, mirror, view)
-        return False
-    try:
-        with open_desk(tenant.host, mirror, tenant.opening) as desk:
-            state = known_summary(desk, mirror.run).state
-    except UnreachableError as error:
-        tenant.watch(view, error)
-        raise
-    except NoRunError:
-        if end_without_run(tenant, mirror, view):
-            return False
-        raise
-    if is_over(state):
-        end_rent(tenant, mirror, state, view)
-        return tenant.rental.is_open
-    keeper = tenant.hand_over(mirror)
-    view.note(f"{mirror.run} goes on: process {keeper.pid} looks after it from now on   {keeper.log}")
-    return True
-
-
-def _unsure(tenant: Tenant, error: LaunchError) -> str:
+def _unsure(lease: Lease, error: LaunchError) -> str:
     """Return what is said of a machine whose run cannot be brought home just now."""
     words = str(error).splitlines()[0]
-    left = "its time is up, so it is ended all the same" if tenant.is_past else f"left until {tenant.until}"
-    return f"{tenant.tenancy.run}: {words}; {left}; {tenant.cost} so far, {tenant.price}"
+    left = "its time is up, so it is ended all the same" if lease.is_past else f"left until {lease.until}"
+    return f"{lease.record.run}: {words}; {left}; {lease.cost} so far, {lease.price}"

@@ -1,13 +1,16 @@
-"""A tenant: this process looks after a rented machine, brings its run's files home, and ends the rent."""
+"""A lease: this process looks after a rented machine, brings its run's files home, and ends the rent."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from launcher import hosts, own_variables
 from launcher.errors import (
@@ -19,26 +22,23 @@ from launcher.errors import (
     UnreachableError,
 )
 from launcher.hosts import Desk
+from launcher.rental.download_deadline import DownloadDeadline, Limits
 from launcher.rental.instance_keys import forget_key
 from launcher.rental.provider import is_passing, module_of
+from launcher.rental.records import (
+    KEEPER_LOG,
+    NO_CHECKPOINT,
+    RentalRecord,
+    RentedMachine,
+    ledger,
+    note_downloading,
+    write,
+)
 from launcher.rental.renter import Rented, Renter, open_account
 from launcher.rental.verdict import GRACE_S, has_any_of, loss
-from launcher.runs import shown, tenancies
-from launcher.runs.home_time import HomeTime
-from launcher.runs.mirror import Mirror
-from launcher.runs.runs_folder import runs_folder
-from launcher.runs.view import View
-from launcher.runs.whole_file import write_durably
 from launcher.values.clock import look_again_after
 from launcher.values.host import Host
-from launcher.values.renting import (
-    Instance,
-    Rental,
-    RentalReason,
-    dollars,
-    minutes_text,
-)
-from launcher.values.tenancy import Tenancy
+from launcher.values.renting import Instance, Rental, RentalReason, minutes_text
 
 LOOK_S = 1.0
 LAST_S = 60.0
@@ -49,6 +49,25 @@ OTHER_KEY = "other-key"
 TAKEN = "taken"
 
 
+class Step(Protocol):
+    """A step that a person sees while it lasts; `text` is what is shown when it is done, None for nothing."""
+
+    text: str | None
+
+    def progress(self, step: str, /) -> None:
+        """Show how far it has come."""
+
+
+class Teller(Protocol):
+    """What shows to a person what happens to a rent."""
+
+    def note(self, text: str) -> None:
+        """Say something."""
+
+    def stage(self, name: str) -> AbstractContextManager[Step]:
+        """Show a step while it lasts."""
+
+
 class Keeper(NamedTuple):
     """The background process that looks after a rental, and its log."""
 
@@ -56,34 +75,29 @@ class Keeper(NamedTuple):
     log: str
 
 
-class Tenant:
+class Lease:
     """This process's hold on a rented machine. Call `release`, or `hand_over`, once it is not needed."""
 
-    def __init__(self, account: Renter, held: Rented, tenancy: Tenancy, *, is_keeper: bool = False) -> None:
+    def __init__(
+        self, account: Renter, held: Rented, record: RentalRecord, *, is_keeper: bool = False
+    ) -> None:
         """Look after a rental whose lock this process has; `is_keeper` if it was started for that, in the background."""
-        self._account, self._lock = account, held.lock
+        self.renter, self._lock = account, held.lock
         self.is_keeper = is_keeper
-        self.nonce, self.tenancy = held.rental.nonce, tenancy
+        self.nonce, self.record = held.rental.nonce, record
         self._known = held.rental
         self._said: set[str] = set()
         self.is_released = False
         self.is_home = False
         """Whether all that its run made is here, so that only the machine is left to end."""
-        home_s, deadline = held.rental.home_s, held.rental.intent.deadline
-        self.due = deadline - home_s
-        """When its run stops by itself, so that what it made is home at the limit."""
-        self._ends = deadline - min(LAST_S, home_s / 10)
-        self._bringing = HomeTime(self.due, self._ends, account.clock, self._note_bringing)
+        self._download = DownloadDeadline(
+            self._limits, account.clock, lambda until: note_downloading(self.nonce, until)
+        )
 
     @property
     def host(self) -> Host:
         """The machine."""
-        return self.tenancy.machine
-
-    @property
-    def renter(self) -> Renter:
-        """The renter of its account."""
-        return self._account
+        return self.record.machine
 
     @property
     def rental(self) -> Rental:
@@ -99,17 +113,23 @@ class Tenant:
     @property
     def price(self) -> str:
         """What an hour costs."""
-        return f"{dollars(self.rental.intent.cents_per_hour)}/h"
+        return self.rental.price
+
+    def _limits(self) -> Limits:
+        """Return when its run stops by itself, so that what it made is home at the limit, and when the machine is ended."""
+        rental = self.rental
+        home_s, deadline = rental.home_s, rental.intent.deadline
+        return Limits(deadline - home_s, deadline - min(LAST_S, home_s / 10))
 
     @property
     def is_due(self) -> bool:
         """Whether what is left of its time is for bringing home."""
-        return self._bringing.is_due
+        return self._download.is_due
 
     @property
     def is_overdue(self) -> bool:
         """Whether half of that has passed: a run that has not stopped is left, and what it has made until now comes home."""
-        return self.is_due and self.renter.clock.now() >= (self.due + self._ends) / 2
+        return self.is_due and self.renter.clock.now() >= sum(self._limits()) / 2
 
     @property
     def is_past(self) -> bool:
@@ -119,35 +139,30 @@ class Tenant:
     @property
     def left_s(self) -> float:
         """How many seconds are left until then."""
-        return self._ends - self.renter.clock.now()
+        return self._limits().ends - self.renter.clock.now()
 
     @property
     def due_s(self) -> float:
         """How many seconds its run may still go on; less than none once it `is_due`."""
-        return self.due - self.renter.clock.now()
+        return self._limits().due - self.renter.clock.now()
 
     def opening(self, host: Host) -> Desk:
         """Connect to its machine; once there is no more time to bring anything home the connection is cut.
 
         Raises HostError, and ServiceError `limit` after that.
         """
-        if self._bringing.is_over:
+        if self._download.is_over:
             raise self.over(RentalReason.LIMIT, "its time was up")
-        return self._bringing.guarded(hosts.connect(host))
-
-    def _note_bringing(self, until: float) -> None:
-        """Tell other commands until when files come home: with a note that cannot be written they may end the machine before."""
-        with contextlib.suppress(OSError):
-            write_durably(self.renter.ledger.place(self.nonce) / tenancies.BRINGING, f"{until}\n".encode())
+        return self._download.guarded(hosts.connect(host))
 
     def guard(self, desk: Desk | None) -> None:
         """Cut an open connection to its machine then too."""
         if desk is not None:
-            self._bringing.guarded(desk)
+            self._download.guarded(desk)
 
-    def extend(self, seconds: float) -> None:
+    def extend_download(self, seconds: float) -> None:
         """Have so much more time, as for asking what has not come home."""
-        self._bringing.extend(seconds)
+        self._download.extend(seconds)
 
     @property
     def still_rented(self) -> str:
@@ -160,40 +175,35 @@ class Tenant:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.rental.intent.deadline))
 
     @property
-    def cron_line(self) -> str:
-        """The line of a crontab that ends the rent, once it is over, from a machine without our ledger, and then removes itself."""
-        instance, until = self.rental.instance, self.rental.intent.deadline + GRACE_S
-        after = time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(until + 60))
-        minute = int(until // 60) % 60
-        ends = f"launch reconcile --adopt {instance} --after {after}"
-        return f"{minute} * * * * {ends} && crontab -l | grep -v {instance} | crontab -"
+    def cron_note(self) -> str:
+        """What is said of the end of the rent from another machine."""
+        return f"in case this machine goes down, a line for crontab -e on another one that has the API key; it goes once the machine has gone:   {cron_line(self.rental)}"
 
-    def take_in(self, run: str) -> None:
-        """Have the machine be for another run from now on, which is not on it yet.
+    def take_in(self, run: str, runs: str) -> None:
+        """Have the machine be for another run from now on, which is not on it yet; `runs` is the folder of its mirror.
 
         Raises RefusedError if that cannot be recorded; it is for the same run as before then.
         """
-        if run == self.tenancy.run:
+        if run == self.record.run:
             return
-        ledger = self.renter.ledger
-        tenancy = self.tenancy.model_copy(update={"run": run, "runs": str(runs_folder())})
+        record = self.record.model_copy(update={"run": run, "runs": runs})
         try:
-            tenancies.write(ledger.place(self.nonce), tenancy)
+            write(record)
         except OSError as error:
             raise RefusedError(
-                f"{ledger.words(error)}\n  no run was begun; make room, then try again"
+                f"{self.renter.ledger.words(error)}\n  no run was begun; make room, then try again"
             ) from error
-        self.tenancy = tenancy
+        self.record = record
 
     # while its run goes on
 
-    def watch(self, view: View, error: UnreachableError | None = None) -> None:
+    def watch(self, view: Teller, error: UnreachableError | None = None) -> None:
         """Look whether the machine is still there, if its link is lost, and whether its time is up.
 
         Raises ServiceError, with what was paid, once the rent is over: the run goes no further on this machine. With the
         reason `limit` it has still to be ended.
         """
-        self._account.learn_time()
+        self.renter.learn_time()
         self._check_hold()
         rental = self.rental
         if not rental.is_open:
@@ -201,29 +211,20 @@ class Tenant:
         if self.is_overdue:
             raise self.over(RentalReason.LIMIT, "its time was up")
         if error is not None:
-            self.look_after_loss(view)
+            self.look(view, is_silent=True)
 
     def _check_hold(self) -> None:
         """Raise ServiceError if another command has taken the machine, as it may while this process was stopped."""
         if self._lock.is_valid:
             return
         self._close()
-        short = self.tenancy.run.rpartition("-")[2]
-        words = f"{self.tenancy.run}: while this process was stopped another command began to look after its machine"
-        raise ServiceError(self.host.name, TAKEN, f"{words}\n  to follow it   launch attach {short}")
+        words = f"{self.record.run}: while this process was stopped another command began to look after its machine"
+        raise ServiceError(
+            self.host.name, TAKEN, f"{words}\n  to follow it   launch attach {self.record.short}"
+        )
 
-    def look_after_loss(self, view: View) -> None:
-        """Ask the provider about a machine whose link is lost. Raises ServiceError, with what was paid, if it is gone."""
-        try:
-            found = self.renter.find(self.rental)
-        except ServiceError as unanswered:
-            if not is_passing(unanswered):
-                raise
-            return  # the network here may be down
-        self._judge(found, view)
-
-    def look(self, view: View) -> None:
-        """Ask the provider whether a machine that nobody uses is still there.
+    def look(self, view: Teller, *, is_silent: bool = False) -> None:
+        """Ask the provider whether a machine is still there that nobody uses, or that `is_silent`, which is said.
 
         Raises ServiceError, with what was paid, if it is gone. A provider that does not answer changes nothing.
         """
@@ -232,35 +233,31 @@ class Tenant:
         except ServiceError as unanswered:
             if not is_passing(unanswered):
                 raise
-            return
-        if loss(found) is not None:
-            self._judge(found, view)
-
-    def _judge(self, instance: Instance | None, view: View) -> None:
-        """Deal with what the provider says of a machine that does not answer."""
-        if (lost := loss(instance)) is not None:
+            return  # the network here may be down
+        if (lost := loss(found)) is not None:
             self._end(lost.reason)
             raise self.over(*lost)
+        if is_silent:
+            self._tell_state(found, view)
+
+    def _tell_state(self, instance: Instance | None, view: Teller) -> None:
         if instance is not None and not instance.is_ready and instance.word not in self._said:
             self._said.add(instance.word)
-            short = self.tenancy.run.rpartition("-")[2]
             view.note(
                 f"{self.host.name}: the provider says that the machine is '{instance.word}'; {self.cost} so far, {self.price}"
                 f"   end it   launch reconcile --adopt {instance.id} --force"
-                f"   go on elsewhere   launch recover {short} --host {self.host.name} --abandon"
+                f"   go on elsewhere   launch recover {self.record.short} --host {self.host.name} --abandon"
             )
 
     def over(self, reason: str, why: str) -> ServiceError:
         """Return the error that says why a run goes no further on this machine."""
-        run = self.tenancy.run
-        short = run.rpartition("-")[2]
-        words = f"{self.host.name}: {run}: {why}; it cost at most {self.cost}"
-        mirror = tenancies.mirror_of(self.tenancy)
-        if mirror is not None and tenancies.has_checkpoint(mirror):
-            mend = f"from a checkpoint that is here   launch recover {short} --host {self.host.name}"
+        run, short, name = self.record.run, self.record.short, self.host.name
+        words = f"{name}: {run}: {why}; it cost at most {self.cost}"
+        if self.record.has_checkpoint:
+            mend = f"from a checkpoint that is here   launch recover {short} --host {name}"
         else:
-            mend = f"{tenancies.NO_CHECKPOINT}   launch rerun {short} --host {self.host.name}"
-        return ServiceError(self.host.name, reason, f"{words}\n  {mend}")
+            mend = f"{NO_CHECKPOINT}   launch rerun {short} --host {name}"
+        return ServiceError(name, reason, f"{words}\n  {mend}")
 
     def is_left_alone_until(self, condition: Callable[[], bool]) -> bool:
         """Wait for a condition; return False as soon as the rent is over, or another command looks after the machine."""
@@ -275,11 +272,11 @@ class Tenant:
 
     def _gives_up(self) -> bool:
         """Let the command that asks for the machine have it; look after it again, and return False, if that has ended before."""
-        ledger, until = self.renter.ledger, time.monotonic() + 2 * YIELD_S
+        book, until = self.renter.ledger, time.monotonic() + 2 * YIELD_S
         self._lock.release()
-        while ledger.is_asked_for(self.nonce) and time.monotonic() < until:
+        while book.is_asked_for(self.nonce) and time.monotonic() < until:
             look_again_after(LOOK_S / 4)
-        lock = ledger.take(self.nonce)
+        lock = book.take(self.nonce)
         if lock is not None:
             self._lock = lock
             return False
@@ -303,15 +300,15 @@ class Tenant:
 
     # its end
 
-    def end(self, why: str, view: View) -> None:
+    def end(self, why: str, view: Teller) -> None:
         """End the rent; return once the provider does not list the machine any more. Raises ServiceError if it still does."""
         try:
             self._end_as_stage(why, view)
         except OSError:  # of a terminal that was closed, or a log on a full disk: it is ended all the same
             self._end(why)
-        forget_key(self._account)
+        forget_key(self.renter)
 
-    def _end_as_stage(self, why: str, view: View) -> None:
+    def _end_as_stage(self, why: str, view: Teller) -> None:
         with view.stage("end") as stage:
             stage.progress(f"the rent of {self.host.name}'s machine")
             try:
@@ -324,14 +321,19 @@ class Tenant:
             minutes = (ended.ended or self.renter.clock.now()) - ended.since
             stage.text = f"the machine is gone: {minutes_text(minutes / 60)}, at most {self.cost}"
 
-    def give_up(self, view: View) -> None:
-        """End the rent after the failure that is being handled, and say what was paid.
+    def give_up(self, view: Teller) -> None:
+        """End the rent after the failure that is being handled, say what was paid, and look after it no more.
 
         If that fails too it is only said, since the first failure is raised. Raises ServiceError if the first one was an
         interrupt, or another one comes: who interrupts is not to believe that nothing is left.
         """
-        if not self.rental.is_open:
-            return
+        try:
+            if self.rental.is_open:
+                self._give_up(view)
+        finally:
+            self.release()
+
+    def _give_up(self, view: Teller) -> None:
         words, failure = self.still_rented, sys.exception()  # if it is interrupted
         try:
             self.end("the launch failed", view)
@@ -347,14 +349,14 @@ class Tenant:
     def _end(self, why: str) -> Rental:
         return self.renter.end(self.rental, why)
 
-    def hand_over(self, mirror: Mirror) -> Keeper:
+    def hand_over(self) -> Keeper:
         """Leave the rental to a process in the background, which follows the run and ends the rent.
 
         It is the same as `launch attach`, in a session of its own, with the rental's lock from its first moment. Raises
         ServiceError if it cannot be started.
         """
         try:
-            return self._hand_over(mirror)
+            return self._start_keeper()
         except Exception as error:  # a bug too: it is said that the rent goes on
             why = (error.strerror if isinstance(error, OSError) else None) or (
                 str(error).splitlines() or [""]
@@ -369,21 +371,26 @@ class Tenant:
         finally:
             self.release()
 
-    def _hand_over(self, mirror: Mirror) -> Keeper:
+    def _start_keeper(self) -> Keeper:
         self.renter.ledger.rental(self.nonce)  # it finds the rental there
-        log = self.renter.ledger.place(self.nonce) / tenancies.KEEPER_LOG
+        log = self.renter.ledger.place(self.nonce) / KEEPER_LOG
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = self._lock.fileno()
-        with contextlib.suppress(OSError):  # more is shown again
-            shown.begin(mirror)
         with log.open("ab") as out:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-c", "from launcher.cli import main; main()", "attach", mirror.run],
+                [
+                    sys.executable,
+                    "-P",
+                    "-c",
+                    "from launcher.cli import main; main()",
+                    "attach",
+                    self.record.run,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                cwd=mirror.folder.parent.parent,
-                env={**own_variables.inherited(), "LAUNCH_RUNS": str(mirror.folder.parent)},
+                cwd=os.path.dirname(self.record.runs),
+                env={**own_variables.inherited(), "LAUNCH_RUNS": self.record.runs},
                 pass_fds=(descriptor,),
                 start_new_session=True,
             )
@@ -397,53 +404,41 @@ class Tenant:
 
     def _close(self) -> None:
         self.is_released = True
-        self._bringing.end()
-        self._account.close()
+        self._download.end()
+        self.renter.close()
 
 
-def tenant_for(mirror: Mirror, view: View) -> Tenant | None:
-    """Look after the rented machine of a run from now on; None if it has none, or another process looks after it.
-
-    Raises BadFileError or ServiceAuthError without a key for its account.
-    """
-    found = tenancies.open_for(mirror)
-    if found is None:
-        return None
-    tenant = take_over(found)
-    if tenant is None:
-        log = tenancies.ledger().place(found.rental.nonce) / tenancies.KEEPER_LOG
-        said = f"   {log}" if log.exists() else ""
-        view.note(f"{mirror.run}: another process here brings its files home and ends the rent{said}")
-    return tenant
+def cron_line(rental: Rental) -> str:
+    """Return the line of a crontab that ends a rent, once it is over, from a machine without our ledger, and then removes itself."""
+    instance, until = rental.instance, rental.intent.deadline + GRACE_S
+    after = time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(until + 60))
+    return (
+        f"{int(until // 60) % 60} * * * * launch reconcile --adopt {instance} --after {after}"
+        f" && crontab -l | grep -v {instance} | crontab -"
+    )
 
 
-def leave_to_keeper(mirror: Mirror) -> None:
-    """Have a process in the background end the rent of a run's machine, unless one looks after it, or it is not rented.
-
-    Raises BadFileError or ServiceAuthError without a key for its account.
-    """
-    found = tenancies.open_for(mirror)
-    if found is None:
-        return
-    if (tenant := take(found)) is not None:
-        tenant.hand_over(mirror)
+def keeper_log(nonce: str) -> Path | None:
+    """Return the log of the process in the background that looks after a rental; None if none ever did."""
+    log = ledger().place(nonce) / KEEPER_LOG
+    return log if log.exists() else None
 
 
-def take(found: tenancies.RentedMachine) -> Tenant | None:
+def take(found: RentedMachine) -> Lease | None:
     """Look after a rental from now on; None if another process does.
 
     Raises BadFileError, RefusedError if the ledger cannot be written, and ServiceAuthError without a key for its account: with another one it would seem to be gone.
     """
-    ledger, nonce = tenancies.ledger(), found.rental.nonce
-    inherited = ledger.inherited(nonce)
+    book, nonce = ledger(), found.rental.nonce
+    inherited = book.inherited(nonce)
     try:
-        lock = inherited or ledger.take(nonce)
+        lock = inherited or book.take(nonce)
     except OSError as error:
-        raise RefusedError(f"{ledger.words(error)}\n  then the same command again") from error
+        raise RefusedError(f"{book.words(error)}\n  then the same command again") from error
     if lock is None:
         return None
     try:
-        account = open_account(found.tenancy.settings)
+        account = open_account(found.record.settings)
         try:
             _check_is_of(account, found)
             account.learn_time()
@@ -453,45 +448,45 @@ def take(found: tenancies.RentedMachine) -> Tenant | None:
     except BaseException:
         lock.release()
         raise
-    return Tenant(account, Rented(found.rental, lock), found.tenancy, is_keeper=inherited is not None)
+    return Lease(account, Rented(found.rental, lock), found.record, is_keeper=inherited is not None)
 
 
-def take_over(found: tenancies.RentedMachine) -> Tenant | None:
+def take_over(found: RentedMachine) -> Lease | None:
     """Do the same with a machine too whose process here has a key that its account refuses, while ours is accepted.
 
     Raises what `take` raises, and ServiceError if our key is refused too.
     """
-    if (tenant := take(found)) is not None or not tenancies.ledger().is_refused(found.rental.nonce):
-        return tenant
-    with contextlib.closing(open_account(found.tenancy.settings)) as account:
+    if (lease := take(found)) is not None or not ledger().is_refused(found.rental.nonce):
+        return lease
+    with contextlib.closing(open_account(found.record.settings)) as account:
         account.provider.instances()
     return take_idle(found)
 
 
-def take_idle(found: tenancies.RentedMachine) -> Tenant | None:
+def take_idle(found: RentedMachine) -> Lease | None:
     """Do the same with a machine that a process in the background only keeps until its limit: that gives it up when asked."""
-    asking = tenancies.ledger().ask_for(found.rental.nonce)
+    asking = ledger().ask_for(found.rental.nonce)
     try:
         until = time.monotonic() + YIELD_S
-        while (tenant := take(found)) is None and time.monotonic() < until:
+        while (lease := take(found)) is None and time.monotonic() < until:
             look_again_after(LOOK_S / 4)
-        return tenant
+        return lease
     finally:
         if asking is not None:
             asking.release()
 
 
-def _check_is_of(account: Renter, found: tenancies.RentedMachine) -> None:
+def _check_is_of(account: Renter, found: RentedMachine) -> None:
     """Raise ServiceAuthError unless a machine was rented with this key, or the key's account has it all the same."""
     provider, rental = account.provider, found.rental
     if rental.intent.account == provider.account:
         return
     if has_any_of(provider.instances(), rental):
         return
-    name, short = found.tenancy.machine.name, found.tenancy.run.rpartition("-")[2]
+    name = found.record.machine.name
     raise ServiceAuthError(
         name,
         OTHER_KEY,
-        f"{name}: the machine of {found.tenancy.run} was rented with another API key, whose account this one's is not\n"
-        f"  set {module_of(provider.name).VARIABLE} to that key     or, if it is lost, and you have looked at {account.page}   launch reconcile --dismiss {short}",
+        f"{name}: the machine of {found.record.run} was rented with another API key, whose account this one's is not\n"
+        f"  set {module_of(provider.name).VARIABLE} to that key     or, if it is lost, and you have looked at {account.page}   launch reconcile --dismiss {found.record.short}",
     )

@@ -1,0 +1,67 @@
+"""extend: more time for the rented machine of a run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, RunWord, VerboseFlag
+
+
+def extend(
+    run: RunWord,
+    hours: Annotated[
+        float, typer.Option("--hours", min=0.01, help="So many hours more than its limit is now.")
+    ],
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    sure: Annotated[
+        bool, typer.Option("--yes", "-y", help="Agree to a cost above the confirm_above of its host.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Give the rented machine of a run more time, while it is rented: the run goes on, and files come home, until the new limit.
+
+    The limit of the host's table stays as it is for other rentals. In a batch, what the machine may cost then counts.
+
+    Examples:
+        launch extend w8q2 --hours 2
+    """
+    import time
+
+    from launcher.cli.asking import agrees
+    from launcher.cli.say import say
+    from launcher.errors import RefusedError, UsageError
+    from launcher.rental import extend as more_time
+    from launcher.rental.records import open_for
+    from launcher.rental.rental_lease import cron_line
+    from launcher.runs.locating import locate
+    from launcher.runs.rented_runs import leave_to_keeper
+    from launcher.values.renting import dollars
+
+    _, mirror = locate(run, None)
+    found = open_for(mirror.run)
+    if found is None:
+        raise UsageError(f"{mirror.run}: no machine is rented for it\n  what is rented   launch hosts")
+    largest = more_time.cost_with(found, hours * 3600)
+    question = None if sure else more_time.question(found, largest)
+    if question is not None and not agrees(question):
+        raise RefusedError(
+            f"nothing was changed: {question}\n  to agree   launch extend {mirror.short} --hours {hours:g} --yes"
+        )
+    rental = more_time.extend(found, hours * 3600)
+    leave_to_keeper(mirror)
+    largest = rental.time_cents(rental.intent.deadline)
+    if as_json:
+        from launcher.cli.answer import answer
+        from launcher.cli.shapes.end_shapes import Extended
+
+        answer(Extended(run=mirror.run, deadline=rental.intent.deadline, largest_cents=largest))
+        return
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(rental.intent.deadline))
+    say(
+        f"{mirror.run}: its machine is rented until {until}, for {dollars(largest)} at most",
+        f"  if a crontab has a line for the earlier limit, it ends the machine then; put this in its place   {cron_line(rental)}",
+    )
