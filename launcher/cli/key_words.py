@@ -95,7 +95,7 @@ def _job_of_file(named: str | None) -> _Written:
 
 
 def _toml(path: Path) -> dict[str, Any]:
-    return read_toml(path)[0]
+    return read_toml(path).tables
 
 
 def _text(value: object) -> str:

@@ -38,7 +38,7 @@ def list_profiles(
 
     rows = []
     for name, path in files("profiles").items():  # not validated: that would make the listing slow
-        written, _ = read_toml(path)
+        written = read_toml(path).tables
         kind = f"capability {written['capability']}" if "capability" in written else written.get("kind", "")
         rows.append((name, str(written.get("title", "")), kind))
     names, titles = (max(len(row[place]) for row in rows) for place in (0, 1))

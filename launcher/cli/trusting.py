@@ -81,4 +81,4 @@ def _values(file: Path) -> dict[str, object]:
     lookup = Lookup()
     if file == PROJECT_FILE:
         return dict(lookup.project_values)
-    return trusted.job_values(read_toml(file)[0], lookup.names)
+    return trusted.job_values(read_toml(file).tables, lookup.names)

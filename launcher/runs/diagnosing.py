@@ -10,8 +10,8 @@ import contextlib
 import io
 import re
 import shlex
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from launcher.hosts.log_diagnosis import BY_NAME, Diagnosis, Ended, LogFile, diagnose
 from launcher.runs.evidence import of_service, words
@@ -45,9 +45,9 @@ def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
         known is None
         and state is not None
         and state.state == State.FAILED
-        and _dict(state.evidence).get("class")
+        and _mapping(state.evidence).get("class")
     ):  # no attempt has failed: it could not go on, or none began
-        return _as_reported(mirror, None, _dict(state.evidence), {"reason": state.reason})
+        return _as_reported(mirror, None, _mapping(state.evidence), {"reason": state.reason})
     if known is not None:
         return known
     if state is not None and state.state in _STOPPED:
@@ -72,7 +72,7 @@ def _by_slurm(mirror: Mirror, state: RunState) -> Diagnosis | None:
     """Return what Slurm has done to a run that waits for a new job, was cancelled, or never began; None of any other run."""
     said, short = of_service(state.evidence), mirror.short
     if state.state == State.WAITING and state.reason == Reason.CLIENT and said:
-        _, last, _ = next(_ended_attempts(mirror), ("", {}, {}))
+        _, last, _ = next(_ended_attempts(mirror), _EndedAttempt("", {}, {}))
         is_time_up = _TIMEOUT.search(said) or last.get("reason") == Reason.SESSION_LIMIT
         why = (
             f"{'its limit of time was reached' if is_time_up else 'Slurm has ended its job for good'}: {said}"
@@ -106,7 +106,7 @@ def _begin_again(mirror: Mirror) -> str:
 
 def _of_success(mirror: Mirror) -> Diagnosis | None:
     """Return the doubt that the agent recorded about the last attempt, if that ended well."""
-    folder, state, _ = next(_ended_attempts(mirror), ("", {}, {}))
+    folder, state, _ = next(_ended_attempts(mirror), _EndedAttempt("", {}, {}))
     evidence = state.get("evidence")
     doubt = evidence.get("doubt") if isinstance(evidence, dict) else None
     if state.get("state") != "succeeded" or not isinstance(doubt, dict) or not doubt.get("class"):
@@ -117,34 +117,43 @@ def _of_success(mirror: Mirror) -> Diagnosis | None:
 def _last_failure(mirror: Mirror) -> tuple[Diagnosis | None, Diagnosis | None]:
     """Return why the last attempt failed of which that is known, and, if there is none, what else is said of the last one."""
     unknown = None
-    for folder, state, previous in _ended_attempts(mirror):
-        evidence, failure = (_dict(state.get(key)) for key in ("evidence", "failure"))
+    for attempt in _ended_attempts(mirror):
+        state = attempt.state
+        evidence, failure = (_mapping(state.get(key)) for key in ("evidence", "failure"))
         if not evidence.get("class") and failure.get("class"):  # judged, before its agent died
             evidence = {**evidence, **failure}
         is_pause = state.get("state") == "waiting" or state.get("reason") == Reason.SESSION_LIMIT
         if state.get("state") in _NO_FAILURE or (is_pause and not evidence.get("class")):
             continue
         evidence = explained(mirror.files, evidence)
-        found = _why(mirror, folder, evidence, previous, state)
+        found = _why(mirror, attempt, evidence)
         if evidence.get("class") or state.get("state") == "failed" or found.name in _KNOWN:
             return found, None
         unknown = unknown or found
     return None, unknown
 
 
-def _ended_attempts(mirror: Mirror) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Yield each ended attempt's folder and state, and what the next folder records about its end; the last one first."""
-    behind: dict[str, Any] | None = None
+class _EndedAttempt(NamedTuple):
+    """The folder and the last state of an attempt, and what the next folder records about its end."""
+
+    folder: str
+    state: Mapping[str, Any]
+    previous: Mapping[str, Any]
+
+
+def _ended_attempts(mirror: Mirror) -> Iterator[_EndedAttempt]:
+    """Yield each attempt that has ended, the last one first."""
+    behind: Mapping[str, Any] | None = None
     for folder in reversed(mirror.files.numbered()):
         record, state = (mirror.files.read_json(f"{folder}/{name}.json") for name in ("attempt", "state"))
         state["state"] = in_todays_words(state.get("state"))
         is_ended = behind is not None or state.get("state") in ("failed", "resuming", *_NO_FAILURE)
         if record.get("kind") == "attempt" and is_ended:
-            yield folder, state, _dict((behind or {}).get("previous"))
+            yield _EndedAttempt(folder, state, _mapping((behind or {}).get("previous")))
         behind = record
 
 
-def _dict(value: object) -> dict[str, Any]:
+def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
@@ -156,9 +165,8 @@ def _log_of(mirror: Mirror, folder: str) -> Iterator[LogFile]:
         yield LogFile(file)
 
 
-def _why(
-    mirror: Mirror, folder: str, evidence: dict[str, Any], previous: dict[str, Any], state: dict[str, Any]
-) -> Diagnosis:
+def _why(mirror: Mirror, attempt: _EndedAttempt, evidence: Mapping[str, Any]) -> Diagnosis:
+    folder, state, previous = attempt
     if evidence.get("class"):
         return _as_reported(mirror, folder, evidence, state)
     with _log_of(mirror, folder) as log:
@@ -171,7 +179,7 @@ def _why(
 
 
 def _as_reported(
-    mirror: Mirror, folder: str | None, evidence: dict[str, Any], state: dict[str, Any]
+    mirror: Mirror, folder: str | None, evidence: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Diagnosis:
     """Return the agent's diagnosis, with the line's number if the log in a folder has that line."""
     name, line = str(evidence["class"]), str(evidence.get("line") or "") or None
@@ -187,7 +195,7 @@ def _as_reported(
     return Diagnosis(reason if name == "unknown" and reason in _REASONS else name, line, number, why, mend)
 
 
-def _ended(evidence: dict[str, Any], previous: dict[str, Any]) -> Ended:
+def _ended(evidence: Mapping[str, Any], previous: Mapping[str, Any]) -> Ended:
     """Return how an attempt ended, as reported by its agent, else by the next folder, its keeper or its container."""
     nested = (report.get(key) for report in (evidence, previous) for key in ("keeper", "container"))
     reports = [evidence, previous, *(report for report in nested if isinstance(report, dict))]

@@ -158,7 +158,7 @@ def _read(files: RunFiles, folder: str) -> list[_Kept]:
         raise RunError(f"{files.folder / index}: is damaged\n  nothing was begun") from error
 
 
-def _is_same(now: dict[str, object], entry: Entry, sha256: str | None) -> bool:
+def _is_same(now: tree.PathRecord, entry: Entry, sha256: str | None) -> bool:
     if entry.link is not None:
         return now.get("link") == entry.link
     if entry.folder is not None:

@@ -23,7 +23,7 @@ from launcher.values.image import Build
 from launcher.values.lambda_settings import CONFIRM_ABOVE, PROPOSED_HOURS
 from launcher.values.parsing import build, nearest, unknown_name
 from launcher.values.profile import Profile
-from launcher.values.toml import read_toml
+from launcher.values.toml import Toml, read_toml
 
 PROJECT_FILE = Path("launch.toml")
 LAMBDA = "lambda"
@@ -44,13 +44,13 @@ class Lookup:
 
     def __init__(self) -> None:
         """Read nothing yet."""
-        self._read: dict[Path, tuple[dict[str, Any], str]] = {}
+        self._read: dict[Path, Toml] = {}
         self._is_trusted = False
 
     @functools.cached_property
     def project(self) -> Project:
         """The defaults of `launch.toml`. Raises BadFileError for keys it may not hold."""
-        data, _ = self._project_tables
+        data = self._project_file.tables
         words = {key: data.get(key) for key in ("host", "profile", "job")}
         for key, value in words.items():
             if value is not None and not isinstance(value, str):
@@ -69,7 +69,7 @@ class Lookup:
         values = self.project_values
         if not self._is_trusted:
             self._is_trusted = trust.is_trusted(PROJECT_FILE, values)
-        tables = {} if self._is_trusted else self._project_tables[0].get("hosts", {})
+        tables = {} if self._is_trusted else self._project_file.tables.get("hosts", {})
         return frozenset(
             name
             for name, table in tables.items()
@@ -89,7 +89,7 @@ class Lookup:
     def project_values(self) -> trust.Values:
         """What of `launch.toml` counts only once it is trusted."""
         _ = self.written_hosts  # whatever is wrong with the tables is said first
-        return trust.project_values(self._project_tables[0], self._own_hosts, self.aliases)
+        return trust.project_values(self._project_file.tables, self._own_hosts, self.aliases)
 
     @property
     def names(self) -> list[str]:
@@ -99,7 +99,7 @@ class Lookup:
     @property
     def _own_hosts(self) -> dict[str, Any]:
         """The tables of the user's own file."""
-        tables: dict[str, Any] = self._own_tables[0].get("hosts", {})
+        tables: dict[str, Any] = self._own_file.tables.get("hosts", {})
         return tables
 
     @functools.cached_property
@@ -107,8 +107,8 @@ class Lookup:
         """Every host as the files have it, whether or not that counts: to know its name, never to reach it."""
         found = {"local": LOCAL}
         for path, (data, text) in (
-            (user_folder() / "hosts.toml", self._own_tables),
-            (PROJECT_FILE, self._project_tables),
+            (user_folder() / "hosts.toml", self._own_file),
+            (PROJECT_FILE, self._project_file),
         ):
             tables = data.get("hosts", {})
             if not isinstance(tables, dict):
@@ -156,7 +156,7 @@ class Lookup:
 
     def file_of(self, name: str) -> str:
         """Return the file that has a host's table, as messages name it."""
-        tables = self._project_tables[0].get("hosts", {})
+        tables = self._project_file.tables.get("hosts", {})
         return str(PROJECT_FILE) if name in tables else f"{user_folder_text()}/hosts.toml"
 
     @functools.cached_property
@@ -205,24 +205,23 @@ class Lookup:
         """The files of the jobs that have names."""
         return files("jobs")
 
-    def tables(self, path: Path) -> tuple[dict[str, Any], str]:
-        """Return the tables of a TOML file, for the caller to change, and its text. Raises BadFileError."""
+    def tables(self, path: Path) -> Toml:
+        """Return a TOML file whose tables the caller may change. Raises BadFileError."""
         if path not in self._read:
             self._read[path] = read_toml(path)
-        tables, text = self._read[path]
-        return copy.deepcopy(tables), text
+        return copy.deepcopy(self._read[path])
 
     @functools.cached_property
     def _names_of_ssh(self) -> tuple[list[str], list[str]]:
         return names_and_patterns()
 
     @functools.cached_property
-    def _own_tables(self) -> tuple[dict[str, Any], str]:
-        return _tables(user_folder() / "hosts.toml", {"hosts"})
+    def _own_file(self) -> Toml:
+        return _read_file(user_folder() / "hosts.toml", {"hosts"})
 
     @functools.cached_property
-    def _project_tables(self) -> tuple[dict[str, Any], str]:
-        return _tables(PROJECT_FILE, {"hosts", "host", "profile", "job", "on_end"})
+    def _project_file(self) -> Toml:
+        return _read_file(PROJECT_FILE, {"hosts", "host", "profile", "job", "on_end"})
 
 
 def _cards_called(word: str, known: Mapping[str, Profile]) -> list[str]:
@@ -301,16 +300,16 @@ def _build(written: Build, file: Path) -> Build:
     return written.model_copy(update=absolute)
 
 
-def _tables(path: Path, allowed: set[str]) -> tuple[dict[str, Any], str]:
+def _read_file(path: Path, allowed: set[str]) -> Toml:
     if not path.is_file():
         if os.path.lexists(path):
             raise BadFileError(f"{path}: is not a regular file")
-        return {}, ""
-    data, text = read_toml(path)
-    for key in data:
+        return Toml({}, "")
+    read = read_toml(path)
+    for key in read.tables:
         if key not in allowed:
             raise BadFileError(f"{path}: unknown key '{key}'\n  allowed: {', '.join(sorted(allowed))}")
-    return data, text
+    return read
 
 
 def _in_a_folder_above() -> str:

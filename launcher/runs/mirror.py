@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
+from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple, NotRequired, TypedDict
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -88,6 +88,13 @@ class _Part(Record):
     size: Annotated[int, Field(ge=0)]
 
 
+class Cursor(TypedDict):
+    """How much a client has of a file that grows, and the digest of the end of that; of a JSON file, the digest of all of it."""
+
+    offset: NotRequired[int]
+    sha256: str
+
+
 class _Update(Record):
     """The agent's answer to `read`; the bytes of the parts follow in their order."""
 
@@ -109,7 +116,7 @@ class Mirror:
         self.files = RunFiles(self.folder, folder)
         self.records = RunFiles(index.place(run), index.folder())
         """This user's own records of the run, beside its entry in the index; `files` is data."""
-        self._cursors: dict[str, dict[str, Any]] = {}
+        self._cursors: dict[str, Cursor] = {}
         self._from = 0
         self._unread: dict[str, bytes] = {}
         self._printed = PrintedLines(self.files)
@@ -540,7 +547,8 @@ class Mirror:
             position += part.size
             if not _MIRRORED.fullmatch(part.path) or len(data) != part.size:
                 raise ConnectionLostError("", f"the host sent a file that no run has: {part.path!r}")
-            if part.offset not in (0, self._cursors.get(part.path, {}).get("offset")):
+            held = self._cursors.get(part.path)
+            if part.offset not in (0, held and held.get("offset")):
                 raise ConnectionLostError(
                     "", f"the host sent {part.path} from {part.offset}, which leaves a gap"
                 )
@@ -839,14 +847,14 @@ def _last_number() -> int:
     return max((entry.order for entry in index.entries()), default=0)
 
 
-def _cursor(name: str, data: bytes) -> dict[str, Any]:
+def _cursor(name: str, data: bytes) -> Cursor:
     """Return the cursor of a client that has these bytes of a file, from its start."""
     if name.endswith(".json"):
         return {"sha256": hashlib.sha256(data).hexdigest()}
     return {"offset": len(data), "sha256": hashlib.sha256(data[-TAIL:]).hexdigest()}
 
 
-def _cursor_at(file: IO[bytes], offset: int) -> dict[str, Any]:
+def _cursor_at(file: IO[bytes], offset: int) -> Cursor:
     """Return the cursor of a client that has a growing file up to an offset."""
     before = min(TAIL, offset)
     file.seek(offset - before)

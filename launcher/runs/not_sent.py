@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from launcher.runs.run_files import RunFiles
@@ -24,7 +25,7 @@ def remember(files: RunFiles, cargo: Cargo) -> None:
         files.write(NAME, json.dumps({"version": 1, "left_out": left_out}).encode())
 
 
-def explained(files: RunFiles, evidence: dict[str, Any]) -> dict[str, Any]:
+def explained(files: RunFiles, evidence: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the evidence of a failure, with better words if its line names a file that this client did not send."""
     if evidence.get("class") not in _CLASSES:
         return evidence
@@ -34,7 +35,7 @@ def explained(files: RunFiles, evidence: dict[str, Any]) -> dict[str, Any]:
     return evidence
 
 
-def _entries(record: dict[str, Any]) -> list[LeftOut]:
+def _entries(record: Mapping[str, Any]) -> list[LeftOut]:
     pairs = record.get("left_out")
     if not isinstance(pairs, list):
         return []

@@ -218,7 +218,7 @@ def _project(folder: Path) -> Packages | None:
     path = folder / PROJECT
     if not path.is_file():
         return None
-    table = read_toml(path)[0]
+    table = read_toml(path).tables
     project = table.get("project")
     if not isinstance(project, dict):
         return None
@@ -351,7 +351,7 @@ def _named(what: Sequence[str]) -> str:
 def _of_folder(folder: Path, extras: Sequence[str], name: str) -> tuple[str, ...]:
     """Return the dependencies of the project in the folder itself, with some of its extras."""
     path = folder / PROJECT
-    table = read_toml(path)[0].get("project") if path.is_file() else None
+    table = read_toml(path).tables.get("project") if path.is_file() else None
     if not isinstance(table, dict) or "dependencies" in _list(table, "dynamic", "project.dynamic"):
         mend = f"list them in {name} instead; code in the folder needs no requirement"
         raise BadFileError(

@@ -9,13 +9,14 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from platformdirs.unix import Unix
 from rich.filesize import decimal
 
 from launcher.runs.json_file import read_json
 from launcher.runs.loading import Load
+from launcher.runs.tree import PathRecord
 from launcher.runs.whole_file import write_whole
 from launcher.values.cargo import Cargo
 from launcher.values.host import Host
@@ -90,7 +91,7 @@ class ShippedBefore:
         largest = sorted(new, key=lambda pair: (-pair[1], pair[0]))[:MOST_NAMED]
         return _New(len(new), sum(size for _, size in new), largest)
 
-    def record(self, entries: Iterable[dict[str, Any]]) -> None:
+    def record(self, entries: Iterable[PathRecord]) -> None:
         """Record the entries of a manifest that the host has now. A failing disk costs only a question."""
         now = int(time.time())
         kept = {

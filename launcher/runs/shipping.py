@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from rich.filesize import decimal
 
@@ -28,7 +29,7 @@ MOST_LARGEST = 3
 class Shipment(NamedTuple):
     """What was put in place for a run, by the manifest, and in words how much of it had to be sent."""
 
-    manifest: dict[str, Any]
+    manifest: Mapping[str, tree.PathRecord]
     words: str
 
 
@@ -57,7 +58,7 @@ def _sent(cargo: Cargo, sent: dict[str, int]) -> str:
 
 
 def _send(
-    desk: Desk, run: str, collected: tree.CodeTree, manifest: dict[str, Any], stage: Stage
+    desk: Desk, run: str, collected: tree.CodeTree, manifest: Mapping[str, tree.PathRecord], stage: Stage
 ) -> dict[str, int]:
     """Offer a tree to the host and send what it lacks, until it has put the tree in place; return the sizes in bytes.
 
@@ -83,7 +84,7 @@ def _send(
     raise RunError(f"{desk.host} cannot keep what it is sent; is its disk sound?")
 
 
-def _sources(collected: tree.CodeTree, manifest: dict[str, Any]) -> dict[str, tree.SizedFile]:
+def _sources(collected: tree.CodeTree, manifest: Mapping[str, tree.PathRecord]) -> dict[str, tree.SizedFile]:
     """Return a file with each content, by its SHA-256."""
     return {
         manifest[entry.path]["sha256"]: tree.SizedFile(

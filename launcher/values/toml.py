@@ -6,7 +6,7 @@ import json
 import logging
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.bounded_read import read_bounded
 from launcher.errors import BadFileError
@@ -32,13 +32,20 @@ def read_text(path: Path) -> str:
         raise BadFileError(f"{path}: is not UTF-8 text (byte {error.start})") from error
 
 
-def read_toml(path: Path) -> tuple[dict[str, Any], str]:
-    """Read a TOML file; return its tables and its text.
+class Toml(NamedTuple):
+    """The tables of a TOML file, and its text."""
+
+    tables: dict[str, Any]
+    text: str
+
+
+def read_toml(path: Path) -> Toml:
+    """Read a TOML file.
 
     Raises BadFileError when it cannot be read or is not TOML.
     """
     text = read_text(path)
-    return parse_toml(text, str(path)), text
+    return Toml(parse_toml(text, str(path)), text)
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
