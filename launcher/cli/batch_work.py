@@ -61,10 +61,7 @@ class _LinesView:
     def changed(self, item: Item) -> None:
         """Print an item's new state, unless that was the last that was said of it."""
         words = _words(item)
-        if (
-            item.state not in (ItemState.RESERVED, ItemState.SUBMITTED)
-            and self._said.get(item.number) != words
-        ):
+        if item.state != ItemState.RESERVED and self._said.get(item.number) != words:
             self._said[item.number] = words
             say(f"  {item.name}  {words}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -199,21 +198,9 @@ def _key_of(draft: Draft, message: str) -> str:
 
 
 def _note_what_reaches_nothing(drafts: Sequence[Draft], plain: set[str], mistakes: Mistakes) -> None:
-    """Note the keys of the matrix that change nothing of what a run's script sees."""
-    by_run: defaultdict[str, list[Draft]] = defaultdict(list)
-    for draft in drafts:
-        by_run[draft.run].append(draft)
-    for run, items in by_run.items():
-        idle = [key for key in items[0].unnamed if key.partition(".")[0] in _BY_THE_WORKER]
-        if run not in plain or not idle:
-            continue
-        twins: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
-        for draft in items:
-            settings = [one for one in draft.request.settings if one.partition("=")[0] not in idle]
-            asked = draft.request._replace(settings=settings)
-            twins[draft.hosts, str(asked)].append(draft.name)
-        same = next((names for names in twins.values() if len(names) > 1), [])
-        shown = f"{', '.join(same[:3])}{' …' if len(same) > 3 else ''} run the same command"
-        for key in idle:
-            words = f"the command has no {{{key}}}, and its script does not import launcher_worker, so the value does not reach it"
-            mistakes.note(items[0].place_of(key), f"{words}: {shown}" if same else words)
+    """Note the keys of the matrix that change nothing of what a run's script sees: its items run the same command."""
+    for draft in {one.run: one for one in drafts if one.run in plain}.values():
+        for key in draft.unnamed:
+            if key.partition(".")[0] in _BY_THE_WORKER:
+                words = f"the command has no {{{key}}}, and its script does not import launcher_worker, so the value does not reach it"
+                mistakes.note(draft.place_of(key), words)

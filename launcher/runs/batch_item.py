@@ -110,8 +110,6 @@ def begin(lane: Lane, item: Item, host: str, view: ItemView) -> Attempt:
 def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
     """Launch an item that has its run's id and its host."""
     request = request_of(item)._replace(host=item.host, name=item.name)
-    if item.state == ItemState.RESERVED:
-        item = lane.queue.step(item, ItemState.SUBMITTED)
     try:
         is_rented = resolve.host(item.host).lambda_cloud is not None
         aloud = _aloud(lane, item, view)
@@ -159,8 +157,6 @@ def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
         return Attempt(item, Verdict.UNSETTLED, f"{host.name} clears away what a launch had prepared")
     if is_there:
         _note_batch(lane, mirror)
-        if item.state == ItemState.RESERVED:
-            item = lane.queue.step(item, ItemState.SUBMITTED)
         return Attempt(lane.queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN)
     if mirror.files.is_folder() and not mirror.files.numbered():
         with mirror.disk_errors(mirror.folder):

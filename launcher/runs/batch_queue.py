@@ -32,7 +32,7 @@ from launcher.runs.run_files import RunFiles
 from launcher.runs.run_id import RUN_ID
 from launcher.runs.runs_folder import make_runs_folder, runs_folder
 from launcher.runs.whole_file import sync
-from launcher.values.queued_item import FOLLOWING, NEVER_BEGAN, UNENDED, Item, ItemState
+from launcher.values.queued_item import FOLLOWING, NEVER_BEGAN, ONCE_RESERVED, UNENDED, Item, ItemState
 
 if TYPE_CHECKING:
     from launcher.values.batch import Rules
@@ -279,18 +279,16 @@ class BatchQueue:
 
     def items(self, *states: ItemState) -> list[Item]:
         """Return the items in their order, all of them or those in some states."""
-        marks = ",".join("?" * len(states))
-        where = f" WHERE state IN ({marks})" if states else ""
+        where = f" WHERE {_is_in(states)}" if states else ""
         with self._errors():
-            rows = self._data.execute(f"SELECT {_COLUMNS} FROM item{where} ORDER BY number", states)  # noqa: S608 - our own words
+            rows = self._data.execute(f"SELECT {_COLUMNS} FROM item{where} ORDER BY number")  # noqa: S608 - our own words
             return [_item(row) for row in rows]
 
     def count(self, *states: ItemState) -> int:
         """Return how many items are in some states."""
-        marks = ",".join("?" * len(states))
         with self._errors():
-            query = f"SELECT count(*) FROM item WHERE state IN ({marks})"  # noqa: S608 - our own words
-            return int(self._data.execute(query, states).fetchone()[0])
+            query = f"SELECT count(*) FROM item WHERE {_is_in(states)}"  # noqa: S608 - our own words
+            return int(self._data.execute(query).fetchone()[0])
 
     def item(self, number: int) -> Item:
         """Return one item."""
@@ -329,8 +327,8 @@ class BatchQueue:
         changes = ", ".join(f"{key} = :{key}" for key in values)
         with self._errors(), self._data:
             done = self._data.execute(
-                f"UPDATE item SET {changes} WHERE number = :number AND state = :before",  # noqa: S608 - our own words
-                {**values, "number": item.number, "before": item.state},
+                f"UPDATE item SET {changes} WHERE number = :number AND {_is_in([item.state])}",  # noqa: S608 - our own words
+                {**values, "number": item.number},
             ).rowcount
             if done == 1 and run is not None:
                 self._data.execute("INSERT OR IGNORE INTO run VALUES (?, ?)", (run, item.number))
@@ -361,7 +359,7 @@ class BatchQueue:
             for name, (run, host) in lost.items():
                 self._data.execute(
                     "UPDATE item SET state = ?, run = ?, host = ?, outcome = NULL, why = NULL WHERE name = ?",
-                    (ItemState.SUBMITTED, run, host, name),
+                    (ItemState.RESERVED, run, host, name),
                 )
                 self._data.execute("INSERT INTO run VALUES (?, ?)", (run, items[name].number))
         return [*lost]
@@ -416,6 +414,12 @@ class BatchQueue:
                 f"{file}: is damaged: {str(error).splitlines()[0]}\n"
                 f"  its runs are listed by   launch ps     a copy of the file can replace it, then   launch batch resume {self.name}"
             ) from error
+
+
+def _is_in(states: Collection[ItemState]) -> str:
+    """Return the condition of SQL that an item is in one of these states, also by the words of an older version."""
+    words = [*states, *([ONCE_RESERVED] if ItemState.RESERVED in states else [])]
+    return "state IN ('" + "', '".join(words) + "')"
 
 
 def _item(row: Sequence[Any]) -> Item:

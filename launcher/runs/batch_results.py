@@ -18,7 +18,7 @@ from launcher.runs.batch_usage import HOUR_S, Usage, Used
 from launcher.runs.code_differences import shortened
 from launcher.runs.comparing import ComparedRun, Comparison, compare, draw
 from launcher.runs.csv_cell import cell
-from launcher.runs.metric_results import Goal, MetricResult
+from launcher.runs.metric_results import Goal
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import Choice, pull
 from launcher.runs.run_desk import open_desk
@@ -45,7 +45,6 @@ _FIRST = (
     "cost",
     "code",
 )
-_FINAL = " final"
 _GIVEN = "given"
 """Before a setting whose name another column has: `given host` is what the matrix says, `host` where the run went."""
 
@@ -136,7 +135,8 @@ def _earlier(queue: BatchQueue, runs: Collection[str]) -> dict[str, dict[str, st
     """Return the rows that some runs have in a table that was written before. What cannot be read says nothing."""
     try:
         text = io.StringIO(queue.files.read(RESULTS).decode(), newline="")
-        return {row["run"]: row for row in csv.DictReader(text) if row.get("run") in runs}
+        rows = [row for row in csv.DictReader(text) if row.get("run") in runs]
+        return {row["run"]: {key: cell(value) for key, value in row.items()} for row in rows}
     except (OSError, ValueError, csv.Error):
         return {}
 
@@ -151,44 +151,36 @@ def _csv(
 
     Of a run whose record was removed, what is not known any more is as in its row of an `earlier` table.
     """
-    settings = {item.number: _settings(item) for item in items}
-    keys = [*dict.fromkeys(key for found in settings.values() for key in found)]
-    known = [
+    columns = [key for row in earlier.values() for key in row if key and key.endswith(" final")]
+    metrics = [
         *(name for run in compared.values() for name, one in run.metrics.items() if one.goal is not None),
-        *(
-            key.removesuffix(_FINAL)
-            for row in earlier.values()
-            for key in row
-            if key and key.endswith(_FINAL)
-        ),
+        *(column.removesuffix(" final") for column in columns),
     ]
-    metrics = [*dict.fromkeys(known)]
+    measured = [f"{name} {which}" for name in dict.fromkeys(metrics) for which in ("final", "best")]
+    others = {*_FIRST, *measured}
+    settings = {
+        item.number: {
+            f"{_GIVEN} {key}" if key in others else key: one for key, one in _settings(item).items()
+        }
+        for item in items
+    }
+    header = [*_FIRST, *(key for found in settings.values() for key in found), *measured]
     out = io.StringIO()
-    writer = csv.writer(out)
-    measured = [f"{name} {which}" for name in metrics for which in ("final", "best")]
-    given = [f"{_GIVEN} {key}" if key in (*_FIRST, *measured) else key for key in keys]
-    header = [*_FIRST, *map(_cell, given), *map(_cell, measured)]
-    writer.writerow(header)
+    writer = csv.DictWriter(out, [*dict.fromkeys(map(_cell, header))], extrasaction="ignore")
+    writer.writeheader()
     for item in items:
         run = compared.get(item.run or "")
-        values = [settings[item.number].get(key) for key in keys]
-        found = [run.metrics.get(name) if run is not None else None for name in metrics]
-        cells = [
-            *map(_cell, _first(item, run, used.get(item.number, Used()))),
-            *map(_cell, values),
-            *(value for one in found for value in _pair(one)),
-        ]
-        before = earlier.get(item.run or "", {})
-        writer.writerow(
-            cell(before.get(name)) if value is None else value
-            for name, value in zip(header, cells, strict=True)
-        )
+        found = {**_first(item, run, used.get(item.number, Used())), **settings[item.number]}
+        for name, one in run.metrics.items() if run is not None else ():
+            found |= {f"{name} final": one.final, f"{name} best": one.best}
+        known = {_cell(key): _cell(value) for key, value in found.items() if value is not None}
+        writer.writerow({**earlier.get(item.run or "", {}), **known})
     return out.getvalue()
 
 
-def _first(item: Item, run: ComparedRun | None, used: Used) -> list[Any]:
+def _first(item: Item, run: ComparedRun | None, used: Used) -> dict[str, Any]:
     reason = (item.why or "").splitlines()
-    return [
+    values = [
         item.name,
         item.run,
         item.host,
@@ -202,6 +194,7 @@ def _first(item: Item, run: ComparedRun | None, used: Used) -> list[Any]:
         None if used.cents is None else f"{used.cents / 100:.2f}",
         shortened(run.code) if run is not None and run.code is not None else None,
     ]
+    return dict(zip(_FIRST, values, strict=True))
 
 
 def _settings(item: Item) -> dict[str, Any]:
@@ -216,10 +209,6 @@ def _settings(item: Item) -> dict[str, Any]:
 def _reported(compared: Mapping[str, ComparedRun]) -> list[str]:
     """Return the metrics that runs have reported."""
     return [*dict.fromkeys(name for run in compared.values() for name in run.metrics)]
-
-
-def _pair(one: MetricResult | None) -> list[Any]:
-    return [None, None] if one is None else [one.final, one.best]
 
 
 def _cell(value: Any) -> Any:

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 WAITS = "waits for"
 UNWORKED = "no process works the batch"
-_WORDS = {
-    ItemState.CONFIRMED: "begun",
-    ItemState.RESERVED: "launching",
-    ItemState.SUBMITTED: "launching",
-}
+_WORDS = {ItemState.CONFIRMED: "begun", ItemState.RESERVED: "launching"}
 _ORDER = (
     "succeeded",
     "failed",
@@ -98,7 +94,7 @@ def _row(item: Item, view: ItemView | None, used: Used) -> ItemRow:
         row = row._replace(step=view.step, steps=view.steps, loss=view.loss, seen=view.seen)
         why = view.lost_for or trouble or view.waits_for or item.why
         return row._replace(state=view.doing or row.state, why=why)
-    if item.run is None or item.state in (ItemState.RESERVED, ItemState.SUBMITTED):
+    if item.run is None or item.state == ItemState.RESERVED:
         return row
     from launcher.runs.departures import words_of  # what was not begun has neither
     from launcher.runs.mirror import Mirror

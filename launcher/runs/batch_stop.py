@@ -82,7 +82,7 @@ def _after_launches(queue: BatchQueue, tell: Callable[[str], None]) -> Work | No
     """Return once nothing is being launched: with the right to work the batch, or None while another process follows its runs."""
     deadline, left = time.monotonic() + ANSWERS_S, 0
     while (work := take_work(queue)) is None:
-        beginning = queue.count(ItemState.RESERVED, ItemState.SUBMITTED)
+        beginning = queue.count(ItemState.RESERVED)
         queued = queue.count(ItemState.QUEUED)
         if not beginning and not queued:
             return None

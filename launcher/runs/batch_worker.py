@@ -166,7 +166,7 @@ class BatchWorker:
         held = HeldInterrupts()
         try:
             for item in self._items.values():
-                if item.state in (ItemState.RESERVED, ItemState.SUBMITTED):
+                if item.state == ItemState.RESERVED:
                     self._start(item, self._settle)
                 elif item.state == ItemState.CONFIRMED:
                     self._note_cards(item)

@@ -9,28 +9,32 @@ from typing import Any, NamedTuple
 class ItemState(StrEnum):
     """How far an item of a batch is. Each is on disk before the act that it names.
 
-    QUEUED waits for a place. RESERVED has a run id and a host. SUBMITTED: the launch may have reached the host.
-    CONFIRMED: the run is there. ENDED: nothing more is done for it.
+    QUEUED waits for a place. RESERVED has a run id and a host: the launch may have reached it. CONFIRMED: the run is there.
+    ENDED: nothing more is done for it.
     """
 
     QUEUED = "queued"
     RESERVED = "reserved"
-    SUBMITTED = "submitted"
     CONFIRMED = "confirmed"
     ENDED = "ended"
 
+    @classmethod
+    def _missing_(cls, value: object) -> ItemState | None:
+        return cls.RESERVED if value == ONCE_RESERVED else None
 
+
+ONCE_RESERVED = "submitted"
+"""What queues say until 2026-11-29 of an item that is RESERVED, once its launch has begun."""
 FOLLOWING: dict[ItemState, tuple[ItemState, ...]] = {
     ItemState.QUEUED: (ItemState.RESERVED, ItemState.ENDED),
-    ItemState.RESERVED: (ItemState.SUBMITTED, ItemState.QUEUED, ItemState.ENDED),
-    ItemState.SUBMITTED: (ItemState.CONFIRMED, ItemState.QUEUED, ItemState.ENDED),
+    ItemState.RESERVED: (ItemState.CONFIRMED, ItemState.QUEUED, ItemState.ENDED),
     ItemState.CONFIRMED: (ItemState.ENDED,),
     ItemState.ENDED: (ItemState.QUEUED,),
 }
 """The states that may follow each; one that ended is queued again only when a person asks for that."""
 
 
-ON_THE_WAY = (ItemState.RESERVED, ItemState.SUBMITTED, ItemState.CONFIRMED)
+ON_THE_WAY = (ItemState.RESERVED, ItemState.CONFIRMED)
 """The states of items whose run is being launched, or followed."""
 UNENDED = (ItemState.QUEUED, *ON_THE_WAY)
 

@@ -80,7 +80,7 @@ def test_stop_counts_what_its_table_shows(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("LAUNCH_RUNS", raising=False)
     with make_queue("sweep", Rules(), [Entry(f"i{number}", "{}", ("A",), {}) for number in (1, 2)]) as queue:
         item = queue.items()[0]
-        for state in (ItemState.RESERVED, ItemState.SUBMITTED, ItemState.CONFIRMED):
+        for state in (ItemState.RESERVED, ItemState.CONFIRMED):
             item = queue.step(item, state)
         assert print_stopped(queue, [Stopped(item, "stopped")], as_json=False) == 0
     assert "sweep: 2 items: 1 stopped, 1 queued" in capsys.readouterr().out

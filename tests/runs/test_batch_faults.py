@@ -38,7 +38,7 @@ def queue_of(made, name="sweep"):
 def cut_off(made, host):
     """Launch an item, and kill its worker before it has put on record that the run is there."""
     file = made.write(made.items(1, steps=4), host=host)
-    made.dying(3, "before")
+    made.dying(2, "before")
     made.client.start("batch", file).communicate(timeout=60)
     made.living()
 
@@ -63,7 +63,7 @@ def test_a_damaged_queue_is_said_to_be_and_an_older_copy_begins_nothing_twice(ma
     made.dying(1, "before")
     made.client.start("batch", file).communicate(timeout=60)
     shutil.copy(queue_of(made), made.folder / "copy")
-    made.dying(3, "before")
+    made.dying(2, "before")
     made.client.start("batch", "resume").communicate(timeout=60)
     made.living()
     for log in queue_of(made).parent.glob("queue.sqlite-*"):
@@ -177,7 +177,7 @@ def test_a_stopped_worker_keeps_its_batch_and_goes_on(made):
 def test_a_clock_that_jumps_back_changes_nothing(made):
     """Between two commands, by a week."""
     file = made.write(made.items(3, steps=8, pause=0.1), host=["A", "local"])
-    made.dying(5, "before")
+    made.dying(4, "before")
     made.client.start("batch", file).communicate(timeout=60)
     made.client.is_forked, made.client.program = False, [sys.executable, "-c", A_WEEK_AGO]
     done = made.client.run("batch", "resume")

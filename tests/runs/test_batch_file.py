@@ -230,11 +230,11 @@ def test_a_table_sets_several_keys_also_those_of_the_command():
 
 
 def test_a_value_that_reaches_no_script_is_noted(folder):
-    """With the items whose commands are the same; not where the script asks the worker, and not where the command names it."""
+    """Not where the script asks the worker, and not where the command names it."""
     text = f"{COMMAND}[matrix]\nlr = [1, 2]\nseed = [1, 2]\n"
     (note,) = read(text).notes
     assert note.startswith("sweep.toml: matrix.seed: the command has no {seed}")
-    assert note.endswith("train-1, train-2 run the same command   (line 5)")
+    assert note.endswith("so the value does not reach it   (line 5)")
     assert read(text.replace('"{lr}"', '"{lr}", "{seed}"')).notes == ()
     (folder / "train.py").write_text("import launcher_worker\n")
     assert read(text).notes == ()

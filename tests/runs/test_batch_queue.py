@@ -19,7 +19,7 @@ from launcher.runs.batch_queue import Entry, make_queue, open_queue, take_work, 
 from launcher.values.batch import Rules
 from launcher.values.queued_item import FOLLOWING, ItemState
 
-Q, R, S, C, E = ItemState
+Q, R, C, E = ItemState
 
 
 @pytest.fixture
@@ -47,11 +47,10 @@ def test_items_come_back_as_they_were_put_in(queue):
 def test_each_transition_is_on_disk_for_another_process(queue):
     """Read by the sqlite3 program's own library, through a connection of its own."""
     first = queue.items()[0]
-    reserved = queue.step(first, R, run="261125-i1-abcdef", host="A")
-    queue.step(reserved, S)
+    queue.step(first, R, run="261125-i1-abcdef", host="A")
     with sqlite3.connect(queue.folder / "queue.sqlite") as other:
         row = other.execute("SELECT state, run, host FROM item WHERE name = 'i1'").fetchone()
-    assert row == ("submitted", "261125-i1-abcdef", "A")
+    assert row == ("reserved", "261125-i1-abcdef", "A")
 
 
 @pytest.mark.parametrize("before", ItemState)
@@ -59,13 +58,24 @@ def test_each_transition_is_on_disk_for_another_process(queue):
 def test_only_states_that_follow_are_taken(queue, before, after):
     """Whatever a caller does."""
     item = queue.items()[0]
-    for state in {Q: (), R: (R,), S: (R, S), C: (R, S, C), E: (E,)}[before]:
+    for state in {Q: (), R: (R,), C: (R, C), E: (E,)}[before]:
         item = queue.step(item, state)
     if after in FOLLOWING[before]:
         assert queue.step(item, after).state == after
     else:
         with pytest.raises(ValueError, match="does not follow"):
             queue.step(item, after)
+
+
+def test_what_an_older_version_calls_submitted_is_reserved(queue):
+    """Its launch may have begun, and is looked for."""
+    with sqlite3.connect(queue.folder / "queue.sqlite") as other:
+        other.execute(
+            "UPDATE item SET state = 'submitted', run = '261125-i1-abcdef', host = 'A' WHERE number = 1"
+        )
+    (item,) = queue.items(R)
+    assert (item.state, queue.count(R), queue.count(Q)) == (R, 1, 2)
+    assert queue.step(item, C).run == "261125-i1-abcdef"
 
 
 def test_a_transition_that_another_process_has_made_is_refused(queue):
@@ -189,7 +199,7 @@ def launched(queue, cut):
 
 def _launch(name):
     queue = open_queue(name)
-    item = queue.step(queue.step(queue.items()[1], R, run="261125-i2-abcdef", host="A"), S)
+    item = queue.step(queue.items()[1], R, run="261125-i2-abcdef", host="A")
     begun("261125-i2-abcdef", item.name, queue.folder.parent.parent)
     queue.step(item, C)
     os._exit(9)
@@ -211,7 +221,7 @@ def test_a_log_that_was_cut_off_anywhere_has_lost_no_launch(queue, cut):
         work = take_work(again)
         item = again.items()[1]
         assert (item.run, item.host) == ("261125-i2-abcdef", "A")
-        assert item.state in (R, S, C)
+        assert item.state in (R, C)
         assert work.mended == ([] if "261125-i2-abcdef" in known else ["i2"])
         assert [one.state for one in again.items() if one.number != 2] == [Q, Q]
         work.release()
@@ -231,7 +241,7 @@ def test_only_a_launch_of_this_batch_is_put_back(queue):
     assert queue.mend() == []
     begun("261125-i1-eeeeee", "i1", runs)
     assert queue.mend() == ["i1"]
-    assert (queue.item(1).state, queue.item(1).run) == (S, "261125-i1-eeeeee")
+    assert (queue.item(1).state, queue.item(1).run) == (R, "261125-i1-eeeeee")
 
 
 def test_a_batch_that_was_not_made_whole_is_none(queue):

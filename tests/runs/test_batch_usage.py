@@ -27,7 +27,7 @@ def queue(tmp_path, monkeypatch):
             if item.state == ItemState.ENDED:
                 item = made.step(item, ItemState.QUEUED)
             item = made.step(item, ItemState.RESERVED, run=run, host="lab")
-            item = made.step(made.step(item, ItemState.SUBMITTED), ItemState.CONFIRMED)
+            item = made.step(item, ItemState.CONFIRMED)
             made.step(item, ItemState.ENDED, outcome=outcome)
         yield made
 

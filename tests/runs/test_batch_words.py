@@ -92,32 +92,35 @@ def test_ctrl_c_before_anything_is_begun_says_what_it_leaves(made):
     assert made.noted("begin").total() == 0
 
 
-def test_after_a_failure_the_next_commands_are_named(made):
-    """Its log by the run's id, and how to run it again; --fail-fast names the run that failed."""
-    items = made.items(3)
-    items[0] = failing(items[0])
+def test_after_a_failure_the_next_commands_are_named_and_other_limits_hold(made):
+    """Its log by the run's id, its last line, how to run it again, and how with another limit, which is on record then."""
+    items = [failing(item) if item["name"] != "i3" else item for item in made.items(3)]
     file = made.write(items, host="local", max_parallel=1)
     done = made.client.run("batch", file, "--fail-fast")
-    run = made.rows()["i1"]["run"].rpartition("-")[2]
+    assert done.returncode == 1
+    rows, first = made.rows(), results(made)["i1"]
+    run, why = (
+        rows["i1"]["run"].rpartition("-")[2],
+        "its log shows no error, and this is its last line: it fails",
+    )
     assert f"launch logs {run}" in done.stderr
-    assert "launch batch resume sweep --failed" in done.stderr
-    assert made.rows()["i2"]["why"] == "not begun: i1 failed, and max_failures is 1"
-    assert [row["state"] for row in made.rows().values()] == ["failed", "dropped", "dropped"]
-    assert made.noted("begin") == {"i1": 1}
     assert made.client.run("logs", run).returncode == 0
-
-
-@pytest.mark.long
-def test_the_last_line_of_a_failed_item_is_shown_where_its_reason_speaks_of_it(made):
-    """As the item fails, in the table, its JSON and the table of results."""
-    items = [failing(item) for item in made.items(1)]
-    done = made.client.run("batch", made.write(items, host="local"))
-    why = "its log shows no error, and this is its last line: it fails"
+    assert "launch batch resume sweep --failed" in done.stderr
+    assert "launch batch resume sweep --failed --max-failures N" in done.stderr
     assert why in done.stdout
-    assert made.rows()["i1"]["why"].endswith(why)
-    assert results(made)["i1"]["reason"].endswith(why)
-    assert why in made.client.ok("batch", "status")
-    assert why in made.client.ok("ps")
+    assert rows["i1"]["why"].endswith(why)
+    assert first["reason"].endswith(why)
+    for words in (["batch", "status"], ["ps"]):
+        assert why in made.client.ok(*words)
+    assert rows["i2"]["why"] == "not begun: i1 failed, and max_failures is 1"
+    assert [row["state"] for row in rows.values()] == ["failed", "dropped", "dropped"]
+    done = made.client.run("batch", "resume", "--failed", "--max-failures", "5")
+    assert done.returncode == 1
+    assert "failed, try 2" in done.stdout
+    assert (first["tries"], results(made)["i1"]["tries"]) == ("1", "2")
+    assert [row["state"] for row in made.rows().values()] == ["failed", "failed", "succeeded"]
+    made.client.run("batch", "resume", "--failed")
+    assert made.noted("begin") == {"i1": 3, "i2": 2, "i3": 1}, "it is on record"
 
 
 @pytest.mark.long
@@ -133,21 +136,6 @@ def test_a_refusal_is_told_whole_with_how_the_file_is_mended(made):
     again = made.client.run("batch", file)
     assert again.returncode == 2
     assert "its file as that was then" in again.stderr
-
-
-def test_a_stopped_batch_is_completed_by_failed(made):
-    """`stop` says so."""
-    file = made.write(made.items(2), host="local", max_parallel=1)
-    made.hold()
-    process = made.client.start("batch", file)
-    until(lambda: made.noted("begin").total() == 1, "the first item")
-    said = made.client.ok("batch", "stop", "sweep")
-    process.communicate(timeout=60)
-    assert "launch batch resume sweep --failed" in said
-    made.go_on()
-    done = made.client.run("batch", "resume", "sweep", "--failed")
-    assert done.returncode == 0, done.stderr
-    assert made.noted("end") == {"i1": 1, "i2": 1}
 
 
 @pytest.mark.long
@@ -169,7 +157,7 @@ def test_failed_is_queued_again_by_the_process_that_works_the_batch(made):
 
 
 def test_the_latest_batch_is_the_one_made_last_and_is_named_before_it_is_removed(made):
-    """Whoever looked at the others meanwhile. Its table and curves stay, and the runs."""
+    """Whoever looked at the others meanwhile. Its table and curves stay, and the runs. Its name alone is no verb."""
     made.client.run("batch", made.write(made.items(1), "old", host="gone"))
     made.client.ok("batch", made.write(made.items(1), "new", host="local"))
     made.client.run("batch", "resume", "old")
@@ -178,6 +166,9 @@ def test_the_latest_batch_is_the_one_made_last_and_is_named_before_it_is_removed
         done = made.client.run("batch", verb)
         assert done.returncode == 2
         assert f"launch batch {verb} new" in done.stderr
+    for word, said in (("stauts", "did you mean 'status'"), ("new", "launch batch status new")):
+        done = made.client.run("batch", word)
+        assert (done.returncode, said in done.stderr) == (2, True)
     table = (made.client.runs / "batches" / "new" / "results.csv").read_bytes()
     said = made.client.ok("batch", "rm", "--yes")
     assert "new is removed" in said
@@ -209,17 +200,6 @@ def test_the_settings_are_in_the_table_and_the_best_line_and_its_step_is_named(m
     assert "no run has reported los: did you mean 'loss'" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("word", "said"), [("stauts", "did you mean 'status'"), ("sweep", "launch batch status sweep")]
-)
-def test_a_word_that_is_no_verb_is_told_with_the_nearest(made, word, said):
-    """And one that is a batch's name with the verb."""
-    made.client.run("batch", made.write(made.items(1), host="local"))
-    done = made.client.run("batch", word)
-    assert done.returncode == 2
-    assert said in done.stderr
-
-
 @pytest.mark.long
 def test_columns_without_room_are_named(made):
     """With the command that has all."""
@@ -227,24 +207,6 @@ def test_columns_without_room_are_named(made):
     shown = without_style(in_terminal(made.client, "batch", "status", columns=40))
     assert "not shown: " in shown
     assert "launch batch status sweep --json" in " ".join(shown.split())
-
-
-def test_other_limits_hold_from_the_next_resume_on(made):
-    """What max_failures dropped is run then, and the command is named; a process that works it keeps its own."""
-    items = [failing(item) if item["name"] != "i3" else item for item in made.items(3)]
-    file = made.write(items, host="local", max_parallel=1)
-    done = made.client.run("batch", file, "--fail-fast")
-    assert done.returncode == 1
-    assert made.rows()["i3"]["state"] == "dropped"
-    assert "launch batch resume sweep --failed --max-failures N" in done.stderr
-    assert made.client.run("batch", "resume", "--failed", "--max-failures", "5").returncode == 1
-    assert {name: row["state"] for name, row in made.rows().items()} == {
-        "i1": "failed",
-        "i2": "failed",
-        "i3": "succeeded",
-    }
-    made.client.run("batch", "resume", "--failed")
-    assert made.noted("begin") == {"i1": 3, "i2": 2, "i3": 1}, "it is on record"
 
 
 @pytest.mark.long
@@ -281,18 +243,6 @@ def test_the_end_says_what_did_not_come_home(made, artifacts, left):
     run = said.partition("launch pull ")[2].split()[0]
     made.client.ok("pull", run)
     assert [*made.client.runs.glob(f"*-{run}/outputs/out/result")]
-
-
-@pytest.mark.long
-def test_a_try_after_a_failed_one_is_told_in_the_table(made):
-    """And counted in results.csv."""
-    file = made.write([failing(item) for item in made.items(1)], host="local")
-    made.client.run("batch", file)
-    assert results(made)["i1"]["tries"] == "1"
-    done = made.client.run("batch", "resume", "--failed")
-    assert "failed, try 2" in done.stdout
-    assert "failed, try 2" in made.client.ok("batch", "status")
-    assert (results(made)["i1"]["tries"], made.rows()["i1"]["state"]) == ("2", "failed")
 
 
 @pytest.mark.long

@@ -66,7 +66,7 @@ def test_items_run_at_every_kind_of_place(made, kaggle_account, lambda_cloud):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("count", [1, *(pytest.param(count, marks=pytest.mark.long) for count in (2, 3, 4))])
+@pytest.mark.parametrize("count", [1, *(pytest.param(count, marks=pytest.mark.long) for count in (2, 3))])
 @pytest.mark.parametrize("host", ["k", "rented"])
 def test_a_worker_that_is_killed_pushes_and_rents_nothing_twice(
     made, kaggle_account, lambda_cloud, host, count, when

@@ -80,7 +80,6 @@ FILES = {
     "runs/batches/evil/.made": "",
     "runs/batches/evil/.open": "",
     "runs/batches/evil/worker.json": json.dumps({"pid": 1, "machine": "x"}),
-    "runs/batches/evil/sent.jsonl": json.dumps({"run": RUN, "item": 1, "host": "evil"}),
 }
 LINKS = {
     "outside": "{victim}/id_ed25519",
