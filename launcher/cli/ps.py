@@ -108,9 +108,9 @@ def _tell_batches() -> None:
 
     if not (runs_folder() / "batches").is_dir():
         return
-    from launcher.runs.batch_queue import left_alone
+    from launcher.runs.batch_queue import unworked_batches
 
-    for name, queued in left_alone(complain).items():
+    for name, queued in unworked_batches(complain).items():
         waits = f", and {queued} {'item is' if queued == 1 else 'items are'} queued" if queued else ""
         complain(f"batch {name}: no process works it{waits}   launch batch resume {name}")
 

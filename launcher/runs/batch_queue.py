@@ -86,14 +86,14 @@ class Entry(NamedTuple):
 
 
 class Wish(StrEnum):
-    """What a command wishes of the process that works a batch: that nothing more is begun, or what has failed is queued again."""
+    """A request to the process that works a batch: begin nothing more, or queue again the items that failed."""
 
     STOP = "stop"
     AGAIN = "again"
 
 
 class Worker(NamedTuple):
-    """Who works a batch: a process on a machine."""
+    """The process that works a batch, and its machine."""
 
     pid: int
     machine: str
@@ -115,14 +115,14 @@ class Worker(NamedTuple):
 
 
 class BatchQueue:
-    """The queue of one batch. Use it in a `with`; its methods may be called from several threads.
+    """The queue of one batch, for a `with`; its methods may be called from several threads.
 
-    Every method raises RunError that says what the disk or the file refuses. Its folder may come from anyone: a file that is no
-    queue of ours is refused with BadFileError when it is opened, before anything in it can be run.
+    Every method raises RunError for what the disk or the file refuses. The folder may come from anyone: a file that launch did
+    not make is refused with BadFileError when it is opened, before anything in it can be run.
     """
 
     def __init__(self, name: str, folder: Path, *, only_looks: bool = False) -> None:
-        """Open the queue of the batch in a folder; it must be there. Who `only_looks` can do so where nothing may be written."""
+        """Open the queue of the batch in a folder, which must exist. With `only_looks` also where nothing may be written."""
         self.name, self.folder = name, folder
         self.files = _files(folder)
         self._lock = threading.RLock()
@@ -158,7 +158,7 @@ class BatchQueue:
         self._data.close()
 
     def _check_files(self) -> None:
-        """Raise BadFileError for what leads out of the folder, cannot be read to an end, or would be played back.
+        """Raise BadFileError for links, pipes, files that are too large, and a journal.
 
         A journal names a file that SQLite deletes; a queue of ours has none, since it keeps a log.
         """
@@ -238,7 +238,7 @@ class BatchQueue:
         return build(Rules, {**self.rules.model_dump(), **changes}, file=f"batch {self.name}")
 
     def change_rules(self, rules: Rules) -> None:
-        """Put other rules on record, for the process that works the batch next."""
+        """Record other rules, for the next process that works the batch."""
         written = rules.model_dump_json()
         with self._errors(), self._data:
             self._data.execute("UPDATE batch SET value = ? WHERE key = 'rules'", (written,))
@@ -253,14 +253,21 @@ class BatchQueue:
                 f"{self.name} was made in {folder}, and takes its files from there\n"
                 f"  next   cd {shlex.quote(str(folder))} && launch batch resume {self.name}"
             )
-        if (known := batch_index.folder_of(self.identity())) is not None and not known.samefile(self.folder):
+        known = batch_index.folder_of(self.identity())
+        if known is not None and not known.samefile(self.folder) and self._is_in(known):
             raise UsageError(
                 f"{self.name} is a copy of the batch {known.name}: its items would be run twice\n"
                 f"  next   launch batch resume {known.name}"
             )
 
+    def _is_in(self, folder: Path) -> bool:
+        """Whether another folder has the same batch."""
+        with contextlib.suppress(*_UNUSABLE), BatchQueue(folder.name, folder) as other:
+            return other.identity() == self.identity()
+        return False
+
     def wish(self, wish: Wish) -> None:
-        """Put a wish on record, for the process that works the batch, or the next one."""
+        """Record a wish, for the process that works the batch, or the next one."""
         with self._errors(), self._data:
             self._data.execute("INSERT OR REPLACE INTO batch VALUES (?, '1')", (wish,))
 
@@ -279,7 +286,7 @@ class BatchQueue:
 
     def items(self, *states: ItemState) -> list[Item]:
         """Return the items in their order, all of them or those in some states."""
-        where = f" WHERE {_is_in(states)}" if states else ""
+        where = f" WHERE {_in_states(states)}" if states else ""
         with self._errors():
             rows = self._data.execute(f"SELECT {_COLUMNS} FROM item{where} ORDER BY number")  # noqa: S608 - our own words
             return [_item(row) for row in rows]
@@ -287,7 +294,7 @@ class BatchQueue:
     def count(self, *states: ItemState) -> int:
         """Return how many items are in some states."""
         with self._errors():
-            query = f"SELECT count(*) FROM item WHERE {_is_in(states)}"  # noqa: S608 - our own words
+            query = f"SELECT count(*) FROM item WHERE {_in_states(states)}"  # noqa: S608 - our own words
             return int(self._data.execute(query).fetchone()[0])
 
     def item(self, number: int) -> Item:
@@ -327,7 +334,7 @@ class BatchQueue:
         changes = ", ".join(f"{key} = :{key}" for key in values)
         with self._errors(), self._data:
             done = self._data.execute(
-                f"UPDATE item SET {changes} WHERE number = :number AND {_is_in([item.state])}",  # noqa: S608 - our own words
+                f"UPDATE item SET {changes} WHERE number = :number AND {_in_states([item.state])}",  # noqa: S608 - our own words
                 {**values, "number": item.number},
             ).rowcount
             if done == 1 and run is not None:
@@ -375,7 +382,7 @@ class BatchQueue:
         return has_ended
 
     def note(self, reasons: Mapping[int, str | None]) -> None:
-        """Put on record what items wait for, by their numbers."""
+        """Record what items wait for, by their numbers."""
         with self._errors(), self._data:
             self._data.executemany(
                 "UPDATE item SET why = ? WHERE number = ? AND outcome IS NULL",
@@ -395,7 +402,7 @@ class BatchQueue:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Say what SQLite says of the file."""
+        """Turn the errors of SQLite into RunError, with the file and the next command."""
         file = self.folder / FILE
         try:
             with self._lock:
@@ -416,7 +423,7 @@ class BatchQueue:
             ) from error
 
 
-def _is_in(states: Collection[ItemState]) -> str:
+def _in_states(states: Collection[ItemState]) -> str:
     """Return the condition of SQL that an item is in one of these states, also by the words of an older version."""
     words = [*states, *([ONCE_RESERVED] if ItemState.RESERVED in states else [])]
     return "state IN ('" + "', '".join(words) + "')"
@@ -505,7 +512,7 @@ def _files(folder: Path) -> RunFiles:
     return RunFiles(folder, folder.parent.parent)
 
 
-def left_alone(tell: Callable[[str], None]) -> dict[str, int]:
+def unworked_batches(tell: Callable[[str], None]) -> dict[str, int]:
     """Return how many items are queued in each batch that no process works and that has not ended.
 
     `tell` hears in one line why a batch cannot be looked at.
@@ -678,7 +685,7 @@ class Work:
 
 
 def take_work(queue: BatchQueue) -> Work | None:
-    """Become the one that works a batch, and mend its queue; None if another process does.
+    """Take the lock of a batch's worker, and mend the queue; None if another process holds the lock.
 
     Raises RunError where the disk refuses, or the queue cannot be mended.
     """
@@ -699,7 +706,7 @@ def take_work(queue: BatchQueue) -> Work | None:
 
 
 def worker_of(queue: BatchQueue) -> Worker | None:
-    """Return who works a batch; None if nobody does."""
+    """Return the process that works a batch; None if there is none."""
     try:
         if not is_locked(queue.files.at(LOCK)):
             return None

@@ -1,6 +1,6 @@
-"""Work a batch: begin what may begin, follow what runs, and go on where an earlier process was cut off.
+"""The worker of a batch: begins items, follows their runs, and takes over from a worker that died.
 
-There is no server: a batch moves while one client works it. What runs goes on without it; what is queued waits.
+Without a worker, runs go on and queued items wait.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ AGAIN = ("failed", REFUSED, DROPPED, "stopped", "stop-incomplete")
 
 
 class Outcome(StrEnum):
-    """How the work on a batch ended: nothing more can be done, a person left it, or what is left needs hosts that are silent."""
+    """How the work on a batch ended: nothing is left to do, a person left it, or the rest needs hosts that do not answer."""
 
     OVER = "over"
     LEFT = "left"
@@ -56,7 +56,7 @@ class Outcome(StrEnum):
 
 
 class BatchView(Protocol):
-    """What shows a batch while it is worked."""
+    """The display of a batch while it is worked."""
 
     def show(self, items: list[Item], live: dict[int, ItemView]) -> None:
         """Show all items as they are now."""
@@ -73,7 +73,7 @@ class _LeaveError(Exception):
 
 
 class _Host:
-    """What the worker knows of a host."""
+    """A host as the worker sees it: until when it is left alone and why, and its failures in a row."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -104,7 +104,7 @@ class _Host:
         return wait_s
 
     def open(self) -> None:
-        """Something was begun, or ended there: it may be tried at once."""
+        """Let it be tried at once: a run has begun or ended there."""
         self.closed_until, self.times, self.silent, self.why = 0.0, 0, 0, None
 
     def note_end(self, *, has_failed_early: bool) -> bool:
@@ -200,7 +200,7 @@ class BatchWorker:
     # the main thread
 
     def _take_news(self) -> None:
-        """Wait a moment for what the threads have to say, and take all of it."""
+        """Wait a moment for messages of the threads, and handle all of them."""
         with contextlib.suppress(threads.Empty):
             self._news.get(timeout=LOOK_S)()
             while True:
@@ -235,7 +235,7 @@ class BatchWorker:
         return decision
 
     def _queue_again(self) -> None:
-        """Queue again what has failed, if another command wished that."""
+        """Queue again the items that failed, if another command has asked for that."""
         if not self._queue.take_back(Wish.AGAIN):
             return
         for item in queue_again(self._queue):
@@ -244,7 +244,7 @@ class BatchWorker:
             self._changed(item)
 
     def _note_waits(self, *, is_last: bool = False) -> None:
-        """Put what items wait for on record now and then, and at the end, for who looks from another command."""
+        """Record what items wait for now and then, and at the end, for other commands."""
         if not is_last and time.monotonic() - self._noted_at < NOTE_S:
             return
         self._noted_at = time.monotonic()
@@ -335,7 +335,7 @@ class BatchWorker:
     # threads
 
     def _start(self, item: Item, work: Callable[..., None], *more: object) -> None:
-        """Work on an item in a thread of its own; what it raises ends the item's work, not the batch."""
+        """Work on an item in a thread; its errors end the work on the item, not the batch."""
         view = self._live[item.number] = ItemView(lambda text: self._say(item, text))
 
         def run() -> None:
@@ -412,7 +412,7 @@ class BatchWorker:
         with self._log_lock, contextlib.suppress(OSError), self._queue.files.open(LOG, "ab") as file:
             file.writelines(f"{when}  {item.name}  {line}\n".encode() for line in text.splitlines())
 
-    # what the threads have said, in the main thread
+    # messages of the threads, in the main thread
 
     def _take_attempt(self, attempt: Attempt, name: str) -> None:
         item, verdict, host = attempt.item, attempt.verdict, self._hosts[name]

@@ -248,7 +248,7 @@ def test_a_batch_that_was_not_made_whole_is_none(queue):
     """As one whose command was killed: it is neither the latest nor left alone."""
     shutil.copytree(queue.folder, queue.folder.with_name(".other.77.part"))
     assert batch_queue.names() == ["sweep"]
-    assert batch_queue.left_alone(print) == {"sweep": 3}
+    assert batch_queue.unworked_batches(print) == {"sweep": 3}
 
 
 def test_the_latest_batch_is_the_one_that_was_made_last(queue):
@@ -312,7 +312,7 @@ def test_a_folder_of_batches_that_is_a_link_holds_none(queue, tmp_path, which):
     moved = folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(moved)
     assert batch_queue.names() == []
-    assert batch_queue.left_alone(print) == {}
+    assert batch_queue.unworked_batches(print) == {}
     before = sorted(moved.rglob("*"))
     with pytest.raises((RunError, UsageError)):
         make_queue("sweep", Rules(), [Entry("i1", "{}", ("A",), {"n": 1})])
