@@ -22,6 +22,8 @@ def enter(queue: BatchQueue) -> None:
     """Enter a batch with its folder; it is on the disk when this returns. Raises RunError."""
     path = _file(queue.identity())
     record = {"version": 1, "name": queue.name, "folder": str(queue.folder)}
+    if read_json(path) == record:
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_durably(path, f"{json.dumps(record)}\n".encode())
