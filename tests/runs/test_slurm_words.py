@@ -177,7 +177,7 @@ def test_an_item_whose_job_waits_is_not_called_running(mirror):
     """While nothing is known of its run, it has begun; then the run's own state is shown, in every list."""
     queue = make_queue("sweep", Rules(), [Entry("i1", "{}", ("hive",), {})])
     item = queue.step(queue.items()[0], ItemState.RESERVED, run=RUN, host="hive")
-    item = queue.step(queue.step(item, ItemState.SUBMITTED), ItemState.CONFIRMED)
+    item = queue.step(item, ItemState.CONFIRMED)
     assert [row.state for row in rows_of([item])] == [state_of(item)] == ["reserved"]
     shutil.rmtree(mirror.folder / "0001")
     assert [row.state for row in rows_of([item])] == [state_of(item)] == ["begun"]
