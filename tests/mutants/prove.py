@@ -11,11 +11,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parent
+AT_ONCE = 2
+"""How many mutants are tried at the same time, each in a copy of its own."""
 
 
 class Mutant(NamedTuple):
@@ -61,27 +66,36 @@ def applies(mutant: Mutant, folder: Path, *, undo: bool = False) -> bool:
     return subprocess.run(words, cwd=folder, capture_output=True, check=False).returncode == 0
 
 
-def is_noticed(mutant: Mutant, folder: Path) -> bool:
-    """Whether the test that a mutant names fails in a copy. Raises RuntimeError where it did not run at all."""
+def failures(tests: list[str], folder: Path, number: int) -> list[str]:
+    """Run tests in a copy, on a testbed network of that number; return a line for each that failed.
+
+    Raises RuntimeError where they did not run at all.
+    """
     words = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        "-m",
-        "not gpu",  # a long test proves as well
-        mutant.test,
+        *(sys.executable, "-m", "pytest", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider"),
+        *("-p", "no:xdist", "-m", "not gpu"),  # a long test proves as well
+        f"--basetemp={folder.parent / f'tests-{number}'}",  # pytest's own holds what others have left, and is emptied
+        *tests,
     ]
-    env = {**os.environ, "PYTHONPATH": str(folder)}
+    paths = os.pathsep.join([str(folder), str(folder / "launcher" / "worker")])
+    env = {**os.environ, "PYTHONPATH": paths, "TESTBED_NETWORK": str(number)}
     done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
-        raise RuntimeError(f"{mutant.test} did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return done.returncode == 1
+        raise RuntimeError(f"{tests} did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+
+
+def verdict(mutant: Mutant, folder: Path, number: int) -> str:
+    """Apply a patch to a copy, run its test, and take the patch back; return what came of it."""
+    if not applies(mutant, folder):
+        return "DOES NOT APPLY"
+    try:
+        has_failed = bool(failures([mutant.test], folder, number))
+    except RuntimeError as error:
+        return f"DID NOT RUN ({error})"
+    finally:
+        applies(mutant, folder, undo=True)
+    return "noticed" if has_failed else "NOT NOTICED"
 
 
 def main() -> None:
@@ -92,23 +106,27 @@ def main() -> None:
         sys.exit(
             f"no mutant {', '.join(sorted(unknown))}; there are: {' '.join(one.path.stem for one in mutants())}"
         )
-    failed = False
     with tempfile.TemporaryDirectory(prefix="launch-mutants-") as name:
-        folder = copy_to(Path(name))
-        for test in dict.fromkeys(one.test for one in known):
-            sound = next(one for one in known if one.test == test)
-            if is_noticed(sound, folder):
-                failed = True
-                print(f"FAILS WITHOUT   {test}", flush=True)
-        for one in known:
-            if not applies(one, folder):
-                verdict = "DOES NOT APPLY"
-            else:
-                verdict = "noticed" if is_noticed(one, folder) else "NOT NOTICED"
-                applies(one, folder, undo=True)
-            failed = failed or verdict != "noticed"
-            print(f"{verdict:<15} {one.path.stem:<28} {one.what}", flush=True)
-    sys.exit(1 if failed else 0)
+        first = int(os.environ.get("TESTBED_NETWORK", "77"))
+        copies = [(copy_to(Path(name) / f"copy-{n}"), first + 2 * n) for n in range(AT_ONCE)]
+        unsound = failures(sorted({one.test for one in known}), *copies[0])
+        print(*(f"without any patch: {line}\n" for line in unsound), sep="", end="", flush=True)
+        free = SimpleQueue[tuple[Path, int]]()
+        for copy in copies:
+            free.put(copy)
+
+        def prove(one: Mutant) -> bool:
+            copy, begun = free.get(), time.monotonic()
+            try:
+                came = verdict(one, *copy)
+            finally:
+                free.put(copy)
+            print(f"{came:<15} {time.monotonic() - begun:3.0f} s  {one.path.stem:<28} {one.what}", flush=True)
+            return came == "noticed"
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            are_noticed = list(pool.map(prove, known))
+    sys.exit(0 if all(are_noticed) and not unsound else 1)
 
 
 if __name__ == "__main__":
