@@ -78,14 +78,15 @@ def test_a_job_that_its_user_has_given_another_name_and_comment(hive):
 @pytest.mark.long
 def test_a_signal_before_the_agent(hive):
     """A job that is told before its script has become the agent goes on: the signal would have ended it as failed."""
-    slow = "module() { touch $HOME/loading; sleep 3; }\n"
+    slow = "module() { touch $HOME/loading; until [ -e $HOME/told ]; do sleep 0.1; done; sleep 1; }\n"
     for node in hive.cluster.nodes:
         (node.folder / "etc" / "profile.d" / "slow.sh").write_text(slow)
     try:
-        hive.cluster.ssh("rm", "-f", "loading")
+        hive.cluster.ssh("rm", "-f", "loading", "told")
         run = hive.start("--set", 'slurm.modules=["cuda/12.4"]')
         until(lambda: hive.cluster.ssh("ls", "loading", check=False), "its modules to load")
         hive.cluster.ssh("scancel", "--batch", "--signal=USR1", hive.job(run))
+        hive.cluster.ssh("touch", "told")
         hive.trains(run)
         assert [state for _, state in hive.jobs(run)] == ["RUNNING"]
     finally:

@@ -349,7 +349,8 @@ def test_a_lost_answer_of_sbatch(hive, how):
 def test_a_job_that_appears_late_is_the_runs_own(hive):
     """The launch says that nobody knows, and keeps the run; the job takes it up when it begins."""
     late = (
-        '(sleep 15; /usr/bin/sbatch "$@" <$HOME/script) >/dev/null 2>&1 & cat >$HOME/script; sleep 1; exit 9'
+        '(until [ -e $HOME/now ]; do sleep 0.1; done; /usr/bin/sbatch "$@" <$HOME/script) >/dev/null 2>&1 & '
+        "cat >$HOME/script; sleep 1; exit 9"
     )
     before = {path.name for path in hive.client.runs.glob("[0-9]*")}
     with hive.cluster.logins[0].wrapped("sbatch", late):
@@ -361,6 +362,7 @@ def test_a_job_that_appears_late_is_the_runs_own(hive):
         row = hive.row(run)
         assert row["state"] == "reserved"
         assert "may still appear" in row["evidence"]["service"]
+        hive.cluster.ssh("touch", "now")
         hive.trains(run)
     assert [(job, state) for job, state in hive.jobs(run)] == [(hive.job(run), "RUNNING")]
     assert "stopped: by-user" in hive.client.ok("stop", run)
