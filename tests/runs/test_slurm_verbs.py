@@ -622,13 +622,13 @@ def _batch(hive, count, seconds):
             rows = json.loads(hive.client.ok("ps", "--json", "--host", "hive"))["runs"]
             times[-1] += time.monotonic()
         until(lambda: time.time() > began + seconds, "the time to pass", seconds + 10, every=0.5)
-        asked = _asked_since(hive, began)
+        asked_each_s = _asked_since(hive, began) / (time.time() - began)
         grown = _memory_kb(worker.pid) - before
         lines = map(json.loads, hive.client.ok("batch", "status", "many", "--json").splitlines())
         items = [line for line in lines if line["kind"] == "item"]
         hive.client.ok("batch", "stop", "many", timeout=600)
         worker.wait(timeout=60)
-    return rows, items, asked / seconds, grown, min(times)
+    return rows, items, asked_each_s, grown, min(times)
 
 
 def _queued(hive):

@@ -64,7 +64,7 @@ class ForkServer:
                 os.close(descriptor)
         pid, _, code = printed[status].partition(b" ")
         if not code:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, ValueError):  # no pid: it has not begun
                 os.kill(int(pid), signal.SIGKILL)
             raise subprocess.TimeoutExpired(["launch", *words], timeout, printed[out], printed[err])
         return int(code), printed[out].decode(), printed[err].decode()
