@@ -21,7 +21,9 @@ from pydantic import ValidationError
 
 from launcher.errors import BadFileError, RefusedError
 from launcher.remote.record import strict_json
+from launcher.remote.record.files import sync_folder
 from launcher.remote.record.locks import Lock, is_locked
+from launcher.remote.record.safe_open import write_all
 from launcher.rental.hold import Hold, is_alive, is_stopped, reads_limits
 from launcher.values.renting import OPEN, Extra, Intent, Rental, RentalState
 
@@ -82,7 +84,7 @@ class Ledger:
                 _append(descriptor, {"kind": "intent", **intent.model_dump()})
             finally:
                 os.close(descriptor)
-            _sync_folder(self._folder)
+            sync_folder(str(self._folder))
         except OSError as error:
             mend = "nothing was rented; make room or set the folder's permissions, then try again"
             raise RefusedError(f"{self.words(error)}\n  {mend}") from error
@@ -252,7 +254,7 @@ class Ledger:
         missing = [path for path in (self._folder, *self._folder.parents) if not path.exists()]
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in missing:
-            _sync_folder(path.parent)
+            sync_folder(str(path.parent))
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("*.jsonl")) if self._folder.is_dir() else []
@@ -288,18 +290,7 @@ def _append(descriptor: int, line: dict[str, Any]) -> None:
     """Add a line, and return once it is on the disk. What an earlier write left unfinished ends before it."""
     size = os.fstat(descriptor).st_size
     is_cut_off = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-    data = (b"\n" if is_cut_off else b"") + json.dumps(line, allow_nan=False).encode() + b"\n"
-    while data:
-        data = data[os.write(descriptor, data) :]
-    os.fsync(descriptor)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_all(descriptor, (b"\n" if is_cut_off else b"") + json.dumps(line, allow_nan=False).encode() + b"\n")
 
 
 def _read(path: Path) -> Rental | None:

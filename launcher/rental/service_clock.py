@@ -20,6 +20,7 @@ from platformdirs.unix import Unix
 
 from launcher.errors import ServiceError
 from launcher.remote.record import strict_json
+from launcher.remote.record.files import write_durably
 from launcher.remote.system import process
 from launcher.values.clock import SystemClock
 
@@ -142,11 +143,6 @@ def _read(path: Path) -> Seen | None:
 
 def _write(path: Path, seen: Seen) -> None:
     """Put it in the file as a whole. A disk that refuses changes nothing: this process knows it."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            fresh.write_text(json.dumps(seen))
-            fresh.replace(path)
-        finally:
-            fresh.unlink(missing_ok=True)
+        write_durably(str(path), json.dumps(seen))
