@@ -169,6 +169,12 @@ def test_imports_point_down_only(path):
         assert not {name for name in ours if name.startswith("launcher.remote")}
 
 
+@of_each([path for path in SOURCES if "providers" not in path.parts])
+def test_no_module_names_a_provider_of_rented_machines(path):
+    """It is found by its line in the registry: another one is one module and one line."""
+    assert not {name for name in imports(path) if name.startswith("launcher.rental.providers")}
+
+
 @of_each(AGENT)
 def test_the_agent_imports_itself_and_the_standard_library_alone(path):
     """The agent runs on a bare host. Its wings import downward only; `main` alone finds a verb's module by name."""
