@@ -355,11 +355,16 @@ def test_an_agent_that_a_scheduler_has_started_trains_once_the_last_one_has_left
     until(lambda: len(steps(toy)) >= 5, "steps")
     agent = toy.run.folder(2).read_attempt()["agent"]["pid"]
     os.kill(agent, signal.SIGSTOP)  # as one whose disk shows it late that the run has gone on
+    began_s = time.monotonic()
     second = subprocess.Popen([sys.executable, "-I", str(toy.agent), "supervise", toy.run.path])
     try:
         until(lambda: toy.run.folder(3).read_attempt(), "the second's folder")
         before = len(steps(toy))
-        until(lambda: len(steps(toy)) >= before + 15, "steps of the first, whose agent is stopped")
+        would_train_s = time.monotonic() + 2 * (time.monotonic() - began_s)  # by the load of this machine
+        until(
+            lambda: len(steps(toy)) >= before + 15 and time.monotonic() > would_train_s,
+            "steps of the first, whose agent is stopped",
+        )
         os.kill(agent, signal.SIGCONT)
         until(
             lambda: len([1 for line in toy.ledger() if line.get("attempt") == 2]) >= 5, "the second's steps"
