@@ -24,7 +24,7 @@ _FIRST_KEYS = ("job", "host", "profile", "rehearsed")
 _REASON_SHOWN = ("failed", "waiting", "resuming")
 
 
-class Row(NamedTuple):
+class ComparisonRow(NamedTuple):
     """A name, and the words of each run."""
 
     label: str
@@ -42,12 +42,15 @@ def show_comparison(comparison: Comparison, width: int | None) -> list[str]:
 
 
 def _show_beside(
-    comparison: Comparison, differences: Sequence[Row], outcome: Sequence[Row], width: int | None
+    comparison: Comparison,
+    differences: Sequence[ComparisonRow],
+    outcome: Sequence[ComparisonRow],
+    width: int | None,
 ) -> list[str]:
     """Print a column for each run."""
     runs = comparison.runs
     files = list(_file_rows(comparison))
-    blank = [Row("", tuple("" for _ in runs))] if differences or files else []
+    blank = [ComparisonRow("", tuple("" for _ in runs))] if differences or files else []
     columns = (
         Column("", _LABEL_CELLS, wraps=True),
         *(Column(name, _LEAST_CELLS, wraps=True) for name in names_of(runs)),
@@ -57,7 +60,9 @@ def _show_beside(
     return print_columns(columns, [(row.label, *(word[:most] for word in row.words)) for row in rows])
 
 
-def _show_below(comparison: Comparison, differences: Sequence[Row], outcome: Sequence[Row]) -> list[str]:
+def _show_below(
+    comparison: Comparison, differences: Sequence[ComparisonRow], outcome: Sequence[ComparisonRow]
+) -> list[str]:
     """Print a line for each run. In a narrow terminal columns are left out, the last ones first."""
     shown = [*differences, *outcome]
     first = {row.label for row in outcome if row.label in ("state", "loss")}
@@ -81,13 +86,13 @@ def names_of(runs: Sequence[ComparedRun]) -> list[str]:
     return short if len({*short}) == len(short) else [run.mirror.run for run in runs]
 
 
-def difference_rows(comparison: Comparison) -> Iterator[Row]:
+def difference_rows(comparison: Comparison) -> Iterator[ComparisonRow]:
     """Yield what differs: what ran where, precision, settings, the rest of the plan, packages, code and data."""
     plan, used = list(comparison.plan), _used(comparison.runs)
     first = sorted(
         (one for one in plan if one.key in _FIRST_KEYS), key=lambda one: _FIRST_KEYS.index(one.key)
     )
-    yield from (Row("card" if one.key == "profile" else one.key, one.words) for one in first)
+    yield from (ComparisonRow("card" if one.key == "profile" else one.key, one.words) for one in first)
     yield from used
     for group in ("settings", "plan", "packages"):
         yield from (
@@ -98,13 +103,13 @@ def difference_rows(comparison: Comparison) -> Iterator[Row]:
             and not (one.key == "ladder" and one.words in [row.words for row in used])
         )
     yield from _differing("torch", comparison.runs, lambda run: run.torch or "not seen")
-    yield from (Row(tree, _sent(digests, comparison.runs)) for tree, digests in comparison.trees)
+    yield from (ComparisonRow(tree, _sent(digests, comparison.runs)) for tree, digests in comparison.trees)
 
 
-def _row(difference: Difference) -> Row:
+def _row(difference: Difference) -> ComparisonRow:
     if difference.key == "ladder":
-        return Row("precision planned", difference.words)
-    return Row(difference.key.removeprefix("settings."), difference.words)
+        return ComparisonRow("precision planned", difference.words)
+    return ComparisonRow(difference.key.removeprefix("settings."), difference.words)
 
 
 def _sent(versions: Sequence[str | None], runs: Sequence[ComparedRun]) -> tuple[str, ...]:
@@ -115,35 +120,39 @@ def _sent(versions: Sequence[str | None], runs: Sequence[ComparedRun]) -> tuple[
     )
 
 
-def _used(runs: Sequence[ComparedRun]) -> list[Row]:
+def _used(runs: Sequence[ComparedRun]) -> list[ComparisonRow]:
     return list(_differing("precision", runs, lambda run: run.precision or "not seen"))
 
 
-def _differing(label: str, runs: Sequence[ComparedRun], words: Callable[[ComparedRun], str]) -> Iterator[Row]:
-    row = Row(label, tuple(map(words, runs)))
+def _differing(
+    label: str, runs: Sequence[ComparedRun], words: Callable[[ComparedRun], str]
+) -> Iterator[ComparisonRow]:
+    row = ComparisonRow(label, tuple(map(words, runs)))
     if len({*row.words}) > 1:
         yield row
 
 
-def _file_rows(comparison: Comparison) -> Iterator[Row]:
+def _file_rows(comparison: Comparison) -> Iterator[ComparisonRow]:
     for one in comparison.files[:_MOST_FILES]:
-        yield Row(f"  {one.path}", _sent(one.versions, comparison.runs))
+        yield ComparisonRow(f"  {one.path}", _sent(one.versions, comparison.runs))
     if (more := len(comparison.files) - _MOST_FILES) > 0:
-        yield Row(f"  and {more} files more", tuple("" for _ in comparison.runs))
+        yield ComparisonRow(f"  and {more} files more", tuple("" for _ in comparison.runs))
 
 
-def outcome_rows(runs: Sequence[ComparedRun]) -> Iterator[Row]:
+def outcome_rows(runs: Sequence[ComparedRun]) -> Iterator[ComparisonRow]:
     """Yield how the runs went: state, attempts where there were several, time, step, and each metric, the losses first."""
-    yield Row("state", tuple(map(state_words, runs)))
+    yield ComparisonRow("state", tuple(map(state_words, runs)))
     if any((run.attempts or 1) > 1 for run in runs):
-        yield Row("attempts", tuple(NONE if run.attempts is None else str(run.attempts) for run in runs))
-    yield Row("time", tuple(map(_time, runs)))
-    yield Row("step", tuple(map(_step, runs)))
+        yield ComparisonRow(
+            "attempts", tuple(NONE if run.attempts is None else str(run.attempts) for run in runs)
+        )
+    yield ComparisonRow("time", tuple(map(_time, runs)))
+    yield ComparisonRow("step", tuple(map(_step, runs)))
     for name in sorted(dict.fromkeys(name for run in runs for name in run.metrics), key=rank_of):
         found = [run.metrics.get(name) for run in runs]
-        yield Row(name, tuple(NONE if one is None else value_text(one.final) for one in found))
+        yield ComparisonRow(name, tuple(NONE if one is None else value_text(one.final) for one in found))
         if any(one is not None and _is_worse_now(one) for one in found):
-            yield Row(f"best {name}", tuple(map(_best, found)))
+            yield ComparisonRow(f"best {name}", tuple(map(_best, found)))
 
 
 def state_words(run: ComparedRun) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.runs.drilling import Prepared
-    from launcher.values.drill import Drill, Row
+    from launcher.values.drill import Drill, FaultOutcome
 
 
 def drill(
@@ -59,7 +59,7 @@ def drill(
 
     view = make_view(as_json_lines=False)
     request = drilling.DrillRequest(host, profile, runtime, faults or ())
-    rows: list[Row] = []
+    rows: list[FaultOutcome] = []
     try:
         with drilling.prepared(request, view) as ready:
             if dry_run:
@@ -147,7 +147,7 @@ def _show(found: Drill) -> None:
     say(f"{count - bad} of {count} as expected on {found.host}, {found.runtime}; ledgers in {where}")
 
 
-def _show_rows(found: Sequence[Row]) -> None:
+def _show_rows(found: Sequence[FaultOutcome]) -> None:
     from launcher.cli.columns import Column, print_columns
     from launcher.cli.say import say
     from launcher.values.drill import Result

@@ -16,7 +16,7 @@ from launcher.values.states import Reason, State
 
 if TYPE_CHECKING:
     from launcher.cli.columns import Column
-    from launcher.runs.run_listing import Row
+    from launcher.runs.run_listing import ListedRun
     from launcher.values.record import Summary
 
 
@@ -56,7 +56,7 @@ def ps(
 
     wait_s = seconds(wait)
 
-    def look(most: int = limit) -> list[Row]:
+    def look(most: int = limit) -> list[ListedRun]:
         return listing(host, tuple(state or ()), most, here=here, wait_s=wait_s)
 
     foreign = foreign_here() if host is None else []
@@ -80,7 +80,7 @@ def ps(
 
 
 def _show(
-    rows: list[Row], host: str | None, foreign: list[str], *, is_chosen: bool, here: bool, as_json: bool
+    rows: list[ListedRun], host: str | None, foreign: list[str], *, is_chosen: bool, here: bool, as_json: bool
 ) -> None:
     from launcher.cli.columns import print_columns
 
@@ -115,7 +115,7 @@ def _tell_batches() -> None:
         complain(f"batch {name}: no process works it{waits}   launch batch resume {name}")
 
 
-def _json(rows: list[Row], foreign: list[str]) -> str:
+def _json(rows: list[ListedRun], foreign: list[str]) -> str:
     import json
 
     from launcher.cli.answer import plain
@@ -138,7 +138,7 @@ def _json(rows: list[Row], foreign: list[str]) -> str:
 
 
 def _table(
-    rows: list[Row], foreign: list[str], *, is_chosen: bool, here: bool, width: int | None
+    rows: list[ListedRun], foreign: list[str], *, is_chosen: bool, here: bool, width: int | None
 ) -> list[str]:
     from launcher.cli.columns import lay_out
 
@@ -176,7 +176,7 @@ def _nothing_at(name: str) -> list[str]:
     return account_words(host, host.lambda_cloud)
 
 
-def _cells_of(rows: list[Row]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
+def _cells_of(rows: list[ListedRun]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
     """Return the columns of rows, and their cells. The one with the batch is there only if a row has one."""
     from launcher.cli.columns import Column
 
@@ -206,7 +206,7 @@ def _columns() -> tuple[Column, ...]:
     )
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ListedRun) -> tuple[str, ...]:
     run = row.summary
     return (
         run.short,
@@ -222,7 +222,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _remarks(row: Row) -> str:
+def _remarks(row: ListedRun) -> str:
     """Return what there is to say of a run besides; of most of them nothing, and there may be thousands."""
     first = _unreached(row) if row.problem else _why(row)
     if not (row.goes_on or row.beside or row.kept_age_s or row.rent or row.folder):
@@ -237,13 +237,13 @@ def _short(folder: str) -> str:
     return f"~{place[len(home) :]}" if place.startswith(f"{home}/") else place
 
 
-def _unreached(row: Row) -> str:
+def _unreached(row: ListedRun) -> str:
     """Return what was last known of a run, and why its host does not say more."""
     ago = f" {age_text(time.time() - row.reached)} ago" if row.reached is not None else ""
     return f"last seen {row.summary.state}{ago}; {row.problem}"
 
 
-def _goes_on(row: Row) -> str:
+def _goes_on(row: ListedRun) -> str:
     """Return which run goes on with this one, and whether its host knows."""
     departure = row.goes_on
     if departure is None:
@@ -258,7 +258,7 @@ def _goes_on(row: Row) -> str:
     return f"abandoned, {what}; {heard}"
 
 
-def _kept(row: Row) -> str:
+def _kept(row: ListedRun) -> str:
     """Return how old the checkpoint is that a follower keeps here."""
     if row.kept_age_s is None:
         return ""
@@ -269,14 +269,14 @@ def _kept(row: Row) -> str:
     )
 
 
-def _rent(row: Row) -> str:
+def _rent(row: ListedRun) -> str:
     """Return what its rented machine has cost; of one that is gone that is said with how it went."""
     if row.rent is None or row.is_gone:
         return ""
     return f"rent {row.rent.words}{f'; {row.rent.lost}' if row.rent.lost else ''}"
 
 
-def _why(row: Row) -> str:
+def _why(row: ListedRun) -> str:
     """Return why a run failed or is in doubt, else the remedy behind its current attempt."""
     run = row.summary
     evidence, remedy = run.evidence, run.remedy
@@ -315,7 +315,7 @@ def _is_of_now(remedy: dict[str, Any], attempt: int | None) -> bool:
     return attempt is None or not isinstance(answered, int) or attempt <= answered + 1
 
 
-def _state(row: Row) -> str:
+def _state(row: ListedRun) -> str:
     if row.is_gone:
         return "gone"
     if row.problem:

@@ -24,7 +24,7 @@ from launcher.hosts.ssh_lookup import KNOWN_HOSTS, READ_S
 from launcher.hosts.ssh_revoked import UnreadableRevocationsError, is_revoked
 
 
-class Verdict(NamedTuple):
+class HostKeyVerdict(NamedTuple):
     """What the known keys of a name say about a key that a host shows."""
 
     is_known: bool
@@ -92,7 +92,7 @@ class Trust(paramiko.MissingHostKeyPolicy):
             with contextlib.suppress(OSError):  # only a later check would miss it
                 self._append(self._ip, key)
 
-    def _judge(self, name: str, key: paramiko.PKey, certificate: Certificate | None) -> Verdict:
+    def _judge(self, name: str, key: paramiko.PKey, certificate: Certificate | None) -> HostKeyVerdict:
         """Judge a certificate, then the bare key in it, then both under the name without its port."""
         bare = self._hop.address.lower()
         has_bare = self._hop.key_alias is None and name != bare
@@ -101,13 +101,13 @@ class Trust(paramiko.MissingHostKeyPolicy):
             authorities = known_hosts.of(self._known, name, AUTHORITY)
             flaw = self._flaw(certificate, authorities)
             if not flaw:
-                return Verdict(is_known=True)
+                return HostKeyVerdict(is_known=True)
             if not authorities and has_bare and self._judge(bare, key, certificate).is_known:
-                return Verdict(is_known=True)
+                return HostKeyVerdict(is_known=True)
         own = known_hosts.of(self._known, name)
         if own:
-            return Verdict(_has(own, key), () if _has(own, key) else tuple(own), flaw)
-        return Verdict(has_bare and self._judge(bare, key, None).is_known, (), flaw)
+            return HostKeyVerdict(_has(own, key), () if _has(own, key) else tuple(own), flaw)
+        return HostKeyVerdict(has_bare and self._judge(bare, key, None).is_known, (), flaw)
 
     def _flaw(self, certificate: Certificate, authorities: list[KnownKey]) -> str:
         if not any(line.key.asbytes() == certificate.authority for line in authorities):
@@ -152,7 +152,7 @@ class Trust(paramiko.MissingHostKeyPolicy):
             f"  {_compare(key)}"
         )
 
-    def _unknown(self, key: paramiko.PKey, verdict: Verdict) -> HostKeyError:
+    def _unknown(self, key: paramiko.PKey, verdict: HostKeyVerdict) -> HostKeyError:
         """Return the refusal of a key of which nothing is known."""
         again = "the same command with --accept-new-host-key"
         scan = self._keyscan(_kind(key))
@@ -165,7 +165,7 @@ class Trust(paramiko.MissingHostKeyPolicy):
         )
         return self._error(text)
 
-    def _changed(self, key: paramiko.PKey, verdict: Verdict) -> HostKeyError:
+    def _changed(self, key: paramiko.PKey, verdict: HostKeyVerdict) -> HostKeyError:
         """Return the refusal of a key where others are known."""
         alike = [one for one in verdict.others if one.key.get_name() == key.get_name()] or verdict.others
         line = alike[0]

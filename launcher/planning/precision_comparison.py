@@ -27,7 +27,7 @@ class PrecisionRow(NamedTuple):
     differs: bool
 
 
-class Verdict(NamedTuple):
+class PrecisionVerdict(NamedTuple):
     """How a training's precision stands to the ladder. `rung` is the rung that it equals, from 1, if it equals one."""
 
     kind: VerdictKind
@@ -79,7 +79,7 @@ def compare(
 
 def judge(
     ran: PrecisionSeen, ladder: Sequence[Precision], *, is_rehearsed: bool, trains_all: bool = False
-) -> Verdict:
+) -> PrecisionVerdict:
     """Return in one sentence how what ran stands to the ladder of a plan."""
     for number, rung in enumerate(ladder, start=1):
         if not any(
@@ -88,18 +88,20 @@ def judge(
             return on_rung(ladder, number)
     fault = _fault(ran, ladder[0])
     if fault is not None:
-        return Verdict("unsound", f"this card does not train soundly with what ran: {fault}", None)
+        return PrecisionVerdict("unsound", f"this card does not train soundly with what ran: {fault}", None)
     rows = compare(ran, ladder[0], is_rehearsed=is_rehearsed, trains_all=trains_all)
     differences = ", ".join(f"{row.name} {row.ran} instead of {row.wanted}" for row in rows if row.differs)
-    return Verdict("different", f"what ran is on no rung of the ladder, and may train: {differences}", None)
+    return PrecisionVerdict(
+        "different", f"what ran is on no rung of the ladder, and may train: {differences}", None
+    )
 
 
-def on_rung(ladder: Sequence[Precision], number: int, subject: str = "what ran is") -> Verdict:
+def on_rung(ladder: Sequence[Precision], number: int, subject: str = "what ran is") -> PrecisionVerdict:
     """Return the verdict on a training that ran a rung of the ladder, counted from 1."""
     if number == 1:
-        return Verdict("as-wanted", f"{subject} what the card wants", 1)
+        return PrecisionVerdict("as-wanted", f"{subject} what the card wants", 1)
     title = ladder[number - 1].title
-    return Verdict("lower-rung", f"{subject} rung {number} of the ladder, {title}", number)
+    return PrecisionVerdict("lower-rung", f"{subject} rung {number} of the ladder, {title}", number)
 
 
 def _fault(ran: PrecisionSeen, wanted: Precision) -> str | None:

@@ -48,7 +48,7 @@ class Curves(NamedTuple):
         return all(panel.axis.began is None for panel in self.panels)
 
 
-class Line(NamedTuple):
+class ComparedLine(NamedTuple):
     """The curves of a run, and the words by which the legend names it."""
 
     label: str
@@ -88,7 +88,7 @@ def _thinned(panel: Panel) -> Panel:
     return panel._replace(xs=[panel.xs[n] for n in numbers], ys=[panel.ys[n] for n in numbers])
 
 
-def draw_curves(lines: Sequence[Line], title: str) -> bytes:
+def draw_curves(lines: Sequence[ComparedLine], title: str) -> bytes:
     """Return a PNG of the curves of runs that have some. Those with steps and those without must not be mixed.
 
     Raises RunError if it cannot be drawn.
@@ -96,7 +96,7 @@ def draw_curves(lines: Sequence[Line], title: str) -> bytes:
     return drawn(_png, lines, title)
 
 
-def _png(lines: Sequence[Line], title: str) -> bytes:
+def _png(lines: Sequence[ComparedLine], title: str) -> bytes:
     png = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of letters that the font does not have
@@ -124,7 +124,7 @@ def check_free(files: RunFiles, name: str) -> None:
         )
 
 
-def figure_of(lines: Sequence[Line], title: str) -> Figure:
+def figure_of(lines: Sequence[ComparedLine], title: str) -> Figure:
     """Return the figure: the measures below each other over one axis, and a legend beside them."""
     from matplotlib.figure import Figure  # takes 0.5 s and imports numpy
     from matplotlib.ticker import MaxNLocator
@@ -152,7 +152,7 @@ def figure_of(lines: Sequence[Line], title: str) -> Figure:
     return figure
 
 
-def _columns(lines: Sequence[Line]) -> int:
+def _columns(lines: Sequence[ComparedLine]) -> int:
     """Return the columns of the legend."""
     return math.ceil(len(lines) / _NAMES_A_COLUMN)
 
@@ -161,7 +161,7 @@ def _axis_label(axis: Axis) -> str:
     return "step" if axis.began is None else "minutes since the run began"
 
 
-def _draw_panel(axes: Axes, label: str, lines: Sequence[Line]) -> None:
+def _draw_panel(axes: Axes, label: str, lines: Sequence[ComparedLine]) -> None:
     """Draw one measure of all runs. Values that are not finite break a line; where they begin is marked at the foot."""
     drawn = [
         (number, panel)
@@ -209,7 +209,7 @@ def _colour(number: int, count: int) -> Any:
     )
 
 
-def _add_legend(figure: Figure, lines: Sequence[Line]) -> None:
+def _add_legend(figure: Figure, lines: Sequence[ComparedLine]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [

@@ -19,7 +19,7 @@ from launcher.runs.code_differences import (
     tree_differences,
     tree_digests,
 )
-from launcher.runs.compared_curves import Curves, Line, check_free, curves_of, draw_curves
+from launcher.runs.compared_curves import ComparedLine, Curves, check_free, curves_of, draw_curves
 from launcher.runs.lineage import joined
 from launcher.runs.metric_results import NO_GOALS, Goal, MetricResult, results
 from launcher.runs.mirror import PLAN, Mirror
@@ -174,13 +174,13 @@ def draw(comparison: Comparison, files: RunFiles, name: str, labels: Mapping[str
     return bool(lines)
 
 
-def lines_to_draw(comparison: Comparison, labels: Mapping[str, str] = NO_LABELS) -> list[Line]:
+def lines_to_draw(comparison: Comparison, labels: Mapping[str, str] = NO_LABELS) -> list[ComparedLine]:
     """Return the curves of the runs that have some, all over the steps, or over the time if the log of one gives no steps."""
     drawn = [run for run in comparison.runs if run.curves.panels]
     if not all(run.curves.has_steps for run in drawn):
         drawn = [run._replace(curves=_over_time(run)) for run in drawn]
     words = {**_legend_words(comparison), **labels}
-    return [Line(f"{run.mirror.short} {words[run.mirror.run]}".strip(), run.curves) for run in drawn]
+    return [ComparedLine(f"{run.mirror.short} {words[run.mirror.run]}".strip(), run.curves) for run in drawn]
 
 
 def _over_time(run: ComparedRun) -> Curves:

@@ -40,7 +40,7 @@ from launcher.runs.run_stopping import stop
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.silent_view import SilentView
 from launcher.runs.view import SilentStage
-from launcher.values.drill import By, Drill, Fault, Planned, Result, Row
+from launcher.values.drill import By, Drill, Fault, FaultOutcome, Planned, Result
 from launcher.values.lacking import check_has
 from launcher.values.plan import Finding
 from launcher.values.record import RunState, is_terminal
@@ -95,7 +95,7 @@ def prepared(request: DrillRequest, view: View) -> Iterator[Prepared]:
         yield Prepared(desk, resolved.host, runtime, planned, _unable(desk), request)
 
 
-def drill(ready: Prepared, view: View, rows: list[Row]) -> Drill:
+def drill(ready: Prepared, view: View, rows: list[FaultOutcome]) -> Drill:
     """Run all rows, one after the other; each run is removed before the next begins.
 
     `rows` gets each as it is done, for whoever interrupts this.
@@ -126,7 +126,7 @@ def _evidence_folder(host: str) -> Path:
     raise AssertionError("unreachable")
 
 
-def summary(row: Row) -> str:
+def summary(row: FaultOutcome) -> str:
     """Return a row in a few words."""
     if row.result != Result.OK:
         return f"{row.result.replace('-', ' ')}: {'; '.join(row.problems)}"
@@ -138,8 +138,8 @@ def summary(row: Row) -> str:
     return ", ".join(words)
 
 
-def _without(planned: Planned, result: Result, why: str, run: str | None = None) -> Row:
-    return Row(planned, result, run, problems=(why,))
+def _without(planned: Planned, result: Result, why: str, run: str | None = None) -> FaultOutcome:
+    return FaultOutcome(planned, result, run, problems=(why,))
 
 
 def _job(request: DrillRequest, token: str, planned: Planned) -> Request:
@@ -169,7 +169,7 @@ def _unable(desk: Desk) -> dict[str, str]:
     return {"folder-full": "this user may make no namespace there (unshare --user --mount)"}
 
 
-def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> Row:
+def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> FaultOutcome:
     """Launch the job, bring the fault about, follow the run to its end, judge it, and remove it."""
     token = f"drill-{secrets.token_hex(6)}"
     try:
@@ -279,7 +279,7 @@ def _judged(
     state: RunState,
     problems: list[str],
     folder: Path,
-) -> Row:
+) -> FaultOutcome:
     """Look at what is there from outside, keep it, and judge it; the copy here is as it came while the run was followed."""
     said = host_shell.run(desk, f"cat {shlex.quote(f'{place.ledger}/ledger.jsonl')}")
     (folder / f"{planned.name}.jsonl").write_text(said)
@@ -294,7 +294,7 @@ def _judged(
     judgement = judging.judge(planned, seen)
     problems = [*problems, *judgement.problems]
     found, remedy = _on_record(mirror)
-    return Row(
+    return FaultOutcome(
         planned,
         Result.FAILED if problems else Result.OK,
         mirror.run,

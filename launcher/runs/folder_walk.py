@@ -16,7 +16,7 @@ from launcher.runs import launch_count
 from launcher.runs.default_exclusions import ROOT_ID, of_name
 from launcher.runs.digests import Digests
 from launcher.runs.git_rules import ignored_by_git
-from launcher.runs.launch_ignore import FILE, LaunchIgnore, Verdict, read_rules
+from launcher.runs.launch_ignore import FILE, IgnoreVerdict, LaunchIgnore, read_rules
 from launcher.values.cargo import LeftOut, Size, Why
 
 MOST_FILES = 200_000
@@ -62,7 +62,7 @@ class Mode(NamedTuple):
     by_path: bool = False
 
 
-_WHY = {Verdict.OUT: Why.RULE, Verdict.IN_BY_NAME: None}
+_WHY = {IgnoreVerdict.OUT: Why.RULE, IgnoreVerdict.IN_BY_NAME: None}
 """The verdicts that no other rule can change."""
 
 
@@ -168,9 +168,13 @@ class FolderWalk:
         status = item.stat(follow_symlinks=False)
         if why is None and not S_ISREG(status.st_mode):
             why = Why.SPECIAL
-        if why is None and verdict is not Verdict.IN_BY_NAME and self._digests.is_private_key(source, status):
+        if (
+            why is None
+            and verdict is not IgnoreVerdict.IN_BY_NAME
+            and self._digests.is_private_key(source, status)
+        ):
             why = Why.PRIVATE_KEY
-        if why is None and verdict is Verdict.IN_BY_NAME:
+        if why is None and verdict is IgnoreVerdict.IN_BY_NAME:
             self._note_included(item.name, parent, path, status)
         if why is None:
             self._add(Entry(f"{self._top}/{path}", source, None, None, status.st_size))
@@ -194,7 +198,7 @@ class FolderWalk:
             )
 
     def _why(
-        self, item: os.DirEntry[str], path: str, parent: str, verdict: Verdict | None, mode: Mode
+        self, item: os.DirEntry[str], path: str, parent: str, verdict: IgnoreVerdict | None, mode: Mode
     ) -> Why | None:
         """Return why an entry does not travel by our own list, or by git's unless a rule includes it; None if it does."""
         is_folder = path.endswith("/")
@@ -245,7 +249,7 @@ class FolderWalk:
         return os.path.normpath(f"{self._top}/{path[len(self._base) :]}")
 
 
-def _verdict(path: str, several: Sequence[LaunchIgnore], *, is_folder: bool) -> Verdict | None:
+def _verdict(path: str, several: Sequence[LaunchIgnore], *, is_folder: bool) -> IgnoreVerdict | None:
     for rules in several:
         if (verdict := rules.verdict(path, is_folder=is_folder)) is not None:
             return verdict

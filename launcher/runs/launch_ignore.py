@@ -22,7 +22,7 @@ _NAMED_ENDINGS = {f"*{ending}" for ending in SECRET_ENDS}
 """Only secrets have these endings, so a rule that names one means secrets."""
 
 
-class Verdict(enum.Enum):
+class IgnoreVerdict(enum.Enum):
     """What the rules say of a path: it stays, it travels, or it travels and a rule speaks of its name, not of `*`."""
 
     OUT = enum.auto()
@@ -62,7 +62,7 @@ class LaunchIgnore:
         """Whether nothing travels but what a rule includes: one leaves out `*`."""
         return self._leaves_out_the_rest and self.includes
 
-    def verdict(self, path: str, *, is_folder: bool) -> Verdict | None:
+    def verdict(self, path: str, *, is_folder: bool) -> IgnoreVerdict | None:
         """Return what the last rule that matches a path says; None if none does."""
         path = self._prefix + path[self._inner :]
         parent = path.rpartition("/")[0] + "/"
@@ -73,10 +73,10 @@ class LaunchIgnore:
             if parent != "/" and pattern.match_file(parent) is not None:
                 continue  # it is the folder above that the rule speaks of
             if pattern.include:
-                return Verdict.OUT
+                return IgnoreVerdict.OUT
             if not self._may_include:
                 return None
-            return Verdict.IN_BY_NAME if _names(str(pattern.pattern)) else Verdict.IN
+            return IgnoreVerdict.IN_BY_NAME if _names(str(pattern.pattern)) else IgnoreVerdict.IN
         return None
 
     def leads_below(self, folder: str, *, by_name: bool = False) -> bool:

@@ -12,7 +12,7 @@ from stat import S_ISREG
 from launcher.errors import BadFileError
 from launcher.runs.default_exclusions import of_name
 from launcher.runs.digests import Digests
-from launcher.runs.launch_ignore import FILE, Verdict, rules_for
+from launcher.runs.launch_ignore import FILE, IgnoreVerdict, rules_for
 from launcher.runs.refused_folders import homes, is_below, refusal
 from launcher.runs.resolve import Task
 from launcher.values.cargo import Why
@@ -67,7 +67,7 @@ def _is_included(path: Path, code: Path) -> bool:
     """Whether the rules around a path include it by its name."""
     for rules in rules_for(path.parent, code):
         if (verdict := rules.verdict(path.name, is_folder=path.is_dir())) is not None:
-            return verdict is Verdict.IN_BY_NAME
+            return verdict is IgnoreVerdict.IN_BY_NAME
     return False
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from launcher.errors import BadFileError
-from launcher.planning.precision_comparison import PrecisionRow, Verdict, compare, judge, on_rung
+from launcher.planning.precision_comparison import PrecisionRow, PrecisionVerdict, compare, judge, on_rung
 from launcher.planning.precision_history import PRECISION_FAILURES
 from launcher.runs.adapting import adapted_command
 from launcher.runs.mirror import MOST_GROWN, Mirror, parse_event
@@ -66,7 +66,7 @@ class PrecisionReport(NamedTuple):
     attempts: tuple[AttemptPrecision, ...]
     ran: AttemptPrecision | None
     rows: tuple[PrecisionRow, ...]
-    verdict: Verdict | None
+    verdict: PrecisionVerdict | None
     sentence: str
     next_command: str | None
 
@@ -174,7 +174,7 @@ def _torch(proof: dict[str, Any]) -> str | None:
     return torch if isinstance(torch, str) else None
 
 
-def _verdict(plan: Plan, ran: PrecisionSeen, attempt: AttemptPrecision) -> Verdict:
+def _verdict(plan: Plan, ran: PrecisionSeen, attempt: AttemptPrecision) -> PrecisionVerdict:
     if attempt.seen:
         return judge(
             ran, plan.ladder, is_rehearsed=plan.rehearsed, trains_all=not trains_adapter(plan.method)
@@ -182,7 +182,9 @@ def _verdict(plan: Plan, ran: PrecisionSeen, attempt: AttemptPrecision) -> Verdi
     return on_rung(plan.ladder, attempt.rung, "the script takes")
 
 
-def _sentence(verdict: Verdict, ran: AttemptPrecision, attempts: tuple[AttemptPrecision, ...]) -> str:
+def _sentence(
+    verdict: PrecisionVerdict, ran: AttemptPrecision, attempts: tuple[AttemptPrecision, ...]
+) -> str:
     """Return the verdict, with the reason where a failure of an earlier attempt led to a lower rung."""
     is_fine = verdict.kind in ("as-wanted", "lower-rung")
     earlier = [one for one in attempts if one.rung < ran.rung and one.reason]

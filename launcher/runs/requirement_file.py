@@ -42,7 +42,7 @@ _INDEXES = ("--index-url", "--extra-index-url", "--find-links", "--no-index", "-
 MOST_FILES = 20
 
 
-class Line(NamedTuple):
+class RequirementLine(NamedTuple):
     """A line of a file, continuations joined, and where it begins."""
 
     text: str
@@ -107,7 +107,7 @@ class _Reader:
             else:
                 self._requirement(line, is_constraint=is_constraint)
 
-    def _option(self, line: Line, *, is_constraint: bool) -> None:
+    def _option(self, line: RequirementLine, *, is_constraint: bool) -> None:
         found = _OPTION.fullmatch(line.text)
         if found is None:
             raise line.error(self._folder, "is not an option of pip")
@@ -121,7 +121,7 @@ class _Reader:
         else:
             self.ignored.append(name)
 
-    def _file(self, line: Line, value: str, *, is_constraint: bool) -> None:
+    def _file(self, line: RequirementLine, value: str, *, is_constraint: bool) -> None:
         path = line.file.parent / value
         if "://" in value or not path.resolve().is_relative_to(self._folder.resolve()):
             raise line.error(self._folder, f"is not in {self._folder}", "copy it into the folder")
@@ -131,7 +131,7 @@ class _Reader:
             raise line.error(self._folder, f"is file {MOST_FILES + 1}: at most {MOST_FILES} are read")
         self.read(path, is_constraint=is_constraint)
 
-    def _requirement(self, line: Line, *, is_constraint: bool) -> None:
+    def _requirement(self, line: RequirementLine, *, is_constraint: bool) -> None:
         written = _OPTIONS_AFTER.sub("", line.text).strip()
         self.is_hashed |= "--hash" in line.text
         if _PATH.fullmatch(written):
@@ -150,7 +150,7 @@ class _Reader:
             raise line.error(self._folder, str(error)) from error
         (self.constraints if is_constraint else self.requirements).append(checked)
 
-    def _path(self, line: Line, written: str) -> None:
+    def _path(self, line: RequirementLine, written: str) -> None:
         """Take the project in the folder itself; refuse any other path."""
         path, _, extras = written.removeprefix("file://").partition("[")
         if (line.file.parent / path).resolve() == self._folder.resolve():
@@ -160,7 +160,7 @@ class _Reader:
         mend = "a version of it on an index, or   NAME @ git+https://…   ; code in the folder needs no requirement"
         raise line.error(self._folder, "a path here cannot be installed on the host", mend)
 
-    def _name_in(self, line: Line, url: str) -> str:
+    def _name_in(self, line: RequirementLine, url: str) -> str:
         """Return the name of the distribution that a URL is of."""
         if found := _EGG.search(url):
             return found[1]
@@ -170,7 +170,7 @@ class _Reader:
             raise line.error(self._folder, "does not say its name", f"NAME @ {url}") from None
 
 
-def _lines(path: Path, folder: Path) -> Iterator[Line]:
+def _lines(path: Path, folder: Path) -> Iterator[RequirementLine]:
     """Yield the lines of a file that say something: continuations joined, without comments."""
     name = os.path.relpath(path, folder)
     try:
@@ -189,7 +189,7 @@ def _lines(path: Path, folder: Path) -> Iterator[Line]:
             continue
         whole = _COMMENT.sub("", joined + line).strip()
         if whole:
-            yield Line(whole, path, first if joined else number)
+            yield RequirementLine(whole, path, first if joined else number)
         joined = ""
 
 

@@ -31,7 +31,7 @@ STATES = (*State, "unreadable")
 """What a listing may show of a run."""
 
 
-class Row(NamedTuple):
+class ListedRun(NamedTuple):
     """One line of `launch ps`. `problem` is why the host was not asked, or could not be: the latter `is_unreachable`.
 
     `reached` is when the host of a row with a problem last answered, in seconds since 1970. `kept_age_s` is set for a live run
@@ -65,7 +65,7 @@ def listing(
     *,
     here: bool = False,
     wait_s: float = threading.TIMEOUT_MAX,
-) -> list[Row]:
+) -> list[ListedRun]:
     """Return the runs of this user, or of one host: those in one of the `states`, the newest `most`; the newest first.
 
     `here`: only those with a copy below the runs folder of this command. Hosts with live runs are asked, all at once, for
@@ -89,7 +89,7 @@ def listing(
     return [_with_entry(row) for row in rows]
 
 
-def _with_entry(row: Row) -> Row:
+def _with_entry(row: ListedRun) -> ListedRun:
     """Return a row with what the index knows of its run: its batch, and where its copy is."""
     entry = index.find(row.summary.run) if RUN_ID.fullmatch(row.summary.run) else None
     if entry is None:
@@ -102,7 +102,7 @@ def _folder_of(mirror: Mirror) -> str | None:
     return None if folder == runs_folder() else str(folder)
 
 
-def _newest(rows: Iterable[Row], states: Sequence[str]) -> list[Row]:
+def _newest(rows: Iterable[ListedRun], states: Sequence[str]) -> list[ListedRun]:
     """Return the rows in one of the states, the newest first."""
     chosen = [row for row in rows if not states or row.summary.state in states]
     return sorted(chosen, key=lambda row: row.summary.time or 0, reverse=True)
@@ -110,7 +110,7 @@ def _newest(rows: Iterable[Row], states: Sequence[str]) -> list[Row]:
 
 def _all_own(
     states: Sequence[str], most: int | None, among: Container[str] | None, wait_s: float
-) -> list[Row]:
+) -> list[ListedRun]:
     """Return the rows of this user's runs; those of runs that ended long ago are not read from their copies again."""
     ended = EndedRows()
     costs = records.rent_costs()
@@ -126,7 +126,7 @@ def _all_own(
     places |= {run: row.place for run, row in kept.items()}
     here = str(runs_folder())
     rows = {
-        run: Row(
+        run: ListedRun(
             row.host,
             row.summary,
             rent=costs.get(run),
@@ -145,7 +145,9 @@ def _all_own(
     for run in ended.runs.keys() - rows.keys():
         if (among is None or run in among) and index.damaged(run):
             mirror = mirror_of(run)
-            rows[run] = Row("-", remembered(mirror), str(index.not_known(run, mirror.folder)).splitlines()[0])
+            rows[run] = ListedRun(
+                "-", remembered(mirror), str(index.not_known(run, mirror.folder)).splitlines()[0]
+            )
             places[run] = mirror.place_in_order()
     in_order = sorted(rows.values(), key=lambda row: places[row.summary.run], reverse=True)
     for number, row in enumerate(in_order):
@@ -153,7 +155,9 @@ def _all_own(
         if run in kept:
             continue
         whole = in_order[number] = _with_departures(row)
-        if whole == Row(row.host, row.summary, batch=row.batch, folder=row.folder) and _is_final(row.summary):
+        if whole == ListedRun(row.host, row.summary, batch=row.batch, folder=row.folder) and _is_final(
+            row.summary
+        ):
             ended.keep(copies[run], entries[run], row.host, row.summary)
     ended.save()
     return _newest(in_order, states)[:most]
@@ -167,7 +171,7 @@ def _is_final(summary: Summary) -> bool:
     return state is not None and is_terminal(state.state)
 
 
-def _with_departures(row: Row) -> Row:
+def _with_departures(row: ListedRun) -> ListedRun:
     if not RUN_ID.fullmatch(row.summary.run):
         return row
     mirror = own_copy(row.summary.run)
@@ -183,19 +187,19 @@ def _with_departures(row: Row) -> Row:
     return row._replace(goes_on=departure, next=command, beside=beside)
 
 
-def _rows_of(host: Host, states: Sequence[str], most: int | None) -> list[Row]:
+def _rows_of(host: Host, states: Sequence[str], most: int | None) -> list[ListedRun]:
     with connect(host) as desk:
         found = desk.runs.summaries(states=states, most=most)
     own = {*run_ids()}
     return [
-        Row(host.name, summary, is_foreign=summary.run not in own)
+        ListedRun(host.name, summary, is_foreign=summary.run not in own)
         for summary in found
         if RUN_ID.fullmatch(summary.run)
     ]
 
 
-def _own_rows(own: Sequence[Mirror], wait_s: float) -> list[Row]:
-    rows: list[Row] = []
+def _own_rows(own: Sequence[Mirror], wait_s: float) -> list[ListedRun]:
+    rows: list[ListedRun] = []
     open_runs: dict[str, tuple[Host, list[Mirror]]] = {}
     gone = records.gone_machines()
     for mirror in reversed(own):
@@ -204,14 +208,16 @@ def _own_rows(own: Sequence[Mirror], wait_s: float) -> list[Row]:
             continue
         host, state = entry.host, mirror.state()
         if state is not None and is_terminal(state.state):
-            rows.append(Row(host.name, remembered(mirror)))
+            rows.append(ListedRun(host.name, remembered(mirror)))
         elif entry.elsewhere is not None:
             problem = f"on {entry.elsewhere}, which is asked there alone"
-            rows.append(Row(host.name, remembered(mirror), problem, mirror.reached(), is_unreachable=True))
+            rows.append(
+                ListedRun(host.name, remembered(mirror), problem, mirror.reached(), is_unreachable=True)
+            )
         elif mirror.run in gone:
             left = gone[mirror.run]
             summary = remembered(mirror).model_copy(update={"ended": left.ended})
-            rows.append(Row(host.name, summary, left.words, is_gone=True))
+            rows.append(ListedRun(host.name, summary, left.words, is_gone=True))
         else:
             open_runs.setdefault(host.model_dump_json(), (host, []))[1].append(mirror)
     for answered in _ask_all(list(open_runs.values()), wait_s):
@@ -232,9 +238,9 @@ def _kept_age_s(summary: Summary) -> float | None:
     return math.inf if kept is None else time.time() - kept.time
 
 
-def _ask_all(hosts: Sequence[tuple[Host, list[Mirror]]], wait_s: float) -> Iterator[list[Row]]:
+def _ask_all(hosts: Sequence[tuple[Host, list[Mirror]]], wait_s: float) -> Iterator[list[ListedRun]]:
     """Ask several hosts at once of their runs. One that has not answered after `wait_s` is not waited for."""
-    answers: dict[int, list[Row]] = {}
+    answers: dict[int, list[ListedRun]] = {}
 
     def ask(number: int) -> None:
         answers[number] = _ask(*hosts[number])
@@ -249,7 +255,7 @@ def _ask_all(hosts: Sequence[tuple[Host, list[Mirror]]], wait_s: float) -> Itera
         yield answers.get(number) or [_unanswered(host, one, None, problem) for one in mirrors_there]
 
 
-def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
+def _ask(host: Host, asked: list[Mirror]) -> list[ListedRun]:
     heard: dict[str, Summary] = {}
     try:
         with connect(host) as desk:
@@ -270,16 +276,16 @@ def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
             last_seen.note(mirror, summaries[mirror.run])
     gone = "gone: the host has no such run"
     return [
-        Row(host.name, summaries[mirror.run])
+        ListedRun(host.name, summaries[mirror.run])
         if mirror.run in summaries
-        else Row(host.name, remembered(mirror), gone)
+        else ListedRun(host.name, remembered(mirror), gone)
         for mirror in asked
     ]
 
 
-def _unanswered(host: Host, mirror: Mirror, heard: Summary | None, problem: str) -> Row:
+def _unanswered(host: Host, mirror: Mirror, heard: Summary | None, problem: str) -> ListedRun:
     """Return the row of a run whose host does not answer. Of one that was seen to end nothing is in doubt."""
     summary = heard or remembered(mirror)
     if heard is None and is_terminal(summary.state):
-        return Row(host.name, summary)
-    return Row(host.name, summary, problem, mirror.reached(), is_unreachable=True)
+        return ListedRun(host.name, summary)
+    return ListedRun(host.name, summary, problem, mirror.reached(), is_unreachable=True)

@@ -72,7 +72,7 @@ class Result(StrEnum):
     NOT_RUN = "not-run"
 
 
-class Row(NamedTuple):
+class FaultOutcome(NamedTuple):
     """What came of a fault.
 
     `failure` is the class of the failure that the run has on record, `remedy` what it did about it, both None if it noticed
@@ -102,5 +102,5 @@ class Drill(NamedTuple):
 
     host: str
     runtime: str
-    rows: tuple[Row, ...]
+    rows: tuple[FaultOutcome, ...]
     evidence: str

@@ -22,7 +22,7 @@ from launcher.hosts.channel import Reply
 from launcher.runs import index
 from launcher.runs.batch_queue import Entry, make_queue
 from launcher.runs.mirror import Mirror
-from launcher.runs.run_listing import Row
+from launcher.runs.run_listing import ListedRun
 from launcher.values.batch import Rules
 from launcher.values.host import Host
 from launcher.values.queued_item import ItemState
@@ -66,7 +66,7 @@ def ended(client):
 )
 def test_a_verification_is_no_training_that_crashed_thrice(state, reason, shown):
     """Each of its attempts is a trial."""
-    row = Row("lab", Summary(run="261122-sft-w8q2zz", state=state, reason=reason, attempt=4))
+    row = ListedRun("lab", Summary(run="261122-sft-w8q2zz", state=state, reason=reason, attempt=4))
     assert _state(row) == shown
 
 
@@ -77,7 +77,7 @@ def test_a_verification_is_no_training_that_crashed_thrice(state, reason, shown)
 def test_a_remedy_is_told_of_the_attempt_that_it_led_to_alone(state, attempt, is_shown):
     """A later attempt owes its values to something else, and began from another step."""
     remedy = {"attempt": 2, "step": 40, "class": "preempted", "text": "a new attempt; resuming from step 30"}
-    row = Row("lab", Summary(run="261122-sft-w8q2zz", state=state, attempt=attempt, remedy=remedy))
+    row = ListedRun("lab", Summary(run="261122-sft-w8q2zz", state=state, attempt=attempt, remedy=remedy))
     told = "after preempted in attempt 2: a new attempt; resuming from step 30"
     assert _why(row) == (told if is_shown else "")
 

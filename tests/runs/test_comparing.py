@@ -13,7 +13,7 @@ from testbed.client import REPOSITORY
 
 from launcher.errors import RunError
 from launcher.runs import index
-from launcher.runs.compared_curves import MADE_BY, MOST_POINTS, Curves, Line, curves_of, figure_of
+from launcher.runs.compared_curves import MADE_BY, MOST_POINTS, ComparedLine, Curves, curves_of, figure_of
 from launcher.runs.comparing import compare, draw, lines_to_draw, picture_of
 from launcher.runs.curves import Point
 from launcher.runs.metric_results import goal_of
@@ -291,7 +291,9 @@ def test_every_run_has_a_line_in_each_panel_and_a_name_in_the_legend():
         *series("learning_rate", [1.0, 0.5, 0.1]),
         *series("epoch", [0.1, 0.2, 0.3]),
     ]
-    figure = figure_of([Line(f"run{number} lr={number}", curves_of(found)) for number in range(3)], "3 runs")
+    figure = figure_of(
+        [ComparedLine(f"run{number} lr={number}", curves_of(found)) for number in range(3)], "3 runs"
+    )
     figure.draw_without_rendering()
     assert [axes.get_ylabel() for axes in figure.axes] == [
         "loss, held out dashed",
@@ -308,8 +310,8 @@ def test_every_run_has_a_line_in_each_panel_and_a_name_in_the_legend():
 def test_the_legend_says_what_a_cross_is():
     """It is there only where a value becomes NaN or infinite."""
     lost = [
-        Line("a", curves_of(series("loss", [2.0, float("nan")]))),
-        Line("b", curves_of(series("loss", [2.0, 1.0]))),
+        ComparedLine("a", curves_of(series("loss", [2.0, float("nan")]))),
+        ComparedLine("b", curves_of(series("loss", [2.0, 1.0]))),
     ]
     (legend,) = figure_of(lost, "").legends
     assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "becomes NaN or infinite"]
@@ -320,7 +322,10 @@ def test_the_legend_says_what_a_cross_is():
 
 def test_fifty_runs_have_fifty_colours_and_names():
     """However many there are."""
-    runs = [Line(f"r{number}", curves_of(series("loss", [2.0, 1.0 / (number + 1)]))) for number in range(50)]
+    runs = [
+        ComparedLine(f"r{number}", curves_of(series("loss", [2.0, 1.0 / (number + 1)])))
+        for number in range(50)
+    ]
     figure = figure_of(runs, "50 runs")
     figure.draw_without_rendering()
     assert len({line.get_color() for line in lines_of(figure.axes[0])}) == 50

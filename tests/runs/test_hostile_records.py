@@ -15,7 +15,7 @@ from launcher.cli.terminal_view import TerminalView
 from launcher.runs.curves import curve, write_table
 from launcher.runs.following import finish
 from launcher.runs.mirror import Mirror, News, parse_event
-from launcher.runs.run_listing import Row
+from launcher.runs.run_listing import ListedRun
 from launcher.runs.summaries import remembered
 from launcher.values.record import PlanSummary, RunState
 
@@ -72,7 +72,7 @@ def test_any_plan_and_state_of_a_mirror_is_listed_and_followed(tmp_path, view, p
     (mirror.folder / "plan.json").write_text(json.dumps(plan))
     (mirror.folder / "0002" / "state.json").write_text(json.dumps(state))
     assert 0 < mirror.plan().stop_grace_s <= 3600
-    ps._show([Row("host", remembered(mirror))], None, [], is_chosen=False, here=False, as_json=False)
+    ps._show([ListedRun("host", remembered(mirror))], None, [], is_chosen=False, here=False, as_json=False)
     view.begin(RUN, mirror.plan(), [])
     state = mirror.state() or RunState(state="preparing")
     view.news(News(state, [], [], is_all=True))

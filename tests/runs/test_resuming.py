@@ -14,7 +14,7 @@ from launcher.hosts.channel import Reply
 from launcher.planning import assembly
 from launcher.runs import recovering, resumed_plan, run_listing
 from launcher.runs.mirror import Mirror
-from launcher.runs.run_listing import Row
+from launcher.runs.run_listing import ListedRun
 from launcher.values.answers import ResumedRun
 from launcher.values.host import Host
 from launcher.values.job import Job
@@ -106,9 +106,9 @@ def test_a_run_that_has_not_ended_is_recovered_and_not_resumed(tmp_path):
 def test_a_run_on_a_host_that_nobody_reaches_is_not_passed_over(monkeypatch, seen):
     """Nobody knows if it needs anything: `--all` may not say that no run does. One that its host has lost is no matter of it."""
     rows = [
-        Row("A", Summary(run=RUN, state=seen), "A: refuses the connection", is_unreachable=True),
-        Row("B", Summary(run="0101-y-abcd", state=seen), "gone: the host has no such run"),
-        Row("B", Summary(run="0101-z-abcd", state="running")),
+        ListedRun("A", Summary(run=RUN, state=seen), "A: refuses the connection", is_unreachable=True),
+        ListedRun("B", Summary(run="0101-y-abcd", state=seen), "gone: the host has no such run"),
+        ListedRun("B", Summary(run="0101-z-abcd", state="running")),
     ]
     monkeypatch.setattr(run_listing, "_all_own", lambda *_: rows)
     found = recovering.recover_all(None, recovering.RecoverRequest(), PlainView())

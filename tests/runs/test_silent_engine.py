@@ -25,7 +25,7 @@ from launcher.remote.system import process
 from launcher.runs import cleaning, run_stopping
 from launcher.runs.evidence import words
 from launcher.runs.mirror import Mirror, News
-from launcher.runs.run_listing import Row
+from launcher.runs.run_listing import ListedRun
 from launcher.runs.summaries import runs_of
 from launcher.runs.view import Result
 from launcher.values.record import PlanSummary, RunState
@@ -96,7 +96,7 @@ def test_ps_and_attach_say_that_the_engine_does_not_answer(session, capsys):
     """Not `resuming` alone, for ever; who follows is told once."""
     (summary,) = runs_of(AgentDesk(There(session)), [RUN])
     assert summary.state == "resuming"
-    ps._show([Row("there", summary)], None, [], is_chosen=False, here=False, as_json=False)
+    ps._show([ListedRun("there", summary)], None, [], is_chosen=False, here=False, as_json=False)
     assert "its engine does not answer" in capsys.readouterr().out
     view = PlainView()
     view.begin(RUN, PlanSummary(), [])

@@ -16,7 +16,7 @@ from launcher.runs.batch_status import rows_of, state_of
 from launcher.runs.diagnosing import diagnosis_of
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import Probed
-from launcher.runs.run_listing import Row
+from launcher.runs.run_listing import ListedRun
 from launcher.runs.summaries import remembered
 from launcher.values.batch import Rules
 from launcher.values.facts import Facts
@@ -142,7 +142,7 @@ def test_a_cancel_is_not_taken_for_a_preemption(mirror):
 def test_a_job_that_waits_for_ever_is_to_be_stopped(state):
     """And is not to be watched."""
     said = "its job 13 waits for ever: its partition has no such nodes"
-    row = Row("hive", Summary(run=RUN, state=state, evidence={"service": said}))
+    row = ListedRun("hive", Summary(run=RUN, state=state, evidence={"service": said}))
     assert ps._why(row) == f"{said}   launch stop w8q2zz"
 
 
