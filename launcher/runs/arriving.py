@@ -28,7 +28,7 @@ from launcher.runs import (
 )
 from launcher.runs.contact import Contact, pass_gate_when_free
 from launcher.runs.key_stays import check_key_stays
-from launcher.runs.launching import Filling, Resolved, Started, begin, there
+from launcher.runs.launching import Filling, Started, begin
 from launcher.runs.locating import own_copy
 from launcher.runs.lost_machines import end_rental, look_for
 from launcher.runs.meter import Meter
@@ -36,6 +36,7 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.planned import plan_with
 from launcher.runs.probing import describe, probe
 from launcher.runs.recovering import Outcome, RecoverRequest, Recovery, recover_on
+from launcher.runs.resolved_request import Resolved, there
 from launcher.runs.run_desk import connect
 from launcher.runs.run_id import RUN_ID, new_run_id
 from launcher.runs.secret_consent import check_consent

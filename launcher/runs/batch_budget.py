@@ -11,10 +11,10 @@ from launcher.errors import CardBusyError, RefusedError, UsageError
 from launcher.runs import resolve
 from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.batch_usage import rentals_for
-from launcher.runs.launching import understand
 from launcher.runs.rental_choice import check_limited, choose, offers
 from launcher.runs.rented_runs import leave_to_keeper, unattended
 from launcher.runs.request import Request
+from launcher.runs.resolved_request import understand
 from launcher.values.host import Host
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.queued_item import ON_THE_WAY

@@ -11,12 +11,12 @@ from launcher.planning.source import source
 from launcher.runs import job_check, script_check, secret_values, session_check
 from launcher.runs.batch_draft import Draft, Large
 from launcher.runs.batch_mistakes import Mistakes
-from launcher.runs.launching import AUTO, Resolved, understand
 from launcher.runs.loading import Load, load
 from launcher.runs.local_paths import values_of
 from launcher.runs.lookup import Lookup
 from launcher.runs.request import Request
 from launcher.runs.resolve import Task
+from launcher.runs.resolved_request import AUTO, Resolved, understand
 from launcher.runs.script_reading import uses_worker
 from launcher.runs.shipped_before import ShippedBefore, is_large
 from launcher.values.credential import credential_in

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from launcher.errors import HostError, LaunchError
 from launcher.runs.batch_draft import Draft
 from launcher.runs.batch_file import Batch
-from launcher.runs.launching import understand
 from launcher.runs.lookup import Lookup
 from launcher.runs.previewing import Preview, preview
 from launcher.runs.probing import probe
 from launcher.runs.request import Request
+from launcher.runs.resolved_request import understand
 from launcher.runs.run_desk import connect
 from launcher.values.facts import Facts
 from launcher.values.job import Job

@@ -30,11 +30,12 @@ from launcher.runs.cleaning import free, remove_here
 from launcher.runs.drill_faults import Place, bring_about
 from launcher.runs.following import follow
 from launcher.runs.held_interrupts import HeldInterrupts
-from launcher.runs.launching import Started, launch, understand
+from launcher.runs.launching import Started, launch
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import probe
 from launcher.runs.recovering import TO_RECOVER, Outcome, RecoverRequest, recover_on
 from launcher.runs.request import Request
+from launcher.runs.resolved_request import understand
 from launcher.runs.run_desk import connect, open_desk
 from launcher.runs.run_stopping import stop
 from launcher.runs.runs_folder import runs_folder

@@ -12,7 +12,7 @@ from launcher.planning.kaggle_script import MOST_BYTES, Member, ScriptParts, par
 from launcher.planning.kaggle_session import segment_cards
 from launcher.runs.kaggle_account import quota_or_why
 from launcher.runs.tree import CodeTree
-from launcher.values.host import Host
+from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.plan import Plan
 from launcher.values.segment_settings import SegmentSettings
 
@@ -29,13 +29,14 @@ class SessionPreview(NamedTuple):
     most_bytes: int = MOST_BYTES
 
 
-def preview_session(plan: Plan, host: Host, place: str, tree: CodeTree) -> SessionPreview | None:
+def preview_session(
+    plan: Plan, settings: KaggleSettings, place: str, tree: CodeTree
+) -> SessionPreview | None:
     """Return what the first session of a plan would be; None for a plan without sessions.
 
     Raises UsageError for a file that cannot be read.
     """
-    settings = host.kaggle
-    if plan.session is None or settings is None:
+    if plan.session is None:
         return None
     told = SegmentSettings(
         run=RUN,

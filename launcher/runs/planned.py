@@ -36,7 +36,7 @@ from launcher.values.precision import Platform
 from launcher.values.profile import Profile
 
 if TYPE_CHECKING:
-    from launcher.runs.launching import Resolved
+    from launcher.runs.resolved_request import Resolved
 
 WITHOUT_FACTS = "native"
 """The runtime of a preview whose host did not answer."""

@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.errors import CardBusyError, HostError, RefusedError
+from launcher.errors import HostError, RefusedError
 from launcher.planning.assembly import ladder_inputs
 from launcher.planning.gate import check, model_room
 from launcher.planning.kaggle_machines import expected_facts
 from launcher.planning.ladder import Ladder, LadderInputs, ladder, too_large
-from launcher.planning.lambda_machines import expected_facts as expected_of_rental
 from launcher.planning.model_gate import unknown_model
 from launcher.planning.placement import cards_of
 from launcher.runs import cards, job_check, resolve, script_check, secret_values, session_check
 from launcher.runs.adapting import suggestion
-from launcher.runs.kaggle_preview import SessionPreview, preview_session
-from launcher.runs.launching import AUTO, Resolved, secrets_for, there, understand
 from launcher.runs.loading import load
 from launcher.runs.lookup import Lookup
 from launcher.runs.planned import known_of, plan_of, submission_of
 from launcher.runs.probing import probe
-from launcher.runs.rental_choice import (
-    RentalChoice,
-    check_limited,
-    choose,
-    home_finding,
-    offers,
-    price_finding,
-    question,
-    settings_of,
-)
-from launcher.runs.rental_names import name_findings
 from launcher.runs.request import Request
+from launcher.runs.resolved_request import AUTO, Resolved, secrets_for, there, understand
 from launcher.runs.run_desk import connect
 from launcher.runs.script_reading import script_use
 from launcher.runs.shipped_before import ShippedBefore
@@ -42,7 +28,10 @@ from launcher.values.facts import Facts
 from launcher.values.job import Job
 from launcher.values.plan import Finding, Plan, PlanValue, Submission
 from launcher.values.profile import Profile
-from launcher.values.renting import Offer
+
+if TYPE_CHECKING:
+    from launcher.runs.kaggle_preview import SessionPreview
+    from launcher.runs.rental_choice import RentalChoice
 
 
 class Preview(NamedTuple):
@@ -77,9 +66,16 @@ def preview(
     unreached: tuple[Finding, ...] = ()
     rental: RentalChoice | None = None
     if facts is None and host.lambda_cloud is not None:
-        rental, unreached = _rental(resolved, request)
+        from launcher.runs.rental_preview import expected, preview_rental  # few hosts rent
+
+        try:
+            rental, unreached = preview_rental(resolved, is_sure=request.is_sure)
+        except HostError as error:
+            if len(profiles) != 1:
+                raise
+            unreached = (_not_reached(error),)
         if rental is not None:
-            facts, profiles = expected_of_rental(host, rental.first), (rental.first.profile,)
+            facts, profiles = expected(host, rental), (rental.first.profile,)
     elif facts is None:
         try:
             if silence is not None:
@@ -116,37 +112,13 @@ def preview(
     against += suggestion(plan) if facts is None else [*suggestion(plan), *unknown_model(plan)]
     against += script_check.without_effect(plan, resolved.asked, resolved.job, rehearses=request.rehearses)
     findings = (*against, *unreached, *asked, *check(plan, facts, host, resolve.wheels(), resolve.cards()))
-    place = facts.host_id if facts is not None else host.name
-    return Preview(plan, findings, loaded.cargo, preview_session(plan, host, place, loaded.tree), rental)
+    session = None
+    if host.kaggle is not None:
+        from launcher.runs.kaggle_preview import preview_session  # few runs are there
 
-
-def _rental(resolved: Resolved, request: Request) -> tuple[RentalChoice | None, tuple[Finding, ...]]:
-    """Return what would be rented, with its price and what speaks against it; None if that is not known.
-
-    Raises the error that says why if the profile hangs on it.
-    """
-    try:
-        check_limited(resolved.host)
-        offered = offers(resolved.host)
-        wrong = name_findings(resolved.host, settings_of(resolved.host), offered)
-        choice = _choice(resolved, offered)
-    except (HostError, RefusedError) as error:
-        if len(resolved.profiles) != 1:
-            raise
-        if isinstance(error, HostError):
-            return None, (_not_reached(error),)
-        return None, (Finding(level="refuse", code="not-rentable", message=str(error)),)
-    found = [home_finding(choice), price_finding(choice), *wrong]
-    try:
-        choice.candidates()
-    except CardBusyError as error:
-        found += [] if wrong else [Finding(level="refuse", code="no-capacity", message=str(error))]
-    asked = None if request.is_sure else question(choice)
-    return choice, (*found, *([asked] if asked is not None else []))
-
-
-def _choice(resolved: Resolved, offered: Iterable[Offer]) -> RentalChoice:
-    return choose(resolved.host, resolved.profiles, resolved.gpus, resolved.job, offered)
+        place = facts.host_id if facts is not None else host.name
+        session = preview_session(plan, host.kaggle, place, loaded.tree)
+    return Preview(plan, findings, loaded.cargo, session, rental)
 
 
 def _not_reached(error: HostError) -> Finding:
@@ -177,12 +149,11 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     if facts is None:
         facts = expected_of(resolved)
     if facts is None and len(resolved.profiles) != 1 and resolved.host.lambda_cloud is not None:
-        check_limited(resolved.host)
-        first = _choice(resolved, offers(resolved.host)).first
-        facts, resolved = (
-            expected_of_rental(resolved.host, first),
-            resolved._replace(profiles=(first.profile,)),
-        )
+        from launcher.runs.rental_preview import choice_for, expected
+
+        rental = choice_for(resolved)
+        facts = expected(resolved.host, rental)
+        resolved = resolved._replace(profiles=(rental.first.profile,))
     elif facts is None and (len(resolved.profiles) != 1 or resolved.host.slurm is not None):
         try:
             with connect(resolved.host) as desk:

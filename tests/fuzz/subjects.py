@@ -28,9 +28,9 @@ from launcher.rental.providers.lambda_cloud import LambdaCloud
 from launcher.rental.providers.lambda_credentials import LambdaKey
 from launcher.rental.rate_limit import Pace
 from launcher.runs import index, job_check, loading, script_check
-from launcher.runs.launching import understand
 from launcher.runs.mirror import Mirror, parse_event
 from launcher.runs.request import Request
+from launcher.runs.resolved_request import understand
 from launcher.runs.summaries import remembered
 from launcher.values.clock import SystemClock
 from launcher.values.kaggle_kernel import KernelRef, NewKernel

@@ -7,8 +7,8 @@ import pytest
 
 from launcher.errors import BadFileError, UsageError
 from launcher.runs import env_file, job_variables, resolve, secret_values
-from launcher.runs.launching import understand
 from launcher.runs.request import Request
+from launcher.runs.resolved_request import understand
 from launcher.values.job import Job
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from launcher.errors import BadFileError, UsageError
 from launcher.runs import package_sources, resolve
-from launcher.runs.launching import understand
 from launcher.runs.request import Request
+from launcher.runs.resolved_request import understand
 from launcher.values.host import Host
 
 LAB = Host(name="lab", address="lab")

@@ -9,7 +9,7 @@ from testbed.sim_clock import WallClock
 
 from launcher.errors import CardBusyError, RefusedError, ServiceAuthError, ServiceUnreachableError, UsageError
 from launcher.planning.offers import Expected
-from launcher.runs.launching import understand, wanted_of
+from launcher.runs.launching import wanted_of
 from launcher.runs.rental_agreement import agree
 from launcher.runs.rental_choice import (
     choose,
@@ -23,6 +23,7 @@ from launcher.runs.rental_choice import (
 )
 from launcher.runs.request import Request
 from launcher.runs.resolve import profile
+from launcher.runs.resolved_request import understand
 from launcher.runs.silent_view import SilentView
 from launcher.values.host import LOCAL, Host
 from launcher.values.job import Job
