@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import zipfile
+import zlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -46,7 +47,7 @@ sys.exit(main(sys.argv[1:]))
 # have it whole, then becomes `serve`. Its magic line begins a line of its own, after what a login printed. It reads with os.read, so that nothing of the requests behind it is swallowed. The root's id is the target of a link, which is made whole or not at all.
 _BOOT = """
 import errno, grp, hashlib, os, pwd, stat, sys
-root, digest, size = os.path.abspath(os.path.expanduser(sys.argv[1])), sys.argv[2], int(sys.argv[3])
+root, digest = os.path.abspath(os.path.expanduser(sys.argv[1])), sys.argv[2]
 folder = os.path.join(root, "agent", digest[:16])
 path = os.path.join(folder, "agent.pyz")
 uid, home = os.getuid(), os.path.expanduser("~")
@@ -103,11 +104,15 @@ try:
 except OSError: is_here = False
 os.write(1, have if is_here else need)
 if not is_here:
-    data = b""
-    while len(data) < size:
-        piece = os.read(0, size - len(data))
-        if not piece: sys.exit(3)
-        data += piece
+    import zlib
+    def read(size):
+        data = b""
+        while len(data) < size:
+            piece = os.read(0, size - len(data))
+            if not piece: sys.exit(3)
+            data += piece
+        return data
+    data = zlib.decompress(read(int(read(8), 16)))
     if not whole(data): sys.exit(3)
     part = "%s.%s" % (path, os.urandom(8).hex())
     try:
@@ -123,7 +128,7 @@ if not is_here:
         path = "/proc/%d/fd/%d" % (os.getpid(), memory)
     os.write(1, have)
 os.umask(umask)
-if sys.argv[4:]: os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+if sys.argv[3:]: os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 os.execv(sys.executable, [sys.executable, "-I", path, "serve", root])
 """
 # One line, for a csh takes no line break between quotes.
@@ -136,23 +141,26 @@ class AgentFile(NamedTuple):
     data: bytes
     digest: str
 
+    @property
+    def to_send(self) -> bytes:
+        """What a boot line reads that needs the file: the size of what follows in hex, and the file, compressed."""
+        packed = zlib.compress(self.data)
+        return b"%08x%s" % (len(packed), packed)
+
 
 @cache
 def agent_file() -> AgentFile:
-    """Pack the agent, once: the same sources always give the same bytes."""
+    """Pack the agent, once: the same sources always give the same bytes. Each command does, so it is compressed only where it is sent."""
     folder = Path(remote.__file__).parent
-    members = {
-        f"launch_agent/{path.relative_to(folder).as_posix()}": path.read_bytes()
-        for path in folder.rglob("*.py")
-    }
+    members = _members(folder, "launch_agent")
     members["__main__.py"] = _MAIN.encode()
     worker = _worker_members(folder)
     members |= worker
     members[CONTENT] = _content_of(worker)
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name in sorted(members):
-            archive.writestr(zipfile.ZipInfo(name), members[name], zipfile.ZIP_DEFLATED)
+            archive.writestr(zipfile.ZipInfo(name), members[name])
     data = buffer.getvalue()
     return AgentFile(data, hashlib.sha256(data).hexdigest())
 
@@ -160,19 +168,35 @@ def agent_file() -> AgentFile:
 def agent_stamp() -> str:
     """Return what changes with the agent's sources: their sizes and times. Packing them takes twenty times as long."""
     folder = Path(remote.__file__).parent
-    return repr(sorted(_stamps([str(folder), str(_worker_folder(folder))])))
+    sources = (entry for place in (folder, _worker_folder(folder)) for entry in _sources(str(place)))
+    return repr(sorted((entry.path, (state := entry.stat()).st_mtime_ns, state.st_size) for entry in sources))
 
 
-def _stamps(folders: list[str]) -> Iterator[tuple[str, int, int]]:
-    """Yield path, time and size of each source. By `os.scandir`, which takes a third of the time of `Path.rglob`."""
-    while folders:
-        with os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
-                elif entry.name.endswith(".py"):
-                    state = entry.stat()
-                    yield entry.path, state.st_mtime_ns, state.st_size
+def _sources(folder: str) -> Iterator[os.DirEntry[str]]:
+    """Yield the Python files below a folder. By `os.scandir`, which takes a third of the time of `Path.rglob`."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _sources(entry.path)
+            elif entry.name.endswith(".py"):
+                yield entry
+
+
+def _worker_members(folder: Path) -> dict[str, bytes]:
+    """Return the files of the worker's package, by name."""
+    return _members(_worker_folder(folder), "launcher_worker")
+
+
+def _members(folder: Path, package: str) -> dict[str, bytes]:
+    """Return the Python files of a folder, by their names in a package."""
+    paths = sorted(entry.path for entry in _sources(str(folder)))
+    start = len(str(folder))
+    return {f"{package}{path[start:]}": _read(path) for path in paths}
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def torch_check() -> str:
@@ -182,8 +206,7 @@ def torch_check() -> str:
 
 def boot_command(python: str, root: str) -> list[str]:
     """Return the words that start the agent on an interpreter that is known."""
-    packed = agent_file()
-    return [python, "-I", "-c", _BOOT_LINE, root, packed.digest, str(len(packed.data))]
+    return [python, "-I", "-c", _BOOT_LINE, root, agent_file().digest]
 
 
 def shell_command(python: str | None, root: str) -> str:
@@ -193,8 +216,7 @@ def shell_command(python: str | None, root: str) -> str:
     what they say. Every login shell reads it alike, a csh or fish too; what needs more than words is read by the host's
     `sh`. Standard error is for what the login and the boot line say of an error: the agent itself is `mute`.
     """
-    packed = agent_file()
-    boot = f'exec "$p" -I -c {shlex.quote(_BOOT_LINE)} "$0" {packed.digest} {len(packed.data)} mute'
+    boot = f'exec "$p" -I -c {shlex.quote(_BOOT_LINE)} "$0" {agent_file().digest} mute'
     names = " ".join(shlex.quote(name) for name in ([python] if python else PYTHONS))
     # Without the login's PYTHONHOME, as the agent runs: a Python of 2 knows -E, and no -I.
     check = 'e=$("$p" -E -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>&1)'
@@ -210,13 +232,6 @@ def shell_command(python: str | None, root: str) -> str:
 def shell_word(text: str) -> str:
     """Quote a line as one word of any shell: a csh sees its history's `!` between quotes, a fish its backslash."""
     return "'" + re.sub(r"(['!\\])", r"'\\\1'", text) + "'"
-
-
-def _worker_members(folder: Path) -> dict[str, bytes]:
-    """Return the files of the worker's package, by name."""
-    worker = _worker_folder(folder)
-    paths = {f"launcher_worker/{path.relative_to(worker).as_posix()}": path for path in worker.rglob("*.py")}
-    return {name: paths[name].read_bytes() for name in sorted(paths)}
 
 
 def _content_of(members: dict[str, bytes]) -> bytes:

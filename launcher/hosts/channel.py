@@ -405,7 +405,7 @@ class Channel(Passing):
         with self._link_errors():
             word, more = self._magic()
             if word == "need":
-                self._link.sendall(agent_file().data)
+                self._link.sendall(agent_file().to_send)
                 self._patience = Patience(DEADLINE_S, GREETING_S)
                 word, more = self._magic()
             if word == "have" and _ROOT_ID.fullmatch(more):

@@ -15,7 +15,6 @@ import io
 import lzma
 import re
 import tarfile
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, NamedTuple
 
@@ -114,28 +113,11 @@ class ScriptParts(NamedTuple):
 def payload(agent: bytes, settings: SegmentSettings, run: Iterable[Member]) -> bytes:
     """Return the payload of a segment: a compressed archive of the agent, the settings, and the run's folder."""
     members = [
-        Member.of(AGENT, stored(agent)),
+        Member.of(AGENT, agent),
         Member.of(SETTINGS, settings.to_file()),
         *(member._replace(path=RUN + member.path) for member in run),
     ]
     return _compressed(members)
-
-
-def stored(agent: bytes) -> bytes:
-    """Return a zipapp whose files are not compressed one by one: all together they take half of that.
-
-    What is no zip file is returned as it is.
-    """
-    if not zipfile.is_zipfile(io.BytesIO(agent)):
-        return agent
-    buffer = io.BytesIO()
-    with (
-        zipfile.ZipFile(io.BytesIO(agent)) as source,
-        zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as target,
-    ):
-        for name in source.namelist():
-            target.writestr(zipfile.ZipInfo(name), source.read(name))
-    return buffer.getvalue()
 
 
 def _compressed(members: Iterable[Member]) -> bytes:
@@ -234,7 +216,7 @@ def parts(agent: bytes, settings: SegmentSettings, run: Iterable[Member]) -> Scr
     small = ScriptParts(
         total=len(script(payload(agent, settings, records))),
         stub=len(script(b"")),
-        agent=_text_bytes([Member.of(AGENT, stored(agent))]),
+        agent=_text_bytes([Member.of(AGENT, agent)]),
         records=_text_bytes([Member.of(SETTINGS, settings.to_file()), *records]),
         tree=None,
         archived=sum(member.size for member in tree),

@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+import zlib
 
 import pytest
 from testbed.client import channel_to, processes_of, until
@@ -172,12 +173,13 @@ def test_a_host_that_cannot_run_the_agent_says_why_and_what_to_set(peer, line, p
 
 
 def test_a_host_without_the_agents_file_is_handed_it(peer):
-    """`need` is answered with the file's bytes, and nothing before them."""
+    """`need` is answered with the size of what follows and the compressed file, and nothing before them."""
     other = peer([b"LAUNCH-AGENT 1 need\n", b"\nLAUNCH-AGENT 1 have\n", message(id=1, ok={})])
     assert outcome(lambda: ask(other)).values == {}
     other.stop()
-    assert bytes(other.heard).startswith(agent_file().data)
-    assert json.loads(bytes(other.heard)[len(agent_file().data) :])["verb"] == "probe"
+    size = 8 + int(bytes(other.heard[:8]), 16)
+    assert zlib.decompress(bytes(other.heard[8:size])) == agent_file().data
+    assert json.loads(bytes(other.heard[size:]))["verb"] == "probe"
 
 
 ANSWERS = {

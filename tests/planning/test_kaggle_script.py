@@ -27,7 +27,6 @@ from launcher.planning.kaggle_script import (
     payload,
     payload_of,
     script,
-    stored,
     unpacked,
     write_tree,
 )
@@ -103,21 +102,6 @@ def test_a_script_that_was_damaged_says_so_and_starts_nothing(tmp_path):
     assert done.returncode == 1
     assert "not as it was pushed" in done.stderr
     assert done.stdout == ""
-
-
-def test_the_agent_is_the_same_program_when_it_is_stored(tmp_path):
-    """Compressed together its files take much less than one by one, and it still starts."""
-    path = tmp_path / "agent.pyz"
-    said = []
-    for data in (agent_file().data, stored(agent_file().data)):
-        path.write_bytes(data)
-        done = subprocess.run(
-            [sys.executable, "-I", path, "no-such-verb"], capture_output=True, text=True, check=False
-        )
-        said.append((done.returncode, done.stdout, done.stderr))
-    assert said[0] == said[1]
-    assert said[0][2].startswith("usage: agent")
-    assert stored(AGENT.encode()) == AGENT.encode()
 
 
 def test_the_agent_and_a_small_run_leave_most_of_the_room():
