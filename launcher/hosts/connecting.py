@@ -7,16 +7,14 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher.errors import UsageError
-from launcher.hosts import held
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Channel, Link
 from launcher.hosts.desk import Desk
-from launcher.hosts.held import HeldConnection
-from launcher.hosts.line import Connection, Line
-from launcher.hosts.ssh_config import hops
 from launcher.values.host import Host
 
 if TYPE_CHECKING:
+    from launcher.hosts.held import HeldConnection
+    from launcher.hosts.line import Connection, Line
     from launcher.hosts.ssh import SshConnection
 
 _LOG = logging.getLogger(__name__)
@@ -52,6 +50,8 @@ def open_line(host: Host) -> Line:
 
         return open_account_line(host, host.kaggle)
     _check_is_machine(host)
+    from launcher.hosts.line import Line  # few commands follow many runs
+
     return Line(host, lambda: _connection(host), AgentDesk)
 
 
@@ -68,12 +68,7 @@ def _link(host: Host) -> Link:
         from launcher.hosts.local import LocalLink
 
         return LocalLink(host)
-    connection = _over_ssh(host)
-    if isinstance(connection, HeldConnection):
-        return connection.only_link()
-    from launcher.hosts.ssh import SshLink
-
-    return SshLink(connection)
+    return _over_ssh(host).only_link()
 
 
 def _connection(host: Host) -> Connection:
@@ -86,6 +81,9 @@ def _connection(host: Host) -> Connection:
 
 def _over_ssh(host: Host) -> HeldConnection | SshConnection:
     """Return the connection that is held for a host, or a new one."""
+    from launcher.hosts import held  # none of this is needed on this machine
+    from launcher.hosts.ssh_config import hops
+
     route = None
     if host.hold and held.is_any():
         route = hops(host)

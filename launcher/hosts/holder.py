@@ -21,7 +21,7 @@ from launcher import core_dumps, user_sockets
 from launcher.errors import HostError, LaunchError
 from launcher.hosts import background, held_socket
 from launcher.hosts.agent_file import MAGIC
-from launcher.hosts.channel import Socket
+from launcher.hosts.channel import MAX_NOISE, Socket
 from launcher.hosts.held import KINDS
 from launcher.hosts.ssh import SshConnection
 from launcher.hosts.ssh_config import hops
@@ -156,7 +156,7 @@ class _Holder:
         if what == "agent":
             link = connection.open_link()
             try:
-                said = _greeting(link)
+                said = _greeting(self._host.name, link)
                 held_socket.say(client, about=connection.about, by_hand=connection.by_hand(""))
                 client.sendall(said)
             except BaseException:
@@ -183,12 +183,15 @@ class _Holder:
         raise HostError(self._host.name, f"{self._host.name}: the holder knows no such question")
 
 
-def _greeting(link: Socket) -> bytes:
-    """Return what a login says until its agent begins. Raises HostError with the login's words if none does in time."""
-    link.settimeout(AGENT_S)
+def _greeting(host: str, link: Socket) -> bytes:
+    """Return what a login says until its agent begins. Raises HostError, with the login's words if none does in time."""
+    deadline = time.monotonic() + AGENT_S
     said = b""
     while MAGIC not in said:
+        link.settimeout(max(LOOK_S, deadline - time.monotonic()))
         said += link.recv(PIECE)
+        if len(said) > MAX_NOISE or time.monotonic() > deadline:
+            raise HostError(host, f"{host}: its login prints without end; no agent was heard")
     return said
 
 

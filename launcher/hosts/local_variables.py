@@ -31,13 +31,10 @@ _CREDENTIAL = re.compile(
 )
 
 
-def _pattern() -> re.Pattern[str]:
-    names = [name for words in LISTED.values() for name in words.split()]
-    names += [name.upper() for name in names if name.endswith("_proxy")]
-    return re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in names), re.DOTALL)
-
-
-_NAMES = _pattern()
+_WORDS = [word for words in LISTED.values() for word in words.split()]
+_WORDS += [word.upper() for word in _WORDS if word.endswith("_proxy")]
+_NAMES = {word for word in _WORDS if not word.endswith("*")}
+_STARTS = tuple(word[:-1] for word in _WORDS if word.endswith("*"))
 
 
 def of_local_runs(host: Host, variables: Mapping[str, str]) -> dict[str, str]:
@@ -49,4 +46,4 @@ def is_inherited(host: Host, name: str) -> bool:
     """Whether a run on this machine inherits a variable: by the list, which no credential is on."""
     if host.variables == "inherit" or name in _PLAIN or name.startswith(_OURS):
         return True
-    return _NAMES.fullmatch(name) is not None and _CREDENTIAL.search(name) is None
+    return (name in _NAMES or name.startswith(_STARTS)) and _CREDENTIAL.search(name) is None

@@ -140,6 +140,10 @@ class SshConnection:
         """Start one more agent, whose link ends alone. Raises RefusedStreamError or ConnectionLostError."""
         return SshLink(self, is_alone=False)
 
+    def only_link(self) -> SshLink:
+        """Start the only agent; the connection ends with its link. Raises UnreachableError, or RefusedStreamError."""
+        return SshLink(self, is_alone=True)
+
     def by_hand(self, command: str) -> str:
         """Return the shell command that runs a command there with ssh itself."""
         return self._host.by_hand(command)
@@ -258,7 +262,7 @@ class SshConnection:
 class SshLink:
     """An agent's channel on a connection."""
 
-    def __init__(self, connection: SshConnection, *, is_alone: bool = True) -> None:
+    def __init__(self, connection: SshConnection, *, is_alone: bool) -> None:
         """Start the agent. If it `is_alone`, the connection ends with the link. Raises as `start_agent` does."""
         self._connection = connection
         self._is_alone = is_alone

@@ -15,7 +15,7 @@ from launcher.errors import (
     ServiceError,
     UnreachableError,
 )
-from launcher.hosts.ssh import SshConnection, SshLink
+from launcher.hosts.ssh import SshConnection
 from launcher.remote.record.rundir import RENTED
 from launcher.values.clock import Clock, look_again_after
 from launcher.values.host import Host
@@ -61,7 +61,7 @@ class Login:
     def __init__(self, host: Host) -> None:
         """Log in, and check the host key. Raises HostError."""
         self.host = host
-        self._link = SshLink(SshConnection(host))
+        self._link = SshConnection(host).only_link()
 
     @property
     def about(self) -> str:

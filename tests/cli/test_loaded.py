@@ -26,10 +26,13 @@ OF_OTHERS = (
     "fabric",
     "launcher.cli.shapes",
     "launcher.cli.terminal_view",
+    "launcher.hosts.held",
     "launcher.hosts.kaggle_service",
+    "launcher.hosts.ssh_config",
+    "launcher.hosts.ssh_keys",
+    "launcher.hosts.ssh_wire",
     "launcher.rental.providers.lambda_cloud",
     "launcher.rental.renter",
-    "launcher.hosts.ssh_wire",
     "matplotlib",
     "paramiko",
     "requests",
@@ -39,13 +42,14 @@ OF_OTHERS = (
 
 @pytest.mark.slow(reason="a launch")
 def test_a_launch_on_this_machine_loads_no_account_no_provider_no_ssh_and_no_other_view(client):
-    """From its words to its end, in a pipe: each of these takes 5 to 150 ms."""
+    """From its words to its end, in a pipe, and in a dry run: each of these takes 5 to 150 ms."""
     client.is_forked = False
     client.program = [sys.executable, "-c", LOADED]
-    client.ok("--", "true")
-    loaded = json.loads((client.project / "loaded.json").read_text())
-    assert "launcher.runs.following" in loaded
-    assert not [name for name in loaded if name.startswith(OF_OTHERS)]
+    for words, own in (((), "launcher.runs.following"), (("--dry-run",), "launcher.runs.previewing")):
+        client.ok(*words, "--", "true")
+        loaded = json.loads((client.project / "loaded.json").read_text())
+        assert own in loaded
+        assert not [name for name in loaded if name.startswith(OF_OTHERS)]
 
 
 OF_A_LAUNCH = (

@@ -21,8 +21,8 @@ from testbed.link import Link
 from testbed.sshd import ADDRESS
 
 from launcher import user_sockets
-from launcher.errors import ConnectionLostError, NobodyListensError, RefusedStreamError
-from launcher.hosts import connect, held, held_socket, open_line, ssh_keys
+from launcher.errors import ConnectionLostError, HostError, NobodyListensError, RefusedStreamError
+from launcher.hosts import connect, held, held_socket, holder, open_line, ssh_keys
 from launcher.hosts.held import HeldConnection
 from launcher.hosts.ssh import SshConnection
 
@@ -729,3 +729,22 @@ def test_a_client_that_says_nothing_or_nonsense_harms_nobody(place):
             connection._open(open="nonsense")
     finally:
         connection.close()
+
+
+class Drips:
+    """A login that prints without end, and begins no agent."""
+
+    def settimeout(self, timeout):
+        """There is nothing to wait for."""
+
+    def recv(self, size):
+        """Return a little more."""
+        return b"welcome "
+
+
+@pytest.mark.parametrize("bound", ["MAX_NOISE", "AGENT_S"])
+def test_a_login_that_prints_without_end_is_given_up(monkeypatch, bound):
+    """By its bytes, and by its time however slowly it prints."""
+    monkeypatch.setattr(holder, bound, 0.0)
+    with pytest.raises(HostError, match="prints without end"):
+        holder._greeting("box", Drips())

@@ -18,7 +18,7 @@ from testbed.hardware_key import HardwareKey
 from testbed.sshd import ADDRESS
 
 from launcher.errors import HostError
-from launcher.hosts.ssh import SshConnection, SshLink
+from launcher.hosts.ssh import SshConnection
 from launcher.values.host import Host
 
 pytestmark = pytest.mark.testbed
@@ -337,7 +337,7 @@ def by_ssh(home, *before):
 def by_us():
     """Return "" if our connection comes about, else what it says."""
     try:
-        SshLink(SshConnection(Host(name="box", address="box", python="true"))).close()
+        SshConnection(Host(name="box", address="box", python="true")).only_link().close()
     except HostError as error:
         return str(error)
     return ""
@@ -366,7 +366,7 @@ from launcher.errors import HostError
 from launcher.hosts.ssh import SshConnection, SshLink
 from launcher.values.host import Host
 try:
-    SshLink(SshConnection(Host(name="box", address="box", python="true"))).close()
+    SshConnection(Host(name="box", address="box", python="true")).only_link().close()
 except HostError as error:
     print(error)
 """

@@ -19,7 +19,7 @@ from testbed.sshd import ADDRESS
 
 from launcher.errors import ConnectionLostError, UnreachableError
 from launcher.hosts import connect
-from launcher.hosts.ssh import SshConnection, SshLink
+from launcher.hosts.ssh import SshConnection
 from launcher.hosts.ssh_wire import Wire
 from launcher.values.host import Host
 
@@ -582,7 +582,7 @@ def test_a_login_that_waits_for_input_is_told(lab, bashrc, line):
     bashrc(f'case "$BASH_EXECUTION_STRING" in *LAUNCH-AGENT*) {line};; esac')
     files = {"identity_file": str(lab.folder / "client_key"), "known_hosts": str(lab.known_hosts)}
     host = Host(name="A", address=ADDRESS, port=lab.port, user=lab.user, **files)
-    with contextlib.closing(SshLink(SshConnection(host))) as link:
+    with contextlib.closing(SshConnection(host).only_link()) as link:
         link.settimeout(30.0)
         assert link.recv(1 << 16) == b"first\n"
         link.settimeout(1.0)
