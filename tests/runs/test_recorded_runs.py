@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from testbed.client import REPOSITORY, Client
+from testbed.client import REPOSITORY, Client, until
 
 from launcher.runs.index import this_machine
 
@@ -300,12 +300,16 @@ def test_the_archives_are_small():
         "rental",
         *(
             pytest.param(place, marks=pytest.mark.long)
-            for place in ("ssh", "docker", "kaggle_segments", "moved", "batch")
+            for place in ("ssh", "docker", "slurm", "kaggle_segments", "moved", "batch")
         ),
     ],
 )
 def test_what_has_ended_is_listed_and_shown_as_it_was(unpacked, place):
-    """`ps --json`, `logs`, `metrics`, `diagnose`, `explain` and `compare`, from what the client has; no host is there any more."""
+    """`ps --json`, `logs`, `metrics`, `diagnose`, `explain` and `compare`, from what the client has; no host is there any more.
+
+    `ls` asks the host, and this machine is.
+    """
+    verbs = {"logs", "metrics", "diagnose", "explain", "compare", *(["ls"] if place == "local" else [])}
     recorded = unpacked(place)
     listed = {
         row["run"]: row for row in json.loads(recorded.client.ok("ps", "--json", "--wait", "2s"))["runs"]
@@ -316,9 +320,7 @@ def test_what_has_ended_is_listed_and_shown_as_it_was(unpacked, place):
         assert {key: listed[run][key] for key in ROW} == {key: before[run][key] for key in ROW}
     for words, said in recorded.said.items():
         verb, *more = words.split()
-        if verb in ("logs", "metrics", "diagnose", "explain", "compare") and {*more} & {
-            *recorded.ended.values()
-        }:
+        if verb in verbs and {*more} & {*recorded.ended.values()}:
             done = recorded.client.run(verb, *more)
             assert (done.returncode, done.stdout) == (said["code"], said["out"]), words
 
@@ -390,6 +392,28 @@ def test_a_stopped_one_is_resumed(unpacked):
     (child,) = {path.name for path in recorded.client.runs.glob("2*")} - {*recorded.runs.values()}
     assert recorded.client.ok("logs", child).startswith("begin at 7 ")
     assert recorded.client.summary(child)["state"] == "succeeded"
+
+
+def test_one_that_ran_is_recovered(unpacked):
+    """Its processes are gone with the machine that recorded it: a new attempt begins at its last checkpoint, and is stopped."""
+    recorded = unpacked("local")
+    run = recorded.runs["running"]
+    assert rows(recorded.client, "--host", "local")[run]["state"] == "interrupted"
+    recorded.client.ok("recover", run)
+    until(lambda: "begin at 5" in recorded.client.ok("logs", run, "--host", "local"), "its next attempt")
+    recorded.client.ok("stop", "--now", run)
+    row = rows(recorded.client, "--host", "local")[run]
+    assert (row["state"], row["attempt"]) == ("stopped", 2)
+
+
+def test_a_rental_that_was_open_is_not_forgotten(unpacked):
+    """Whether its machine is still there, only the account says: the run is listed, and what to type is said."""
+    recorded = unpacked("rental")
+    run = recorded.runs["running"]
+    done = recorded.client.run("ps", "--json", "--wait", "2s")
+    listed = {row["run"]: row for row in json.loads(done.stdout)["runs"]}
+    assert (listed[run]["host"], listed[run]["step"]) == ("rented", 1)
+    assert f"no process here ends it: for {run}   launch reconcile" in done.stderr
 
 
 @pytest.mark.parametrize("place", ["local", "kaggle"])
