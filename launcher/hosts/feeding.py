@@ -85,11 +85,8 @@ class Feeder:
         """Feed the run until its segment is over."""
         tries = 0
         while not self._is_closed.is_set():
-            record = self._segments.look(self._run)
+            record = self._segments.advance(self._run, feeds=True)
             if record is None or not record.is_live:
-                return
-            if record.status == "ended":
-                self._segments.bring_records(self._run)
                 return
             if record.status == "waiting":
                 self._is_current.set()

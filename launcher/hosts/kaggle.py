@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from platformdirs.unix import Unix
 from pydantic import ValidationError
@@ -43,7 +44,7 @@ from launcher.planning.kaggle_script import (
     unpacked,
     write_tree,
 )
-from launcher.planning.kaggle_session import segment_cards
+from launcher.planning.kaggle_session import segment_settings
 from launcher.remote.record.rundir import RUN_ID, Run
 from launcher.values.host import Host
 from launcher.values.kaggle_kernel import SLUG_CHARACTERS, KernelRef, LogPiece, NewKernel, OutputFile
@@ -170,13 +171,15 @@ class Account:
         say("the agent, code and data into one script")
         work = [*work_files(run, only_shipped=False)]
         if may_fit(work):
-            text = self._script(run, None, 1.0, None, work)
+            text = self._script(run, work, session_s=1.0)
             if fits(text):
                 return f"{decimal(len(text))} in one script"
-        return self._send_archive(work, Path(run.control) / TREE, say)
+        return self._send_archive(work, Path(run.control) / TREE, say)[1]
 
-    def _send_archive(self, work: Sequence[Member], record: Path, say: Callable[[str], None]) -> str:
-        """Make sure that a dataset holds an archive of these files, and record which; return what was done."""
+    def _send_archive(
+        self, work: Sequence[Member], record: Path, say: Callable[[str], None]
+    ) -> tuple[SegmentTree, str]:
+        """Make sure that a dataset holds an archive of these files, and record it; return it, and what was done."""
         part = record.with_name(".tree")
         archive = part
         try:
@@ -189,7 +192,7 @@ class Account:
                 archive = part.rename(record.with_name(tree.file))
                 self._upload(archive, tree.dataset, say)
             record.write_text(tree.model_dump_json() + "\n")
-            return f"{words}, which was there" if has else words
+            return tree, f"{words}, which was there" if has else words
         finally:
             archive.unlink(missing_ok=True)
 
@@ -207,12 +210,9 @@ class Account:
             time.sleep(DATASET_POLL_S)
 
     def _has_dataset(self, slug: str) -> bool:
-        try:
+        with _missing_is_no_error():
             return self.service.dataset_status(slug).is_ready
-        except ServiceError as error:
-            if error.reason not in MISSING:
-                raise
-            return False
+        return False
 
     def trees(self) -> list[KeptTree]:
         """Return the datasets that were made from this spool."""
@@ -222,11 +222,8 @@ class Account:
         """Delete a dataset that was made from this spool, unless a run needs it; return whether it is gone."""
         with self._trees.unneeded(slug) as is_unneeded:
             if is_unneeded:
-                try:
+                with _missing_is_no_error():
                     self.service.delete_dataset(slug)
-                except ServiceError as error:
-                    if error.reason not in MISSING:
-                        raise
             return is_unneeded
 
     @functools.cached_property
@@ -245,54 +242,33 @@ class Account:
         Without the outputs of an earlier segment it takes all that is in the spool. Raises ServiceError, also if too little
         of the quota is left.
         """
-        machine = machine_of(self._plan_of(run))
-        session_s = self._session_s(machine)
+        plan = self._plan_of(run)
+        machine = NO_ACCELERATOR if plan.session is None else plan.session.machine
+        session_s, has_earlier = self._session_s(machine), record.source is not None
+        packed = functools.partial(
+            self._script, run, session_s=session_s, segment=record.segment, has_earlier=has_earlier
+        )
         shipped = [*work_files(run, only_shipped=True)]
         tree = self._tree_of(run)
-        if tree is not None and not self._has_dataset(tree.dataset):
-            self._send_archive(shipped, Path(run.control) / TREE, _unheard)  # somebody has deleted it
-            tree = self._tree_of(run)
-        work = [] if tree is not None else shipped
-        if record.source is None:
-            sent = {member.path for member in shipped}
-            made = (member for member in work_files(run, only_shipped=False) if member.path not in sent)
-            work = [*work, *made]
-        text = self._script(run, record, session_s, tree, work) if may_fit(work) else None
+        if tree is not None and not self._has_dataset(tree.dataset):  # somebody has deleted it
+            tree, _ = self._send_archive(shipped, Path(run.control) / TREE, _unheard)
+        everything = shipped if has_earlier else [*work_files(run, only_shipped=False)]
+        in_tree = {member.path for member in shipped} if tree is not None else set[str]()
+        work = [member for member in everything if member.path not in in_tree]
+        text = packed(work, tree=tree) if may_fit(work) else None
         if text is None or not fits(text):
-            path = Path(run.control) / f"tree-{record.segment}.json"
-            everything = [*work_files(run, only_shipped=record.source is not None)]
-            self._send_archive(everything, path, _unheard)
-            tree = SegmentTree.model_validate_json(path.read_bytes())
-            text = self._script(run, record, session_s, tree, [])
+            record_of_tree = Path(run.control) / f"tree-{record.segment}.json"
+            tree, _ = self._send_archive(everything, record_of_tree, _unheard)
+            text = packed([], tree=tree)
         return Packed(text, machine, session_s, () if tree is None else (tree.dataset,))
 
-    def _script(
-        self,
-        run: Run,
-        record: SegmentRecord | None,
-        session_s: float,
-        tree: SegmentTree | None,
-        work: Iterable[Member],
-    ) -> str:
-        settings = self._settings_of(run, record, session_s, tree)
-        return script(payload(agent_file().data, settings, [*record_files(run), *work]))
-
-    def _settings_of(
-        self, run: Run, record: SegmentRecord | None, session_s: float, tree: SegmentTree | None
-    ) -> SegmentSettings:
-        plan = self._plan_of(run)
-        return SegmentSettings(
-            run=run.id,
-            segment=1 if record is None else record.segment,
-            session_s=session_s,
-            place_id=self.place,
-            internet=self._settings.internet,
-            tree=tree,
-            earlier=record is not None and record.source is not None,
-            cards=segment_cards(plan),
-            requirements=plan.requirements,
-            torch=plan.session.torch if plan.session is not None else (),
+    def _script(self, run: Run, work: Iterable[Member], *, session_s: float, **told: Any) -> str:
+        """Return a segment's script; `told` are other settings of it."""
+        plan, internet = self._plan_of(run), self._settings.internet
+        settings = segment_settings(
+            plan, run=run.id, place=self.place, internet=internet, session_s=session_s, **told
         )
+        return script(payload(agent_file().data, settings, [*record_files(run), *work]))
 
     def _tree_of(self, run: Run) -> SegmentTree | None:
         """Return the archive of what was sent for a run; None if its scripts hold that."""
@@ -437,13 +413,17 @@ class Account:
             status="sent",
             time=time.time(),
             session_s=settings.session_s,
-            is_adopted=True,
+            other_client="latest",
         )
 
 
-def machine_of(plan: Plan) -> str:
-    """Return the accelerator that a plan's sessions are asked for."""
-    return NO_ACCELERATOR if plan.session is None else plan.session.machine
+@contextlib.contextmanager
+def _missing_is_no_error() -> Iterator[None]:
+    try:
+        yield
+    except ServiceError as error:
+        if error.reason not in MISSING:
+            raise
 
 
 def _unheard(_words: str) -> None:

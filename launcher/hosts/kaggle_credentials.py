@@ -86,6 +86,11 @@ def logins(variables: Mapping[str, str], home: Path) -> Iterator[KaggleLogin]:
     yield from _oauth(home)
 
 
+def has_credentials() -> bool:
+    """Whether this person has credentials for Kaggle; whether they are valid only the service knows."""
+    return next(logins(os.environ, Path.home()), None) is not None
+
+
 def _tokens(variables: Mapping[str, str], home: Path) -> Iterator[KaggleLogin]:
     """Yield the first access token: KAGGLE_API_TOKEN, which holds it or names its file, else a file of the home."""
     value = variables.get("KAGGLE_API_TOKEN", "").strip()

@@ -10,6 +10,7 @@ to record its intent before, and to use a slug of its own for each session.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,8 +38,6 @@ from launcher.values.kaggle_kernel import (
     Pushed,
     Quota,
     SessionStatus,
-    SizedFile,
-    SizedPage,
     TokenOwner,
 )
 from launcher.values.kaggle_kernel import KaggleReason as Reason
@@ -100,6 +99,15 @@ def log_in(variables: Mapping[str, str], home: Path, base: str = BASE) -> Kaggle
     why = "; ".join(useless) or "no credentials here"
     words = f"{HOST}: {why}\n  make a token at {SETTINGS}, then   export KAGGLE_API_TOKEN=…"
     raise ServiceAuthError(HOST, Reason.NO_CREDENTIALS, words)
+
+
+def account_hours(api: str) -> tuple[str, Quota]:
+    """Return the account that this person's credentials are for, and its hours of the week; raises as `log_in` does."""
+    service = log_in(os.environ, Path.home(), api)
+    try:
+        return service.user, service.quota()
+    finally:
+        service.close()
 
 
 class KaggleService:
@@ -186,13 +194,18 @@ class KaggleService:
 
     def outputs(self, ref: KernelRef) -> Iterator[OutputFile]:
         """Yield the files that a session has left, with links that last a while. Whether a failed one leaves any is unknown."""
-        for page in self._pages(OutputPage, "ListKernelSessionOutput", ref):
+        token, seen = "", set[str]()
+        while True:
+            body = {**_of(ref), "pageSize": PAGE, "pageToken": token}
+            route, what = "kernels.KernelsApiService/ListKernelSessionOutput", f"the outputs of {ref}"
+            page = self._ask(OutputPage, route, body, what)
             yield from page.files
-
-    def files(self, ref: KernelRef) -> Iterator[SizedFile]:
-        """Yield the files that a session has left, with their sizes."""
-        for page in self._pages(SizedPage, "ListKernelFiles", ref):
-            yield from page.files
+            token = page.next_page_token or ""
+            if not token:
+                return
+            if token in seen:
+                raise self._error(Reason.MALFORMED, f"{what}: their pages go in a circle")
+            seen.add(token)
 
     def download(self, file: OutputFile) -> Iterator[bytes]:
         """Yield the bytes of a file. Raises ServiceError with LINK_EXPIRED: `outputs` has fresh links."""
@@ -313,19 +326,6 @@ class KaggleService:
 
     def _dataset(self, slug: str) -> dict[str, str]:
         return {"ownerSlug": self.user, "datasetSlug": slug}
-
-    def _pages(self, kind: type[A], method: str, ref: KernelRef) -> Iterator[A]:
-        token, seen = "", set[str]()
-        while True:
-            body = {**_of(ref), "pageSize": PAGE, "pageToken": token}
-            page = self._ask(kind, f"kernels.KernelsApiService/{method}", body, f"the outputs of {ref}")
-            yield page
-            token = getattr(page, "next_page_token", None) or ""
-            if not token:
-                return
-            if token in seen:
-                raise self._error(Reason.MALFORMED, f"the outputs of {ref}: their pages go in a circle")
-            seen.add(token)
 
     def _ask(self, kind: type[A], route: str, body: Mapping[str, Any], what: str) -> A:
         return self._read(kind, self._answer(route, body, what), what)

@@ -78,11 +78,10 @@ class Output(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A segment of a run that may still exist at the service, and whether something that is not here yet is in it."""
+    """A segment of a run that may still exist at the service, and that nothing here needs."""
 
     ref: str
     run: str
-    is_needed: bool
 
 
 class Service(Protocol):
@@ -165,6 +164,15 @@ class Segments:
             mend = f"to do without what it says of the session   rm {path}"
             raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}\n  {mend}") from None
 
+    def state(self, run: str) -> object:
+        """Return the state of a run by its record in the spool; `None` before the first."""
+        last = self.run(run).last()
+        return last.read_state().get("state") if last is not None else None
+
+    def has_ended(self, run: str) -> bool:
+        """Whether a run has ended, by its record in the spool."""
+        return self.state(run) in TERMINAL
+
     # push
 
     def push(self, run: str) -> SegmentRecord:
@@ -190,35 +198,32 @@ class Segments:
                 return taken
             record = self._next(run, before)
             packed = self.service.pack(self.run(run), record)
-            record = _with(record, session_s=packed.session_s, datasets=packed.datasets, time=time.time())
+            record = _with(record, session_s=packed.session_s, time=time.time())
             Spool(Path(self.run(run).path), record.segment)  # its folders are those after the ones here now
             self._write(run, record)  # before the call: what may exist must be on record
             return self._write(run, self._pushed(run, record, packed))
 
     def _next(self, run: str, before: SegmentRecord | None) -> SegmentRecord:
         """Return the record of the segment that is to be pushed. One that was refused for want of room keeps its name."""
-        kept: dict[str, object] = {}
-        segment = 1
-        if before is not None:
-            was_refused = before.status == "waiting" and before.ref not in before.lost
-            segment = before.segment if was_refused else before.segment + 1
-            kept = before.model_dump(include={*_KEPT})
-            if before.source is not None and not self.service.exists(before.source):
-                kept["source"] = None  # somebody has deleted it; what it left is here
+        was_refused = before is not None and before.status == "waiting" and before.ref not in before.lost
+        segment = 1 if before is None else before.segment + (not was_refused)
         ref = self.service.reference(run, segment)
-        kept["pushed"] = (*(before.pushed if before is not None else ()), ref)
-        words = "it is being pushed"
-        return SegmentRecord.model_validate(
-            {
-                **kept,
-                "run": run,
-                "segment": segment,
-                "ref": ref,
-                "status": "unsettled",
-                "words": words,
-                "time": time.time(),
-            }
+        record = SegmentRecord(
+            run=run,
+            segment=segment,
+            ref=ref,
+            status="unsettled",
+            words="it is being pushed",
+            time=time.time(),
+            pushed=(ref,),
         )
+        if before is None:
+            return record
+        kept: dict[str, object] = {name: getattr(before, name) for name in _KEPT}
+        if before.source is not None and not self.service.exists(before.source):
+            kept["source"] = None  # somebody has deleted it; what it left is here
+        others = None if before.other_client is None else "earlier"
+        return _with(record, **kept, pushed=(*before.pushed, ref), other_client=others)
 
     def _pushed(self, run: str, record: SegmentRecord, packed: Packed) -> SegmentRecord:
         """Push a segment that is on record; return what its record is then. Raises ServiceError."""
@@ -228,12 +233,10 @@ class Segments:
             return _with(record, words=str(error).splitlines()[0])
         except ServiceError as error:
             words = str(error).splitlines()[0]
-            refused = _without(record, record.ref)
             if self.service.is_full(error):
-                return _waiting(refused, words, error.retry_s or 0.0)
-            if error.reason in UNDONE:
-                refused = _with(record, earlier=(*record.earlier, record.ref))
-            self._write(run, _over(refused, words))
+                return _waiting(_without(record, record.ref), words, error.retry_s or 0.0)
+            is_undone = error.reason in UNDONE  # it was there for a moment, and may still be
+            self._write(run, _over(record if is_undone else _without(record, record.ref), words, "home"))
             raise
         return _sent(record)
 
@@ -256,11 +259,29 @@ class Segments:
 
     # watch
 
-    def look(self, run: str) -> SegmentRecord | None:
-        """Ask the service about a run's latest segment, unless it is over; return its record.
+    def advance(self, run: str, heard: Heard | None = None, *, feeds: bool = False) -> SegmentRecord | None:
+        """Do for a run what can be done now; return the record of its latest segment, `None` before the first.
 
-        One that has ended is over once its record has come home: see `bring_records`.
+        The service is asked. The record of a segment that has ended comes home; with `heard`, which gets the bytes that have
+        come, its other files do too. `feeds`: the caller holds the feed's lock; if another process does, that one brings the
+        record. With neither, a later segment that another client has pushed is taken over.
         """
+        while (record := self.look(run)) is not None:
+            if record.status == "ended" or (record.status == "over" and heard is not None):
+                lock = None if feeds else self.try_to_feed(run)
+                if lock is None and not feeds:
+                    return record
+                try:
+                    self._bring(record, heard or _unheard)
+                finally:
+                    if lock is not None:
+                        lock.release()
+            elif feeds or heard or record.is_live or self.has_ended(run) or not self._catch_up(run):
+                return record
+        return None
+
+    def look(self, run: str) -> SegmentRecord | None:
+        """Ask the service about a run's latest segment, unless it is over; return its record."""
         record = self.record(run)
         if record is None or record.status not in ASKED:
             return record
@@ -277,7 +298,7 @@ class Segments:
         if seen.status == "deleted":
             if record.status == "sent" and now < record.time + record.session_s:
                 return record  # what was accepted may not show for long, and runs meanwhile
-            return _with(_over(_without(record, record.ref), seen.words, "deleted"), are_gone=True)
+            return _over(_without(record, record.ref), seen.words, "deleted")
         status = "ended" if seen.status == "over" else seen.status or record.status
         its_now = self.service.now()
         began = record.began or (its_now if status in ("running", "ended") else None)
@@ -290,7 +311,7 @@ class Segments:
             return _with(record, status="ended", words="it ended, though it is still called running")
         self.service.delete(record.ref)
         words = "it did not end at its limit, and was deleted"
-        return _with(_over(_without(record, record.ref), words), are_gone=True)
+        return _over(_without(record, record.ref), words, "gone")
 
     def note(self, run: str, words: str) -> None:
         """Record what is to be shown of a segment that runs."""
@@ -315,60 +336,50 @@ class Segments:
 
     # home
 
-    def bring_records(self, run: str) -> SegmentRecord:
-        """Bring the record of a segment that has ended home, and call it over. The caller holds the feed's lock."""
-        record = self._known(run)
-        problem = ""
+    def _bring(self, record: SegmentRecord, heard: Heard) -> None:
+        """Bring the record of a segment that has ended home, or all the rest of one that is over.
+
+        `heard` gets the bytes that came so far. The caller holds the feed's lock. What was brought before an interruption stays.
+        """
+        run, is_record = record.run, record.status == "ended"
+        if self._known(run).status != record.status:
+            return  # another process was faster
+        brought = _Brought(self._path(run, f"home-{record.segment}.txt"))
+        count = 0
+
+        def pending() -> Iterator[Output]:
+            for file in self.service.outputs(record.ref, run):
+                if file.path.startswith("record/"):
+                    if is_record:
+                        yield file
+                elif not is_record and file.path not in brought:
+                    yield file._replace(pieces=counted(file.pieces))
+                    brought.add(file.path)
+
+        def counted(pieces: Iterator[bytes]) -> Iterator[bytes]:
+            nonlocal count
+            for piece in pieces:
+                count += len(piece)
+                heard(count)
+                yield piece
+
+        problem, settled = "", Settled((), (), {})
         try:
-            listed = self.service.outputs(record.ref, run)
-            recorded = (file for file in listed if file.path.startswith("record/"))
             with self.disk_errors():
-                problem = _differing(Spool(Path(self.run(run).path), record.segment).settle(recorded))
+                settled = Spool(Path(self.run(run).path), record.segment).settle(pending())
         except ServiceError as error:
             self._check_gone(error, record.ref)
             problem = "its outputs are gone"
         with self._locked(run):
             record = self._known(run)
-            words = "; ".join(filter(None, (record.words, problem)))
-            return self._write(run, _with(record, status="over", words=words, time=time.time()))
-
-    def bring_home(self, run: str, heard: Heard) -> SegmentRecord:
-        """Bring everything that a segment has left home, if it is not; `heard` gets the bytes that came so far.
-
-        The caller holds the feed's lock, and the segment is over. What was brought before an interruption stays.
-        """
-        record = self._known(run)
-        if record.is_home:
-            return record
-        folder = self.run(run)
-        brought = _Brought(self._path(run, f"home-{record.segment}.txt"))
-        count = 0
-
-        def pending() -> Iterator[Output]:
-            nonlocal count
-            for file in self.service.outputs(record.ref, run):
-                if not file.path.startswith("record/") and file.path not in brought:
-                    yield file._replace(pieces=_counted(file.pieces, add))
-                    brought.add(file.path)
-
-        def add(size: int) -> None:
-            nonlocal count
-            count += size
-            heard(count)
-
-        problem, refused = "", dict[str, str]()
-        try:
-            with self.disk_errors():
-                refused = Spool(Path(folder.path), record.segment).settle(pending()).refused
-        except ServiceError as error:
-            self._check_gone(error, record.ref)
-            problem = "its outputs are gone"
-        with self._locked(run):
-            record = self._at_home(folder, _with(self._known(run), refused=_first(refused)))
-            if problem:
-                words = [record.words, *([] if problem in record.words else [problem])]
-                record = _with(record, words="; ".join(filter(None, words)), are_gone=True)
-            return self._delete_earlier(run, self._write(run, record))
+            said = problem or (_differing(settled) if is_record else "")
+            if said and said not in record.words:
+                record = _with(record, words="; ".join(filter(None, (record.words, said))))
+            if is_record:
+                self._write(run, _over(record, record.words, "over"))
+                return
+            record = _with(self._at_home(record), refused=_first(settled.refused))
+            self._delete_unneeded(run, self._write(run, _with(record, status="gone") if problem else record))
 
     def _check_gone(self, error: ServiceError, ref: str) -> None:
         """Raise the error unless it says that a segment is gone: one that is still there is asked again later."""
@@ -378,37 +389,28 @@ class Segments:
             words = f"{self.service.name}: what {ref} has left is not shown just now"
             raise ServiceUnreachableError(self.service.name, error.reason, words) from error
 
-    def _at_home(self, folder: Run, record: SegmentRecord) -> SegmentRecord:
-        """Return the record of a segment whose outputs are home: what the next one needs, and what can be deleted."""
-        newest = checkpoints.newest(folder.checkpoints)
-        has_ended = self._has_ended(record.run)
+    def _at_home(self, record: SegmentRecord) -> SegmentRecord:
+        """Return the record of a segment whose outputs are home, with what the next one needs."""
+        newest = checkpoints.newest(self.run(record.run).checkpoints)
+        has_ended = self.has_ended(record.run)
         is_fruitful = newest is not None and newest != record.checkpoint
-        no_longer = [] if record.source is None or not (is_fruitful or has_ended) else [record.source]
-        is_whole = not record.refused
-        if is_whole and ((has_ended and not record.is_shared) or not (has_ended or is_fruitful)):
-            no_longer.append(record.ref)
         source = record.ref if is_fruitful else record.source
-        if has_ended:  # another client's is kept in mind: whoever stops the run deletes it
-            source = None if record.source in record.pushed else record.source
-        own = (ref for ref in no_longer if ref in record.pushed)
-        return _with(
-            record,
-            is_home=True,
-            source=source,
-            earlier=tuple(dict.fromkeys((*record.earlier, *own))),
-            checkpoint=newest,
-            fruitless=0 if is_fruitful or has_ended else record.fruitless + 1,
-        )
+        if has_ended and source in record.pushed:
+            source = None  # one of another client's is kept in mind: whoever stops the run deletes it
+        fruitless = 0 if is_fruitful or has_ended else record.fruitless + 1
+        return _with(record, status="home", source=source, checkpoint=newest, fruitless=fruitless)
 
-    def _delete_earlier(self, run: str, record: SegmentRecord) -> SegmentRecord:
-        """Delete the segments that nothing needs any more, unless kernels are kept."""
-        if self._keeps:
-            return record
-        for ref in record.earlier:
+    def _delete_unneeded(self, run: str, record: SegmentRecord) -> None:
+        """Delete the segments that nothing needs any more, unless kernels are kept. A fruitless one stands for none before it."""
+        needed = {record.source, *record.lost}
+        if record.refused or (record.other_client is not None and self.has_ended(run)):
+            needed.add(record.ref)
+        for ref in record.pushed:
+            if self._keeps or ref in needed or (record.fruitless and ref != record.ref):
+                continue
             with contextlib.suppress(ServiceError):  # the next segment's end, or `gc`, tries again
                 self.service.delete(ref)
-                record = _without(record, ref)
-        return self._write(run, record)
+                record = self._write(run, _without(record, ref))
 
     # other clients of the account
 
@@ -436,17 +438,14 @@ class Segments:
             run = Run(str(folder))
             for path in (run.control, run.record, run.work, run.code):
                 os.makedirs(path, mode=0o755, exist_ok=True)
-            self._write_in(Path(run.control), _with(record, is_shared=True))
+            self._write_at(Path(run.control, RECORD), record)
             folder.chmod(0o755)
             with contextlib.suppress(OSError):  # another process was faster
                 folder.rename(self._root / "runs" / record.run)
             return record.run
 
-    def catch_up(self, run: str) -> bool:
+    def _catch_up(self, run: str) -> bool:
         """Whether another client has pushed a later segment of a run, which is taken over then."""
-        before = self.record(run)
-        if before is None or before.is_live:
-            return False
         with self._locked(run):
             before = self._known(run)
             return not before.is_live and self._take_over(run, before) is not None
@@ -457,10 +456,9 @@ class Segments:
         That one deletes the segments that it does not need any more.
         """
         record = self.record(run)
-        if record is None or not record.is_shared:
+        if record is None or record.other_client is None:
             return
-        is_gone = record.status == "deleted" or record.are_gone
-        gone = record.ref if record.is_adopted and is_gone else None
+        gone = record.ref if record.other_client == "latest" and record.are_files_lost else None
         if gone is None and record.source is not None and record.source not in record.pushed:
             gone = None if self.service.exists(record.source) else record.source
         if gone is not None:
@@ -494,8 +492,7 @@ class Segments:
                 if number > theirs[-1] and ours.folder(number).read_attempt().get("kind") == "contact":
                     shutil.rmtree(ours.folder(number).path)  # what we did meanwhile has come to nothing
             Spool(Path(ours.path), found.segment, after=theirs[-1])
-        kept = before.model_dump(include={"pushed", "earlier", "lost"})
-        return self._write(run, _with(found, **kept, is_shared=True))
+        return self._write(run, _with(found, pushed=before.pushed, lost=before.lost))
 
     @contextlib.contextmanager
     def _unpacked(self, ref: str) -> Iterator[tuple[Path, SegmentRecord | None]]:
@@ -520,13 +517,8 @@ class Segments:
             if record.status != "waiting":
                 self.service.delete(record.ref)
             lost = (*record.lost, record.ref) if record.status == "unsettled" else record.lost
-            record = _with(_without(record, record.ref), lost=lost)
-            self._write(
-                run,
-                _with(
-                    _over(record, "it was deleted, to stop it, with what it had not printed"), are_gone=True
-                ),
-            )
+            words = "it was deleted, to stop it, with what it had not printed"
+            self._write(run, _over(_with(_without(record, record.ref), lost=lost), words, "gone"))
 
     def retire(self, run: str) -> None:
         """Delete the segments of a run that was stopped, so that no client goes on with it. What they have left is here.
@@ -534,7 +526,7 @@ class Segments:
         The last one is over, and its outputs are home. An earlier one that another client has pushed may not be.
         """
         record = self.record(run)
-        if record is None or record.is_live or not record.is_home or self._keeps:
+        if record is None or record.is_live or record.status == "over" or self._keeps:
             return
         with self._locked(run):
             record = self._known(run)
@@ -550,7 +542,7 @@ class Segments:
     def _bring_source(self, record: SegmentRecord) -> None:
         """Bring the work of an earlier segment home if nothing later of it came."""
         folder = self.run(record.run)
-        has_later = not record.are_gone and checkpoints.newest(folder.checkpoints) is not None
+        has_later = not record.are_files_lost and checkpoints.newest(folder.checkpoints) is not None
         if record.source is None or has_later:
             return
         try:
@@ -584,24 +576,24 @@ class Segments:
                 self.discard(kept)
 
     def kept(self) -> list[Kept]:
-        """Return the segments that this client has pushed and that may still exist."""
+        """Return the segments that this client has pushed, that may still exist, and that nothing here needs."""
         found = []
         for path in sorted((self._root / "runs").glob(f"*/control/{RECORD}")):
             run = path.parent.parent.name
             with contextlib.suppress(RunError):  # one that cannot be read hides no other
                 record = self._known(run)
-                needed = {None if self._has_ended(run) else record.source}
-                needed |= set() if record.is_home else {record.ref}
-                found += [Kept(ref, run, ref in needed) for ref in _refs(record)]
+                needed = {None if self.has_ended(run) else record.source}
+                needed |= {record.ref} if record.is_live or record.status == "over" else set()
+                found += [Kept(ref, run) for ref in _refs(record) if ref not in needed]
         for path in sorted((self._root / LEFT).glob("*.json")):
             with contextlib.suppress(OSError, ValidationError):
                 record = SegmentRecord.model_validate_json(path.read_text())
                 is_there = self._path(record.run, RECORD).exists()
-                found += [] if is_there else [Kept(ref, record.run, False) for ref in _refs(record)]
+                found += [] if is_there else [Kept(ref, record.run) for ref in _refs(record)]
         return found
 
     def discard(self, kept: Kept) -> None:
-        """Delete a segment that nothing needs any more."""
+        """Delete a segment that nothing here needs."""
         self.service.delete(kept.ref)
         left = self._left(kept.run)
         if self._path(kept.run, RECORD).exists():
@@ -613,10 +605,6 @@ class Segments:
 
     # the record
 
-    def _has_ended(self, run: str) -> bool:
-        last = self.run(run).last()
-        return last is not None and last.read_state().get("state") in TERMINAL
-
     def _known(self, run: str) -> SegmentRecord:
         record = self.record(run)
         if record is None:
@@ -624,13 +612,10 @@ class Segments:
         return record
 
     def _write(self, run: str, record: SegmentRecord) -> SegmentRecord:
-        """Replace the record, durably."""
-        return self._write_in(Path(self.run(run).control), record)
-
-    def _write_in(self, control: Path, record: SegmentRecord) -> SegmentRecord:
-        return self._write_at(control / RECORD, record)
+        return self._write_at(self._path(run, RECORD), record)
 
     def _write_at(self, path: Path, record: SegmentRecord) -> SegmentRecord:
+        """Replace a record, durably."""
         part = path.with_name(f".{path.name}.{os.getpid()}")
         with part.open("w") as file:
             file.write(record.model_dump_json() + "\n")
@@ -661,7 +646,7 @@ GONE = ("not-found", "forbidden")
 """Why a service does not list the outputs of a segment that somebody has deleted."""
 UNDONE = ("invalid-sources", "conflict")
 """Why a segment that the service has accepted is deleted at once."""
-_KEPT = ("is_shared", "source", "earlier", "lost", "checkpoint", "fruitless", "tries")
+_KEPT = ("source", "lost", "checkpoint", "fruitless", "tries")
 """What a segment takes over from the one before it."""
 
 
@@ -721,23 +706,14 @@ def _first(refused: dict[str, str]) -> dict[str, str]:
     return {printable(path): why for path, why in [*refused.items()][:MOST_REFUSED]}
 
 
-def _counted(pieces: Iterator[bytes], add: Heard) -> Iterator[bytes]:
-    for piece in pieces:
-        add(len(piece))
-        yield piece
-
-
 def _with(record: SegmentRecord, **changes: object) -> SegmentRecord:
     return record.model_copy(update=changes)
 
 
 def _without(record: SegmentRecord, gone: str) -> SegmentRecord:
     """Return a record without a segment that does not exist any more."""
-    lists = {name: tuple(ref for ref in getattr(record, name) if ref != gone) for name in _LISTS}
-    return _with(record, **lists)
-
-
-_LISTS = ("pushed", "earlier", "lost")
+    pushed, lost = (tuple(ref for ref in refs if ref != gone) for refs in (record.pushed, record.lost))
+    return _with(record, pushed=pushed, lost=lost)
 
 
 def _sent(record: SegmentRecord) -> SegmentRecord:
@@ -751,5 +727,9 @@ def _waiting(record: SegmentRecord, words: str, least_s: float) -> SegmentRecord
     return _with(record, status="waiting", words=words, **again)
 
 
-def _over(record: SegmentRecord, words: str, status: SegmentStatus = "over") -> SegmentRecord:
-    return _with(record, status=status, words=words, time=time.time(), is_home=True)
+def _over(record: SegmentRecord, words: str, status: SegmentStatus) -> SegmentRecord:
+    return _with(record, status=status, words=words, time=time.time())
+
+
+def _unheard(_count: int) -> None:
+    pass

@@ -1,8 +1,8 @@
 """The spool: a run's folder on this machine that grows from what a segment of the run prints, and is settled by its outputs.
 
 What a segment sends is data of a job, which may have forged it: it may change the files of its own record and work, and
-nothing else. Frames (remote/record/frame.py) are applied in their order. What cannot be applied leaves a hole, so that a
-file that grows stays the beginning of the segment's own. All else that is printed goes to `service-N.log`.
+nothing else. Frames (remote/record/frame.py) are applied in their order. What cannot be applied is left out, and so is all
+that follows of a file that grows: it stays the beginning of the segment's own. All else that is printed goes to `service-N.log`.
 
     with Spool(run_dir, segment=1) as spool:
         for piece in follow(service, ref, spool.position):
@@ -10,7 +10,7 @@ file that grows stays the beginning of the segment's own. All else that is print
         settled = spool.settle(outputs)
 
 Progress is kept in `control/feed-N.json`. After this process has died, the pieces from `position` on are taken again, which
-changes nothing that was applied. The same log in other pieces is taken from its beginning after `rewind`.
+changes nothing that was applied.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from launcher.remote.record.files import REFUSED, paths_in, read_json, write_dur
 from launcher.remote.record.frame import (
     FRAME,
     MOST_CHARS,
-    NOTE,
     Frame,
     FrameError,
     RecordPath,
@@ -52,7 +51,6 @@ STDOUT = "stdout"
 SAVE_S = 0.5
 CHATTER_BYTES = 1_000_000
 """Of what is no frame, so much is kept: the newest."""
-MOST_HOLES = 100
 MOST_FOLDERS = 1000
 """The numbered folders that one segment may make."""
 MOST_MISSING = 100_000
@@ -65,14 +63,6 @@ _PART = re.compile(r"[^/\x00\ud800-\udfff]{1,255}")
 _STAGED = ".settle-"
 _PIECE = 1 << 20
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class Hole(NamedTuple):
-    """Something that could not be applied: the file, None if that is not known, its byte or the frame, and why."""
-
-    path: str | None
-    start: int
-    why: str
 
 
 class Settled(NamedTuple):
@@ -102,11 +92,9 @@ class Spool:
         self._after = int(record.get("after", newest))
         self._pieces = int(record.get("pieces", 0))
         self._sequence = int(record.get("seq", 0))
-        self._holes = [Hole(*hole) for hole in record.get("holes", ())]
-        self._has_ended = record.get("ended") is True
         self._appended = int(record.get("appended", 0))
         self._lines = _Lines(str(record.get("rest", "")), is_begun=record.get("mid") is True)
-        self._chatter = _Chatter(self._run, segment, record.get("chatter") or {})
+        self._chatter = _Chatter(self._run, segment, (record.get("chatter") or {}).get("size"))
         self._own: set[int] = set()
         self._save_at_s = 0.0
         if not record:
@@ -127,49 +115,30 @@ class Spool:
         """How many pieces of the log were taken."""
         return self._pieces
 
-    @property
-    def holes(self) -> tuple[Hole, ...]:
-        """What could not be applied so far."""
-        return tuple(self._holes)
-
-    @property
-    def has_live_view_ended(self) -> bool:
-        """Whether the segment has said that it has printed enough: the rest comes with its outputs."""
-        return self._has_ended
-
     def take(self, text: str, stream: str = STDOUT) -> None:
         """Take the next piece of the log. Raises OSError if this machine's disk refuses it."""
         if stream == STDOUT:
-            for line, is_marked in self._lines.feed(text):
-                if is_marked:
-                    self._take_marked(line)
+            for line, is_frame in self._lines.feed(text):
+                if is_frame:
+                    self._take_frame(line)
                 else:
-                    self._chatter.add(STDOUT, line)
+                    self._chatter.add(line)
         else:
-            self._chatter.add(stream, text)
+            self._chatter.add(text)
         self._pieces += 1
         if time.monotonic() >= self._save_at_s:
             self.save()
-
-    def rewind(self) -> None:
-        """Begin the log again, in pieces that may be others now. What was applied is not applied twice."""
-        self._pieces = 0
-        self._lines = _Lines("")
-        self._chatter.rewind()
-        self.save()
 
     def save(self) -> None:
         """Keep the progress, after what it says was done. Raises OSError."""
         record = {
             "version": VERSION,
             "after": self._after,
-            "chatter": self._chatter.flush(),
+            "chatter": {"size": self._chatter.flush()},
             "pieces": self._pieces,
             "rest": self._lines.rest,
             "mid": self._lines.is_begun,
             "seq": self._sequence,
-            "holes": self._holes,
-            "ended": self._has_ended,
             "appended": self._appended,
         }
         write_durably(self._file, strict_json.encode(record) + "\n")
@@ -177,37 +146,24 @@ class Spool:
 
     # frames
 
-    def _take_marked(self, line: str) -> None:
-        if line.startswith(NOTE):
-            self._has_ended = True
-            self._chatter.add(STDOUT, line + "\n")
-            return
+    def _take_frame(self, line: str) -> None:
+        """Apply a frame. One that was applied before, or cannot be, is left out. Raises OSError if this machine's disk refuses."""
         try:
             frame = read_frame(line.rstrip("\r"))
-        except FrameError as error:
-            self._note(str(error.path) if error.path else None, self._sequence + 1, str(error))
+        except FrameError:
             return
-        missing = frame.sequence - self._sequence - 1
-        if missing < 0:
+        if not 0 < frame.sequence - self._sequence <= MOST_MISSING + 1:
             return
-        if missing > MOST_MISSING:
-            self._note(str(frame.path), self._sequence + 1, "its number is too large")
-            return
-        if missing:
-            self._note(None, self._sequence + 1, f"{missing} frames are missing")
         try:
             self._apply(frame)
         except OSError as error:
             if error.errno in REFUSED:
                 raise
-            self._note(str(frame.path), frame.offset, error.strerror or type(error).__name__)
         self._sequence = frame.sequence
 
     def _apply(self, frame: Frame) -> None:
-        """Write what a frame carries, or note why not. Raises OSError."""
-        why = self._why_foreign(frame.path)
-        if why is not None:
-            self._note(str(frame.path), frame.offset, why)
+        """Write what a frame carries, if its segment may. Raises OSError."""
+        if self._why_foreign(frame.path) is not None:
             return
         path = self._path_of(frame.path)
         if not frame.path.is_growing:
@@ -215,22 +171,14 @@ class Spool:
             return
         descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT)
         try:
-            size = os.fstat(descriptor).st_size
-            if frame.offset > size:
-                self._note(str(frame.path), size, "a piece is missing")
-            elif self._appended + len(frame.data) > MOST_LIVE_BYTES:
-                self._note(str(frame.path), size, "more was printed than a segment prints")
-            else:  # over bytes that were written before this process died, too
-                _write_at(descriptor, frame.data, frame.offset)
+            is_next = frame.offset <= os.fstat(descriptor).st_size  # else a piece is missing
+            if is_next and self._appended + len(frame.data) <= MOST_LIVE_BYTES:
+                _write_at(
+                    descriptor, frame.data, frame.offset
+                )  # over what was written before this process died, too
                 self._appended += len(frame.data)
         finally:
             os.close(descriptor)
-
-    def _note(self, path: str | None, start: int, why: str) -> None:
-        """Note a hole; one for each file and reason is enough."""
-        is_known = any((hole.path, hole.why) == (path, why) for hole in self._holes)
-        if not is_known and len(self._holes) < MOST_HOLES:
-            self._holes.append(Hole(path, start, why))
 
     # the record
 
@@ -294,11 +242,7 @@ class Spool:
                 settling.put(str(of_record), staged)
             else:
                 settling.refuse(str(of_record), staged, why)
-        settled = settling.settled()
-        whole = {None, *(str(of_record) for of_record, _ in waiting)} - settled.refused.keys()
-        self._holes = [hole for hole in self._holes if hole.path not in whole]
-        self.save()
-        return settled
+        return settling.settled()
 
 
 def _is_of_work(path: str) -> bool:
@@ -431,7 +375,7 @@ class _Lines:
         *lines, last = text.split("\n")
         for line in lines:
             whole = "".join([*self._parts, line]) if self._parts else line
-            is_marked = not self.is_begun and whole.startswith((FRAME, NOTE))
+            is_marked = not self.is_begun and whole.startswith(FRAME)
             self._parts, self._size, self.is_begun = [], 0, False
             yield (whole, True) if is_marked else (whole + "\n", False)
         if last:
@@ -445,25 +389,17 @@ class _Lines:
         if self._size > MOST_CHARS:
             return False
         begin = self._parts[0] if len(self._parts[0]) >= len(FRAME) else self.rest
-        return begin.startswith((FRAME, NOTE)) or FRAME.startswith(begin) or NOTE.startswith(begin)
+        return begin.startswith(FRAME) or FRAME.startswith(begin)
 
 
 class _Chatter:
-    """What is printed and no frame: a file of its own, of which the newest end is kept.
+    """What is printed and no frame: a file of its own, of which the newest end is kept."""
 
-    `seen` counts the characters of each stream since the log's beginning, `kept` those that were ever written.
-    """
-
-    def __init__(self, run: Run, segment: int, record: dict[str, dict[str, int] | int]) -> None:
+    def __init__(self, run: Run, segment: int, size: object) -> None:
+        """Forget what was written after the last record of its size, in bytes, for it comes again."""
         self._path = RunPath(run.path, os.path.join(run.path, f"service-{segment}.log"))
-        self._seen: dict[str, int] = _counts(record.get("seen"))
-        self._kept: dict[str, int] = _counts(record.get("kept"))
         self._waiting: list[str] = []
         self._waiting_characters = 0
-        self._cut(record.get("size"))
-
-    def _cut(self, size: object) -> None:
-        """Forget what was written after the last record, for it comes again."""
         if isinstance(size, int):
             with contextlib.suppress(FileNotFoundError):
                 descriptor = open_regular(self._path, os.O_WRONLY)
@@ -472,36 +408,22 @@ class _Chatter:
                 finally:
                     os.close(descriptor)
 
-    def add(self, stream: str, text: str) -> None:
-        seen, kept = self._seen.get(stream, 0), self._kept.get(stream, 0)
-        self._seen[stream] = seen + len(text)
-        if seen + len(text) > kept:
-            self._waiting.append(text[max(0, kept - seen) :])
-            self._waiting_characters += len(self._waiting[-1])
-            self._kept[stream] = seen + len(text)
+    def add(self, text: str) -> None:
+        self._waiting.append(text)
+        self._waiting_characters += len(text)
         if self._waiting_characters > CHATTER_BYTES:
-            self._write()
+            self.flush()
 
-    def rewind(self) -> None:
-        self._seen = {}
-
-    def flush(self) -> dict[str, object]:
-        """Write what waits; return the record of it. Raises OSError."""
-        return {"size": self._write(), "seen": self._seen, "kept": self._kept}
-
-    def _write(self) -> int:
-        """Write what waits; return the file's size."""
+    def flush(self) -> int:
+        """Write what waits; return the file's size. Raises OSError."""
         data = "".join(self._waiting).encode("utf-8", "replace")[-CHATTER_BYTES:]
         descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT)
         try:
             size = os.fstat(descriptor).st_size
             _write_at(descriptor, data, size)
             size += len(data)
-            newest = (
-                os.pread(descriptor, CHATTER_BYTES, size - CHATTER_BYTES)
-                if size > 2 * CHATTER_BYTES
-                else None
-            )
+            is_large = size > 2 * CHATTER_BYTES
+            newest = os.pread(descriptor, CHATTER_BYTES, size - CHATTER_BYTES) if is_large else None
         finally:
             os.close(descriptor)
         self._waiting, self._waiting_characters = [], 0
@@ -509,7 +431,3 @@ class _Chatter:
             return size
         _replace(self._path, newest)
         return len(newest)
-
-
-def _counts(record: object) -> dict[str, int]:
-    return {str(key): int(value) for key, value in record.items()} if isinstance(record, dict) else {}

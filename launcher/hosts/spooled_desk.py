@@ -6,6 +6,7 @@ fed, and before its files are, they have come home.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +23,6 @@ from launcher.hosts.feeding import CATCH_UP_S, Feeder
 from launcher.hosts.local import LocalConnection
 from launcher.hosts.run_reading import Reader
 from launcher.hosts.segments import Segments
-from launcher.remote.record.rundir import TERMINAL
 from launcher.values.answers import CommandEnd, Freed, Inheritance, Outlook, Sweep
 from launcher.values.checkpoint import SealedCheckpoint
 from launcher.values.host import Host
@@ -71,40 +71,22 @@ class SpooledDesk(AgentDesk):
 
         A run that has ended is waited for: its session may last a moment longer. Of one that has not, nothing comes yet.
         """
-        record = self.segments.record(run)
-        while record is not None and not record.is_home and (not record.is_live or self.has_ended(run)):
-            lock = None if record.is_live else self.segments.try_to_feed(run)
-            if lock is not None:
-                try:
-                    self.segments.bring_home(run, heard)
-                finally:
-                    lock.release()
-            else:
+        while (record := self.segments.record(run)) is not None:
+            if record.status == "over":
+                record = self.segments.advance(run, heard)
+            elif record.is_live and self.segments.has_ended(run):
                 self.feeder(run)  # it brings the end of a live one
+            else:
+                return
+            if record is not None and (record.is_live or record.status == "over"):
                 heard(0)
                 time.sleep(HOME_POLL_S)
-            record = self.segments.record(run)
 
     def await_record(self, run: str) -> None:
         """Wait until the record of a run's session is here, if that has ended."""
-        record = self.segments.record(run)
-        while record is not None and record.status == "ended":
+        while (record := self.segments.record(run)) is not None and record.status == "ended":
             self.feeder(run)
             time.sleep(HOME_POLL_S)
-            record = self.segments.record(run)
-
-    def has_ended(self, run: str) -> bool:
-        """Whether a run has ended, by the record in the spool."""
-        return self._recorded(run) in TERMINAL
-
-    def was_stopped(self, run: str) -> bool:
-        """Whether a run was stopped, by the record in the spool."""
-        return self._recorded(run) == "stopped"
-
-    def _recorded(self, run: str) -> str | None:
-        last = self.segments.run(run).last()
-        state = last.read_state().get("state") if last is not None else None
-        return state if isinstance(state, str) else None
 
     def catch_up(self, run: str, wait_s: float = CATCH_UP_S) -> None:
         """Wait until the spool has what a run has sent by now."""
@@ -116,15 +98,10 @@ class SpooledDesk(AgentDesk):
     def catch_up_briefly(self, runs: Sequence[str]) -> bool:
         """Let runs that nothing here has fed yet catch up with what they have sent, in BRIEFLY_S together; return whether there are any."""
         until = time.monotonic() + BRIEFLY_S
-        records = {run: self.segments.record(run) for run in runs if run not in self._feeders}
-        begun = [
-            self.feeder(run)
-            for run, record in records.items()
-            if record is not None and record.status == "running"
-        ]
-        for feeder in begun:
-            if feeder is not None:
-                feeder.catch_up(until - time.monotonic())
+        records = [self.segments.record(run) for run in runs if run not in self._feeders]
+        begun = [self.feeder(one.run) for one in records if one is not None and one.status == "running"]
+        for feeder in filter(None, begun):
+            feeder.catch_up(until - time.monotonic())
         return bool(begun)
 
     def by_hand(self, command: str) -> str:
@@ -167,15 +144,15 @@ class _SpooledRuns(_Runs):
     ) -> list[Summary]:
         if states:  # which of them a run is in, the service says
             self.summaries(*runs, like=like)
-            return super().summaries(*runs, like=like, states=states, most=most)
-        found = super().summaries(*runs, like=like, states=states, most=most)
-        if self._has_adopted(found, runs, like):
-            found = super().summaries(*runs, like=like, states=states, most=most)
-        live = _live(found)
-        changed = [run for run in live if self._has_changed(run)]
-        if not self._desk.catch_up_briefly(live) and not changed:
+        listed = functools.partial(super().summaries, *runs, like=like, states=states, most=most)
+        found = listed()
+        if states:
             return found
-        return super().summaries(*runs, like=like, states=states, most=most)
+        if self._has_adopted(found, runs, like):
+            found = listed()
+        live, segments = _live(found), self._desk.segments
+        changed = [run for run in live if segments.record(run) != segments.advance(run)]
+        return listed() if self._desk.catch_up_briefly(live) or changed else found
 
     def heard_before(self, *runs: str) -> list[Summary]:
         return super().summaries(*runs) if runs else []
@@ -194,24 +171,6 @@ class _SpooledRuns(_Runs):
                 return False
         missing = {*runs} - {summary.run for summary in found} if runs else {like} if not found else set()
         return bool([run for words in missing for run in self._desk.segments.adopt(words or "")])
-
-    def _has_changed(self, run: str) -> bool:
-        """Ask the service about a live run, and bring the record of one that has ended; return whether that changed anything."""
-        segments = self._desk.segments
-        before = segments.record(run)
-        while True:
-            record = segments.look(run)
-            if record is not None and record.status == "ended":
-                lock = segments.try_to_feed(run)
-                if lock is None:  # its feeder brings it
-                    break
-                try:
-                    record = segments.bring_records(run)
-                finally:
-                    lock.release()
-            if record is None or record.is_live or self._desk.has_ended(run) or not segments.catch_up(run):
-                break
-        return before != segments.record(run)
 
     def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> Reply:
         if wait_s is None:
@@ -235,7 +194,7 @@ class _SpooledRuns(_Runs):
         if record is None:
             return listed
         missing = {path: f"{why}; it is in {record.ref}" for path, why in record.refused.items()}
-        if record.are_gone:
+        if record.are_files_lost:
             missing[f"what session {record.segment} left"] = record.words
         return listed._replace(left_out={**listed.left_out, **missing})
 

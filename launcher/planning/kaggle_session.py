@@ -12,6 +12,7 @@ from launcher.planning.wheel_choice import CPU, UNKNOWN
 from launcher.values.plan import CardPlan, Plan, SegmentCards, Session, TorchWheel
 from launcher.values.precision import numbers
 from launcher.values.profile import Profile
+from launcher.values.segment_settings import SegmentSettings, SegmentTree
 from launcher.values.wheels import WheelTable
 
 
@@ -52,3 +53,29 @@ def segment_cards(plan: Plan) -> tuple[SegmentCards, ...]:
         return ()
     others = plan.session.others if plan.session is not None else ()
     return (possible_cards(plan.profile), *(possible_cards(other.profile, other) for other in others))
+
+
+def segment_settings(
+    plan: Plan,
+    *,
+    run: str,
+    place: str,
+    internet: bool,
+    session_s: float,
+    segment: int = 1,
+    tree: SegmentTree | None = None,
+    has_earlier: bool = False,
+) -> SegmentSettings:
+    """Return what a segment of a plan is told; `has_earlier`: it goes on from the outputs of an earlier one."""
+    return SegmentSettings(
+        run=run,
+        segment=segment,
+        session_s=session_s,
+        place_id=place,
+        internet=internet,
+        tree=tree,
+        earlier=has_earlier,
+        cards=segment_cards(plan),
+        requirements=plan.requirements,
+        torch=plan.session.torch if plan.session is not None else (),
+    )

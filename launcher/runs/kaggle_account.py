@@ -1,4 +1,4 @@
-"""What a person should know of an account of Kaggle's: its hours, and that nothing was tried there."""
+"""Show a Kaggle account's remaining hours, and warn that this backend is untested against the real service."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def say_if_new(host: Host, view: View) -> None:
 
 def quota_or_why(settings: KaggleSettings) -> str:
     """Return an account's hours in one line, or why they cannot be had."""
-    from launcher.hosts.kaggle_hours import account_hours  # most launches are at machines
+    from launcher.hosts.kaggle_service import account_hours  # most launches are at machines
 
     try:
-        return account_hours(settings).quota.title
+        return account_hours(settings.api)[1].title
     except HostError as error:
         return f"unknown: {str(error).splitlines()[0]}"
 

@@ -9,12 +9,11 @@ from typing import IO, NamedTuple
 from launcher.errors import UsageError
 from launcher.hosts.agent_file import agent_file
 from launcher.planning.kaggle_script import MOST_BYTES, Member, ScriptParts, parts
-from launcher.planning.kaggle_session import segment_cards
+from launcher.planning.kaggle_session import segment_settings
 from launcher.runs.kaggle_account import quota_or_why
 from launcher.runs.tree import CodeTree
 from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.plan import Plan
-from launcher.values.segment_settings import SegmentSettings
 
 RUN = "000000-dry-run-000000"
 
@@ -38,16 +37,8 @@ def preview_session(
     """
     if plan.session is None:
         return None
-    told = SegmentSettings(
-        run=RUN,
-        segment=1,
-        session_s=settings.session_hours * 3600,
-        place_id=place,
-        internet=settings.internet,
-        cards=segment_cards(plan),
-        requirements=plan.requirements,
-        torch=plan.session.torch,
-    )
+    session_s = settings.session_hours * 3600
+    told = segment_settings(plan, run=RUN, place=place, internet=settings.internet, session_s=session_s)
     run = [Member.of("control/plan.json", plan.to_file()), *_members(tree)]
     try:
         made_of = parts(agent_file().data, told, run)

@@ -135,7 +135,7 @@ def aliases_in_use(configured: Container[str]) -> dict[str, Host]:
 
 def kaggle_in_use(configured: Mapping[str, Host]) -> dict[str, Host]:
     """Return the account of Kaggle's that needs no table, if there are credentials and no other host has its name."""
-    from launcher.hosts.kaggle_hours import has_credentials
+    from launcher.hosts.kaggle_credentials import has_credentials
 
     is_free = KAGGLE.name not in configured and KAGGLE.name not in resolve.aliases()
     has_table = any(host.kaggle is not None for host in configured.values())
@@ -225,10 +225,10 @@ def profiles_named(host: Host) -> Sequence[Profile]:
 
 def _probe_account(host: Host, settings: KaggleSettings) -> Probed:
     """Ask for an account's hours; its spool is not needed for that. Raises LaunchError."""
-    from launcher.hosts.kaggle_hours import account_hours  # few hosts are accounts
+    from launcher.hosts.kaggle_service import account_hours  # few hosts are accounts
 
     choice = expected_choice(host, settings)
-    user, quota = account_hours(settings)
+    user, quota = account_hours(settings.api)
     facts = expected_facts(f"kaggle-{user}", choice.machine, choice.profiles[0])
     return Probed(host, facts, choice.profiles[0].name, quota=quota.title)
 

@@ -88,18 +88,19 @@ class Kaggle(Runtime):
     def _is_continued(self, run: str, needs: Resumption) -> bool:
         """Whether another client has pushed the next kernel. The one that pushed the last is given time to do so."""
         segments = self._spool.segments
-        record = segments.record(run)
+        record = segments.advance(run)
         first_s = 0.0
-        if record is not None and record.is_adopted:
+        if record is not None and record.other_client == "latest":
             first_s = random.uniform(1.0, 1.5) * min(FIRST_S, 5 + record.session_s / 10)  # noqa: S311 - jitter
         until = time.monotonic() + first_s
-        while not segments.catch_up(run):
+        while record is not None and not record.is_live:
             left_s = until - time.monotonic()
             if left_s <= 0:
                 return False
             needs.wait(f"for the client that pushed its last session, {left_s:.0f} s more")
             time.sleep(min(LOOK_S, left_s))
-        return True
+            record = segments.advance(run)
+        return record is not None and record.status != "waiting"
 
     def stop(self, run: str, grace_s: float) -> bool:
         """Delete the run's kernel, which is the only way to end it. What it has printed by now is kept.
@@ -110,10 +111,10 @@ class Kaggle(Runtime):
         feeder = self._spool.feeder(run)
         if feeder is not None:
             feeder.catch_up(LAST_WORDS_S)
-        if not self._spool.has_ended(run):
+        if not self._spool.segments.has_ended(run):
             self._spool.segments.end(run)
             self._spool.await_record(run)
-        if not self._spool.has_ended(run) or self._spool.was_stopped(run):
+        if not self._spool.segments.has_ended(run) or self._spool.segments.state(run) == "stopped":
             self._retire(run)
         return True
 
@@ -140,10 +141,10 @@ class Kaggle(Runtime):
     # everything that it keeps in the account
 
     def holdings(self) -> list[Holding]:
-        """Return the kernels that this spool has pushed, and whose outputs are here."""
+        """Return the kernels that this spool has pushed and does not need."""
         root = self.desk.upkeep.root_label()
-        kept = [one for one in self._spool.segments.kept() if not one.is_needed]
-        return [Holding("kernel", one.ref, one.ref, one.run, root, is_up=False) for one in kept]
+        kept = self._spool.segments.kept()
+        return [Holding("kernel", ref, ref, run, root, is_up=False) for ref, run in kept]
 
     def supplies(self, root: str | None = None) -> list[Supply]:
         """Return the datasets that this spool has made, each with the number of its runs that need it."""
@@ -158,7 +159,7 @@ class Kaggle(Runtime):
         segments = self._spool.segments
         if isinstance(thing, Supply):
             return segments.service.delete_tree(thing.name)
-        segments.discard(Kept(thing.id, thing.run, is_needed=False))
+        segments.discard(Kept(thing.id, thing.run))
         return True
 
     @property

@@ -126,7 +126,6 @@ class Pushed(_Answer):
     url: str = ""
     version_number: Count | None = None
     error: str | None = None
-    invalid_tags: list[str] = []
     invalid_dataset_sources: list[str] = []
     invalid_competition_sources: list[str] = []
     invalid_kernel_sources: list[str] = []
@@ -170,12 +169,9 @@ class KernelPage(_Answer):
 class KernelAbout(_Answer):
     """What GetKernel says of a kernel. `machine_shape` is the accelerator, sources are refs."""
 
-    id: Count = 0
     title: str = ""
-    current_version_number: Count | None = None
     machine_shape: str | None = None
     kernel_data_sources: list[str] = []
-    dataset_data_sources: list[str] = []
 
 
 class KernelSource(_Answer):
@@ -197,11 +193,6 @@ class SessionStatus(_Answer):
     status: str = "QUEUED"  # the service leaves a default out
     failure_message: str | None = None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it will not change any more."""
-        return self.status in ("COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED")
-
 
 class OutputFile(_Answer):
     """A file that a session has left. Its link is a credential for as long as it lasts, so it is in no `repr`."""
@@ -218,24 +209,9 @@ class OutputFile(_Answer):
 
 
 class OutputPage(_Answer):
-    """Some of a session's files, and its log as JSON, once it is over."""
+    """Some of a session's files, once it is over."""
 
     files: list[OutputFile] = []
-    log: str | None = Field(default=None, repr=False)
-    next_page_token: str | None = None
-
-
-class SizedFile(_Answer):
-    """A file that a session has left, with its size in bytes."""
-
-    name: str
-    size: Count = 0
-
-
-class SizedPage(_Answer):
-    """Some of a session's files."""
-
-    files: list[SizedFile] = []
     next_page_token: str | None = None
 
 
@@ -273,7 +249,6 @@ class Quota(_Answer):
 
     quota_refresh_time: str | None = None
     gpu_quota: Hours | None = None
-    tpu_quota: Hours | None = None
 
     @property
     def title(self) -> str:
@@ -313,7 +288,6 @@ class LogPiece(Record):
 class DatasetAnswer(_Answer):
     """What the service says to a new dataset or version."""
 
-    ref: str | None = None
     status: str | None = None
     error: str | None = None
 

@@ -288,9 +288,8 @@ def service_answer(seed: int, folder: Path) -> None:
     for ask in (
         lambda: kaggle.find(ref),
         lambda: list(kaggle.kernels("x")),
-        lambda: kaggle.status(ref).is_over,
+        lambda: kaggle.status(ref).status,
         lambda: list(kaggle.outputs(ref)),
-        lambda: list(kaggle.files(ref)),
         lambda: kaggle.push(NewKernel(ref=ref, source="x", machine="None", timeout_s=60)),
         lambda: kaggle.delete(ref),
         lambda: kaggle.quota().title,
@@ -309,8 +308,6 @@ def service_answer(seed: int, folder: Path) -> None:
     ):
         with contextlib.suppress(LaunchError):
             ask()
-    with contextlib.suppress(ValueError):
-        kaggle_log.read_log(_body(draw).decode(errors="replace"))
 
 
 _NUMBERS = (

@@ -1,7 +1,10 @@
 """What a segment has left comes home whole, or its kernel stays: a service that is asked file by file, and the spool."""
 
+import json
 import os
 import time
+
+import pytest
 
 from launcher.errors import ServiceUnreachableError
 from launcher.hosts.segments import Output, Segments
@@ -55,7 +58,7 @@ def test_a_name_of_several_lines_stands_for_no_other_file(tmp_path):
     odd, plain = "work/artifacts/x\nwork/artifacts/z", "work/artifacts/z"
     service = Service(odd, plain)
     segments = segments_of(service, tmp_path)
-    segments.bring_home(RUN, lambda _count: None)
+    segments.advance(RUN, lambda _count: None)
     assert service.sent == [plain]
     assert (tmp_path / "runs" / RUN / plain).read_text() == plain
 
@@ -65,8 +68,38 @@ def test_a_segment_stays_whose_outputs_cannot_all_be_here(tmp_path):
     service = Service("work/artifacts/model", "work/code/train.py/x")
     segments = segments_of(service, tmp_path)
     (tmp_path / "runs" / RUN / "work" / "code" / "train.py").touch()
-    record = segments.bring_home(RUN, lambda _count: None)
-    assert record.is_home
+    record = segments.advance(RUN, lambda _count: None)
+    assert record.status == "home"
     assert list(record.refused) == ["work/code/train.py/x"]
     assert service.deleted == []
     assert [kept.ref for kept in segments.kept()] == [REF]
+
+
+@pytest.mark.parametrize(
+    ("status", "flags", "read"),
+    [
+        ("running", (False, False, False, False), ("running", None)),
+        ("over", (False, False, False, True), ("over", "earlier")),
+        ("over", (True, False, True, True), ("home", "latest")),
+        ("over", (True, True, False, False), ("gone", None)),
+        ("deleted", (True, True, True, True), ("deleted", "latest")),
+    ],
+)
+def test_a_record_with_the_flags_of_an_older_version_is_read(status, flags, read):
+    """As commit f148254 wrote it."""
+    words = {
+        **dict(zip(("is_home", "are_gone", "is_adopted", "is_shared"), flags, strict=True)),
+        "earlier": [REF],
+    }
+    told = {
+        "version": 1,
+        "run": RUN,
+        "segment": 2,
+        "ref": REF,
+        "status": status,
+        "time": 1.0,
+        "pushed": [REF],
+        **words,
+    }
+    record = SegmentRecord.model_validate_json(json.dumps(told))
+    assert (record.status, record.other_client, record.pushed) == (*read, (REF,))

@@ -27,6 +27,13 @@ def files_below(path):
     return sorted(str(found.relative_to(path)) for found in path.rglob("*") if not found.is_dir())
 
 
+def assert_spooled(segments, number):
+    """Fail unless the spool has the record of a segment, byte for byte; return that."""
+    kernel = record_of(segments.kernel(number))
+    assert {path: record_of(segments.run).get(path) for path in kernel} == kernel
+    return kernel
+
+
 def test_a_run_finishes_and_the_spool_has_all_of_its_record(segments):
     """What is kept at the end is what the run wrote: no code as it was sent, no token, no lock."""
     segments.prepare()
@@ -34,10 +41,8 @@ def test_a_run_finishes_and_the_spool_has_all_of_its_record(segments):
     assert segments.session(1) == 0
     assert segments.ledger() == [*range(1, STEPS + 1)]
     assert segments.state(1)["state"] == "succeeded"
-    spool = segments.fed(1)
-    assert spool.holes == ()
-    kernel = record_of(segments.kernel(1))
-    assert {path: record_of(segments.run)[path] for path in kernel} == kernel
+    segments.fed(1)
+    kernel = assert_spooled(segments, 1)
     assert {Path(path).parts[1] for path in kernel} == {"0002"}
     kept = files_below(segments.of(1, "working"))
     below = f"launch/runs/{RUN}/"
@@ -87,7 +92,8 @@ def test_at_its_deadline_a_run_saves_and_the_next_segment_goes_on_from_there(seg
     assert segments.session(2) == 0
     assert segments.ledger() == [*range(1, STEPS + 1)]
     assert segments.state(2)["state"] == "succeeded"
-    assert segments.fed(2).holes == ()
+    segments.fed(2)
+    assert_spooled(segments, 2)
     assert run_state.state_of(segments.run)["state"] == "succeeded"
     assert "took" in segments.printed(2)
 
@@ -158,7 +164,8 @@ def test_a_killed_agent_is_mended_by_the_keeper(segments):
     Path(f"{segments.ledger_path}.go").touch()
     assert process.wait(60) == 0
     assert segments.state(1)["state"] == "succeeded"
-    assert segments.fed(1).holes == ()
+    segments.fed(1)
+    assert_spooled(segments, 1)
     assert segments.run.numbers() == [1, 2, 3]
 
 

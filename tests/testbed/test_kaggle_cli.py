@@ -115,7 +115,6 @@ def test_our_bodies_are_those_of_the_official_cli(version, login, service, tmp_p
     cli.run("kernels", "status", str(ref))
     cli.run("kernels", "logs", str(ref), "--follow")
     cli.run("kernels", "output", str(ref), "-p", str(tmp_path / "out"), "--page-size", "200")
-    cli.run("kernels", "files", str(ref), "--page-size", "200")
     cli.run("kernels", "pull", str(ref), "-p", str(tmp_path / "pulled"))
     cli.run("quota")
     cli.run("kernels", "delete", str(ref), "--yes")
@@ -141,7 +140,6 @@ def test_our_bodies_are_those_of_the_official_cli(version, login, service, tmp_p
     ours.status(ref)
     list(follow(ours, ref))
     list(ours.outputs(ref))
-    list(ours.files(ref))
     ours.find(ref)
     ours.quota()
     ours.delete(ref)
@@ -149,7 +147,7 @@ def test_our_bodies_are_those_of_the_official_cli(version, login, service, tmp_p
     mine = service.calls()[len(theirs) :]
 
     assert bodies(mine) == bodies(theirs)
-    assert len(bodies(mine)) == 11 + (login == "token")
+    assert len(bodies(mine)) == 10 + (login == "token")
     routes = [
         {line["path"].removeprefix("/api") for line in calls if line["method"] != "upload"}
         for calls in (mine, theirs)

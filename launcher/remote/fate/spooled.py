@@ -16,7 +16,7 @@ MOST_FRUITLESS = 2
 NO_PROGRESS, NOT_RESTARTABLE = "no-progress", "not-restartable"
 _FATES = {
     **dict.fromkeys(("waiting", "sent", "queued", "running", "ended"), ALIVE),
-    **dict.fromkeys(("over", "deleted", "none"), GONE),
+    **dict.fromkeys(("over", "home", "gone", "deleted", "none"), GONE),
 }
 """The fate of a session by its status in `service.json`; with any other, the service knows nothing of it for now."""
 
