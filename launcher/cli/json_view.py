@@ -33,8 +33,8 @@ from launcher.cli.shapes.line_shapes import (
 from launcher.errors import HostError
 from launcher.runs.curves import points, record
 from launcher.runs.meter import Moved
-from launcher.runs.mirror import News
 from launcher.runs.printed_lines import Printed
+from launcher.runs.record_sync import News
 from launcher.runs.view import Result
 from launcher.values.cargo import Cargo
 from launcher.values.plan import Finding, Plan

@@ -11,8 +11,9 @@ from launcher.cli.log_text import readable
 from launcher.cli.plain_view import PlainView
 from launcher.cli.say import without_escapes
 from launcher.runs.evidence import why_waiting
-from launcher.runs.mirror import Mirror, News
+from launcher.runs.mirror import Mirror
 from launcher.runs.printed_lines import Printed, PrintedLines
+from launcher.runs.record_sync import News
 from launcher.values.record import Parent, RunState
 
 _PIECE = 1 << 20

@@ -25,8 +25,8 @@ from launcher.errors import HostError
 from launcher.runs import evidence
 from launcher.runs.curves import points
 from launcher.runs.meter import Moved
-from launcher.runs.mirror import News
 from launcher.runs.printed_lines import Printed
+from launcher.runs.record_sync import News
 from launcher.runs.view import Result
 from launcher.values.record import Event, Parent, PlanSummary, RunState, State, Summary, is_terminal
 from launcher.values.states import Reason

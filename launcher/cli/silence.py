@@ -9,7 +9,7 @@ from typing import Any
 from launcher.cli.figures import clock_text
 from launcher.cli.log_text import readable
 from launcher.runs.evidence import of_service
-from launcher.runs.mirror import News
+from launcher.runs.record_sync import News
 from launcher.values.states import State
 
 QUIET_S = 10.0

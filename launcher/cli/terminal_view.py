@@ -22,8 +22,8 @@ from launcher.cli.thinning import Thinning
 from launcher.cli.wrapping import wrapped_lines
 from launcher.errors import HostError
 from launcher.runs.curves import numbers
-from launcher.runs.mirror import News
 from launcher.runs.printed_lines import Printed
+from launcher.runs.record_sync import News
 from launcher.runs.view import Result
 from launcher.values.record import Event, PlanSummary, RunState, Summary
 from launcher.values.text import printable

@@ -22,9 +22,10 @@ from launcher.runs.code_differences import (
 from launcher.runs.compared_curves import ComparedLine, Curves, check_free, curves_of, draw_curves
 from launcher.runs.lineage import joined
 from launcher.runs.metric_results import NO_GOALS, Goal, MetricResult, results
-from launcher.runs.mirror import PLAN, Mirror
+from launcher.runs.mirror import Mirror
 from launcher.runs.plan_differences import Difference, plan_differences
 from launcher.runs.precision_report import known_precision
+from launcher.runs.record_sync import PLAN
 from launcher.runs.run_files import RunFiles
 from launcher.values.record import is_terminal
 from launcher.values.text import printable

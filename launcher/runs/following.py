@@ -68,7 +68,7 @@ def follow(
     `desk` is an open one, taken over. A lost link is opened again by `opening`, without limit: silence never ends a run.
     Raises HostError only if a person must act (a key, a login) or the host does not have the run.
     """
-    fetched = mirror.load(shown.shown(mirror) if is_seen else None)
+    fetched = mirror.sync.load(shown.shown(mirror) if is_seen else None)
     keeper = CheckpointKeeper(host, mirror, opening)
     with _board(mirror, view) as board, _noting_shown(mirror) if is_seen else contextlib.nullcontext():
         view.begin(mirror.run, mirror.plan(), fetched)
@@ -176,7 +176,7 @@ def _until_end(
     is_shown = mirror.began() is not None  # and was shown, if it continues another run
     while True:
         watch(None)
-        news = mirror.apply(desk.runs.read(mirror.run, mirror.request(), wait_s))
+        news = mirror.sync.apply(desk.runs.read(mirror.run, mirror.sync.request(), wait_s))
         answered()
         is_shown = is_shown or _tell_parent(mirror, view)
         wait_s = WAIT_S if goes_on(news.state) else 0.0

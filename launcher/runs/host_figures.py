@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from launcher.runs.curves import Point, host_points
-from launcher.runs.mirror import Mirror, parse_event
+from launcher.runs.event_lines import parse_event
+from launcher.runs.mirror import Mirror
 from launcher.runs.run_files import lines_of
 
 _MARK = b'"kind":"host"'  # as agents write it; only such lines are decoded

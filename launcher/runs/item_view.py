@@ -14,7 +14,7 @@ from launcher.runs.silent_view import SilentView
 if TYPE_CHECKING:
     from launcher.errors import HostError
     from launcher.runs.meter import Moved
-    from launcher.runs.mirror import News
+    from launcher.runs.record_sync import News
     from launcher.runs.view import Result, Stage
     from launcher.values.plan import Finding
     from launcher.values.record import Event, PlanSummary, RunState

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from launcher.runs.curves import LOG_BYTES
-from launcher.runs.mirror import Mirror, parse_event
+from launcher.runs.event_lines import parse_event
+from launcher.runs.mirror import Mirror
 from launcher.runs.run_files import lines_of
 from launcher.values.record import FolderStart
 

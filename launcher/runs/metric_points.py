@@ -10,7 +10,8 @@ from typing import Any
 from pydantic_core import from_json
 
 from launcher.runs.curves import Point, numbers, points
-from launcher.runs.mirror import Mirror, parse_event
+from launcher.runs.event_lines import parse_event
+from launcher.runs.mirror import Mirror
 from launcher.runs.run_files import lines_of
 
 READ_LINES = 4096

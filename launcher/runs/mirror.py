@@ -1,60 +1,46 @@
-"""The client's copy of a run: its plan and its numbered folders, byte for byte, fetched by cursor.
-
-A cursor says how much of a file this client has. Several clients may write one mirror, so a client compares its cursor
-with the disk before it writes: a file that another client changed is read again instead.
-"""
+"""The client's copy of a run: where it lies, its entry in the index, and what its record says; see `record_sync` for how that comes."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
-import re
 import shlex
-import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from launcher.client_files import UnreadableError
-from launcher.errors import BadFileError, ConnectionLostError, OtherRootError, RunError
-from launcher.hosts.channel import Reply
+from launcher.errors import BadFileError, OtherRootError, RunError
 from launcher.runs import index
+from launcher.runs.event_lines import parse_event
 from launcher.runs.json_file import MOST_BYTES, parse_object
 from launcher.runs.launch_count import next_number
-from launcher.runs.printed_lines import Printed, PrintedLines
+from launcher.runs.record_sync import PLAN, RecordSync
 from launcher.runs.run_files import MOST_JSON, RunFiles, lines_of
 from launcher.runs.run_id import RUN_ID
 from launcher.runs.runs_folder import folder_with, make_runs_folder
 from launcher.runs.whole_file import sync
-from launcher.values.base import Record
 from launcher.values.host import Host
 from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunState, State, is_terminal
 
 if TYPE_CHECKING:
     from launcher.values.plan import Plan
 
-PLAN = "plan.json"
 REACHED = ".mirror.lock"
 """The time of change of this file says when the run's host last answered this client."""
 REACHED_S = 2.0
-TAIL = 4096
 MOST_LOOKED_BACK = 8
 LOOKED_BACK_BYTES = 65_536
 """So many folders, and so much of the events of each, are searched for the last step."""
-_NODE = r"(?:[a-z0-9][a-z0-9-]{0,62}/)?"
-_MIRRORED = re.compile(
-    rf"plan\.json|[0-9]{{4,9}}/{_NODE}(?:attempt\.json|state\.json|events\.jsonl|log\.txt)"
-)
 _GROWING = (".jsonl", ".txt")
 MOST_GROWN = 2 << 30
 """The most bytes of events, and of a log, that are read."""
-_EVENT = TypeAdapter(Event)
-_EVENTS = TypeAdapter(list[Event], config=ConfigDict(defer_build=True))
 
 
 class Reached(NamedTuple):
@@ -62,46 +48,6 @@ class Reached(NamedTuple):
 
     step: int | None = None
     loss: float | str | None = None
-
-
-class News(NamedTuple):
-    """What one answer brought: the run's state, complete events, and complete lines that the training printed.
-
-    `unfinished` is the start of a line that is not complete yet, `is_full` whether there was more than one answer holds,
-    `size` the bytes that came.
-    """
-
-    state: RunState
-    events: list[Event]
-    log: list[Printed]
-    is_all: bool
-    unfinished: str = ""
-    is_full: bool = False
-    size: int = 0
-
-
-class _Part(Record):
-    """A piece of a file: JSON files come whole, the others grow from an offset in bytes."""
-
-    path: str
-    offset: Annotated[int, Field(ge=0)]
-    size: Annotated[int, Field(ge=0)]
-
-
-class Cursor(TypedDict):
-    """How much a client has of a file that grows, and the digest of the end of that; of a JSON file, the digest of all of it."""
-
-    offset: NotRequired[int]
-    sha256: str
-
-
-class _Update(Record):
-    """The agent's answer to `read`; the bytes of the parts follow in their order."""
-
-    state: dict[str, Any]
-    parts: list[_Part] = []
-    last: Annotated[list[int], Field(max_length=1)] = []
-    is_full: bool = False
 
 
 class Mirror:
@@ -116,11 +62,6 @@ class Mirror:
         self.files = RunFiles(self.folder, folder)
         self.records = RunFiles(index.place(run), index.folder())
         """This user's own records of the run, beside its entry in the index; `files` is data."""
-        self._cursors: dict[str, Cursor] = {}
-        self._from = 0
-        self._unread: dict[str, bytes] = {}
-        self._printed = PrintedLines(self.files)
-        self._seen_state: list[Any] | None = None
         self._plan: PlanSummary | None = None
         self.told: RunState | None = None
         """What the host said last of the run: it may derive what no record says. None before it was asked."""
@@ -234,7 +175,7 @@ class Mirror:
             self._enter(made)
         try:
             with self.disk_errors(self.folder), self.alone("mirror"):
-                self._write(PLAN, content)
+                self.files.write(PLAN, content)
                 self.files.sync(PLAN, "")
                 sync(self.folder.parent)
         except RunError:
@@ -343,7 +284,7 @@ class Mirror:
         return entry is not None and entry.order > 0 and self._has_known_plan(entry)
 
     def _has_known_plan(self, entry: index.Entry) -> bool:
-        content = self._read(PLAN)
+        content = self.read(PLAN)
         return content is not None and hashlib.sha256(content).hexdigest() == entry.plan
 
     def place_in_order(self) -> tuple[int, float, str]:
@@ -414,218 +355,25 @@ class Mirror:
         launched, reached = self.launched(), self.reached()
         return max(0.0, reached - launched) if launched and reached is not None else None
 
-    # following
+    @functools.cached_property
+    def sync(self) -> RecordSync:
+        """What brings the run's record here from its host."""
+        return RecordSync(self)
 
-    def load(self, shown: Mapping[str, int] | None = None) -> list[Event]:
-        """Set the cursors from the files on the disk; return their events. Raises RunError if the disk refuses.
+    # reading
 
-        With `shown`, what is beyond so many bytes of events and logs counts as not read yet.
-        """
-        return [
-            event
-            for name, data in self._load_files(shown)
-            if name.endswith("events.jsonl")
-            for event in self._complete(name, data)
-        ]
-
-    def load_cursors(self) -> None:
-        """Set the cursors from the files on the disk, without reading the events. Raises RunError if the disk refuses."""
-        for name, data in self._load_files(None):
-            if name.endswith("events.jsonl"):
-                self._unread[name] = data[data.rfind(b"\n") + 1 :]
-
-    def _load_files(self, shown: Mapping[str, int] | None) -> Iterator[tuple[str, bytes]]:
-        """Set the cursors; yield the name and the bytes of each file."""
-        self._cursors, self._unread, self._from = {}, {}, 0
-        self._printed = PrintedLines(self.files)
-        state = self.state()
-        has_ended = state is not None and is_terminal(state.state)
-        for name in self._of_attempts():
-            if _MIRRORED.fullmatch(name):
-                most = None if shown is None or name.endswith(".json") else shown.get(name, 0)
-                with self.disk_errors(self.folder / name):
-                    data = self._read_again(name, most)
-                if name.endswith("/log.txt") and not has_ended:
-                    self._printed.skip(name, data)
-                yield name, data
-
-    def catch_up(self) -> tuple[list[Event], list[Printed]]:
-        """Read what another client has written here since; return the events, and all lines: nothing follows."""
-        events: list[Event] = []
-        log: list[Printed] = []
-        for name in self.sizes():
-            with self.disk_errors(self.folder / name):
-                data = self._read_again(name)
-            if name.endswith("events.jsonl"):
-                events += self._complete(name, data)
-            else:
-                log += self._printed.take(name, data)
-        return events, log + self._printed.finish()
+    def read(self, name: str) -> bytes | None:
+        """Return the bytes of a file of the record; `None` if it is not here. Raises OSError."""
+        try:
+            return self.files.read(name, MOST_GROWN if name.endswith(_GROWING) else MOST_BYTES)
+        except FileNotFoundError:
+            return None
 
     def sizes(self) -> dict[str, int]:
         """Return the bytes of each file of events and each log that is here."""
         names = [*self.event_files(), *self.logs()]
         found = {name: self.files.status(name) for name in names}
         return {name: status.st_size for name, status in found.items() if status is not None}
-
-    def read_sizes(self) -> dict[str, int]:
-        """Return how many bytes of each of them were read."""
-        return {name: cursor["offset"] for name, cursor in self._cursors.items() if "offset" in cursor}
-
-    def _read_again(self, name: str, most: int | None = None) -> bytes:
-        """Set a file's cursor from its first `most` bytes on the disk; return those that are new to this client."""
-        previous, data = self._cursors.pop(name, None), self._read(name)
-        if data is None:
-            return b""
-        data = data[:most]
-        self._cursors[name] = current = _cursor(name, data)
-        if "offset" not in current:
-            return b""
-        start = previous["offset"] if previous else 0
-        if previous != _cursor(name, data[:start]):
-            self._forget_unread(name)  # the file was replaced
-            start = 0
-        return data[start:]
-
-    def request(self) -> dict[str, Any]:
-        """Return the arguments of a `read`: the cursors, and the first folder that is asked for."""
-        folders = {name: name.partition("/")[0] for name in self._cursors if "/" in name}
-        cursors = {name: self._cursors[name] for name, folder in folders.items() if int(folder) >= self._from}
-        entry = self.entry  # a plan that is here counts only once its host has sent the same
-        has_plan = (entry is None or bool(entry.plan)) and self.files.is_file(PLAN)
-        return {"cursors": cursors, "from": self._from, "state": self._seen_state, "plan": has_plan}
-
-    def apply(self, answer: Reply) -> News:
-        """Write the parts of an answer to the disk; return what they contain.
-
-        Raises ConnectionLostError for an answer that does not fit the request, such as an unknown path or a gap, and
-        RunError if the disk refuses.
-        """
-        try:
-            update = _Update.model_validate(answer.values, strict=True)
-            state = RunState.lenient(update.state)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ConnectionLostError(
-                "", f"the host sent a malformed answer: {where}: {first['msg']}"
-            ) from error
-        pieces = self._cut(update.parts, answer.payload)
-        self.note_reached()
-        events: list[Event] = []
-        log: list[Printed] = []
-        is_complete = True
-        with self.alone("mirror") if pieces else contextlib.nullcontext():
-            for name, offset, sent in pieces:
-                with self.disk_errors(self.folder / name):
-                    is_written = self._put(name, offset, sent)
-                    data = sent if is_written else self._read_again(name)
-                is_complete = is_complete and is_written
-                if name.endswith("events.jsonl"):
-                    events += self._complete(name, data)
-                elif name.endswith("log.txt"):
-                    log += self._printed.take(name, data)
-            if pieces:  # a file that grows, or one in a folder below, does not change the time of this folder
-                with self.disk_errors(self.folder):
-                    self.files.touch()
-        if is_complete and not update.is_full and update.last:
-            self._from = update.last[0]
-        self._seen_state = [state.state, state.reason, state.attempt, state.trouble is not None]
-        self.told = state = state.model_copy(update={"rehearsed": self.plan().rehearsed})
-        is_all = not update.is_full and not update.parts
-        if is_all and (is_terminal(state.state) or state.state in (State.WAITING, State.INTERRUPTED)):
-            log += self._printed.finish()
-        size = len(answer.payload)
-        return News(state, events, log, is_all, self._printed.unfinished, update.is_full, size)
-
-    def _cut(self, parts: list[_Part], payload: bytes) -> list[tuple[str, int, bytes]]:
-        """Return each part's name, offset and bytes. Raises ConnectionLostError for a part that was not asked for."""
-        pieces = []
-        position = 0
-        for part in parts:
-            data = payload[position : position + part.size]
-            position += part.size
-            if not _MIRRORED.fullmatch(part.path) or len(data) != part.size:
-                raise ConnectionLostError("", f"the host sent a file that no run has: {part.path!r}")
-            held = self._cursors.get(part.path)
-            if part.offset not in (0, held and held.get("offset")):
-                raise ConnectionLostError(
-                    "", f"the host sent {part.path} from {part.offset}, which leaves a gap"
-                )
-            pieces.append((part.path, part.offset, data))
-        return pieces
-
-    def _put(self, name: str, offset: int, data: bytes) -> bool:
-        """Write a piece to the disk; return False, with nothing written, if another client has changed the file."""
-        if name.endswith(".json"):
-            current = self._read(name)
-            if current != data:
-                if name == PLAN and current is not None:
-                    raise RunError(
-                        f"{self.run}: its host sent another plan than the one in {self.folder}, which stays"
-                    )
-                if self._cursors.get(name) != (None if current is None else _cursor(name, current)):
-                    return False
-                self._write(name, data)
-            self._cursors[name] = _cursor(name, data)
-            entry = self.entry if name == PLAN else None
-            if entry is not None and not entry.plan:
-                index.update(entry, plan=hashlib.sha256(data).hexdigest())
-            return True
-        self.files.make_folder(os.path.dirname(name))
-        cursor = self._cursors.get(name, _cursor(name, b""))
-        with self.files.open(name, "r+b" if self.files.exists(name) else "x+b") as file:
-            is_unchanged = _cursor_at(file, cursor["offset"]) == cursor
-            file.seek(offset)
-            current = file.read(len(data))
-            agrees = data.startswith(current)
-            if offset and not (is_unchanged and agrees):
-                return False
-            if offset == 0:
-                self._forget_unread(name)
-                if not agrees or (cursor["offset"] and is_unchanged):
-                    self._keep_aside(name)
-                    file.truncate(0)  # the host's file was replaced, or has lost its end
-                    current = b""
-            file.seek(offset + len(current))
-            file.write(
-                data[len(current) :]
-            )  # another client may have written a part of it, and more after it
-            self._cursors[name] = _cursor_at(file, offset + len(data))
-        return True
-
-    def _keep_aside(self, name: str) -> None:
-        """Keep what a host no longer has: after a loss of power its file may be shorter than this copy. A full disk keeps none."""
-        number = 1
-        while self.files.exists(aside := f"{name}.lost-{number}"):
-            number += 1
-        try:
-            with self.files.open(name) as source, self.files.open(aside, "wb") as copy:
-                shutil.copyfileobj(source, copy)
-        except OSError:
-            self.files.remove(aside)
-
-    def _read(self, name: str) -> bytes | None:
-        try:
-            return self.files.read(name, MOST_GROWN if name.endswith(_GROWING) else MOST_BYTES)
-        except FileNotFoundError:
-            return None
-
-    def _write(self, name: str, data: bytes) -> None:
-        self.files.write(name, data)
-
-    def _complete(self, name: str, data: bytes) -> list[Event]:
-        """Parse the complete lines; an unfinished last one is kept for the next piece."""
-        *lines, rest = (self._unread.get(name, b"") + data).split(b"\n")
-        self._unread[name] = rest
-        return parse_events(lines)
-
-    def _forget_unread(self, name: str) -> None:
-        """Forget the start of an unfinished line of a file that begins again."""
-        self._unread.pop(name, None)
-        self._printed.forget(name)
-
-    # reading
 
     def plan(self) -> PlanSummary:
         """Return the part of the plan that is shown; empty if the plan has not been fetched. Once it has been, it stays."""
@@ -756,10 +504,10 @@ class Mirror:
 
     def _of_all_nodes(self, name: str) -> list[str]:
         """Return a file of every numbered folder, oldest first; the leader's before those of the other nodes."""
-        paths = [path for path in self._of_attempts() if path.rpartition("/")[2] == name]
+        paths = [path for path in self.of_attempts() if path.rpartition("/")[2] == name]
         return sorted(paths, key=lambda path: path.split("/")[:-1])
 
-    def _of_attempts(self) -> list[str]:
+    def of_attempts(self) -> list[str]:
         """Return the path of everything in the numbered folders and in those of their nodes, sorted."""
         found = []
         for number in self.files.numbered():
@@ -808,25 +556,6 @@ def _state(values: object) -> RunState | None:
         return None
 
 
-def parse_event(line: bytes) -> Event | None:
-    """Return the event of a line; `None` if the line is not an event."""
-    try:
-        return _EVENT.validate_json(line)
-    except ValidationError:
-        return None
-
-
-def parse_events(lines: list[bytes]) -> list[Event]:
-    """Return the events of lines, without what is not an event. Those of many are made at once, in half the time."""
-    try:
-        events = _EVENTS.validate_json(b"[%s]" % b",".join(lines))
-    except ValidationError:
-        events = []
-    if len(events) == len(lines):
-        return events
-    return [event for event in map(parse_event, lines) if event is not None]
-
-
 def mirror_of(run: str, copies: Iterable[str] = ()) -> Mirror:
     """Return the copy of a run; `copies` are the folders that may hold one where the runs folder of this command does not."""
     return Mirror(run, folder_with(run, copies))
@@ -845,17 +574,3 @@ def run_ids() -> list[str]:
 def _last_number() -> int:
     """Return the number of the last launch of this user by the index."""
     return max((entry.order for entry in index.entries()), default=0)
-
-
-def _cursor(name: str, data: bytes) -> Cursor:
-    """Return the cursor of a client that has these bytes of a file, from its start."""
-    if name.endswith(".json"):
-        return {"sha256": hashlib.sha256(data).hexdigest()}
-    return {"offset": len(data), "sha256": hashlib.sha256(data[-TAIL:]).hexdigest()}
-
-
-def _cursor_at(file: IO[bytes], offset: int) -> Cursor:
-    """Return the cursor of a client that has a growing file up to an offset."""
-    before = min(TAIL, offset)
-    file.seek(offset - before)
-    return {"offset": offset, "sha256": hashlib.sha256(file.read(before)).hexdigest()}

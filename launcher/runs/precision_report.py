@@ -9,7 +9,8 @@ from launcher.errors import BadFileError
 from launcher.planning.precision_comparison import PrecisionRow, PrecisionVerdict, compare, judge, on_rung
 from launcher.planning.precision_history import PRECISION_FAILURES
 from launcher.runs.adapting import adapted_command
-from launcher.runs.mirror import MOST_GROWN, Mirror, parse_event
+from launcher.runs.event_lines import parse_event
+from launcher.runs.mirror import MOST_GROWN, Mirror
 from launcher.values.method import trains_adapter
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision

@@ -20,10 +20,10 @@ def refresh(desk: Desk, mirror: Mirror, most: float = math.inf) -> None:
 
     What a live run writes meanwhile is left: over a slow link there would always be something.
     """
-    mirror.load_cursors()
+    mirror.sync.load_cursors()
     size = rounds = 0
     while rounds < MOST_ROUNDS and size < most:
-        news = mirror.apply(desk.runs.read(mirror.run, mirror.request()))
+        news = mirror.sync.apply(desk.runs.read(mirror.run, mirror.sync.request()))
         size += news.size
         rounds += not news.is_full
         if news.is_all or (goes_on(news.state) and not news.is_full):

@@ -6,7 +6,7 @@ import contextlib
 import json
 from typing import TYPE_CHECKING
 
-from launcher.runs.mirror import News
+from launcher.runs.record_sync import News
 
 if TYPE_CHECKING:
     from launcher.runs.mirror import Mirror
@@ -33,20 +33,20 @@ def begin(mirror: Mirror) -> None:
 def note(mirror: Mirror) -> None:
     """Note that what a mirror has read by now was shown, if another process follows the run too. Raises OSError."""
     if mirror.files.exists(SHOWN):
-        _write(mirror, mirror.read_sizes())
+        _write(mirror, mirror.sync.read_sizes())
 
 
 def show_rest(mirror: Mirror, state: RunState, view: View) -> None:
     """Show what another process has brought of a run that is over, from where a person has seen it. Raises RunError."""
     before = shown(mirror)
     if before is not None:
-        view.begin(mirror.run, mirror.plan(), mirror.load(before))
+        view.begin(mirror.run, mirror.plan(), mirror.sync.load(before))
         show_more(mirror, state, view)
 
 
 def show_more(mirror: Mirror, state: RunState, view: View) -> None:
     """Show what another process has brought of a run since it was read here; the run is over. Raises RunError."""
-    view.news(News(state, *mirror.catch_up(), is_all=True))
+    view.news(News(state, *mirror.sync.catch_up(), is_all=True))
     with contextlib.suppress(OSError):  # it is shown again
         note(mirror)
 

@@ -11,7 +11,7 @@ from launcher.runs.view import SilentStage
 
 if TYPE_CHECKING:
     from launcher.errors import HostError
-    from launcher.runs.mirror import News
+    from launcher.runs.record_sync import News
     from launcher.runs.view import Result, Stage
     from launcher.values.cargo import Cargo
     from launcher.values.plan import Finding, Plan

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from launcher.runs.curves import HOST, Point, host_points, points
 from launcher.runs.event_file import EventFile
+from launcher.runs.event_lines import parse_event
 from launcher.runs.lineage import ancestors
-from launcher.runs.mirror import MOST_GROWN, Mirror, parse_event
+from launcher.runs.mirror import MOST_GROWN, Mirror
 from launcher.values.record import Event
 
 MOST_BYTES = 8 * 1024 * 1024

@@ -14,7 +14,8 @@ from launcher.errors import UsageError
 from launcher.planning.ladder import clearly_fastest
 from launcher.planning.precision_comparison import compare
 from launcher.planning.precision_history import LEAST_COSINE, PRECISION_FAILURES
-from launcher.runs.mirror import MOST_GROWN, Mirror, parse_event
+from launcher.runs.event_lines import parse_event
+from launcher.runs.mirror import MOST_GROWN, Mirror
 from launcher.runs.request import Request, recall
 from launcher.values.method import trains_adapter
 from launcher.values.plan import Plan

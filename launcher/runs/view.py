@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from launcher.errors import HostError
     from launcher.rental.records import RentCost
     from launcher.runs.meter import Moved
-    from launcher.runs.mirror import News
+    from launcher.runs.record_sync import News
     from launcher.values.cargo import Cargo
     from launcher.values.plan import Finding, Plan
     from launcher.values.record import Event, Parent, PlanSummary, RunState, Summary

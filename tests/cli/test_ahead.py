@@ -7,7 +7,8 @@ from rich.console import Console
 
 from launcher.cli.plain_view import PlainView
 from launcher.cli.terminal_view import TerminalView
-from launcher.runs.mirror import Mirror, News
+from launcher.runs.mirror import Mirror
+from launcher.runs.record_sync import News
 from launcher.runs.recovering import Outcome, show_and_recover
 from launcher.values.record import Event, PlanSummary, RunState, Summary
 

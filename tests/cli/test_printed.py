@@ -9,8 +9,9 @@ from launcher.cli.log_text import readable
 from launcher.cli.log_view import JsonLogView, LogView
 from launcher.cli.plain_view import PlainView
 from launcher.runs.following import finish
-from launcher.runs.mirror import Mirror, News
+from launcher.runs.mirror import Mirror
 from launcher.runs.printed_lines import Printed, PrintedLines
+from launcher.runs.record_sync import News
 from launcher.runs.run_files import RunFiles
 from launcher.runs.view import Result
 from launcher.values.record import Event, PlanSummary, RunState
@@ -279,5 +280,5 @@ def test_the_last_line_of_an_ended_run_is_not_shown_again(tmp_path):
     (mirror.folder / "0002" / "log.txt").write_text("all\nof it")
     for state, unfinished in (("running", "of it"), ("succeeded", "")):
         (mirror.folder / "0002" / "state.json").write_text(json.dumps({"state": state}))
-        mirror.load()
-        assert mirror._printed.unfinished == unfinished
+        mirror.sync.load()
+        assert mirror.sync._printed.unfinished == unfinished

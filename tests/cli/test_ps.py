@@ -272,8 +272,8 @@ def test_what_an_answer_brings_changes_the_time_of_the_mirror(client, settled):
     before = mirror.folder.stat().st_mtime_ns
     data = json.dumps({"state": "failed", "reason": "hang"}).encode()
     parts = [{"path": "0001/state.json", "offset": 0, "size": len(data)}]
-    mirror.load()
-    mirror.apply(Reply({"state": {"state": "failed"}, "parts": parts}, data))
+    mirror.sync.load()
+    mirror.sync.apply(Reply({"state": {"state": "failed"}, "parts": parts}, data))
     assert mirror.folder.stat().st_mtime_ns != before
     assert json.loads(opened(client, settled)[0])["runs"][-1]["reason"] == "hang"
 

@@ -28,7 +28,8 @@ from launcher.cli.wrapping import wrapped_lines
 from launcher.errors import AgentError
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.runs.hook_note import HOOK_NOTE
-from launcher.runs.mirror import Mirror, News
+from launcher.runs.mirror import Mirror
+from launcher.runs.record_sync import News
 from launcher.runs.view import Result
 from launcher.values.record import PlanSummary, RunState
 
@@ -464,7 +465,7 @@ def test_what_another_client_fetches_meanwhile_is_shown_once(tmp_path, capsys):
     view.show()
     first.write_text("a\nb\n")
     second.write_text("c\n")
-    mirror.load()  # where following takes up
+    mirror.sync.load()  # where following takes up
     view.begin(mirror.run, PlanSummary(), [])
     nothing = News(RunState(state="running"), [], [], is_all=True)
     view.news(nothing)

@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 from launcher.cli.json_view import JsonView
-from launcher.runs.mirror import News, parse_events
+from launcher.runs.event_lines import parse_events
+from launcher.runs.record_sync import News
 from launcher.values.record import PlanSummary, RunState
 
 INTERRUPTED = """

@@ -28,7 +28,8 @@ from launcher.rental.providers.lambda_cloud import LambdaCloud
 from launcher.rental.providers.lambda_credentials import LambdaKey
 from launcher.rental.rate_limit import Pace
 from launcher.runs import index, job_check, loading, script_check
-from launcher.runs.mirror import Mirror, parse_event
+from launcher.runs.event_lines import parse_event
+from launcher.runs.mirror import Mirror
 from launcher.runs.request import Request
 from launcher.runs.resolved_request import understand
 from launcher.runs.summaries import remembered
@@ -151,7 +152,7 @@ def answer(seed: int, folder: Path) -> None:
         ]
     mirror = Mirror(RUN, folder)
     with contextlib.suppress(LaunchError):
-        mirror.apply(Reply(values, payload))
+        mirror.sync.apply(Reply(values, payload))
     for kind in (RunState, Summary):
         with contextlib.suppress(ValueError):
             kind.lenient(values)

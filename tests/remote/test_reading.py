@@ -45,7 +45,7 @@ class Runs:
     def read(self, *numbers, wait_s=0.0):
         """Ask about some runs at once; return the answers by the numbers of the runs, and how long that took."""
         asked = [
-            {"run": self.names[number], "wait_s": wait_s, **self.mirrors[number].request()}
+            {"run": self.names[number], "wait_s": wait_s, **self.mirrors[number].sync.request()}
             for number in numbers
         ]
         began = time.monotonic()
@@ -57,7 +57,7 @@ class Runs:
         """Bring the mirrors up to date."""
         while True:
             found, _ = self.read(*numbers)
-            news = [self.mirrors[number].apply(answer) for number, answer in found.items()]
+            news = [self.mirrors[number].sync.apply(answer) for number, answer in found.items()]
             if all(one.is_all for one in news):
                 return
 
@@ -84,7 +84,7 @@ def test_one_answer_comes_as_soon_as_any_run_has_news(many):
     found, took_s = runs.read(*range(8), wait_s=20.0)
     writer.join()
     assert list(found) == [5]
-    assert runs.mirrors[5].apply(found[5]).log[0].text == "step 1"
+    assert runs.mirrors[5].sync.apply(found[5]).log[0].text == "step 1"
     assert 0.2 < took_s < 5
 
 
@@ -93,14 +93,14 @@ def test_without_news_each_is_answered_when_its_time_is_over(many):
     runs = many(2)
     runs.fetch(0, 1)
     asked = [
-        {"run": name, "wait_s": wait_s, **mirror.request()}
+        {"run": name, "wait_s": wait_s, **mirror.sync.request()}
         for name, wait_s, mirror in zip(runs.names, (20.0, 0.3), runs.mirrors, strict=True)
     ]
     began = time.monotonic()
     found = answers("box", runs.agent.call("read", runs=asked), 2)
     assert 0.3 <= time.monotonic() - began < 5
     assert list(found) == [1]
-    assert runs.mirrors[1].apply(found[1]).state.state == "interrupted"
+    assert runs.mirrors[1].sync.apply(found[1]).state.state == "interrupted"
 
 
 class SlowSession(Session):
@@ -117,7 +117,7 @@ def test_runs_whose_time_is_over_are_answered_together_however_long_a_look_takes
     runs = many(20)
     runs.fetch(*range(20))
     asked = [
-        {"run": name, "wait_s": 0.2, **mirror.request()}
+        {"run": name, "wait_s": 0.2, **mirror.sync.request()}
         for name, mirror in zip(runs.names, runs.mirrors, strict=True)
     ]
     ends = os.pipe()
@@ -131,7 +131,7 @@ def test_a_word_in_the_middle_has_the_agent_answer_at_once(many):
     """As when another thread has one more question; the channel goes on."""
     runs = many(1)
     runs.fetch(0)
-    asked = {"run": runs.names[0], "wait_s": 20.0, **runs.mirrors[0].request()}
+    asked = {"run": runs.names[0], "wait_s": 20.0, **runs.mirrors[0].sync.request()}
     hurry = threading.Timer(0.3, runs.agent.hasten)
     hurry.start()
     began = time.monotonic()
@@ -139,7 +139,7 @@ def test_a_word_in_the_middle_has_the_agent_answer_at_once(many):
     assert time.monotonic() - began < 5
     runs.log(0, "step 1\n")
     found, _ = runs.read(0)
-    assert runs.mirrors[0].apply(found[0]).log[0].text == "step 1"
+    assert runs.mirrors[0].sync.apply(found[0]).log[0].text == "step 1"
     hurry.join()
 
 
@@ -148,7 +148,7 @@ def test_a_run_that_cannot_be_read_is_refused_alone(many, agent):
     runs = many(2)
     runs.fetch(0, 1)
     asked = [
-        {"run": name, "wait_s": 20.0, **mirror.request()}
+        {"run": name, "wait_s": 20.0, **mirror.sync.request()}
         for name, mirror in zip(runs.names, runs.mirrors, strict=True)
     ]
     remover = threading.Timer(0.3, lambda: Path(runs.runs[1].path).rename(runs.folder / "garbage"))
@@ -162,7 +162,7 @@ def test_a_run_that_cannot_be_read_is_refused_alone(many, agent):
     asked.append({"run": "261125-none-aaaaaa", "cursors": {}})
     found = answers("box", agent.call("read", runs=asked), 3)
     assert [found[number].code for number in (1, 2)] == ["no-run", "no-run"]
-    assert runs.mirrors[0].apply(found[0]).log[0].text == "step 1"
+    assert runs.mirrors[0].sync.apply(found[0]).log[0].text == "step 1"
 
 
 def test_a_loud_run_starves_no_other(many):
@@ -175,11 +175,11 @@ def test_a_loud_run_starves_no_other(many):
     found, _ = runs.read(*range(10))
     assert sorted(found) == list(range(10))
     for number in range(1, 10):
-        assert runs.mirrors[number].apply(found[number]).log[0].text == f"step {number}"
+        assert runs.mirrors[number].sync.apply(found[number]).log[0].text == f"step {number}"
     sizes = {number: len(answer.payload) for number, answer in found.items()}
     assert MAX_BYTES * 0.9 < sizes[0] <= MAX_BYTES
     assert found[0].values["is_full"]
-    runs.mirrors[0].apply(found[0])
+    runs.mirrors[0].sync.apply(found[0])
     runs.fetch(*range(10))
     log = Path(runs.runs[0].folder(1).log).read_bytes()
     assert (runs.mirrors[0].folder / "0001" / "log.txt").read_bytes() == log
@@ -210,7 +210,7 @@ def test_records_as_large_as_they_may_be_fit_no_answer_together_and_all_come(man
         size = sum(len(answer.payload) + len(json.dumps(answer.values)) for answer in found.values())
         assert size <= MAX_BYTES + 4 * FILE_BYTES
         assert found
-        done = [number for number, answer in found.items() if runs.mirrors[number].apply(answer).is_all]
+        done = [number for number, answer in found.items() if runs.mirrors[number].sync.apply(answer).is_all]
         left = [number for number in left if number not in done]
         left.sort(key=lambda number: number in found)
         requests += 1

@@ -72,7 +72,7 @@ def test_any_state_is_one_or_a_broken_answer(tmp_path_factory, state, evidence):
     mirror = Mirror("1120-sft-w8q2", tmp_path_factory.getbasetemp())
     for told in (state, {"state": "failed", "evidence": evidence}):
         with contextlib.suppress(ConnectionLostError):
-            news = mirror.apply(Reply({"state": told, "parts": [], "last": [], "is_full": False}, b""))
+            news = mirror.sync.apply(Reply({"state": told, "parts": [], "last": [], "is_full": False}, b""))
             assert isinstance(news.state.state, str)
             assert isinstance(news.state.evidence or {}, dict)
 

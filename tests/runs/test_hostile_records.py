@@ -13,8 +13,10 @@ from launcher.cli.json_view import JsonView
 from launcher.cli.plain_view import PlainView
 from launcher.cli.terminal_view import TerminalView
 from launcher.runs.curves import curve, write_table
+from launcher.runs.event_lines import parse_event
 from launcher.runs.following import finish
-from launcher.runs.mirror import Mirror, News, parse_event
+from launcher.runs.mirror import Mirror
+from launcher.runs.record_sync import News
 from launcher.runs.run_listing import ListedRun
 from launcher.runs.summaries import remembered
 from launcher.values.record import PlanSummary, RunState

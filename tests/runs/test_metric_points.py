@@ -5,8 +5,9 @@ import json
 import pytest
 
 from launcher.runs.curves import in_order, points
+from launcher.runs.event_lines import parse_event, parse_events
 from launcher.runs.metric_points import metric_points
-from launcher.runs.mirror import Mirror, parse_event, parse_events
+from launcher.runs.mirror import Mirror
 
 RUN = "261126-toy-aaaaaa"
 USUAL = {

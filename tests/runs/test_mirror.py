@@ -22,7 +22,8 @@ from launcher.remote.record.rundir import RUN_ID as RUN_ID_THERE
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving import cursors
 from launcher.runs import index
-from launcher.runs.mirror import Mirror, mirrors, parse_event
+from launcher.runs.event_lines import parse_event
+from launcher.runs.mirror import Mirror, mirrors
 from launcher.runs.refreshing import refresh
 from launcher.runs.run_id import RUN_ID, find, new_run_id
 from launcher.runs.summaries import remembered
@@ -37,7 +38,7 @@ PLAN = SimpleNamespace(to_file=lambda: b"{}\n")
 def mirror(tmp_path):
     """A mirror of which 10 bytes of log lie on the disk."""
     mirror = Mirror(RUN, tmp_path / "runs")
-    mirror.apply(answer(part("0001/log.txt", 0, 10), data=b"0123456789"))
+    mirror.sync.apply(answer(part("0001/log.txt", 0, 10), data=b"0123456789"))
     return mirror
 
 
@@ -68,7 +69,7 @@ def test_a_path_that_no_mirror_has_is_refused_and_nothing_is_written(mirror, tmp
     """A host names its run's own few files, or the answer is none of ours."""
     before = files_below(tmp_path)
     with pytest.raises(ConnectionLostError):
-        mirror.apply(answer(part(name, 0, 1, **({"whole": True} if is_whole else {})), data=b"x"))
+        mirror.sync.apply(answer(part(name, 0, 1, **({"whole": True} if is_whole else {})), data=b"x"))
     assert files_below(tmp_path) == before
 
 
@@ -95,7 +96,7 @@ def test_a_path_that_no_mirror_has_is_refused_and_nothing_is_written(mirror, tmp
 def test_a_gap_or_a_lie_about_the_size_is_refused_and_nothing_is_lost(mirror, tmp_path, told):
     """What the mirror holds stays; the client connects anew and asks from its own cursor."""
     with pytest.raises(ConnectionLostError):
-        mirror.apply(answer(told, data=b"x"))
+        mirror.sync.apply(answer(told, data=b"x"))
     assert files_below(tmp_path / "runs")[f"{RUN}/0001/log.txt"] == b"0123456789"
 
 
@@ -115,23 +116,23 @@ def test_a_gap_or_a_lie_about_the_size_is_refused_and_nothing_is_lost(mirror, tm
 def test_an_answer_of_another_shape_is_a_lost_connection(mirror, values):
     """Whatever a host says, the client either understands it or connects anew."""
     with pytest.raises(ConnectionLostError):
-        mirror.apply(Reply({"state": {}, **values}, b"x"))
+        mirror.sync.apply(Reply({"state": {}, **values}, b"x"))
 
 
 def test_a_plan_that_comes_in_pieces_does_not_end_the_client(mirror):
     """The plan is sent whole; a host that does otherwise is refused, or followed: the next request can be made."""
     try:
-        mirror.apply(answer(part("plan.json", 0, 2), data=b"{}"))
+        mirror.sync.apply(answer(part("plan.json", 0, 2), data=b"{}"))
     except ConnectionLostError:
         pass
-    assert set(mirror.request()["cursors"]) <= {"0001/log.txt"}
+    assert set(mirror.sync.request()["cursors"]) <= {"0001/log.txt"}
 
 
 def test_a_plan_that_has_come_is_read_once(mirror):
     """It never changes, and each of a run's answers asks for it."""
     assert mirror.plan().steps is None
     content = b'{"steps":3}'
-    mirror.apply(answer(part("plan.json", 0, len(content)), data=content))
+    mirror.sync.apply(answer(part("plan.json", 0, len(content)), data=content))
     assert mirror.plan().steps == 3
     (mirror.folder / "plan.json").unlink()
     assert mirror.plan().steps == 3
@@ -152,24 +153,24 @@ class Place:
     def new_client(self):
         """Forget the client; another one takes up what lies on its disk."""
         self.mirror = Mirror(RUN, self.here)
-        self.mirror.load()
+        self.mirror.sync.load()
 
     def answer(self, mirror, most):
         """Return what the host says to a mirror's request now, so many bytes at most, over JSON as on the wire."""
         with mock.patch.multiple(cursors, MAX_BYTES=most, AGAIN_S=0.0):
-            values, data = cursors.read(self.run, json.loads(json.dumps(mirror.request())))
+            values, data = cursors.read(self.run, json.loads(json.dumps(mirror.sync.request())))
         return Reply(json.loads(json.dumps(values)), data)
 
     def read(self, most):
         """Ask once."""
-        return self.mirror.apply(self.answer(self.mirror, most))
+        return self.mirror.sync.apply(self.answer(self.mirror, most))
 
     def drain(self, most, mirror=None):
         """Ask until all is here."""
         mirror = mirror or self.mirror
-        news = [mirror.apply(self.answer(mirror, most))]
+        news = [mirror.sync.apply(self.answer(mirror, most))]
         while not news[-1].is_all:
-            news.append(mirror.apply(self.answer(mirror, most)))
+            news.append(mirror.sync.apply(self.answer(mirror, most)))
             assert len(news) < 10_000, "it never ends"
         return news
 
@@ -273,7 +274,7 @@ def test_every_event_is_told_once_whatever_the_pieces(words, pieces):
         for most in pieces:
             told += place.read(most).events
         place.mirror = Mirror(RUN, place.here)
-        assert place.mirror.load() == told
+        assert place.mirror.sync.load() == told
         told += [event for news in place.drain(1 << 20) for event in news.events]
     assert [event.values["w"] for event in told] == words
 
@@ -315,7 +316,7 @@ def test_two_clients_of_one_mirror_lose_nothing_and_are_each_told_every_event_on
 
         def apply(who):
             if late[who] is not None:
-                told[who] += clients[who].apply(late[who]).events
+                told[who] += clients[who].sync.apply(late[who]).events
                 late[who] = None
 
         for verb, *args in steps:
@@ -354,13 +355,13 @@ def test_a_late_answer_takes_nothing_from_a_mirror_that_is_whole(place):
         place.drain(1 << 20)
         if state == "first":
             answers = [place.answer(late, 1 << 20)]
-            late.load()
+            late.sync.load()
             place.append("0001/events.jsonl", (LINE % 2).encode())
             (place.there / "0001" / "state.json").write_text('{"state":"between"}')
             answers.append(place.answer(late, 1 << 20))
-    late.apply(answers[1])
+    late.sync.apply(answers[1])
     place.assert_equal()
-    Mirror(RUN, place.here).apply(answers[0])
+    Mirror(RUN, place.here).sync.apply(answers[0])
     place.assert_equal()
 
 
@@ -378,7 +379,7 @@ def test_two_clients_fetch_a_file_that_is_another_again(place, text, is_late):
     place.append("0001/log.txt", b"more")
     place.drain(1 << 20)
     if is_late:
-        other.apply(late)
+        other.sync.apply(late)
     for mirror in (other, place.mirror):
         place.drain(1 << 20, mirror)
     place.assert_equal()
@@ -424,7 +425,7 @@ def test_a_mirror_that_cannot_be_read_is_told_with_the_path(place, name):
     """A folder lies where a file belongs."""
     (place.here / RUN / "0001" / name).mkdir(parents=True)
     with pytest.raises(RunError, match=f"0001/{name} is a folder\n.*rm -r "):
-        place.mirror.load()
+        place.mirror.sync.load()
 
 
 @pytest.mark.parametrize("was_there", [True, False])
@@ -535,7 +536,7 @@ def test_nothing_new_costs_nothing(place):
     place.append("0001/log.txt", b"x")
     (place.there / "0001" / "state.json").write_text("{}")
     place.drain(1 << 20)
-    values, data = cursors.read(place.run, place.mirror.request())
+    values, data = cursors.read(place.run, place.mirror.sync.request())
     assert (values["parts"], data) == ([], b"")
 
 

@@ -24,7 +24,8 @@ from launcher.remote.serving.summary import summary
 from launcher.remote.system import process
 from launcher.runs import cleaning, run_stopping
 from launcher.runs.evidence import words
-from launcher.runs.mirror import Mirror, News
+from launcher.runs.mirror import Mirror
+from launcher.runs.record_sync import News
 from launcher.runs.run_listing import ListedRun
 from launcher.runs.summaries import runs_of
 from launcher.runs.view import Result

@@ -9,7 +9,8 @@ import pytest
 from testbed.drawn import drawn
 
 from launcher.runs import tensorboard
-from launcher.runs.mirror import Mirror, parse_event
+from launcher.runs.event_lines import parse_event
+from launcher.runs.mirror import Mirror
 
 
 @pytest.fixture
@@ -105,7 +106,8 @@ def test_fifty_runs_are_drawn_at_once_without_a_process_or_a_library(tmp_path):
     """A process with a library for these files takes 44 MB, for each run of a batch."""
     code = """
 import json, pathlib, resource, sys
-from launcher.runs.mirror import Mirror, parse_event
+from launcher.runs.event_lines import parse_event
+from launcher.runs.mirror import Mirror
 from launcher.runs.tensorboard import TensorBoard
 mirrors = [Mirror(f"0101-sft-{number:04}", pathlib.Path(sys.argv[1])) for number in range(50)]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -26,7 +26,7 @@ from launcher.runs.run_desk import Opening, on_line
 from launcher.runs.silent_view import SilentView
 
 if TYPE_CHECKING:
-    from launcher.runs.mirror import News
+    from launcher.runs.record_sync import News
 
 LAUNCHES = 3
 SETTLE_S = 5.0

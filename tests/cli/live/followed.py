@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher.cli import ending, link_loss, progress, silence
 from launcher.cli.screens import make_view
 from launcher.errors import UnreachableError
-from launcher.runs.mirror import News
+from launcher.runs.record_sync import News
 from launcher.runs.view import Result
 from launcher.values.record import Event, PlanSummary, RunState
 

