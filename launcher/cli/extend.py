@@ -31,7 +31,7 @@ def extend(
     """
     import time
 
-    from launcher.cli.asking import agrees
+    from launcher.cli.asking import agrees, check_last
     from launcher.cli.say import say
     from launcher.errors import RefusedError, UsageError
     from launcher.rental import extend as more_time
@@ -42,6 +42,7 @@ def extend(
     from launcher.values.renting import dollars
 
     _, mirror = locate(run, None)
+    check_last(run, mirror, "extend", yes=sure)
     found = open_for(mirror.run)
     if found is None:
         raise UsageError(f"{mirror.run}: no machine is rented for it\n  what is rented   launch hosts")

@@ -26,8 +26,8 @@ from launcher.runs import (
     secret_values,
     sent_record,
 )
+from launcher.runs.api_key_guard import check_key_is_not_sent
 from launcher.runs.contact import Contact, pass_gate_when_free
-from launcher.runs.key_stays import check_key_stays
 from launcher.runs.launching import Filling, Started, begin
 from launcher.runs.locating import own_copy
 from launcher.runs.lost_machines import end_rental, look_for
@@ -231,7 +231,7 @@ def consented(
     job = job_of(before)
     secrets = secret_values.values(job, env_file.read_all(request.env_files))
     if target.lambda_cloud is not None or is_rented(target):
-        check_key_stays(target.name, job, secrets)
+        check_key_is_not_sent(target.name, job, secrets)
     return secrets
 
 

@@ -288,7 +288,8 @@ def follow_item(
         take_left()
         if started is None:
             desk = _recovered(host, mirror, view, lane.opening)
-        state = follow_sessions(host, mirror, view, desk, pulls=pulls, watch=look, opening=lane.opening)
+        brings = pulls and (lease is None or lease.record.keeps)  # the end of a rent brings everything
+        state = follow_sessions(host, mirror, view, desk, pulls=brings, watch=look, opening=lane.opening)
         take_left()
         if lease is not None:
             from launcher.rental.release import end_rent  # few runs are on a rented machine

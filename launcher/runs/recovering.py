@@ -21,8 +21,8 @@ from launcher.runs import (
     resolve,
     secret_values,
 )
+from launcher.runs.api_key_guard import check_key_is_not_sent
 from launcher.runs.evidence import diagnosis, why_failed, words
-from launcher.runs.key_stays import check_key_stays
 from launcher.runs.locating import locate
 from launcher.runs.lost_machines import reach
 from launcher.runs.mirror import Mirror
@@ -207,7 +207,7 @@ def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReques
             check_consent(job.secrets, mirror, desk.host, view, "recover")
         values = secret_values.values(job, env_file.read_all(request.env_files))
         if records.rented_for(mirror.run) is not None:
-            check_key_stays(desk.host, job, values)
+            check_key_is_not_sent(desk.host, job, values)
         return values
 
     def build() -> BuildOptions:

@@ -12,8 +12,8 @@ from launcher.planning.gate import check
 from launcher.planning.lambda_machines import expected_facts
 from launcher.planning.offers import fits
 from launcher.runs import cards, resolve
+from launcher.runs.api_key_guard import check_key_is_not_sent
 from launcher.runs.contact import settle
-from launcher.runs.key_stays import check_key_stays
 from launcher.runs.machine_renting import Order
 from launcher.runs.rental_choice import (
     RentalChoice,
@@ -48,7 +48,9 @@ def agree(wanted: Wanted, view: View) -> Agreement:
     """
     host = wanted.host
     check_limited(host)
-    check_key_stays(host.name, wanted.job, {name: os.environ.get(name, "") for name in wanted.job.secrets})
+    check_key_is_not_sent(
+        host.name, wanted.job, {name: os.environ.get(name, "") for name in wanted.job.secrets}
+    )
     with view.stage("offers") as stage:
         offered = offers(host)
         wrong = name_findings(host, settings_of(host), offered)

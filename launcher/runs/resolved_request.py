@@ -12,8 +12,8 @@ from launcher.planning.kaggle_machines import MachineChoice, choose_machine
 from launcher.planning.placement import requested_gpus
 from launcher.planning.slurm_job import settings_of as slurm_settings_of
 from launcher.runs import env_file, job_variables, models, package_sources, resolve, secret_values
+from launcher.runs.api_key_guard import check_key_is_not_sent
 from launcher.runs.env_file import HiddenValues
-from launcher.runs.key_stays import check_key_stays
 from launcher.runs.lookup import Lookup
 from launcher.runs.probing import CardsThere, cards_there
 from launcher.runs.request import Request
@@ -141,7 +141,7 @@ def secrets_for(resolved: Resolved) -> Mapping[str, str]:
     host, job = resolved.host, resolved.job
     secrets = secret_values.values(job, resolved.values)
     if host.lambda_cloud is not None:
-        check_key_stays(host.name, job, secrets)
+        check_key_is_not_sent(host.name, job, secrets)
     return secrets
 
 

@@ -29,9 +29,9 @@ from launcher.runs import (
     secret_values,
     sent_record,
 )
+from launcher.runs.api_key_guard import check_key_is_not_sent
 from launcher.runs.contact import Contact, pass_gate_when_free, settle
 from launcher.runs.job_check import on_end_findings, undeclared
-from launcher.runs.key_stays import check_key_stays
 from launcher.runs.launching import Filling, Started, begin
 from launcher.runs.locating import locate
 from launcher.runs.mirror import Mirror
@@ -115,7 +115,7 @@ def _resume(
             check_consent(plan.secrets, parent, host.name, view, "resume")
         secrets = secret_values.values(job_of(plan), given)
         if kept is not None:
-            check_key_stays(host.name, job_of(plan), secrets)
+            check_key_is_not_sent(host.name, job_of(plan), secrets)
         there = host.model_copy(update={"environment": plan.host_environment})
         with view.stage("probe") as stage:
             facts = probe(desk, there, job_of(plan), planned_machine(plan))

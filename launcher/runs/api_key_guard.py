@@ -1,4 +1,4 @@
-"""The key of an account where machines are rented never goes to one: the job there could end, and rent, whatever it likes."""
+"""Refuse to send a person's API key to a rented machine: a job there could rent or terminate others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcher.values.job import Job
 from launcher.values.lambda_settings import LambdaSettings
 
 
-def check_key_stays(host: str, job: Job, secrets: Mapping[str, str]) -> None:
+def check_key_is_not_sent(host: str, job: Job, secrets: Mapping[str, str]) -> None:
     """Raise UsageError if a job, or one of its secrets, holds this person's key, and `host` is where it would go."""
     provider = module_of(LambdaSettings.provider)
     key = provider.person_key()
