@@ -501,7 +501,7 @@ def test_how_a_training_ended_names_the_class_and_its_line():
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("job", ["sft", "distill"])
+@pytest.mark.parametrize("job", [pytest.param("sft", marks=pytest.mark.long), "distill"])
 def test_a_bare_script_trains_with_the_optimizer_of_the_plan(tmp_path, job):
     """A card's fp32 has torch's fused AdamW. Each step has its loss, and the witness its memory and time."""
     pytest.importorskip("torch")

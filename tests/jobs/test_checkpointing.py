@@ -19,7 +19,7 @@ WORDS = ("--job", "./job.toml", "--set", "steps=2", "--set", "batch.global=4", "
 
 
 @pytest.mark.slow(reason="two trainings")
-@pytest.mark.parametrize("name", ["sft", "distill"])
+@pytest.mark.parametrize("name", [pytest.param("sft", marks=pytest.mark.long), "distill"])
 def test_a_job_takes_checkpointing_from_the_plan(request, name):
     """The witness counts in the model itself: two steps of two micro-batches, in one layer."""
     client = request.getfixturevalue(f"{name}_project")

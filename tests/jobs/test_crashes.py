@@ -105,6 +105,7 @@ def killed_at(path):
     return "sh", "-c", script
 
 
+@pytest.mark.long
 def test_what_crashed_ends_with_the_same_bits_as_what_did_not(sft_project):
     """Weights, optimizer, schedule, dice and data position come back: between two checkpoints, and within one."""
     if shutil.which("strace") is None:

@@ -163,6 +163,7 @@ def test_all_of_a_text_counts_and_of_a_prompt_and_answer_the_answer(distill, tok
     assert (distill.counted([text]), distill.counted([answer]), distill.counted([text, answer])) == (4, 5, 9)
 
 
+@pytest.mark.long
 def test_a_teacher_of_another_family_is_refused(distill_project):
     """Its logits would be about other tokens."""
     client = distill_project
@@ -176,7 +177,7 @@ def test_a_teacher_of_another_family_is_refused(distill_project):
 # ---- trainings
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("method", [pytest.param("full", marks=pytest.mark.long), "lora"])
 def test_the_best_student_is_what_comes_out(distill_project, method):
     """Learned by heart, the few examples spoil the student for others: its last state is not its best one."""
     client = distill_project

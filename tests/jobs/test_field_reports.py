@@ -77,7 +77,11 @@ def test_it_fails_as_it_was_reported(report, model, tmp_path):
         assert losses(ledger)[5:] == [0.0] * 25
 
 
-@BY_NUMBER
+@pytest.mark.parametrize(
+    "report",
+    [pytest.param(one, marks=() if one.number in (0, 3) else pytest.mark.long) for one in TABLE],
+    ids=[f"report_{one.number}" for one in TABLE],
+)
 def test_by_our_plan_it_learns(report, model, client, tmp_path):
     """Every loss is finite, the last far below the first, and the run has succeeded at its last step."""
     for path in REPORTS.glob("*.py"):

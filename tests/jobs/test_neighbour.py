@@ -86,8 +86,8 @@ def until_all(home, mark):
     "command",
     [
         ("python",),
-        ("torchrun", "--nproc-per-node", "2"),
-        ("accelerate", "launch", "--multi_gpu", "--num_processes", "2"),
+        pytest.param(("torchrun", "--nproc-per-node", "2"), marks=pytest.mark.long),
+        pytest.param(("accelerate", "launch", "--multi_gpu", "--num_processes", "2"), marks=pytest.mark.long),
     ],
     ids=["ours", "torchrun", "accelerate"],
 )

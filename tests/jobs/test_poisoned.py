@@ -99,7 +99,9 @@ def test_a_rate_that_destroys_the_model_is_a_divergence(client):
     assert "lower the learning rate" in done.stderr
 
 
-@pytest.mark.parametrize(("poison", "begins"), [("frozen", 1), ("zero", 12)])
+@pytest.mark.parametrize(
+    ("poison", "begins"), [("frozen", 1), pytest.param("zero", 12, marks=pytest.mark.long)]
+)
 def test_what_does_not_learn_is_stopped_at_once(client, poison, begins):
     """Another precision would not learn either: one attempt, and the reason."""
     done, attempts = trained(client, poison, "--precision", "fp32")

@@ -95,6 +95,7 @@ def ended(client, run):
     return run
 
 
+@pytest.mark.long
 def test_two_ranks_train_as_one_does_and_outlive_the_death_of_one(sft_project):
     """`python sft.py` becomes two processes by the plan; each has half of the batch, and the examples are the same.
 

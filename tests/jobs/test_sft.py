@@ -292,7 +292,9 @@ def start(folder: Path, **changes) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, str(ROOT / "jobs" / "sft.py")], env=environment)
 
 
-@pytest.mark.parametrize(("method", "kept"), [("lora", "adapter"), ("full", "model")])
+@pytest.mark.parametrize(
+    ("method", "kept"), [("lora", "adapter"), pytest.param("full", "model", marks=pytest.mark.long)]
+)
 def test_a_training_ends_with_artifacts_and_a_result(tiny, method, kept):
     """Each method saves what it trained, sealed checkpoints, and the scores."""
     assert start(tiny, method=method).wait(120) == 0

@@ -53,7 +53,9 @@ def reads(folder, job, method):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize(("job", "method"), [("sft", "lora"), ("distill", "full")])
+@pytest.mark.parametrize(
+    ("job", "method"), [("sft", "lora"), pytest.param("distill", "full", marks=pytest.mark.long)]
+)
 def test_a_step_waits_for_nothing_but_its_line_of_metrics(tmp_path, job, method):
     """Two micro-batches a step, of different lengths, with padding; no line of metrics comes with most steps."""
     found = reads(tmp_path, job, method)

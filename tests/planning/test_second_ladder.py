@@ -2,6 +2,7 @@
 
 import itertools
 import tomllib
+from functools import cache
 from pathlib import Path
 
 from planning.second_ladder import second_ladder
@@ -50,9 +51,12 @@ def of_launcher(card, method, born, config):
     ]
 
 
+@cache  # all of them take 10 s
 def ladders():
-    for card, method, born, size in itertools.product(CARDS, METHODS, BORN, SIZES):
-        yield card, method, born, size, of_launcher(card, method, born, SIZES[size])
+    return [
+        (card, method, born, size, of_launcher(card, method, born, SIZES[size]))
+        for card, method, born, size in itertools.product(CARDS, METHODS, BORN, SIZES)
+    ]
 
 
 def test_the_ladder_is_what_its_docs_page_says():

@@ -72,6 +72,7 @@ class Garbage:
             pass
 
 
+@pytest.mark.long
 @pytest.mark.slow(reason="many threads read many sources")
 def test_threads_read_sources_at_the_same_time():
     """As the items of a batch do. Without a lock about one source in seven was a SystemError here, by CPython 3.11.7."""

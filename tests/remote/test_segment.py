@@ -346,7 +346,7 @@ def test_a_requirement_that_pip_cannot_install_ends_the_run(segments, python, tm
     [
         ([{"capability": "6.0", "requirement": "torch==2.7.1", "index": "http://127.0.0.1:9"}], True, None),
         ([{"capability": "6.0", "requirement": "torch==2.7.1", "index": "http://127.0.0.1:9"}], False, "no-kernel-image"),
-        ([{"capability": "9.0", "requirement": "torch==2.7.1", "index": "http://127.0.0.1:9"}], True, "no-kernel-image"),
+        pytest.param([{"capability": "9.0", "requirement": "torch==2.7.1", "index": "http://127.0.0.1:9"}], True, "no-kernel-image", marks=pytest.mark.long),
     ],
     ids=["installed", "no internet", "no wheel"],
 )  # fmt: skip

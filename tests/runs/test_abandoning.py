@@ -105,7 +105,9 @@ def test_a_host_that_answers_is_stopped_as_in_any_move(two):
 STAGES = ["read", "probe", "ship", "start"]
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    "stage", [one if one == "ship" else pytest.param(one, marks=pytest.mark.long) for one in STAGES]
+)
 def test_a_client_killed_while_it_abandons_leaves_one_child(two, ssh_host, stage):
     """Before the decision is on record none; after it, or after the start, one: the same command again ends there."""
     client = two.client

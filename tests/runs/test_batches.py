@@ -25,7 +25,7 @@ def test_items_are_spread_over_hosts_and_each_ends_once(made):
     assert "6 items: 6 succeeded" in done.stderr
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("transition", "count", "hosts"),
     [

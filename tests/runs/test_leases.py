@@ -52,6 +52,7 @@ def leases(client):
     return {path.name: json.loads(path.read_text())["run"] for path in found}
 
 
+@pytest.mark.long
 def test_twenty_launches_at_once_share_four_cards_one_at_a_time(client, cards):
     """Each waits its turn; no card has two trainings at any moment, and none is left idle or claimed in the end."""
     cards(4)

@@ -278,6 +278,7 @@ def test_words_that_are_no_option_are_told(client):
 
 
 @pytest.mark.training
+@pytest.mark.long
 def test_our_own_job_is_verified_by_rehearsal(client, copy_demo):
     """Real trainings, in all precisions of a TITAN RTX: finite, dtypes as planned, gradients near fp32's."""
     pytest.importorskip("peft")

@@ -221,6 +221,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_replicas_are_made_of_a_model_that_is_safe_to_train(adapted):
     """Two ranks, NCCL replaced by gloo: the gradients of a head that was fp16 are averaged in fp32, and the replicas stay equal."""
     done, told, lines = adapted(REPLICAS, card="t4x2", method="lora", ranks=2)
@@ -255,7 +256,12 @@ end(micro=arguments.per_device_train_batch_size, accumulation=arguments.gradient
 
 @pytest.mark.parametrize(
     ("more", "expected"),
-    [({}, (8, 2)), ({"halvings": 1}, (4, 4)), ({"halvings": 5}, (1, 16)), ({"split": True}, (2, 4))],
+    [
+        pytest.param({}, (8, 2), marks=pytest.mark.long),
+        ({"halvings": 1}, (4, 4)),
+        pytest.param({"halvings": 5}, (1, 16), marks=pytest.mark.long),
+        ({"split": True}, (2, 4)),
+    ],
     ids=["its own", "halved once", "as far as it can be", "the job names one"],
 )
 def test_the_batch_is_the_script_s_unless_the_job_names_one(adapted, more, expected):
@@ -276,7 +282,9 @@ modeling_llama.LlamaMLP.forward = counted
 """
 
 
-@pytest.mark.parametrize("script", [TRAINER, PLAIN], ids=["Trainer", "a loop"])
+@pytest.mark.parametrize(
+    "script", [TRAINER, pytest.param(PLAIN, marks=pytest.mark.long)], ids=["Trainer", "a loop"]
+)
 def test_activations_are_computed_again_where_the_plan_says_so(adapted, script):
     """Each layer sees a micro-batch twice; losses are the same."""
     script = COUNTED + script.replace("\nend(", "\nend(calls=len(calls), ").replace(
@@ -291,7 +299,9 @@ def test_activations_are_computed_again_where_the_plan_says_so(adapted, script):
     assert seen[True].get("losses") == pytest.approx(seen[False].get("losses"))
 
 
-@pytest.mark.parametrize(("card", "is_replaced"), [("titan_rtx", True), ("l40s", False)])
+@pytest.mark.parametrize(
+    ("card", "is_replaced"), [("titan_rtx", True), pytest.param("l40s", False, marks=pytest.mark.long)]
+)
 def test_a_fused_optimizer_is_replaced_only_where_it_would_hide_a_skipped_step(adapted, card, is_replaced):
     """It is Trainer's default, and faster; beside a scaler it skips a step that Trainer counts."""
     done, _, lines = adapted(TRAINER, card)
@@ -328,7 +338,7 @@ end(losses=losses, dtypes=sorted({str(part.dtype) for part in model.parameters()
 """
 
 
-@pytest.mark.parametrize("card", ["p100", "l40s"])
+@pytest.mark.parametrize("card", ["p100", pytest.param("l40s", marks=pytest.mark.long)])
 def test_a_model_that_was_cast_by_hand_is_trained_in_fp32_and_takes_the_script_s_half_inputs(adapted, card):
     """With autocast and without it; from the first forward pass on."""
     done, told, _ = adapted(HALF_INPUTS, card=card)

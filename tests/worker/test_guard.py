@@ -579,6 +579,7 @@ def test_parts_that_are_frozen_in_turn_raise_nothing(torch, worker, run_of, llam
     worker.done(25)
 
 
+@pytest.mark.long
 def test_a_compiled_model_is_judged_too(torch, worker, run_of, agent, llama, rows):
     """The guard's hook does not end up inside the graph."""
     run_of("fp32")
