@@ -7,6 +7,7 @@ from bench.memory import IN_CI, ROWS
 pytestmark = pytest.mark.training
 
 
+@pytest.mark.long
 @pytest.mark.slow(reason="twelve trainings")
 def test_an_estimate_is_within_five_percent_of_the_measured_peak():
     """Full, LoRA and QLoRA at three sizes; autocast over both bases, checkpointing, a teacher."""
