@@ -229,9 +229,8 @@ def kaggle(client: Client, tmp_path: Path) -> Iterator[Place]:
             ledger=str(tmp_path / "ledger"),
             left=left,
             cannot={
-                "stop_lets_the_training_save": "a session of Kaggle's can only be deleted, with what it has saved",
+                "a_stopped_run_has_saved_and_its_child_continues": "a session of Kaggle's can only be deleted, with what it has saved",
                 "stop_now_does_not_wait": "likewise",
-                "resume_makes_a_child_that_continues": "likewise: nothing is left of a stopped run to continue from",
             },
         )
 

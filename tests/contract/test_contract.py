@@ -129,26 +129,6 @@ def test_submit_streams_the_run_and_brings_its_artifacts(place):
     until(lambda: not place.alive(run), "the agent to leave")
 
 
-def test_pull_verifies_each_file(place):
-    """A client that has nothing of the run gets its artifacts, equal by sha256sum on both sides."""
-    run = detached(place)
-    ended(place, run)
-    shutil.rmtree(place.client.runs)
-    place.client.ok("pull", run, "--host", place.place)
-    on_host = {
-        path.partition("/artifacts/")[2]: digest
-        for path, digest in place.sums(run).items()
-        if "/artifacts/" in path
-    }
-    pulled = {
-        path.partition("/artifacts/")[2]: digest
-        for path, digest in place.mirrored_sums(run).items()
-        if "/artifacts/" in path
-    }
-    assert set(on_host) == {"adapter/weights", "a name with spaces.txt"}
-    assert pulled == on_host
-
-
 PLAIN = """
 import os
 os.makedirs("out/checkpoint-3")
@@ -189,8 +169,12 @@ def test_a_plain_script_brings_its_files_home_and_frees_its_host(place):
     }.items() <= after.items()
 
 
-def test_attach_continues_from_an_empty_client_folder(place):
-    """Another client catches up in the middle of the run and follows it to its end."""
+def test_another_client_follows_a_run_pulls_it_and_removes_it(place):
+    """With an empty folder it catches up in the middle and follows the run to its end; with another one it pulls the artifacts.
+
+    They are equal by sha256sum on both sides. Then no file names or mentions the run on the host or here, and the place
+    keeps nothing of it.
+    """
     run = detached(place, waits_at=7)
     until_step(place, 7)
     shutil.rmtree(place.client.runs)
@@ -198,6 +182,27 @@ def test_attach_continues_from_an_empty_client_folder(place):
     assert "succeeded" in place.client.seen("attach", run, "--host", place.place)
     assert ledger(place) == list(range(1, 13))
     assert_mirrored(place, run)
+    shutil.rmtree(place.client.runs)
+    place.client.ok("pull", run, "--host", place.place)
+    on_host = artifacts(place.sums(run))
+    assert set(on_host) == {"adapter/weights", "a name with spaces.txt"}
+    assert artifacts(place.mirrored_sums(run)) == on_host
+    assert place.traces(run)
+    refused = place.client.run("rm", run)
+    assert (refused.returncode, " only on " in refused.stderr) == (1, True)
+    assert place.traces(run)
+    place.client.ok("rm", "--force", "--here", run)
+    place.client.ok("gc", "--host", place.place)
+    assert place.traces(run) == []
+    assert place.kept(run) == []
+    assert not (place.client.runs / run).exists()
+
+
+def artifacts(sums):
+    """The sums of the artifacts, by their paths below that folder."""
+    return {
+        path.partition("/artifacts/")[2]: digest for path, digest in sums.items() if "/artifacts/" in path
+    }
 
 
 def test_fail_says_the_exit_code_and_the_reason(place):
@@ -211,17 +216,6 @@ def test_fail_says_the_exit_code_and_the_reason(place):
     values = row(place, run)
     assert (values["state"], values["reason"], values["evidence"]["exit"]) == ("failed", "exit-nonzero", 3)
     until(lambda: not place.alive(run), "the agent to leave")
-
-
-def test_stop_lets_the_training_save(place):
-    """The last step is saved, nothing is left alive, and the state says who ended it."""
-    run = detached(place, waits_at=7)
-    until_step(place, 7)
-    assert "stopped: by-user" in place.client.ok("stop", run)
-    until(lambda: not place.alive(run), "everything of it to end", 10)
-    assert ledger(place) == list(range(1, 8))
-    assert saved_steps(place, run) == [5, 7]
-    assert row(place, run)["reason"] == "by-user"
 
 
 def test_stop_now_does_not_wait(place):
@@ -245,11 +239,15 @@ def test_mend_resumes_from_the_checkpoint(place):
     assert_mirrored(place, run)
 
 
-def test_resume_makes_a_child_that_continues(place):
-    """The child begins at the parent's last checkpoint, and no step is trained twice."""
+def test_a_stopped_run_has_saved_and_its_child_continues(place):
+    """The last step is saved, nothing is left alive, and the state says who ended it. The child begins there: no step is trained twice."""
     run = detached(place, waits_at=7)
     until_step(place, 7)
-    place.client.ok("stop", run)
+    assert "stopped: by-user" in place.client.ok("stop", run)
+    until(lambda: not place.alive(run), "everything of it to end", 10)
+    assert ledger(place) == list(range(1, 8))
+    assert saved_steps(place, run) == [5, 7]
+    assert row(place, run)["reason"] == "by-user"
     said = place.client.seen("resume", run, "--detach", "--set", "settings.waits_at=0", "--set", "steps=14")
     child = said.split()[-1]
     assert child != run
@@ -257,18 +255,3 @@ def test_resume_makes_a_child_that_continues(place):
     assert ledger(place) == list(range(1, 15))
     assert place.client.ok("logs", child) == "begin at 7 micro-batch 4\n"
     assert_mirrored(place, child)
-
-
-def test_remove_leaves_nothing(place):
-    """No file names or mentions the run on the host or here, and the place keeps nothing of it."""
-    run = detached(place)
-    ended(place, run)
-    assert place.traces(run)
-    refused = place.client.run("rm", run)
-    assert (refused.returncode, " only on " in refused.stderr) == (1, True)
-    assert place.traces(run)
-    place.client.ok("rm", "--force", "--here", run)
-    place.client.ok("gc", "--host", place.place)
-    assert place.traces(run) == []
-    assert place.kept(run) == []
-    assert not (place.client.runs / run).exists()

@@ -16,7 +16,7 @@ from launcher.hosts.kaggle_service import log_in
 from launcher.values.kaggle_kernel import KernelRef, NewKernel
 
 FIRST = "2.2.4"
-CASES = [(FIRST, "key"), ("2.2.5", "token")]
+KEY, TOKEN = (FIRST, "key"), ("2.2.5", "token")
 """Versions of the CLI, each with the way to log in that it shows. 2.2.5 is skipped where its certifi cannot be installed."""
 LOGINS = {
     "key": {"KAGGLE_USERNAME": "alice", "KAGGLE_KEY": "key-of-alice"},
@@ -50,7 +50,7 @@ def official(version, service, home, login):
     return KaggleCli(python, service, home, LOGINS[login])
 
 
-@pytest.mark.parametrize(("version", "login"), CASES)
+@pytest.mark.parametrize(("version", "login"), [KEY, pytest.param(*TOKEN, marks=pytest.mark.long)])
 def test_a_dataset_and_a_kernel_from_push_to_delete(version, login, service, tmp_path):
     """create, version, push, status, logs, output, files, quota, delete: what comes back is what the script wrote."""
     cli = official(version, service, tmp_path / "home", login)
@@ -99,7 +99,7 @@ def bodies(calls):
     return found
 
 
-@pytest.mark.parametrize(("version", "login"), CASES)
+@pytest.mark.parametrize(("version", "login"), [pytest.param(*KEY, marks=pytest.mark.long), TOKEN])
 def test_our_bodies_are_those_of_the_official_cli(version, login, service, tmp_path):
     """Each call that both make has the same route and, but for the order of its fields, the same body."""
     ref, data = KernelRef("alice", "launch-toy-1"), tmp_path / "data"
