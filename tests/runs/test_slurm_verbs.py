@@ -315,7 +315,7 @@ def test_stop_while_the_controller_is_silent(lone, how):
             assert done.returncode == 4
             assert "Slurm does not answer" in done.stderr
             assert "launch ps --host hive" in done.stderr
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 90  # each command asks anew
     assert "stopped: by-user" in lone.client.ok("stop", queued)
     assert [state for _, state in lone.jobs(queued)] == ["CANCELLED"]
 
