@@ -77,7 +77,9 @@ def follow_to_end(
             raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 0) from None
         except BrokenPipeError:  # the reader has closed the pipe, as `launch … | head` does
             if lease is not None:
-                lease.hand_over()
+                from launcher.rental.handoff import hand_over
+
+                hand_over(lease)
             view.note(detached(mirror))
             raise
         finish(mirror, state, view)

@@ -20,6 +20,7 @@ from launcher.errors import (
     UnreachableError,
 )
 from launcher.hosts import Desk
+from launcher.rental.handoff import hand_over
 from launcher.rental.records import ENDED_WITH_RUN, note_lost
 from launcher.rental.rental_lease import Lease, Teller
 from launcher.values.host import Host
@@ -142,7 +143,7 @@ def _keep(lease: Lease, view: Teller) -> bool:
         return True
     words = f"{lease.host.name}: its machine is kept, as its table says: {lease.cost} so far, {lease.price}, until its limit at {lease.until}"
     ends, cron = f"end it   launch reconcile --adopt {lease.rental.instance}", lease.cron_note
-    keeper = lease.hand_over()
+    keeper = hand_over(lease)
     view.note(f"{words}   {ends}; process {keeper.pid} does then   {keeper.log}")
     view.note(cron)
     return False
@@ -152,7 +153,7 @@ def _leave_to_keeper(lease: Lease) -> str:
     """Leave a rental to a process in the background; return what is said about it. Raises ServiceError."""
     cost, price, until = lease.cost, lease.price, lease.until
     what = "to end its machine" if lease.is_home else "to bring home what is missing, and to end its machine"
-    keeper = lease.hand_over()
+    keeper = hand_over(lease)
     return (
         f"process {keeper.pid} goes on trying {what}, at the latest after {until}: "
         f"{cost} so far, {price}   {keeper.log}"
@@ -167,7 +168,7 @@ def hand_off(lease: Lease, view: Teller) -> None:
         lease.release()
         return
     is_home, cron, until = lease.is_home, lease.cron_note, lease.until
-    keeper = lease.hand_over()
+    keeper = hand_over(lease)
     if is_home:
         view.note(f"all of its files are here; process {keeper.pid} ends the rent: {cost}   {keeper.log}")
         return
@@ -226,7 +227,7 @@ def end_named(lease: Lease, run: RentedRun, view: Teller, *, is_due: bool) -> No
             view.note(words)
             return
         instance = lease.rental.instance
-        lease.hand_over()
+        hand_over(lease)
         raise RunError(f"{words}\n  {lose_words(instance)}") from error
     finally:
         lease.release()

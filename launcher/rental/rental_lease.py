@@ -1,41 +1,32 @@
-"""A lease: this process looks after a rented machine, brings its run's files home, and ends the rent."""
+"""A lease: this process looks after a rented machine, and ends the rent. How it begins and passes on is in handoff.py."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from launcher import hosts, own_variables
+from launcher import hosts
 from launcher.errors import (
-    BadFileError,
     HostError,
     RefusedError,
-    ServiceAuthError,
     ServiceError,
     UnreachableError,
 )
 from launcher.hosts import Desk
 from launcher.rental.download_deadline import DownloadDeadline, Limits
 from launcher.rental.instance_keys import forget_key
-from launcher.rental.provider import is_passing, module_of
+from launcher.rental.provider import is_passing
 from launcher.rental.records import (
-    KEEPER_LOG,
     NO_CHECKPOINT,
     RentalRecord,
-    RentedMachine,
-    ledger,
     note_downloading,
     write,
 )
-from launcher.rental.renter import Rented, Renter, open_account
-from launcher.rental.verdict import GRACE_S, has_any_of, loss
+from launcher.rental.renter import Rented, Renter
+from launcher.rental.verdict import GRACE_S, loss
 from launcher.values.clock import look_again_after
 from launcher.values.host import Host
 from launcher.values.renting import Instance, Rental, RentalReason, minutes_text
@@ -68,21 +59,14 @@ class Teller(Protocol):
         """Show a step while it lasts."""
 
 
-class Keeper(NamedTuple):
-    """The background process that looks after a rental, and its log."""
-
-    pid: int
-    log: str
-
-
 class Lease:
-    """This process's hold on a rented machine. Call `release`, or `hand_over`, once it is not needed."""
+    """This process's hold on a rented machine. Call `release`, or `hand_over` of handoff.py, once it is not needed."""
 
     def __init__(
         self, account: Renter, held: Rented, record: RentalRecord, *, is_keeper: bool = False
     ) -> None:
         """Look after a rental whose lock this process has; `is_keeper` if it was started for that, in the background."""
-        self.renter, self._lock = account, held.lock
+        self.renter, self.lock = account, held.lock
         self.is_keeper = is_keeper
         self.nonce, self.record = held.rental.nonce, record
         self._known = held.rental
@@ -215,7 +199,7 @@ class Lease:
 
     def _check_hold(self) -> None:
         """Raise ServiceError if another command has taken the machine, as it may while this process was stopped."""
-        if self._lock.is_valid:
+        if self.lock.is_valid:
             return
         self._close()
         words = f"{self.record.run}: while this process was stopped another command began to look after its machine"
@@ -262,7 +246,7 @@ class Lease:
     def is_left_alone_until(self, condition: Callable[[], bool]) -> bool:
         """Wait for a condition; return False as soon as the rent is over, or another command looks after the machine."""
         while not condition():
-            if not self._lock.is_valid:
+            if not self.lock.is_valid:
                 self._close()
                 return False
             if not self.rental.is_open or (self.renter.ledger.is_asked_for(self.nonce) and self._gives_up()):
@@ -273,12 +257,12 @@ class Lease:
     def _gives_up(self) -> bool:
         """Let the command that asks for the machine have it; look after it again, and return False, if that has ended before."""
         book, until = self.renter.ledger, time.monotonic() + 2 * YIELD_S
-        self._lock.release()
+        self.lock.release()
         while book.is_asked_for(self.nonce) and time.monotonic() < until:
             look_again_after(LOOK_S / 4)
         lock = book.take(self.nonce)
         if lock is not None:
-            self._lock = lock
+            self.lock = lock
             return False
         self._close()
         return True
@@ -349,57 +333,10 @@ class Lease:
     def _end(self, why: str) -> Rental:
         return self.renter.end(self.rental, why)
 
-    def hand_over(self) -> Keeper:
-        """Leave the rental to a process in the background, which follows the run and ends the rent.
-
-        It is the same as `launch attach`, in a session of its own, with the rental's lock from its first moment. Raises
-        ServiceError if it cannot be started.
-        """
-        try:
-            return self._start_keeper()
-        except Exception as error:  # a bug too: it is said that the rent goes on
-            why = (error.strerror if isinstance(error, OSError) else None) or (
-                str(error).splitlines() or [""]
-            )[0]
-            if not isinstance(error, (OSError, BadFileError)):
-                why = f"{type(error).__name__}: {why}"
-            words = (
-                f"{self.still_rented}\n  no process could be left that ends it: {why}\n"
-                f"  to lose what its run made   launch reconcile --adopt {self.rental.instance} --force"
-            )
-            raise ServiceError(self.host.name, RentalReason.STILL_BILLED, words) from error
-        finally:
-            self.release()
-
-    def _start_keeper(self) -> Keeper:
-        self.renter.ledger.rental(self.nonce)  # it finds the rental there
-        log = self.renter.ledger.place(self.nonce) / KEEPER_LOG
-        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = self._lock.fileno()
-        with log.open("ab") as out:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-c",
-                    "from launcher.cli import main; main()",
-                    "attach",
-                    self.record.run,
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                cwd=os.path.dirname(self.record.runs),
-                env={**own_variables.inherited(), "LAUNCH_RUNS": self.record.runs},
-                pass_fds=(descriptor,),
-                start_new_session=True,
-            )
-        return Keeper(process.pid, str(log))
-
     def release(self) -> None:
         """Look after it no more. Once is enough."""
         if not self.is_released:
-            self._lock.release()
+            self.lock.release()
             self._close()
 
     def _close(self) -> None:
@@ -415,78 +352,4 @@ def cron_line(rental: Rental) -> str:
     return (
         f"{int(until // 60) % 60} * * * * launch reconcile --adopt {instance} --after {after}"
         f" && crontab -l | grep -v {instance} | crontab -"
-    )
-
-
-def keeper_log(nonce: str) -> Path | None:
-    """Return the log of the process in the background that looks after a rental; None if none ever did."""
-    log = ledger().place(nonce) / KEEPER_LOG
-    return log if log.exists() else None
-
-
-def take(found: RentedMachine) -> Lease | None:
-    """Look after a rental from now on; None if another process does.
-
-    Raises BadFileError, RefusedError if the ledger cannot be written, and ServiceAuthError without a key for its account: with another one it would seem to be gone.
-    """
-    book, nonce = ledger(), found.rental.nonce
-    inherited = book.inherited(nonce)
-    try:
-        lock = inherited or book.take(nonce)
-    except OSError as error:
-        raise RefusedError(f"{book.words(error)}\n  then the same command again") from error
-    if lock is None:
-        return None
-    try:
-        account = open_account(found.record.settings)
-        try:
-            _check_is_of(account, found)
-            account.learn_time()
-        except BaseException:
-            account.close()
-            raise
-    except BaseException:
-        lock.release()
-        raise
-    return Lease(account, Rented(found.rental, lock), found.record, is_keeper=inherited is not None)
-
-
-def take_over(found: RentedMachine) -> Lease | None:
-    """Do the same with a machine too whose process here has a key that its account refuses, while ours is accepted.
-
-    Raises what `take` raises, and ServiceError if our key is refused too.
-    """
-    if (lease := take(found)) is not None or not ledger().is_refused(found.rental.nonce):
-        return lease
-    with contextlib.closing(open_account(found.record.settings)) as account:
-        account.provider.instances()
-    return take_idle(found)
-
-
-def take_idle(found: RentedMachine) -> Lease | None:
-    """Do the same with a machine that a process in the background only keeps until its limit: that gives it up when asked."""
-    asking = ledger().ask_for(found.rental.nonce)
-    try:
-        until = time.monotonic() + YIELD_S
-        while (lease := take(found)) is None and time.monotonic() < until:
-            look_again_after(LOOK_S / 4)
-        return lease
-    finally:
-        if asking is not None:
-            asking.release()
-
-
-def _check_is_of(account: Renter, found: RentedMachine) -> None:
-    """Raise ServiceAuthError unless a machine was rented with this key, or the key's account has it all the same."""
-    provider, rental = account.provider, found.rental
-    if rental.intent.account == provider.account:
-        return
-    if has_any_of(provider.instances(), rental):
-        return
-    name = found.record.machine.name
-    raise ServiceAuthError(
-        name,
-        OTHER_KEY,
-        f"{name}: the machine of {found.record.run} was rented with another API key, whose account this one's is not\n"
-        f"  set {module_of(provider.name).VARIABLE} to that key     or, if it is lost, and you have looked at {account.page}   launch reconcile --dismiss {found.record.short}",
     )

@@ -18,12 +18,13 @@ from launcher.errors import (
     UsageError,
 )
 from launcher.rental import records
+from launcher.rental.handoff import hand_over, take, take_idle, take_over
 from launcher.rental.instance_keys import forget_key
 from launcher.rental.provider import module_of
 from launcher.rental.reconcile import Reconciled, reconcile, survey
 from launcher.rental.records import RentalRecord, RentedMachine
 from launcher.rental.release import RentedRun, end_named, end_rent, lose_words
-from launcher.rental.rental_lease import Lease, Step, Teller, take, take_idle, take_over
+from launcher.rental.rental_lease import Lease, Step, Teller
 from launcher.rental.renter import Ending, Renter, open_account
 from launcher.rental.service_clock import ServiceClock
 from launcher.rental.verdict import GRACE_S, has_any_of, owner_of
@@ -363,7 +364,7 @@ def _goes_on(found: RentedMachine, run_of: RunOf, view: Teller) -> bool:
     try:
         is_wanted = end_rent(lease, run, view)
         if is_wanted and not lease.is_released:
-            keeper = lease.hand_over()
+            keeper = hand_over(lease)
             view.note(
                 f"{found.record.run} goes on: process {keeper.pid} looks after it from now on   {keeper.log}"
             )

@@ -19,8 +19,9 @@ from rich.filesize import decimal
 from launcher.errors import AgentError, RunError, UnreachableError, UsageError
 from launcher.hosts import Desk
 from launcher.rental import records
+from launcher.rental.handoff import take
 from launcher.rental.release import hand_off
-from launcher.rental.rental_lease import Lease, take
+from launcher.rental.rental_lease import Lease
 from launcher.runs import departures, resolve
 from launcher.runs.abandoning import check_without, go_on_without
 from launcher.runs.acquire import acquire, left_on_failure

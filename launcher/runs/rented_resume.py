@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import MachineGoneError, RefusedError, RunError, UsageError
+from launcher.rental.handoff import hand_over, take_idle
 from launcher.rental.records import RentedMachine, rent_cost
-from launcher.rental.rental_lease import Lease, take_idle
+from launcher.rental.rental_lease import Lease
 from launcher.runs import checkpoints_here, departures, job_variables, resolve
 from launcher.runs.abandoning import fill_from_here, newest_here, sent_from_here
 from launcher.runs.acquire import acquire
@@ -26,7 +27,6 @@ from launcher.runs.arriving import (
     refuse_unresumable,
     wanted_like,
 )
-from launcher.runs.bringing_home import bring_home
 from launcher.runs.checkpoint_pulling import WHOLE, HomeCheckpoint, pull_checkpoint
 from launcher.runs.contact import settle
 from launcher.runs.job_check import on_end_findings, undeclared
@@ -37,12 +37,10 @@ from launcher.runs.rental_choice import check_limited
 from launcher.runs.rented_runs import mirror_of, pass_on
 from launcher.runs.resumed_plan import changed_plan, check_ended, check_settings, refuse_moved
 from launcher.runs.run_desk import connect, open_desk
-from launcher.runs.run_id import new_run_id
 from launcher.runs.summaries import known_summary, remembered
 from launcher.values.record import is_terminal
 
 if TYPE_CHECKING:
-    from launcher.hosts import Desk
     from launcher.runs.arriving import Arrival
     from launcher.runs.launching import Started
     from launcher.runs.mirror import Mirror
@@ -141,25 +139,7 @@ def _begin(
         raise
 
 
-class Kept:
-    """A machine that was kept after its run had ended, for the next one."""
-
-    def __init__(self, lease: Lease, parent: Mirror) -> None:
-        """Use it for what goes on with the run that it was for."""
-        self._lease, self._parent = lease, parent
-
-    def bring_home(self, desk: Desk, view: View) -> None:
-        """Bring home what the earlier run left: whoever ends the rent will look after the new one alone."""
-        bring_home(desk, self._parent, view)
-
-    def new_run(self, job: str) -> str:
-        """Return the id of the new run, whose machine it is from now on."""
-        run = new_run_id(job)
-        pass_on(self._lease, run)
-        return run
-
-
-def resume_on_kept(found: RentedMachine, parent: Mirror, start: Callable[[Kept], Started]) -> Started:
+def resume_on_kept(found: RentedMachine, parent: Mirror, start: Callable[[Lease], Started]) -> Started:
     """Start a run on the kept machine of the one that it goes on with; the rent is the new run's from then on.
 
     Raises RunError for a machine that is not kept, UsageError if another process looks after it.
@@ -176,10 +156,10 @@ def resume_on_kept(found: RentedMachine, parent: Mirror, start: Callable[[Kept],
         raise UsageError(f"{parent.run}: another process here looks after its rented machine\n  {again}")
     former = lease.record.run
     try:
-        started = start(Kept(lease, parent))
+        started = start(lease)
     except BaseException:
         if (mirror := mirror_of(lease.record)) is not None and mirror.run != former:
-            lease.hand_over()  # it may have begun
+            hand_over(lease)  # it may have begun
         else:
             with contextlib.suppress(RefusedError):  # what it had is here by now
                 pass_on(lease, former)
@@ -204,6 +184,6 @@ def _refuse_without_checkpoint(found: RentedMachine, parent: Mirror) -> None:
 def _keep(lease: Lease) -> None:
     """Leave a kept machine to a process in the background again, until its limit."""
     if mirror_of(lease.record) is not None:
-        lease.hand_over()
+        hand_over(lease)
     else:
         lease.release()

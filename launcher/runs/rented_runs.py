@@ -34,7 +34,7 @@ def lease_for(mirror: Mirror, view: View) -> Lease | None:
     found = _rented_here(mirror)
     if found is None:
         return None
-    from launcher.rental.rental_lease import keeper_log, take_over  # few runs are on a rented machine
+    from launcher.rental.handoff import keeper_log, take_over  # few runs are on a rented machine
 
     lease = take_over(found)
     if lease is None:
@@ -52,10 +52,10 @@ def leave_to_keeper(mirror: Mirror) -> None:
     found = _rented_here(mirror)
     if found is None:
         return
-    from launcher.rental.rental_lease import take  # few runs are on a rented machine
+    from launcher.rental.handoff import hand_over, take  # few runs are on a rented machine
 
     if (lease := take(found)) is not None:
-        lease.hand_over()
+        hand_over(lease)
 
 
 def end_rent_later(mirror: Mirror, view: View) -> None:
@@ -92,7 +92,9 @@ def leave(lease: Lease, view: View) -> None:
     if mirror_of(lease.record) is None:
         lease.give_up(view)
         return
-    keeper = lease.hand_over()
+    from launcher.rental.handoff import hand_over
+
+    keeper = hand_over(lease)
     view.note(
         f"{lease.record.run} may have begun: process {keeper.pid} looks after it, and ends the rent   {keeper.log}"
     )

@@ -37,6 +37,7 @@ from launcher.runs.locating import locate
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import describe, probe
 from launcher.runs.refreshing import refresh
+from launcher.runs.rented_runs import pass_on
 from launcher.runs.request import new_launch
 from launcher.runs.resumed_plan import (
     ResumeRequest,
@@ -47,6 +48,7 @@ from launcher.runs.resumed_plan import (
     refuse_moved,
 )
 from launcher.runs.run_desk import open_desk
+from launcher.runs.run_id import new_run_id
 from launcher.runs.secret_consent import check_consent
 from launcher.runs.summaries import known_summary
 from launcher.runs.verifiable import refuse_verification
@@ -54,7 +56,7 @@ from launcher.runtimes import open_for_run
 from launcher.values.host import Host
 
 if TYPE_CHECKING:
-    from launcher.runs.rented_resume import Kept
+    from launcher.rental.rental_lease import Lease
     from launcher.runs.view import View
 
 
@@ -81,7 +83,7 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
     if kept is not None and kept.rental.is_open:
         from launcher.runs.rented_resume import resume_on_kept
 
-        return resume_on_kept(kept, parent, lambda heir: _resume(host, parent, request, view, heir))
+        return resume_on_kept(kept, parent, lambda lease: _resume(host, parent, request, view, lease))
     return _resume(host, parent, request, view)
 
 
@@ -90,9 +92,9 @@ def _is_kept_at(found: RentedMachine | None, target: Host) -> bool:
 
 
 def _resume(
-    host: Host, parent: Mirror, request: ResumeRequest, view: View, kept: Kept | None = None
+    host: Host, parent: Mirror, request: ResumeRequest, view: View, lease: Lease | None = None
 ) -> Started:
-    """Resume a run on its own host. On a machine that is kept, `kept` hears of the new run before it is there."""
+    """Resume a run on its own host. A kept machine's `lease` is the new run's before that is there."""
     check_settings(request.settings, host)
     name = None if request.name is None else resolve.checked_name(request.name)
     given = env_file.read_all(request.env_files)
@@ -104,8 +106,10 @@ def _resume(
         check_ended(summary, parent, request)
         refuse_moved(desk, parent)
         refresh(desk, parent)
-        if kept is not None:
-            kept.bring_home(desk, view)
+        if lease is not None:
+            from launcher.runs.bringing_home import bring_home  # few runs are on a rented machine
+
+            bring_home(desk, parent, view)  # whoever ends the rent will look after the new run alone
         before = parent.whole_plan()
         refuse_verification(before, parent)
         plan = changed_plan(before, request.settings, name, host)
@@ -114,7 +118,7 @@ def _resume(
         if not request.is_sure:
             check_consent(plan.secrets, parent, host.name, view, "resume")
         secrets = secret_values.values(job_of(plan), given)
-        if kept is not None:
+        if lease is not None:
             check_key_is_not_sent(host.name, job_of(plan), secrets)
         there = host.model_copy(update={"environment": plan.host_environment})
         with view.stage("probe") as stage:
@@ -133,7 +137,10 @@ def _resume(
             inherit = functools.partial(_inherit, desk, parent, host, view, keys)
             contact = contact._replace(host=host)
             filling = Filling("resume", lambda child, _stage: inherit(child))
-            run = None if kept is None else kept.new_run(plan.job)
+            run = None
+            if lease is not None:
+                run = new_run_id(plan.job)
+                pass_on(lease, run)
             started = begin(contact, runtime, plan, secrets, filling, run)
         with contextlib.suppress(OSError):  # without it, only `recover --abandon` is refused
             sent_record.copy(parent, started.mirror)

@@ -289,12 +289,12 @@ def test_who_only_looks_on_has_the_rent_ended_if_nobody_else_does(project):
 
 MISTAKEN = """
 from launcher.runs import bringing_home
-from launcher.rental.rental_lease import Lease
+from launcher.rental import handoff
 def fails(*words):
     raise RuntimeError("a mistake of launcher's own")
 bringing_home.bring_home = fails
 if {is_alone}:
-    Lease._start_keeper = fails
+    handoff.start_keeper = fails
 from launcher.cli import main
 main()
 """
