@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from launcher.cli.shapes.end_shapes import RentedThing
     from launcher.rental.settle_account import Report
     from launcher.rental.verdict import Judged
+    from launcher.values.renting import Rental
 
 
 def reconcile(
@@ -176,50 +178,31 @@ def _unreadable(reports: list[Report]) -> list[str]:
 
 def _things(reports: list[Report]) -> list[RentedThing]:
     """Return what was ended, then what is there, as rows."""
-    from launcher.cli.shapes.end_shapes import RentedThing
     from launcher.rental.service_clock import ServiceClock
 
     rows, now = [], ServiceClock().likely()
     for report in reports:
-        for ending in report.done.ended:
-            rental = ending.rental
-            rows.append(
-                RentedThing(
-                    account=report.account,
-                    verdict="ended",
-                    why=ending.why,
-                    instance=ending.instance,
-                    run=rental.intent.run if rental else None,
-                    type=rental.intent.type if rental else None,
-                    cents=ending.cents,
-                )
-            )
-        rows += [
-            RentedThing(
-                account=report.account,
-                verdict="gone",
-                why="its launch has made no instance: nothing was rented",
-                instance=None,
-                run=rental.intent.run,
-                type=rental.intent.type,
-                cents=0,
-            )
-            for rental in report.done.unmade
-        ]
-        for judged in report.done.judged:
-            rental, instance = judged.rental, judged.instance
-            rows.append(
-                RentedThing(
-                    account=report.account,
-                    verdict=judged.verdict,
-                    why=judged.why,
-                    instance=instance.id if instance else rental.instance if rental else None,
-                    run=rental.intent.run if rental else None,
-                    type=(instance.type or None) if instance else rental.intent.type if rental else None,
-                    cents=_cents(judged, now),
-                )
-            )
+        done, of = report.done, functools.partial(_row, report.account)
+        rows += [of("ended", one.why, one.rental, one.instance, one.cents) for one in done.ended]
+        nothing = "its launch has made no instance: nothing was rented"
+        rows += [of("gone", nothing, rental, None, 0) for rental in done.unmade]
+        for one in done.judged:
+            there, rental = one.instance, one.rental
+            instance = there.id if there else rental.instance if rental else None
+            row = of(one.verdict, one.why, rental, instance, _cents(one, now))
+            rows.append(row.model_copy(update={"type": there.type or None}) if there else row)
     return rows
+
+
+def _row(
+    account: str, verdict: str, why: str, rental: Rental | None, instance: str | None, cents: int | None
+) -> RentedThing:
+    from launcher.cli.shapes.end_shapes import RentedThing
+
+    run, kind = (rental.intent.run, rental.intent.type) if rental else (None, None)
+    return RentedThing(
+        account=account, verdict=verdict, why=why, instance=instance, run=run, type=kind, cents=cents
+    )
 
 
 def _cents(judged: Judged, now: float) -> int | None:
