@@ -260,10 +260,12 @@ def _agree_to_spend(
     items: Sequence[Sequence[str]], max_cost: float | None, command: str, *, is_sure: bool
 ) -> None:
     """Ask whether items on these hosts may rent machines for so much; `command` agrees to it. Raises as `_agree`, and UsageError without a limit."""
-    from launcher.runs.batch_budget import spending_question
+    from launcher.cli.asking import agrees
+    from launcher.runs.batch_budget import spending
 
-    if (question := spending_question(items, max_cost)) is not None and not is_sure:
-        _ask(question, f"{command} agrees, as y does at a terminal")
+    cost = spending(items, max_cost, command)
+    if cost is not None and not is_sure:
+        cost.confirm(agrees, "nothing was begun")
 
 
 def _agree_to_take_over(queue: BatchQueue, *, is_sure: bool) -> None:

@@ -10,7 +10,7 @@ from launcher.cli.plan_text import show_findings
 from launcher.cli.say import complain, say
 from launcher.cli.screens import make_stage
 from launcher.errors import HostError
-from launcher.runs.batch_budget import spending_question
+from launcher.runs.batch_budget import spending
 from launcher.runs.batch_file import Batch
 from launcher.runs.batch_preview import ItemPreview, previews
 from launcher.values.plan import Plan
@@ -82,10 +82,11 @@ def show_preview(batch: Batch, *, is_sure: bool, as_json: bool) -> None:
         )
         say(f"{first_of(without, 5)}: {why}; {nothing}")
         raise typer.Exit(3 if are_refused else HostError.exit_code)
-    question = spending_question([draft.hosts for draft in batch.drafts], batch.rules.max_cost)
-    if question is not None and not is_sure:
-        complain(f"would ask: {question}\n  launch batch --yes … agrees, as y does at a terminal")
-    if large or (question is not None and not is_sure):
+    cost = spending([draft.hosts for draft in batch.drafts], batch.rules.max_cost, "launch batch --yes …")
+    question = cost.question if cost is not None and not is_sure else None
+    if question is not None:
+        complain(f"would ask: {question.message}\n  {question.mend}")
+    if large or question is not None:
         raise typer.Exit(3)
     if not as_json:
         count = len(batch.drafts)

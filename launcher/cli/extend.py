@@ -33,7 +33,7 @@ def extend(
 
     from launcher.cli.asking import agrees, check_last
     from launcher.cli.say import say
-    from launcher.errors import RefusedError, UsageError
+    from launcher.errors import UsageError
     from launcher.rental import extend as more_time
     from launcher.rental.records import open_for
     from launcher.rental.rental_lease import cron_line
@@ -46,23 +46,19 @@ def extend(
     found = open_for(mirror.run)
     if found is None:
         raise UsageError(f"{mirror.run}: no machine is rented for it\n  what is rented   launch hosts")
-    largest = more_time.cost_with(found, hours * 3600)
-    question = None if sure else more_time.question(found, largest)
-    if question is not None and not agrees(question):
-        raise RefusedError(
-            f"nothing was changed: {question}\n  to agree   launch extend {mirror.short} --hours {hours:g} --yes"
-        )
+    cost = more_time.cost_with(found, hours * 3600)
+    if not sure:
+        cost.confirm(agrees, "nothing was changed")
     rental = more_time.extend(found, hours * 3600)
     leave_to_keeper(mirror)
-    largest = rental.time_cents(rental.intent.deadline)
     if as_json:
         from launcher.cli.answer import answer
         from launcher.cli.shapes.end_shapes import Extended
 
-        answer(Extended(run=mirror.run, deadline=rental.intent.deadline, largest_cents=largest))
+        answer(Extended(run=mirror.run, deadline=rental.intent.deadline, largest_cents=rental.largest))
         return
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(rental.intent.deadline))
     say(
-        f"{mirror.run}: its machine is rented until {until}, for {dollars(largest)} at most",
+        f"{mirror.run}: its machine is rented until {until}, for {dollars(rental.largest)} at most",
         f"  if a crontab has a line for the earlier limit, it ends the machine then; put this in its place   {cron_line(rental)}",
     )

@@ -8,24 +8,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from launcher.cli.shapes.host_shapes import RentalRow
     from launcher.cli.shapes.preview_shapes import RentalOption, RentalShown
-    from launcher.planning.offers import Priced
     from launcher.rental.open_rentals import OpenRental, OpenRentals
-    from launcher.runs.rental_choice import RentalChoice
+    from launcher.rental.price import Priced, RentalChoice
 
 
 def show_rental(choice: RentalChoice) -> None:
     """Print what is tried, the first one first: its price, where it is free, and what it costs."""
     from launcher.cli.wrapping import say_wrapped
-    from launcher.runs.rental_choice import hours_text
-    from launcher.values.renting import dollars
 
     for number, one in enumerate(choice.found):
         free = ", ".join(choice.regions_of(one))
-        expected = (
-            f"expected {dollars(one.expected)} ({one.why_expected}), " if one.expected is not None else ""
-        )
-        cost = f"{expected}at most {dollars(one.largest)} in {hours_text(one.limit_s)}"
-        words = f"{one.offer.type} at {one.offer.price}{f' in {free}' if free else ', none free just now'}: {cost}"
+        where = f" in {free}" if free else ", none free just now"
+        words = f"{one.offer.type} at {one.offer.price}{where}: {one.cost_words}"
         say_wrapped(f"  {'rent' if number == 0 else 'or':<10} {words}", hang=13)
 
 
@@ -37,7 +31,7 @@ def rental_shape(choice: RentalChoice | None) -> RentalShown | None:
 
     return RentalShown(
         options=[_option(choice, one) for one in choice.found],
-        largest_cents=choice.largest,
+        largest_cents=choice.cost.largest,
         confirm_above_cents=round(choice.settings.confirm_above * 100),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from launcher.planning.offers import FOR_ARM, Priced, is_arm
+from launcher.planning.offers import FOR_ARM, is_arm
 from launcher.planning.placement import expected_card
 from launcher.values.facts import Engine, Facts, FileSystem
 from launcher.values.host import Host
@@ -40,9 +40,8 @@ IMAGE = Image(
 )
 
 
-def expected_facts(host: Host, found: Priced) -> Facts:
+def expected_facts(host: Host, offer: Offer, profile: Profile) -> Facts:
     """Return what a rented machine is expected to have; what is unknown is None or missing."""
-    offer, profile = found.offer, found.profile
     user = host.user or USER
     name = _probe_name(offer, profile)
     gpus = tuple(expected_card(profile, index, name, IMAGE.driver) for index in range(offer.cards))

@@ -6,15 +6,16 @@ import contextlib
 
 from launcher.errors import HostError, RefusedError, ServiceError, UsageError
 from launcher.rental.instance_login import Login
+from launcher.rental.price import Cost, hours_text
 from launcher.rental.records import RentedMachine, ledger
 from launcher.rental.rental_lease import LAST_S
 from launcher.rental.renter import open_account
 from launcher.rental.verdict import loss
-from launcher.values.renting import Rental, RentalState, dollars, home_s
+from launcher.values.renting import Rental, RentalState, home_s
 
 
-def cost_with(found: RentedMachine, seconds: float) -> int:
-    """Return what a rental may cost in cents, with so much more time. Raises UsageError for one that can have no more."""
+def cost_with(found: RentedMachine, seconds: float) -> Cost:
+    """Return what a rental may cost with so much more time. Raises UsageError for one that can have no more."""
     rental, record = found.rental, found.record
     if rental.state is not RentalState.READY:
         raise UsageError(
@@ -25,7 +26,13 @@ def cost_with(found: RentedMachine, seconds: float) -> int:
             f"{record.run}: the process that looks after its machine is of an older launcher, and ends it at the limit that it knows\n"
             "  end that process, then   launch reconcile     and again   launch extend"
         )
-    return rental.time_cents(rental.intent.deadline + seconds)
+    return Cost(
+        f"{record.run}: with {hours_text(seconds)} more its machine",
+        rental.time_cents(rental.intent.deadline + seconds),
+        record.settings.confirm_above,
+        f"launch extend {record.short} --hours {seconds / 3600:g} --yes",
+        "fewer --hours cost less",
+    )
 
 
 def extend(found: RentedMachine, seconds: float) -> Rental:
@@ -58,11 +65,3 @@ def extend(found: RentedMachine, seconds: float) -> Rental:
                 raise RefusedError(
                     f"{book.words(error)}\n  make room, then the same command again"
                 ) from error
-
-
-def question(found: RentedMachine, largest: int) -> str | None:
-    """Return what a person is to agree to; None if the rental stays below what its table asks for."""
-    above = found.record.settings.confirm_above
-    if largest <= above * 100:
-        return None
-    return f"{found.record.run}: its machine may cost {dollars(largest)} then, which is more than confirm_above = {above:g}"

@@ -37,18 +37,18 @@ def acquire(wanted: Wanted, view: View) -> Iterator[Acquired]:
         yield Acquired(wanted.host, wanted.run)
         return
     from launcher.runs.machine_renting import rent  # few runs are on a rented machine
-    from launcher.runs.rental_agreement import agree, order_of
+    from launcher.runs.rental_agreement import agree
     from launcher.values.renting import dollars
 
-    agreement = agree(wanted, view)
-    largest = agreement.choice.largest
+    choice, plan = agree(wanted, view)
+    largest = choice.cost.largest
     if wanted.most_cents is not None and largest > wanted.most_cents:
         words = f"{wanted.host.name}: prices have just risen: a machine may cost {dollars(largest)} now"
         raise CardBusyError(words, "another price")
-    lease = rent(order_of(wanted, agreement), view)
+    lease = rent(wanted, choice, plan, view)
     with left_on_failure(lease, view):
-        profile = agreement.choice.profile_of(lease.rental.intent.type)
-        yield Acquired(lease.host, lease.record.run, profile, agreement.plan, lease)
+        profile = choice.profile_of(lease.rental.intent.type)
+        yield Acquired(lease.host, lease.record.run, profile, plan, lease)
 
 
 @contextmanager

@@ -8,17 +8,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from launcher.errors import CardBusyError, RefusedError, UsageError
+from launcher.rental.price import Cost
 from launcher.runs import resolve
 from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.batch_usage import rentals_for
-from launcher.runs.rental_choice import check_limited, choose, offers
+from launcher.runs.rental_agreement import choice_for
+from launcher.runs.rental_choice import check_limited
 from launcher.runs.rented_runs import leave_to_keeper, unattended
 from launcher.runs.request import Request
 from launcher.runs.resolved_request import understand
 from launcher.values.host import Host
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.queued_item import ON_THE_WAY
-from launcher.values.renting import Rental, dollars
+from launcher.values.renting import dollars
 
 if TYPE_CHECKING:
     from launcher.runs.view import View
@@ -31,8 +33,8 @@ def rented_hosts(names: Iterable[str]) -> list[Host]:
     return [host for host in found if host.lambda_cloud is not None]
 
 
-def spending_question(items: Sequence[Sequence[str]], max_cost: float | None) -> str | None:
-    """Return what a person is to agree to before a batch may rent; None if nothing is to be asked. `items` are the hosts of each.
+def spending(items: Sequence[Sequence[str]], max_cost: float | None, command: str) -> Cost | None:
+    """Return what a batch may spend on rented machines; None if it rents none. `items` are the hosts of each, `command` agrees to it.
 
     Raises UsageError for a batch that may rent without a limit on all of it, RefusedError for a host without one on a rental.
     """
@@ -47,10 +49,9 @@ def spending_question(items: Sequence[Sequence[str]], max_cost: float | None) ->
             f"{names}: machines are rented there, and nothing limits what all {len(items)} items cost together\n"
             "  in dollars   --max-cost 20     or   max_cost = 20   in the file"
         )
-    settings = [host.lambda_cloud or LambdaSettings() for host in hosts]
-    if max_cost <= min(one.confirm_above for one in settings):
-        return None
-    return f"{names}: the {len(items)} items may rent machines for up to ${max_cost:.2f} together"
+    above = min((host.lambda_cloud or LambdaSettings()).confirm_above for host in hosts)
+    what = f"{names}: {'the item' if len(items) == 1 else f'the {len(items)} items together'}"
+    return Cost(what, round(max_cost * 100), above, command, "a lower max_cost limits it")
 
 
 class Budget:
@@ -76,12 +77,12 @@ class Budget:
         with self._clearing:
             end_abandoned(host.lambda_cloud or LambdaSettings(), self._queue.runs().keys(), view)
             self._leave_to_keepers()
-        choice = choose(host, resolved.profiles, resolved.gpus, resolved.job, offers(host))
+        largest = choice_for(resolved).cost.largest
         with self._lock:
-            self._check(host.name, choice.largest)
-            self._promised[number] = choice.largest
+            self._check(host.name, largest)
+            self._promised[number] = largest
         try:
-            yield choice.largest
+            yield largest
         finally:
             with self._lock:
                 self._promised.pop(number, None)
@@ -99,7 +100,7 @@ class Budget:
         spent, open_cents, launched = 0, 0, set[int]()
         for number, rental in rentals_for(self._queue.runs()):
             if rental.is_open:
-                open_cents, launched = open_cents + _most(rental), {*launched, number}
+                open_cents, launched = open_cents + rental.largest, {*launched, number}
             else:
                 spent += rental.cents_at(rental.ended or rental.since)
         open_cents += sum(promise for number, promise in self._promised.items() if number not in launched)
@@ -112,9 +113,3 @@ class Budget:
         if open_cents > 0:
             raise CardBusyError(words, "the batch's own rentals")
         raise RefusedError(f"{words}\n  {mend}")
-
-
-def _most(rental: Rental) -> int:
-    """Return what an open rental may still have cost at its limit, also one of which nobody knows yet whether it began."""
-    deadline = rental.intent.deadline
-    return max(rental.cents_at(deadline), rental.time_cents(deadline))

@@ -54,9 +54,9 @@ def previews(batch: Batch) -> Iterator[ItemPreview]:
 
 def _within(max_cost: float | None, host: str, found: Preview) -> Preview:
     """Refuse an item in its preview if its machine may cost more than the whole batch may."""
-    if found.rental is None or max_cost is None or found.rental.largest <= round(max_cost * 100):
+    if found.rental is None or max_cost is None or found.rental.cost.largest <= round(max_cost * 100):
         return found
-    cost = dollars(found.rental.largest)
+    cost = dollars(found.rental.cost.largest)
     words = f"{host}: max_cost = {max_cost:g} of the batch, and this item may cost {cost}"
     finding = Finding(level="refuse", code="beyond-max-cost", message=words)
     return found._replace(findings=(*found.findings, finding))

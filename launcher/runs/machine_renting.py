@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from launcher.errors import (
     AuthRefusedError,
@@ -22,51 +20,42 @@ from launcher.errors import (
     UnsettledError,
 )
 from launcher.hosts.new_keys import NEW_KEYS
-from launcher.planning.offers import Candidate, boot_limit_s
 from launcher.rental import records
 from launcher.rental.instance_keys import holding_key, login_key, new_key, registered_key, user_data
 from launcher.rental.instance_login import Login, log_in, log_in_again
 from launcher.rental.ledger import usual_folder
+from launcher.rental.price import Candidate, RentalChoice
 from launcher.rental.provider import ProviderReason, is_passing
 from launcher.rental.records import RentalRecord
 from launcher.rental.rental_lease import Lease
 from launcher.rental.renter import Rented, Renter, open_account
 from launcher.runs import rental_setup
+from launcher.runs.rental_choice import settings_of
 from launcher.runs.resolve import file_of
+from launcher.runs.run_id import new_run_id
 from launcher.runs.runs_folder import make_runs_folder, runs_folder
 from launcher.runs.view import Stage, View
+from launcher.runs.wanted_machine import Wanted
 from launcher.runs.whole_file import write_durably
+from launcher.runtimes import load
 from launcher.values.host import Host, MachineKeys
-from launcher.values.lambda_settings import USER, LambdaSettings
+from launcher.values.lambda_settings import USER
+from launcher.values.plan import Plan
 from launcher.values.renting import Instance, Rental, RentalReason, Setup, dollars
 
 WAIT_S = 30.0
 """How long to wait between two looks for a free machine."""
 
 
-class Order(NamedTuple):
-    """What to rent for a run: the candidates in the order in which they are tried.
-
-    `find_again` asks for the offers anew, and is called while nothing is free and `wait_s` is not over. Raises CardBusyError.
-    """
-
-    host: Host
-    settings: LambdaSettings
-    run: str
-    candidates: tuple[Candidate, ...]
-    find_again: Callable[[], tuple[Candidate, ...]]
-    wait_s: float = 0.0
-    needs_engine: bool = False
-
-
-def rent(order: Order, view: View) -> Lease:
+def rent(wanted: Wanted, choice: RentalChoice, plan: Plan, view: View) -> Lease:
     """Rent a machine, wait until it can be logged in to, and set it up; return this process's hold on it.
 
-    Raises CardBusyError if none is free, HostError, and RefusedError if the ledger cannot be written. Nothing is rented then.
+    While none is free the offers are asked for anew until the wait is over. Raises CardBusyError if none is free, HostError,
+    and RefusedError if the ledger cannot be written. Nothing is rented then.
     """
-    account = open_account(order.settings)
+    account = open_account(settings_of(wanted.host))
     try:
-        return _Renting(order, account, view).rent()
+        return _Renting(wanted, choice, plan, account, view).rent()
     except OSError as error:
         account.close()
         raise RefusedError(account.ledger.words(error)) from error
@@ -78,9 +67,13 @@ def rent(order: Order, view: View) -> Lease:
 class _Renting:
     """One rental from its intent to a machine that is ready for a run."""
 
-    def __init__(self, order: Order, account: Renter, view: View) -> None:
-        self._order, self._renter, self._view = order, account, view
-        self._clock = account.clock
+    def __init__(self, wanted: Wanted, choice: RentalChoice, plan: Plan, account: Renter, view: View) -> None:
+        self._host, self._settings = wanted.host, settings_of(wanted.host)
+        self._choice, self._wait_s = choice, wanted.wait_s
+        self._candidates = self._choice.free if wanted.wait_s > 0 else self._choice.candidates()
+        self._run = wanted.run or new_run_id(plan.job)
+        self._needs_engine = load(plan.runtime).has_images
+        self._renter, self._clock, self._view = account, account.clock, view
         self._host_key = new_key()
 
     def rent(self) -> Lease:
@@ -93,7 +86,7 @@ class _Renting:
             with self._view.stage("boot") as stage:
                 instance = self._boot(held.rental, candidate, stage)
             lease.record = self._record(held.rental, instance)
-            self._prepare(lease, held.rental.since + boot_limit_s(candidate.priced.offer.cards))
+            self._prepare(lease, held.rental.since + candidate.priced.boot_s)
         except BaseException as failure:
             if lease is not None:
                 lease.give_up(self._view)
@@ -106,7 +99,7 @@ class _Renting:
         """Return the error of a machine that does not let us in with what was paid, and what to do."""
         if lease.rental.is_open:
             return failure  # what it costs, and what ends it, was said just now
-        host, key = self._order.host, self._order.settings.key
+        host, key = self._host, self._settings.key
         mend = f"again, on another machine   launch --host {host.name} …"
         if isinstance(failure.__cause__, AuthRefusedError) and key is not None:
             mend = f'in {file_of(host.name)}   identity_file = "…", the private half of key = "{key}"     or no key: launcher makes one'
@@ -125,8 +118,8 @@ class _Renting:
                 keeping.release()
 
     def _first_of(self, setup: Setup, stage: Stage) -> tuple[Rented, Candidate]:
-        until = self._clock.now() + self._order.wait_s
-        candidates, busy = self._order.candidates, None
+        until = self._clock.now() + self._wait_s
+        candidates, busy = self._candidates, None
         while True:
             for candidate in candidates:
                 words = f"{candidate.priced.offer.type} in {candidate.region}"
@@ -139,38 +132,32 @@ class _Renting:
                         raise self._refused(error) from error
                     busy = error
             if self._clock.now() >= until:
-                raise self._nothing_free(candidates, busy)
+                raise self._nothing_free(busy)
             stage.progress("waiting: nothing is free just now")
             self._clock.sleep(max(0.0, min(WAIT_S, until - self._clock.now())))
-            candidates = self._find_again()
+            candidates = self._free_now()
 
-    def _find_again(self) -> tuple[Candidate, ...]:
+    def _free_now(self) -> tuple[Candidate, ...]:
         """Ask for the offers anew; nothing if none is free, or the service does not answer just now."""
         try:
-            return self._order.find_again()
-        except CardBusyError:
-            return ()
+            return self._choice.renewed(self._renter.provider.offers()).free
         except ServiceError as error:
             if not is_passing(error):
                 raise
             return ()
 
-    def _nothing_free(
-        self, candidates: tuple[Candidate, ...], busy: ServiceError | None
-    ) -> CardBusyError | ServiceError:
-        names = ", ".join(
-            dict.fromkeys(one.priced.offer.type for one in candidates or self._order.candidates)
-        )
-        why = str(busy).splitlines()[0] if busy is not None else f"{self._order.host.name}: none is free"
+    def _nothing_free(self, busy: ServiceError | None) -> CardBusyError:
+        names = ", ".join(one.offer.type for one in self._choice.found)
+        why = str(busy).splitlines()[0] if busy is not None else f"{self._host.name}: none is free"
         words = f"{why}\n  what is free   launch offers     or wait for one   --wait 30m"
         return CardBusyError(words, f"no capacity of {names}")
 
     def _refused(self, error: ServiceError) -> ServiceError:
         """Return the error of a launch that says too that nothing is rented, where that is known."""
-        own = (one for one in self._renter.ledger.rentals() if one.intent.run == self._order.run)
+        own = (one for one in self._renter.ledger.rentals() if one.intent.run == self._run)
         if isinstance(error, UnsettledError) or any(one.is_open for one in own):
             return error
-        check = f"nothing was rented; what can be checked   launch --host {self._order.host.name} --dry-run"
+        check = f"nothing was rented; what can be checked   launch --host {self._host.name} --dry-run"
         return type(error)(error.host, error.reason, f"{error}\n  {check}", error.retry_s)
 
     def _try(self, candidate: Candidate, setup: Setup) -> Rented:
@@ -178,9 +165,7 @@ class _Renting:
         deadline = self._clock.now() + candidate.priced.limit_s
         before = {rental.nonce for rental in self._renter.ledger.rentals()}
         try:
-            return self._renter.rent(
-                candidate.priced.offer, candidate.region, self._order.run, deadline, setup
-            )
+            return self._renter.rent(candidate.priced.offer, candidate.region, self._run, deadline, setup)
         except HostError:
             raise
         except BaseException:
@@ -190,12 +175,12 @@ class _Renting:
     def _end_new_ones(self, before: set[str]) -> None:
         """End what a launch that was interrupted may have made, and say so; raise UnsettledError if it cannot be seen yet."""
         for rental in self._renter.ledger.rentals():
-            if rental.nonce in before or rental.intent.run != self._order.run or not rental.is_open:
+            if rental.nonce in before or rental.intent.run != self._run or not rental.is_open:
                 continue
             with contextlib.suppress(HostError, OSError):
                 self._renter.end(rental, "the launch was interrupted")
             if self._renter.known(rental).is_open:
-                name, cost = self._order.host.name, dollars(rental.intent.cents_per_hour)
+                name, cost = self._host.name, dollars(rental.intent.cents_per_hour)
                 raise UnsettledError(
                     name,
                     RentalReason.STILL_BILLED,
@@ -203,14 +188,14 @@ class _Renting:
                 ) from None
             ended = self._renter.known(rental)
             self._view.note(
-                f"{self._order.host.name}: instance {ended.instance} had been rented; it was ended, and cost at most {self._renter.cost(ended)}"
+                f"{self._host.name}: instance {ended.instance} had been rented; it was ended, and cost at most {self._renter.cost(ended)}"
             )
             return
-        self._view.note(f"{self._order.host.name}: nothing was rented")
+        self._view.note(f"{self._host.name}: nothing was rented")
 
     def _setup(self) -> Setup:
         """Return what an instance is made with; our login key is in the account from here on."""
-        settings = self._order.settings
+        settings = self._settings
         records.remember_service(settings.api)
         name = settings.key or registered_key(self._renter.provider).name
         return Setup(
@@ -232,17 +217,16 @@ class _Renting:
             word = "not listed yet" if instance is None else instance.word
             stage.progress(f"{word}, {dollars(rental.cents_at(self._clock.now()))} so far")
 
-        limit_s = boot_limit_s(candidate.priced.offer.cards)
-        instance = self._renter.wait_until_ready(rental, limit_s, report)
+        instance = self._renter.wait_until_ready(rental, candidate.priced.boot_s, report)
         now = self._clock.now()
         stage.text = f"{now - rental.since:.0f} s, {dollars(rental.cents_at(now))} so far; {instance.ip}"
         return instance
 
     def _record(self, rental: Rental, instance: Instance | None) -> RentalRecord:
         """Return the record of a rental: its machine has the table's keys, and the address of the instance."""
-        host = self._order.host
+        host = self._host
         place = self._renter.ledger.place(rental.nonce)
-        own = {} if self._order.settings.key else {"identity_file": str(self._login_key)}
+        own = {} if self._settings.key else {"identity_file": str(self._login_key)}
         machine = Host(
             **{
                 **own,
@@ -256,14 +240,14 @@ class _Renting:
                 "user": host.user or USER,
                 "known_hosts": str(place / records.KNOWN_HOSTS),
                 "hold": 0,
-                "sudo": host.sudo or self._order.needs_engine,
+                "sudo": host.sudo or self._needs_engine,
             }
         )
         return RentalRecord(
-            run=self._order.run,
+            run=self._run,
             nonce=rental.nonce,
             machine=machine,
-            settings=self._order.settings,
+            settings=self._settings,
             runs=str(runs_folder()),
         )
 
@@ -286,7 +270,7 @@ class _Renting:
             with contextlib.closing(log_in_again(lease.host, stage.progress)) as login:
                 login.note_end(lease.due_s)
                 stage.text = f"{login.about}, the host key that it was given just now"
-        if self._order.needs_engine:
+        if self._needs_engine:
             with self._view.stage("setup") as stage, contextlib.closing(Login(lease.host)) as login:
                 rental_setup.set_up(login, place / records.SETUP_LOG, stage)
 
@@ -295,7 +279,7 @@ class _Renting:
         try:
             return log_in(lease.host, self._clock, until, stage.progress)
         except HostKeyError as error:
-            image = self._order.settings.image or "the image"
+            image = self._settings.image or "the image"
             words = (
                 f"{lease.host.name}: {image} did not take the host key that was given to it: who answers is not proven\n"
                 f"  {str(error).splitlines()[0]}\n"

@@ -12,7 +12,7 @@ from launcher.runs.farewell import root_of
 from launcher.runs.moving import check_move
 from launcher.runs.recovering import Outcome, RecoverRequest, Recovery, recover_on
 from launcher.runs.rental_agreement import agree
-from launcher.runs.rental_choice import check_limited, question
+from launcher.runs.rental_choice import check_limited
 from launcher.runs.run_desk import connect
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> R
     sender = check_move(mirror, target, request, view, gives_up=False)
     before = mirror.whole_plan()
     consented(mirror, before, target, sender, request, view)
-    agreement = agree(wanted_like(before, target, request), view)
-    if (asked := question(agreement.choice)) is not None:
+    choice, _ = agree(wanted_like(before, target, request), view)
+    if (asked := choice.cost.question) is not None:
         view.finding(asked)
     words = "goes on from its last checkpoint; the checks pass, and nothing was rented or sent"
-    return _planned(mirror, target, words)._replace(rental=agreement.choice)
+    return _planned(mirror, target, words)._replace(rental=choice)
 
 
 def _planned(mirror: Mirror, target: Host, words: str) -> Recovery:

@@ -30,8 +30,8 @@ from launcher.values.plan import Finding, Plan, PlanValue, Submission
 from launcher.values.profile import Profile
 
 if TYPE_CHECKING:
+    from launcher.rental.price import RentalChoice
     from launcher.runs.kaggle_preview import SessionPreview
-    from launcher.runs.rental_choice import RentalChoice
 
 
 class Preview(NamedTuple):
@@ -66,7 +66,8 @@ def preview(
     unreached: tuple[Finding, ...] = ()
     rental: RentalChoice | None = None
     if facts is None and host.lambda_cloud is not None:
-        from launcher.runs.rental_preview import expected, preview_rental  # few hosts rent
+        from launcher.runs.rental_agreement import preview_rental  # few hosts rent
+        from launcher.runs.rental_choice import expected
 
         try:
             rental, unreached = preview_rental(resolved, is_sure=request.is_sure)
@@ -149,7 +150,8 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     if facts is None:
         facts = expected_of(resolved)
     if facts is None and len(resolved.profiles) != 1 and resolved.host.lambda_cloud is not None:
-        from launcher.runs.rental_preview import choice_for, expected
+        from launcher.runs.rental_agreement import choice_for
+        from launcher.runs.rental_choice import expected
 
         rental = choice_for(resolved)
         facts = expected(resolved.host, rental)

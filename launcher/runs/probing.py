@@ -52,7 +52,11 @@ from launcher.values.requirement import distribution
 from launcher.values.toml import MOST_BYTES
 
 if TYPE_CHECKING:
-    from launcher.runs.rental_choice import OffersOnce
+    from concurrent.futures import Future
+
+    from launcher.values.renting import Offer
+
+    OffersByApi = Mapping[str, Future[tuple[Offer, ...]]]
 
 NO_JOB = Job(name="none", command=("true",))
 """A job that needs nothing: a probe for it does not look for other interpreters, which takes time."""
@@ -162,7 +166,7 @@ def probe_all(hosts: Sequence[Host], deadline_s: float = PROBE_DEADLINE_S) -> It
     A host that hangs is given up together with its thread, and delays no other host.
     """
     answers: queue.SimpleQueue[Probed] = queue.SimpleQueue()
-    once = _offers_once(hosts)
+    offered = _ask_for_offers(hosts)
     waiting = list(reversed(hosts))
     asked: dict[str, tuple[float, Host]] = {}
     while waiting or asked:
@@ -170,7 +174,7 @@ def probe_all(hosts: Sequence[Host], deadline_s: float = PROBE_DEADLINE_S) -> It
             host = waiting.pop()
             asked[host.name] = (time.monotonic() + deadline_s, host)
             threading.Thread(
-                target=lambda host: answers.put(_probe_alone(host, once)), args=(host,), daemon=True
+                target=lambda host: answers.put(_probe_alone(host, offered)), args=(host,), daemon=True
             ).start()
         next_deadline, slowest = min(asked.values(), key=lambda pair: pair[0])
         try:
@@ -181,21 +185,33 @@ def probe_all(hosts: Sequence[Host], deadline_s: float = PROBE_DEADLINE_S) -> It
             yield probed
 
 
-def _offers_once(hosts: Sequence[Host]) -> OffersOnce | None:
-    if not any(host.lambda_cloud is not None for host in hosts):
-        return None
-    from launcher.runs.rental_choice import OffersOnce  # few hosts rent
+def _ask_for_offers(hosts: Sequence[Host]) -> OffersByApi:
+    """Ask each account of some hosts for its offers: once, however many hosts are of it."""
+    from concurrent.futures import Future  # few hosts rent
 
-    return OffersOnce()
+    accounts = {host.lambda_cloud.api: host for host in hosts if host.lambda_cloud is not None}
+    answers: dict[str, Future[tuple[Offer, ...]]] = {api: Future() for api in accounts}
+    for api, host in accounts.items():
+        threading.Thread(target=_answer_offers, args=(host, answers[api]), daemon=True).start()
+    return answers
 
 
-def _probe_alone(host: Host, once: OffersOnce | None) -> Probed:
+def _answer_offers(host: Host, answer: Future[tuple[Offer, ...]]) -> None:
+    from launcher.runs.rental_choice import offers  # few hosts rent
+
+    try:
+        answer.set_result(offers(host))
+    except BaseException as error:  # noqa: BLE001 - whoever waits for it raises it
+        answer.set_exception(error)
+
+
+def _probe_alone(host: Host, offered: OffersByApi) -> Probed:
     facts: Facts | None = None
     try:
         if host.kaggle is not None:
             return _probe_account(host, host.kaggle)
-        if once is not None and host.lambda_cloud is not None:
-            return _probe_offers(host, once)
+        if host.lambda_cloud is not None:
+            return _probe_offers(host, offered[host.lambda_cloud.api].result())
         with connect(host) as desk:
             facts = probe(desk, host, NO_JOB)
         if facts.slurm is not None:
@@ -233,15 +249,13 @@ def _probe_account(host: Host, settings: KaggleSettings) -> Probed:
     return Probed(host, facts, choice.profiles[0].name, quota=quota.title)
 
 
-def _probe_offers(host: Host, once: OffersOnce) -> Probed:
-    """Ask what an account can rent; return what is expected of what would be. Raises LaunchError."""
-    from launcher.planning.lambda_machines import expected_facts as expected_of_rental  # few hosts rent
-    from launcher.runs.rental_choice import choose, offer_words
+def _probe_offers(host: Host, offered: tuple[Offer, ...]) -> Probed:
+    """Return what is expected of what would be rented of an account's offers. Raises LaunchError."""
+    from launcher.runs.rental_choice import choose, expected  # few hosts rent
 
     named = resolve.profiles_meant(host.profile) if host.profile is not None else ()
-    choice = choose(host, named, None, NO_JOB, once.offers(host))
-    facts = expected_of_rental(host, choice.first)
-    return Probed(host, facts, choice.first.profile.name, quota=offer_words(choice, choice.first))
+    choice = choose(host, named, None, NO_JOB, offered)
+    return Probed(host, expected(host, choice), choice.first.profile.name, quota=choice.offer_words)
 
 
 def expected_choice(host: Host, settings: KaggleSettings) -> MachineChoice:

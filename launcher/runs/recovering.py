@@ -36,7 +36,7 @@ from launcher.runtimes.runtime import Resumption
 from launcher.values.record import State, Summary, is_terminal
 
 if TYPE_CHECKING:
-    from launcher.runs.rental_choice import RentalChoice
+    from launcher.rental.price import RentalChoice
     from launcher.runs.view import Stage, View
     from launcher.values.answers import ResumedRun
     from launcher.values.image import BuildOptions

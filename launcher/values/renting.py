@@ -215,6 +215,11 @@ class Rental(Record):
         """Return what one instance of it costs at most until a moment."""
         return cents(now - self.since, self.intent.cents_per_hour)
 
+    @property
+    def largest(self) -> int:
+        """What it may have cost at its limit, also one of which nobody knows yet whether it began."""
+        return max(self.cents_at(self.intent.deadline), self.time_cents(self.intent.deadline))
+
     def cents_at(self, now: float) -> int:
         """Return what it has cost at most until a moment, with its extras."""
         is_billed = self.state in (RentalState.LAUNCHED, RentalState.READY, RentalState.ENDING)

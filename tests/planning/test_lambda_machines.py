@@ -6,7 +6,7 @@ from launcher.planning.assembly import plan
 from launcher.planning.environment_plan import environment
 from launcher.planning.gate import check
 from launcher.planning.lambda_machines import DATE, expected_facts
-from launcher.planning.offers import Priced, profile_of
+from launcher.planning.offers import profile_of
 from launcher.planning.placement import runtime
 from launcher.runs.resolve import image_sources, profiles, wheels
 from launcher.values.host import Host
@@ -37,7 +37,7 @@ def found(name="gpu_1x_a100", **changes):
         "cents_per_hour": 199,
     }
     offer = Offer(**{"type": name, **about, "vcpus": 30, "ram_gb": 200, "disk_gb": 512, **changes})
-    return Priced(offer, profile_of(offer, KNOWN.values()), 8 * 3600, 1592)
+    return offer, profile_of(offer, KNOWN.values())
 
 
 def job(**values):
@@ -45,11 +45,11 @@ def job(**values):
 
 
 def checked(asked, one, place):
-    facts = expected_facts(place, one)
-    kind = runtime(one.profile, place, asked, facts)
+    facts = expected_facts(place, *one)
+    kind = runtime(one[1], place, asked, facts)
     sources = image_sources() if kind == "docker" else None
-    made = environment(one.profile, asked, place, facts, wheels()) if kind == "native" else None
-    planned = plan(one.profile, place, asked, "auto", kind, sources, environment=made)
+    made = environment(one[1], asked, place, facts, wheels()) if kind == "native" else None
+    planned = plan(one[1], place, asked, "auto", kind, sources, environment=made)
     return planned, {finding.code: finding for finding in check(planned, facts, place, wheels())}
 
 
@@ -68,7 +68,7 @@ def test_the_gate_passes_a_sane_plan_for_all_cards_of_a_type(name):
     one = found(name)
     planned, said = checked(job(requirements=("torch", "peft==0.19.1")), one, host())
     assert [code for code, finding in said.items() if finding.level == "refuse"] == []
-    assert (planned.runtime, planned.split.ranks) == ("docker", one.offer.cards)
+    assert (planned.runtime, planned.split.ranks) == ("docker", one[0].cards)
     assert f"as of {DATE}" in said["expected-only"].message
     assert CARDS[name] in said["expected-only"].message
 
@@ -83,17 +83,17 @@ def test_a_job_without_a_container_passes_too():
 def test_the_note_is_for_what_is_not_rented_yet():
     """A rented machine is a plain one, which was probed."""
     one = found()
-    facts = expected_facts(host(), one)
-    planned = plan(one.profile, host(), job())
+    facts = expected_facts(host(), *one)
+    planned = plan(one[1], host(), job())
     rented = Host(name="lambda", address="192.0.2.7", user="ubuntu")
     assert "expected-only" not in {finding.code for finding in check(planned, facts, rented)}
     assert "expected-only" not in {finding.code for finding in check(planned, None, host())}
 
 
 def test_what_the_offer_says_is_expected_and_what_nobody_says_is_unknown():
-    facts = expected_facts(host(user="root", root="~/runs"), found())
+    facts = expected_facts(host(user="root", root="~/runs"), *found())
     assert (facts.cpus, facts.memory_gb, facts.free_gb, facts.root) == (30, 200, 512, "/root/runs")
-    bare = expected_facts(host(), found(ram_gb=0, disk_gb=0))
+    bare = expected_facts(host(), *found(ram_gb=0, disk_gb=0))
     assert (bare.memory_gb, bare.free_gb, bare.user, bare.root) == (
         None,
         None,
@@ -104,5 +104,5 @@ def test_what_the_offer_says_is_expected_and_what_nobody_says_is_unknown():
 
 
 def test_a_type_with_an_arm_processor_gets_its_wheels():
-    assert expected_facts(host(), found()).machine == "x86_64"
-    assert expected_facts(host(), found("gpu_1x_gh200")).machine == "aarch64"
+    assert expected_facts(host(), *found()).machine == "x86_64"
+    assert expected_facts(host(), *found("gpu_1x_gh200")).machine == "aarch64"

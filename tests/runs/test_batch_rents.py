@@ -258,7 +258,7 @@ def test_a_host_that_became_one_where_machines_are_rented_costs_nothing_unasked(
     assert lambda_cloud.rentals() == ()
     asked = made.client.run("batch", "resume", "--failed", "--max-cost", "12")
     assert asked.returncode == 3
-    assert "may rent machines for up to $12.00 together" in asked.stderr
+    assert "gpu: the item may cost $12.00" in asked.stderr
     assert "launch batch resume sweep --yes … agrees" in asked.stderr
     assert lambda_cloud.rentals() == ()
     done = made.client.run("batch", "resume", "--failed", "--max-cost", "12", "--yes", timeout=120)
@@ -314,7 +314,10 @@ def test_what_can_never_run_within_the_limit_rents_nothing(made, lambda_cloud):
     assert "i1, i2, i3: can run on none of the hosts; nothing was rented or sent" in done.stdout
     unsure = made.client.run("batch", file, "--max-cost", "20", "--dry-run")
     assert unsure.returncode == made.client.run("batch", file, "--max-cost", "20").returncode == 3
-    assert "would ask: rented: the 3 items may rent machines for up to $20.00 together" in unsure.stderr
+    assert (
+        "would ask: rented: the 3 items together may cost $20.00, which is more than confirm_above = 10"
+        in unsure.stderr
+    )
     said = made.client.ok("batch", file, "--max-cost", "20", *DRY)
     assert "3 items; the checks pass; nothing was rented or sent" in said
     assert not (made.client.runs / "batches" / "sweep").exists()

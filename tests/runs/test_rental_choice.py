@@ -8,19 +8,12 @@ from testbed.lambda_service import LambdaService as StandIn
 from testbed.sim_clock import WallClock
 
 from launcher.errors import CardBusyError, RefusedError, ServiceAuthError, ServiceUnreachableError, UsageError
-from launcher.planning.offers import Expected
+from launcher.planning.offers import Wish
+from launcher.rental import price
+from launcher.rental.price import Expected, hours_text
 from launcher.runs.launching import wanted_of
 from launcher.runs.rental_agreement import agree
-from launcher.runs.rental_choice import (
-    choose,
-    confirm,
-    earlier_run,
-    hours_text,
-    offering_host,
-    offers,
-    price_words,
-    question,
-)
+from launcher.runs.rental_choice import choose, earlier_run, offering_host, offers
 from launcher.runs.request import Request
 from launcher.runs.resolve import profile
 from launcher.runs.resolved_request import understand
@@ -52,8 +45,10 @@ def host(**keys):
 
 
 def chosen(*named, gpus=None, offered=OFFERS, earlier=None, job=JOB, **keys):
-    never = lambda _job, _profile: None  # noqa: E731
-    return choose(host(**keys), [profile(name) for name in named], gpus, job, offered, earlier or never)
+    profiles = [profile(name) for name in named]
+    if earlier is None:
+        return choose(host(**keys), profiles, gpus, job, offered)
+    return price.priced("r", host(**keys).lambda_cloud, offered, Wish(profiles), earlier)
 
 
 class Watching(SilentView):
@@ -84,8 +79,10 @@ def test_what_is_planned_for_is_the_first_that_is_free():
     """What is tried begins there too; the most that it may cost is that of the dearest."""
     choice = chosen("a100_40gb", region=[EAST])
     assert choice.first.offer.type == "gpu_1x_a100_sxm4"
-    assert [(found.offer.type, found.region) for found in choice.candidates()] == [("gpu_1x_a100_sxm4", EAST)]
-    assert choice.largest == 8 * 229
+    assert [(found.priced.offer.type, found.region) for found in choice.candidates()] == [
+        ("gpu_1x_a100_sxm4", EAST)
+    ]
+    assert choice.cost.largest == 8 * 229
     assert [found.offer.type for found in choice.found] == ["gpu_1x_a100", "gpu_1x_a100_sxm4"]
 
 
@@ -94,16 +91,16 @@ def test_without_any_free_the_plan_is_still_made_and_the_wait_is_the_callers():
     assert choice.first.offer.type == "gpu_1x_h100"
     with pytest.raises(CardBusyError):
         choice.candidates()
-    assert "none free just now, at $3.29/h" in price_words(choice)
+    assert "none free just now, at $3.29/h" in choice.words
 
 
 def test_the_price_in_words():
-    choice = chosen("a100_40gb", earlier=lambda _job, _profile: Expected(2, "as run k3f9w2 took"))
-    assert price_words(choice) == (
+    choice = chosen("a100_40gb", earlier=lambda _profile: Expected(2, "as run k3f9w2 took"))
+    assert choice.words == (
         "gpu_1x_a100 in us-west-1 at $1.99/h: expected $3.98 (as run k3f9w2 took), at most $15.92 in 8 h; "
         "else gpu_1x_a100_sxm4 at $2.29/h, at most $18.32"
     )
-    unknown = price_words(chosen("h100", offered=[one("gpu_1x_h100", 329, EAST, card="H100", memory_gb=80)]))
+    unknown = chosen("h100", offered=[one("gpu_1x_h100", 329, EAST, card="H100", memory_gb=80)]).words
     assert (
         unknown
         == "gpu_1x_h100 in us-east-1 at $3.29/h: how long it takes is not known, at most $26.32 in 8 h"
@@ -112,7 +109,7 @@ def test_the_price_in_words():
 
 def test_a_limit_of_the_jobs_time_is_what_is_expected_if_no_run_tells():
     job = JOB.model_copy(update={"time_limit_minutes": 60})
-    assert "expected $2.49 (by its time limit of 60 min)" in price_words(chosen("a100_40gb", job=job))
+    assert "expected $2.49 (by its time limit of 60 min)" in chosen("a100_40gb", job=job).words
 
 
 @pytest.mark.parametrize(
@@ -146,11 +143,11 @@ def test_a_later_offer_is_taken_only_at_the_price_that_was_agreed_to():
     """A type that has become dearer, or is offered no more, is free nowhere; one that has become free is taken."""
     choice = chosen("a100_40gb")
     later = choice.renewed([one("gpu_1x_a100", 200, WEST), one("gpu_1x_a100_sxm4", 228, WEST, EAST)])
-    assert [(found.offer.type, found.region) for found in later.candidates()] == [
+    assert [(found.priced.offer.type, found.region) for found in later.candidates()] == [
         ("gpu_1x_a100_sxm4", WEST),
         ("gpu_1x_a100_sxm4", EAST),
     ]
-    assert later.largest == choice.largest
+    assert later.cost.largest == choice.cost.largest
     assert later.profile_of("gpu_1x_a100_sxm4") == A100
     with pytest.raises(CardBusyError):
         choice.renewed([one("gpu_1x_a10", 1, EAST)]).candidates()
@@ -174,29 +171,26 @@ def test_cards_that_are_not_rented_yet_have_no_ids():
 
 def test_a_small_cost_is_not_asked_about():
     view = Watching()
-    confirm(chosen("a100_40gb", max_hours=4), view, is_sure=False)
+    chosen("a100_40gb", max_hours=4).cost.confirm(view.agrees, "nothing was rented")
     assert view.asked == []
 
 
 def test_above_the_limit_a_person_is_asked_and_a_script_is_refused():
     """The largest cost counts, whichever type it is."""
     choice = chosen("a100_40gb", confirm_above=16)
-    assert choice.first.largest <= 1600 < choice.largest
+    assert choice.first.largest <= 1600 < choice.cost.largest
     yes, no, nobody = Watching(answer=True), Watching(answer=False), Watching()
-    confirm(choice, yes, is_sure=False)
+    choice.cost.confirm(yes.agrees, "nothing was rented")
     assert "$18.32" in yes.asked[0]
     with pytest.raises(RefusedError, match="nothing was rented, as you answered") as caught:
-        confirm(choice, no, is_sure=False)
+        choice.cost.confirm(no.agrees, "nothing was rented")
     assert caught.value.exit_code == 3
     with pytest.raises(RefusedError, match="launch --yes"):
-        confirm(choice, nobody, is_sure=False)
-    sure = Watching(answer=False)
-    confirm(choice, sure, is_sure=True)
-    assert sure.asked == []
+        choice.cost.confirm(nobody.agrees, "nothing was rented")
 
 
 def test_with_nothing_to_agree_to_everything_is_asked_about():
-    assert question(chosen("a100_40gb", max_hours=0.5, confirm_above=0)) is not None
+    assert chosen("a100_40gb", max_hours=0.5, confirm_above=0).cost.question is not None
 
 
 # before any rent
@@ -228,7 +222,7 @@ def account(tmp_path, monkeypatch):
 
 def agreed(view, **values):
     request = Request("r", words=["python", "train.py"], **values)
-    return agree(wanted_of(understand(request), request), view).choice
+    return agree(wanted_of(understand(request), request), view)[0]
 
 
 def test_the_plan_and_the_price_are_shown_before_the_question(account):
@@ -266,7 +260,10 @@ def test_what_is_not_agreed_to_is_not_rented(account, keys, values, words):
 def test_a_small_limit_needs_no_answer(account):
     account.write(max_cost=5)
     view = Watching()
-    assert agreed(view).largest <= 500
+    assert agreed(view).cost.largest <= 500
+    assert view.asked == []
+    account.write(max_hours=24)
+    assert agreed(view, is_sure=True).cost.largest > 1000
     assert view.asked == []
 
 

@@ -4,18 +4,10 @@ import pytest
 from testbed.client import REPOSITORY
 
 from launcher.errors import CardBusyError, RefusedError, UnknownNameError
-from launcher.planning.offers import (
-    Expected,
-    Limits,
-    Wish,
-    boot_limit_s,
-    by_price,
-    candidates,
-    card_memory,
-    fits,
-    priced,
-    profile_of,
-)
+from launcher.planning.offers import Wish, by_price, card_memory, fits, profile_of
+from launcher.rental import price
+from launcher.rental.price import Expected
+from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
 from launcher.values.renting import Offer, cents, dollars
@@ -48,21 +40,28 @@ RTX = offer("gpu_1x_rtx6000", "RTX 6000 (24 GB)", 69, WEST)
 CPU = offer("cpu_4x_general", "N/A", 10, EAST, cards=0)
 X900 = offer("gpu_1x_x900", "X900 (24 GB PCIe)", 9999)
 ALL = [A10, X900, A100, A100_SXM, A100_8, H100, RTX, CPU]
-EIGHT = Limits(max_hours=8)
+EIGHT = LambdaSettings(max_hours=8)
 
 
 def wish(*named, **values):
     return Wish([profile(name) if isinstance(name, str) else name for name in named], PROFILES, **values)
 
 
+def chosen(*named, regions=(), **values):
+    settings = EIGHT.model_copy(update={"region": tuple(regions)})
+    return price.priced("lambda", settings, ALL, wish(*named, **values))
+
+
 def tried(*named, **values):
-    asked = wish(*named, **values)
-    found = priced("lambda", ALL, EIGHT, asked)
-    return [(one.priced.offer.type, one.region) for one in candidates("lambda", found, asked.regions)]
+    return [(one.priced.offer.type, one.region) for one in chosen(*named, **values).candidates()]
+
+
+def priced(offers, limits, asked, *expected):
+    return price.priced("lambda", limits, offers, asked, *expected).found
 
 
 def types(limits, *named, **values):
-    return [one.offer.type for one in priced("lambda", ALL, limits, wish(*named, **values))]
+    return [one.offer.type for one in priced(ALL, limits, wish(*named, **values))]
 
 
 @pytest.mark.parametrize(
@@ -136,18 +135,16 @@ def test_without_a_profile_it_is_the_cheapest_free_card_that_has_one_and_no_othe
     """
     assert tried() == [("gpu_1x_rtx6000", WEST)]
     arm = offer("gpu_1x_gh200", "GH200 (96 GB)", 1, EAST)
-    found = priced("lambda", [arm, A100, A100_SXM, A100_8], EIGHT, wish())
+    found = priced([arm, A100, A100_SXM, A100_8], EIGHT, wish())
     assert [one.offer.type for one in found] == ["gpu_1x_a100_sxm4", "gpu_1x_a100"]
     for asked in (wish("gh200_96gb"), wish(types=["gpu_1x_gh200"])):
-        assert [one.offer for one in priced("lambda", [arm, A100], EIGHT, asked)] == [arm]
+        assert [one.offer for one in priced([arm, A100], EIGHT, asked)] == [arm]
     rented_out = [one.model_copy(update={"regions": ()}) for one in (A100, A100_SXM)]
-    found = priced(
-        "lambda", [X900.model_copy(update={"regions": (EAST,)}), A100_8, *rented_out], EIGHT, wish()
-    )
+    found = priced([X900.model_copy(update={"regions": (EAST,)}), A100_8, *rented_out], EIGHT, wish())
     assert [(one.offer.type, one.profile.name, one.profile.count) for one in found] == [
         ("gpu_8x_a100_80gb_sxm4", "a100_80gb", 8)
     ]
-    assert [one.offer.type for one in priced("lambda", rented_out, EIGHT, wish())] == [
+    assert [one.offer.type for one in priced(rented_out, EIGHT, wish())] == [
         "gpu_1x_a100_sxm4",
         "gpu_1x_a100",
     ]
@@ -167,7 +164,7 @@ def test_named_types_and_regions_come_in_their_order():
 
 def test_all_cards_of_a_named_type_are_planned_for():
     """They are paid for."""
-    (found,) = priced("lambda", ALL, EIGHT, wish(types=["gpu_8x_a100_80gb_sxm4"]))
+    (found,) = priced(ALL, EIGHT, wish(types=["gpu_8x_a100_80gb_sxm4"]))
     assert (found.profile.name, found.profile.count, found.profile.title) == (
         "a100_80gb",
         8,
@@ -181,52 +178,42 @@ def test_what_it_costs():
     def lasting(hours):
         return lambda _profile: Expected(hours, "as before")
 
-    (one,) = priced("lambda", [A100], EIGHT, wish("a100_40gb"), lasting(2.5))
+    (one,) = priced([A100], EIGHT, wish("a100_40gb"), lasting(2.5))
     assert (one.limit_s, one.expected, dollars(one.largest), one.why_expected) == (
         8 * 3600,
         498,
         "$15.92",
         "as before",
     )
-    (one,) = priced("lambda", [A100], Limits(max_cents=1000), wish("a100_40gb"), lasting(100))
+    (one,) = priced([A100], LambdaSettings(max_cost=10), wish("a100_40gb"), lasting(100))
     assert one.limit_s == 301 * 60
     assert one.expected == one.largest == cents(301 * 60, 199) <= 1000
-    (one,) = priced("lambda", [A100], Limits(max_hours=1, max_cents=1000), wish("a100_40gb"))
+    (one,) = priced([A100], LambdaSettings(max_hours=1, max_cost=10), wish("a100_40gb"))
     assert (one.limit_s, one.expected) == (3600, None)
 
 
-@pytest.mark.parametrize("price", [69, 129, 199, 2232, 3192])
+@pytest.mark.parametrize("hourly", [69, 129, 199, 2232, 3192])
 @pytest.mark.parametrize("most", [100, 777, 5000])
-def test_the_largest_cost_is_never_above_the_limit(price, most):
+def test_the_largest_cost_is_never_above_the_limit(hourly, most):
     """With any price and limit that let something boot."""
-    one = offer("gpu_1x_a100", "A100 (40 GB)", price, EAST)
-    if cents(boot_limit_s(1), price) <= most:
-        (found,) = priced("lambda", [one], Limits(max_cents=most), wish())
-        assert most - 2 * price // 60 - 2 <= found.largest <= most
+    one = offer("gpu_1x_a100", "A100 (40 GB)", hourly, EAST)
+    if cents(900, hourly) <= most:
+        (found,) = priced([one], LambdaSettings(max_cost=most / 100), wish())
+        assert most - 2 * hourly // 60 - 2 <= found.largest <= most
     else:
         with pytest.raises(RefusedError):
-            priced("lambda", [one], Limits(max_cents=most), wish())
-
-
-def test_without_a_limit_nothing_is_rented():
-    """The message proposes one, with what it costs."""
-    with pytest.raises(
-        RefusedError, match=r"max_hours = 4 .* at most \$7.56 with gpu_1x_a100_sxm4 at \$1.89/h"
-    ):
-        types(Limits(), "a100_40gb")
-    with pytest.raises(RefusedError, match="max_hours = 5 "):
-        priced("lambda", ALL, Limits(), wish("a100_40gb"), lambda _profile: Expected(2.2, ""))
+            priced([one], LambdaSettings(max_cost=most / 100), wish())
 
 
 def test_a_limit_of_one_cent_rents_nothing():
     """Nor does any that is used up while the instance boots."""
     with pytest.raises(RefusedError, match="nothing was rented"):
-        types(Limits(max_cents=1))
+        types(LambdaSettings(max_cost=0.01))
     with pytest.raises(RefusedError, match=r"allows 12 minutes of gpu_1x_a100 at .*may take 15 to boot"):
-        types(Limits(max_hours=0.2), types=["gpu_1x_a100"])
+        types(LambdaSettings(max_hours=0.2), types=["gpu_1x_a100"])
     with pytest.raises(RefusedError, match="30 to boot"):
-        types(Limits(max_hours=0.4), types=["gpu_8x_a100_80gb_sxm4"])
-    cheap = types(Limits(max_cents=500), types=["gpu_8x_a100_80gb_sxm4", "gpu_1x_a100"])
+        types(LambdaSettings(max_hours=0.4), types=["gpu_8x_a100_80gb_sxm4"])
+    cheap = types(LambdaSettings(max_cost=5), types=["gpu_8x_a100_80gb_sxm4", "gpu_1x_a100"])
     assert cheap == ["gpu_1x_a100"]
 
 
@@ -257,7 +244,7 @@ def test_nothing_free_is_no_refusal_for_ever():
 )
 def test_what_does_not_fit_is_named_with_what_does(asked, words):
     with pytest.raises(RefusedError, match=words):
-        priced("lambda", ALL, EIGHT, asked)
+        priced(ALL, EIGHT, asked)
 
 
 def test_a_type_that_is_not_offered_is_named_with_the_nearest():
@@ -268,6 +255,6 @@ def test_a_type_that_is_not_offered_is_named_with_the_nearest():
 def test_what_is_free_elsewhere_is_said():
     """Beside how long to wait for one."""
     with pytest.raises(CardBusyError) as caught:
-        candidates("lambda", priced("lambda", ALL, EIGHT, wish("a100_40gb")), ["us-west"])
+        tried("a100_40gb", regions=["us-west"])
     assert "in us-west; free in us-east-1" in str(caught.value)
     assert "--wait 30m" in str(caught.value)
