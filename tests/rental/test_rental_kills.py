@@ -127,8 +127,8 @@ REQUESTS = [("launch", 1), ("instances", 1), ("instances", 2), ("instances", 12)
 CASES = [(call, number, how) for call, number in REQUESTS for how in ("not accepted", "accepted", "answered")]
 
 
-def killed_at(one, call, number, how):
-    """Let a client be killed at the Nth call of a kind; return its exit code."""
+def killed_at(one, call, number, how, *words):
+    """Let a client that rents, or does something else, be killed at the Nth call of a kind; return its exit code."""
     counts, state = itertools.count(1), one.stand_in.state
 
     def kill(line, *, phase):
@@ -144,7 +144,7 @@ def killed_at(one, call, number, how):
 
     one.stand_in.before = lambda line: kill(line, phase="before")
     one.stand_in.after = lambda line: kill(line, phase="after")
-    child = one.drive("rent")
+    child = one.drive(*(words or ["rent"]))
     return child.wait()
 
 
@@ -209,6 +209,46 @@ def test_a_reconcile_that_is_killed_is_made_again(each_round, record_property, w
         assert one.drive(f"kill={when}:{number}", "reconcile").wait() == -signal.SIGKILL
         tally.add(one.judge(), one.rentals(), killed=True)
     tally.record(record_property, "a reconciler", f"{when} wait {number} for the disk")
+
+
+MORE_S = 7200.0
+"""So much time is given to a rental of eight hours."""
+LOOKS = [("instances", 1, how) for how in ("not accepted", "accepted", "answered")]
+
+
+@pytest.mark.parametrize("point", [*LOOKS, "before:1", "after:1", "before:2", "after:2", None], ids=str)
+def test_a_killed_extend_gives_all_of_the_time_or_none(each_round, record_property, point):
+    """It is killed as it looks, as the machine hears of the limit, and as the ledger does.
+
+    The process that looks after the machine, which is this one, reads the earlier limit or the later one; the later one
+    counts only once the machine has heard of it. Another `extend` goes on from what counts.
+    """
+    tally = Tally(ROUNDS)
+    for one in each_round:
+        keeper, words = one.renter(), [f"extend={MORE_S}"]
+        first = keeper.clock.now() + 8 * 3600
+        rental, lock = keeper.rent(
+            lambda_client.offer(), lambda_client.REGION, lambda_client.RUN, first, lambda_client.SETUP
+        )
+        keeper.wait_until_ready(rental, 900, lambda *_: None)
+        if isinstance(point, tuple):
+            code = killed_at(one, *point, *words)
+        else:
+            code = one.drive(*([f"kill={point}"] if point else []), *words).wait()
+        one.stand_in.before = one.stand_in.after = lambda _line: None
+        assert code == (0 if point is None else -signal.SIGKILL)
+        is_later = point in ("before:2", "after:2", None)  # a line that is written counts, once it is whole
+        known = keeper.known(rental).intent.deadline
+        assert known == first + MORE_S * is_later
+        told = one.folder / "told"
+        assert told.exists() == (not isinstance(point, tuple))
+        assert one.drive(*words).wait() == 0
+        limit = keeper.known(rental).intent.deadline
+        assert limit == known + MORE_S
+        assert abs(float(told.read_text()) - (limit - 600)) < 1
+        lock.release()
+        tally.add(one.judge(), one.rentals(), killed=point is not None)
+    tally.record(record_property, "an extend", "not killed" if point is None else str(point))
 
 
 def test_a_client_that_lives_keeps_its_instance(each_round):

@@ -1,6 +1,6 @@
 """Our client of the stand-in for Lambda Cloud, by a simulated clock; as a program, one that rents, waits and ends.
 
-    python lambda_client.py BASE KEY FOLDER [kill=before:N|after:N] rent[=RUN] | launch=COUNT | reconcile
+    python lambda_client.py BASE KEY FOLDER [kill=before:N|after:N] rent[=RUN] | launch=COUNT | reconcile | extend=SECONDS
 
 With `kill` it kills itself at its Nth wait for the disk, before or after that. Processes that share a folder share the
 clock, the pace and the ledger.
@@ -16,12 +16,16 @@ from pathlib import Path
 
 from testbed.sim_clock import SimClock
 
+from launcher.rental import extend
 from launcher.rental.ledger import Ledger
 from launcher.rental.providers.lambda_cloud import LambdaCloud, log_in
 from launcher.rental.rate_limit import Pace
 from launcher.rental.reconcile import Reconciled, reconcile
+from launcher.rental.records import RentalRecord, RentedMachine
 from launcher.rental.renter import Renter
 from launcher.rental.verdict import Verdict
+from launcher.values.host import Host
+from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.renting import Intent, Offer, Setup
 
 RUN = "261122-sft-k3f9w2"
@@ -84,6 +88,38 @@ def launch_many(at: LambdaCloud, count: int) -> None:
         thread.join()
 
 
+class ToldMachine:
+    """In place of a login to a rented machine: until when that is rented is written to a file `told`, as it would be there."""
+
+    def __init__(self, folder: Path, clock: SimClock) -> None:
+        """Write into this folder."""
+        self._file, self._clock = folder / "told", clock
+
+    def note_end(self, left_s: float, _run: str | None = None) -> None:
+        """Be told; this waits for the disk, which is a point at which a client may be killed."""
+        with self._file.open("w") as file:
+            file.write(str(self._clock.now() + left_s))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def close(self) -> None:
+        """Log out of nothing."""
+
+
+def give_more_time(at: Renter, folder: Path, seconds: float) -> None:
+    """Give the one rental of a folder more time, as `launch extend` does."""
+    (rental,) = at.ledger.rentals()
+    machine = Host(name="rented", address="192.0.2.1", user="ubuntu")
+    settings = LambdaSettings()
+    record = RentalRecord(run=RUN, nonce=rental.nonce, machine=machine, settings=settings, runs=str(folder))
+    extend.open_account = lambda _settings: at
+    extend.ledger = lambda: at.ledger
+    extend.Login = lambda _machine: ToldMachine(folder, at.clock)
+    found = RentedMachine(rental, record)
+    extend.cost_with(found, seconds)
+    extend.extend(found, seconds)
+
+
 def kill_at(spec: str) -> None:
     """Kill this process at its Nth wait for the disk."""
     when, _, number = spec.partition(":")
@@ -109,6 +145,8 @@ def main() -> None:
             kill_at(value)
         elif verb == "launch":
             launch_many(service(base, key, Path(folder)), int(value))
+        elif verb == "extend":
+            give_more_time(renter(base, key, Path(folder)), Path(folder), float(value))
         elif verb == "reconcile":
             print(is_anything_billed(reconcile(renter(base, key, Path(folder)))))
         else:
