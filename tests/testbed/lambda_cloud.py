@@ -78,6 +78,19 @@ class LambdaCloud:
         """Let the scripts on the newest machine, which wait for a file, end."""
         self.instances.newest.enter("touch", "/home/ubuntu/go")
 
+    def follows_on(self) -> None:
+        """Return once who follows the newest run has looked at the clock: two lines came here, one after the other.
+
+        Its script prints the names of the files `first` and `second` when they are there.
+        """
+        for word in ("first", "second"):
+            self.instances.newest.enter("touch", f"/home/ubuntu/{word}")
+            until(lambda word=word: word in self._log(), f"a line that says {word}", timeout=120)
+
+    def _log(self) -> str:
+        """Return what has come here of the runs' logs."""
+        return "".join(path.read_text() for path in self.client.runs.glob("2*/*/log.txt"))
+
     def keepers(self) -> list[int]:
         """Return the processes on this machine that hold a lock of the client's rentals."""
         folder = str(self.client.home / ".local" / "share" / "launch" / "rentals")

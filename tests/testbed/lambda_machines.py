@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
@@ -74,6 +75,17 @@ class InstanceMachine(Machine):
         sudoers.write_text(f"{USER} ALL=(ALL) NOPASSWD:ALL\n")
         sudoers.chmod(0o440)
         return config.get("runcmd", [])
+
+    def rent_ends(self, run: str) -> None:
+        """Tell a run there that the time of its machine is up, in the file that tells it of another limit."""
+        (told,) = (self.homes / USER).rglob("rented.json")
+        control = told.parent / "runs" / run / "control"
+        rent = json.loads(told.read_text())
+        left_s = rent["until"] - time.time()
+        new = control / "rented.json.new"
+        new.write_text(json.dumps({**rent, "until": time.time(), "uptime": rent["uptime"] - left_s}))
+        shutil.chown(new, control.stat().st_uid, control.stat().st_gid)
+        new.replace(control / "rented.json")
 
     def public_host_key(self) -> str:
         """Return the public part of the host key that it has now."""
