@@ -4,7 +4,7 @@ LaunchError                    exit 1
 ├── UsageError                 exit 2   yours: a command line or a file that you wrote
 │   ├── BadFileError                    a key or value in it
 │   ├── UnknownNameError                an unknown host, profile, job or run
-│   └── LackingError                    a verb that a host's kind of place cannot offer
+│   └── LackingError                    a verb that a host's backend cannot do
 ├── RefusedError               exit 3   the gate: this plan cannot work there
 │   ├── UnequalSharesError              its cards cannot have equal shares of the batch
 │   └── CardBusyError                   others hold its cards just now: wait for them
@@ -32,8 +32,7 @@ LaunchError                    exit 1
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 
 class LaunchError(Exception):
@@ -56,88 +55,18 @@ class UnknownNameError(UsageError):
     """Raised when a command names an unknown host, profile, job or run."""
 
 
-LACKS = {
-    "exec": (
-        "nothing leads into a session of Kaggle's while it runs",
-        "what it prints   launch logs {run}     its files, once the session is over   launch ls {run}",
-    ),
-    "shell": (
-        "nothing leads into a session of Kaggle's while it runs",
-        "what it prints   launch logs {run}     its files, once the session is over   launch ls {run}",
-    ),
-    "forward": (
-        "no port of a session of Kaggle's can be reached from outside",
-        "its curves   launch plot {run}     its measurements   launch metrics {run}",
-    ),
-    "sweep": (
-        "no process of a run is on a machine of yours, and Kaggle ends those of a session",
-        "what its account still holds   launch gc --host {host} --dry-run",
-    ),
-    "image": (
-        "sessions run in Kaggle's own image, and what a job lacks is installed there each time",
-        "what is expected there   launch probe --host {host}",
-    ),
-    "init": (
-        "the account of your credentials needs no table, and nothing there can be probed",
-        'a job there   launch --host {host} -- python train.py     the default   host = "{host}" in launch.toml',
-    ),
-    "drill": (
-        "a drill hurts a run on its machine, and nothing leads into a session of Kaggle's",
-        "the same on this machine   launch drill --host local",
-    ),
-    "verify": (
-        "what it measures is kept on the machine for later launches, and a session's is gone with it",
-        "its plan on this machine's CPU   launch verify --host local --rehearse --profile t4x2 --job …",
-    ),
-}
-"""What an account of Kaggle's cannot do, by the verb: why, and what to type instead."""
+class Lack(NamedTuple):
+    """Why a backend cannot do something, and what to type instead; `{host}` and `{run}` in `mend` are filled in."""
 
-
-RENTED_LACKS = {
-    "init": (
-        "a table there needs no probe, and nothing can be probed before a machine is rented",
-        'a table, with a limit   [hosts.{host}]  kind = "lambda-cloud"  max_hours = 4     what is offered   launch offers',
-    ),
-    "sweep": (
-        "each machine there is rented for one run, and goes back with all that is left on it",
-        "what is rented   launch hosts     what nobody needs any more   launch reconcile",
-    ),
-    "drill": (
-        "a drill would rent a machine for each fault, and break it while you pay for it",
-        "the same on this machine   launch drill --host local     on a machine of yours   launch drill --host lab",
-    ),
-    "verify": (
-        "what it measures is kept on the machine for later launches, and a rented one is gone",
-        "its plan on this machine's CPU   launch verify --rehearse --profile a100_40gb --job …     what is rented   launch offers --host {host}",
-    ),
-}
-"""What an account where machines are rented cannot do, likewise."""
-
-
-SLURM_LACKS = {
-    "image": (
-        "a job of Slurm's runs in no container of ours, and no image is built there",
-        "what a job requires is in its environment   launch --host {host} --dry-run",
-    ),
-    "verify": (
-        "what it measures is kept with the machine, and a later job may get another one",
-        "its plan on this machine's CPU   launch verify --host local --rehearse --profile a100_40gb --job …",
-    ),
-}
-"""What a Slurm cluster cannot do, likewise."""
+    why: str
+    mend: str
 
 
 class LackingError(UsageError):
-    """Raised for a verb that a host cannot offer, because of the kind of place that it is; see LACKS, RENTED_LACKS, SLURM_LACKS."""
+    """Raised for a verb that a host's backend cannot do. `why` says so; `mend` is what to type instead, for `{host}` and `{run}`."""
 
-    def __init__(
-        self,
-        host: str,
-        verb: str,
-        run: str = "RUN",
-        lacks: Mapping[str, tuple[str, str]] = MappingProxyType(LACKS),
-    ) -> None:
-        why, mend = lacks[verb]
+    def __init__(self, host: str, verb: str, lack: Lack, run: str = "RUN") -> None:
+        why, mend = lack
         super().__init__(f"{verb}: not on {host}: {why}\n  {mend.format(host=host, run=run)}")
         self.host, self.verb = host, verb
 

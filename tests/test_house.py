@@ -18,7 +18,7 @@ from launcher.values.profile import Profile
 from launcher.values.toml import read_toml
 
 PACKAGE = REPOSITORY / "launcher"
-FLOORS = ["errors", "values", "planning", "hosts", "rental", "runtimes", "runs", "cli"]
+FLOORS = ["errors", "values", "planning", "hosts", "rental", "runtimes", "backends", "runs", "cli"]
 WINGS = [
     "record",
     "system",
@@ -152,7 +152,7 @@ def of_each(things):
 
 @of_each([path for path in SOURCES if path not in REMOTE])
 def test_imports_point_down_only(path):
-    """errors <- values <- planning <- hosts <- rental <- runtimes <- runs <- cli, wherever in the file an import stands."""
+    """errors <- values <- planning <- hosts <- rental <- runtimes <- backends <- runs <- cli, wherever in the file an import stands."""
     own = ".".join(["launcher", *path.relative_to(PACKAGE).with_suffix("").parts])
     ours = {name for name in imports(path) if name.split(".")[0] == "launcher"}
     assert not {name for name in ours if floor(name) > floor(own)}

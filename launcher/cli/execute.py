@@ -62,13 +62,13 @@ def execute(
     if stray or not words:
         given = " ".join(stray or ["nvidia-smi"])
         raise UsageError(f"the command must follow --\n  example   launch exec {run} -- {given}")
+    from launcher.backends.registry import backend_of
     from launcher.runs.commands_beside import execute as run_there
     from launcher.runs.locating import locate
     from launcher.runs.run_desk import open_desk
-    from launcher.values.lacking import check_has
 
     place, mirror = locate(run, host)
-    check_has(place, "exec", mirror.short)
+    backend_of(place).check_has(place, "exec", mirror.short)
     try:
         with open_desk(place, mirror) as desk, shown_output() as show:
             code = run_there(desk, mirror.run, words, show)

@@ -45,15 +45,15 @@ def forward(
             f"the command must follow --\n  example   launch forward {run} {port} -- {' '.join(stray)}"
         )
     here, there = _ports(port)
+    from launcher.backends.registry import backend_of
     from launcher.cli.execute import shown_output
     from launcher.cli.say import complain, say
     from launcher.runs.commands_beside import execute
     from launcher.runs.forwarding import LOOPBACK, Door, forwarded
     from launcher.runs.locating import locate
-    from launcher.values.lacking import check_has
 
     place, mirror = locate(run, host)
-    check_has(place, "forward", mirror.short)
+    backend_of(place).check_has(place, "forward", mirror.short)
     words: list[str] = ctx.obj or []
     code = 0
     with contextlib.closing(Door(place, mirror, there)) as door, forwarded(door, here, complain) as local:

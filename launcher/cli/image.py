@@ -55,14 +55,14 @@ def show(
     Examples:
         launch image show --profile titan_rtx
     """
+    from launcher.backends.registry import backend_of
     from launcher.cli.wrapping import say_wrapped
     from launcher.planning.image_plan import image, torch_for
     from launcher.planning.wheel_choice import TorchTarget
     from launcher.runs import package_sources, resolve
-    from launcher.values.lacking import check_has
 
     place = resolve.host(host)
-    check_has(place, "image")
+    backend_of(place).check_has(place, "image")
     profile_name = profile or place.profile or resolve.project().profile or "auto"
     if profile_name == "auto":
         raise UsageError("an image depends on the card, and no profile is set\n  next   launch image show --profile PROFILE")  # fmt: skip
@@ -132,14 +132,14 @@ def listing(
     Examples:
         launch image list --host lab
     """
+    from launcher.backends.registry import backend_of
     from launcher.cli.columns import Column, print_columns
     from launcher.runs import resolve
     from launcher.runs.cleaning import images_of
     from launcher.runs.run_desk import connect
-    from launcher.values.lacking import check_has
 
     place = resolve.host(host)
-    check_has(place, "image")
+    backend_of(place).check_has(place, "image")
     with connect(place) as desk:
         images = images_of(desk, place)
     if as_json:
@@ -185,14 +185,14 @@ def prune(
     Examples:
         launch image prune --host lab --dry-run
     """
+    from launcher.backends.registry import backend_of
     from launcher.runs import resolve
     from launcher.runs.cleaning import prune_images
     from launcher.runs.run_desk import connect
-    from launcher.values.lacking import check_has
     from launcher.values.text import printable
 
     place = resolve.host(host)
-    check_has(place, "image")
+    backend_of(place).check_has(place, "image")
     with connect(place) as desk:
         items = prune_images(desk, place, dry_run=dry_run)
     total = sum(item.bytes for item in items)

@@ -44,19 +44,19 @@ def init(
         launch init --host lab
         launch init --host me@gpu.example.org:2222 --environment ~/venvs/torch
     """
+    from launcher.backends.registry import backend_of
     from launcher.cli.screens import make_view
     from launcher.runs import resolve, trust
     from launcher.runs.lookup import PROJECT_FILE, Lookup
     from launcher.runs.probing import NO_JOB, describe, probe
     from launcher.runs.proposing import propose, write
     from launcher.runs.run_desk import connect
-    from launcher.values.lacking import check_has
 
     path = PROJECT_FILE
     if path.exists():
         raise UsageError(f"{path} is there already, and stays as it is\n  look   launch hosts")
     place = _asked() if host is None else resolve.host(host)
-    check_has(place, "init")
+    backend_of(place).check_has(place, "init")
     if environment is not None:
         place = place.model_copy(update={"environment": environment})
     view = make_view(as_json)

@@ -31,16 +31,16 @@ def shell(
     """
     if stray:
         raise UsageError(f"the command must follow --\n  example   launch shell {run} -- {' '.join(stray)}")
+    from launcher.backends.registry import backend_of
     from launcher.cli.execute import code_of
     from launcher.cli.keyboard import Keyboard
     from launcher.cli.say import complain
     from launcher.runs.commands_beside import interact
     from launcher.runs.locating import locate
     from launcher.runs.run_desk import open_desk
-    from launcher.values.lacking import check_has
 
     place, mirror = locate(run, host)
-    check_has(place, "shell", mirror.short)
+    backend_of(place).check_has(place, "shell", mirror.short)
     keyboard = Keyboard()
     with open_desk(place, mirror) as desk:
         complain(f"{mirror.short} on {place.name}   exit or Ctrl-D leaves; the run is not affected")

@@ -28,6 +28,7 @@ def sweep(
         launch sweep --host lab
         launch sweep --host lab --dry-run
     """
+    from launcher.backends.registry import backend_of
     from launcher.cli.say import say
     from launcher.runs import resolve
     from launcher.runs.cleaning import open_runtimes
@@ -35,10 +36,9 @@ def sweep(
     from launcher.runs.run_desk import connect
     from launcher.runs.sweeping import strangers
     from launcher.runs.sweeping import sweep as clean
-    from launcher.values.lacking import check_has
 
     place = resolve.host(host)
-    check_has(place, "sweep")
+    backend_of(place).check_has(place, "sweep")
     with connect(place) as desk, open_runtimes(desk, place) as runtimes:
         ours = clean(desk, runtimes, dry_run=dry_run)
         facts = probe(desk, place, NO_JOB)

@@ -1,4 +1,4 @@
-"""From a host to its desk, or to a line for many desks."""
+"""From a machine, or the login node of a cluster, to its desk, or to a line for many desks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from launcher.errors import UsageError
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Channel, Link
 from launcher.hosts.desk import Desk
@@ -21,46 +20,21 @@ _LOG = logging.getLogger(__name__)
 
 
 def connect(host: Host) -> Desk:
-    """Connect to a host and return its desk; close it, or use it in a `with`.
+    """Connect to a machine and return its desk; close it, or use it in a `with`.
 
-    Raises HostError that says what to do, UsageError for an account where machines are rented.
+    Raises HostError that says what to do.
     """
     began = time.monotonic()
-    desk = _open(host)
+    desk = AgentDesk(Channel(host.name, _link(host)))
     _LOG.debug("%s: connected in %.3f s", host.name, time.monotonic() - began)
     return desk
 
 
-def _open(host: Host) -> Desk:
-    if host.kaggle is not None:
-        from launcher.hosts.kaggle import open_account  # few runs are there
-
-        return open_account(host, host.kaggle)
-    _check_is_machine(host)
-    return AgentDesk(Channel(host.name, _link(host)))
-
-
 def open_line(host: Host) -> Line:
-    """Return a line to a host: one connection for many desks. It connects for the first desk; close it, or use it in a `with`.
-
-    Raises UsageError for an account where machines are rented.
-    """
-    if host.kaggle is not None:
-        from launcher.hosts.kaggle import open_account_line
-
-        return open_account_line(host, host.kaggle)
-    _check_is_machine(host)
+    """Return a line to a host: one connection for many desks. It connects for the first desk; close it, or use it in a `with`."""
     from launcher.hosts.line import Line  # few commands follow many runs
 
     return Line(host, lambda: _connection(host), AgentDesk)
-
-
-def _check_is_machine(host: Host) -> None:
-    if host.lambda_cloud is not None:
-        raise UsageError(
-            f"{host.name}: there is no machine to connect to: one is rented for each launch, and is reached by its run\n"
-            f"  its runs   launch ps     what it offers   launch offers --host {host.name}"
-        )
 
 
 def _link(host: Host) -> Link:

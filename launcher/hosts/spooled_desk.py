@@ -23,6 +23,7 @@ from launcher.hosts.feeding import CATCH_UP_S, Feeder
 from launcher.hosts.local import LocalConnection
 from launcher.hosts.run_reading import Reader
 from launcher.hosts.segments import Segments
+from launcher.hosts.spool_lacks import SPOOL_LACKS
 from launcher.values.answers import CommandEnd, Freed, Inheritance, Outlook, Sweep
 from launcher.values.checkpoint import SealedCheckpoint
 from launcher.values.host import Host
@@ -110,15 +111,15 @@ class SpooledDesk(AgentDesk):
 
     def open_socket(self, path: str) -> Socket:
         """Raise LackingError."""
-        raise LackingError(self.host, "forward")
+        raise LackingError(self.host, "forward", SPOOL_LACKS["forward"])
 
     def open_port(self, port: int) -> Socket:
         """Raise LackingError."""
-        raise LackingError(self.host, "forward")
+        raise LackingError(self.host, "forward", SPOOL_LACKS["forward"])
 
     def open_program(self, words: Sequence[str]) -> Socket:
         """Raise LackingError."""
-        raise LackingError(self.host, "exec")
+        raise LackingError(self.host, "exec", SPOOL_LACKS["exec"])
 
     def close(self) -> None:
         """Close the connection; what feeds runs ends with it."""
@@ -182,10 +183,10 @@ class _SpooledRuns(_Runs):
     def execute(
         self, run: str, command: Sequence[str], take: Printed, is_enough: Callable[[], bool]
     ) -> CommandEnd:
-        raise LackingError(self._desk.host, "exec")
+        raise LackingError(self._desk.host, "exec", SPOOL_LACKS["exec"])
 
     def interact(self, run: str, command: Sequence[str], take: Printed, keyboard: Keyboard) -> CommandEnd:
-        raise LackingError(self._desk.host, "shell")
+        raise LackingError(self._desk.host, "shell", SPOOL_LACKS["shell"])
 
     def outputs(self, run: str, heard: Heard, *, every_file: bool = False) -> Outputs:
         self._desk.bring_home(run, heard)

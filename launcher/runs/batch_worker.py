@@ -13,8 +13,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
+from launcher.backends.registry import backend_of
 from launcher.errors import BadFileError, LaunchError, UnknownNameError, UnreachableError
-from launcher.hosts import open_line
 from launcher.planning.batch_placement import FAILURES, Decision, Place, decide
 from launcher.runs import departures, resolve
 from launcher.runs.batch_budget import Budget
@@ -86,7 +86,7 @@ class _Host:
             self.unknown = str(error).splitlines()[0]
         self.is_rented = host is not None and host.lambda_cloud is not None
         self.is_account = host is not None and host.kaggle is not None
-        self.line = None if host is None or self.is_rented else open_line(host)
+        self.line = None if host is None or self.is_rented else backend_of(host).open_line(host)
         self.closed_until = 0.0
         self.why: str | None = None
         self.times = 0

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from launcher.backends.registry import backend_of
 from launcher.errors import HostError, LaunchError, RefusedError
 from launcher.hosts import Desk
 from launcher.planning import drill_judging as judging
@@ -42,7 +43,6 @@ from launcher.runs.runs_folder import runs_folder
 from launcher.runs.silent_view import SilentView
 from launcher.runs.view import SilentStage
 from launcher.values.drill import By, Drill, Fault, FaultOutcome, Planned, Result
-from launcher.values.lacking import check_has
 from launcher.values.plan import Finding
 from launcher.values.record import RunState, is_terminal
 
@@ -85,7 +85,7 @@ class Prepared(NamedTuple):
 def prepared(request: DrillRequest, view: View) -> Iterator[Prepared]:
     """Connect to the host and see what can be done there; nothing is sent. Raises UsageError and HostError."""
     resolved = understand(_job(request, "", Planned(Fault("none", "", By.JOB))))
-    check_has(resolved.host, "drill")
+    backend_of(resolved.host).check_has(resolved.host, "drill")
     with view.stage("connect") as stage:
         desk = connect(resolved.host)
         stage.text = desk.about

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from launcher.backends.registry import backend_of
 from launcher.errors import (
     AgentError,
     CardBusyError,
@@ -56,7 +57,6 @@ from launcher.runtimes import Runtime, names, open_for_plan
 from launcher.runtimes import load as load_runtime
 from launcher.values.facts import Facts
 from launcher.values.host import Host
-from launcher.values.lacking import check_has
 from launcher.values.plan import Finding, Plan
 from launcher.values.profile import Profile
 
@@ -105,7 +105,7 @@ def launch(
     resolved = understand(request)
     host, task = resolved.host, resolved.task
     if request.verifies:
-        check_has(host, "verify")
+        backend_of(host).check_has(host, "verify")
     settle(session_check.refusals(task, host), view)
     secrets = secrets_for(resolved)
     if task.said:
@@ -313,7 +313,7 @@ def build_image(request: Request, view: View) -> None:
 
 def _with_images(host: Host) -> Host:
     """Return a host whose runtime runs images. Raises UsageError if its own does not."""
-    check_has(host, "image")
+    backend_of(host).check_has(host, "image")
     if host.runtime == AUTO:
         name = next(name for name in names() if load_runtime(name).has_images)
         return host.model_copy(update={"runtime": name})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from launcher import hosts
+from launcher.backends.registry import backend_of
 from launcher.hosts import Desk, Line
 from launcher.runs import departures
 from launcher.runs.machine_gone import check_rented
@@ -20,7 +20,7 @@ def on_line(line: Line) -> Opening:
     """Return the way to the desks of a line. A host that is not the line's gets a connection of its own."""
 
     def opening(host: Host) -> Desk:
-        return line.desk() if line.leads_to(host) else hosts.connect(host)
+        return line.desk() if line.leads_to(host) else backend_of(host).connect(host)
 
     return opening
 
@@ -54,7 +54,7 @@ def connect(host: Host, opening: Opening | None = None) -> Desk:
     """
     if opening is None and (left := _taken_over(host)) is not None:
         return left
-    desk = (opening or hosts.connect)(host)
+    desk = (opening or backend_of(host).connect)(host)
     if pending := departures.pending():
         from launcher.runs.farewell import deliver  # hardly ever needed
 

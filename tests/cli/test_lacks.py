@@ -7,9 +7,12 @@ import pytest
 from testbed.client import Client
 from testbed.entries import know
 
-from launcher.errors import LACKS, RENTED_LACKS, SLURM_LACKS, LackingError, UsageError
+from launcher.backends.kaggle.kaggle_backend import LACKS
+from launcher.backends.lambda_cloud.lambda_cloud_backend import LACKS as RENTED_LACKS
+from launcher.backends.registry import backend_of
+from launcher.backends.slurm.slurm_backend import LACKS as SLURM_LACKS
+from launcher.errors import LackingError, UsageError
 from launcher.values.host import KAGGLE, LOCAL, Host
-from launcher.values.lacking import check_has
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.slurm_settings import SlurmSettings
 
@@ -124,9 +127,9 @@ def test_every_lack_is_said_by_a_verb():
 @pytest.mark.parametrize("verb", LACKS)
 def test_a_machine_lacks_none_of_it(verb):
     for host in (LOCAL, Host(name="lab", address="lab")):
-        check_has(host, verb)
+        backend_of(host).check_has(host, verb)
     with pytest.raises(LackingError) as caught:
-        check_has(KAGGLE, verb)
+        backend_of(KAGGLE).check_has(KAGGLE, verb)
     assert isinstance(caught.value, UsageError)
     assert (caught.value.host, caught.value.verb, caught.value.exit_code) == ("kaggle", verb, 2)
     assert "{" not in str(caught.value)
@@ -136,7 +139,7 @@ def test_a_machine_lacks_none_of_it(verb):
 def test_an_account_that_rents_lacks_it(verb):
     host = Host(name="cloud", kind="lambda-cloud", lambda_cloud=LambdaSettings())
     with pytest.raises(LackingError) as caught:
-        check_has(host, verb)
+        backend_of(host).check_has(host, verb)
     assert (caught.value.host, caught.value.verb, caught.value.exit_code) == ("cloud", verb, 2)
     assert "{" not in str(caught.value)
 
@@ -144,6 +147,6 @@ def test_an_account_that_rents_lacks_it(verb):
 @pytest.mark.parametrize("verb", SLURM_LACKS)
 def test_a_cluster_lacks_it(verb):
     with pytest.raises(LackingError) as caught:
-        check_has(HIVE, verb)
+        backend_of(HIVE).check_has(HIVE, verb)
     assert (caught.value.host, caught.value.verb, caught.value.exit_code) == ("hive", verb, 2)
     assert "{" not in str(caught.value)

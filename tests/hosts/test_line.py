@@ -14,6 +14,7 @@ from testbed.client import is_gone, missing, until
 from testbed.sshd import MissingPartError, SshHost
 from testbed.toy import recorded_run
 
+from launcher.backends.registry import backend_of
 from launcher.errors import (
     AgentError,
     ConnectionLostError,
@@ -362,8 +363,9 @@ def test_however_many_ask_at_once_one_thread_tries(threads):
 
 def test_an_account_where_machines_are_rented_has_no_line():
     """As it has no desk."""
+    host = Host(name="cloud", kind="lambda-cloud", lambda_cloud=LambdaSettings())
     with pytest.raises(UsageError, match="one is rented for each launch"):
-        open_line(Host(name="cloud", kind="lambda-cloud", lambda_cloud=LambdaSettings()))
+        backend_of(host).open_line(host)
 
 
 def test_a_line_leads_to_its_host_and_to_no_other_of_its_name():

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PACKAGES = ("cli", "planning", "hosts", "runs", "runtimes", "values")
+PACKAGES = ("backends", "cli", "planning", "hosts", "rental", "runs", "runtimes", "values")
 LIBRARIES = ("matplotlib.figure", "matplotlib.backends.backend_agg", "rich.live", "rich.table", "fabric")
 LONGEST_REQUEST = 1 << 20
 KEPT = ("PATH", "LANG", "LC_", "PYTHON")

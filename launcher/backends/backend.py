@@ -1,0 +1,36 @@
+"""What shared code asks of a kind of host. The defaults are those of a machine that one logs in to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from launcher.errors import Lack, LackingError
+from launcher.values.host import Host
+
+if TYPE_CHECKING:
+    from launcher.hosts import Desk, Line
+
+
+class Backend:
+    """One kind of host."""
+
+    lacks: ClassVar[Mapping[str, Lack]] = {}
+    """The verbs that it cannot do."""
+
+    def check_has(self, host: Host, verb: str, run: str = "RUN") -> None:
+        """Raise LackingError if hosts of this kind cannot do a verb. Nothing is asked of the host."""
+        if (lack := self.lacks.get(verb)) is not None:
+            raise LackingError(host.name, verb, lack, run)
+
+    def connect(self, host: Host) -> Desk:
+        """Connect to a host and return its desk. Raises HostError, or UsageError for a kind without anything to connect to."""
+        from launcher import hosts
+
+        return hosts.connect(host)
+
+    def open_line(self, host: Host) -> Line:
+        """Return a line to a host, which connects for the first desk. Raises what `connect` raises."""
+        from launcher import hosts
+
+        return hosts.open_line(host)

@@ -1,0 +1,1 @@
+"""An account of Kaggle's."""

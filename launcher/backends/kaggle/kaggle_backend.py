@@ -1,0 +1,63 @@
+"""An account of Kaggle's: its runs are kernels, and what is known of them is in a spool on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from launcher.backends.backend import Backend
+from launcher.errors import Lack
+from launcher.hosts.spool_lacks import SPOOL_LACKS
+from launcher.values.host import Host
+from launcher.values.kaggle_settings import KaggleSettings
+
+if TYPE_CHECKING:
+    from launcher.hosts import Desk, Line
+
+LACKS = {
+    **SPOOL_LACKS,
+    "sweep": Lack(
+        "no process of a run is on a machine of yours, and Kaggle ends those of a session",
+        "what its account still holds   launch gc --host {host} --dry-run",
+    ),
+    "image": Lack(
+        "sessions run in Kaggle's own image, and what a job lacks is installed there each time",
+        "what is expected there   launch probe --host {host}",
+    ),
+    "init": Lack(
+        "the account of your credentials needs no table, and nothing there can be probed",
+        'a job there   launch --host {host} -- python train.py     the default   host = "{host}" in launch.toml',
+    ),
+    "drill": Lack(
+        "a drill hurts a run on its machine, and nothing leads into a session of Kaggle's",
+        "the same on this machine   launch drill --host local",
+    ),
+    "verify": Lack(
+        "what it measures is kept on the machine for later launches, and a session's is gone with it",
+        "its plan on this machine's CPU   launch verify --host local --rehearse --profile t4x2 --job …",
+    ),
+}
+
+
+class Kaggle(Backend):
+    """An account."""
+
+    lacks = LACKS
+
+    def connect(self, host: Host) -> Desk:
+        """Return a desk on the account's spool. Raises ServiceError for credentials that are of no use."""
+        from launcher.hosts.kaggle import open_account
+
+        return open_account(host, _settings(host))
+
+    def open_line(self, host: Host) -> Line:
+        """Return the same for many desks."""
+        from launcher.hosts.kaggle import open_account_line
+
+        return open_account_line(host, _settings(host))
+
+
+def _settings(host: Host) -> KaggleSettings:
+    return host.kaggle or KaggleSettings()
+
+
+BACKEND = Kaggle()

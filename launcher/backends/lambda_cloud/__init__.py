@@ -1,0 +1,1 @@
+"""An account at Lambda Cloud, where machines are rented."""

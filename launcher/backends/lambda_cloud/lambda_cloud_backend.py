@@ -1,0 +1,46 @@
+"""An account at Lambda Cloud: a machine is rented for each launch, and is then a host of its own."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from launcher.backends.backend import Backend
+from launcher.errors import Lack, UsageError
+from launcher.values.host import Host
+
+LACKS = {
+    "init": Lack(
+        "a table there needs no probe, and nothing can be probed before a machine is rented",
+        'a table, with a limit   [hosts.{host}]  kind = "lambda-cloud"  max_hours = 4     what is offered   launch offers',
+    ),
+    "sweep": Lack(
+        "each machine there is rented for one run, and goes back with all that is left on it",
+        "what is rented   launch hosts     what nobody needs any more   launch reconcile",
+    ),
+    "drill": Lack(
+        "a drill would rent a machine for each fault, and break it while you pay for it",
+        "the same on this machine   launch drill --host local     on a machine of yours   launch drill --host lab",
+    ),
+    "verify": Lack(
+        "what it measures is kept on the machine for later launches, and a rented one is gone",
+        "its plan on this machine's CPU   launch verify --rehearse --profile a100_40gb --job …     what is rented   launch offers --host {host}",
+    ),
+}
+
+
+class LambdaCloud(Backend):
+    """An account."""
+
+    lacks = LACKS
+
+    def connect(self, host: Host) -> NoReturn:
+        """Raise UsageError: a machine is reached by its run."""
+        raise UsageError(
+            f"{host.name}: there is no machine to connect to: one is rented for each launch, and is reached by its run\n"
+            f"  its runs   launch ps     what it offers   launch offers --host {host.name}"
+        )
+
+    open_line = connect
+
+
+BACKEND = LambdaCloud()

@@ -1,0 +1,1 @@
+"""This computer, and machines over SSH."""

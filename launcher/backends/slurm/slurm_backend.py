@@ -1,0 +1,26 @@
+"""A Slurm cluster: its login node is a machine that submits jobs."""
+
+from __future__ import annotations
+
+from launcher.backends.backend import Backend
+from launcher.errors import Lack
+
+LACKS = {
+    "image": Lack(
+        "a job of Slurm's runs in no container of ours, and no image is built there",
+        "what a job requires is in its environment   launch --host {host} --dry-run",
+    ),
+    "verify": Lack(
+        "what it measures is kept with the machine, and a later job may get another one",
+        "its plan on this machine's CPU   launch verify --host local --rehearse --profile a100_40gb --job …",
+    ),
+}
+
+
+class Slurm(Backend):
+    """A cluster."""
+
+    lacks = LACKS
+
+
+BACKEND = Slurm()

@@ -1,0 +1,18 @@
+"""The verbs that a service without a wire cannot do: its runs are known by what they send."""
+
+from launcher.errors import Lack
+
+SPOOL_LACKS = {
+    "exec": Lack(
+        "nothing leads into a session while it runs",
+        "what it prints   launch logs {run}     its files, once the session is over   launch ls {run}",
+    ),
+    "shell": Lack(
+        "nothing leads into a session while it runs",
+        "what it prints   launch logs {run}     its files, once the session is over   launch ls {run}",
+    ),
+    "forward": Lack(
+        "no port of a session can be reached from outside",
+        "its curves   launch plot {run}     its measurements   launch metrics {run}",
+    ),
+}
