@@ -98,7 +98,7 @@ def reconcile(
             raise UsageError(f"reconcile: {flag} is for what --adopt names\n  next   launch reconcile")
     view = SilentView() if as_json else make_view(as_json_lines=False)
     tables = (host.lambda_cloud for host in resolve.hosts().values())
-    accounts = accounts_of((one.api for one in tables if one is not None), named)
+    accounts = accounts_of((one for one in tables if one is not None), named)
     reports = reconcile_all(accounts, named, lambda record: run_of(record, view), view, dry_run=dry_run)
     if as_json:
         from launcher.cli.answer import answer

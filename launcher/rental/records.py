@@ -146,17 +146,17 @@ def write(record: RentalRecord) -> None:
 
 def remember_service(api: str) -> None:
     """Note that something may be rented at a service, so that a later command looks there. Raises OSError."""
-    if api not in services():
+    known = [one.api for one in accounts()]
+    if api not in known:
         usual_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_durably(str(usual_folder() / SERVICES), "".join(f"{one}\n" for one in [*services(), api]))
+        write_durably(str(usual_folder() / SERVICES), "".join(f"{one}\n" for one in [*known, api]))
 
 
-def services() -> list[str]:
-    """Return the addresses of the services at which this user has rented. Raises BadFileError for a damaged file."""
+def accounts() -> list[LambdaSettings]:
+    """Return the accounts at which this user has rented, by their services' addresses. Raises BadFileError for a damaged file."""
     path = usual_folder() / SERVICES
     try:
-        found = path.read_text().split()
-        return [LambdaSettings(api=one).api for one in found]
+        return [LambdaSettings(api=one) for one in path.read_text().split()]
     except FileNotFoundError:
         return []
     except (OSError, ValueError):

@@ -87,12 +87,12 @@ def reconcile_all(
     return reports
 
 
-def accounts_of(named_apis: Iterable[str], named: Named) -> list[LambdaSettings]:
+def accounts_of(tables: Iterable[LambdaSettings], named: Named) -> list[LambdaSettings]:
     """Return the accounts that may have something of ours: where this user has rented, and those that a table here names."""
-    found = dict.fromkeys([*records.services(), *named_apis])
+    found = {one.api: one for one in [*records.accounts(), *tables]}
     if not found and (named.instances or module_of(LambdaSettings.provider).person_key() is not None):
         return [LambdaSettings()]
-    return [LambdaSettings(api=api) for api in found]
+    return [*found.values()]
 
 
 def end_abandoned(settings: LambdaSettings, runs: Collection[str], view: Teller) -> None:
@@ -119,8 +119,8 @@ def give_up_machine(run: str, view: Teller) -> None:
     Raises ServiceError, and RunError if a launch without an answer may still make one.
     """
     if records.abandoned([run]):
-        for api in records.services():
-            end_abandoned(LambdaSettings(api=api), [run], view)
+        for account in records.accounts():
+            end_abandoned(account, [run], view)
         if records.abandoned([run]):
             raise RunError(f"{run}: a machine of its launch may still be billed\n  end it   launch reconcile")
     found = records.rented_for(run)
@@ -139,9 +139,9 @@ def dismiss(rental: Rental) -> Rental:
 
     Nothing is claimed about its machine. Raises UsageError if the key that is here could end it, and ServiceError.
     """
-    known = [one.record.settings.api for one in records.rented() if one.rental.nonce == rental.nonce]
+    known = [one.record.settings for one in records.rented() if one.rental.nonce == rental.nonce]
     has_key = module_of(rental.intent.provider).person_key() is not None
-    if has_key and any(_is_in_reach(rental, api) for api in known or records.services()):
+    if has_key and any(_is_in_reach(rental, one) for one in known or records.accounts()):
         raise UsageError(
             f"{rental.intent.run}: the API key that is here can end its machine, so it is not dismissed\n  end it   launch reconcile"
         )
@@ -149,8 +149,8 @@ def dismiss(rental: Rental) -> Rental:
     return records.ledger().step(rental.nonce, RentalState.DISMISSED, now, why="dismissed by you")
 
 
-def _is_in_reach(rental: Rental, api: str) -> bool:
-    with contextlib.closing(open_account(LambdaSettings(api=api))) as account:
+def _is_in_reach(rental: Rental, settings: LambdaSettings) -> bool:
+    with contextlib.closing(open_account(settings)) as account:
         provider = account.provider
         return rental.intent.account == provider.account or has_any_of(provider.instances(), rental)
 
