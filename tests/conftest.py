@@ -319,13 +319,13 @@ _ON_THE_BRIDGE = {
 }  # fmt: skip
 """The files with such tests. They run one after the other, in one worker, which starts each machine once."""
 _LONGEST_FIRST = (
-    "bridge", "worker/test_guard.py", "contract/test_contract.py", "docs/test_blocks.py", "runs/test_over_ssh.py", "jobs/test_field_reports.py",
+    "bridge", "worker/test_guard.py", "contract/test_contract.py", "docs/test_blocks.py", "runs/test_over_ssh.py",
     "runs/test_local.py", "runs/test_leases.py", "runs/test_following.py", "runs/test_resume.py", "runs/test_renting.py", "runs/test_batches.py",
     "runs/test_slurm_verbs.py", "runs/test_slurm_planning.py", "runs/test_slurm_breaks.py", "runs/test_slurm_faults.py", "runs/test_slurm_nodes.py",
     "hosts/test_held.py", "runs/test_batches_in_clouds.py", "remote/test_mending.py", "remote/test_attempts.py", "cli/test_terminal.py",
     "seeds/test_seeds.py", "programs/test_programs.py", "runs/test_verifying.py", "jobs/test_distill.py", "jobs/test_crashes.py", "jobs/test_ranks.py",
     "worker/test_adaptation.py", "worker/test_quantization.py", "runs/test_cleaning.py", "runs/test_recorded_runs.py", "runs/test_hard_places.py",
-    "runs/test_sweep.py", "runs/test_moving.py", "runs/test_abandoning.py", "remote/test_trials.py", "remote/test_segment.py", "jobs/test_poisoned.py",
+    "runs/test_sweep.py", "runs/test_moving.py", "runs/test_abandoning.py", "remote/test_trials.py", "remote/test_segment.py", "jobs/test_steps.py",
     "runs/test_renting_in_trouble.py", "runs/test_renting_keepers.py", "runs/test_kaggle_upkeep.py", "runs/test_kaggle_pushes.py",
     "remote/test_torn.py", "remote/test_probe.py", "remote/test_silence.py", "runs/test_exec.py", "runs/test_recovering.py", "worker/test_trials.py",
 )  # fmt: skip

@@ -11,7 +11,7 @@ it is:
     json      parsed
     text      a picture or a tree; every path of a tree must exist
 
-A comment directly above a block says more: `<!-- not run: why -->`, `<!-- slow -->` (not in `make quick`),
+A comment directly above a block says more: `<!-- not run: why -->`, `<!-- slow -->` (not in `make quick`), `<!-- long -->` (only in `make long`),
 `<!-- on lab -->` (needs the testbed's SSH host, which is called lab then), `<!-- on kaggle -->` (an account at the testbed's
 stand-in for Kaggle, whose sessions have two simulated T4), `<!-- on lambda -->` (an account at the testbed's stand-in for
 Lambda Cloud, whose instances are machines with a simulated A100), `<!-- exits with 3 -->`,
@@ -24,6 +24,7 @@ import calendar
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from testbed.client import REPOSITORY, Client
+from testbed.client import REPOSITORY, Client, fork_server
 from testbed.kaggle_image import habits_with_two_t4
 from testbed.kaggle_service import KaggleService
 from testbed.lambda_cloud import LambdaCloud
@@ -48,8 +49,11 @@ SLOW = re.compile(r"(?m)^ *· [0-9:]+ +nothing new for .*\n")
 """What a slow machine says besides."""
 CACHE = re.compile(r"(?m)^ *left out +__pycache__/ +\(cache\)\n")
 """What other tests leave beside our jobs, which a fresh clone does not have."""
+QUOTED = re.compile(r"""'[^']*'|"[^"$`\\]*\"""")
+SHELL = re.compile(r"[|&;<>$`()*?~\\\"']")
+"""What only a shell understands, outside of quotes."""
 MARKER = re.compile(
-    r"<!-- (not run|slow|on lab|on kaggle|on lambda|exits with|first|with|tree):? ?(.*?) ?-->"
+    r"<!-- (not run|slow|long|on lab|on kaggle|on lambda|exits with|first|with|tree):? ?(.*?) ?-->"
 )
 
 
@@ -73,9 +77,14 @@ class Block(NamedTuple):
 
     @property
     def needs(self) -> str:
-        """Where it is run: quick, slow, lab, kaggle, lambda, or nowhere."""
+        """Where it is run: quick, slow, long, lab, kaggle, lambda, or nowhere."""
         marks = ("lab", "kaggle", "lambda")
-        places = {"not run": "nowhere", **{f"on {mark}": mark for mark in marks}, "slow": "slow"}
+        places = {
+            "not run": "nowhere",
+            **{f"on {mark}": mark for mark in marks},
+            "slow": "slow",
+            "long": "long",
+        }
         return next((place for name, place in places.items() if self.has(name)), "quick")
 
     @property
@@ -127,7 +136,16 @@ class Desk:
         }
 
     def type(self, command: str) -> tuple[int, str]:
-        """Run a line in the project; return its exit code, and what it printed on both streams."""
+        """Run a line in the project; return its exit code, and what it printed on both streams.
+
+        A line that is `launch` alone needs no shell.
+        """
+        if command.startswith("launch ") and not SHELL.search(QUOTED.sub("", command.partition(" #")[0])):
+            words = shlex.split(command, comments=True)[1:]
+            code, output, _ = fork_server().run(
+                words, str(self.client.project), self.env, timeout=400, is_merged=True
+            )
+            return code, output
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=self.client.project,
@@ -318,11 +336,19 @@ def test_what_a_page_shows_happens(desk: Desk, page: str) -> None:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("page", pages_with("slow"))
-def test_what_a_page_trains_happens(desk: Desk, copy_demo: Callable[[Path], None], page: str) -> None:
+@pytest.mark.parametrize(
+    ("page", "need"),
+    [
+        *((page, "slow") for page in pages_with("slow")),
+        *(pytest.param(page, "long", marks=pytest.mark.long) for page in pages_with("long")),
+    ],
+)
+def test_what_a_page_trains_happens(
+    desk: Desk, copy_demo: Callable[[Path], None], page: str, need: str
+) -> None:
     """The blocks that train a model; the demo's model and data are made before."""
     copy_demo(desk.client.home / ".launch")
-    run_all(desk, page, "slow")
+    run_all(desk, page, need)
 
 
 @pytest.mark.testbed

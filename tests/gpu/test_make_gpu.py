@@ -334,7 +334,7 @@ for factor in (1.0, float("inf"), 1.0):
 
 
 @pytest.mark.slow(reason="loads torch")
-@pytest.mark.parametrize("is_scaled", [True, False])
+@pytest.mark.parametrize("is_scaled", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_step_that_a_scaler_skips_is_a_step(tmp_path, is_scaled):
     """The first steps of fp16 often are, and a run is held after a number of steps. The optimizer is named."""
     pytest.importorskip("torch")
@@ -501,7 +501,8 @@ def test_how_a_training_ended_names_the_class_and_its_line():
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("job", [pytest.param("sft", marks=pytest.mark.long), "distill"])
+@pytest.mark.long
+@pytest.mark.parametrize("job", ["sft", "distill"])
 def test_a_bare_script_trains_with_the_optimizer_of_the_plan(tmp_path, job):
     """A card's fp32 has torch's fused AdamW. Each step has its loss, and the witness its memory and time."""
     pytest.importorskip("torch")

@@ -16,7 +16,8 @@ import pytest
 from testbed.client import REPOSITORY
 from testbed.llama import save_small_llama
 
-pytestmark = pytest.mark.training
+# In CI seeds/test_seeds.py has the scripts themselves, and test_sft.py and test_distill.py what trains by our plan.
+pytestmark = [pytest.mark.training, pytest.mark.long]
 
 REPORTS = REPOSITORY / "tests" / "reports"
 WORKER = REPOSITORY / "launcher" / "worker"
@@ -56,7 +57,6 @@ def losses(ledger):
     return [float(loss) for loss in json.loads(ledger.read_text())["losses"]]
 
 
-@pytest.mark.long  # seeds/test_seeds.py has the scripts themselves
 @BY_NUMBER
 def test_it_fails_as_it_was_reported(report, model, tmp_path):
     """With the libraries of today, outside a run; report 3 does not even fail: it ends with 0 and has learnt nothing."""
@@ -77,11 +77,7 @@ def test_it_fails_as_it_was_reported(report, model, tmp_path):
         assert losses(ledger)[5:] == [0.0] * 25
 
 
-@pytest.mark.parametrize(
-    "report",
-    [pytest.param(one, marks=() if one.number in (0, 3) else pytest.mark.long) for one in TABLE],
-    ids=[f"report_{one.number}" for one in TABLE],
-)
+@BY_NUMBER
 def test_by_our_plan_it_learns(report, model, client, tmp_path):
     """Every loss is finite, the last far below the first, and the run has succeeded at its last step."""
     for path in REPORTS.glob("*.py"):

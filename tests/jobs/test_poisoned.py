@@ -8,7 +8,7 @@ import pytest
 from testbed.client import REPOSITORY
 from testbed.llama import save_small_llama
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.long]
 
 REPORTS = REPOSITORY / "tests" / "reports"
 WORDS = (
@@ -51,7 +51,6 @@ def caught(state):
     return state["failure"]["step"], state["failure"]["since"], state["failure"]["class"]
 
 
-@pytest.mark.long
 def test_what_no_rung_can_mend_fails_as_what_it_is(client):
     """Each rung gets its attempt, from before the first bad step, and the last one ends the run."""
     done, attempts = trained(client, "nan")
@@ -73,7 +72,6 @@ def test_what_no_rung_can_mend_fails_as_what_it_is(client):
     assert (attempts[-1][1]["state"], attempts[-1][1]["reason"]) == ("failed", "nan-divergence")
 
 
-@pytest.mark.long
 def test_what_overflows_only_in_half_precision_is_mended_in_fp32(client):
     """Gradients of 1e12 are no trouble there; the last checkpoint before them is what it goes on from."""
     done, attempts = trained(client, "overflow")
@@ -86,7 +84,6 @@ def test_what_overflows_only_in_half_precision_is_mended_in_fp32(client):
     assert attempts[-1][1]["state"] == "succeeded"
 
 
-@pytest.mark.long
 def test_a_rate_that_destroys_the_model_is_a_divergence(client):
     """A rate of 1e3 leaves a dead model. No rung is left below fp32, so it is one attempt."""
     done, attempts = trained(client, "rate", "--precision", "fp32")
@@ -99,9 +96,7 @@ def test_a_rate_that_destroys_the_model_is_a_divergence(client):
     assert "lower the learning rate" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("poison", "begins"), [("frozen", 1), pytest.param("zero", 12, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize(("poison", "begins"), [("frozen", 1), ("zero", 12)])
 def test_what_does_not_learn_is_stopped_at_once(client, poison, begins):
     """Another precision would not learn either: one attempt, and the reason."""
     done, attempts = trained(client, poison, "--precision", "fp32")
@@ -115,7 +110,6 @@ def test_what_does_not_learn_is_stopped_at_once(client, poison, begins):
     assert "not-learning" in done.stderr
 
 
-@pytest.mark.long
 def test_residuals_beyond_fp16_are_mended_by_the_next_rung(client):
     """A residual stream of 8e4 overflows an fp16 base; over an fp32 base the same training succeeds, with no person."""
     done, attempts = trained(client, "wide", change=widen)

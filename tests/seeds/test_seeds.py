@@ -67,7 +67,7 @@ def started(client, seed, models, *words):
 @pytest.mark.parametrize(
     "seed",
     [
-        pytest.param(one, marks=pytest.mark.long if one.words or one.script == "seed_001" else ())
+        pytest.param(one, marks=() if one.script in {"seed_000", "seed_002"} else pytest.mark.long)
         for one in SEEDS
     ],
     ids=lambda seed: seed.name,
@@ -99,7 +99,7 @@ ADAPTED = {"seed_000": LORA, "seed_001": (), "seed_002": (), "seed_003": LORA, "
 @pytest.mark.parametrize(
     "seed",
     [
-        pytest.param(one, marks=() if one.script in {"seed_000", "seed_003"} else pytest.mark.long)
+        pytest.param(one, marks=() if one.script == "seed_003" else pytest.mark.long)
         for one in SEEDS
         if not one.words
     ],

@@ -45,17 +45,22 @@ class ForkServer:
         )
         theirs.close()
 
-    def run(self, words: list[str], cwd: str, env: dict[str, str], timeout: float) -> tuple[int, str, str]:
-        """Run `launch WORDS` to its end; return its exit code and what it printed. Raises TimeoutExpired and kills it."""
+    def run(
+        self, words: list[str], cwd: str, env: dict[str, str], timeout: float, *, is_merged: bool = False
+    ) -> tuple[int, str, str]:
+        """Run `launch WORDS` to its end; return its exit code and what it printed. Raises TimeoutExpired and kills it.
+
+        `is_merged`: both streams are the first pipe, as they are on a terminal.
+        """
         status, status_there = os.pipe()
         out, out_there = os.pipe()
         err, err_there = os.pipe()
         umask = os.umask(0)
         os.umask(umask)
         request = json.dumps({"words": words, "cwd": cwd, "env": env, "umask": umask}).encode()
-        theirs = [out_there, err_there, status_there]
-        socket.send_fds(self._ours, [request], theirs)
-        for descriptor in theirs:
+        streams = [out_there, out_there if is_merged else err_there]
+        socket.send_fds(self._ours, [request], [*streams, status_there])
+        for descriptor in (out_there, err_there, status_there):
             os.close(descriptor)
         try:
             printed = _read([out, err, status], time.monotonic() + timeout)

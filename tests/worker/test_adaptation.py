@@ -1,5 +1,9 @@
-"""A script that knows nothing of launcher gets the plan: loops in plain torch, accelerate and Trainer, each in a process."""
+"""A script that knows nothing of launcher gets the plan: loops in plain torch, accelerate and Trainer, each in a process.
 
+The scripts of one card are forked from a Python that has imported their libraries under the hook.
+"""
+
+import functools
 import json
 import os
 import re
@@ -9,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from testbed.llama import save_small_llama
+from testbed.warm_python import WarmPython
 
 from launcher.planning.ladder import LadderInputs, ladder
 from launcher.runs import resolve
@@ -31,6 +36,10 @@ def end(**values):
 """
 
 
+LIBRARIES = """
+import peft, small_data, torch
+from transformers import AutoModelForCausalLM, LlamaForCausalLM, Trainer
+"""
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
@@ -42,42 +51,76 @@ def model(tmp_path_factory):
     return folder
 
 
+def environment(folder):
+    """The variables of a training whose attempt is described in this folder."""
+    paths = [WORKER / "launcher_worker" / "startup", WORKER, TESTS / "seeds"]
+    return {
+        "PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "LAUNCH_HOOK": "rehearse adapt", "LAUNCH_ATTEMPT": str(folder), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+
+
+def describe(folder, card, method="full", *, split=False, halvings=0, rung=0, **more):
+    """Write the attempt of a card's rung."""
+    profile = resolve.profile(card)
+    precision = ladder(LadderInputs(profile, method)).rungs[rung]
+    names = ("artifacts", "checkpoints", "cache")
+    values = {
+        "run": "261123-x-abcdef", "attempt": 1, "seed": 0, "rehearsed": True, "method": method, "model": None, "data": {},
+        "settings": {}, "steps": None, "save_every_steps": None, "loader_workers": 0,
+        "precision": precision.model_dump(mode="json"),
+        "split": {"global_batch": 8, "ranks": 1, "micro_batch": 2, "accumulation": 4},
+        "folders": {name: str(folder / name) for name in names},
+        "adapt": {"split": split, "halvings": halvings},
+        "card": {"name": profile.title, "capability": profile.capability, "memory_bytes": 24 << 30, "count": 1},
+        **more,
+    }  # fmt: skip
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    (folder / "attempt.json").write_text(json.dumps(values))
+
+
+@pytest.fixture(scope="module")
+def python_of(tmp_path_factory):
+    """Give the Python that has imported the libraries under the hook of a card."""
+    started = {}
+
+    def of(card):
+        if card not in started:
+            folder = tmp_path_factory.mktemp(card)
+            describe(folder, card)
+            started[card] = WarmPython(environment(folder), LIBRARIES)
+        return started[card]
+
+    yield of
+    for python in started.values():
+        python.end()
+
+
+def train_adapted(start, folder, script, card="titan_rtx", method="full", **more):
+    """Train in a folder under a card's rung by `start`; return the end, what the script wrote, and what was adapted."""
+    describe(folder, card, method, **more)
+    (folder / "train.py").write_text(BEGIN + script)
+    done = start(card, folder)
+    # a progress bar of another rank may stand before it in the line
+    lines = re.findall(r"adapted: (.*)$", done.stderr, re.MULTILINE)
+    ledger = folder / "ledger"
+    return done, json.loads(ledger.read_text()) if ledger.exists() else None, lines
+
+
+@pytest.fixture(scope="module")
+def forked(model, python_of):
+    """Start the script of a folder, under the hook and a card."""
+
+    def start(card, folder):
+        return python_of(card).run("train.py", str(model), folder=folder, variables=environment(folder))
+
+    return start
+
+
 @pytest.fixture
-def adapted(tmp_path, model):
+def adapted(tmp_path, forked):
     """Run a script under a card's first rung with the hook; give its end, what it wrote, and what was adapted."""
-
-    def run(script, card="titan_rtx", method="full", split=False, halvings=0, rung=0, ranks=1, **more):
-        profile = resolve.profile(card)
-        precision = ladder(LadderInputs(profile, method)).rungs[rung]
-        names = ("artifacts", "checkpoints", "cache")
-        values = {
-            "run": "261123-x-abcdef", "attempt": 1, "seed": 0, "rehearsed": True, "method": method, "model": None, "data": {},
-            "settings": {}, "steps": None, "save_every_steps": None, "loader_workers": 0,
-            "precision": precision.model_dump(mode="json"),
-            "split": {"global_batch": 8, "ranks": 1, "micro_batch": 2, "accumulation": 4},
-            "folders": {name: str(tmp_path / name) for name in names},
-            "adapt": {"split": split, "halvings": halvings},
-            "card": {"name": profile.title, "capability": profile.capability, "memory_bytes": 24 << 30, "count": 1},
-            **more,
-        }  # fmt: skip
-        (tmp_path / "checkpoints").mkdir(exist_ok=True)
-        (tmp_path / "attempt.json").write_text(json.dumps(values))
-        (tmp_path / "train.py").write_text(BEGIN + script)
-        paths = [WORKER / "launcher_worker" / "startup", WORKER, TESTS / "seeds"]
-        environment = {
-            "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(map(str, paths)),
-            "LAUNCH_HOOK": "rehearse adapt", "LAUNCH_ATTEMPT": str(tmp_path), "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
-        done = subprocess.run(
-            [sys.executable, *(TORCHRUN if ranks > 1 else ()), "train.py", str(model)], cwd=tmp_path, env=environment, capture_output=True, text=True,
-            check=False, timeout=240,
-        )  # fmt: skip
-        # a progress bar of another rank may stand before it in the line
-        lines = re.findall(r"adapted: (.*)$", done.stderr, re.MULTILINE)
-        ledger = tmp_path / "ledger"
-        return done, json.loads(ledger.read_text()) if ledger.exists() else None, lines
-
-    return run
+    return functools.partial(train_adapted, forked, tmp_path)
 
 
 PLAIN = """
@@ -95,9 +138,18 @@ end(losses=losses, norms=norms, dtype=str(out.logits.dtype), weights=fingerprint
 """
 
 
-def test_a_loop_without_mixed_precision_gets_autocast_and_a_scaler_and_learns_the_same(adapted):
+@pytest.fixture(scope="module")
+def plain_in_fp16(forked, tmp_path_factory):
+    """The plain loop under a TITAN RTX, which saves its model as a whole: its folder, its end, what it wrote, what was adapted."""
+    folder = tmp_path_factory.mktemp("plain")
+    return folder, *train_adapted(forked, folder, PLAIN + 'torch.save(model, "whole.pt")\n')
+
+
+def test_a_loop_without_mixed_precision_gets_autocast_and_a_scaler_and_learns_the_same(
+    adapted, plain_in_fp16
+):
     """What it clips and steps is unscaled: norms, losses and weights are those of fp32, but for rounding."""
-    done, of_fp16, lines = adapted(PLAIN)
+    _, done, of_fp16, lines = plain_in_fp16
     assert done.returncode == 0, done.stderr
     assert {"forward pass: under autocast float16", "gradients: scaled by a GradScaler"} <= set(lines)
     done, of_fp32, lines = adapted(PLAIN, card="p100")
@@ -222,21 +274,28 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.mark.long
-def test_replicas_are_made_of_a_model_that_is_safe_to_train(adapted):
+def test_replicas_are_made_of_a_model_that_is_safe_to_train(model, tmp_path):
     """Two ranks, NCCL replaced by gloo: the gradients of a head that was fp16 are averaged in fp32, and the replicas stay equal."""
-    done, told, lines = adapted(REPLICAS, card="t4x2", method="lora", ranks=2)
+
+    def start(_, folder):
+        return subprocess.run(
+            [sys.executable, *TORCHRUN, "train.py", str(model)], cwd=folder, env=environment(folder),
+            capture_output=True, text=True, check=False, timeout=240,
+        )  # fmt: skip
+
+    done, told, lines = train_adapted(start, tmp_path, REPLICAS, card="t4x2", method="lora")
     assert done.returncode == 0, done.stderr
     assert told["weights"][0] == told["weights"][1]
     assert told["losses"][-1] < 0.9 * told["losses"][0]
     assert lines.count("trainable weights: 1 tensor is float32 now") == 1
 
 
-def test_a_saved_model_loads_where_launcher_is_not(adapted, tmp_path):
+def test_a_saved_model_loads_where_launcher_is_not(plain_in_fp16):
     """A whole model, pickled with all of its hooks."""
-    adapted(PLAIN + 'torch.save(model, "whole.pt")\n')
+    folder, *_ = plain_in_fp16
     read = "import sys, torch; torch.load('whole.pt', weights_only=False); print([one for one in sys.modules if one.startswith('launcher')])"
     done = subprocess.run(
-        [sys.executable, "-c", read], cwd=tmp_path, capture_output=True, text=True, check=False,
+        [sys.executable, "-c", read], cwd=folder, capture_output=True, text=True, check=False,
         env={"PATH": os.environ["PATH"]},
     )  # fmt: skip
     assert done.stdout == "[]\n", done.stderr
@@ -355,12 +414,12 @@ for batch in batch_of(steps=2):
 """
 
 
-def test_a_script_that_never_steps_is_told(adapted):
+def test_a_script_that_never_steps_is_told(adapted, plain_in_fp16):
     """At its end, and its exit code stays its own."""
     done, _, _ = adapted(WITHOUT_STEP)
     assert done.returncode == 0
     assert "launch: 2 backward passes and no optimizer step: nothing was trained" in done.stderr
-    done, _, _ = adapted(PLAIN)
+    _, done, *_ = plain_in_fp16
     assert "no optimizer step" not in done.stderr
 
 
@@ -404,7 +463,7 @@ def test_a_base_in_4_bits_computes_in_the_plan_s_dtype(adapted, card, method, co
 
 def test_what_cannot_be_adapted_is_named_with_its_line(adapted):
     """Frozen weights that the script has cast by hand stay as they are."""
-    script = PLAIN.replace(
+    script = PLAIN.replace("steps=10", "steps=1").replace(
         ".cuda()\n",
         ".cuda()\nmodel.model.embed_tokens.requires_grad_(False)\nmodel.model.embed_tokens.half()\n",
         1,

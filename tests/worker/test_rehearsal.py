@@ -1,12 +1,11 @@
-"""A card that is not there: what torch answers under a rehearsal, in a process of its own."""
+"""A card that is not there: what torch answers under a rehearsal, in processes that are forked from one that has imported it."""
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from testbed.warm_python import WarmPython
 
 pytestmark = pytest.mark.training
 
@@ -18,21 +17,40 @@ CARDS = {
 }
 
 
+def environment(folder):
+    """The variables of a training whose attempt is described in this folder."""
+    paths = [WORKER / "launcher_worker" / "startup", WORKER]
+    return {
+        "PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "LAUNCH_HOOK": "rehearse", "LAUNCH_ATTEMPT": str(folder), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def python_of(tmp_path_factory):
+    """Give the Python that has imported torch with the imitation of a card."""
+    started = {}
+
+    def of(card):
+        if card not in started:
+            folder = tmp_path_factory.mktemp(card)
+            (folder / "attempt.json").write_text(json.dumps({"card": CARDS[card]}))
+            started[card] = WarmPython(environment(folder), "import torch._dynamo")
+        return started[card]
+
+    yield of
+    for python in started.values():
+        python.end()
+
+
 @pytest.fixture
-def rehearsed(tmp_path):
+def rehearsed(tmp_path, python_of):
     """Run a script with the imitation of a card; give its end."""
 
     def run(text, card="titan_rtx"):
         (tmp_path / "attempt.json").write_text(json.dumps({"card": CARDS[card]}))
         (tmp_path / "train.py").write_text(text)
-        paths = [WORKER / "launcher_worker" / "startup", WORKER]
-        return subprocess.run(
-            [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
-            env={
-                "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(map(str, paths)),
-                "LAUNCH_HOOK": "rehearse", "LAUNCH_ATTEMPT": str(tmp_path), "OMP_NUM_THREADS": "1",
-            },
-        )  # fmt: skip
+        return python_of(card).run("train.py", folder=tmp_path, variables=environment(tmp_path))
 
     return run
 

@@ -1,0 +1,106 @@
+"""What a step of each job does, without an agent: how often the host waits for the card, and how often a layer is computed.
+
+The jobs are forked from a Python that has imported their libraries.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from testbed.job_programs import ROOT, WORKER, save_model, write_rows
+from testbed.warm_python import WarmPython
+
+if importlib.util.find_spec("peft") is None:
+    pytest.skip("the training libraries are not installed", allow_module_level=True)
+pytestmark = pytest.mark.training
+
+STEPS, EVERY = 12, 5
+GUARD = {"readings.figures": 1}
+"""The guard's one reading of a step: on a card it is under way for a step, so that nothing waits."""
+LINES = {
+    "sft": {"trainer._maybe_log_save_evaluate": 2},
+    "distill": {"distill.read": 2},
+}
+"""What a line of metrics reads: the losses, and the norm of the gradient."""
+LIBRARIES = "import peft, torch; from transformers import LlamaForCausalLM, Trainer"
+COUNTED = """
+import atexit, runpy, sys, torch
+from transformers.models.llama import modeling_llama
+plain, calls = modeling_llama.LlamaMLP.forward, []
+def counted(self, *words, **more):
+    if self.training and torch.is_grad_enabled():
+        calls.append(1)
+    return plain(self, *words, **more)
+modeling_llama.LlamaMLP.forward = counted
+atexit.register(lambda: open("ledger", "w").write(str(len(calls))))
+runpy.run_module(sys.argv[1], run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def python():
+    """A Python that has imported the libraries of the jobs."""
+    path = os.pathsep.join(map(str, (WORKER, ROOT / "jobs")))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCH_")}
+    started = WarmPython({**kept, "PYTHONPATH": path}, LIBRARIES)
+    yield started
+    started.end()
+
+
+def run(python, folder, script, job, method, precision, data=("train", "eval"), **more):
+    """Run a script for a job in a folder, where its attempt is described; return what it printed."""
+    save_model(folder / "base", seed=0)
+    save_model(folder / "teacher", seed=1, hidden_size=32)
+    write_rows(folder / "rows.jsonl", range(40))
+    rows = str(folder / "rows.jsonl")
+    names = ("artifacts", "checkpoints", "cache")
+    attempt = {
+        "run": "steps", "attempt": 1, "seed": 0, "method": method, "model": str(folder / "base"), "teacher": str(folder / "teacher"),
+        "data": dict.fromkeys(data, rows), "save_every_steps": None, "loader_workers": 0,
+        "folders": {name: str(folder / name) for name in names},
+        "precision": {
+            "mode": "fp32", "base_dtype": "float32", "trainable_dtype": "float32", "autocast_dtype": None, "scaler": False,
+            "tf32": False, "adam_eps": 1e-8, "why": "a test", **precision,
+        },
+        **more,
+    }  # fmt: skip
+    for name in names:
+        (folder / name).mkdir(exist_ok=True)
+    (folder / "attempt.json").write_text(json.dumps(attempt))
+    done = python.run(script, job, folder=folder, variables={"LAUNCH_ATTEMPT": str(folder)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("job", "method"), [("sft", "lora"), ("distill", "full")])
+def test_a_step_waits_for_nothing_but_its_line_of_metrics(python, tmp_path, job, method):
+    """Two micro-batches a step, of different lengths, with padding; no line of metrics comes with most steps."""
+    shutil.copy(Path(__file__).with_name("waiting.py"), tmp_path)
+    printed = run(
+        python, tmp_path, "waiting.py", job, method, {"device": "cuda", "capability": "8.0"}, rehearsed=True, guard="warn",
+        steps=STEPS, split={"global_batch": 8, "ranks": 1, "micro_batch": 4, "accumulation": 2},
+        settings={"logging_steps": EVERY, "optim": "adamw_torch"},  # a fused one is for real devices
+        data=("train",) if job == "sft" else ("train", "eval"),
+    )  # fmt: skip
+    found = json.loads(printed.splitlines()[-1])
+    assert len(found) == STEPS + 1
+    is_logged = [number % EVERY == 0 for number in range(1, STEPS + 1)]
+    # Trainer writes its line after the end of its step, so that it is seen with the next one.
+    logged = [False, *is_logged] if job == "sft" else is_logged
+    for step, now in list(enumerate(logged))[2 : STEPS - 1]:
+        assert found[step] == {**GUARD, **(LINES[job] if now else {})}, step
+
+
+@pytest.mark.parametrize("job", ["sft", "distill"])
+def test_a_job_takes_checkpointing_from_the_plan(python, tmp_path, job):
+    """The witness counts in the model itself: two steps of two micro-batches, in one layer, which sees each twice."""
+    (tmp_path / "train.py").write_text(COUNTED)
+    for again, calls in ((False, 4), (True, 8)):
+        run(
+            python, tmp_path, "train.py", job, "lora", {"device": "cpu"}, steps=2, activation_checkpointing=again,
+            split={"global_batch": 4, "ranks": 1, "micro_batch": 2, "accumulation": 2}, settings={"eval_limit": 2, "logging_steps": 1},
+        )  # fmt: skip
+        assert int((tmp_path / "ledger").read_text()) == calls
