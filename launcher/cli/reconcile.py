@@ -11,7 +11,7 @@ from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
 
 if TYPE_CHECKING:
     from launcher.cli.shapes.end_shapes import RentedThing
-    from launcher.rental.settle_account import Report
+    from launcher.rental.reconcile import Reconciled
     from launcher.rental.verdict import Judged
     from launcher.values.renting import Rental
 
@@ -119,11 +119,11 @@ def reconcile(
     is_missing = False
     for one in named.instances:
         if one not in there and not any(
-            one == ending.instance for report in reports for ending in report.done.ended
+            one == ending.instance for report in reports for ending in report.ended
         ):
             complain(f"{one} is not in the list of any account here: it has gone, or it is another key's")
             is_missing = named.after is None
-    if is_missing or any(report.done.is_anything_left for report in reports):
+    if is_missing or any(report.is_anything_left for report in reports):
         raise typer.Exit(1)
     if there and not dry_run:
         if named.after is not None:
@@ -172,21 +172,21 @@ def _utc(moment: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(moment))
 
 
-def _unreadable(reports: list[Report]) -> list[str]:
-    return sorted({str(path) for report in reports for path in report.done.unreadable})
+def _unreadable(reports: list[Reconciled]) -> list[str]:
+    return sorted({str(path) for report in reports for path in report.unreadable})
 
 
-def _things(reports: list[Report]) -> list[RentedThing]:
+def _things(reports: list[Reconciled]) -> list[RentedThing]:
     """Return what was ended, then what is there, as rows."""
     from launcher.rental.service_clock import ServiceClock
 
     rows, now = [], ServiceClock().likely()
     for report in reports:
-        done, of = report.done, functools.partial(_row, report.account)
-        rows += [of("ended", one.why, one.rental, one.instance, one.cents) for one in done.ended]
+        of = functools.partial(_row, report.account)
+        rows += [of("ended", one.why, one.rental, one.instance, one.cents) for one in report.ended]
         nothing = "its launch has made no instance: nothing was rented"
-        rows += [of("gone", nothing, rental, None, 0) for rental in done.unmade]
-        for one in done.judged:
+        rows += [of("gone", nothing, rental, None, 0) for rental in report.unmade]
+        for one in report.judged:
             there, rental = one.instance, one.rental
             instance = there.id if there else rental.instance if rental else None
             row = of(one.verdict, one.why, rental, instance, _cents(one, now))
@@ -227,7 +227,7 @@ def _cost(row: RentedThing) -> str:
     return f"{'nothing or ' if row.verdict == 'unsettled' else ''}{dollars(row.cents)}"
 
 
-def _show(reports: list[Report], *, dry_run: bool) -> None:
+def _show(reports: list[Reconciled], *, dry_run: bool) -> None:
     from launcher.cli.columns import Column, print_columns
     from launcher.cli.say import say
 

@@ -21,16 +21,22 @@ OTHERS_S = 30.0
 
 
 class Reconciled(NamedTuple):
-    """What was ended, the verdicts after that, and the files of the ledger that cannot be read, which are left alone.
+    """What was ended at an account, the verdicts after that, and the files of the ledger that cannot be read, which are left alone.
 
     `left` was to be ended, and is still listed; the launches of `unmade` have turned out to have made nothing.
     """
 
+    account: str
     ended: tuple[Ending, ...]
     judged: tuple[Judged, ...]
     unreadable: tuple[Path, ...] = ()
     left: tuple[Ending, ...] = ()
     unmade: tuple[Rental, ...] = ()
+
+    @property
+    def listed(self) -> set[str]:
+        """The instances that the account still has."""
+        return {one.instance.id for one in self.judged if one.instance is not None}
 
     @property
     def is_anything_left(self) -> bool:
@@ -137,7 +143,8 @@ def reconcile(
     while any(_may_just_end(renter, one) for one in judged) and renter.clock.now() < until:
         renter.clock.sleep(POLL_S)
         judged = look()
-    return Reconciled(tuple(ended), judged, renter.ledger.unreadable(), tuple(left.values()), tuple(unmade))
+    account, unreadable = renter.provider.account, renter.ledger.unreadable()
+    return Reconciled(account, tuple(ended), judged, unreadable, tuple(left.values()), tuple(unmade))
 
 
 def _may_just_end(renter: Renter, judged: Judged) -> bool:

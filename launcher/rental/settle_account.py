@@ -45,14 +45,6 @@ class Asker(Teller, Protocol):
         """Return the answer, None without a terminal to ask at."""
 
 
-class Report(NamedTuple):
-    """What became of the rentals of one account, and which instances it still has."""
-
-    account: str
-    done: Reconciled
-    listed: frozenset[str]
-
-
 class Named(NamedTuple):
     """Instances that the user wants ended, whoever's they are, and from which time on; None for now.
 
@@ -67,7 +59,7 @@ class Named(NamedTuple):
 
 def reconcile_all(
     accounts: Iterable[LambdaSettings], named: Named, run_of: RunOf, view: Asker, *, dry_run: bool
-) -> list[Report]:
+) -> list[Reconciled]:
     """Reconcile some accounts.
 
     With `dry_run` nothing is changed. Raises RunError if what a named machine has does not come home, RefusedError if the end of
@@ -157,7 +149,7 @@ def _is_in_reach(rental: Rental, settings: LambdaSettings) -> bool:
 
 def _reconcile(
     settings: LambdaSettings, named: Named, run_of: RunOf, view: Asker, *, dry_run: bool
-) -> Report:
+) -> Reconciled:
     renter = open_account(settings)
     try:
         with _asking(view, settings):
@@ -172,7 +164,7 @@ def _reconcile(
             wanted = {one.rental.intent.run for one in found if _would_go_on(one, run_of, view)}
             with _asking(view, settings):
                 judged = survey(renter, wanted | unsure, adopted)
-            return _report(renter, Reconciled((), judged, renter.ledger.unreadable()))
+            return Reconciled(renter.provider.account, (), judged, renter.ledger.unreadable())
         for one in found:
             if one.rental.instance in adopted and not named.force:
                 _bring_named_home(one, run_of, view, is_due=named.after is not None)
@@ -188,7 +180,7 @@ def _reconcile(
             view.note(_still_listed(renter, ending))
         if done.ended:
             forget_key(renter)
-        return _report(renter, done._replace(ended=(*_ended_of(found, renter, done.ended), *done.ended)))
+        return done._replace(ended=(*_ended_of(found, renter, done.ended), *done.ended))
     finally:
         renter.close()
 
@@ -282,11 +274,6 @@ def _ended_of(found: Sequence[RentedMachine], renter: Renter, done: Collection[E
 def _still_listed(renter: Renter, ending: Ending) -> str:
     whose = "" if ending.rental is None else f", {renter.cost(ending.rental)} so far"
     return f"{ending.instance} was to be ended, and is still listed{whose}: try again   launch reconcile     or end it at   {renter.page}"
-
-
-def _report(renter: Renter, done: Reconciled) -> Report:
-    billed = (one.instance.id for one in done.judged if one.instance is not None)
-    return Report(renter.provider.account, done, frozenset(billed))
 
 
 def _with_its_boot(renter: Renter, found: RentedMachine, run_of: RunOf) -> RentedMachine:
