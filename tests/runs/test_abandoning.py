@@ -128,6 +128,7 @@ def test_a_client_killed_while_it_abandons_leaves_one_child(two, ssh_host, stage
     assert steps == [*range(steps[0], STEPS + 1)]
 
 
+@pytest.mark.long
 def test_a_move_that_broke_off_is_taken_up_without_its_host(two, ssh_host):
     """The child that an ordinary move has begun is the one that goes on, although A has died since."""
     client = two.client
@@ -175,7 +176,10 @@ def test_what_cannot_be_proven_is_refused_and_nothing_is_made(two, ssh_host):
 
 @pytest.mark.parametrize(
     ("body", "words", "code", "named"),
-    [("", [], 1, "launch rerun"), ("worker.resume_from()\n", ["--secret", "HF_TOKEN"], 2, "export HF_TOKEN")],
+    [
+        pytest.param("", [], 1, "launch rerun", marks=pytest.mark.long),
+        ("worker.resume_from()\n", ["--secret", "HF_TOKEN"], 2, "export HF_TOKEN"),
+    ],
     ids=["no resume", "no secret"],
 )
 def test_what_no_move_could_do_is_refused_too(two, ssh_host, body, words, code, named):
@@ -194,6 +198,7 @@ def test_what_no_move_could_do_is_refused_too(two, ssh_host, body, words, code, 
     client.ok("stop", "--now", run)
 
 
+@pytest.mark.long
 def test_of_two_who_abandon_a_run_at_once_one_begins_its_child(two, ssh_host):
     """The other one says so, or finds nothing to do."""
     client = two.client

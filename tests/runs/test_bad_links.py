@@ -31,7 +31,7 @@ SUMS = f"sha256sum {MIRRORED} && sha256sum plan.json"
 HOST_SUMS = f"cd record && sha256sum {MIRRORED} && cd ../control && sha256sum plan.json"
 TREE_SUMS = "find . -type f -print0 | sort -z | xargs -0 sha256sum"
 MB = 1_000_000
-UPLOAD_MB = 150
+UPLOAD_MB = 60
 
 
 def name_hosts(client, machine, **links):
@@ -208,6 +208,7 @@ def minute(machines, tmp_path_factory):
                 process.communicate()
 
 
+@pytest.mark.long
 def test_a_link_that_is_cut_again_and_again(client, box, record_property):
     """Each time after some more steps; in one attempt."""
     machine, name = box

@@ -110,6 +110,7 @@ def goes_on(made, disk):
     assert sorted(results) == names(2)
 
 
+@pytest.mark.long
 def test_a_full_disk_of_the_client_is_told_and_begins_nothing_twice(made, small_disk):
     """Mended, the batch goes on."""
     process = on_a_disk(made, small_disk)
@@ -261,6 +262,7 @@ def test_a_batch_whose_runs_go_on_is_not_removed(made):
     assert not queue_of(made).parent.exists()
 
 
+@pytest.mark.long
 def test_stop_ends_what_it_reaches_and_names_the_rest(made, ssh_host):
     """The host that is away delays no other, and is stopped once it is back."""
     items = made.items(3)
@@ -283,6 +285,7 @@ def test_stop_ends_what_it_reaches_and_names_the_rest(made, ssh_host):
     assert {*made.runs_on("A").values(), *made.runs_on("local").values()} == {"stopped"}
 
 
+@pytest.mark.long
 def test_a_copy_of_a_batch_begins_nothing_and_a_batch_may_be_renamed(made):
     """As of a folder that was copied to be safe: the copy is the latest, and names the batch that it is of."""
     made.write(made.items(2), host="local", max_parallel=1)

@@ -14,6 +14,7 @@ KILLS, COUNT = 4, 8
 WITHIN_S = 4.0
 
 
+@pytest.mark.long
 def test_a_worker_killed_again_and_again_begins_nothing_twice(made):
     """One host is down throughout: an item that only it may have is still queued at the end, and the table says so."""
     random.seed(0)

@@ -30,7 +30,7 @@ def test_items_are_spread_over_hosts_and_each_ends_once(made):
     ("transition", "count", "hosts"),
     [
         *(pytest.param(n, 1, ["gone", "A"], marks=() if n == 2 else pytest.mark.long) for n in range(1, 6)),
-        (4, 3, ["A", "local"]),
+        pytest.param(4, 3, ["A", "local"], marks=pytest.mark.long),
     ],
 )
 def test_a_worker_that_is_killed_at_any_transition_begins_each_item_once(
@@ -80,6 +80,7 @@ def test_ctrl_c_leaves_what_runs_and_names_the_command_that_goes_on(made):
     made.judge(names(3))
 
 
+@pytest.mark.long
 def test_a_host_that_nobody_reaches_delays_only_its_own_items(made):
     """What can run elsewhere does; the batch gives up on the rest, says so, and can go on later."""
     items = [*made.items(2, host=["gone", "local"]), {**made.items(3)[2], "host": "gone"}]
@@ -143,7 +144,12 @@ def test_stop_ends_what_is_queued_then_the_runs(made):
 
 @pytest.mark.parametrize(
     ("change", "code"),
-    [({}, 0), ({"fail": True}, 1), ({"precision": "fp16", "profile": "cpu"}, 3), ({"host": "gone"}, 4)],
+    [
+        ({}, 0),
+        pytest.param({"fail": True}, 1, marks=pytest.mark.long),
+        ({"precision": "fp16", "profile": "cpu"}, 3),
+        ({"host": "gone"}, 4),
+    ],
     ids=["succeeds", "fails", "refused", "unreachable"],
 )
 def test_a_batch_of_one_has_the_exit_code_of_launch(made, change, code):

@@ -53,7 +53,7 @@ def test_a_run_that_somebody_else_removed_is_said_so(client, root):
     assert client.summary(run)["state"] == "succeeded"
 
 
-@pytest.mark.parametrize("verb", ["rm", "stop"])
+@pytest.mark.parametrize("verb", ["rm", pytest.param("stop", marks=pytest.mark.long)])
 def test_what_happens_to_last_is_confirmed(client, root, verb):
     """Without a terminal the run is named and nothing happens; --yes goes on."""
     client.script("import time; time.sleep(1000)" if verb == "stop" else "print(1)")

@@ -404,6 +404,7 @@ def test_a_host_that_forwards_no_ports_says_so(client, engine):
     assert "AllowTcpForwarding" in done.stderr
 
 
+@pytest.mark.long
 def test_an_edited_script_rebuilds_nothing(client, box):
     """Code is mounted: the image keeps its name and its id."""
     client.ok("--host", "dock", "--job", "./job.toml", "--set", 'command=["true"]')
@@ -468,6 +469,7 @@ def test_two_users_of_one_engine_keep_apart(client, box):
     box.docker("rm", adas)
 
 
+@pytest.mark.long
 def test_a_client_that_dies_before_the_start_leaves_a_run_that_attach_starts(client, box):
     """Its container was made and never started: the run is interrupted, and goes on by attach."""
     make_image(client)
@@ -626,6 +628,7 @@ def test_a_run_on_a_full_disk_is_stopped_and_removed(client, box, disk, saves):
     assert run not in box.docker("ps", "-a") + box.machine.ssh("ls", f"{disk.place}/runs")
 
 
+@pytest.mark.long
 def test_a_run_goes_on_by_itself_once_its_disk_has_room(client, box, disk):
     """It waits in its container between two attempts, however long, and resumes from its checkpoint."""
     run = on_full_disk(client, box, disk, saves=True)

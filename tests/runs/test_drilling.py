@@ -84,7 +84,7 @@ def test_a_job_that_the_host_refuses_is_not_run(client):
     assert left(client) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_an_interrupted_drill_leaves_nothing(client, number):
     """Wherever the row is: the run is stopped and removed."""
     process = client.start("drill", "--fault", "hang", "--fault", "trainer-killed")

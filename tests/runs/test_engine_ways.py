@@ -156,6 +156,7 @@ def test_no_engine_is_told(client, box):
     assert "--runtime native" in done.stderr
 
 
+@pytest.mark.long
 def test_a_home_that_is_closed_to_others_is_no_hindrance(client, box):
     """A home of mode 0700: the run works in it, and what it leaves is the user's to delete."""
     box.machine.ssh("chmod", "700", ".", user="bob")

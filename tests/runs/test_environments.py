@@ -220,6 +220,7 @@ def test_what_pip_cannot_find_is_told_in_its_own_words(client, box):
     )
 
 
+@pytest.mark.long
 def test_a_torch_index_out_of_reach_is_named_and_what_is_proposed_works(client, box, index):
     """Torch then comes from the index that has the rest."""
     table = client.project / "launch.toml"
@@ -241,6 +242,7 @@ __version__, version, _C = "2.12.0", SimpleNamespace(cuda=None), SimpleNamespace
 """
 
 
+@pytest.mark.long
 def test_a_torch_that_is_not_the_one_that_was_chosen_is_refused_before_it_counts(
     client, box, tmp_path, index
 ):
@@ -259,6 +261,7 @@ def test_a_torch_that_is_not_the_one_that_was_chosen_is_refused_before_it_counts
     assert environments(box) == []
 
 
+@pytest.mark.long
 def test_a_full_disk_is_told_and_the_next_launch_works(client, box, index, small_disk):
     """Room that runs out while pip fills it."""
     subprocess.run(["mount", "-o", "remount,size=1200m", small_disk], check=True)  # the gate asks for 1 GB

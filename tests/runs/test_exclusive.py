@@ -82,7 +82,7 @@ def told(client):
     return [json.loads(path.read_text()) for path in sorted((client.home / "ranks").iterdir())]
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_the_race_for_the_first_card_fails_by_itself(project, exclusive, ranks):
     """Plain torchrun: each rank sees all cards, and one process alone gets the first."""
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "train.py"]
@@ -98,11 +98,16 @@ def test_the_race_for_the_first_card_fails_by_itself(project, exclusive, ranks):
     assert "busy or unavailable" in done.stderr
 
 
-@pytest.mark.parametrize(("profile", "ranks"), [("t4x2", 2), ("t4x4", 4)])
-def test_through_us_each_rank_sees_its_own_card_and_none_races(project, exclusive, profile, ranks):
-    """The same script, on the same cards, by the plan: number 0 is another card for each."""
-    words = ("--profile", profile, "--set", f"batch.global={ranks}", "--")
-    project.ok(*words, "python", "train.py", str(exclusive.folder), str(project.home / "ranks"))
+@pytest.mark.long
+def test_through_us_each_of_four_ranks_sees_its_own_card_and_none_races(project, exclusive):
+    """As of two."""
+    words = ("--profile", "t4x4", "--set", "batch.global=4", "--", "python", "train.py")
+    project.ok(*words, str(exclusive.folder), str(project.home / "ranks"))
+    each_has_a_card(project, 4)
+
+
+def each_has_a_card(project, ranks):
+    """Number 0 is another card for each rank, and that card is all that it held."""
     found = told(project)
     assert len(found) == ranks
     held = [uuid for one in found for uuid in one["cards"]]
@@ -125,8 +130,11 @@ def test_a_torchrun_of_one_s_own_gets_a_card_for_each_rank_too(project, exclusiv
     )
 
 
-def test_a_rank_that_fails_ends_the_others_and_frees_all_cards(project, exclusive):
-    """The run is told by the rank's own mistake, and the next launch finds every card free."""
+def test_through_us_each_rank_sees_its_own_card_and_one_that_fails_frees_all(project, exclusive):
+    """The same script, on the same cards, by the plan.
+
+    The run is told by the rank's own mistake, which ends the others, and the next launch finds every card free.
+    """
     ranks, mark = str(project.home / "ranks"), str(project.home / "mark")
     words = ("--profile", "t4x2", "--set", "batch.global=2", "--", "python", "train.py")
     done = project.run(*words, str(exclusive.folder), ranks, mark)
@@ -135,6 +143,7 @@ def test_a_rank_that_fails_ends_the_others_and_frees_all_cards(project, exclusiv
     assert "a mistake of rank 1" in done.stdout
     until(lambda: not holders(exclusive), "all cards to be free")
     project.ok(*words, str(exclusive.folder), ranks, mark)
+    each_has_a_card(project, 2)
 
 
 @pytest.mark.long

@@ -127,7 +127,7 @@ def test_what_it_leaves_behind_is_ended_with_it(client, ended):
     [
         ("local", "ctrl-c"),
         ("local", "killed"),
-        pytest.param("A", "ctrl-c", marks=pytest.mark.testbed),
+        pytest.param("A", "ctrl-c", marks=[pytest.mark.testbed, pytest.mark.long]),
         pytest.param("A", "cut", marks=pytest.mark.testbed),
     ],
 )

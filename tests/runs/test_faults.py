@@ -25,10 +25,7 @@ ROOT_MOMENTS = (3, 10, AT, 30)
 HOSTS = ("native", "docker")
 IS_WHOLE = os.environ.get("LAUNCH_FAULTS") == "all"
 IN_CI = {
-    ("native", "agent-killed", 3),
-    ("native", "link-cut", 10),
     ("native", "checkpoint-torn", AT),
-    ("native", "folder-full", 36),
     ("docker", "agent-killed", AT),
 }
 ROWS = [

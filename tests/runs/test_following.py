@@ -1,6 +1,7 @@
 """Several clients at once, hosts and disks that refuse: a run's client tells it, and ends as the run did."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ from launcher.runs.runs_folder import runs_folder
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients and a run")
 
-STEPS = 2000
+STEPS = 600
 IN_STEP = """
 import os, time, launcher_worker as w
 for step in range(1, {steps} + 1):
@@ -299,7 +300,7 @@ def test_a_launch_where_nothing_can_be_written_says_that_nothing_was_begun(clien
     assert not [*(client.home / ".launch" / "runs").glob("*")]
 
 
-@pytest.mark.parametrize("refuses", ["full", "read-only"])
+@pytest.mark.parametrize("refuses", ["full", pytest.param("read-only", marks=pytest.mark.long)])
 def test_a_picture_that_cannot_be_written_is_told_with_its_path(client, small_disk, refuses):
     """A disk that is full, or one that may not be written: no traceback, no torso, and the older picture stays."""
     client.runs.symlink_to(small_disk)
@@ -374,21 +375,22 @@ def test_looking_at_an_older_run_makes_it_not_the_last_one(client):
     assert client.ok("ps", "--json") == before
 
 
-@pytest.mark.parametrize("text", ["", "null", "[1]", "{}", '{"host": {"name": 7}}', '{"host": null}'])
-def test_an_entry_that_says_no_host_ends_no_listing(client, text):
+def test_an_entry_that_says_no_host_ends_no_listing(client):
     """A spoilt run.json costs its own row, which says so; `--host` mends it."""
     for _ in range(2):
         client.script("print('hi')")
         client.ok("--", "python", "train.py")
     spoilt, whole = sorted(path.name for path in client.runs.glob("[0-9]*"))
-    (client.index / spoilt / "run.json").write_text(text)
-    assert client.summary(spoilt)["problem"] == f"{client.index / spoilt / 'run.json'} is damaged"
-    refused = client.run("stop", spoilt)
-    assert (refused.returncode, f"launch attach --host HOST {spoilt[-6:]}" in refused.stderr) == (1, True)
-    assert client.summary(whole)["problem"] is None
-    assert spoilt[-6:] in client.ok("ps")
-    client.ok("logs", spoilt, "--host", "local")
-    assert client.summary(spoilt)["problem"] is None
+    for text in ("", "null", "[1]", "{}", '{"host": {"name": 7}}', '{"host": null}'):
+        (client.index / spoilt / "run.json").write_text(text)
+        rows = {row["run"]: row for row in json.loads(client.ok("ps", "--json"))["runs"]}
+        assert rows[spoilt]["problem"] == f"{client.index / spoilt / 'run.json'} is damaged"
+        assert rows[whole]["problem"] is None
+        refused = client.run("stop", spoilt)
+        assert (refused.returncode, f"launch attach --host HOST {spoilt[-6:]}" in refused.stderr) == (1, True)
+        assert spoilt[-6:] in client.ok("ps")
+        client.ok("logs", spoilt, "--host", "local")
+        assert client.summary(spoilt)["problem"] is None
 
 
 INTERRUPTED_AS_IT_IS_BOUND = """

@@ -63,7 +63,12 @@ def forwarded(client, *words):
             process.kill()
 
 
-@pytest.fixture(params=["local", pytest.param("A", marks=pytest.mark.testbed)])
+HERE, THERE = "local", pytest.param("A", marks=pytest.mark.testbed)
+LONG_HERE = pytest.param("local", marks=pytest.mark.long)
+LONG_THERE = pytest.param("A", marks=[pytest.mark.testbed, pytest.mark.long])
+
+
+@pytest.fixture(params=[HERE, THERE])
 def place(request, client):
     """A host with a run that has ended; what was started beside it is gone afterwards."""
     if request.param == "A":
@@ -97,6 +102,7 @@ def test_a_server_is_started_reached_and_ended(client, place):
             ask(port, b"")
 
 
+@pytest.mark.parametrize("place", [LONG_HERE, THERE], indirect=True)
 def test_nobody_listens_yet(client, place):
     """It says so, closes what comes, and carries it once somebody listens. Ctrl-C: exit code 0."""
     there, here = free_port(), free_port()
@@ -117,6 +123,7 @@ def test_nobody_listens_yet(client, place):
     assert (done.returncode, f"port {here} of this machine is taken" in done.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("place", [HERE, LONG_THERE], indirect=True)
 def test_the_same_port_of_the_same_machine_is_not_carried_in_a_circle(client, place):
     """This machine, and a host that turns out to be it: nothing listens here, and the address is the server's own."""
     there = free_port()

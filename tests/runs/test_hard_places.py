@@ -80,7 +80,7 @@ def test_a_long_temporary_folder_is_no_hindrance(client, tmp_path, monkeypatch):
     assert (metric["name"], metric["value"]) == ("loss", 0.5)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_ctrl_c_in_the_moment_of_the_start_detaches_and_says_so(client, monkeypatch, number):
     """The run has begun, or will have in a moment: to say that nothing is left would be a lie."""
     from launcher.cli.plain_view import PlainView
@@ -110,7 +110,10 @@ END
 """
 
 
-@pytest.mark.parametrize(("profile", "visible"), [("titan_rtx", "GPU-22222222-bbbb"), ("cpu", "")])
+@pytest.mark.parametrize(
+    ("profile", "visible"),
+    [("titan_rtx", "GPU-22222222-bbbb"), pytest.param("cpu", "", marks=pytest.mark.long)],
+)
 def test_a_job_sees_the_card_of_its_profile_alone(client, monkeypatch, tmp_path, profile, visible):
     """On a host with several cards the job gets the one that was planned for; without one, none."""
     smi = tmp_path / "bin" / "nvidia-smi"
@@ -126,7 +129,10 @@ def test_a_job_sees_the_card_of_its_profile_alone(client, monkeypatch, tmp_path,
     assert client.ok("logs") == f"{visible}|PCI_BUS_ID\n"
 
 
-@pytest.mark.parametrize("written", [".", "../data", "data/"])
+@pytest.mark.parametrize(
+    "written",
+    [pytest.param(".", marks=pytest.mark.long), pytest.param("../data", marks=pytest.mark.long), "data/"],
+)
 def test_a_folder_of_data_is_found_however_its_path_is_written(client, written):
     """The script is told where its data lies on the host; a path may end in a dot or a slash."""
     for folder in (client.project, client.project / "data", client.project.parent / "data"):

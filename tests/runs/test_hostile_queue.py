@@ -94,7 +94,7 @@ def without_rowid(folder):
 
 def many_tables(folder):
     """A list of tables that takes long to read."""
-    change(folder, "BEGIN;" + "".join(f"CREATE TABLE t{n} (a);" for n in range(20_000)) + "COMMIT;")
+    change(folder, "BEGIN;" + "".join(f"CREATE TABLE t{n} (a);" for n in range(3_000)) + "COMMIT;")
 
 
 def long_table(folder):

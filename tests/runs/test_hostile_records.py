@@ -49,12 +49,13 @@ EVENT = st.fixed_dictionaries(
 ANY_NUMBER_OF_TIMES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@pytest.fixture(params=[PlainView, JsonView, lambda: TerminalView(Console(force_terminal=True))])
-def view(request):
+@pytest.fixture
+def views():
     """Each of the views, on a standard output that takes what a terminal takes."""
-    one = request.param()
-    yield one
-    one.close()
+    made = [PlainView(), JsonView(), TerminalView(Console(force_terminal=True))]
+    yield made
+    for one in made:
+        one.close()
 
 
 @ANY_NUMBER_OF_TIMES
@@ -65,7 +66,7 @@ def view(request):
 @example(
     {"stop_grace_s": float("inf")}, {"state": "failed", "time": 1e308, "evidence": "none"}, {"time": "x"}
 )
-def test_any_plan_and_state_of_a_mirror_is_listed_and_followed(tmp_path, view, plan, state, attempt):
+def test_any_plan_and_state_of_a_mirror_is_listed_and_followed(tmp_path, views, plan, state, attempt):
     """A text where a number belongs, a number that is none, another shape: as if it had not been said."""
     mirror = Mirror(RUN, tmp_path)
     for number in ("0001", "0002"):
@@ -75,10 +76,11 @@ def test_any_plan_and_state_of_a_mirror_is_listed_and_followed(tmp_path, view, p
     (mirror.folder / "0002" / "state.json").write_text(json.dumps(state))
     assert 0 < mirror.plan().stop_grace_s <= 3600
     ps._show([ListedRun("host", remembered(mirror))], None, [], is_chosen=False, here=False, as_json=False)
-    view.begin(RUN, mirror.plan(), [])
     state = mirror.state() or RunState(state="preparing")
-    view.news(News(state, [], [], is_all=True))
-    finish(mirror, state, view)
+    for view in views:
+        view.begin(RUN, mirror.plan(), [])
+        view.news(News(state, [], [], is_all=True))
+        finish(mirror, state, view)
 
 
 def parsed(told):
@@ -92,12 +94,13 @@ def parsed(told):
 @example([{"version": 1, "kind": "begin", "time": 1.0, "values": {"steps": 10**400}}])
 @example([{"version": 1, "kind": "metric", "time": 1.0, "step": 10**400, "values": {"loss": 1}}])
 @example([{"version": 1, "kind": "progress", "time": 1.0, "values": {"done": 10**400 - 1, "total": 10**400}}])
-def test_any_event_is_shown_or_left_out(view, told):
+def test_any_event_is_shown_or_left_out(views, told):
     """Times, steps and values beyond all measure are never an error of ours."""
     events = parsed(told)
-    view.begin(RUN, PlanSummary(), [])
-    view.news(News(RunState(state="running"), events, [], is_all=True))
-    view.news(News(RunState(state="running"), events, [], is_all=True))
+    for view in views:
+        view.begin(RUN, PlanSummary(), [])
+        view.news(News(RunState(state="running"), events, [], is_all=True))
+        view.news(News(RunState(state="running"), events, [], is_all=True))
     write_table(((RUN, point) for point in curve(events)), io.StringIO())
 
 

@@ -194,6 +194,7 @@ def classic(box):
     box.use_client("debian")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", sorted(CLIENTS.keys() - {"debian"}))
 def test_a_host_without_buildkit_builds_what_needs_no_secret(client, box, classic, kind):
     """With a program that lacks the plugin, or without a program: by the engine's own builder."""
@@ -262,6 +263,7 @@ def test_what_a_killed_client_left_of_a_classic_build_is_found(client, box, inde
     assert nameless(box) == [theirs] or mend == LAUNCH  # the steps of an image with a name belong to it
 
 
+@pytest.mark.long
 def test_what_is_left_of_a_build_stays_while_another_one_has_its_lock(client, box, index, classic):
     """It may be made of those steps; afterwards they go."""
     classic("none")
@@ -335,6 +337,7 @@ def launched(client):
 # builds that fail
 
 
+@pytest.mark.long
 def test_a_pin_that_no_index_has_is_told_with_the_builder_s_lines(client, box):
     """The lines that caused it, no traceback, nothing left; the next launch of a right job works."""
     write_job(client, SMALL.replace('["small"]', '["small", "nosuchpackage==9"]'))
@@ -672,6 +675,7 @@ def test_a_private_key_among_the_certificates_is_refused(client, box, tmp_path):
 # the main job
 
 
+@pytest.mark.long
 @pytest.mark.training
 def test_sft_trains_in_an_image_built_on_the_host(client, clean, wheels, copy_demo):
     """Torch and its kin from the index, some steps on the CPU, and the adapter comes home as the host has it."""

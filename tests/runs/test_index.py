@@ -9,6 +9,7 @@ import time
 
 import pytest
 from testbed.client import Client
+from testbed.kept import Kept
 
 from launcher.runs import index
 from launcher.values.host import Host
@@ -34,13 +35,24 @@ def entry_file(client, run):
     return client.home / ".local/share/launch/runs" / run / "run.json"
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A client that has a run that has ended, and its id."""
+    made = Kept(tmp_path_factory.mktemp("ended"))
+    made.client.script(PRINTS)
+    run = made.client.detached("--", "python", "train.py")
+    assert made.client.run("attach", run).returncode == 0
+    made.keep()
+    return made, run
+
+
 @pytest.fixture
-def ended(client):
+def ended(kept):
     """A client, and the id of a run of its own that has ended."""
-    client.script(PRINTS)
-    run = client.detached("--", "python", "train.py")
-    assert client.run("attach", run).returncode == 0
-    return client, run
+    made, run = kept
+    client = made.put_back()
+    yield client, run
+    client.end_commands()
 
 
 # entries
@@ -121,12 +133,12 @@ def test_a_launch_without_an_index_begins_nothing(client):
 
 def test_ps_lists_runs_from_every_folder_and_says_where(ended, tmp_path):
     client, run = ended
-    client.project = tmp_path / "other"
+    launched, client.project = client.project, tmp_path / "other"
     client.project.mkdir()
     rows = json.loads(client.ok("ps", "--json"))["runs"]
     assert [row["run"] for row in rows] == [run]
-    assert rows[0]["folder"] == str(tmp_path / "project" / "runs")
-    assert "in ~" in client.ok("ps") or str(tmp_path / "project") in client.ok("ps")
+    assert rows[0]["folder"] == str(launched / "runs")
+    assert "in ~" in client.ok("ps") or str(launched) in client.ok("ps")
     assert json.loads(client.ok("ps", "--here", "--json"))["runs"] == []
     assert "trained" in client.ok("logs", run)
     assert not client.runs.exists()
@@ -166,10 +178,11 @@ def test_a_plan_that_was_changed_is_not_resumed(ended):
 # foreign runs
 
 
-@pytest.fixture
-def foreign(ended, tmp_path):
-    """A second user in a git clone that has the first one's run; the marker says that its program ran."""
-    client, run = ended
+@pytest.fixture(scope="module")
+def foreign(kept, tmp_path_factory):
+    """A second user in a git clone that has the first one's run; the marker says that its program ran. No test changes anything there."""
+    made, run = kept
+    client, tmp_path = made.put_back(), tmp_path_factory.mktemp("foreign")
     marker = tmp_path / "ran"
     program = client.project / "evil.sh"
     program.write_text(f'#!/bin/sh\ntouch {marker}\nexec python3 "$@"\n')

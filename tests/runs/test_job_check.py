@@ -56,15 +56,17 @@ def planned(client, *words):
     ("key", "written", "expected"),
     [
         ("data.train", "data/big.bin", ("local", "./data/big.bin")),
-        ("data.eval", "data/big.bin", ("local", "./data/big.bin")),
+        pytest.param("data.eval", "data/big.bin", ("local", "./data/big.bin"), marks=pytest.mark.long),
         ("data.train", "data", ("local", "./data")),
-        ("model", "models/tiny", ("local", "./models/tiny")),
+        pytest.param("model", "models/tiny", ("local", "./models/tiny"), marks=pytest.mark.long),
         ("model", "hub:models/tiny", ("name", "models/tiny")),
         ("data.train", "host:/data/big.bin", ("host", "/data/big.bin")),
         ("model", "Qwen/Qwen2.5-0.5B", ("name", "Qwen/Qwen2.5-0.5B")),
-        ("model", "org/models", ("name", "org/models")),
+        pytest.param("model", "org/models", ("name", "org/models"), marks=pytest.mark.long),
         ("model", "whisper.cpp", ("name", "whisper.cpp")),
-        ("data.train", "s3://bucket/x.jsonl", ("name", "s3://bucket/x.jsonl")),
+        pytest.param(
+            "data.train", "s3://bucket/x.jsonl", ("name", "s3://bucket/x.jsonl"), marks=pytest.mark.long
+        ),
         ("data.train", "hub:org/x.jsonl", ("name", "org/x.jsonl")),
     ],
 )

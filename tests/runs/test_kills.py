@@ -167,6 +167,7 @@ def judged(place, tmp_path, record_property, where):
     assert starts > 1
 
 
+@pytest.mark.long
 def test_on_this_machine_no_sample_is_lost_and_none_beyond_an_interval_seen_again(
     client, tmp_path, record_property
 ):

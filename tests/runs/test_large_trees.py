@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.testbed, pytest.mark.slow(reason="sends a large file a
 
 MB = 1 << 20
 IS_FULL = bool(os.environ.get("LAUNCH_LARGE"))
-DATA_MB, FILES, CODE_MB = (3000, 30_000, 1200) if IS_FULL else (200, 2_000, 100)
+DATA_MB, FILES, CODE_MB = (3000, 30_000, 1200) if IS_FULL else (200, 1_000, 100)
 MOST_MEMORY_MB = 150
 """Of the agent and of the client, whatever the size of the files."""
 NOISE = os.urandom(MB)
@@ -42,7 +42,7 @@ class Memory:
         self._thread.join()
 
     def _watch(self):
-        while not self._is_over.wait(0.02):
+        while not self._is_over.wait(0.1):
             for folder in Path("/proc").glob("[0-9]*"):
                 try:
                     words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

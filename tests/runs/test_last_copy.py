@@ -17,7 +17,7 @@ from testbed.client import kill_all_of, processes_of, until
 
 pytestmark = pytest.mark.slow(reason="each order is a dozen clients")
 
-ORDERS = int(os.environ.get("LAUNCH_ORDERS", "3"))
+ORDERS = int(os.environ.get("LAUNCH_ORDERS", "1"))
 STEPS = 10
 SEED = 261122
 SCRIPT = """

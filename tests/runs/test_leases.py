@@ -199,6 +199,7 @@ def test_the_card_of_a_run_whose_agent_and_keeper_died_is_free_for_the_next_laun
     assert [line[1] for line in lines(client)].count("begin") >= 2
 
 
+@pytest.mark.long
 def test_a_waiting_run_can_be_stopped(client, cards):
     """It holds nothing, so its end is written at the contact."""
     cards(1)
@@ -226,7 +227,11 @@ def test_an_agent_that_comes_back_to_a_card_of_another_run_leaves_it_alone(clien
 
 
 @pytest.mark.parametrize(
-    "unwritten", [[], ["control/prepared.json", "record/0001/attempt.json"]], ids=["", "at once"]
+    "unwritten",
+    [
+        pytest.param([], id="", marks=pytest.mark.long),
+        pytest.param(["control/prepared.json", "record/0001/attempt.json"], id="at once"),
+    ],
 )
 def test_a_launch_that_is_killed_before_its_start_leaves_no_lease(client, cards, unwritten):
     """Client and `serve` SIGKILLed between lease and start, or lease and record: the next launch has the card at once."""

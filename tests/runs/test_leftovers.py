@@ -113,7 +113,7 @@ CRASHES = {
     "agent and keeper of a stopped tree": Crash("tree", ("keeper", "agent"), ("trained",), left=3),
 }
 
-IN_CI = {"all but orphaned loader workers", "agent and keeper of a stopped tree"}
+IN_CI = {("native", "all but orphaned loader workers"), ("docker", "agent and keeper of a stopped tree")}
 
 
 class Process(NamedTuple):
@@ -285,7 +285,7 @@ def place(client, there, request):
 @pytest.mark.parametrize(
     ("place", "name"),
     [
-        pytest.param(one, name, marks=() if name in IN_CI else pytest.mark.long)
+        pytest.param(one, name, marks=() if (one, name) in IN_CI else pytest.mark.long)
         for name in CRASHES
         for one in CRASHES[name].places
     ],
@@ -310,7 +310,7 @@ def test_after_a_crash_the_next_launch_has_the_card(place, name):
     place.next_launch_has_its_cards(dead)
 
 
-@IN_BOTH
+@pytest.mark.parametrize("place", [pytest.param("native", marks=pytest.mark.long), "docker"], indirect=True)
 def test_an_agent_that_is_killed_comes_back_to_its_card(place):
     """Whoever keeps it has ended what held the card before; the training holds it again, and the run can be stopped."""
     dead = place.begin("tree", more=("--set", "restart=true"))

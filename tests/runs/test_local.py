@@ -111,19 +111,26 @@ def test_a_job_that_uses_the_worker_succeeds_and_its_artifacts_come_home(aware):
     assert aware.summary(run.name)["state"] == "succeeded"
 
 
-def test_words_behind_the_dashes_need_no_file(client):
-    """`launch -- python train.py` runs it in this folder, with its words as they are."""
-    client.script("import sys; print(sys.argv[1:])")
-    client.ok("--", "python", "train.py", "--lr", "1e-4", "a b", "$HOME;'\"", "")
+def test_a_script_that_knows_nothing_of_us_needs_no_file(client, tmp_path):
+    """`launch -- python train.py` runs it in this folder, with its words as they are. Only its exit code speaks; to stop it stops nothing.
+
+    What it writes can be read by colleagues if its login lets them; what is ours below the root cannot.
+    """
+    client.script(f"import sys; print(sys.argv[1:]); open({str(tmp_path / 'shared')!r}, 'w').close()")
+    umask = os.umask(0o022)
+    try:
+        client.ok("--", "python", "train.py", "--lr", "1e-4", "a b", "$HOME;'\"", "")
+    finally:
+        os.umask(umask)
     assert "['--lr', '1e-4', 'a b', '$HOME;\\'\"', '']" in client.ok("logs", "last")
-
-
-def test_exit_0_of_a_script_that_knows_nothing_of_us_is_a_success_with_that_evidence(client):
-    """Its record says that only the exit code spoke."""
-    client.script("print('hi')")
-    client.ok("--", "python", "train.py")
     row = json.loads(client.ok("ps", "--json"))["runs"][0]
     assert (row["state"], row["reason"]) == ("succeeded", "exit-only")
+    said = client.ok("stop", row["run"])
+    assert said == f"{row['run']} had ended already (succeeded: exit-only, step -): nothing was stopped\n"
+    assert client.summary(row["run"])["state"] == "succeeded"
+    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o644
+    log = next((client.home / ".launch" / "runs").glob("*/record/0002/log.txt"))
+    assert log.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_script_that_fails_fails_the_run_and_its_last_words_are_shown(client):
@@ -331,6 +338,7 @@ def test_an_interrupted_run_can_be_stopped(aware):
     assert processes_of(run_folder(aware, run)) == []
 
 
+@pytest.mark.long
 def test_sigterm_to_the_agent_without_a_wish_is_a_shutdown_and_the_run_comes_back(aware):
     """The script saves, the agent leaves with 75, the keeper brings it back, no step is lost."""
     run = aware.detached("--job", "steps.toml", *HELD)
@@ -352,7 +360,17 @@ def test_json_is_one_object_a_line_with_metric_lines(aware):
     assert (lines[-1]["kind"], lines[-1]["state"]) == ("end", "succeeded")
 
 
-@pytest.mark.parametrize("profile", ["cpu", "titan_rtx", "p100", "l40s", "a100_40gb", "a100_80gb", "mps"])
+@pytest.mark.parametrize(
+    "profile",
+    [
+        "cpu",
+        "titan_rtx",
+        *(
+            pytest.param(one, marks=pytest.mark.long)
+            for one in ("p100", "l40s", "a100_40gb", "a100_80gb", "mps")
+        ),
+    ],
+)
 def test_a_dry_run_shows_the_plan_for_any_card_and_gives_the_same_bytes(client, profile):
     """From any machine; the gate's word is printed beside it, and its exit code is that of the launch."""
     first, second = (client.run("--dry-run", "--json", "--profile", profile) for _ in range(2))
@@ -421,6 +439,7 @@ RANKS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.training
 @pytest.mark.parametrize(
     "command",
@@ -451,19 +470,6 @@ def test_a_run_of_another_host_in_a_shared_home_is_never_judged(aware):
     assert processes_of(run_folder(aware, run)) == alive
     prepare.write_text(json.dumps(record))
     aware.ok("stop", "--now", run)
-
-
-def test_a_training_has_the_umask_of_its_login(client, tmp_path):
-    """What it writes can be read by colleagues if the login lets them; what is ours below the root cannot."""
-    client.script(f"open({str(tmp_path / 'shared')!r}, 'w').close()")
-    umask = os.umask(0o022)
-    try:
-        client.ok("--", "python", "train.py")
-    finally:
-        os.umask(umask)
-    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o644
-    log = next((client.home / ".launch" / "runs").glob("*/record/0002/log.txt"))
-    assert log.stat().st_mode & 0o777 == 0o600
 
 
 OWN = """
@@ -545,12 +551,3 @@ def test_an_unsealed_checkpoint_beside_sealed_ones_is_moved_aside_and_named(clie
     (aside,) = (run / "work" / "checkpoints").glob(".aside-*/step-2")
     assert (aside / "weights").read_text() == "half"
     assert f"moved to checkpoints/{aside.parent.name}/step-2" in out
-
-
-def test_stop_of_a_run_that_has_ended_says_that_it_stopped_nothing(client):
-    """Its end is what it was."""
-    run = client.detached("--", "true")
-    until(lambda: client.summary(run)["state"] == "succeeded", "its end")
-    said = client.ok("stop", run)
-    assert said == f"{run} had ended already (succeeded: exit-only, step -): nothing was stopped\n"
-    assert client.summary(run)["state"] == "succeeded"

@@ -157,6 +157,7 @@ time.sleep(1000)
 """
 
 
+@pytest.mark.long
 def test_a_holder_is_told_by_the_pid_that_its_own_host_knows(client, shared, cards):
     """Cards, processes and their ages are of the host; the run there is ours, the one beside it is not."""
     alpha, _ = shared

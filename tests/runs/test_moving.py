@@ -81,6 +81,7 @@ def test_a_move_goes_to_an_ssh_host_too_and_twice_is_once(two):
     two.judge()
 
 
+@pytest.mark.long
 def test_the_same_host_is_no_move(two):
     """The run is recovered there, or needs nothing."""
     run = two.started("local", pause=0.2, later=1.0)
@@ -99,9 +100,9 @@ WAITS = "print('up', flush=True)\ntime.sleep(600)\n"
     ("body", "words", "more", "code", "named"),
     [
         (RESUMES, [], [], 1, "launch rerun"),
-        (SAVES, [], [], 1, "launch rerun"),
+        pytest.param(SAVES, [], [], 1, "launch rerun", marks=pytest.mark.long),
         (RESUMES + SAVES, ["--secret", "HF_TOKEN"], [], 2, "export HF_TOKEN"),
-        (RESUMES + SAVES, [], ["--profile", "titan_rtx"], 3, "GPU"),
+        pytest.param(RESUMES + SAVES, [], ["--profile", "titan_rtx"], 3, "GPU", marks=pytest.mark.long),
         (RESUMES + SAVES, ["--set", "data.train=host:~/numbers"], [], 4, "/numbers does not exist"),
     ],
     ids=["no checkpoint", "no resume", "no secret", "no card", "no path"],
@@ -127,7 +128,7 @@ def test_what_is_refused_leaves_the_run_as_it_is(two, ssh_host, body, words, mor
 @pytest.mark.parametrize(
     "stage",
     [
-        pytest.param(one, marks=() if one in {"stop", "start"} else pytest.mark.long)
+        pytest.param(one, marks=() if one == "start" else pytest.mark.long)
         for one in ("probe", "stop", "pull", "ship", "start")
     ],
 )

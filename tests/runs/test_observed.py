@@ -65,6 +65,7 @@ def test_metrics_of_a_trainer_are_those_that_it_computed_at_their_own_steps(clie
     assert "by the start-up hook" in client.seen("attach", run)
 
 
+@pytest.mark.long
 def test_inject_false_leaves_the_script_alone(client):
     """Its metrics then come from the log, and nothing is said of a hook."""
     said, run, ledger = launched(client, "--set", "inject=false")

@@ -64,7 +64,7 @@ def watching(look):
     def watch():
         while not is_over.is_set():
             seen.append(look())
-            is_over.wait(0.05)
+            is_over.wait(0.2)
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -127,6 +127,7 @@ def test_runs_are_launched_and_followed_over_one_connection(client, lab, talking
     check_mirrors(client, lab.root, runs)
 
 
+@pytest.mark.long
 @pytest.mark.testbed
 @pytest.mark.slow(reason="several runs, for a while")
 def test_a_connection_that_is_cut_is_made_once_for_all(client, lab, talking):
@@ -145,6 +146,7 @@ def test_a_connection_that_is_cut_is_made_once_for_all(client, lab, talking):
     check_mirrors(client, lab.root, runs)
 
 
+@pytest.mark.long
 @pytest.mark.slow(reason="several runs, for a while")
 def test_runs_of_this_machine_have_few_agents_too(client, talking):
     """However many there are."""

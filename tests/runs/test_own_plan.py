@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from testbed.client import Client
+from testbed.kept import Kept
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients and runs")
 
@@ -24,14 +25,25 @@ JOB = (
 VALUE = "hunter2hunter2"
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A client that has a run that has ended, and its id."""
+    made = Kept(tmp_path_factory.mktemp("ended"))
+    made.client.script(SAVES)
+    made.client.script(JOB, "saves.toml")
+    run = made.client.detached("--job", "saves.toml")
+    assert made.client.run("attach", run).returncode == 0
+    made.keep()
+    return made, run
+
+
 @pytest.fixture
-def launched(client):
+def launched(kept):
     """A client, and the id of a run of its own that has ended."""
-    client.script(SAVES)
-    client.script(JOB, "saves.toml")
-    run = client.detached("--job", "saves.toml")
-    assert client.run("attach", run).returncode == 0
-    return client, run
+    made, run = kept
+    client = made.put_back()
+    yield client, run
+    client.end_commands()
 
 
 def on_host(client, run):

@@ -35,7 +35,7 @@ UNTRAINED = ("never-started", "code-damaged")
 """Why a run has failed whose files the disk had not got, nor those of the store."""
 
 
-@pytest.fixture(scope="module", params=("ext4", "xfs"))
+@pytest.fixture(scope="module", params=("ext4", pytest.param("xfs", marks=pytest.mark.long)))
 def box(request):
     """A machine whose homes lie on a disk of its own."""
     folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))

@@ -202,6 +202,7 @@ def test_of_several_clients_at_once_one_goes_on_with_the_run(client):
     assert is_once(client)
 
 
+@pytest.mark.long
 def test_another_machine_of_the_same_login_recovers_it_from_an_empty_folder(client):
     """By the host's name and the run's id alone."""
     run = interrupted(client)
@@ -224,7 +225,7 @@ def test_all_that_need_it_are_recovered_and_nothing_else(client):
 
 
 def test_a_run_that_needs_nothing_an_ended_and_an_unknown_one_are_told_apart(client):
-    """Running: nothing to do. Ended: what makes a new run of it is named."""
+    """Running: nothing to do, and neither `ps`, nor `logs`, nor `attach` makes a folder. Ended: what makes a new run of it is named."""
     client.script(
         f"import os, time\nwhile not os.path.exists({str(client.home / 'go')!r}): time.sleep(0.05)\n"
     )
@@ -232,6 +233,11 @@ def test_a_run_that_needs_nothing_an_ended_and_an_unknown_one_are_told_apart(cli
     until(lambda: "running" in json.dumps(client.summary(run)), "running")
     seen = client.run("recover", run)
     assert (seen.returncode, "nothing to do" in seen.stdout) == (0, True)
+    follower = client.start("attach", run)
+    client.ok("ps")
+    client.ok("logs", run)
+    follower.send_signal(signal.SIGINT)
+    follower.communicate(timeout=60)
     folders = sorted(path.name for path in (folder_of(client, run) / "record").glob("[0-9]*"))
     assert folders == ["0001", "0002"]
     (client.home / "go").touch()
@@ -251,22 +257,3 @@ def test_a_host_that_nobody_reaches_is_told(client):
     entry.write_text(json.dumps(told))
     seen = client.run("recover", run)
     assert seen.returncode == 4, seen.stdout + seen.stderr
-
-
-def test_looking_at_a_live_run_makes_no_folder(client):
-    """Neither `ps`, nor `logs`, nor `attach`."""
-    client.script(
-        f"import os, time\nwhile not os.path.exists({str(client.home / 'go')!r}): time.sleep(0.05)\n"
-    )
-    run = client.detached("--", "python", "train.py")
-    record = folder_of(client, run) / "record"
-    until(lambda: (record / "0002" / "state.json").exists(), "the attempt")
-    follower = client.start("attach", run)
-    for _ in range(3):
-        client.ok("ps")
-        client.ok("logs", run)
-    follower.send_signal(signal.SIGINT)
-    follower.communicate(timeout=60)
-    assert sorted(path.name for path in record.glob("[0-9]*")) == ["0001", "0002"]
-    (client.home / "go").touch()
-    client.ok("attach", run)

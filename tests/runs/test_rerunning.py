@@ -47,16 +47,22 @@ def ids(client):
 
 
 def test_all_that_was_asked_for_is_asked_again_with_the_code_of_now(client, told):
-    """Command, options, variables and job are the same; the run is another one, and its plan is too, but for the code."""
+    """Command, options, variables and job are the same; the run is another one, and its plan is too, but for the code.
+
+    Detached it prints the new run's id alone, as a launch does.
+    """
     client.ok(*FIRST, "--set", "seed=5")
     client.script(SCRIPT.replace("VERSION", "2"))
-    said = client.seen("rerun", "last")
+    done = client.run("rerun", "--detach", "last")
+    assert done.stdout.split() == [done.stdout.strip()]
+    client.ok("attach", done.stdout.strip())
     assert told() == [[["--rate", "1e-3"], "red", "", 10, 5, version] for version in (1, 2)]
     first, second = ids(client)
+    assert second == done.stdout.strip()
     plans = [json.loads((client.runs / run / "plan.json").read_text()) for run in (first, second)]
     differing = {key for key in plans[0] if plans[0][key] != plans[1][key]}
     assert differing <= {"code"}
-    assert "differs from" not in said
+    assert "differs from" not in done.stderr
 
 
 def test_what_is_changed_is_said_and_the_rest_stays(client, told):
@@ -68,16 +74,6 @@ def test_what_is_changed_is_said_and_the_rest_stays(client, told):
     client.ok("rerun", "last", "--set", "steps=30")
     assert [row[3:5] for row in told()] == [[10, 0], [20, 7], [30, 7]]
     assert {row[1] for row in told()} == {"red"}
-
-
-def test_detached_it_prints_the_new_runs_id_alone(client, told):
-    """As a launch does."""
-    client.ok(*FIRST)
-    out = client.ok("rerun", "--detach", "last")
-    assert out.split() == [out.strip()]
-    client.ok("attach", out.strip())
-    assert out.strip() == ids(client)[-1]
-    assert len(told()) == 2
 
 
 def test_a_secret_is_asked_for_again_and_never_kept(client, told):

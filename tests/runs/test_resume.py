@@ -8,6 +8,7 @@ import subprocess
 import pytest
 from testbed.client import REPOSITORY, Client, processes_of, until
 from testbed.drawn import drawn
+from testbed.kept import Kept
 
 from launcher.errors import BadFileError, UsageError
 from launcher.runs.lineage import ancestors, joined
@@ -64,9 +65,34 @@ extra = ""
 @pytest.fixture
 def aware(client):
     """A project whose job saves every fifth step, and keeps a ledger of what it trains outside its runs."""
+    write_job(client)
+    return client
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Such a project with a run of that job that has succeeded."""
+    made = Kept(tmp_path_factory.mktemp("succeeded"))
+    write_job(made.client)
+    run = launched(made.client)
+    made.keep()
+    return made, run
+
+
+@pytest.fixture
+def succeeded(kept, monkeypatch):
+    """That project and its run, as they were."""
+    made, run = kept
+    client = made.put_back()
+    monkeypatch.setenv("XDG_DATA_HOME", str(client.home / ".local/share"))
+    yield client, run
+    client.end_commands()
+
+
+def write_job(client):
+    """A job that saves every fifth step, and keeps a ledger of what it trains outside its runs."""
     client.script(STEPS)
     client.script(JOB + f"ledger = {json.dumps(str(client.home / 'ledger'))}\n", "steps.toml")
-    return client
 
 
 def launched(client, *words):
@@ -145,9 +171,9 @@ def damage(path):
     path.write_bytes(data)
 
 
-def test_a_run_that_has_succeeded_trains_on_and_its_parent_is_untouched(aware):
+def test_a_run_that_has_succeeded_trains_on_and_its_parent_is_untouched(succeeded):
     """More steps from the newest checkpoint, the same plan but for them, one curve, and two runs that stand alone."""
-    parent = launched(aware)
+    aware, parent = succeeded
     before = sums(roots(aware) / parent)
     said = refused(aware, 2, parent)
     assert "has succeeded" in said
@@ -206,9 +232,9 @@ def test_a_run_that_has_failed_goes_on_with_the_same_plan(aware):
     assert plan_of(aware, run) == plan_of(aware, child)
 
 
-def test_what_was_changed_is_in_force_and_the_global_batch_stays(aware):
+def test_what_was_changed_is_in_force_and_the_global_batch_stays(succeeded):
     """Another micro-batch is another split of the same batch; a setting, a cadence, a name are what was asked."""
-    parent = launched(aware)
+    aware, parent = succeeded
     words = (
         "steps=18",
         "save_every_steps=3",
@@ -303,9 +329,9 @@ def test_a_wrong_key_or_value_is_told_as_a_jobs(setting, words):
     assert not [word for word in words if word not in str(caught.value)]
 
 
-def test_a_mistake_is_told_before_a_host_is_asked(aware):
+def test_a_mistake_is_told_before_a_host_is_asked(succeeded):
     """Exit code 2, no stage, no run."""
-    run = launched(aware)
+    aware, run = succeeded
     for words in (("--set", "stepz=3"), ("--set", "seed=3"), ("--set", "steps"), ("--name", "No Name")):
         done = aware.run("resume", run, *words)
         assert (done.returncode, done.stdout) == (2, "")
@@ -323,10 +349,10 @@ def test_a_run_without_a_checkpoint_is_only_repeated_by_a_launch(aware):
     assert "begin anew   launch --host local" in refused(aware, 1, run)
 
 
-def test_recover_of_a_run_that_has_ended_names_what_will_not_be_refused(aware):
+def test_recover_of_a_run_that_has_ended_names_what_will_not_be_refused(succeeded):
     """`resume` where it has saved, `rerun` where it has not."""
+    aware, saved = succeeded
     without = launched(aware, "--set", "settings.fails_at=3")
-    saved = launched(aware, "--name", "saved")
     for run, verb in ((without, "rerun"), (saved, "resume")):
         done = aware.run("recover", run)
         assert (done.returncode, done.stderr.split("   ")[-1].strip()) == (2, f"launch {verb} {run[-6:]}")
@@ -343,9 +369,9 @@ def test_a_script_that_never_resumed_is_not_begun_again(aware):
     assert len(ledger(aware)) == 1
 
 
-def test_a_damaged_checkpoint_is_passed_over_aloud(aware):
+def test_a_damaged_checkpoint_is_passed_over_aloud(succeeded):
     """One bit of the newest: the one before is taken; of that too: there is none."""
-    run = launched(aware)
+    aware, run = succeeded
     damage(roots(aware) / run / "work" / "checkpoints" / "step-10" / "deep" / "weights")
     child, said = resumed(aware, run, "--set", "steps=15")
     assert "step-10 passed over: deep/weights has other contents" in said
@@ -366,9 +392,9 @@ def test_a_run_that_was_interrupted_has_not_ended(aware):
     assert "launch recover" in refused(aware, 5, run)
 
 
-def test_a_grandchild_stands_when_its_forebears_are_gone(aware):
+def test_a_grandchild_stands_when_its_forebears_are_gone(succeeded):
     """Three runs are one curve; a child needs no parent, on the host or here, not even after `gc`."""
-    first = launched(aware)
+    aware, first = succeeded
     second, _ = resumed(aware, first, "--set", "steps=17")
     third, _ = resumed(aware, "last", "--set", "steps=22")
     assert [begin for begin, _ in ledger(aware)] == [0, 10, 15]
@@ -390,15 +416,16 @@ def test_a_grandchild_stands_when_its_forebears_are_gone(aware):
     )
 
 
-def test_the_code_is_the_one_that_was_sent(aware):
+def test_the_code_is_the_one_that_was_sent(succeeded):
     """Not what somebody made of it on the host, nor what lies in the project by now."""
-    run = launched(aware)
+    aware, run = succeeded
     aware.script("raise SystemExit('not the code of that run')")
     (roots(aware) / run / "work" / "code" / "train.py").write_text("raise SystemExit('edited there')")
     child, _ = resumed(aware, run, "--set", "steps=14")
     assert (roots(aware) / child / "work" / "code" / "train.py").read_text() == STEPS
 
 
+@pytest.mark.long
 def test_what_the_store_has_lost_comes_from_the_parents_own_tree(aware):
     """As it was sent, or not at all."""
     aware.script("#!/bin/sh\n", "tool.sh")
@@ -419,7 +446,7 @@ def test_what_the_store_has_lost_comes_from_the_parents_own_tree(aware):
     assert "not as it was sent" in said
 
 
-@pytest.mark.parametrize("index", ["its own", "the same"])
+@pytest.mark.parametrize("index", ["its own", pytest.param("the same", marks=pytest.mark.long)])
 def test_another_client_resumes_with_nothing_but_the_hosts_name(aware, tmp_path, index):
     """It has neither the code nor a mirror; what it lacks of the parent it fetches, and the curve is whole.
 
@@ -463,9 +490,9 @@ def test_another_webhook_brings_its_own_secret():
     assert changed_plan(parent, ["steps=9"], None, LAB).secrets == parent.secrets
 
 
-def test_ctrl_c_before_the_new_run_began_leaves_nothing(aware):
+def test_ctrl_c_before_the_new_run_began_leaves_nothing(succeeded):
     """A large checkpoint takes a while to prove; exit code 130, and no trace once that is done."""
-    run = launched(aware)
+    aware, run = succeeded
     folder = roots(aware) / run / "work" / "checkpoints" / "step-10"
     manifest = json.loads((folder / "manifest.json").read_text())
     with (folder / "large").open("wb") as file:

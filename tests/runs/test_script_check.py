@@ -56,14 +56,14 @@ def passes(client, *command):
     ("command", "parts"),
     [
         ("python trian.py", ["'trian.py' does not exist in", "did you mean 'train.py'?", "code = "]),
-        ("torchrun --nproc-per-node 2 evaluate.py", ["did you mean 'src/evaluate.py'?"]),
+        pytest.param("torchrun --nproc-per-node 2 evaluate.py", ["did you mean 'src/evaluate.py'?"], marks=pytest.mark.long),
         ("accelerate launch nothere.py", ["'nothere.py' does not exist in"]),
         ("python secret/train.py", ["does not travel: git ignores it (secret/)", "!secret/train.py"]),
         ("python made.py", ["does not travel: .launchignore", "!made.py"]),
         (".venv/bin/python train.py", ["it is of the virtual environment .venv/", "`python` is the job's interpreter"]),
         ("./train.py --lr 1", ["'train.py' is not executable", "chmod +x train.py", "-- python train.py --lr 1"]),
-        ("bash rnu.sh", ["did you mean 'run.sh'?"]),
-        ("python -m pkg.mode", ["'pkg/mode.py' does not exist", "did you mean 'pkg/mod.py'?"]),
+        pytest.param("bash rnu.sh", ["did you mean 'run.sh'?"], marks=pytest.mark.long),
+        pytest.param("python -m pkg.mode", ["'pkg/mode.py' does not exist", "did you mean 'pkg/mod.py'?"], marks=pytest.mark.long),
         ("FOO=1 python train.py", ["'FOO=1' is the first word", "launch -e FOO=1 -- python train.py", "-s NAME"]),
     ],
 )  # fmt: skip

@@ -101,7 +101,7 @@ def as_env_file(values, path):
     return str(path)
 
 
-@pytest.mark.parametrize("place", ["local", pytest.param("A", marks=pytest.mark.testbed)])
+@pytest.mark.parametrize("place", ["local", pytest.param("A", marks=[pytest.mark.testbed, pytest.mark.long])])
 def test_the_training_alone_has_them(client, values, place, request):
     """However a script lets them out, the record holds stars; while it runs one file of mode 600 has them, then none."""
     root = client.home / ".launch" if place == "local" else request.getfixturevalue("lab").root
@@ -157,7 +157,7 @@ while not os.path.exists("go"):
 """
 
 
-@pytest.mark.parametrize("verb", ["attach", "stop"])
+@pytest.mark.parametrize("verb", ["attach", pytest.param("stop", marks=pytest.mark.long)])
 def test_an_interrupted_run_keeps_them_until_it_ends(client, monkeypatch, verb):
     """Nobody holds the run: who goes on with it finds the same bytes; who ends it leaves none."""
     value = os.fsdecode(b"\xff\xfe not text \x01 " + secrets.token_bytes(8).replace(b"\0", b"0"))

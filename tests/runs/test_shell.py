@@ -85,8 +85,8 @@ def test_a_command_has_the_terminal_too_and_gets_every_byte(client, ended):
     ("place", "how"),
     [
         ("local", "left"),
-        ("local", "killed"),
-        pytest.param("A", "left", marks=pytest.mark.testbed),
+        pytest.param("local", "killed", marks=pytest.mark.long),
+        pytest.param("A", "left", marks=[pytest.mark.testbed, pytest.mark.long]),
         pytest.param("A", "cut", marks=pytest.mark.testbed),
     ],
 )

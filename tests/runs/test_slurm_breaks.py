@@ -237,7 +237,14 @@ with open(os.path.join(os.environ["LAUNCH_ARTIFACTS"], "weights"), "w") as file:
 """
 
 
-@pytest.mark.parametrize("then", [f"{UNTIL_ITS_END}; {BANNER}", f"{UNTIL_ITS_END}; exit 1", "kill -9 $$"])
+@pytest.mark.parametrize(
+    "then",
+    [
+        pytest.param(f"{UNTIL_ITS_END}; {BANNER}", marks=pytest.mark.long),
+        f"{UNTIL_ITS_END}; exit 1",
+        pytest.param("kill -9 $$", marks=pytest.mark.long),
+    ],
+)
 def test_a_run_that_has_begun_is_never_taken_back(hive, then):
     """Its job bears no sign of it, and has ended before `sbatch` gives an answer, or has none: it stays, with what it made."""
     hive.client.script(TRAINED)
@@ -250,7 +257,7 @@ def test_a_run_that_has_begun_is_never_taken_back(hive, then):
     assert hive.cluster.ssh("cat", f".launch/runs/{run}/work/artifacts/weights") == "all of it"
 
 
-@pytest.mark.parametrize("blind", ["squeue", "scontrol"])
+@pytest.mark.parametrize("blind", ["squeue", pytest.param("scontrol", marks=pytest.mark.long)])
 def test_a_job_that_waits_under_another_name_is_found(hive, blind):
     """By the number that its `sbatch` prints among others where the queue is behind, and by its folder."""
     login = hive.cluster.logins[0]

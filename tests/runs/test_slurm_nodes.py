@@ -186,6 +186,7 @@ def test_a_worker_of_another_node_that_diverges_ends_the_run(client, hive):
     until(lambda: not left(hive), "both nodes to be empty")
 
 
+@pytest.mark.long
 def test_a_stop_reaches_the_ranks_of_both_nodes(client, hive):
     """Each has the time to stop by itself, the checkpoint is the one of the last step, and nothing is left on either node."""
     run = detached(client, hive)

@@ -67,6 +67,7 @@ def test_hosts_has_a_row_for_a_cluster(client, hive):
     assert line[header.index("MEMORY") :].split()[0] == "-"  # that of the login node says nothing of a job's
 
 
+@pytest.mark.long
 def test_a_login_node_that_counts_as_a_machine_is_noted(client, hive):
     """By what lies on it alone; within a job, on a compute node and through a table that says it, there is nothing to note."""
     table = hive.logins[0].table("login")
@@ -105,7 +106,8 @@ def test_a_dry_run_shows_what_sbatch_would_be_given(client, hive):
 
 
 @pytest.mark.parametrize(
-    ("minutes", "grace_s", "is_noted"), [(1, 30, True), (30, 30, False), (10, 600, True)]
+    ("minutes", "grace_s", "is_noted"),
+    [(1, 30, True), (30, 30, False), pytest.param(10, 600, True, marks=pytest.mark.long)],
 )
 def test_a_time_that_leaves_little_to_train_in_is_noted(client, hive, minutes, grace_s, is_noted):
     """Slurm may say that the time is nearly up a minute before it was asked to."""
@@ -157,10 +159,12 @@ def test_a_script_that_is_one_process_is_not_sent_to_two_nodes(client, hive):
     [
         (["slurm.partition=none"], "no-partition", False),
         (["slurm.gres=gpu:9"], "no-such-gres", False),
-        (["slurm.gres=a100:2"], "no-such-gres", False),
+        pytest.param(["slurm.gres=a100:2"], "no-such-gres", False, marks=pytest.mark.long),
         (["slurm.constraint=h100"], "no-such-feature", False),
         (["slurm.nodes=9"], "too-many-nodes", True),
-        (["slurm.partition=short", "slurm.time=60"], "time-over-limit", True),
+        pytest.param(
+            ["slurm.partition=short", "slurm.time=60"], "time-over-limit", True, marks=pytest.mark.long
+        ),
         (["slurm.time=99-0"], "time-over-limit", True),
     ],
 )
@@ -186,7 +190,12 @@ def test_what_could_never_start_is_refused_before_anything_is_sent(client, hive,
     ("key", "said", "mend"),
     [
         ("nodes=3", "hive: nodes = 3, and partition batch has 2", "--set slurm.nodes=2"),
-        ("gres=gpu:a100:3", "hive: partition batch has no node with gpu:a100:3", "gpu:a100:2 (2 nodes)"),
+        pytest.param(
+            "gres=gpu:a100:3",
+            "hive: partition batch has no node with gpu:a100:3",
+            "gpu:a100:2 (2 nodes)",
+            marks=pytest.mark.long,
+        ),
         ("gres=gpu:k80:1", "hive: partition batch has no node with gpu:k80:1", "gpu:a100:2 (2 nodes)"),
     ],
 )
@@ -236,6 +245,7 @@ def test_what_a_cluster_does_not_offer_is_said(client, hive, words, why):
     assert why in done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_a_controller_that_is_gone_is_named_with_what_was_asked(client, hive):
     """Of every verb that plans; nothing is left on the login node."""
     with hive.no_controller():

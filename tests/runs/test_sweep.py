@@ -89,7 +89,13 @@ def next_launch_succeeds(client):
     return client.seen("--", "python", "train.py")
 
 
-@pytest.mark.parametrize("ignore", ["pass", "signal.signal(15, signal.SIG_IGN)"], ids=["", "deaf"])
+@pytest.mark.parametrize(
+    "ignore",
+    [
+        pytest.param("pass", id="", marks=pytest.mark.long),
+        pytest.param("signal.signal(15, signal.SIG_IGN)", id="deaf"),
+    ],
+)
 def test_agent_and_keeper_killed_and_all_children_are_ended_by_the_next_launch(client, root, ignore):
     """A session of its own, a double fork, and one that ignores SIGTERM: by token, whatever they forked through."""
     run, trained, agent, keeper = begin(client, root, TREE.format(ignore=ignore), 3)
@@ -114,6 +120,7 @@ def test_agent_and_keeper_killed_and_all_children_are_ended_by_the_next_launch(c
     assert client.ok("sweep") == "local: nothing is left over\n"
 
 
+@pytest.mark.long
 def test_what_takes_long_to_give_back_its_memory_is_waited_for(client, root):
     """A process that ends has no variables any more while the kernel takes back its pages, or a driver its card."""
     _, (trained,), agent, keeper = begin(client, root, "held = b'x' * (1 << 31)")
@@ -150,6 +157,7 @@ def test_what_the_training_gave_to_a_spooler_is_named_and_goes_on(client, root, 
         assert log.read_text() == "ready\n"
 
 
+@pytest.mark.long
 def test_a_run_whose_agent_was_stopped_can_be_stopped(client, root):
     """It is woken, so that it hears the wish; its keeper, stopped too, is ended once the run is over."""
     run, trained, agent, keeper = begin(client, root)
@@ -193,7 +201,9 @@ with open("{ledger}", "a") as ledger:
 """
 
 
-@pytest.mark.parametrize("way", ["stop", "sweep", "recover"])
+@pytest.mark.parametrize(
+    "way", ["stop", *(pytest.param(one, marks=pytest.mark.long) for one in ("sweep", "recover"))]
+)
 def test_a_training_beside_a_frozen_keeper_and_a_dead_agent_is_named_and_ended(client, root, tmp_path, way):
     """It goes on, as its ledger shows, and nobody records it; its keeper would bring the run back only if it were continued."""
     ledger = tmp_path / "ledger"
@@ -226,6 +236,7 @@ def test_a_training_beside_a_frozen_keeper_and_a_dead_agent_is_named_and_ended(c
     assert client.summary(name)["state"] == ("interrupted" if way == "sweep" else "stopped")
 
 
+@pytest.mark.long
 def test_the_agent_alone_killed_is_brought_back_and_none_of_its_processes_is_swept(client, root):
     """A live run is its keeper's. The folder of the dead agent's socket may go before it comes back."""
     _, trained, agent, _ = begin(client, root)
@@ -239,7 +250,9 @@ def sockets(client):
     return subprocess.check_output(["ls", client.variables["TMPDIR"]], text=True).split()
 
 
-@pytest.mark.parametrize("way", ["the next attempt", "sweep", "gc"])
+@pytest.mark.parametrize(
+    "way", ["the next attempt", *(pytest.param(one, marks=pytest.mark.long) for one in ("sweep", "gc"))]
+)
 def test_the_socket_folder_of_a_killed_agent_goes(client, root, way):
     """A living agent's stays meanwhile, also a stopped one's."""
     with tempfile.TemporaryDirectory() as folder:

@@ -171,7 +171,9 @@ def test_many_files_are_asked_about(client):
     assert "20,001 files" in done.stderr
 
 
-@pytest.mark.parametrize("where", ["home", "/", "/etc", "/tmp"])
+@pytest.mark.parametrize(
+    "where", ["home", "/", *(pytest.param(one, marks=pytest.mark.long) for one in ("/etc", "/tmp"))]
+)
 def test_a_folder_that_is_no_project_is_refused_before_a_host_is_asked(client, where):
     """Exit code 3 and what to do; `--dry-run` says it too."""
     folder = str(client.home) if where == "home" else where

@@ -45,6 +45,7 @@ def test_a_plain_script_trains_once_and_sees_both_cards(trained):
     assert "! 'python' is started once and sees 2 cards: train.py takes no rank from its environment" in told
 
 
+@pytest.mark.long
 def test_a_script_that_takes_its_rank_is_started_for_each_card(trained):
     """Each process has a card of its own."""
     found, told = trained(TAKES)
@@ -53,6 +54,7 @@ def test_a_script_that_takes_its_rank_is_started_for_each_card(trained):
     assert "is started once" not in told
 
 
+@pytest.mark.long
 @pytest.mark.slow(reason="loads torch in each of three processes")
 def test_a_script_that_starts_its_processes_is_started_once(trained):
     """Two processes in all, by its own hand, and both cards for each."""

@@ -136,8 +136,13 @@ def project(client, cards):
     return Project(client, cards)
 
 
-def test_it_tries_card_rungs_and_batches_and_shows_what_they_did(project):
-    """On one leased card, each in a process of its own; the table is all of standard output."""
+def test_it_tries_card_rungs_and_batches_and_a_later_plan_reads_what_they_did(project):
+    """On one leased card, each in a process of its own; the table is all of standard output.
+
+    Then, on that host, the fastest rung goes first, and the micro-batch is the one that was found to fit.
+    """
+    before = json.loads(project.client.planned("--json", "--profile", "t4", "--job", "toy.toml"))
+    assert before["plan"]["split"]["micro_batch"] == 4
     done = project.verify()
     assert done.returncode == 0, done.stderr
     uuids = {uuid for *_, uuid in project.tried()}
@@ -155,13 +160,6 @@ def test_it_tries_card_rungs_and_batches_and_shows_what_they_did(project):
     assert "a line of the job" not in done.stdout + done.stderr
     assert "✓ rung 3   fp32: 400 tokens/s, 6.1 GB, gradient 0.9996" in done.stderr
     project.check_nothing_left()
-
-
-def test_a_later_plan_reads_it(project):
-    """On that host: the fastest rung goes first, and the micro-batch is the one that was found to fit."""
-    before = json.loads(project.client.planned("--json", "--profile", "t4", "--job", "toy.toml"))
-    assert before["plan"]["split"]["micro_batch"] == 4
-    assert project.verify().returncode == 0
     after = json.loads(
         project.client.planned("--json", "--profile", "t4", "--job", "toy.toml", "--set", "batch.micro=16")
     )
@@ -208,7 +206,9 @@ def test_a_job_that_trains_nowhere_shows_what_it_printed_last(project):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-@pytest.mark.parametrize("at", ["rung", pytest.param("batch", marks=pytest.mark.long), "start"])
+@pytest.mark.parametrize(
+    "at", [*(pytest.param(one, marks=pytest.mark.long) for one in ("rung", "batch")), "start"]
+)
 def test_interrupted_it_leaves_nothing(project, number, at):
     """On card, disk or lease; whether before it began, in a trial or at its end."""
     project.job(**({"WAITS": at} if at != "start" else {}))

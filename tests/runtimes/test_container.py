@@ -1,7 +1,7 @@
 """A container's configuration, as a value: what no engine of the testbed can show."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import RefusedError
@@ -104,6 +104,7 @@ def test_shared_memory_is_generous_and_never_less_than_a_gigabyte():
     assert configured(EngineFacts(memory_bytes=0))["HostConfig"]["ShmSize"] == 1 << 30
 
 
+@settings(max_examples=20)
 @given(secrets=st.lists(st.from_regex(r"KEY_[A-Z_]{0,10}", fullmatch=True), max_size=3, unique=True))
 def test_no_variable_of_the_job_s_is_in_the_configuration(secrets):
     """The names of secrets are in the plan, their values nowhere: the agent inside reads them from the run."""
