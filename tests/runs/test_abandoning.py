@@ -105,9 +105,8 @@ def test_a_host_that_answers_is_stopped_as_in_any_move(two):
 STAGES = ["read", "probe", "ship", "start"]
 
 
-@pytest.mark.parametrize(
-    "stage", [one if one == "ship" else pytest.param(one, marks=pytest.mark.long) for one in STAGES]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("stage", STAGES)
 def test_a_client_killed_while_it_abandons_leaves_one_child(two, ssh_host, stage):
     """Before the decision is on record none; after it, or after the start, one: the same command again ends there."""
     client = two.client
@@ -174,10 +173,11 @@ def test_what_cannot_be_proven_is_refused_and_nothing_is_made(two, ssh_host):
     client.ok("stop", "--now", run)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("body", "words", "code", "named"),
     [
-        pytest.param("", [], 1, "launch rerun", marks=pytest.mark.long),
+        ("", [], 1, "launch rerun"),
         ("worker.resume_from()\n", ["--secret", "HF_TOKEN"], 2, "export HF_TOKEN"),
     ],
     ids=["no resume", "no secret"],

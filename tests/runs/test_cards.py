@@ -187,6 +187,7 @@ def take_card(client, cards, tmp_path):
     return launch
 
 
+@pytest.mark.long
 def test_a_run_whose_card_was_taken_moves_to_another(client, cards, take_card):
     """The next attempt sees the other card, and nobody has signalled whoever took the first."""
     cards.put(*[("titan_rtx", EXCLUSIVE)] * 2)

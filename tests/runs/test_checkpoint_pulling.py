@@ -65,6 +65,7 @@ def test_one_checkpoint_comes_home_by_its_rank_or_step(client):
         shutil.rmtree(home)
 
 
+@pytest.mark.long
 def test_a_transfer_that_was_killed_goes_on_and_its_folder_counts_only_when_whole(client):
     """The manifest comes last: without it, a folder here is no checkpoint."""
     run = client.detached(*saving(client, steps=1, size=30_000_000))

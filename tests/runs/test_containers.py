@@ -298,6 +298,7 @@ def interrupted(client, run):
     return until(look, f"{run} to be interrupted")
 
 
+@pytest.mark.long
 def test_stop_leaves_a_checkpoint_and_nothing_running(client, box):
     """The container is down when `launch stop` returns, by docker's word, and no process of it is left."""
     run = detached(client)

@@ -240,6 +240,7 @@ def test_a_full_disk_here_ends_no_run_and_is_not_taken_for_a_lost_link(client, s
     assert record(client.runs / run) == record_on_host(there(client, run))
 
 
+@pytest.mark.long
 def test_a_log_that_does_not_fit_is_told_with_its_path(client, small_disk):
     """`launch logs` on a full disk: the file and the reason, no traceback, exit code 1."""
     client.runs.symlink_to(small_disk)

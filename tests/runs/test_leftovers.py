@@ -310,7 +310,8 @@ def test_after_a_crash_the_next_launch_has_the_card(place, name):
     place.next_launch_has_its_cards(dead)
 
 
-@pytest.mark.parametrize("place", [pytest.param("native", marks=pytest.mark.long), "docker"], indirect=True)
+@pytest.mark.long
+@IN_BOTH
 def test_an_agent_that_is_killed_comes_back_to_its_card(place):
     """Whoever keeps it has ended what held the card before; the training holds it again, and the run can be stopped."""
     dead = place.begin("tree", more=("--set", "restart=true"))

@@ -133,6 +133,7 @@ def test_a_script_that_knows_nothing_of_us_needs_no_file(client, tmp_path):
     assert log.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.long
 def test_a_script_that_fails_fails_the_run_and_its_last_words_are_shown(client):
     """Exit code 1, the traceback of the script, and the next command."""
     client.script("print('so far'); raise SystemExit('the reason')")
@@ -196,6 +197,7 @@ def test_logged_lines_of_hugging_face_become_metrics_and_a_hidden_nan_is_one(cli
     assert ",loss,nan" in client.ok("metrics", "last", "--csv")
 
 
+@pytest.mark.long
 def test_stop_lets_the_script_save_and_then_nothing_of_ours_is_left(aware):
     """`stop` ends a run with a checkpoint; `ps` of the system shows nothing of it."""
     run = aware.detached("--job", "steps.toml", "--set", "steps=100000")
@@ -208,6 +210,7 @@ def test_stop_lets_the_script_save_and_then_nothing_of_ours_is_left(aware):
     assert json.loads(saved[-1].read_text())["step"] == ledger(aware, run)[-1][1]
 
 
+@pytest.mark.long
 def test_stop_now_does_not_wait_for_a_script_that_will_not_go(client):
     """A script that ignores SIGTERM, and its child in a session of its own, are ended at once."""
     client.script(

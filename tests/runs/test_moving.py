@@ -103,7 +103,14 @@ WAITS = "print('up', flush=True)\ntime.sleep(600)\n"
         pytest.param(SAVES, [], [], 1, "launch rerun", marks=pytest.mark.long),
         (RESUMES + SAVES, ["--secret", "HF_TOKEN"], [], 2, "export HF_TOKEN"),
         pytest.param(RESUMES + SAVES, [], ["--profile", "titan_rtx"], 3, "GPU", marks=pytest.mark.long),
-        (RESUMES + SAVES, ["--set", "data.train=host:~/numbers"], [], 4, "/numbers does not exist"),
+        pytest.param(
+            RESUMES + SAVES,
+            ["--set", "data.train=host:~/numbers"],
+            [],
+            4,
+            "/numbers does not exist",
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["no checkpoint", "no resume", "no secret", "no card", "no path"],
 )

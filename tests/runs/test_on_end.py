@@ -64,6 +64,7 @@ def test_each_end_is_told_once_with_nobody_here(client, ledger):
     assert first["rehearsed"] is False
 
 
+@pytest.mark.long
 def test_an_agent_that_dies_changes_nothing(client, ledger):
     """Killed in the middle, the run goes on by itself: two attempts, one notice."""
     client.script(

@@ -100,6 +100,7 @@ def test_a_tree_arrives_as_it_is(client, lab):
     assert (client.runs / run / "0002" / "log.txt").read_text() == "ran\nran\n"
 
 
+@pytest.mark.long
 def test_a_client_killed_in_mid_run_costs_nothing_over_ssh(client, lab):
     """SIGKILL of the client, an empty client folder: `attach` catches up, byte for byte, in one attempt."""
     client.script(HELD)
@@ -136,6 +137,7 @@ def test_a_cut_link_is_mended_without_a_person_and_the_run_does_not_notice(clien
     assert steps() == 40
 
 
+@pytest.mark.long
 def test_an_agent_killed_on_the_host_is_brought_back_and_its_orphan_is_ended(client, lab):
     """The keeper works for an ordinary user over SSH as it does at home: unaware script, so the run ends and says so."""
     client.script("import time; print('up', flush=True); time.sleep(600)")
@@ -155,6 +157,7 @@ def test_an_agent_killed_on_the_host_is_brought_back_and_its_orphan_is_ended(cli
     until(lambda: not left_on(lab), "everything of ours to be gone")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("words", "reason"), [((), "by-user"), (("--now",), "by-user-now")])
 def test_stop_over_ssh_leaves_nothing_running(client, lab, words, reason):
     """Both kinds of stop return when the host's own ps shows nothing of the run."""

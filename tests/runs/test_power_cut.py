@@ -223,6 +223,7 @@ def test_code_that_the_store_lost_too_is_never_trained(client, lost, tmp_path):
     assert (tmp_path / "ledger").read_text() == before
 
 
+@pytest.mark.long
 @pytest.mark.testbed
 def test_the_code_of_a_container_is_made_anew_by_its_host(client, engine, tmp_path):
     """A container does not see the store."""

@@ -206,6 +206,7 @@ def test_a_run_that_has_succeeded_trains_on_and_its_parent_is_untouched(succeede
     assert "loss 1 → 0.05" in said
 
 
+@pytest.mark.long
 def test_a_run_that_was_stopped_goes_on_where_it_saved(aware):
     """Its last step is the one before the first of the new run: none is lost, none is trained twice."""
     run = aware.detached("--job", "steps.toml", "--set", "steps=100000", "--set", "settings.pause=0.02")

@@ -185,6 +185,7 @@ def test_an_interrupted_run_keeps_them_until_it_ends(client, monkeypatch, verb):
     assert not (folder / "record" / "secrets.env").exists()
 
 
+@pytest.mark.long
 def test_an_attempt_without_its_secrets_does_not_start(client, values):
     """A file that somebody has removed is told by the names that are missing, not by a KeyError in the script."""
     client.script("import os, time; print('up', flush=True); time.sleep(600)")

@@ -147,6 +147,7 @@ def test_without_a_terminal_it_says_what_to_type(client, ended):
     assert (done.returncode, f"launch shell {ended} -- htop" in done.stderr) == (2, True)
 
 
+@pytest.mark.long
 def test_a_program_that_is_not_there_is_told_as_by_a_shell(client, ended):
     """Exit code 127, and the terminal is as it was."""
     with shell(client, ended, "--", "no-such-program") as screen:

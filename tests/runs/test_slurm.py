@@ -48,6 +48,7 @@ def ledger(cluster):
     return cluster.ssh("cat", "ledger", check=False).splitlines()
 
 
+@pytest.mark.long
 def test_a_run_trains_on_a_compute_node(client, hive):
     """Its steps come home, and the job has completed in Slurm."""
     started = client.start("--host", "hive", "--profile", "cpu", "--json", "--", "python", "train.py")
