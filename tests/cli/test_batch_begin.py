@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+from testbed.tables import mostly_long
 
 SWEEP = 'profile = "cpu"\ncommand = ["python3", "train.py", "--lr", "{lr}"]\n[matrix]\nlr = [1, 2]\n'
 
@@ -133,7 +134,7 @@ main()
 
 
 @pytest.mark.parametrize("program", [WHILE_LOADING, AS_IT_IS_MADE])
-@pytest.mark.parametrize("more", [[], ["--detach"]])
+@mostly_long("more", [[], ["--detach"]], ci=(0,))
 def test_ctrl_c_leaves_no_batch_of_which_nothing_is_said(sweep, program, more):
     """Before there is one it leaves none; after that it is named, with what removes it."""
     sweep.is_forked, sweep.program = False, [sys.executable, "-c", program]

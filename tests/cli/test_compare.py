@@ -8,6 +8,7 @@ import time
 import pytest
 from rich.cells import cell_len
 from testbed.pty_run import in_terminal, without_style
+from testbed.tables import mostly_long
 
 from launcher.runs.batch_queue import Entry, make_queue
 from launcher.runs.mirror import Mirror
@@ -65,7 +66,7 @@ def table(text):
     return {row[0]: [cell.strip() for cell in row[1:] if cell.strip()] for row in rows}
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
+@mostly_long("count", [2, 3, 4, 5, 6], ci=(0, 4))
 def test_up_to_six_runs_stand_beside_each_other_in_80_columns(client, grid, count):
     """Each row that differs, and each outcome; long names and values go on below themselves."""
     runs = grid(count)
@@ -81,7 +82,7 @@ def test_up_to_six_runs_stand_beside_each_other_in_80_columns(client, grid, coun
     assert "card" not in rows
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120, 250])
+@mostly_long("columns", [60, 80, 120, 250], ci=(0, 3))
 def test_fifty_runs_have_a_line_each(client, grid, columns):
     """State and loss are always there; what is left out is named."""
     runs = grid(50)
@@ -269,7 +270,12 @@ def away(client, name):
 
 
 def test_a_host_that_is_lost_is_named_and_the_rest_is_shown(client, two_versions):
-    """What is here of both runs has its diff; the command fails as one that did not reach a host."""
+    """What is here of both runs has its diff; the command fails as one that did not reach a host.
+
+    Versions of the code that both lie in folders of this machine need no host.
+    """
+    client.script("z = 1\n", "lib/later.py")
+    client.ok("--name", "third", "--", "python", "train.py")
     away(client, "first")
     done = client.run("compare", "first", "second", "--diff")
     assert done.returncode == 4
@@ -280,12 +286,6 @@ def test_a_host_that_is_lost_is_named_and_the_rest_is_shown(client, two_versions
     assert "train.py: no diff: what was sent for" in done.stdout
     assert json.loads(client.run("compare", "first", "second", "--diff", "--json").stdout)["files"]
     assert client.ok("compare", "first", "second")
-
-
-def test_what_is_here_needs_no_host(client, two_versions):
-    """Both versions of the code lie in folders of this machine."""
-    client.script("z = 1\n", "lib/later.py")
-    client.ok("--name", "third", "--", "python", "train.py")
     away(client, "second")
     away(client, "third")
     said = client.ok("compare", "second", "third", "--diff")
@@ -293,17 +293,10 @@ def test_what_is_here_needs_no_host(client, two_versions):
     assert diff_in(said) == f"--- /dev/null\n+++ {short}/lib/later.py\n@@ -0,0 +1 @@\n+z = 1\n"
 
 
-def test_a_run_that_was_removed_has_no_diff_of_what_has_changed(client, two_versions):
-    """Its host has the code no more, or need not have it."""
-    client.ok("rm", "--force", "first")
-    done = client.run("compare", "first", "second", "--diff")
-    assert done.returncode == 1
-    assert "was removed from local, with the code that was sent for it" in done.stderr
-
-
 def test_the_code_of_another_client_s_run_comes_from_its_host(client, two_versions):
-    """Without a record here, the host says what was sent."""
-    for path in client.index.glob("*/sent.json.gz"):
+    """Without a record here, the host says what was sent. Of a run that was removed it has the code no more, or need not have it."""
+    kept = {path: path.read_bytes() for path in client.index.glob("*/sent.json.gz")}
+    for path in kept:
         path.unlink()
     done = client.run("compare", "first", "second")
     assert "the code is not on record here" in done.stderr
@@ -312,6 +305,12 @@ def test_the_code_of_another_client_s_run_comes_from_its_host(client, two_versio
     assert "-print(1)" in said
     assert "+print(2)" in said
     assert "gone.py" in said
+    for path, data in kept.items():
+        path.write_bytes(data)
+    client.ok("rm", "--force", "first")
+    done = client.run("compare", "first", "second", "--diff")
+    assert done.returncode == 1
+    assert "was removed from local, with the code that was sent for it" in done.stderr
 
 
 def test_every_run_that_is_missing_is_named(client, grid):

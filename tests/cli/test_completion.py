@@ -10,6 +10,7 @@ import subprocess
 
 import pytest
 from testbed.client import LAUNCH, missing, until
+from testbed.tables import mostly_long
 
 pytestmark = pytest.mark.slow(reason="starts real shells and a client for each word that they complete")
 
@@ -108,7 +109,7 @@ SHELLS = {
 }
 
 
-@pytest.mark.parametrize("line", ["launch --host=lam", "launch ps --host=lam", "launch --host lam"])
+@mostly_long("line", ["launch --host=lam", "launch ps --host=lam", "launch --host lam"], ci=(0,))
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_shell_that_a_person_types_into_completes_a_value(client, ends, installed, shell, line):
     """With a space before it or joined by a sign; what the line has become is printed by the shell itself."""

@@ -3,8 +3,8 @@
 import json
 import re
 
-import pytest
 from testbed.pty_run import in_terminal, without_style
+from testbed.tables import mostly_long
 
 QWEN = {
     "dtype": "bfloat16", "hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14,
@@ -42,8 +42,8 @@ def test_a_script_gets_rungs_and_what_is_excluded(client):
     assert [(no["mode"], no["on_request"]) for no in one["excluded"]] == [("bf16", False)]
 
 
-@pytest.mark.parametrize(
-    "place", ["a folder that travels", "the hub's cache here", "the host", "the hub's cache there"]
+@mostly_long(
+    "place", ["a folder that travels", "the hub's cache here", "the host", "the hub's cache there"], ci=(0, 2)
 )
 def test_what_a_model_says_of_itself_orders_the_rungs(client, place):
     """One born in bf16 begins over a wide base, wherever its config lies."""
@@ -143,7 +143,7 @@ def test_the_start_up_hook_is_named_where_it_is_on(client):
     assert not told(client, *words)["inject"]
 
 
-@pytest.mark.parametrize("columns", [80, 120, 200])
+@mostly_long("columns", [80, 120, 200], ci=(0,))
 def test_the_reasons_wrap_below_themselves_in_a_terminal(client, columns):
     """No line is longer than the terminal, and no word of a reason is lost; a pipe has a line for each rung."""
     words = ("explain", "--profile", "titan_rtx", "--job", "sft")

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from testbed.client import LAUNCH
+from testbed.tables import mostly_long
 
 from launcher import __version__
 
@@ -197,7 +198,7 @@ def test_runs_that_is_a_file_is_told_before_anything_is_made(client):
     assert [path.name for path in (client.home / ".launch" / "runs").iterdir()] == [run]
 
 
-@pytest.mark.parametrize("words", ["-- true", "ps", "logs", "stop last", "--job sft"])
+@mostly_long("words", ["-- true", "ps", "logs", "stop last", "--job sft"], ci=(0, 1))
 def test_a_working_directory_that_is_gone_is_told(client, words):
     """In one line, not by a traceback."""
     gone = client.project / "gone"

@@ -6,6 +6,7 @@ import socket
 import pytest
 from testbed.client import LAUNCH
 from testbed.screen import Screen
+from testbed.tables import mostly_long
 
 from launcher.runs import probing
 from launcher.runs.mirror import Mirror
@@ -115,7 +116,7 @@ def test_rows_are_drawn_as_they_come(client, silent_port):
         assert [line.split()[0] for line in last] == ["HOST", "local", "hangs", "gone"]
 
 
-@pytest.mark.parametrize("columns", [80, 120, 200])
+@mostly_long("columns", [80, 120, 200], ci=(0,))
 def test_the_table_of_hosts_fits_the_terminal(client, cards, columns):
     """Why a host did not answer goes on below itself, and loses no word."""
     cards.put("t4")

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from testbed.pty_run import in_terminal, without_style
+from testbed.tables import mostly_long
 
 
 def test_it_prints_the_name_each_choice_and_the_dockerfile(client):
@@ -55,7 +56,7 @@ def test_a_card_must_be_named_that_a_container_can_have(client, words, code, sai
     assert said in done.stderr
 
 
-@pytest.mark.parametrize("columns", [80, 120])
+@mostly_long("columns", [80, 120], ci=(0,))
 def test_the_choices_fit_the_terminal_and_the_dockerfile_is_whole(client, columns):
     """What is there to be copied is not broken."""
     whole = client.ok("image", "show", "--profile", "titan_rtx")

@@ -7,6 +7,7 @@ import pytest
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from testbed.client import REPOSITORY, until
+from testbed.tables import mostly_long
 
 from launcher.cli.shapes import (
     comparison_shapes,
@@ -179,8 +180,8 @@ def test_rows_of_runs_have_the_same_keys_in_every_state(desk):
     assert len({frozenset(row) for row in rows}) == 1
 
 
-@pytest.mark.parametrize(
-    "words", [("--", "true"), ("--", "false"), ("--name", "again", "--", "python", "train.py")]
+@mostly_long(
+    "words", [("--", "true"), ("--", "false"), ("--name", "again", "--", "python", "train.py")], ci=(1, 2)
 )
 def test_each_line_of_a_launch_has_its_shape(desk, words):
     """From the plan to the end, and again for whoever attaches."""

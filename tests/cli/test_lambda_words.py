@@ -17,6 +17,7 @@ from testbed.lambda_state import Type
 from testbed.pty_run import in_terminal, without_style
 from testbed.screen import Screen
 from testbed.sim_clock import WallClock
+from testbed.tables import mostly_long
 
 from launcher.rental.ledger import Ledger
 from launcher.values.renting import Intent, RentalState
@@ -417,7 +418,7 @@ def known_to(service):
 # the question
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("typed", "code", "said"),
     [
         (None, 130, "nothing was rented"),
@@ -425,6 +426,7 @@ def known_to(service):
         ("\x04", 1, "nothing was rented"),
     ],
     ids=["interrupt", "no", "end"],
+    ci=(0, 1),
 )
 def test_who_does_not_agree_to_the_cost_reads_that_nothing_was_rented(person, service, typed, code, said):
     words = [*LAUNCH, "--host", "r", "--profile", "a100_40gb", "--", "python", "train.py"]

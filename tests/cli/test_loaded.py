@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from testbed.client import until
+from testbed.tables import mostly_long
 from typer.testing import CliRunner
 
 from launcher.cli import app as app_module
@@ -93,7 +94,7 @@ finally:
 
 
 @pytest.mark.slow(reason="a launch, and two commands about its run")
-@pytest.mark.parametrize("verb", ["logs", "attach"])
+@mostly_long("verb", ["logs", "attach"], ci=(0,))
 def test_a_run_that_is_found_on_its_host_is_reached_by_the_same_agent(client, verb):
     """A client without its record looks for it there first: a second connection would take as long again."""
     run = client.detached("--", "sh", "-c", "echo seen; sleep 600")

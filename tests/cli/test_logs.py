@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+from testbed.tables import mostly_long
 
 from launcher.runs.mirror import Mirror
 from launcher.values.host import Host
@@ -41,13 +42,13 @@ def seconds_shown(client, *words):
     return [int(line.split()[1]) for line in client.ok("logs", RUN, *words).splitlines()]
 
 
-@pytest.mark.parametrize("count", [0, 1, 59, 60, 61, 120, 500])
+@mostly_long("count", [0, 1, 59, 60, 61, 120, 500], ci=(1, 4))
 def test_the_last_lines_are_of_all_attempts(printed, count):
     """As many as were asked for, over the border of two attempts, or all."""
     assert seconds_shown(printed, "-n", str(count)) == list(range(120))[120 - min(count, 120) :]
 
 
-@pytest.mark.parametrize("since", [1, 9, 30, 55, 61, 75, 119, 120, 9999])
+@mostly_long("since", [1, 9, 30, 55, 61, 75, 119, 120, 9999], ci=(2, 5))
 def test_the_last_minutes_are_there_with_at_most_ten_seconds_more(printed, since):
     """Counted back from the run's end."""
     shown = seconds_shown(printed, "--since", f"{since}s")

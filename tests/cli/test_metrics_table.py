@@ -6,6 +6,7 @@ import time
 import pytest
 from rich.cells import cell_len
 from testbed.pty_run import in_terminal, without_style
+from testbed.tables import mostly_long
 
 from launcher.cli.metrics_table import metrics_table
 from launcher.runs.curves import Point
@@ -71,7 +72,7 @@ def test_values_without_a_step_are_beside_each_other_by_their_time():
     assert {row[0][:3] for row in rows} == {"at "}
 
 
-@pytest.mark.parametrize(("columns", "is_whole"), [(200, True), (120, True), (80, False), (40, False)])
+@mostly_long(("columns", "is_whole"), [(200, True), (120, True), (80, False), (40, False)], ci=(1, 2))
 def test_it_fits_the_terminal_and_names_what_it_leaves_out(measured, columns, is_whole):
     """The command that has all stands beside the names."""
     lines = without_style(in_terminal(measured, "metrics", RUN, columns=columns)).splitlines()

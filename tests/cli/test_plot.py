@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from rich.cells import cell_len
 from testbed.pty_run import in_terminal, without_style
+from testbed.tables import mostly_long
 
 from launcher.cli.chart import chart
 from launcher.runs.curves import Point
@@ -37,7 +38,7 @@ def measured(client):
     return client
 
 
-@pytest.mark.parametrize("columns", [200, 120, 80, 40])
+@mostly_long("columns", [200, 120, 80, 40], ci=(2,))
 def test_the_loss_is_drawn_in_the_width_of_the_terminal(measured, columns):
     """Evaluations and the loss that was not finite are marked; other panels are a line each, the path comes last."""
     lines = without_style(in_terminal(measured, "plot", RUN, columns=columns)).splitlines()
@@ -54,7 +55,7 @@ def test_the_loss_is_drawn_in_the_width_of_the_terminal(measured, columns):
     assert Mirror(RUN, measured.runs).picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("variables", [{"LC_ALL": "C", "PYTHONUTF8": "0"}, {"PYTHONIOENCODING": "latin-1"}])
+@mostly_long("variables", [{"LC_ALL": "C", "PYTHONUTF8": "0"}, {"PYTHONIOENCODING": "latin-1"}], ci=(0,))
 def test_a_terminal_without_the_letters_gets_ascii(measured, variables):
     """No question marks in place of a curve."""
     shown = in_terminal(measured, "plot", RUN, columns=80, **variables)

@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from testbed.client import LAUNCH
 from testbed.pty_run import in_terminal, without_style
 from testbed.screen import Screen
+from testbed.tables import mostly_long
 
 from launcher.cli import watching
 from launcher.cli.ps import _state, _time, _why
@@ -86,7 +87,7 @@ def rows(text):
     return [line.split() for line in without_style(text).splitlines()]
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("columns", "titles"),
     [
         (200, ["RUN", "JOB", "HOST", "CARD", "STATE", "STEP", "LOSS", "TIME", "AGE"]),
@@ -94,6 +95,7 @@ def rows(text):
         (80, ["RUN", "JOB", "HOST", "STATE", "STEP", "TIME"]),
         (40, ["RUN", "STATE", "TIME"]),
     ],
+    ci=(1, 2),
 )
 def test_each_run_is_one_line_of_the_terminal(client, ended, columns, titles):
     """Columns are cut, then left out; the newest run comes first."""
@@ -278,7 +280,7 @@ def test_what_an_answer_brings_changes_the_time_of_the_mirror(client, settled):
     assert json.loads(opened(client, settled)[0])["runs"][-1]["reason"] == "hang"
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b'["0.1.0",1]\n{"torn":', b'["of another version",1]\n[]\n'])
+@mostly_long("damage", [b"", b"{", b'["0.1.0",1]\n{"torn":', b'["of another version",1]\n[]\n'], ci=(0, 2))
 def test_a_damaged_list_is_made_anew(client, settled, damage):
     """It holds nothing that the mirrors do not."""
     shown = client.ok("ps", "--json")

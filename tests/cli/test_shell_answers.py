@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from testbed.entries import know
+from testbed.tables import mostly_long
 
 from launcher.cli.shell_answers import Offer, rejoin_words, tell
 
@@ -86,7 +87,7 @@ def test_what_is_heavy_is_not_loaded(tmp_path, line):
     assert not loaded & {"pydantic", "torch", "paramiko", "fabric", "docker"}
 
 
-@pytest.mark.parametrize("content", ["hosts = [", "hosts = 3", "\x00", "job = 3"])
+@mostly_long("content", ["hosts = [", "hosts = 3", "\x00", "job = 3"], ci=(0, 2))
 @pytest.mark.parametrize("words", ["launch\n--host\nl", "launch\n--set\nst", "launch\nstop\n"])
 def test_nothing_is_said_of_broken_files(tmp_path, content, words):
     """A shell would show it in the middle of the line. The command itself says it."""

@@ -8,6 +8,7 @@ import sys
 import pytest
 from testbed.client import LAUNCH
 from testbed.pty_run import in_terminal
+from testbed.tables import mostly_long
 
 INTERRUPTED = """
 import os, signal, sys
@@ -35,7 +36,7 @@ def by_shell(client, command, **variables):
     )
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp437"])
+@mostly_long("encoding", ["latin-1", "ascii", "cp437"], ci=(1,))
 def test_letters_that_an_encoding_lacks_have_a_twin(client, encoding):
     """A launch and a listing, from stages to the end: no traceback, and few question marks."""
     client.script("import sys\nsys.stdout.buffer.write('größe → 語\\n'.encode())\n")
@@ -189,7 +190,7 @@ def test_ctrl_c_after_tab_shows_nothing(client, name):
 
 def test_colours_are_by_the_terminal_unless_they_are_asked_for(client):
     """`--color`, NO_COLOR and FORCE_COLOR; a pipe with colours is still no terminal: nothing is cut or redrawn."""
-    client.detached("--", "true")
+    client.ok("--", "true")
     plain = client.ok("ps")
     assert "\x1b" not in plain
     assert "\x1b[" in in_terminal(client, "ps", columns=100)

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 from testbed.client import LAUNCH, processes_of, until
 from testbed.pty_run import in_terminal
+from testbed.tables import mostly_long
 from typer import Exit
 
 from launcher.cli import follow
@@ -223,7 +224,7 @@ def test_no_escape_of_a_script_passes_the_live_bar(client):
     assert steering(said) == []
 
 
-@pytest.mark.parametrize("words", [("probe",), ("--dry-run",), ("--dry-run", "--json"), ()])
+@mostly_long("words", [("probe",), ("--dry-run",), ("--dry-run", "--json"), ()], ci=(0, 3))
 def test_no_escape_of_an_interpreter_passes_the_probe(client, words):
     """What a host's python says when it is asked for its version."""
     client.script(f"#!/usr/bin/env python3\nimport sys\nsys.exit({EVIL!r})\n", "evil.py")
@@ -271,7 +272,7 @@ def test_a_log_keeps_its_text_and_loses_its_escapes(text, left):
 WAITS = "import time\nimport launcher_worker as w\nw.log(1, loss=0.5)\ntime.sleep(600)\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@mostly_long("number", [signal.SIGINT, signal.SIGTERM], ci=(0,))
 @pytest.mark.parametrize("verb", ["launch", "attach"])
 def test_ctrl_c_and_sigterm_give_the_cursor_back(client, verb, number):
     """The bar is ended, and the way back is said; the run goes on."""

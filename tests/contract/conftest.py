@@ -10,6 +10,7 @@ from contract.places import (
     ssh_native,
     toy,
     toy_package,
+    toy_server,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "ssh_native",
     "toy",
     "toy_package",
+    "toy_server",
 ]

@@ -17,6 +17,7 @@ import pytest
 from testbed.cache import Say
 from testbed.client import REPOSITORY, Client, missing, processes_of
 from testbed.engine import BASE, Engine
+from testbed.fork_server import ForkServer
 from testbed.kaggle_service import KaggleService
 from testbed.kaggle_state import Habits
 from testbed.lambda_cloud import LambdaCloud, lambda_cloud_for
@@ -43,6 +44,13 @@ PLACES = (
     ),  # CI has one launch: test_renting_containers.py
 )
 """The names of the fixtures below; `place` of test_contract.py takes each in turn."""
+HOSTS = tuple(
+    pytest.param(*one.values, marks=(*one.marks, pytest.mark.long))
+    if one.values == ("lambda_native",)
+    else one
+    for one in PLACES
+)
+"""The same, for what a rented machine does as any host behind SSH: of that place it is left to `make long`."""
 
 
 def _no_sums(run: str) -> dict[str, str]:
@@ -144,10 +152,19 @@ def toy_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def toy_server(toy_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """The process from which that launcher's commands are forked."""
+    server = ForkServer(str(tmp_path_factory.mktemp("toy-server")), PYTHONPATH=str(toy_package))
+    yield server
+    server.end()
+
+
 @pytest.fixture
-def toy(local: Place, toy_package: Path) -> Place:
+def toy(local: Place, toy_package: Path, toy_server: ForkServer) -> Place:
     """This machine, under the toy runtime, by a launcher that has it: what a new runtime needs is two files."""
     local.client.variables["PYTHONPATH"] = str(toy_package)
+    local.client.server = toy_server
     local.words = ("--runtime", "toy")
     local.kept = lambda run: [str(path) for path in (local.client.home / ".launch-toy").glob(f"{run}*")]
     return local

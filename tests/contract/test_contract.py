@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from contract.places import PLACES
+from contract.places import HOSTS, PLACES
 from testbed.client import until
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients and a run, in each place")
@@ -205,6 +205,7 @@ def artifacts(sums):
     }
 
 
+@pytest.mark.parametrize("place", HOSTS, indirect=True)
 def test_fail_says_the_exit_code_and_the_reason(place):
     """The command leaves with 1, shows the last words and what to type next."""
     done = place.client.run(*words(place, "fails"))
@@ -218,6 +219,7 @@ def test_fail_says_the_exit_code_and_the_reason(place):
     until(lambda: not place.alive(run), "the agent to leave")
 
 
+@pytest.mark.parametrize("place", HOSTS, indirect=True)
 def test_stop_now_does_not_wait(place):
     """A training that ignores SIGTERM is ended at once and saves nothing more."""
     run = detached(place, waits_at=7, ignores_sigterm="true")
@@ -227,6 +229,7 @@ def test_stop_now_does_not_wait(place):
     assert saved_steps(place, run) == [5]
 
 
+@pytest.mark.parametrize("place", HOSTS, indirect=True)
 def test_mend_resumes_from_the_checkpoint(place):
     """One crash: the next attempt has half the micro-batch and trains each step after the checkpoint exactly once."""
     run = detached(place, crashes_at=7)

@@ -9,6 +9,7 @@ import pytest
 from testbed.client import MIRRORED, missing, until
 from testbed.machine import HIDDEN_GATE, Machine
 from testbed.sshd import MissingPartError
+from testbed.tables import mostly_long
 
 pytestmark = pytest.mark.testbed
 STEPS = """
@@ -126,7 +127,7 @@ def test_a_run_there_outlives_cuts_of_either_hop_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("which", ["gate", "vault"])
-@pytest.mark.parametrize("what", ["not known", "CHANGED"])
+@mostly_long("what", ["not known", "CHANGED"], ci=(1,))
 def test_a_launch_is_refused_at_the_hop_whose_key_is_wrong(client, machines, vault, way, which, what):
     """Exit code 4 and its name; nobody logs in there or beyond, and nothing is written on either side."""
     gate = machines[0]

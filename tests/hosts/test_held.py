@@ -19,6 +19,7 @@ import pytest
 from testbed.client import is_gone, until
 from testbed.link import Link
 from testbed.sshd import ADDRESS
+from testbed.tables import mostly_long
 
 from launcher import user_sockets
 from launcher.errors import ConnectionLostError, HostError, NobodyListensError, RefusedStreamError
@@ -266,6 +267,7 @@ def test_a_holder_that_is_stopped_holds_up_no_command(place):
         assert held.states() == []
 
 
+@pytest.mark.long
 def test_a_holder_that_is_only_slow_ends_with_the_command_that_uses_it(place, monkeypatch):
     """It works, and is not killed; the next command does not find it."""
     holder = place.leave(place.host())
@@ -319,8 +321,8 @@ def change_hold(place):
     return None, lambda: place.table(hold=0)
 
 
-@pytest.mark.parametrize(
-    "prepare", [change_known_hosts, change_key_file, change_ssh_config, change_table, change_hold]
+@mostly_long(
+    "prepare", [change_known_hosts, change_key_file, change_ssh_config, change_table, change_hold], ci=(0, 2)
 )
 def test_a_connection_is_not_used_once_what_it_was_made_by_has_changed(place, prepare):
     """The next command logs in by itself; sshd says so."""
@@ -368,9 +370,10 @@ def open_the_parent(place, path):
     path.parents[1].chmod(0o777)
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     "spoil",
     [open_the_folder, open_the_socket, give_the_folder_away, give_the_socket_away, open_the_parent],
+    ci=(0, 3),
 )
 def test_a_socket_that_others_could_have_made_is_not_used(place, spoil):
     """The command connects by itself, and says nothing about it."""
@@ -602,6 +605,7 @@ def test_what_is_in_use_is_closed_when_its_command_ends(place):
     until(lambda: is_gone(holder), "the end of the holder")
 
 
+@pytest.mark.long
 def test_a_command_that_talks_to_many_hosts_leaves_no_connection(place):
     """It uses one that is there."""
     with (place.client.project / "launch.toml").open("a") as file:

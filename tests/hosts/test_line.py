@@ -33,7 +33,9 @@ NAMES = [f"261125-many-{number:06}" for number in range(DESKS)]
 PATIENCE_S = 60
 
 
-@pytest.fixture(params=["here", pytest.param("over ssh", marks=pytest.mark.testbed)])
+@pytest.fixture(
+    params=[pytest.param("here", marks=pytest.mark.long), pytest.param("over ssh", marks=pytest.mark.testbed)]
+)
 def place(request, tmp_path):
     """A host with recorded runs, here and over SSH, and the root that they are in."""
     if request.param == "here":

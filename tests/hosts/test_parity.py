@@ -16,6 +16,7 @@ import pytest
 from testbed.client import missing
 from testbed.hardware_key import HardwareKey
 from testbed.sshd import ADDRESS
+from testbed.tables import mostly_long
 
 from launcher.errors import HostError
 from launcher.hosts.ssh import SshConnection
@@ -372,7 +373,7 @@ except HostError as error:
 """
 
 
-@pytest.mark.parametrize("case", OF_A_NAME.values(), ids=OF_A_NAME)
+@mostly_long("case", OF_A_NAME.values(), ids=OF_A_NAME, ci=(0, 1, 6))
 def test_the_key_of_an_address_is_compared_as_ssh_compares_it(lab, home, case):
     """CheckHostIP, for a name that only this test's own /etc/hosts has: ssh compares none on loopback."""
     if os.geteuid() != 0:

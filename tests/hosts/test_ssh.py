@@ -16,6 +16,7 @@ import pytest
 from cryptography.exceptions import InvalidTag
 from testbed.client import missing, until
 from testbed.sshd import ADDRESS
+from testbed.tables import mostly_long
 
 from launcher.errors import ConnectionLostError, UnreachableError
 from launcher.hosts import connect
@@ -68,7 +69,7 @@ def test_an_unknown_host_key_is_refused_and_the_command_that_is_offered_mends_it
     assert '"host": "A"' in client.ok("probe", "--host", "A", "--json")
 
 
-@pytest.mark.parametrize("folder", ["with space", "it's", "a;b"])
+@mostly_long("folder", ["with space", "it's", "a;b"], ci=(1,))
 def test_the_offered_command_can_be_pasted_whatever_the_file_is_called(client, lab, folder):
     """A known_hosts file in a folder with a space or a quote in its name."""
     known = client.home / folder / "known_hosts"
@@ -79,7 +80,7 @@ def test_the_offered_command_can_be_pasted_whatever_the_file_is_called(client, l
     client.ok("probe", "--host", "A")
 
 
-@pytest.mark.parametrize("words", ["ps", "gc --dry-run", "hosts"])
+@mostly_long("words", ["ps", "gc --dry-run", "hosts"], ci=(0,))
 def test_a_key_is_accepted_on_purpose_by_any_verb_and_only_once(client, lab, words):
     """The fingerprint is said, the key noted, and the next command needs no leave."""
     known = client.home / "known_hosts"
@@ -158,9 +159,7 @@ BAD_LINES = {
 }
 
 
-@pytest.mark.parametrize(
-    "line", [*BAD_LINES.values(), b"\n".join(BAD_LINES.values())], ids=[*BAD_LINES, "all"]
-)
+@mostly_long("line", [*BAD_LINES.values(), b"\n".join(BAD_LINES.values())], ids=[*BAD_LINES, "all"], ci=(-1,))
 def test_a_line_of_known_hosts_that_is_none_is_passed_over(client, lab, line):
     """As ssh does: the good line behind it counts, with a plain name and with a hashed one."""
     known = client.home / "known_hosts"
@@ -181,7 +180,7 @@ def test_known_hosts_may_have_more_blanks_and_carriage_returns(client, lab):
     client.ok("probe", "--host", "A")
 
 
-@pytest.mark.parametrize("mark", ["#", "# ", " #", "#old,"])
+@mostly_long("mark", ["#", "# ", " #", "#old,"], ci=(0, 3))
 def test_a_line_that_is_commented_out_is_no_known_key(client, lab, mark):
     """Whoever put the # there does not trust it any more."""
     known = client.home / "known_hosts"
@@ -198,7 +197,7 @@ def test_a_certificate_authoritys_key_is_no_hosts_own(client, lab):
     assert "host key is not known" in refused(client, lab)
 
 
-@pytest.mark.parametrize("place", ["*", "first", "last", "hashed", "another host"])
+@mostly_long("place", ["*", "first", "last", "hashed", "another host"], ci=(0, 3))
 @pytest.mark.parametrize("is_changed", [False, True], ids=["known", "another known"])
 def test_a_revoked_key_is_refused_and_no_way_round_is_offered(client, lab, place, is_changed):
     """Wherever the @revoked line stands and whatever else is known of the host."""
@@ -267,8 +266,8 @@ def test_something_else_on_the_port_is_told_within_its_deadline(client, lab):
     assert err.startswith("A")
 
 
-@pytest.mark.parametrize(
-    "words", [("probe", "--host", "A"), ("ps", "--host", "A"), ("--host", "A", "--", "true")]
+@mostly_long(
+    "words", [("probe", "--host", "A"), ("ps", "--host", "A"), ("--host", "A", "--", "true")], ci=(2,)
 )
 def test_a_name_that_means_no_address_is_told(client, lab, words):
     """By a table, for any verb; where such names are written."""
@@ -328,8 +327,11 @@ def test_an_ssh_config_that_cannot_be_used_is_told_as_a_file_of_yours(
     assert "ssh -G" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "line", ["# Jos\xe9", "ForwardAgent ask", "ConnectTimeout none", "CanonicalizeHostname yes"], ids=ascii
+@mostly_long(
+    "line",
+    ["# Jos\xe9", "ForwardAgent ask", "ConnectTimeout none", "CanonicalizeHostname yes"],
+    ids=ascii,
+    ci=(0, 3),
 )
 def test_an_ssh_config_that_ssh_can_use_is_used(client, ssh_host, ssh_config, line):
     """Bytes that are no UTF-8, and settings that are none of ours."""
@@ -357,7 +359,7 @@ FASTEST_FIRST = (
 )
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("line", "offered"),
     [
         ("Compression no", FASTEST_FIRST),
@@ -366,6 +368,7 @@ FASTEST_FIRST = (
         ("Ciphers -*-ctr", "aes128-gcm@openssh.com,aes256-gcm@openssh.com"),
         ("Ciphers chacha20-poly1305@openssh.com", FASTEST_FIRST),
     ],
+    ci=(0, 1, 3),
 )
 def test_ciphers_are_those_of_the_ssh_config_and_else_the_fastest_of_its_default(
     client, ssh_config, line, offered
@@ -449,7 +452,7 @@ def test_hanging_up_leaves_no_connection_on_any_hop(client, ssh_host, ssh_config
     assert transports(5) == []
 
 
-@pytest.mark.parametrize("words", [("probe", "--host", "A"), ("--host", "A", "--", "true")], ids=" ".join)
+@mostly_long("words", [("probe", "--host", "A"), ("--host", "A", "--", "true")], ids=" ".join, ci=(1,))
 @pytest.mark.parametrize("banner", [b"", b"SSH-2.0-slow\r\n"], ids=["silent", "banner"])
 def test_ctrl_c_while_connecting_ends_the_command(client, lab, words, banner):
     """A server that never answers holds nobody: 130, no traceback, long before its deadline would end it."""
@@ -515,7 +518,7 @@ def test_a_dry_run_refuses_nothing_where_a_profile_is_named(client, lab, why):
     assert client.run("--dry-run", "--host", "A").returncode == 4
 
 
-@pytest.mark.parametrize("shell", ["csh", "tcsh", "dash", "zsh", "fish"])
+@mostly_long("shell", ["csh", "tcsh", "dash", "zsh", "fish"], ci=(0, 4))
 def test_a_launch_goes_through_whatever_shell_the_login_has(client, lab, shell):
     """The agent is handed over, and a run goes to its end below a root with every odd character in its name."""
     if shutil.which(shell) is None:
@@ -547,7 +550,7 @@ def bashrc(lab):
     lab.ssh("mv", f"{path}.kept", path)
 
 
-@pytest.mark.parametrize("noise", NOISE.values(), ids=NOISE)
+@mostly_long("noise", NOISE.values(), ids=NOISE, ci=(1, 4))
 def test_a_login_that_prints_before_us_is_no_hindrance(client, lab, bashrc, noise):
     """A banner, a title, a chatty rc file: probing and launching work behind each."""
     bashrc(noise)
@@ -565,7 +568,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("line", ENDS)
+@mostly_long("line", ENDS, ci=(0, 4))
 def test_a_login_that_ends_before_us_is_told_in_its_own_words(client, lab, bashrc, line):
     """With its exit status, and the files to look into: exit code 4, not a hang."""
     bashrc(f'case "$BASH_EXECUTION_STRING" in *LAUNCH-AGENT*) {line};; esac')
@@ -576,7 +579,7 @@ def test_a_login_that_ends_before_us_is_told_in_its_own_words(client, lab, bashr
     )
 
 
-@pytest.mark.parametrize("line", ["echo first; read x", "echo first; exec sh"])
+@mostly_long("line", ["echo first; read x", "echo first; exec sh"], ci=(0,))
 def test_a_login_that_waits_for_input_is_told(lab, bashrc, line):
     """No agent begins, and there is no end either."""
     bashrc(f'case "$BASH_EXECUTION_STRING" in *LAUNCH-AGENT*) {line};; esac')

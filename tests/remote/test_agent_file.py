@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from testbed.client import REPOSITORY, channel_to, missing
+from testbed.tables import mostly_long
 
 from launcher.errors import AgentError, HostError
 from launcher.hosts import connect
@@ -98,7 +99,7 @@ def test_a_host_has_the_file_after_the_first_contact(installed):
     assert [inner.name for inner in worker.iterdir()] == ["launcher_worker"]
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     "spoil",
     [
         lambda data: data[:0],
@@ -108,6 +109,7 @@ def test_a_host_has_the_file_after_the_first_contact(installed):
         None,
     ],
     ids=["emptied", "cut short", "longer", "zeroed", "removed"],
+    ci=(3, 4),
 )
 def test_a_file_that_is_not_whole_is_replaced_at_the_next_contact(installed, spoil):
     """A full disk, a crash or a hand in between: the agent that runs is the one that was packed here."""
@@ -164,8 +166,8 @@ SCRIPT = "import launcher_worker as w\nw.log(1, loss=0.5)\nw.done(1)\n"
 
 
 @pytest.mark.slow(reason="a run under each interpreter from 3.8 on")
-@pytest.mark.parametrize(
-    ("version", "python"), interpreters(), ids=lambda value: value if value[0].isdigit() else ""
+@mostly_long(
+    ("version", "python"), interpreters(), ids=lambda value: value if value[0].isdigit() else "", ci=(0, -1)
 )
 def test_a_run_goes_from_start_to_end_under_this_interpreter(client, version, python):
     """Agent, keeper, supervisor and worker are at home on it: a metric, the marker, a success."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from testbed.client import processes_of, until
+from testbed.tables import mostly_long
 from testbed.toy import RUN, Toy
 
 from launcher.remote.record import precision_evidence
@@ -306,7 +307,7 @@ def test_a_rung_that_was_begun_after_an_agent_s_death_is_not_forgotten_at_the_ne
 # who stops it in between
 
 
-@pytest.mark.parametrize(("wish", "reason"), [("stop", "by-user"), ("cancel", "by-user-now")])
+@mostly_long(("wish", "reason"), [("stop", "by-user"), ("cancel", "by-user-now")], ci=(0,))
 def test_a_wish_that_comes_while_an_attempt_is_given_up_is_the_end(toy, wish, reason):
     """No next rung, no SIGTERM to what is given up, and what was spoilt is set aside all the same."""
     toy.script(
@@ -378,7 +379,7 @@ def test_a_host_that_goes_down_while_an_attempt_is_given_up_finds_the_next_rung_
 
 def test_no_reader_ever_sees_the_run_as_interrupted_while_attempts_change(toy):
     """Without a keeper the agent's own locks alone say that it lives; somebody else would take the run over."""
-    toy.plan(modes=("fp16",) * 30, attempts=99)
+    toy.plan(modes=("fp16",) * 12, attempts=99)
     toy.script(
         AWARE + f"until(lambda: os.path.exists({str(toy.home / 'gate')!r}))\ntrip(5, 4)\nsys.exit(1)\n"
     )
@@ -391,7 +392,7 @@ def test_no_reader_ever_sees_the_run_as_interrupted_while_attempts_change(toy):
     while not seen & set(TERMINAL):
         seen.add(toy.state()["state"])
         assert time.monotonic() < deadline
-    assert toy.rungs() == list(range(30))
+    assert toy.rungs() == list(range(12))
     assert seen <= {"running", "resuming", "preparing", "failed"}
 
 
@@ -465,7 +466,7 @@ def test_a_crash_of_a_known_class_begins_the_next_rung_of_a_script_that_takes_ou
     assert toy.record(2)["remedy"]["resume_before"] is None
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("body", "reason"),
     [
         ("print('a tip: Attempting to unscale FP16 gradients'); print('step\\n' * 20)\n", "exit-only"),
@@ -487,6 +488,7 @@ def test_a_crash_of_a_known_class_begins_the_next_rung_of_a_script_that_takes_ou
         ),
     ],
     ids=["printed", "printed, then another", "caught", "caught, then another", "caught, then left"],
+    ci=(0, 1),
 )
 def test_words_that_are_not_what_ended_the_script_are_no_diagnosis(toy, body, reason):
     """What counts is the exception that nobody caught, or that ended the work."""

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from testbed.cards import DRIVER, uuid_of
 from testbed.client import is_gone, missing, until
+from testbed.tables import mostly_long
 
 from launcher.remote.cards import nvidia as looking
 from launcher.remote.cards import other_makers
@@ -70,12 +71,12 @@ def test_all_that_is_asked_of_a_card_is_told(cards):
     assert more == {"gpu_error": None, "holders_error": None, "nvidia_mps": False}
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("written", "mode"),
     [
         ("Default", "default"), ("Exclusive_Process", "exclusive-process"), ("E. Process", "exclusive-process"),
         ("exclusive process", "exclusive-process"), ("Prohibited", "prohibited"), ("[N/A]", None), ("New", None),
-    ],
+    ], ci=(1, 2, 6),
 )  # fmt: skip
 def test_a_compute_mode_is_known_however_it_is_written(cards, written, mode):
     """The query and the table of nvidia-smi have a word each."""
@@ -175,7 +176,7 @@ def test_gpus_of_other_makers_are_named(tmp_path, made, told):
     assert other_makers.look(str(tmp_path)) == told
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("fault", "error"),
     [
         ("nvml", "(18): Failed to initialize NVML: Driver/library version mismatch"),
@@ -183,6 +184,7 @@ def test_gpus_of_other_makers_are_named(tmp_path, made, told):
         ("unknown", "0000:02:00.0: Unknown Error"),
         ("hang", "did not answer in 2 s"),
     ],
+    ci=(1, 3),
 )
 def test_a_query_that_fails_costs_its_own_answer(cards, monkeypatch, fault, error):
     """Cards without holders say that the holders are not known; no card says why there is none."""

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from testbed.tables import mostly_long
 
 from launcher.hosts.agent_file import agent_file
 from launcher.remote import compiled_code
@@ -68,7 +69,7 @@ def test_a_module_is_compiled_once(agent):
     assert code_of(agent).stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
+@mostly_long("share", [0.0, 0.01, 0.5, 0.999], ci=(2,))
 @pytest.mark.parametrize("spoil", ["cut", "zeroed", "changed"])
 def test_what_is_half_written_is_not_used(agent, share, spoil):
     """A crash or a full disk at any byte: the agent answers, and the file is whole again afterwards."""
@@ -84,7 +85,7 @@ def test_what_is_half_written_is_not_used(agent, share, spoil):
     assert ping(agent) == 0
 
 
-@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+@mostly_long("mode", [0o620, 0o602, 0o666], ci=(2,))
 def test_what_others_can_write_to_is_neither_read_nor_written(agent, mode):
     """As the agent's own file."""
     ping(agent)

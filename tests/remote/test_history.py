@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from testbed.ended_run import EndedRun
 from testbed.history import repeat
+from testbed.tables import mostly_long
 
 from launcher.remote.cards import lease
 from launcher.remote.fate import ownership
@@ -105,7 +106,7 @@ def test_a_change_is_seen_in_the_next_listing(history, change):
     assert after == before
 
 
-@pytest.mark.parametrize("cut", [0, 1, 50, 333, 5000])
+@mostly_long("cut", [0, 1, 50, 333, 5000], ci=(0, 3))
 def test_a_torn_or_foreign_file_of_kept_lines_costs_only_time(history, cut):
     """Whatever is in it, the listing is the one that the records give."""
     root, _ = history

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from testbed import trainer
 from testbed.client import is_gone, missing, until
+from testbed.tables import mostly_long
 from testbed.toy import Toy
 
 from launcher.remote.fate.run_state import state_of
@@ -96,7 +97,7 @@ def test_a_remedy_names_the_step_that_the_next_attempt_begins_behind(toy, body, 
 # what is tried again, and what is not
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("body", "name"),
     [
         ("os._exit(7)", "unknown"),
@@ -108,6 +109,7 @@ def test_a_remedy_names_the_step_that_the_next_attempt_begins_behind(toy, body, 
         ),
         ("raise OSError(98, 'Address already in use')", "port-in-use"),
     ],
+    ci=(0, 3),
 )
 def test_what_may_pass_is_tried_once_more_from_the_last_checkpoint(toy, body, name):
     """No sample is left out, and none is seen again but those after the checkpoint."""
@@ -120,7 +122,7 @@ def test_what_may_pass_is_tried_once_more_from_the_last_checkpoint(toy, body, na
     assert told[1].endswith("; resuming from step 6")
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("body", "reason"),
     [
         ("os._exit(7)", "exit-nonzero"),
@@ -130,6 +132,7 @@ def test_what_may_pass_is_tried_once_more_from_the_last_checkpoint(toy, body, na
             "nccl-error",
         ),
     ],
+    ci=(0, 1),
 )
 def test_what_happens_again_at_the_same_place_is_the_end(toy, body, reason):
     """Once more, and no more; the evidence says what a person can do."""
@@ -140,13 +143,14 @@ def test_what_happens_again_at_the_same_place_is_the_end(toy, body, reason):
     assert ended["evidence"]["mend"]
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("body", "reason"),
     [
         ("raise KeyError('labels')", "user-code-error"),
         ("raise ModuleNotFoundError(\"No module named 'flash_attn'\")", "missing-dependency"),
         ("raise RuntimeError('CUDA error: device-side assert triggered')", "device-side-assert"),
     ],
+    ci=(0, 2),
 )
 def test_what_would_fail_in_the_same_way_again_is_not_tried_again(toy, body, reason):
     """However well the script could resume."""
@@ -356,10 +360,11 @@ def _after_a_reboot():
     return {"rented_until": time.time() + 6.0, "rented_uptime": 1e9, "rented_boot": "another"}
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     "told",
     [lambda: {"rented_until": time.time() + 6.0}, _by_a_wall_clock_that_was_set, _after_a_reboot],
     ids=["wall", "boot", "rebooted"],
+    ci=(0, 2),
 )
 def test_the_end_of_a_rent_saves_and_waits_for_a_client(toy, told):
     """Nothing is lost on the machine meanwhile; begun again there, it waits at once."""
@@ -467,7 +472,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@mostly_long("damage", DAMAGES, ci=(0, 3))
 def test_a_damaged_checkpoint_is_never_gone_on_from(toy, damage):
     """The one before it is whole, and every sample is seen."""
     run, newest = break_newest(toy, DAMAGES[damage])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from testbed.cards import Cards
 from testbed.client import is_gone, until
 from testbed.segment import RUN, STEPS, record_of
+from testbed.tables import mostly_long
 
 from launcher.remote.fate import run_state
 from launcher.remote.record import secret
@@ -191,10 +193,18 @@ def cards(tmp_path):
     made.close()
 
 
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """An environment that has pip alone. To make it takes as long as four sessions."""
+    folder = tmp_path_factory.mktemp("bare") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    return folder
+
+
 @pytest.fixture
-def python(tmp_path):
+def python(bare, tmp_path):
     """A Python of its own, into which a segment may install."""
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    shutil.copytree(bare, tmp_path / "venv", symlinks=True)
     return str(tmp_path / "venv" / "bin" / "python")
 
 
@@ -216,7 +226,7 @@ def failed(segments, listed=None, **orders):
     return state, took_s
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("came", "words"),
     [
         (["p100"], "1 x Tesla P100-PCIE-16GB (16280 MiB)"),
@@ -225,6 +235,7 @@ def failed(segments, listed=None, **orders):
         ([], "no card"),
     ],
     ids=["another card", "too few", "too small", "none"],
+    ci=(0, 3),
 )
 def test_a_run_does_not_train_on_cards_that_were_not_meant(segments, cards, came, words):
     """It has failed well within a minute, with what came and what was meant; never on the CPU instead."""
@@ -392,7 +403,7 @@ def test_an_archive_that_is_not_there_is_said_and_on_record(segments):
     assert (state["state"], state["reason"]) == ("failed", "never-started")
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"version":2}', None])
+@mostly_long("text", ["", "{}", '{"version":2}', None], ci=(1, 3))
 def test_a_damaged_payload_is_said(segments, text):
     """Without a traceback; there is no record that it could be put on."""
     segments.prepare()

@@ -10,6 +10,7 @@ import textwrap
 import pytest
 from testbed.client import REPOSITORY, until
 from testbed.clock import Clock
+from testbed.tables import mostly_long
 
 from launcher.remote.system import process
 from launcher.remote.system.process_use import is_asleep
@@ -52,7 +53,7 @@ HANGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HANGS)
+@mostly_long("name", HANGS, ci=(0, 1, 6, -1))
 def test_a_script_that_hangs_is_named_with_its_stack_and_is_a_hang_after_an_hour(tmp_path, name):
     """The place where it waits is printed, it still waits there, and only then the hour is full."""
     (tmp_path / "train.py").write_text(

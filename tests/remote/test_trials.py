@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from testbed.client import until
+from testbed.tables import mostly_long
 from testbed.toy import Toy, rung
 
 from launcher.remote.record import precision_evidence
@@ -249,7 +250,7 @@ def test_an_agent_makes_all_trials_and_keeps_what_they_measured(toy):
 
 
 @slow
-@pytest.mark.parametrize("at", ["card", "rung", "batch"])
+@mostly_long("at", ["card", "rung", "batch"], ci=(2,))
 def test_an_agent_that_dies_repeats_only_the_trial_that_it_was_in(toy, at):
     """Its successor reads from the records what has been tried."""
     mark = toy.home / "killed"
@@ -286,7 +287,7 @@ def test_a_job_that_ends_without_a_step_is_not_verified(toy):
 
 
 @slow
-@pytest.mark.parametrize("steps", ["4", "6", "None"])
+@mostly_long("steps", ["4", "6", "None"], ci=(0,))
 def test_a_job_that_ends_while_its_weights_are_held_is_not_verified(toy, steps):
     """None of its weights could have moved, so nothing of it is kept. It is not tried for ever."""
     state = verify(toy, hook=f"trial = {{**trial, 'steps': {steps}}}").ended()

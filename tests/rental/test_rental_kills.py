@@ -21,6 +21,7 @@ from testbed.lambda_client import is_anything_billed
 from testbed.lambda_service import LambdaService
 from testbed.rents import ROUNDS, Tally, Witness
 from testbed.sim_clock import SimClock
+from testbed.tables import mostly_long
 
 from launcher.rental.reconcile import reconcile
 from launcher.values.renting import RentalState
@@ -111,7 +112,7 @@ def test_a_client_that_nobody_kills(each_round):
     one.judge()
 
 
-@pytest.mark.parametrize("number", range(1, SYNCS + 1))
+@mostly_long("number", range(1, SYNCS + 1), ci=(0, 2, 4))
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_a_wait_for_the_disk(each_round, record_property, when, number):
     """Whatever of the ledger was written, its instance is found and ended."""
@@ -148,7 +149,7 @@ def killed_at(one, call, number, how, *words):
     return child.wait()
 
 
-@pytest.mark.parametrize(("call", "number", "how"), [*CASES, ("launch", 1, "accepted later")])
+@mostly_long(("call", "number", "how"), [*CASES, ("launch", 1, "accepted later")], ci=(0, 4, 8, 14, 15))
 def test_killed_at_a_request(each_round, record_property, call, number, how):
     """Before it is accepted, which it then is, is not, or is minutes later; or before the answer is read."""
     tally = Tally(ROUNDS)
@@ -159,7 +160,7 @@ def test_killed_at_a_request(each_round, record_property, call, number, how):
 
 
 @pytest.mark.parametrize("fault", ["lost", "double"])
-@pytest.mark.parametrize("number", [3, 4, 5, 6, 7])
+@mostly_long("number", [3, 4, 5, 6, 7], ci=(0, 2))
 def test_killed_after_a_launch_that_went_wrong(each_round, record_property, fault, number):
     """Its answer was lost, or it made two instances."""
     tally = Tally(ROUNDS)
@@ -185,7 +186,7 @@ def test_killed_after_a_launch_that_was_made_again(each_round, record_property):
     tally.record(record_property, WHERE, point)
 
 
-@pytest.mark.parametrize("number", range(1, SYNCS + 1))
+@mostly_long("number", range(1, SYNCS + 1), ci=(0, 3))
 def test_two_clients_at_once_are_killed(each_round, record_property, number):
     """Both at the same wait for the disk, while they share a ledger and a pace."""
     tally = Tally(ROUNDS)
@@ -198,7 +199,7 @@ def test_two_clients_at_once_are_killed(each_round, record_property, number):
     tally.record(record_property, "two renters at once", f"wait {number} for the disk: both")
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@mostly_long("number", [1, 2], ci=(1,))
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_reconcile_that_is_killed_is_made_again(each_round, record_property, when, number):
     """At each step that it records."""

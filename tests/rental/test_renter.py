@@ -5,6 +5,7 @@ import math
 import pytest
 from testbed import lambda_client
 from testbed.lambda_client import REGION, RUN, SETUP, is_anything_billed, offer
+from testbed.tables import mostly_long
 
 from launcher.errors import ServiceError, UnsettledError
 from launcher.rental.provider import ProviderReason
@@ -194,7 +195,7 @@ def test_a_refused_launch_is_over(renter, lambda_service, change, reason):
     assert not renter.ledger.is_held(rental.nonce)
 
 
-@pytest.mark.parametrize("status", ["booting", "unhealthy", "hibernating", "", "ACTIVE"])
+@mostly_long("status", ["booting", "unhealthy", "hibernating", "", "ACTIVE"], ci=(0, 1))
 def test_an_instance_that_is_not_ready_in_time_is_ended(renter, lambda_service, status):
     """One that boots for ever, or has a status that nobody has seen before, is no success; the cost is said."""
     rental, _ = rent(renter)

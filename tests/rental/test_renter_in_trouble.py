@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from testbed.lambda_client import REGION, RUN, SETUP, is_anything_billed, offer
+from testbed.tables import mostly_long
 
 from launcher.errors import BadFileError, RefusedError, ServiceError, UnsettledError
 from launcher.rental.ledger import Ledger
@@ -108,7 +109,7 @@ def test_a_copied_mark_on_another_kind_of_instance_is_a_strangers(renter, lambda
     assert lambda_service.terminated() == {rental.instance}
 
 
-@pytest.mark.parametrize("status", [403, 409, 400])
+@mostly_long("status", [403, 409, 400], ci=(0,))
 def test_one_end_that_is_refused_keeps_no_other(renter, lambda_service, status):
     """The others end. Only what the account may never do is given up, with its reason."""
     first, lock = ready(renter)

@@ -6,6 +6,7 @@ import sys
 import pytest
 from testbed.batches import batches_for
 from testbed.client import until
+from testbed.tables import mostly_long
 
 from launcher.runs.batch_queue import BatchQueue
 from launcher.values.queued_item import ItemState
@@ -122,7 +123,7 @@ def test_what_is_left_while_it_boots_is_named(made, lambda_cloud):
     assert lambda_cloud.ours() == []
 
 
-@pytest.mark.parametrize("when", ["boot", "run"])
+@mostly_long("when", ["boot", "run"], ci=(0,))
 def test_stop_ends_what_a_killed_worker_has_rented(made, lambda_cloud, when):
     """A machine that boots goes back at once; one whose run goes on, once that has stopped and its files are here."""
     if when == "run":

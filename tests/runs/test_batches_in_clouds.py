@@ -44,6 +44,7 @@ def results(made):
     return sorted(path.read_text() for path in made.client.runs.glob("[0-9]*/outputs/out/result"))
 
 
+@pytest.mark.long
 def test_items_run_at_every_kind_of_place(made, kaggle_account, lambda_cloud):
     """Each once, by the accounts of the places; what was rented is gone, and what was pushed too."""
     items = made.items(6)

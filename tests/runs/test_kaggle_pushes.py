@@ -4,6 +4,7 @@ import json
 
 import pytest
 from testbed.kaggle_state import BUSY
+from testbed.tables import mostly_long
 
 pytestmark = [
     pytest.mark.testbed,
@@ -127,7 +128,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "words", "code"), REFUSED, ids=[words for _, words, _ in REFUSED])
+@mostly_long(("fault", "words", "code"), REFUSED, ids=[words for _, words, _ in REFUSED], ci=(0, 4))
 def test_a_refused_push_leaves_nothing(kaggle_account, fault, words, code):
     """The reason is said; no run is left in the spool, none here, and no kernel."""
     fault = dict(fault)

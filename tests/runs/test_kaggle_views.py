@@ -16,6 +16,7 @@ SESSION_HOURS = 0.004
 PRINTS = PAUSES.replace("gate, asked =", "print('step', step, flush=True); gate, asked =")
 
 
+@pytest.mark.long
 def test_a_followed_log_goes_on_through_the_sessions_of_a_run(kaggle_account):
     """It prints what each session printed, once, and ends with the run."""
     account = kaggle_account

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from testbed.client import REPOSITORY, Client, until
+from testbed.tables import mostly_long
 
 from launcher.runs.index import this_machine
 
@@ -124,7 +125,7 @@ def test_the_client_lists_them_from_its_mirrors_once_they_are_attached(recorded)
     }
 
 
-@pytest.mark.parametrize("name", LOGS)
+@mostly_long("name", LOGS, ci=(0, 5))
 def test_a_log_is_printed_whole(recorded, name):
     """`logs` prints what the script printed, whether or not the run was mirrored before; `--host` makes it this user's."""
     assert recorded.ok("logs", RUNS[name], "--host", "local") == LOGS[name]
@@ -153,7 +154,7 @@ def test_metrics_join_the_attempts_and_the_parent(attached):
     ]
 
 
-@pytest.mark.parametrize("name", ["plain", "failed", "mended", "cancelled", "child"])
+@mostly_long("name", ["plain", "failed", "mended", "cancelled", "child"], ci=(0, 2))
 def test_attach_fetches_all_of_it_into_an_empty_client_folder(recorded, name):
     """A client without mirrors gets byte for byte what was recorded, and the exit code of the state."""
     shutil.rmtree(recorded.runs)
@@ -166,7 +167,7 @@ def test_attach_fetches_all_of_it_into_an_empty_client_folder(recorded, name):
     assert sums(recorded.runs / RUNS[name], *expected) == expected
 
 
-@pytest.mark.parametrize("name", ["succeeded", "cancelled_now", "mended"])
+@mostly_long("name", ["succeeded", "cancelled_now", "mended"], ci=(1,))
 def test_attach_leaves_a_recorded_mirror_as_it_was_or_completes_it(recorded, name):
     """The old client's mirror counts: whether it is whole, partial or empty, it is whole afterwards."""
     recorded.run("attach", RUNS[name], "--host", "local")
@@ -174,7 +175,7 @@ def test_attach_leaves_a_recorded_mirror_as_it_was_or_completes_it(recorded, nam
     assert sums(recorded.runs / RUNS[name], *expected) == expected
 
 
-@pytest.mark.parametrize("name", ["succeeded", "mended", "child"])
+@mostly_long("name", ["succeeded", "mended", "child"], ci=(1,))
 def test_pull_fetches_the_artifacts(recorded, name):
     """Names with spaces too; each file has the checksum that was recorded, by sha256sum."""
     shutil.rmtree(recorded.runs)
@@ -339,7 +340,7 @@ def test_an_ended_one_is_attached_again_without_its_host(unpacked, place):
     assert before[run] in done.stderr
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("place", "host"),
     [
         ("ssh", "A"),
@@ -349,6 +350,7 @@ def test_an_ended_one_is_attached_again_without_its_host(unpacked, place):
         ("moved", "A"),
         ("batch", "A"),
     ],
+    ci=(0, 3, 4, 5),
 )
 def test_the_records_of_a_host_are_read_by_a_new_client(unpacked, place, host):
     """Its root is this machine's: it lists them, and a client with nothing of them gets log, steps and files."""

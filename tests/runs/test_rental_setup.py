@@ -15,6 +15,7 @@ import testbed
 from testbed.client import missing
 from testbed.lambda_machines import USER, RentedMachine
 from testbed.sshd import MissingPartError
+from testbed.tables import mostly_long
 
 from launcher.errors import ServiceError
 from launcher.rental.instance_login import Login
@@ -199,7 +200,7 @@ def test_an_engine_that_has_not_read_its_settings_is_restarted(prepared):
     assert prepared.is_ready()
 
 
-@pytest.mark.parametrize("lock", [{"lists_locked": 3}, {"dpkg_locked": True}])
+@mostly_long("lock", [{"lists_locked": 3}, {"dpkg_locked": True}], ci=(1,))
 def test_another_apt_at_work_is_waited_for(prepared, lock):
     """As a fresh machine's own updates are: dpkg's lock by apt's option, that of the lists by trying again."""
     prepared.reset("docker", "nvidia-smi", **lock)
@@ -208,12 +209,13 @@ def test_another_apt_at_work_is_waited_for(prepared, lock):
     assert prepared.calls.count("apt-get update") == 1 + lock.get("lists_locked", 0)
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("how", "why"),
     [
         ({"unknown": ["nvidia-container-toolkit"]}, "E: Unable to locate package nvidia-container-toolkit"),
         ({"lists_locked": 1000}, "E: Unable to lock directory /var/lib/apt/lists/"),
     ],
+    ci=(0,),
 )
 def test_a_package_that_cannot_be_installed(prepared, how, why):
     """It is `setup-failed`, with what apt said and the log that has all of it; the engine is not touched."""

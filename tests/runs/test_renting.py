@@ -11,6 +11,7 @@ import pytest
 from testbed.client import until
 from testbed.key_witness import KeyWitness
 from testbed.machine import PATH
+from testbed.tables import mostly_long
 
 ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")
 TRAIN = """
@@ -148,6 +149,7 @@ def test_ctrl_c_detaches_to_a_keeper(project):
     assert home_of(project, rental.intent.run)
 
 
+@pytest.mark.long
 def test_a_client_that_is_killed_while_its_run_goes_on(project):
     """`launch reconcile` has the run looked after again, and one that is over comes home before its machine ends."""
     process = project.started("--", "python3", "train.py", "wait")
@@ -189,6 +191,7 @@ def test_attach_looks_after_it_again(project):
     assert again.returncode == 0, again.stderr
 
 
+@pytest.mark.long
 def test_keep_leaves_the_machine(project):
     """It says what that costs, and the machine can be ended by name."""
     project.table(keep=True)
@@ -378,7 +381,7 @@ def test_an_unhealthy_machine_is_said_and_ended_at_its_limit(project):
     assert project.rentals()[0].why == "limit"
 
 
-@pytest.mark.parametrize("call", ["launch", "instances"])
+@mostly_long("call", ["launch", "instances"], ci=(0,))
 def test_ctrl_c_before_the_run_began(project, call):
     """While it is launched, or boots: what was rented is ended at once, and what was paid is said."""
     done = []

@@ -123,6 +123,7 @@ def test_an_end_that_the_key_does_not_allow_says_what_goes_on_being_paid(project
     assert project.ours() == []
 
 
+@pytest.mark.long
 def test_files_that_cannot_come_home_are_tried_again_until_the_limit(project):
     """The follower says so and leaves it to a process, which ends the machine once its time is up."""
     project.table(max_hours=0.25)
@@ -365,6 +366,7 @@ def test_a_disk_that_fills_up_while_a_run_is_followed(project, small_disk):
     assert rental.ended < rental.intent.deadline
 
 
+@pytest.mark.long
 def test_a_terminal_that_is_closed_leaves_a_keeper(project):
     """SIGHUP is as Ctrl-C; before the run began what was rented is ended."""
     process = project.started("--", "python3", "train.py", "wait")

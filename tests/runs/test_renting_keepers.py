@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from testbed.client import until
+from testbed.tables import mostly_long
 
 ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")
 NEW_KEY = "secret_alice_0000111122223333444"
@@ -394,7 +395,7 @@ def refused_keeper(project):
     assert len(project.ours()) == 1
 
 
-@pytest.mark.parametrize("words", [("reconcile",), ("attach", "last")])
+@mostly_long("words", [("reconcile",), ("attach", "last")], ci=(0,))
 def test_a_machine_whose_keeper_has_a_refused_key_is_ended_with_a_good_one(project, words):
     """Past its limit; with the key that is refused the keeper stays, since nobody can do better."""
     refused_keeper(project)

@@ -68,6 +68,7 @@ def test_a_keeper_that_hangs_costs_no_more_after_a_reconcile(project):
     project.until_left()
 
 
+@pytest.mark.long
 def test_an_end_that_is_answered_and_never_comes_is_said_by_reconcile(project):
     """The list goes on to have it: it is not called ended, what it costs is said, and the exit code is 1."""
     process = project.started("--", "python3", "train.py")

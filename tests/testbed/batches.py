@@ -217,7 +217,6 @@ class Batches:
 
     def dying(self, count: int, when: str) -> None:
         """Let the client's next commands die at a transition."""
-        self.client.is_forked = False
         self.client.program = [sys.executable, "-c", KILLED]
         self.client.variables |= {"KILL_AT": str(count), "KILL_WHEN": when}
 

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from testbed.fork_server import ForkServer
+from testbed.fork_server import PROGRAM, ForkServer
 
 from launcher.hosts.channel import Channel
 from launcher.hosts.local import LocalLink
 from launcher.values.host import Host
 
-LAUNCH = [sys.executable, "-c", "from launcher.cli import main; main()"]
+LAUNCH = [sys.executable, "-c", PROGRAM]
 IS_REQUIRED = os.environ.get("LAUNCH_TESTBED") == "required"
 REPOSITORY = Path(__file__).resolve().parents[2]
 MIRRORED = "[0-9]*/attempt.json [0-9]*/state.json [0-9]*/events.jsonl [0-9]*/log.txt"
@@ -57,11 +57,14 @@ def fork_server() -> ForkServer:
 class Client:
     """A user's home and project folder, and the `launch` command run there.
 
-    `is_forked`: `run` forks commands from a process that has imported the launcher; a benchmark starts a new Python.
+    `is_forked`: `run` forks commands from a process that has imported the launcher; a benchmark starts a new Python. The
+    program that is run there is the text behind `-c`.
     """
 
     is_forked = True
     program = LAUNCH
+    server: ForkServer | None = None
+    """Whence its commands are forked, if its variables change what Python imports."""
 
     def __init__(self, folder: Path) -> None:
         self.home = folder / "home"
@@ -113,6 +116,15 @@ class Client:
         }
         return {**kept, **own, "NO_COLOR": "1", "COLUMNS": "200", **self.variables}
 
+    def forks(self, *changed: str) -> ForkServer | None:
+        """Return whence a command is forked whose variables of these names are changed too; None if a new Python is needed."""
+        # By a simulated clock the variables of Python are for the processes that the command starts.
+        own = () if "SIM_CLOCK" in self.variables else self.variables
+        is_new = any(name.startswith(("PYTHON", "LC_")) for name in (*own, *changed))
+        if not self.is_forked or (is_new and self.server is None):
+            return None
+        return self.server or fork_server()
+
     def start(self, *words: str, **more: object) -> subprocess.Popen[str]:
         """Start `launch …` and return the process; it has no terminal unless `more` gives it one."""
         process = subprocess.Popen(
@@ -133,12 +145,10 @@ class Client:
         """Run `launch …` to its end. Fail if it shows a traceback. `ps` waits for hosts as long as a loaded machine needs."""
         if words[:1] == ("ps",) and "--wait" not in words:
             words = ("ps", "--wait", "1m", *words[1:])
-        # By a simulated clock the variables of Python are for the processes that the command starts.
-        changes_python = "SIM_CLOCK" not in self.variables and any(
-            name.startswith("PYTHON") for name in self.variables
-        )
-        if self.is_forked and not changes_python:
-            code, out, err = fork_server().run([*words], str(self.project), self.env, timeout)
+        if (server := self.forks()) is not None:
+            code, out, err = server.run(
+                [*words], str(self.project), self.env, timeout, program=self.program[2]
+            )
         else:
             process = self.start(*words)
             out, err = process.communicate(timeout=timeout)

@@ -9,6 +9,7 @@ Pictures are drawn here too, by the matplotlib that was imported in `/`: a new p
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -25,6 +26,8 @@ from pathlib import Path
 
 PACKAGES = ("backends", "cli", "planning", "hosts", "rental", "runs", "runtimes", "values")
 LIBRARIES = ("matplotlib.figure", "matplotlib.backends.backend_agg", "rich.live", "rich.table", "fabric")
+PROGRAM = "from launcher.cli import main; main()"
+"""What a client runs; a test may give another program that ends with main()."""
 LONGEST_REQUEST = 1 << 20
 KEPT = ("PATH", "LANG", "LC_", "PYTHON")
 
@@ -32,35 +35,38 @@ KEPT = ("PATH", "LANG", "LC_", "PYTHON")
 class ForkServer:
     """A process that forks a client for each command; it ends with this process."""
 
-    def __init__(self, folder: str) -> None:
-        """Start it; `folder` keeps matplotlib's list of fonts, and is removed at the end."""
+    def __init__(self, folder: str, **variables: str) -> None:
+        """Start it with these variables; `folder` keeps matplotlib's list of fonts, and is removed at the end."""
         self._folder = folder
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, __file__, str(theirs.fileno())]
         # A test's own variables are its client's alone.
         kept = {name: os.environ[name] for name in os.environ if name.startswith(KEPT)}
-        environment = {**kept, "MPLCONFIGDIR": folder}
+        environment = {**kept, "MPLCONFIGDIR": folder, **variables}
         self._process = subprocess.Popen(
             command, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
         )
         theirs.close()
 
     def run(
-        self, words: list[str], cwd: str, env: dict[str, str], timeout: float, *, is_merged: bool = False
+        self,
+        words: list[str],
+        cwd: str,
+        env: dict[str, str],
+        timeout: float,
+        *,
+        program: str = PROGRAM,
+        is_merged: bool = False,
     ) -> tuple[int, str, str]:
-        """Run `launch WORDS` to its end; return its exit code and what it printed. Raises TimeoutExpired and kills it.
+        """Run `python -c PROGRAM WORDS` to its end; return its exit code and what it printed. Raises TimeoutExpired and kills it.
 
         `is_merged`: both streams are the first pipe, as they are on a terminal.
         """
-        status, status_there = os.pipe()
         out, out_there = os.pipe()
         err, err_there = os.pipe()
-        umask = os.umask(0)
-        os.umask(umask)
-        request = json.dumps({"words": words, "cwd": cwd, "env": env, "umask": umask}).encode()
-        streams = [out_there, out_there if is_merged else err_there]
-        socket.send_fds(self._ours, [request], [*streams, status_there])
-        for descriptor in (out_there, err_there, status_there):
+        streams = (out_there, out_there if is_merged else err_there)
+        status = self.start(words, cwd, env, streams, program=program)
+        for descriptor in (out_there, err_there):
             os.close(descriptor)
         try:
             printed = _read([out, err, status], time.monotonic() + timeout)
@@ -73,6 +79,27 @@ class ForkServer:
                 os.kill(int(pid), signal.SIGKILL)
             raise subprocess.TimeoutExpired(["launch", *words], timeout, printed[out], printed[err])
         return int(code), printed[out].decode(), printed[err].decode()
+
+    def start(
+        self,
+        words: list[str],
+        cwd: str,
+        env: dict[str, str],
+        streams: tuple[int, int],
+        *,
+        program: str = PROGRAM,
+    ) -> int:
+        """Start the same, which writes to these two files, and reads from the first if that is a terminal.
+
+        Return a pipe that says its pid and, once it has ended, a blank and its exit code.
+        """
+        status, status_there = os.pipe()
+        umask = os.umask(0)
+        os.umask(umask)
+        request = {"program": program, "words": words, "cwd": cwd, "env": env, "umask": umask}
+        socket.send_fds(self._ours, [json.dumps(request).encode()], [*streams, status_there])
+        os.close(status_there)
+        return status
 
     def end(self) -> None:
         """End the server; clients that still run go on."""
@@ -101,6 +128,7 @@ def _serve(channel: socket.socket) -> None:
             importlib.import_module(module.name)
     for library in LIBRARIES:
         importlib.import_module(library)
+    gc.freeze()  # no client goes through what all have
     while True:
         request, descriptors, _, _ = socket.recv_fds(channel, LONGEST_REQUEST, 3)
         if not request:
@@ -134,6 +162,8 @@ def _become_client(request: dict[str, object], out: int, err: int) -> None:
     os.setsid()
     os.dup2(out, 1)
     os.dup2(err, 2)
+    if os.isatty(1):
+        os.dup2(1, 0)
     os.closerange(3, 64)
     # Those of this process were made for other files.
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
@@ -149,7 +179,6 @@ def _become_client(request: dict[str, object], out: int, err: int) -> None:
 
         wait_by_it()
     sys.argv = ["-c", *request["words"]]  # type: ignore[misc]
-    from launcher.cli import main
     from launcher.runs import compared_curves, picture
 
     for module in (compared_curves, picture):
@@ -157,7 +186,7 @@ def _become_client(request: dict[str, object], out: int, err: int) -> None:
 
     code: object = 0
     try:
-        main()
+        exec(str(request["program"]), {"__name__": "__main__"})  # noqa: S102 - a test's own program
     except SystemExit as error:  # any other error ends this process as it ends Python
         code = error.code
     if isinstance(code, str):

@@ -112,7 +112,7 @@ class KaggleAccount:
     def hurry(self, client: Client | None = None) -> None:
         """Let a client's commands wait less than a service may need."""
         chosen = client or self.client
-        chosen.is_forked, chosen.program = False, [sys.executable, "-c", IMPATIENT]
+        chosen.program = [sys.executable, "-c", IMPATIENT]
 
     def until(self, condition: Callable[[], object], timeout: float = 60) -> None:
         """Wait until a condition holds."""

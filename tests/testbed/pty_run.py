@@ -20,15 +20,20 @@ def in_terminal(client: Client, *words: str, columns: int, lines: int = 50, **va
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     env = {key: value for key, value in client.env.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")}
-    process = subprocess.Popen(
-        [*LAUNCH, *words],
-        cwd=client.project,
-        env={**env, "TERM": "xterm-256color", **variables},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
+    env |= {"TERM": "xterm-256color", **variables}
+    process = None
+    if (server := client.forks(*variables)) is not None:
+        status = server.start([*words], str(client.project), env, (theirs, theirs), program=client.program[2])
+    else:
+        process = subprocess.Popen(
+            [*LAUNCH, *words],
+            cwd=client.project,
+            env=env,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
     os.close(theirs)
     written = b""
     try:
@@ -37,7 +42,10 @@ def in_terminal(client: Client, *words: str, columns: int, lines: int = 50, **va
     except OSError:  # how Linux says that the other end is closed
         pass
     os.close(ours)
-    process.wait(timeout=60)
+    if process is not None:
+        process.wait(timeout=60)
+    else:
+        os.close(status)
     text = written.decode("utf-8", "replace")
     assert "Traceback" not in text, text
     return text.replace("\r\n", "\n")
