@@ -58,7 +58,7 @@ def test_a_detached_batch_goes_on_without_its_command(made):
     assert "works sweep" in said
     assert f"process {said.split()[1]} on" in made.client.ok("batch", "status")
     until(lambda: made.noted("end").total() == 2, "the end")
-    until(lambda: "works it" not in made.client.ok("batch", "status"), "its worker's end")
+    until(lambda: "works it" not in made.client.ok("batch", "status"), "its worker's end", every=1)
     made.judge(names(2))
 
 

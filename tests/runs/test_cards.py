@@ -138,6 +138,7 @@ def test_an_exclusive_card_that_a_stranger_holds_is_refused_with_who_and_what_to
     lab.ssh("rm", "-rf", ".launch/runs")
 
 
+@pytest.mark.long
 def test_a_card_that_is_taken_after_the_gate_ends_the_run_in_its_class(client, cards, tmp_path):
     """CUDA's own words in the log, read by the agent; nothing is tried again on the same card."""
     ready = tmp_path / "ready"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from testbed.client import LAUNCH, marked, processes_of, until
+from testbed.kept import Kept
 
 pytestmark = pytest.mark.slow(reason="each test starts clients and a run")
 
@@ -33,11 +34,22 @@ if how == "stays":
 """
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A client that has a run that has ended, and its id."""
+    made = Kept(tmp_path_factory.mktemp("ended"))
+    made.client.script(FAMILY, "family.py")
+    run = made.client.detached("--", "true")
+    made.keep()
+    return made, run
+
+
 @pytest.fixture
-def ended(client):
-    """A run that has ended; its id."""
-    client.script(FAMILY, "family.py")
-    return client.ok("--detach", "--", "true").split()[-1]
+def ended(client, kept):
+    """A run of the client that has ended; its id."""
+    made, run = kept
+    made.give(client)
+    return run
 
 
 def execute(client, run, *command):

@@ -274,6 +274,7 @@ def full_disk(small_disk):
     return small_disk
 
 
+@pytest.mark.long
 def test_what_tensorboard_could_not_write_only_at_its_end_is_told(client, full_disk):
     """A run that has ended sends all at once, and the disk refuses when the last of it is flushed."""
     client.script(STEP)

@@ -209,6 +209,7 @@ def test_a_waiting_run_can_be_stopped(client, cards):
     assert "stopped" in client.ok("stop", run)
 
 
+@pytest.mark.long
 def test_an_agent_that_comes_back_to_a_card_of_another_run_leaves_it_alone(client, cards):
     """As after a reboot, when the engine or a person starts it: `waiting: card`, exit 0, no training."""
     cards(1)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from testbed.client import missing, until
+from testbed.kept import CLEAR_ROOT
 from testbed.machine import Machine, remove_bridge
 from testbed.sshd import MissingPartError
 
@@ -56,7 +57,7 @@ def shared(client, pair):
     """The two, known to a client by their names."""
     alpha, beta = pair
     (client.project / "launch.toml").write_text(alpha.table() + beta.table())
-    alpha.ssh("rm", "-rf", "enough", ".launch")
+    alpha.ssh("sh", "-c", f"rm -rf enough; {CLEAR_ROOT}")
     client.script(STEPS)
     return alpha, beta
 

@@ -110,6 +110,7 @@ def test_a_lost_card_is_never_taken_again(client, listed_cards):
     assert ledger(client) == [lost, ({"GPU-card-0", "GPU-card-1"} - {lost}).pop()]
 
 
+@pytest.mark.long
 def test_the_only_card_of_a_run_is_lost(client, listed_cards):
     """Nothing is started; the answer says why, and how to look again."""
     listed_cards(1)

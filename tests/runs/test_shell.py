@@ -10,6 +10,7 @@ import sys
 
 import pytest
 from testbed.client import LAUNCH, marked, until
+from testbed.kept import Kept
 from testbed.screen import Screen
 
 pytestmark = pytest.mark.slow(reason="each test starts clients and a run")
@@ -29,10 +30,21 @@ def is_ready(lines):
     return lines[-1].rstrip().endswith(("#", "$"))
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A client that has a run on this machine that has ended, and its id."""
+    made = Kept(tmp_path_factory.mktemp("ended"))
+    run = made.client.detached("--", "true")
+    made.keep()
+    return made, run
+
+
 @pytest.fixture
-def ended(client):
-    """A run on this machine that has ended; its id."""
-    return client.detached("--", "true")
+def ended(client, kept):
+    """A run of the client on this machine that has ended; its id."""
+    made, run = kept
+    made.give(client)
+    return run
 
 
 def test_it_is_a_terminal_of_the_same_kind_and_size_where_the_run_stands(client, ended):

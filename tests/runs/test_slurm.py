@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 from testbed.client import missing, until
+from testbed.kept import CLEAR_ROOT
 from testbed.slurm_cluster import job_name, slurm_cluster
 from testbed.sshd import MissingPartError
 
@@ -39,7 +40,7 @@ def hive(client, slurm):
     """The cluster, named `hive` in the client's project, whose job trains on a CPU until ~/enough is there."""
     table = slurm.logins[0].table("hive")
     (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\npartition = "batch"\n')
-    slurm.ssh("rm", "-rf", "enough", "ledger", ".launch")
+    slurm.ssh("sh", "-c", f"rm -rf enough ledger; {CLEAR_ROOT}")
     client.script(STEPS)
     return slurm
 

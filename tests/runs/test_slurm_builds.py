@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from testbed.client import until
+from testbed.kept import CLEAR_ROOT
 
 pytestmark = pytest.mark.testbed
 
@@ -18,7 +19,7 @@ def test_an_environment_is_made_where_the_host_says(client, slurm, small_wheels,
     conf.write_text("[global]\nno-index = true\nfind-links = /home/ada/wheels\n")
     making = f'[hosts.hive.build]\nwhere = "{build}"\npip_conf = "{conf}"\ntorch_index = ""\n'
     (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\n{making}')
-    slurm.ssh("rm", "-rf", ".launch", "where")
+    slurm.ssh("sh", "-c", f"rm -rf where; {CLEAR_ROOT}")
     shutil.rmtree(slurm.homes / "ada" / "wheels", ignore_errors=True)
     shutil.copytree(small_wheels, slurm.homes / "ada" / "wheels")  # nodes have a /tmp of their own
     for path in (slurm.homes / "ada" / "wheels").rglob("*"):
@@ -49,7 +50,7 @@ def test_a_client_that_goes_takes_the_job_for_its_environment_with_it(client, sl
     table = slurm.logins[0].table("hive")
     making = '[hosts.hive.build]\nwhere = "job"\ntorch_index = ""\n'
     (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\n{making}')
-    slurm.ssh("rm", "-rf", ".launch")
+    slurm.ssh("sh", "-c", CLEAR_ROOT)
     client.script("pass")
     (client.project / "job.toml").write_text(
         'name = "small"\ncommand = ["python", "train.py"]\nrequirements = ["small==1.0"]\n'

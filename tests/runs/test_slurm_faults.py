@@ -8,6 +8,7 @@ import time
 
 import pytest
 from testbed.client import missing, until
+from testbed.kept import CLEAR_ROOT
 from testbed.slurm_cluster import SHARES, slurm_cluster
 from testbed.slurm_ledger import INTERVAL, TRAINER, read_ledger
 from testbed.sshd import MissingPartError
@@ -92,7 +93,7 @@ def row(client, cluster):
     """A run on the cluster whose trainer goes on until it is told that it is enough."""
     table = cluster.logins[0].table("hive")
     (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\npartition = "batch"\n')
-    cluster.ssh("rm", "-rf", "enough", "ledger", ".launch")
+    cluster.ssh("sh", "-c", f"rm -rf enough ledger; {CLEAR_ROOT}")
     client.script(TRAINER)
     yield Row(client, cluster)
     cluster.clear()

@@ -14,6 +14,7 @@ import time
 
 import pytest
 from testbed.client import REPOSITORY, until
+from testbed.kept import CLEAR_ROOT
 
 pytestmark = pytest.mark.testbed
 
@@ -50,7 +51,7 @@ def hive(client, slurm):
     """The cluster, named `hive` in the client's project, whose jobs train on two nodes, on their CPUs."""
     table = slurm.logins[0].table("hive", environment=str(python_on(slurm)))
     (client.project / "launch.toml").write_text(f'{table}kind = "slurm"\npartition = "batch"\nnodes = 2\n')
-    slurm.ssh("rm", "-rf", "enough", "diverge", "ledger", ".launch")
+    slurm.ssh("sh", "-c", f"rm -rf enough diverge ledger; {CLEAR_ROOT}")
     return slurm
 
 

@@ -4,6 +4,7 @@ import json
 import shlex
 
 import pytest
+from testbed.kept import CLEAR_ROOT
 
 pytestmark = pytest.mark.testbed
 
@@ -19,7 +20,7 @@ raise SystemExit(3)
 def hive(client, slurm):
     """The cluster as a host of the client, by its second login node."""
     client.script(slurm.logins[1].table("hive", kind="slurm"), "launch.toml")
-    slurm.ssh("rm", "-rf", ".launch")
+    slurm.ssh("sh", "-c", CLEAR_ROOT)
     client.script("from accelerate import Accelerator\nAccelerator()\n")
     return slurm
 

@@ -8,6 +8,7 @@ import time
 import pytest
 from runs.test_slurm_verbs import COUNTED, Hive
 from testbed.client import until
+from testbed.kept import CLEAR_ROOT
 
 pytestmark = pytest.mark.testbed
 SILENT = """
@@ -19,7 +20,7 @@ exec /usr/bin/squeue "$@"
 @pytest.fixture
 def hive(client, slurm):
     """A client of the cluster, whose nodes bob has; two jobs of his wait too, and others that are before nobody."""
-    slurm.ssh("rm", "-rf", "enough", "deaf", ".launch")
+    slurm.ssh("sh", "-c", f"rm -rf enough deaf; {CLEAR_ROOT}")
     holder = slurm.submit("sleep 600", "--nodes=2", "--exclusive", "--output=/dev/null", user="bob")
     slurm.until_state(holder, "RUNNING")
     made = Hive(client, slurm)

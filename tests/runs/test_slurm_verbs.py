@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from testbed.client import Client, until
+from testbed.kept import CLEAR_ROOT
 from testbed.link import Link
 from testbed.screen import Screen
 from testbed.slurm_cluster import job_name
@@ -116,7 +117,7 @@ class Hive:
 def hive(tmp_path_factory, slurm_for_all):
     """The cluster, with one run that trains on a card as long as the tests of this module last: `hive.run`."""
     client = Client(tmp_path_factory.mktemp("hive"))
-    slurm_for_all.ssh("rm", "-rf", "enough", "deaf", ".launch")
+    slurm_for_all.ssh("sh", "-c", f"rm -rf enough deaf; {CLEAR_ROOT}")
     made = Hive(client, slurm_for_all)
     made.run = made.start("--set", 'slurm.gres="gpu:1"')
     made.trains(made.run)

@@ -19,6 +19,7 @@ import pytest
 from testbed.client import Client, processes_of
 from testbed.engine import BASE, Engine
 from testbed.kaggle_account import HOST, KaggleAccount
+from testbed.kept import give_agent, keep_agent
 from testbed.lambda_cloud import LambdaCloud
 from testbed.sshd import SshHost
 
@@ -86,6 +87,7 @@ class Batches:
         for name in ("A", "B"):
             (folder / name).mkdir()
             shutil.chown(folder / name, ssh_host.user)
+            give_agent(ssh_host, folder / name)
             tables.append(ssh_host.table(name=name, root=str(folder / name)))
         gone = '[hosts.gone]\naddress = "127.0.0.1"\nport = 1\n'
         with (client.project / "launch.toml").open("a") as file:
@@ -252,4 +254,5 @@ def batches_for(client: Client, ssh_host: SshHost) -> Iterator[Batches]:
         yield made
     finally:
         made.clear_away()
+        keep_agent(ssh_host, folder / "A")
         shutil.rmtree(folder, ignore_errors=True)

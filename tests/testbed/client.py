@@ -257,12 +257,12 @@ def marked(mark: str) -> list[int]:
 def until(condition: Callable[[], object], what: str, timeout: float = 60, every: float = 0.05) -> object:
     """Wait until a condition holds, checking it `every` so many seconds, and return its value. Fail after `timeout` seconds.
 
-    One that takes longer than that, as a command does, is checked for half of the time: the machine is for what it waits for.
+    One that takes long to check, as by a command, is checked less often, and half a second later at most: the machine is for what it waits for.
     """
     deadline = time.monotonic() + timeout
     while (began := time.monotonic()) < deadline:
         value = condition()
         if value:
             return value
-        time.sleep(max(every, time.monotonic() - began))
+        time.sleep(max(every, min(0.5, 3 * (time.monotonic() - began))))
     pytest.fail(f"waited {timeout} s for {what}")

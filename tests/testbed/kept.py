@@ -8,6 +8,10 @@ import subprocess
 from pathlib import Path
 
 from testbed.client import Client, kill_all_of, processes_of, until
+from testbed.sshd import SshHost
+
+CLEAR_ROOT = "find .launch -mindepth 1 -maxdepth 1 ! -name agent -exec rm -rf {} + 2>/dev/null || true"
+"""For a shell in a host's home: what runs have left goes, and the agent stays, which takes longer to send and to compile than to run."""
 
 
 def copy_of(folder: Path, there: Path) -> None:
@@ -17,6 +21,18 @@ def copy_of(folder: Path, there: Path) -> None:
         copied = there / path.relative_to(folder)
         copied.unlink()
         os.link(path, copied)
+
+
+def give_agent(host: SshHost, root: Path) -> None:
+    """Put the agent that a host's user has used below another root of the host."""
+    if (used := host.folder / "used-agent").exists():
+        copy_of(used, root / "agent")
+
+
+def keep_agent(host: SshHost, root: Path) -> None:
+    """Keep the agent that a host's user has used below a root."""
+    if (root / "agent").exists() and not (used := host.folder / "used-agent").exists():
+        copy_of(root / "agent", used)
 
 
 class Kept:
@@ -38,3 +54,8 @@ class Kept:
         shutil.rmtree(folder, ignore_errors=True)
         copy_of(self._kept, folder)
         return Client(folder)
+
+    def give(self, client: Client) -> None:
+        """Put it back, and let a client be the one that has it."""
+        back = self.put_back()
+        client.home, client.project = back.home, back.project

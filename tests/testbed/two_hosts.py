@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from testbed.client import Client, processes_of, until
+from testbed.kept import give_agent, keep_agent
 from testbed.sshd import SshHost
 
 TRAIN = """
@@ -112,6 +113,7 @@ def two_hosts(client: Client, ssh_host: SshHost, more: str = "") -> Iterator[Two
     for name in ("A", "C"):
         (folder / name).mkdir()
         shutil.chown(folder / name, ssh_host.user)
+        give_agent(ssh_host, folder / name)
     (folder / "ledger").touch()
     (folder / "ledger").chmod(0o666)
     (client.project / "launch.toml").write_text(ssh_host.table(root=str(folder / "A")))
@@ -126,4 +128,5 @@ def two_hosts(client: Client, ssh_host: SshHost, more: str = "") -> Iterator[Two
         for pid in processes_of(run):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+    keep_agent(ssh_host, folder / "A")
     shutil.rmtree(folder, ignore_errors=True)
