@@ -17,6 +17,7 @@ Then a process is forked for each training, so that no case sees what another ha
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import json
 import os
@@ -224,6 +225,7 @@ def outcomes(cases: Sequence[str], modes: Sequence[str] = ()) -> Iterator[tuple[
     """Run cases at each precision that applies to them, or at those of `modes` that do."""
     loaded = {name: load(name) for name in cases}
     importlib.import_module("torch._dynamo")  # the guard's hooks need it, and it takes seconds
+    gc.freeze()  # else the collections of each training copy the memory of all that was imported
     for name, case in loaded.items():
         for mode in precisions(case):
             if not modes or mode in modes:
