@@ -187,10 +187,10 @@ def test_a_step_that_overflows_is_left_out_in_a_loop_that_knows_no_scaler(adapte
 OWN = """
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.bfloat16).to("cuda")
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-scaler = torch.cuda.amp.GradScaler()
+scaler = torch.cuda.amp.GradScaler(enabled=IS_OWN)
 seen = []
 for batch in batch_of(steps=3):
-    with torch.cuda.amp.autocast(dtype=torch.float16):
+    with torch.cuda.amp.autocast(dtype=torch.OWN_DTYPE):
         out = model(**batch)
     seen.append(str(out.logits.dtype))
     scaler.scale(out.loss).backward()
@@ -202,15 +202,20 @@ end(seen=seen, enabled=scaler.is_enabled(), dtypes=sorted({str(part.dtype) for p
 """
 
 
-def test_a_loop_s_own_autocast_and_scaler_follow_the_plan(adapted):
-    """An L40S wants bf16 without a scaler, over weights in fp32."""
-    done, told, lines = adapted(OWN, card="l40s")
+@pytest.mark.parametrize(
+    ("card", "own", "planned", "is_scaled"),
+    [("titan_rtx", "bfloat16", "float16", True), pytest.param("l40s", "float16", "bfloat16", False, marks=pytest.mark.long)],
+)  # fmt: skip
+def test_a_loop_s_own_autocast_and_scaler_follow_the_plan(adapted, card, own, planned, is_scaled):
+    """A TITAN RTX wants fp16 with a scaler, an L40S bf16 without one; both over weights in fp32."""
+    script = OWN.replace("OWN_DTYPE", own).replace("IS_OWN", str(not is_scaled))
+    done, told, lines = adapted(script, card=card)
     assert done.returncode == 0, done.stderr
-    assert told == {"seen": ["torch.bfloat16"] * 3, "enabled": False, "dtypes": ["torch.float32"]}
+    assert told == {"seen": [f"torch.{planned}"] * 3, "enabled": is_scaled, "dtypes": ["torch.float32"]}
     assert lines == [
         "from_pretrained: dtype bfloat16 -> float32",
-        "GradScaler: enabled True -> False",
-        "autocast: dtype float16 -> bfloat16",
+        f"GradScaler: enabled {not is_scaled} -> {is_scaled}",
+        f"autocast: dtype {own} -> {planned}",
     ]
 
 
