@@ -228,6 +228,7 @@ def test_a_link_that_is_cut_again_and_again(client, box, record_property):
     assert not (client.runs / run.run / "0003").exists()
 
 
+@pytest.mark.long
 def test_a_half_open_link_is_noticed_and_mended(client, box, record_property):
     """Nobody is told that nothing arrives any more: the client finds out, and comes back by a new connection."""
     machine, name = box

@@ -153,6 +153,7 @@ def test_a_card_that_is_taken_after_the_gate_ends_the_run_in_its_class(client, c
     assert "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy" in client.ok("logs", run)
 
 
+@pytest.mark.long
 def test_a_sweep_ends_what_is_ours_on_a_card_and_says_whom_to_ask_of_a_stranger(holding, cards):
     """In a table and for programs; the stranger is alive afterwards, and is shown again."""
     cards.put("l40s", "l40s")

@@ -100,6 +100,7 @@ def test_what_a_run_takes_from_a_hub_is_there_for_the_next_one_and_stays(client,
     assert client.ok("logs", fourth) == f"downloads {client.home}/mine None\n"
 
 
+@pytest.mark.long
 def test_a_run_that_lives_is_not_removed(client, root):
     """It is to be stopped first, which the message says."""
     client.script("import time; time.sleep(10000)")

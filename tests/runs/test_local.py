@@ -313,6 +313,7 @@ def test_a_script_that_cannot_resume_is_not_started_twice_by_itself(client):
     assert client.ok("logs", run).count("up") == 1
 
 
+@pytest.mark.long
 def test_keeper_and_agent_killed_leave_an_interrupted_run_that_attach_goes_on_with(aware):
     """Nobody holds the run: it is interrupted, its trainer is ended by proof, and it resumes."""
     run = aware.detached("--job", "steps.toml", *HELD)

@@ -99,7 +99,7 @@ WAITS = "print('up', flush=True)\ntime.sleep(600)\n"
 @pytest.mark.parametrize(
     ("body", "words", "more", "code", "named"),
     [
-        (RESUMES, [], [], 1, "launch rerun"),
+        pytest.param(RESUMES, [], [], 1, "launch rerun", marks=pytest.mark.long),
         pytest.param(SAVES, [], [], 1, "launch rerun", marks=pytest.mark.long),
         (RESUMES + SAVES, ["--secret", "HF_TOKEN"], [], 2, "export HF_TOKEN"),
         pytest.param(RESUMES + SAVES, [], ["--profile", "titan_rtx"], 3, "GPU", marks=pytest.mark.long),

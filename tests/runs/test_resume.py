@@ -468,6 +468,7 @@ def test_another_client_resumes_with_nothing_but_the_hosts_name(aware, tmp_path,
     assert sums(roots(aware) / child / "work" / "data" / "train") == before
 
 
+@pytest.mark.long
 def test_secrets_are_asked_of_this_client_again(aware, monkeypatch):
     """The parent's are erased; without them nothing is begun, with them the new run has them."""
     monkeypatch.setenv("MY_WORD", "opensesame")

@@ -197,7 +197,12 @@ def test_what_could_never_start_is_refused_before_anything_is_sent(client, hive,
             "gpu:a100:2 (2 nodes)",
             marks=pytest.mark.long,
         ),
-        ("gres=gpu:k80:1", "hive: partition batch has no node with gpu:k80:1", "gpu:a100:2 (2 nodes)"),
+        pytest.param(
+            "gres=gpu:k80:1",
+            "hive: partition batch has no node with gpu:k80:1",
+            "gpu:a100:2 (2 nodes)",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_clusters_limit_is_said_before_the_batch_that_does_not_divide(client, hive, key, said, mend):
@@ -235,8 +240,12 @@ def test_a_job_that_names_slurms_keys_runs_on_a_cluster_alone(client, hive):
     ("words", "why"),
     [
         (["--gpus", "GPU-0000", "--dry-run"], "Slurm chooses the cards of a job"),
-        (["--runtime", "native"], "expected auto or slurm"),
-        (["--allow-substitute"], "a plan for each card that may come is made by itself"),
+        pytest.param(["--runtime", "native"], "expected auto or slurm", marks=pytest.mark.long),
+        pytest.param(
+            ["--allow-substitute"],
+            "a plan for each card that may come is made by itself",
+            marks=pytest.mark.long,
+        ),
         (["--set", "image=lab/torch:1", "--dry-run"], "--set slurm.image=docker://lab/torch:1"),
         (["--profile", "l40s", "--dry-run"], "gives gpu:a100, and the plan is for L40S"),
     ],
