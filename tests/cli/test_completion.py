@@ -139,6 +139,7 @@ def test_a_shell_that_a_person_types_into_completes_a_value(client, ends, instal
     assert "".join(f"<{word}>" for word in f"{line}bda".split()).encode() in said
 
 
+@pytest.mark.long
 def test_fish_itself_completes_a_value(client, ends, installed):
     """It is asked by its own builtin."""
     need("fish")

@@ -18,6 +18,7 @@ import pyte
 import pytest
 from testbed.client import LAUNCH, missing, until
 from testbed.entries import know
+from testbed.tables import mostly_long
 
 pytestmark = pytest.mark.slow(reason="starts real shells and a client for each word that they complete")
 LIVE, ENDED, OLD = "261122-embed-k3f1x1", "261121-sft-lab777", "261120-sft-aaa9w2"
@@ -124,6 +125,7 @@ def shell(name, start):
     return shell
 
 
+@mostly_long("name", SHELLS, ci=(0,), indirect=True)
 def test_a_verb_gets_the_one_run_that_it_can_act_on(shell):
     """Whatever else is on record."""
     assert shell.line("launch stop 26\t") == ["launch", "stop", LIVE]
@@ -148,6 +150,7 @@ def test_keys_and_values_of_set_are_completed(shell):
     ]  # fmt: skip
 
 
+@mostly_long("name", SHELLS, ci=(0,), indirect=True)
 def test_several_runs_are_listed_newest_first_with_what_they_are(shell):
     """Down the columns. Bash has plain words."""
     screen = shell.seen("launch logs 26112\t\t", LIVE, ENDED, OLD)
@@ -162,6 +165,7 @@ def test_several_runs_are_listed_newest_first_with_what_they_are(shell):
     assert bool(re.search(rf"{OLD}\W+succeeded +sft +2 h ago", text)) == (shell.name != "bash")
 
 
+@mostly_long("name", SHELLS, ci=(0,), indirect=True)
 def test_broken_files_show_nothing_and_hide_nothing_else(client, shell):
     """A torn record, a project's file that is not TOML; the line stays as it was typed."""
     (client.project / "launch.toml").write_text("hosts = [")

@@ -100,6 +100,7 @@ IN_THREAD = (
 """Its main thread has ended long before it hangs."""
 
 
+@pytest.mark.long
 def test_scripts_that_hang_are_named_with_their_stacks_and_ended(together):
     """Before a step, and after the end of a training, while the main thread waits: no success, and nothing is left."""
     found = together({**HANGS, "a training in a thread": IN_THREAD})

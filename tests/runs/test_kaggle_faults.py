@@ -137,9 +137,8 @@ REFUSALS = {
 """What answers 403: to an accepted push that shows nowhere yet, to one that is listed, and as its outputs are fetched."""
 
 
-@pytest.mark.parametrize(
-    "when", ["new", *(pytest.param(one, marks=pytest.mark.long) for one in ("listed", "ended"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("when", ["new", "listed", "ended"])
 def test_a_403_is_not_the_end_of_a_kernel(kaggle_account, when):
     """Its session goes on, or has ended and left its outputs: the run is not called stopped, and all of it comes home."""
     account = kaggle_account

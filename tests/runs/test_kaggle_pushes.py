@@ -24,7 +24,7 @@ def only_run(account):
         ("lost", {}, [1]),
         pytest.param("accepted", {"status": 503}, [1], marks=pytest.mark.long),
         pytest.param("late", {"wait_s": 0.5}, [1], marks=pytest.mark.long),
-        ("cut", {}, [2]),
+        pytest.param("cut", {}, [2], marks=pytest.mark.long),
         pytest.param("status", {"status": 500}, [2], marks=pytest.mark.long),
         pytest.param("broken", {}, [2], marks=pytest.mark.long),
     ],
@@ -102,6 +102,7 @@ def test_a_client_killed_between_its_intent_and_the_push_leaves_a_run_that_anoth
     assert kaggle_account.steps() == [*range(1, 13)]
 
 
+@pytest.mark.long
 def test_a_client_killed_right_after_the_push_was_accepted_loses_nothing(kaggle_account):
     """The next one finds it, and pushes nothing."""
     kaggle_account.service.fail("SaveKernel", "held", wait_s=60.0)

@@ -256,14 +256,8 @@ def unpacked_text(script):
     return script.encode() + bz2.decompress(base64.b85decode("".join(text.split())))
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param("no credentials", marks=pytest.mark.long),
-        "a bad file",
-        pytest.param("no network", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["no credentials", "a bad file", "no network"])
 def test_without_credentials_or_a_network_a_command_says_so_at_once(kaggle_account, fault):
     """Exit 4, or 2 for a file that a person must mend; what has ended can be read all the same."""
     account = kaggle_account

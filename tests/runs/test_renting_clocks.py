@@ -74,6 +74,7 @@ def test_a_machine_that_does_not_boot_is_given_up_on_time(lambda_cloud, computer
     assert lambda_cloud.rentals()[0].cents == round(float(said[2]) * 100)
 
 
+@pytest.mark.long
 @SET
 def test_a_run_that_is_followed_ends_with_its_rent(lambda_cloud, computer, hours):
     """It goes on for as long as it may, and no longer."""

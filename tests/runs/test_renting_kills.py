@@ -51,7 +51,7 @@ def test_a_launch_that_nobody_kills(each_round):
     assert one.lost() == [f"{run}: 7"]
 
 
-@pytest.mark.parametrize("number", points(REQUESTS, 4, 10))
+@pytest.mark.parametrize("number", points(REQUESTS, 4))
 def test_killed_at_a_request(each_round, record_property, number):
     """Before it is accepted, which it then is not; before its answer is sent; or a little later."""
     tally = Tally(WHOLE_ROUNDS)

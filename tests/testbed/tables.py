@@ -13,6 +13,7 @@ def mostly_long(
     *,
     ci: Iterable[int],
     ids: Iterable[str] | Callable[[object], str] | None = None,
+    indirect: bool = False,
 ) -> pytest.MarkDecorator:
     """Return what `pytest.mark.parametrize` does; cases at other places than those of `ci` are marked long."""
     rows = list(values)
@@ -22,4 +23,4 @@ def mostly_long(
         pytest.param(*([row] if is_one else row), marks=() if place in kept else pytest.mark.long)  # type: ignore[misc] # a row of many
         for place, row in enumerate(rows)
     ]
-    return pytest.mark.parametrize(names, cases, ids=ids)
+    return pytest.mark.parametrize(names, cases, ids=ids, indirect=indirect)
