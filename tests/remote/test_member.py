@@ -8,8 +8,8 @@ import sys
 
 import pytest
 from testbed.client import is_gone, until
+from testbed.toy import shared_agent
 
-from launcher.hosts.agent_file import agent_file
 from launcher.remote.record import secret
 from launcher.remote.record.files import write_durably
 from launcher.remote.record.rundir import Run
@@ -43,8 +43,7 @@ class Node:
         self.run = Run(str(folder / "runs" / "261126-nodes-aaaaaa"))
         self.run.make()
         os.makedirs(self.run.code)
-        self.agent = folder / "agent.pyz"
-        self.agent.write_bytes(agent_file().data)
+        self.agent = shared_agent()
         with open(os.path.join(self.run.code, "train.py"), "w") as file:
             file.write(TRAIN)
         plan = {

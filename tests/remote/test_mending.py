@@ -569,7 +569,7 @@ def test_a_stop_is_heeded_while_a_checkpoint_is_proven(toy):
 @pytest.mark.testbed
 def test_a_disk_that_checkpoints_have_filled_is_cleared_and_the_run_ends_well(small_disk):
     """The third does not fit beside two: old ones go, one is kept from then on, and nothing is lost."""
-    toy = Toy(small_disk)
+    toy = Toy(small_disk, has_own_agent=True)
     try:
         run = Trained(toy, "")
         path = Path(toy.run.code) / "train.py"
@@ -598,7 +598,7 @@ def crowded(small_disk, tmp_path):
 
     Return it with its keeper and what fills the disk. Its ledger is elsewhere.
     """
-    toy = Toy(small_disk)
+    toy = Toy(small_disk, has_own_agent=True)
 
     def start(saving="worker.save(step, write)"):
         flag, filler = tmp_path / "filled", small_disk / "filler"

@@ -266,7 +266,7 @@ def second_agent(toy, elsewhere):
     path = elsewhere / Path(toy.run.path).relative_to(toy.home)
     variables = {**os.environ, "LAUNCH_HOST_ID": "0123456789abcdef", "HOME": str(elsewhere), "TMPDIR": "/tmp"}
     keeper = subprocess.Popen(
-        [sys.executable, "-I", str(elsewhere / "agent.pyz"), "keep", str(path)],
+        [sys.executable, "-I", str(toy.agent), "keep", str(path)],
         env=variables,
         stderr=subprocess.PIPE,
         text=True,

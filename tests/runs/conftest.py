@@ -1,34 +1,10 @@
 """What the tests of runs share."""
 
-import os
-import shutil
-
 import pytest
 from testbed.batches import batches_for
-from testbed.client import Client, until_left
+from testbed.used_agent import client, used_agent
 
-
-@pytest.fixture(scope="session")
-def used_agent(tmp_path_factory):
-    """The folder of the agent below a root, as a launch leaves it: with its code compiled."""
-    person = Client(tmp_path_factory.mktemp("used-agent"))
-    run = person.detached("--", "true")
-    until_left(person.home / ".launch" / "runs" / run)
-    return person.home / ".launch" / "agent"
-
-
-@pytest.fixture
-def client(client, used_agent):
-    """A client that has launched on this machine before: to send the agent and to compile it is a third of a launch's CPU time."""
-
-    def put(here, there):
-        # What was compiled counts for the file of this very inode.
-        (os.link if os.path.basename(here) == "agent.pyz" else shutil.copy2)(here, there)
-
-    root = client.home / ".launch"
-    root.mkdir(mode=0o700)
-    shutil.copytree(used_agent, root / "agent", copy_function=put)
-    return client
+__all__ = ["client", "used_agent"]
 
 
 @pytest.fixture

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -86,17 +90,26 @@ def recorded_run(root: Path, name: str, state: str = "running", **changed: Any) 
     return run
 
 
+@functools.cache
+def shared_agent() -> Path:
+    """Return the agent's file for the tests of this process: what one of them has compiled of it the next ones load."""
+    folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / "agent.pyz").write_bytes(agent_file().data)
+    return folder / "agent.pyz"
+
+
 class Toy:
     """The run's folder below a home, what its training wrote outside it, and its keeper."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, has_own_agent: bool = False) -> None:
+        """Make the run. `has_own_agent`: the agent's file lies below the home, and takes its room."""
         self.home = home
         self.run = Run(str(home / ".launch" / "runs" / RUN))
-        self.agent = home / "agent.pyz"
+        self.agent = Path(shutil.copy(shared_agent(), home)) if has_own_agent else shared_agent()
         self.keepers: list[subprocess.Popen[bytes]] = []
         self.run.make()
         os.makedirs(self.run.code)
-        self.agent.write_bytes(agent_file().data)
         self.plan()
         write_durably(self.run.wish, "run")
         write_durably(self.run.token, "toy")
