@@ -39,10 +39,13 @@ class Hold(Lock):
 
     @property
     def is_valid(self) -> bool:
-        """Whether no other process has taken the rental, as one may from a process that was stopped."""
-        with contextlib.suppress(OSError):
+        """Whether no other process has taken the rental, as one may from a process that was stopped. It makes the file anew."""
+        try:
             return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
-        return False
+        except FileNotFoundError:
+            return True  # somebody removed the ledger
+        except OSError:
+            return False
 
     def release(self) -> None:
         """Release the lock; the beat stops."""
