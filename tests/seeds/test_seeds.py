@@ -67,7 +67,8 @@ def started(client, seed, models, *words):
 @pytest.mark.parametrize(
     "seed",
     [
-        pytest.param(one, marks=() if one.script in {"seed_000", "seed_002"} else pytest.mark.long)
+        # The first page of the docs shows an fp16-unscale.
+        pytest.param(one, marks=() if one.script == "seed_002" else pytest.mark.long)
         for one in SEEDS
     ],
     ids=lambda seed: seed.name,
