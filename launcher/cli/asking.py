@@ -30,15 +30,17 @@ def agrees(question: str) -> bool | None:
         raise
 
 
-def check_last(word: str, mirror: Mirror, verb: str, *, yes: bool) -> None:
-    """Have the person confirm which run `last` is, before something happens to it.
+def check_last(word: str, mirror: Mirror, verb: str, *, yes: bool, options: str = "") -> None:
+    """Have the person confirm which run `last` is, before something happens to it. `options` are those that the verb needs.
 
     Raises UsageError without a terminal and without `yes`, and Exit with code 1 if the person declines.
     """
     if word != "last" or yes:
         return
     found = f"last is {mirror.run}"
-    check_meant(f"{found}, {mirror.plan().job or 'a run'}", found, f"launch {verb} {mirror.short}", verb)
+    check_meant(
+        f"{found}, {mirror.plan().job or 'a run'}", found, f"launch {verb} {mirror.short}{options}", verb
+    )
 
 
 def check_meant(asked: str, found: str, command: str, verb: str) -> None:

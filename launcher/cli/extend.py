@@ -18,7 +18,12 @@ def extend(
     _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     sure: Annotated[
-        bool, typer.Option("--yes", "-y", help="Agree to a cost above the confirm_above of its host.")
+        bool,
+        typer.Option(
+            "--yes",
+            "-y",
+            help="Agree to a cost above the confirm_above of its host, and go on without asking which run `last` is.",
+        ),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -42,7 +47,7 @@ def extend(
     from launcher.values.renting import dollars
 
     _, mirror = locate(run, None)
-    check_last(run, mirror, "extend", yes=sure)
+    check_last(run, mirror, "extend", yes=sure, options=f" --hours {hours:g}")
     found = open_for(mirror.run)
     if found is None:
         raise UsageError(f"{mirror.run}: no machine is rented for it\n  what is rented   launch hosts")

@@ -126,6 +126,7 @@ MISTAKES = {
     "rerun done": (2, "its command line is not on record here", "launch resume aaaa11"),
     "rm last": (2, "name it, or add --yes", "launch rm cccc33"),
     "stop last": (2, "name it, or add --yes", "launch stop cccc33"),
+    "extend last --hours 2": (2, "name it, or add --yes", "launch extend cccc33 --hours 2"),
 }
 
 
