@@ -55,6 +55,7 @@ def test_a_host_that_hangs_holds_up_nobody(silent_port, monkeypatch):
     ]
 
 
+@pytest.mark.long
 def test_many_agents_answer_at_once():
     """Each of them is a process of its own here."""
     rows = list(probing.probe_all([Host(name=f"mine{number}") for number in range(12)]))
