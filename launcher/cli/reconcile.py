@@ -78,6 +78,7 @@ def reconcile(
     from launcher.cli.say import complain
     from launcher.cli.screens import make_view
     from launcher.errors import UsageError
+    from launcher.rental.provider import module_of
     from launcher.rental.settle_account import Named, accounts_of, reconcile_all
     from launcher.runs import resolve
     from launcher.runs.bringing_home import run_of
@@ -107,11 +108,12 @@ def reconcile(
         answer(Reconciliation(dry_run=dry_run, things=_things(reports), unreadable=_unreadable(reports)))
     else:
         _show(reports, dry_run=dry_run)
-    for row in _things(reports):
-        if row.verdict == "elsewhere" and row.run is not None:
+    for found in (judged for report in reports for judged in report.judged):
+        if found.verdict == "elsewhere" and found.rental is not None:
+            intent = found.rental.intent
             complain(
-                f"{row.run}: its machine was rented with another API key, and may still be paid for: set LAMBDA_API_KEY to that one\n"
-                f"  if it is lost, and the account's page shows nothing   launch reconcile --dismiss {row.run.rpartition('-')[2]}",
+                f"{intent.run}: its machine was rented with another API key, and may still be paid for: set {module_of(intent.provider).SETTINGS.variable} to that one\n"
+                f"  if it is lost, and the account's page shows nothing   launch reconcile --dismiss {intent.run.rpartition('-')[2]}",
             )
     for path in _unreadable(reports):
         complain(f"{path} cannot be read: what it stands for may be paid for")

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from launcher import own_variables
 from launcher.errors import BadFileError, RefusedError, ServiceAuthError, ServiceError
-from launcher.rental.provider import module_of
 from launcher.rental.records import KEEPER_LOG, RentedMachine, ledger
 from launcher.rental.rental_lease import LOOK_S, YIELD_S, Lease
 from launcher.rental.renter import Rented, Renter, open_account
@@ -142,5 +141,5 @@ def _check_is_of(account: Renter, found: RentedMachine) -> None:
         name,
         OTHER_KEY,
         f"{name}: the machine of {found.record.run} was rented with another API key, whose account this one's is not\n"
-        f"  set {module_of(provider.name).VARIABLE} to that key     or, if it is lost, and you have looked at {account.page}   launch reconcile --dismiss {found.record.short}",
+        f"  set {found.record.settings.variable} to that key     or, if it is lost, and you have looked at {account.page}   launch reconcile --dismiss {found.record.short}",
     )

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from launcher.errors import CardBusyError, RefusedError
 from launcher.planning.offers import Wish, fitting
-from launcher.values.lambda_settings import LONGEST_HOURS, LambdaSettings
 from launcher.values.plan import Finding
 from launcher.values.profile import Profile
+from launcher.values.rental_settings import LONGEST_HOURS, RentalSettings
 from launcher.values.renting import Offer, cents, dollars, home_s, minutes_text
 
 
@@ -108,7 +108,7 @@ class RentalChoice(NamedTuple):
     """What will do for a run at a host, the first one to try first. There is at least one."""
 
     host: str
-    settings: LambdaSettings
+    settings: RentalSettings
     found: tuple[Priced, ...]
 
     @property
@@ -194,7 +194,7 @@ class RentalChoice(NamedTuple):
 
 def priced(
     host: str,
-    settings: LambdaSettings,
+    settings: RentalSettings,
     offers: Iterable[Offer],
     wish: Wish,
     expected: Callable[[Profile], Expected | None] = lambda _profile: None,
@@ -237,7 +237,7 @@ def _renewed(offer: Offer, offered: Mapping[str, Offer]) -> Offer:
     return now
 
 
-def _priced(offer: Offer, profile: Profile, settings: LambdaSettings) -> Priced:
+def _priced(offer: Offer, profile: Profile, settings: RentalSettings) -> Priced:
     """Return what a type costs until the limit, which is in whole minutes, as it is billed."""
     hours = settings.max_hours or LONGEST_HOURS
     if settings.max_cents is not None:
@@ -246,7 +246,7 @@ def _priced(offer: Offer, profile: Profile, settings: LambdaSettings) -> Priced:
     return Priced(offer, profile, limit_s, cents(limit_s, offer.cents_per_hour))
 
 
-def _too_small(host: str, one: Priced, settings: LambdaSettings) -> RefusedError:
+def _too_small(host: str, one: Priced, settings: RentalSettings) -> RefusedError:
     written = [] if settings.max_hours is None else [f"max_hours = {settings.max_hours:g}"]
     written += [] if settings.max_cost is None else [f"max_cost = {settings.max_cost:g}"]
     return RefusedError(

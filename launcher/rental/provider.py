@@ -10,12 +10,15 @@ from typing import NamedTuple, Protocol
 from launcher.errors import ServiceError, ServiceUnreachableError
 from launcher.rental.rate_limit import Waits
 from launcher.values.base import Record
+from launcher.values.rental_settings import RentalSettings
 from launcher.values.renting import Instance, Intent, Offer, Setup
 
 PROVIDERS = {
     "lambda": "launcher.rental.providers.lambda_cloud",
 }
 """The module of each provider, a `ProviderModule`, which is loaded when it is used. A ledger's intents carry these names."""
+FIRST = "lambda"
+"""Whose records and addresses are that name no provider: there was one alone when they were written first."""
 
 
 class ProviderReason(StrEnum):
@@ -137,8 +140,8 @@ class ProviderModule(Protocol):
 
     INSTANCES_PAGE: str
     """Where a person sees what an account has, and can end it."""
-    VARIABLE: str
-    """The environment variable that may hold a person's key."""
+    SETTINGS: type[RentalSettings]
+    """The class of its settings, which has a usual `api`."""
 
     def person_key(self) -> Key | None:
         """Return this person's key; None without one. Raises BadFileError for a file that others can read."""

@@ -53,8 +53,7 @@ def survey(
 ) -> tuple[Judged, ...]:
     """Return the verdict on each instance and rental, and change nothing. Raises ServiceError."""
     # In this order: a rental that is opened meanwhile is not known here, and its instance counts as a stranger's.
-    rentals = renter.ledger.rentals()
-    ledger = renter.ledger
+    rentals, ledger = renter.rentals(), renter.ledger
     held = {one.nonce for one in rentals if ledger.is_attended(one.nonce)}
     instances = renter.provider.instances()
     return judge(

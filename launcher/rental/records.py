@@ -8,18 +8,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import ValidationError, field_serializer, field_validator
 
 from launcher.errors import BadFileError
 from launcher.remote.record.files import read_json, write_durably
 from launcher.rental.ledger import Ledger, usual_folder
+from launcher.rental.provider import FIRST, PROVIDERS, module_of
 from launcher.rental.service_clock import ServiceClock
 from launcher.values.base import Record
 from launcher.values.checkpoint import MANIFEST
 from launcher.values.host import Host
-from launcher.values.lambda_settings import API, LambdaSettings
+from launcher.values.rental_settings import RentalSettings
 from launcher.values.renting import ELSEWHERE, NAMED, Rental, RentalReason, RentalState, dollars, run_cents
 from launcher.values.text import printable
 
@@ -47,8 +48,23 @@ class RentalRecord(Record):
     run: str
     nonce: str
     machine: Host
-    settings: LambdaSettings
+    settings: RentalSettings
     runs: str
+
+    @field_validator("settings", mode="before")
+    @classmethod
+    def _of_their_provider(cls, written: Any) -> Any:
+        if isinstance(written, RentalSettings):
+            return written
+        values = {"provider": FIRST, **written}
+        if (provider := values.pop("provider")) not in PROVIDERS:
+            raise ValueError(f"no provider {provider} is known")
+        return module_of(provider).SETTINGS.model_validate(values)
+
+    @field_serializer("settings")
+    def _with_their_provider(self, settings: RentalSettings) -> dict[str, Any]:
+        named = {} if settings.provider == FIRST else {"provider": settings.provider}
+        return {**named, **settings.model_dump(mode="json")}
 
     @property
     def keeps(self) -> bool:
@@ -144,25 +160,35 @@ def write(record: RentalRecord) -> None:
     write_durably(str(ledger().place(record.nonce) / RECORD), f"{record.model_dump_json()}\n")
 
 
-def remember_service(api: str) -> None:
+def remember_service(settings: RentalSettings) -> None:
     """Note that something may be rented at a service, so that a later command looks there. Raises OSError."""
-    known = [one.api for one in accounts()]
-    if api not in known:
+    known = [one.api for one in _accounts_at(settings.provider)]
+    if settings.api not in known:
         usual_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_durably(str(usual_folder() / SERVICES), "".join(f"{one}\n" for one in [*known, api]))
+        lines = "".join(f"{one}\n" for one in [*known, settings.api])
+        write_durably(str(_services(settings.provider)), lines)
 
 
-def accounts() -> list[LambdaSettings]:
+def accounts() -> list[RentalSettings]:
     """Return the accounts at which this user has rented, by their services' addresses. Raises BadFileError for a damaged file."""
-    path = usual_folder() / SERVICES
+    return [one for provider in PROVIDERS for one in _accounts_at(provider)]
+
+
+def _services(provider: str) -> Path:
+    """Return the file of a provider's addresses: a launcher that knows one provider alone reads the first one's, and no other."""
+    return usual_folder() / (SERVICES if provider == FIRST else f"{SERVICES}-{provider}")
+
+
+def _accounts_at(provider: str) -> list[RentalSettings]:
+    path = _services(provider)
     try:
-        return [LambdaSettings(api=one) for one in path.read_text().split()]
+        return [module_of(provider).SETTINGS.model_validate({"api": one}) for one in path.read_text().split()]
     except FileNotFoundError:
         return []
     except (OSError, ValueError):
         raise BadFileError(
             f"{path}: the addresses of the services where something is rented cannot be read\n"
-            f"  write them there, one a line; usually   {API}"
+            f"  write them there, one a line; usually   {module_of(provider).SETTINGS.model_fields['api'].default}"
         ) from None
 
 
@@ -187,10 +213,14 @@ def open_for(run: str) -> RentedMachine | None:
     return found if found is not None and found.rental.is_open and found.record.run == run else None
 
 
-def abandoned(runs: Collection[str]) -> set[str]:
-    """Return the nonces of open rentals for some runs on which nothing ever began, and which no process looks after."""
+def abandoned(runs: Collection[str], provider: str | None = None) -> set[str]:
+    """Return the nonces of open rentals for some runs on which nothing ever began, and which no process looks after.
+
+    With `provider` those alone that are there.
+    """
     book = ledger()
     own = (one for one in book.rentals() if one.is_open and one.intent.run in runs)
+    own = (one for one in own if provider in (None, one.intent.provider))
     return {
         one.nonce
         for one in own

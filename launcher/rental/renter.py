@@ -16,6 +16,7 @@ from launcher.rental.ledger import Ledger, new_nonce, usual_folder
 from launcher.rental.provider import REFUSED, Provider, is_passing, module_of
 from launcher.rental.service_clock import ServiceClock
 from launcher.rental.verdict import SETTLE_S, UNMARKED, first_of, is_late, is_of
+from launcher.values.rental_settings import RentalSettings
 from launcher.values.renting import (
     Instance,
     InstanceState,
@@ -36,18 +37,6 @@ NOT_SENT = "it was interrupted before it was sent"
 POLL_S, BOOT_POLL_S = 5.0, 10.0
 END_S = 600.0
 """How long an instance may be listed after its end was asked for."""
-
-
-class ProviderSettings(Protocol):
-    """What of a host's table says where machines are rented."""
-
-    @property
-    def provider(self) -> str:
-        """The provider's key in PROVIDERS."""
-
-    @property
-    def api(self) -> str:
-        """The address of its service."""
 
 
 class RentalClock(Protocol):
@@ -86,7 +75,7 @@ class Ending(NamedTuple):
         return self.rental.cents if self.instance == self.rental.instance else extras.get(self.instance)
 
 
-def open_account(settings: ProviderSettings) -> Renter:
+def open_account(settings: RentalSettings) -> Renter:
     """Return the account of this person's key at a provider, which is not asked yet. Raises BadFileError, ServiceAuthError."""
     clock = ServiceClock()
     provider = module_of(settings.provider).connect(settings.api, clock.note)
@@ -114,6 +103,10 @@ class Renter:
     def close(self) -> None:
         """Close its connections."""
         self.provider.close()
+
+    def rentals(self) -> tuple[Rental, ...]:
+        """Return this user's rentals at the provider, the oldest first: another provider's may have instances of the same ids."""
+        return tuple(one for one in self.ledger.rentals() if one.intent.provider == self.provider.name)
 
     def known(self, rental: Rental) -> Rental:
         """Return a rental as the ledger has it now, or as it is known here if that cannot be read or written any more."""
@@ -334,7 +327,7 @@ class Renter:
 
     def _look_for(self, rental: Rental) -> Instance | None:
         """Return a rental's instance as it is listed now; end others of its nonce, and late ones of other rentals."""
-        rentals = self.ledger.rentals()
+        rentals = self.rentals()
         while (instances := self._listed()) is None:
             if self.clock.now() >= rental.intent.deadline:
                 return None
@@ -379,7 +372,7 @@ class Renter:
         """Record what other instances of a run's launches have cost, once they are not listed any more."""
         billed, now = {one.id for one in listed if one.is_billed}, self.clock.now()
         with contextlib.suppress(OSError, BadFileError):  # a later command finds out again
-            for rental in self.ledger.rentals():
+            for rental in self.rentals():
                 for extra in rental.extras if rental.intent.run == run else ():
                     if extra.cents is None and extra.id not in billed:
                         self.ledger.note_extra(rental.nonce, extra.id, rental.time_cents(now))

@@ -20,7 +20,7 @@ from launcher.errors import (
 from launcher.rental import records
 from launcher.rental.handoff import hand_over, take, take_idle, take_over
 from launcher.rental.instance_keys import forget_key
-from launcher.rental.provider import module_of
+from launcher.rental.provider import PROVIDERS, module_of
 from launcher.rental.reconcile import Reconciled, reconcile, survey
 from launcher.rental.records import RentalRecord, RentedMachine
 from launcher.rental.release import RentedRun, end_named, end_rent, lose_words
@@ -29,7 +29,7 @@ from launcher.rental.renter import Ending, Renter, open_account
 from launcher.rental.service_clock import ServiceClock
 from launcher.rental.verdict import GRACE_S, has_any_of, owner_of
 from launcher.values.clock import look_again_after
-from launcher.values.lambda_settings import LambdaSettings
+from launcher.values.rental_settings import RentalSettings
 from launcher.values.renting import Rental, RentalState, dollars
 
 WAKE_S, LOOK_S = 20.0, 0.5
@@ -58,7 +58,7 @@ class Named(NamedTuple):
 
 
 def reconcile_all(
-    accounts: Iterable[LambdaSettings], named: Named, run_of: RunOf, view: Asker, *, dry_run: bool
+    accounts: Iterable[RentalSettings], named: Named, run_of: RunOf, view: Asker, *, dry_run: bool
 ) -> list[Reconciled]:
     """Reconcile some accounts.
 
@@ -79,21 +79,27 @@ def reconcile_all(
     return reports
 
 
-def accounts_of(tables: Iterable[LambdaSettings], named: Named) -> list[LambdaSettings]:
-    """Return the accounts that may have something of ours: where this user has rented, and those that a table here names."""
-    found = {one.api: one for one in [*records.accounts(), *tables]}
-    if not found and (named.instances or module_of(LambdaSettings.provider).person_key() is not None):
-        return [LambdaSettings()]
-    return [*found.values()]
+def accounts_of(tables: Iterable[RentalSettings], named: Named) -> list[RentalSettings]:
+    """Return the accounts that may have something of ours: where this user has rented, and those that a table here names.
+
+    Without any they are the usual ones of this user's keys. A provider of an open rental is asked in any case.
+    """
+    found = {(one.provider, one.api): one for one in [*records.accounts(), *tables]}
+    usual = {one.intent.provider for one in records.ledger().rentals() if one.is_open} & PROVIDERS.keys()
+    if not found and not usual:
+        usual = {one for one in PROVIDERS if module_of(one).person_key() is not None}
+        usual = usual or ({*PROVIDERS} if named.instances else set())
+    known = {provider for provider, _ in found}
+    return [*found.values(), *(module_of(one).SETTINGS.model_validate({}) for one in sorted(usual - known))]
 
 
-def end_abandoned(settings: LambdaSettings, runs: Collection[str], view: Teller) -> None:
+def end_abandoned(settings: RentalSettings, runs: Collection[str], view: Teller) -> None:
     """End the machines that launches of some runs have left behind: their client was killed before anything could begin there.
 
     This waits until they are gone, and not for one that may still appear. Raises BadFileError or ServiceAuthError without a
     key, ServiceError, and RefusedError if the ledger cannot be written.
     """
-    left = records.abandoned(runs)
+    left = records.abandoned(runs, settings.provider)
     if not left:
         return
     with contextlib.closing(open_account(settings)) as account, _asking(view, settings) as stage:
@@ -132,8 +138,10 @@ def dismiss(rental: Rental) -> Rental:
     Nothing is claimed about its machine. Raises UsageError if the key that is here could end it, and ServiceError.
     """
     known = [one.record.settings for one in records.rented() if one.rental.nonce == rental.nonce]
-    has_key = module_of(rental.intent.provider).person_key() is not None
-    if has_key and any(_is_in_reach(rental, one) for one in known or records.accounts()):
+    provider = rental.intent.provider
+    has_key = module_of(provider).person_key() is not None
+    there = known or [one for one in records.accounts() if one.provider == provider]
+    if has_key and any(_is_in_reach(rental, one) for one in there):
         raise UsageError(
             f"{rental.intent.run}: the API key that is here can end its machine, so it is not dismissed\n  end it   launch reconcile"
         )
@@ -141,14 +149,14 @@ def dismiss(rental: Rental) -> Rental:
     return records.ledger().step(rental.nonce, RentalState.DISMISSED, now, why="dismissed by you")
 
 
-def _is_in_reach(rental: Rental, settings: LambdaSettings) -> bool:
+def _is_in_reach(rental: Rental, settings: RentalSettings) -> bool:
     with contextlib.closing(open_account(settings)) as account:
         provider = account.provider
         return rental.intent.account == provider.account or has_any_of(provider.instances(), rental)
 
 
 def _reconcile(
-    settings: LambdaSettings, named: Named, run_of: RunOf, view: Asker, *, dry_run: bool
+    settings: RentalSettings, named: Named, run_of: RunOf, view: Asker, *, dry_run: bool
 ) -> Reconciled:
     renter = open_account(settings)
     try:
@@ -156,7 +164,8 @@ def _reconcile(
             renter.learn_time()
             is_early = named.after is not None and renter.clock.now() < named.after
             adopted = () if is_early else named.instances
-            found = _at(renter, [_with_its_boot(renter, one, run_of) for one in records.rented()])
+            there = (one for one in records.rented() if one.rental.intent.provider == settings.provider)
+            found = _at(renter, [_with_its_boot(renter, one, run_of) for one in there])
         if not dry_run and named.after is None and not named.is_sure:
             _agree_to_end(renter, adopted, view)
         unsure = _unsure_of(renter, view)
@@ -190,7 +199,7 @@ def _agree_to_end(renter: Renter, adopted: Sequence[str], view: Asker) -> None:
 
     Raises RefusedError for no, and without a terminal.
     """
-    rentals = renter.ledger.rentals()
+    rentals = renter.rentals()
     known = {rental.instance for rental in rentals}
     if known.issuperset(adopted):
         return
@@ -211,7 +220,7 @@ def _agree_to_end(renter: Renter, adopted: Sequence[str], view: Asker) -> None:
 
 
 @contextlib.contextmanager
-def _asking(view: Teller, settings: LambdaSettings) -> Iterator[Step]:
+def _asking(view: Teller, settings: RentalSettings) -> Iterator[Step]:
     """Show that an account is asked, for as long as that lasts."""
     with view.stage(f"asking {urlsplit(settings.api).hostname}") as stage:
         stage.text = None
@@ -308,9 +317,9 @@ def _at(account: Renter, found: Sequence[RentedMachine]) -> list[RentedMachine]:
 
 def _unsure_of(account: Renter, view: Teller) -> set[str]:
     """Return the runs of which nobody knows here how they stand: their machines are left until their limit."""
-    ledger, runs = account.ledger, set()
-    for rental in ledger.rentals():
-        if rental.state is RentalState.READY and (why := records.damage(ledger, rental)):
+    runs = set()
+    for rental in account.rentals():
+        if rental.state is RentalState.READY and (why := records.damage(account.ledger, rental)):
             view.note(f"{rental.intent.run}: {why}; its machine is left until its limit")
             runs.add(rental.intent.run)
     return runs

@@ -6,22 +6,24 @@ import json
 from collections.abc import Mapping
 
 from launcher.errors import UsageError
-from launcher.rental.provider import module_of
+from launcher.rental.provider import PROVIDERS, module_of
 from launcher.values.job import Job
-from launcher.values.lambda_settings import LambdaSettings
 
 
 def check_key_is_not_sent(host: str, job: Job, secrets: Mapping[str, str]) -> None:
-    """Raise UsageError if a job, or one of its secrets, holds this person's key, and `host` is where it would go."""
-    provider = module_of(LambdaSettings.provider)
-    key = provider.person_key()
-    if key is None:
-        return
+    """Raise UsageError if a job, or one of its secrets, holds a key of this person's for a provider, and `host` is where it would go.
+
+    Raises BadFileError for a file of a key that others can read.
+    """
     recorded = job.model_dump(mode="json").items()
     texts = [*secrets.items(), *((f"the job's {name}", json.dumps(value)) for name, value in recorded)]
-    for where, text in texts:
-        if where == provider.VARIABLE or key.is_in(text):
-            raise UsageError(
-                f"{where}: holds your API key for {host}, which opens the whole account and is never sent to a machine\n"
-                "  leave it out; launcher itself reads it here"
-            )
+    for provider in map(module_of, PROVIDERS):
+        key = provider.person_key()
+        if key is None:
+            continue
+        for where, text in texts:
+            if where == provider.SETTINGS.variable or key.is_in(text):
+                raise UsageError(
+                    f"{where}: holds your API key for {provider.SETTINGS.provider}, which opens the whole account and is never sent to a machine of {host}\n"
+                    "  leave it out; launcher itself reads it here"
+                )

@@ -20,9 +20,9 @@ from launcher.runtimes import names as runtime_names
 from launcher.values.host import KAGGLE, LOCAL, Host
 from launcher.values.host_table import read_host
 from launcher.values.image import Build
-from launcher.values.lambda_settings import CONFIRM_ABOVE, PROPOSED_HOURS
 from launcher.values.parsing import build, nearest, unknown_name
 from launcher.values.profile import Profile
+from launcher.values.rental_settings import CONFIRM_ABOVE, PROPOSED_HOURS
 from launcher.values.toml import Toml, read_toml
 
 PROJECT_FILE = Path("launch.toml")

@@ -196,7 +196,7 @@ class _Renting:
     def _setup(self) -> Setup:
         """Return what an instance is made with; our login key is in the account from here on."""
         settings = self._settings
-        records.remember_service(settings.api)
+        records.remember_service(settings)
         name = settings.key or registered_key(self._renter.provider).name
         return Setup(
             ssh_key=name,

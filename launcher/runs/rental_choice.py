@@ -18,8 +18,9 @@ from launcher.runs.mirror import Mirror, mirrors
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
-from launcher.values.lambda_settings import PROPOSED_HOURS, LambdaSettings
+from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.profile import Profile
+from launcher.values.rental_settings import PROPOSED_HOURS
 from launcher.values.renting import Offer
 from launcher.values.states import State
 

@@ -22,13 +22,13 @@ from launcher.values.renting import Offer
 if TYPE_CHECKING:
     from launcher.rental.provider import Provider
     from launcher.values.host import Host
-    from launcher.values.lambda_settings import LambdaSettings
+    from launcher.values.rental_settings import RentalSettings
 
 ANY_ADDRESS = "192.0.2.1"
 """Stands for a machine's address, which nobody knows before it is rented; it is in a range for documents."""
 
 
-def name_findings(host: Host, settings: LambdaSettings, offered: Iterable[Offer]) -> list[Finding]:
+def name_findings(host: Host, settings: RentalSettings, offered: Iterable[Offer]) -> list[Finding]:
     """Return what is wrong with the names in a host's table. The account is asked only for what the table names.
 
     Raises BadFileError and ServiceAuthError.
@@ -45,7 +45,7 @@ def name_findings(host: Host, settings: LambdaSettings, offered: Iterable[Offer]
         return [*_findings(host, settings, free, account.provider)]
 
 
-def _findings(host: Host, settings: LambdaSettings, free: set[str], service: Provider) -> Iterator[Finding]:
+def _findings(host: Host, settings: RentalSettings, free: set[str], service: Provider) -> Iterator[Finding]:
     odd_regions = [name for name in settings.region if name not in free]
     with contextlib.suppress(ServiceError):
         images = service.images() if odd_regions or settings.image else ()

@@ -41,7 +41,7 @@ class ToyPlace:
 
     def renter(self):
         """Return a client with a ledger of its own folder."""
-        account = provider.module_of("toy").connect("toy:", lambda _date: None)
+        account = provider.module_of("toy").connect(toy_cloud.API, lambda _date: None)
         return Renter(account, Ledger(self._folder / "rentals"), self._clock, "laptop")
 
     def fail_launch(self, how, wait_s=0.0):
@@ -158,7 +158,7 @@ def place(request, tmp_path, sim_clock, monkeypatch):
             tmp_path, request.getfixturevalue("key"), request.getfixturevalue("lambda_service")
         )
     monkeypatch.setitem(provider.PROVIDERS, "toy", "testbed.toy_cloud")
-    monkeypatch.setitem(toy_cloud.CLOUDS, "toy:", cloud := toy_cloud.Cloud(sim_clock))
+    monkeypatch.setitem(toy_cloud.CLOUDS, toy_cloud.API, cloud := toy_cloud.Cloud(sim_clock))
     return ToyPlace(tmp_path, sim_clock, cloud)
 
 
@@ -319,20 +319,13 @@ def test_our_key_is_in_the_account_for_as_long_as_something_is_rented(place, tmp
     assert place.keys() == ["ours"]
 
 
-class ToySettings(NamedTuple):
-    """What a host's table would say of the toy."""
-
-    provider: str = "toy"
-    api: str = "toy:"
-
-
 def test_a_provider_is_found_by_its_line(sim_clock, tmp_path, monkeypatch):
     """Nothing else of renting names it: the account opens, knows its time and its page, and rents."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setitem(provider.PROVIDERS, "toy", "testbed.toy_cloud")
-    monkeypatch.setitem(toy_cloud.CLOUDS, "toy:", cloud := toy_cloud.Cloud(sim_clock))
-    account = open_account(ToySettings())
+    monkeypatch.setitem(toy_cloud.CLOUDS, toy_cloud.API, cloud := toy_cloud.Cloud(sim_clock))
+    account = open_account(toy_cloud.ToySettings())
     assert abs(account.clock.now() - sim_clock.now()) < 60
     assert account.page == toy_cloud.INSTANCES_PAGE
     (found,) = account.provider.offers()

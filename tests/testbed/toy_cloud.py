@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 from testbed.sim_clock import SimClock
 
@@ -15,10 +17,22 @@ from launcher.errors import ServiceAuthError, ServiceError, UnsettledError
 from launcher.rental.provider import Placed, SshKey
 from launcher.rental.provider import ProviderReason as Reason
 from launcher.rental.rate_limit import Waits, say_nothing
+from launcher.values.rental_settings import RentalSettings
 from launcher.values.renting import Instance, InstanceState, Intent, Offer, Setup
 
 NAME, TYPE, REGION = "toy", "toy-1", "here"
-INSTANCES_PAGE, VARIABLE = "https://toy.example/machines", "TOY_KEY"
+API, INSTANCES_PAGE = "https://toy.example/api", "https://toy.example/machines"
+
+
+class ToySettings(RentalSettings):
+    """What is rented at a cloud of ours."""
+
+    provider: ClassVar[str] = NAME
+    variable: ClassVar[str] = "TOY_KEY"
+    api: str = API
+
+
+SETTINGS = ToySettings
 
 
 @dataclass
@@ -36,7 +50,7 @@ class Machine:
 
 @dataclass
 class Cloud:
-    """What the provider has. `faults` go wrong with the next calls of a name, one each."""
+    """What the provider has. `faults` go wrong with the next calls of a name, one each. `sent` are the keys that it was called with."""
 
     clock: SimClock
     cents: int = 60
@@ -47,6 +61,7 @@ class Cloud:
     late: list[tuple[float, Intent]] = field(default_factory=list)
     faults: dict[str, list[str]] = field(default_factory=dict)
     launches: int = 0
+    sent: list[str] = field(default_factory=list)
 
     def fault(self, call: str) -> str:
         """Return what goes wrong with a call; empty if nothing."""
@@ -70,14 +85,26 @@ class Cloud:
 CLOUDS: dict[str, Cloud] = {}
 
 
-def person_key() -> None:
-    """Return no key: the toy needs none."""
+class ToyKey(NamedTuple):
+    """A person's key, which may be empty."""
+
+    secret: str
+
+    def is_in(self, text: str) -> bool:
+        """Whether a text holds it."""
+        return self.secret in text
+
+
+def person_key() -> ToyKey | None:
+    """Return this person's key; None without one."""
+    secret = os.environ.get(ToySettings.variable)
+    return ToyKey(secret) if secret else None
 
 
 def connect(api: str, hears: Callable[[float], object]) -> Toy:
-    """Return the account at an address."""
+    """Return the account at an address; a cloud takes any key."""
     hears(CLOUDS[api].clock.now())
-    return Toy(CLOUDS[api])
+    return Toy(CLOUDS[api], person_key() or ToyKey(""))
 
 
 class Toy:
@@ -87,9 +114,9 @@ class Toy:
     account = "toy-1"
     has_sent_launch = True
 
-    def __init__(self, cloud: Cloud) -> None:
-        """Use this cloud."""
-        self._cloud = cloud
+    def __init__(self, cloud: Cloud, key: ToyKey) -> None:
+        """Use this cloud with this key."""
+        self._cloud, self._key = cloud, key
         self.waits: Waits = say_nothing
 
     def offers(self) -> tuple[Offer, ...]:
@@ -169,6 +196,7 @@ class Toy:
     def _asked(self) -> Cloud:
         """Return the cloud as of now, a moment later. Raises ServiceAuthError without a valid key."""
         self._cloud.clock.sleep(1)
+        self._cloud.sent.append(self._key.secret)
         self._cloud.pass_time()
         if not self._cloud.is_key_valid:
             raise ServiceAuthError(NAME, Reason.UNAUTHORIZED, "toy: the key is not valid")

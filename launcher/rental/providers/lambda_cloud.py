@@ -36,11 +36,12 @@ from launcher.rental.providers.lambda_credentials import KEYS_PAGE, VARIABLE, La
 from launcher.rental.rate_limit import MOST_WAIT_S, Pace, Waits, back_off_s, say_nothing, usual_pace
 from launcher.values.base import Record
 from launcher.values.clock import SystemClock
-from launcher.values.lambda_settings import API
+from launcher.values.lambda_settings import API, LambdaSettings
 from launcher.values.renting import TAGS, Instance, InstanceState, Intent, Offer, Setup, nonce_in
 from launcher.values.text import printable
 
-NAME = "lambda"
+SETTINGS = LambdaSettings
+NAME = SETTINGS.provider
 INSTANCES_PAGE = f"{PAGE}/instances"
 TRIES = 6
 """How often a call is made that is answered with 429."""

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from launcher.errors import BadFileError
+from launcher.values.lambda_settings import LambdaSettings
 
-VARIABLE = "LAMBDA_API_KEY"
+VARIABLE = LambdaSettings.variable
 KEYS_PAGE = "https://cloud.lambda.ai/api-keys"
 _LINE = re.compile(r"""\s*api_key\s*=\s*(["']?)(.*?)\1\s*""")
 
