@@ -176,9 +176,8 @@ def left_rentals(queue: BatchQueue) -> list[str]:
     if queue.rules.max_cost is None:
         return []
     from launcher.rental.open_rentals import open_rentals
-    from launcher.rental.service_clock import ServiceClock
 
-    runs, found = queue.runs(), open_rentals(ServiceClock().likely())
+    runs, found = queue.runs(), open_rentals()
     own = tuple(one for one in found.rentals if one.rental.intent.run in runs)
     ended = {item.run for item in queue.items(ItemState.ENDED)}
     kept = [one.kept_words for one in own if one.is_kept and one.problem is None and one.run in ended]

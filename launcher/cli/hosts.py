@@ -53,7 +53,6 @@ def hosts(
     from launcher.cli.wrapping import say_wrapped
     from launcher.hosts import held
     from launcher.rental.open_rentals import open_rentals
-    from launcher.rental.service_clock import ServiceClock
     from launcher.runs import resolve
     from launcher.runs.lookup import Lookup
     from launcher.runs.probing import Probed, aliases_in_use, kaggle_in_use, probe_all
@@ -73,7 +72,7 @@ def hosts(
         Probed(lookup.written_hosts[name], problem="untrusted: look at launch.toml, then   launch trust")
         for name in sorted(lookup.untrusted)
     ]
-    rented = open_rentals(ServiceClock().likely())
+    rented = open_rentals()
     connections = held.states()
     if as_json:
         from launcher.cli.answer import answer

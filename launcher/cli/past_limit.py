@@ -23,9 +23,8 @@ def rental_warnings(*, says_all: bool = True) -> list[str]:
     if not any(map(_may_be_open, Path(base, "launch", "rentals").glob("*.jsonl"))):
         return []
     from launcher.rental.open_rentals import open_rentals
-    from launcher.rental.service_clock import ServiceClock
 
-    found = open_rentals(ServiceClock().likely())
+    found = open_rentals()
     past = [one for one in found.rentals if one.is_past]
     left = [one for one in found.rentals if says_all and not one.is_past and not one.is_attended]
     lines = []

@@ -180,9 +180,7 @@ def _unreadable(reports: list[Reconciled]) -> list[str]:
 
 def _things(reports: list[Reconciled]) -> list[RentedThing]:
     """Return what was ended, then what is there, as rows."""
-    from launcher.rental.service_clock import ServiceClock
-
-    rows, now = [], ServiceClock().likely()
+    rows = []
     for report in reports:
         of = functools.partial(_row, report.account)
         rows += [of("ended", one.why, one.rental, one.instance, one.cents) for one in report.ended]
@@ -191,7 +189,7 @@ def _things(reports: list[Reconciled]) -> list[RentedThing]:
         for one in report.judged:
             there, rental = one.instance, one.rental
             instance = there.id if there else rental.instance if rental else None
-            row = of(one.verdict, one.why, rental, instance, _cents(one, now))
+            row = of(one.verdict, one.why, rental, instance, _cents(one))
             rows.append(row.model_copy(update={"type": there.type or None}) if there else row)
     return rows
 
@@ -207,13 +205,14 @@ def _row(
     )
 
 
-def _cents(judged: Judged, now: float) -> int | None:
+def _cents(judged: Judged) -> int | None:
     """Return what a machine has cost; what it may have cost if nobody knows whether there is one."""
+    from launcher.rental.service_clock import clock_of
     from launcher.values.renting import RentalState
 
     if judged.rental is None:
         return None
-    rental = judged.rental
+    rental, now = judged.rental, clock_of(judged.rental.intent.provider).likely()
     is_unrecorded = (
         rental.state is RentalState.INTENT and judged.instance is not None
     )  # listed, and not on record

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.rental.records import ledger, rented
+from launcher.rental.service_clock import clock_of
 from launcher.values.renting import Rental, RentalState, dollars
 
 RECONCILE = "launch reconcile"
@@ -113,14 +114,14 @@ class OpenRentals(NamedTuple):
         return lines + [f"{path}: cannot be read; what it records may be billed" for path in self.unreadable]
 
 
-def open_rentals(now: float) -> OpenRentals:
+def open_rentals() -> OpenRentals:
     """Return what may cost something, by the ledger."""
     book = ledger()
     open_ones = [rental for rental in book.rentals() if rental.is_open]
     known = {one.rental.nonce: one.record for one in rented()} if open_ones else {}
     found = []
     for rental in open_ones:
-        record = known.get(rental.nonce)
+        record, now = known.get(rental.nonce), clock_of(rental.intent.provider).likely()
         may_be_billed = rental.state is RentalState.INTENT
         found.append(
             OpenRental(

@@ -16,7 +16,7 @@ from launcher.errors import BadFileError
 from launcher.remote.record.files import read_json, write_durably
 from launcher.rental.ledger import Ledger, usual_folder
 from launcher.rental.provider import FIRST, PROVIDERS, module_of
-from launcher.rental.service_clock import ServiceClock
+from launcher.rental.service_clock import clock_of
 from launcher.values.base import Record
 from launcher.values.checkpoint import MANIFEST
 from launcher.values.host import Host
@@ -130,8 +130,9 @@ class RentedMachine(NamedTuple):
         except (OSError, ValueError):
             return ""
 
-    def cost(self, rentals: Sequence[Rental], now: float) -> RentCost:
+    def cost(self, rentals: Sequence[Rental]) -> RentCost:
         """Return what all machines of its run have cost until now, at most."""
+        now = clock_of(self.rental.intent.provider).likely()
         cents = run_cents(rentals, self.rental.intent.run, now)
         if not self.rental.is_open:
             return RentCost(cents, lost=self.lost)
@@ -258,14 +259,14 @@ def rent_costs() -> dict[str, RentCost]:
     newest = {run: one for one in rented() for run in one.runs}
     if not newest:
         return {}
-    rentals, now = ledger().rentals(), ServiceClock().likely()
-    return {run: one.cost(rentals, now) for run, one in newest.items()}
+    rentals = ledger().rentals()
+    return {run: one.cost(rentals) for run, one in newest.items()}
 
 
 def rent_cost(run: str) -> RentCost | None:
     """Return what the machines of a run have cost until now; None if it had no rented one."""
     found = rented_for(run)
-    return None if found is None else found.cost(ledger().rentals(), ServiceClock().likely())
+    return None if found is None else found.cost(ledger().rentals())
 
 
 def is_gone(run: str) -> bool:

@@ -14,7 +14,7 @@ from launcher.errors import BadFileError, RefusedError, ServiceError, UnsettledE
 from launcher.rental.hold import Hold
 from launcher.rental.ledger import Ledger, new_nonce, usual_folder
 from launcher.rental.provider import REFUSED, Provider, is_passing, module_of
-from launcher.rental.service_clock import ServiceClock
+from launcher.rental.service_clock import clock_of
 from launcher.rental.verdict import SETTLE_S, UNMARKED, first_of, is_late, is_of
 from launcher.values.rental_settings import RentalSettings
 from launcher.values.renting import (
@@ -77,7 +77,7 @@ class Ending(NamedTuple):
 
 def open_account(settings: RentalSettings) -> Renter:
     """Return the account of this person's key at a provider, which is not asked yet. Raises BadFileError, ServiceAuthError."""
-    clock = ServiceClock()
+    clock = clock_of(settings.provider)
     provider = module_of(settings.provider).connect(settings.api, clock.note)
     return Renter(provider, Ledger(usual_folder()), clock, platform.node() or "client")
 

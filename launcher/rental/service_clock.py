@@ -22,6 +22,7 @@ from launcher.errors import ServiceError
 from launcher.remote.record import strict_json
 from launcher.remote.record.files import write_durably
 from launcher.remote.system import process
+from launcher.rental.provider import FIRST
 from launcher.values.clock import SystemClock
 
 MOST_AHEAD_S = 30 * 86_400.0
@@ -47,9 +48,9 @@ class Seen(NamedTuple):
 class ServiceClock:
     """The service's time. Threads may share it."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        """Share the last `Date` with all who name the same file; by default with this user's other commands."""
-        self._path = path or Unix("launch").user_state_path / "service-time.json"
+    def __init__(self, path: Path) -> None:
+        """Share the last `Date` with all who name the same file."""
+        self._path = path
         self._clock, self._boot = SystemClock(), _boot()
         self._own: Seen | None = None
         self._asked_s = -math.inf
@@ -115,6 +116,12 @@ class ServiceClock:
         if not has_date:
             _write(self._path, self._own)
         return self._own
+
+
+def clock_of(provider: str) -> ServiceClock:
+    """Return the clock of a provider's service, which all commands of this user share: no service's `Date` counts for another's rentals."""
+    name = "service-time.json" if provider == FIRST else f"service-time-{provider}.json"
+    return ServiceClock(Unix("launch").user_state_path / name)
 
 
 def _rank(seen: Seen) -> tuple[bool, float]:

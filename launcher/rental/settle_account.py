@@ -26,7 +26,7 @@ from launcher.rental.records import RentalRecord, RentedMachine
 from launcher.rental.release import RentedRun, end_named, end_rent, lose_words
 from launcher.rental.rental_lease import Lease, Step, Teller
 from launcher.rental.renter import Ending, Renter, open_account
-from launcher.rental.service_clock import ServiceClock
+from launcher.rental.service_clock import clock_of
 from launcher.rental.verdict import GRACE_S, has_any_of, owner_of
 from launcher.values.clock import look_again_after
 from launcher.values.rental_settings import RentalSettings
@@ -145,7 +145,7 @@ def dismiss(rental: Rental) -> Rental:
         raise UsageError(
             f"{rental.intent.run}: the API key that is here can end its machine, so it is not dismissed\n  end it   launch reconcile"
         )
-    now = ServiceClock().now()
+    now = clock_of(provider).now()
     return records.ledger().step(rental.nonce, RentalState.DISMISSED, now, why="dismissed by you")
 
 

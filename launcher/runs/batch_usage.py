@@ -57,11 +57,11 @@ class Usage:
             if (one := self._of_run(run)) is not None:
                 found[number] = found[number].plus(one)
         if self._queue.rules.max_cost is not None:  # without it nothing is rented
-            from launcher.rental.service_clock import ServiceClock
+            from launcher.rental.service_clock import clock_of
 
-            now = ServiceClock().likely()
             for number, rental in rentals_for(runs):
-                found[number] = found[number].plus(Used(cents=rental.cents_at(rental.ended or now)))
+                until = rental.ended or clock_of(rental.intent.provider).likely()
+                found[number] = found[number].plus(Used(cents=rental.cents_at(until)))
         return dict(found)
 
     def _of_run(self, run: str) -> Used | None:

@@ -17,7 +17,7 @@ from launcher.rental import provider, records
 from launcher.rental.ledger import usual_folder
 from launcher.rental.records import RentalRecord
 from launcher.rental.renter import Renter, open_account
-from launcher.rental.service_clock import ServiceClock
+from launcher.rental.service_clock import ServiceClock, clock_of
 from launcher.rental.settle_account import Named, accounts_of, reconcile_all
 from launcher.runs.api_key_guard import check_key_is_not_sent
 from launcher.runs.lost_machines import end_rental
@@ -133,6 +133,14 @@ def test_what_names_no_provider_is_lambdas_and_an_older_launcher_reads_nothing_o
     records.write(plain)
     assert json.loads(path.read_text())["settings"] == LambdaSettings(max_hours=8).model_dump(mode="json")
     assert [one.record for one in records.rented()] == [plain]
+
+
+def test_the_time_of_one_service_is_not_the_other_s(toy, sim_clock):
+    """One that is wrong by days ends no rental of the other, and makes none dearer."""
+    clock_of("toy").note(sim_clock.now() + 5 * 86_400)
+    clock_of("lambda").note(sim_clock.now())
+    assert abs(clock_of("lambda").now() - sim_clock.now()) < 60
+    assert clock_of("toy").now() - clock_of("lambda").now() > 4 * 86_400
 
 
 def test_a_record_of_an_unknown_provider_is_not_read_and_its_machine_is_nobody_elses(toy):
