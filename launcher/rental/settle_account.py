@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from launcher import hosts
 from launcher.errors import (
+    BadFileError,
     LaunchError,
     NoRunError,
     RefusedError,
@@ -66,11 +67,12 @@ def reconcile_all(
     one that was not rented here is not agreed to. One that fails keeps no other. Raises BadFileError or ServiceAuthError
     without a key, and ServiceError.
     """
-    reports, failed = [], []
+    reports: list[Reconciled] = []
+    failed: list[LaunchError] = []
     for settings in accounts:
         try:
             reports.append(_reconcile(settings, named, run_of, view, dry_run=dry_run))
-        except ServiceError as error:
+        except (BadFileError, ServiceError) as error:
             failed.append(error)
     for other in failed[1:]:
         view.note(str(other))

@@ -112,6 +112,19 @@ def test_a_machine_is_ended_by_its_record_at_the_provider_that_it_names(toy):
     assert (state(nonce), found.record.settings) == (RentalState.ENDED, toy)
 
 
+def test_a_key_that_cannot_be_read_keeps_no_machine_of_another_provider(toy, monkeypatch, tmp_path):
+    nonce = rent(toy, open_account(toy), RUN)
+    records.remember_service(LambdaSettings())
+    monkeypatch.delenv("LAMBDA_API_KEY")
+    file = tmp_path / "xdg_config_home" / "launch" / "lambda_key"
+    file.parent.mkdir(parents=True)
+    file.write_text("a key that others can read")
+    file.chmod(0o644)
+    with pytest.raises(BadFileError, match="can be read by others"):
+        reconcile_all(accounts_of((), Named()), Named(), lambda _record: None, SilentView(), dry_run=False)
+    assert state(nonce) is RentalState.ENDED
+
+
 def test_an_open_rental_without_its_address_is_looked_for_at_its_provider_s_usual_one(toy):
     rent(toy, open_account(toy), RUN)
     (usual_folder() / "services-toy").unlink()
