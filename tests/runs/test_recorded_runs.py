@@ -340,7 +340,7 @@ def test_an_ended_one_is_attached_again_without_its_host(unpacked, place):
     assert before[run] in done.stderr
 
 
-@mostly_long(
+@pytest.mark.parametrize(
     ("place", "host"),
     [
         ("ssh", "A"),
@@ -350,7 +350,6 @@ def test_an_ended_one_is_attached_again_without_its_host(unpacked, place):
         ("moved", "A"),
         ("batch", "A"),
     ],
-    ci=(0, 3, 4, 5),
 )
 def test_the_records_of_a_host_are_read_by_a_new_client(unpacked, place, host):
     """Its root is this machine's: it lists them, and a client with nothing of them gets log, steps and files."""
