@@ -8,11 +8,14 @@ import typer
 
 from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, RunWord, VerboseFlag
 
+MOST_HOURS = 24.0 * 365
+
 
 def extend(
     run: RunWord,
     hours: Annotated[
-        float, typer.Option("--hours", min=0.01, help="So many hours more than its limit is now.")
+        float,
+        typer.Option("--hours", min=0.01, max=MOST_HOURS, help="So many hours more than its limit is now."),
     ],
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,

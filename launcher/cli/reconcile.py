@@ -79,7 +79,7 @@ def reconcile(
     from launcher.cli.screens import make_view
     from launcher.errors import UsageError
     from launcher.rental.provider import module_of
-    from launcher.rental.settle_account import Named, accounts_of, reconcile_all
+    from launcher.rental.settle_account import Named, reconcile_all
     from launcher.runs import resolve
     from launcher.runs.bringing_home import run_of
     from launcher.runs.silent_view import SilentView
@@ -99,8 +99,13 @@ def reconcile(
             raise UsageError(f"reconcile: {flag} is for what --adopt names\n  next   launch reconcile")
     view = SilentView() if as_json else make_view(as_json_lines=False)
     tables = (host.lambda_cloud for host in resolve.hosts().values())
-    accounts = accounts_of((one for one in tables if one is not None), named)
-    reports = reconcile_all(accounts, named, lambda record: run_of(record, view), view, dry_run=dry_run)
+    accounts = (one for one in tables if one is not None)
+    settled = reconcile_all(accounts, named, lambda record: run_of(record, view), view, dry_run=dry_run)
+    reports = settled.reports
+    if settled.failed and not reports:
+        for other in settled.failed[1:]:
+            complain(str(other))
+        raise settled.failed[0]
     if as_json:
         from launcher.cli.answer import answer
         from launcher.cli.shapes.end_shapes import Reconciliation
@@ -117,6 +122,12 @@ def reconcile(
             )
     for path in _unreadable(reports):
         complain(f"{path} cannot be read: what it stands for may be paid for")
+    for rental in settled.unknown:
+        intent = rental.intent
+        complain(
+            f"{intent.run}: its machine may still be paid for at {intent.provider}, which this launcher does not know\n"
+            "  have the version that rented it end it   launch reconcile"
+        )
     there = [one for one in named.instances if any(one in report.listed for report in reports)]
     is_missing = False
     for one in named.instances:
@@ -125,7 +136,11 @@ def reconcile(
         ):
             complain(f"{one} is not in the list of any account here: it has gone, or it is another key's")
             is_missing = named.after is None
-    if is_missing or any(report.is_anything_left for report in reports):
+    for error in settled.failed:
+        complain(str(error))
+    if settled.failed:
+        raise typer.Exit(settled.failed[0].exit_code)
+    if is_missing or settled.unknown or any(report.is_anything_left for report in reports):
         raise typer.Exit(1)
     if there and not dry_run:
         if named.after is not None:

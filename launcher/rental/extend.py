@@ -28,7 +28,7 @@ def cost_with(found: RentedMachine, seconds: float) -> Cost:
         )
     return Cost(
         f"{record.run}: with {hours_text(seconds)} more its machine",
-        rental.time_cents(rental.intent.deadline + seconds),
+        rental.cents_at(rental.intent.deadline + seconds),
         record.settings.confirm_above,
         f"launch extend {record.short} --hours {seconds / 3600:g} --yes",
         "fewer --hours cost less",

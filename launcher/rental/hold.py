@@ -42,10 +42,10 @@ class Hold(Lock):
         """Whether no other process has taken the rental, as one may from a process that was stopped. It makes the file anew."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
-        except FileNotFoundError:
-            return True  # somebody removed the ledger
         except OSError:
-            return False
+            return (
+                True  # somebody removed the ledger, or its disk does not answer: nobody has taken the rental
+            )
 
     def release(self) -> None:
         """Release the lock; the beat stops."""

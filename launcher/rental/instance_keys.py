@@ -108,9 +108,9 @@ def registered_key(provider: Provider) -> LoginKey:
 
 
 def forget_key(account: Renter) -> None:
-    """Remove our login key from an account once nothing is rented here: it opens machines. What fails is tried at the next end."""
+    """Remove our login key from an account once nothing is rented there: it opens machines. What fails is tried at the next end."""
     folder = usual_folder()
-    if not (folder / LOGIN_KEY).exists() or any(one.is_open for one in account.ledger.rentals()):
+    if not (folder / LOGIN_KEY).exists() or any(one.is_open for one in account.rentals()):
         return
     with contextlib.suppress(HostError, BadFileError, OSError):
         lock = Lock.take(str(folder / KEYS_LOCK), 0.0)

@@ -40,7 +40,7 @@ class Cost(NamedTuple):
     @property
     def question(self) -> Finding | None:
         """What a person is to agree to; None if it is small."""
-        if self.largest <= self.confirm_above * 100:
+        if self.largest <= round(self.confirm_above * 100, 6):
             return None
         more = f"which is more than confirm_above = {self.confirm_above:g}{self.about}"
         mend = f"{self.command} agrees, as y does at a terminal; {self.lower}"

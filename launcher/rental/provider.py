@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from launcher.errors import ServiceError, ServiceUnreachableError
+from launcher.errors import ServiceError, ServiceUnreachableError, UsageError
 from launcher.rental.rate_limit import Waits
 from launcher.values.base import Record
 from launcher.values.rental_settings import RentalSettings
@@ -154,7 +154,12 @@ class ProviderModule(Protocol):
 
 
 def module_of(provider: str) -> ProviderModule:
-    """Return the module of a provider."""
+    """Return the module of a provider. Raises UsageError for one that this version does not know."""
+    if provider not in PROVIDERS:
+        raise UsageError(
+            f"{provider}: this launcher knows no such provider of machines: another version has rented there\n"
+            "  have that version end it   launch reconcile"
+        )
     return importlib.import_module(PROVIDERS[provider])
 
 

@@ -56,8 +56,10 @@ class RentalRecord(Record):
     def _of_their_provider(cls, written: Any) -> Any:
         if isinstance(written, RentalSettings):
             return written
+        if not isinstance(written, dict):
+            raise ValueError("expected a table")  # noqa: TRY004 - pydantic's own error, not a bug of ours
         values = {"provider": FIRST, **written}
-        if (provider := values.pop("provider")) not in PROVIDERS:
+        if (provider := str(values.pop("provider"))) not in PROVIDERS:
             raise ValueError(f"no provider {provider} is known")
         return module_of(provider).SETTINGS.model_validate(values)
 
@@ -163,7 +165,7 @@ def write(record: RentalRecord) -> None:
 
 def remember_service(settings: RentalSettings) -> None:
     """Note that something may be rented at a service, so that a later command looks there. Raises OSError."""
-    known = [one.api for one in _accounts_at(settings.provider)]
+    known = [one.api for one in accounts_at(settings.provider)]
     if settings.api not in known:
         usual_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
         lines = "".join(f"{one}\n" for one in [*known, settings.api])
@@ -172,15 +174,11 @@ def remember_service(settings: RentalSettings) -> None:
 
 def accounts() -> list[RentalSettings]:
     """Return the accounts at which this user has rented, by their services' addresses. Raises BadFileError for a damaged file."""
-    return [one for provider in PROVIDERS for one in _accounts_at(provider)]
+    return [one for provider in PROVIDERS for one in accounts_at(provider)]
 
 
-def _services(provider: str) -> Path:
-    """Return the file of a provider's addresses: a launcher that knows one provider alone reads the first one's, and no other."""
-    return usual_folder() / (SERVICES if provider == FIRST else f"{SERVICES}-{provider}")
-
-
-def _accounts_at(provider: str) -> list[RentalSettings]:
+def accounts_at(provider: str) -> list[RentalSettings]:
+    """Return those of one provider. Raises BadFileError for a damaged file."""
     path = _services(provider)
     try:
         return [module_of(provider).SETTINGS.model_validate({"api": one}) for one in path.read_text().split()]
@@ -191,6 +189,11 @@ def _accounts_at(provider: str) -> list[RentalSettings]:
             f"{path}: the addresses of the services where something is rented cannot be read\n"
             f"  write them there, one a line; usually   {module_of(provider).SETTINGS.model_fields['api'].default}"
         ) from None
+
+
+def _services(provider: str) -> Path:
+    """Return the file of a provider's addresses: a launcher that knows one provider alone reads the first one's, and no other."""
+    return usual_folder() / (SERVICES if provider == FIRST else f"{SERVICES}-{provider}")
 
 
 def rented() -> Iterator[RentedMachine]:

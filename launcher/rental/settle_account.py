@@ -58,41 +58,62 @@ class Named(NamedTuple):
     is_sure: bool = False
 
 
+class Settled(NamedTuple):
+    """What was found and ended at the accounts that answered, and why each other one failed.
+
+    `unknown` are open rentals of providers that this version does not know.
+    """
+
+    reports: list[Reconciled]
+    failed: list[LaunchError]
+    unknown: list[Rental]
+
+
 def reconcile_all(
-    accounts: Iterable[RentalSettings], named: Named, run_of: RunOf, view: Asker, *, dry_run: bool
-) -> list[Reconciled]:
-    """Reconcile some accounts.
+    tables: Iterable[RentalSettings], named: Named, run_of: RunOf, view: Asker, *, dry_run: bool
+) -> Settled:
+    """Reconcile the accounts that may have something of ours: where this user has rented, and those of some tables.
 
-    With `dry_run` nothing is changed. Raises RunError if what a named machine has does not come home, RefusedError if the end of
-    one that was not rented here is not agreed to. One that fails keeps no other. Raises BadFileError or ServiceAuthError
-    without a key, and ServiceError.
+    Without any they are the usual ones of this user's keys. A provider of an open rental is asked in any case. With
+    `dry_run` nothing is changed. An account that fails keeps no other. Raises RunError if what a named machine has does not
+    come home, and RefusedError if the end of one that was not rented here is not agreed to.
     """
-    reports: list[Reconciled] = []
-    failed: list[LaunchError] = []
-    for settings in accounts:
+    settled = Settled([], [], [])
+    for settings in accounts_of(tables, named, settled.failed):
         try:
-            reports.append(_reconcile(settings, named, run_of, view, dry_run=dry_run))
+            settled.reports.append(_reconcile(settings, named, run_of, view, dry_run=dry_run))
         except (BadFileError, ServiceError) as error:
+            settled.failed.append(error)
+    is_known = PROVIDERS.__contains__
+    open_ones = (one for one in records.ledger().rentals() if one.is_open)
+    settled.unknown.extend(one for one in open_ones if not is_known(one.intent.provider))
+    return settled
+
+
+def accounts_of(
+    tables: Iterable[RentalSettings], named: Named, failed: list[LaunchError]
+) -> list[RentalSettings]:
+    """Return the accounts that are reconciled; what cannot be read of one provider is added to `failed`."""
+    found: dict[tuple[str, str], RentalSettings] = {}
+    for provider in PROVIDERS:
+        try:
+            found |= {(one.provider, one.api): one for one in records.accounts_at(provider)}
+        except BadFileError as error:
             failed.append(error)
-    for other in failed[1:]:
-        view.note(str(other))
-    if failed:
-        raise failed[0]
-    return reports
-
-
-def accounts_of(tables: Iterable[RentalSettings], named: Named) -> list[RentalSettings]:
-    """Return the accounts that may have something of ours: where this user has rented, and those that a table here names.
-
-    Without any they are the usual ones of this user's keys. A provider of an open rental is asked in any case.
-    """
-    found = {(one.provider, one.api): one for one in [*records.accounts(), *tables]}
+    found |= {(one.provider, one.api): one for one in tables}
     usual = {one.intent.provider for one in records.ledger().rentals() if one.is_open} & PROVIDERS.keys()
     if not found and not usual:
-        usual = {one for one in PROVIDERS if module_of(one).person_key() is not None}
-        usual = usual or ({*PROVIDERS} if named.instances else set())
+        usual = {*filter(_may_have_key, PROVIDERS)} or ({*PROVIDERS} if named.instances else set())
     known = {provider for provider, _ in found}
     return [*found.values(), *(module_of(one).SETTINGS.model_validate({}) for one in sorted(usual - known))]
+
+
+def _may_have_key(provider: str) -> bool:
+    """Whether this user has a key for a provider; one that cannot be read is said where it is used."""
+    try:
+        return module_of(provider).person_key() is not None
+    except BadFileError:
+        return True
 
 
 def end_abandoned(settings: RentalSettings, runs: Collection[str], view: Teller) -> None:
@@ -142,7 +163,7 @@ def dismiss(rental: Rental) -> Rental:
     known = [one.record.settings for one in records.rented() if one.rental.nonce == rental.nonce]
     provider = rental.intent.provider
     has_key = module_of(provider).person_key() is not None
-    there = known or [one for one in records.accounts() if one.provider == provider]
+    there = known or records.accounts_at(provider) or [module_of(provider).SETTINGS.model_validate({})]
     if has_key and any(_is_in_reach(rental, one) for one in there):
         raise UsageError(
             f"{rental.intent.run}: the API key that is here can end its machine, so it is not dismissed\n  end it   launch reconcile"
@@ -165,7 +186,7 @@ def _reconcile(
         with _asking(view, settings):
             renter.learn_time()
             is_early = named.after is not None and renter.clock.now() < named.after
-            adopted = () if is_early else named.instances
+            adopted = () if is_early else _named_at(settings, named)
             there = (one for one in records.rented() if one.rental.intent.provider == settings.provider)
             found = _at(renter, [_with_its_boot(renter, one, run_of) for one in there])
         if not dry_run and named.after is None and not named.is_sure:
@@ -194,6 +215,16 @@ def _reconcile(
         return done._replace(ended=(*_ended_of(found, renter, done.ended), *done.ended))
     finally:
         renter.close()
+
+
+def _named_at(settings: RentalSettings, named: Named) -> Sequence[str]:
+    """Return the instances that may be meant at an account: one that was rented here is not meant at any other, which may have its id."""
+    elsewhere = {
+        one.rental.instance
+        for one in records.rented()
+        if (one.record.settings.provider, one.record.settings.api) != (settings.provider, settings.api)
+    }
+    return [one for one in named.instances if one not in elsewhere]
 
 
 def _agree_to_end(renter: Renter, adopted: Sequence[str], view: Asker) -> None:

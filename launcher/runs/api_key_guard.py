@@ -11,7 +11,7 @@ from launcher.values.job import Job
 
 
 def check_key_is_not_sent(host: str, job: Job, secrets: Mapping[str, str]) -> None:
-    """Raise UsageError if a job, or one of its secrets, holds a key of this person's for a provider, and `host` is where it would go.
+    """Raise UsageError if a job, or one of its secrets, holds a key of this person's for a provider, or has the name of its variable; `host` is where it would go.
 
     Raises BadFileError for a file of a key that others can read.
     """
@@ -19,10 +19,8 @@ def check_key_is_not_sent(host: str, job: Job, secrets: Mapping[str, str]) -> No
     texts = [*secrets.items(), *((f"the job's {name}", json.dumps(value)) for name, value in recorded)]
     for provider in map(module_of, PROVIDERS):
         key = provider.person_key()
-        if key is None:
-            continue
         for where, text in texts:
-            if where == provider.SETTINGS.variable or key.is_in(text):
+            if where == provider.SETTINGS.variable or (key is not None and key.is_in(text)):
                 raise UsageError(
                     f"{where}: holds your API key for {provider.SETTINGS.provider}, which opens the whole account and is never sent to a machine of {host}\n"
                     "  leave it out; launcher itself reads it here"

@@ -1,8 +1,8 @@
 """What another client has pushed is taken from its script, which may be anything that stands in a kernel of that name."""
 
-import bz2
 import io
 import json
+import lzma
 import tarfile
 
 import pytest
@@ -47,7 +47,7 @@ def packed(*members, **changed):
             archive.addfile(entry, io.BytesIO(data))
         for entry in members:
             archive.addfile(entry)
-    return script(bz2.compress(buffer.getvalue()))
+    return script(lzma.compress(buffer.getvalue()))
 
 
 def link(name, target):
@@ -94,7 +94,7 @@ def test_a_link_that_leads_out_of_a_run_ends_the_adoption(stand_in, account, tar
 
 
 def test_a_payload_that_stands_for_very_many_bytes_is_not_unpacked(stand_in, account):
-    bomb = script(bz2.compress(b"\0" * (MOST_UNPACKED_BYTES + 1)))
+    bomb = script(lzma.compress(b"\0" * (MOST_UNPACKED_BYTES + 1)))
     assert adopted(stand_in, account, bomb) == []
 
 

@@ -4,6 +4,8 @@ The witness at the toy's address is a service that notes whatever is sent there;
 """
 
 import json
+import math
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -12,13 +14,14 @@ from testbed import lambda_client, toy_cloud
 from testbed.lambda_client import RUN, SETUP
 from testbed.toy_cloud import ToySettings
 
+from launcher.cli import main
 from launcher.errors import BadFileError, UsageError
 from launcher.rental import provider, records
 from launcher.rental.ledger import usual_folder
 from launcher.rental.records import RentalRecord
 from launcher.rental.renter import Renter, open_account
 from launcher.rental.service_clock import ServiceClock, clock_of
-from launcher.rental.settle_account import Named, accounts_of, reconcile_all
+from launcher.rental.settle_account import Named, accounts_of, dismiss, reconcile_all
 from launcher.runs.api_key_guard import check_key_is_not_sent
 from launcher.runs.lost_machines import end_rental
 from launcher.runs.silent_view import SilentView
@@ -82,6 +85,11 @@ def rent(settings, account, run):
     return rental.nonce
 
 
+def reconciled(tables=(), named=Named()):  # noqa: B008 - it is frozen
+    """What `launch reconcile` finds and does."""
+    return reconcile_all(tables, named, lambda _record: None, SilentView(), dry_run=False)
+
+
 def state(nonce):
     return records.ledger().rental(nonce).state
 
@@ -94,10 +102,7 @@ def test_each_provider_is_asked_with_its_own_key_and_its_machine_ends_there(
     service = lambda_client.service(lambda_service.base, key, tmp_path, sim_clock)
     first = rent(here, Renter(service, records.ledger(), sim_clock, "laptop"), RUN)
     second = rent(toy, open_account(toy), f"{RUN}2")
-    reports = reconcile_all(
-        accounts_of((), Named()), Named(), lambda _record: None, SilentView(), dry_run=False
-    )
-    assert not any(report.is_anything_left for report in reports)
+    assert not any(report.is_anything_left for report in reconciled().reports)
     assert (state(first), state(second)) == (RentalState.ENDED, RentalState.ENDED)
     assert lambda_service.alive() == []
     assert all(one.asked_to_end < sim_clock.now() for one in cloud.machines)
@@ -120,15 +125,75 @@ def test_a_key_that_cannot_be_read_keeps_no_machine_of_another_provider(toy, mon
     file.parent.mkdir(parents=True)
     file.write_text("a key that others can read")
     file.chmod(0o644)
-    with pytest.raises(BadFileError, match="can be read by others"):
-        reconcile_all(accounts_of((), Named()), Named(), lambda _record: None, SilentView(), dry_run=False)
+    (why,) = reconciled().failed
+    assert "can be read by others" in str(why)
     assert state(nonce) is RentalState.ENDED
+
+
+def test_damaged_addresses_of_one_provider_keep_no_machine_of_another(toy):
+    nonce = rent(toy, open_account(toy), RUN)
+    (usual_folder() / "services").write_text("no address\n")
+    (why,) = reconciled().failed
+    assert "cannot be read" in str(why)
+    assert state(nonce) is RentalState.ENDED
+
+
+def test_a_key_that_cannot_be_read_keeps_no_named_machine_of_another_provider(toy, monkeypatch, tmp_path):
+    """As by the crontab of another computer, which has no ledger."""
+    open_account(toy)
+    monkeypatch.setitem(toy_cloud.CLOUDS, ToySettings().api, toy_cloud.CLOUDS[toy.api])
+    made = toy_cloud.CLOUDS[toy.api].make(lambda_client.intent(nonce="xxxxxxxxxxxx"))
+    monkeypatch.delenv("LAMBDA_API_KEY")
+    file = tmp_path / "xdg_config_home" / "launch" / "lambda_key"
+    file.parent.mkdir(parents=True)
+    file.write_text("a key that others can read")
+    file.chmod(0o644)
+    assert reconciled(named=Named([made.id], is_sure=True)).failed
+    assert made.asked_to_end < math.inf
+
+
+def test_an_id_of_ours_is_not_meant_at_another_account(toy, sim_clock, monkeypatch):
+    """A stranger's machine there has the same id."""
+    other = ToySettings(api="http://127.0.0.1:1", max_hours=8)
+    monkeypatch.setitem(toy_cloud.CLOUDS, other.api, toy_cloud.Cloud(sim_clock))
+    strange = toy_cloud.CLOUDS[other.api].make(lambda_client.intent(nonce="", run="x"))
+    nonce = rent(toy, open_account(toy), RUN)
+    ours = records.ledger().rental(nonce).instance
+    assert strange.id == ours
+    reconciled([other], Named([ours], sim_clock.now() - 1))
+    assert strange.asked_to_end == math.inf
+    assert state(nonce) is RentalState.ENDED
+
+
+def test_what_was_ended_is_shown_though_another_account_fails(toy, monkeypatch, capsys):
+    nonce = rent(toy, open_account(toy), RUN)
+    records.remember_service(LambdaSettings())
+    monkeypatch.delenv("LAMBDA_API_KEY")
+    monkeypatch.setattr(sys, "argv", ["launch", "reconcile", "--json"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    shown = capsys.readouterr()
+    assert end.value.code == 4
+    assert [one["verdict"] for one in json.loads(shown.out)["things"]] == ["ended"]
+    assert "no API key" in shown.err
+    assert state(nonce) is RentalState.ENDED
+
+
+def test_an_open_rental_of_an_unknown_provider_is_said(toy, monkeypatch, lambda_service):
+    """A newer launcher has rented there: this one can neither end nor dismiss it."""
+    nonce = rent(toy, open_account(toy), RUN)
+    (usual_folder() / "services-toy").unlink()
+    monkeypatch.delitem(provider.PROVIDERS, "toy")
+    (left,) = reconciled([LambdaSettings(api=lambda_service.base)]).unknown
+    assert left.nonce == nonce
+    with pytest.raises(UsageError, match="knows no such provider"):
+        dismiss(left)
 
 
 def test_an_open_rental_without_its_address_is_looked_for_at_its_provider_s_usual_one(toy):
     rent(toy, open_account(toy), RUN)
     (usual_folder() / "services-toy").unlink()
-    assert accounts_of([LambdaSettings()], Named()) == [LambdaSettings(), ToySettings()]
+    assert accounts_of([LambdaSettings()], Named(), []) == [LambdaSettings(), ToySettings()]
 
 
 def test_what_names_no_provider_is_lambdas_and_an_older_launcher_reads_nothing_of_another(toy):
@@ -160,8 +225,10 @@ def test_a_record_of_an_unknown_provider_is_not_read_and_its_machine_is_nobody_e
     rent(toy, open_account(toy), RUN)
     (found,) = records.rented()
     path = usual_folder() / found.rental.nonce / records.RECORD
-    path.write_text(path.read_text().replace('"toy"', '"else"'))
-    assert [*records.rented()] == []
+    written = path.read_text()
+    for damaged in (written.replace('"toy"', '"else"'), written.replace('"toy"', "[]"), '{"settings": null}'):
+        path.write_text(damaged)
+        assert [*records.rented()] == []
     (usual_folder() / "services-toy").write_text("not an address\n")
     with pytest.raises(BadFileError, match=r"services-toy[\s\S]*https://toy\.example/api"):
         records.accounts()
@@ -181,3 +248,9 @@ def test_the_key_of_each_provider_is_refused_to_a_job(toy, key, job, secrets, wo
         check_key_is_not_sent("cloud", job, secrets)
     with pytest.raises(UsageError, match="your API key for lambda"):
         check_key_is_not_sent("cloud", JOB, {"TOKEN": key})
+
+
+def test_a_secret_with_the_name_of_a_key_is_refused_without_one_here(toy, monkeypatch):
+    monkeypatch.delenv("TOY_KEY")
+    with pytest.raises(UsageError, match="TOY_KEY"):
+        check_key_is_not_sent("cloud", JOB, {"TOY_KEY": "of an env file"})

@@ -1,9 +1,9 @@
 """What Kaggle's account and the spool keep, and what of it `stop`, `rm` and `gc` leave; and what never travels there."""
 
 import base64
-import bz2
 import gzip
 import json
+import lzma
 import os
 import random
 import string
@@ -253,7 +253,7 @@ def test_nothing_secret_reaches_kaggle_or_the_spool(kaggle_account):
 def unpacked_text(script):
     """A script with its payload as plain bytes."""
     text = script.partition('PAYLOAD = """')[2].partition('"""')[0]
-    return script.encode() + bz2.decompress(base64.b85decode("".join(text.split())))
+    return script.encode() + lzma.decompress(base64.b85decode("".join(text.split())))
 
 
 @pytest.mark.long
