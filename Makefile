@@ -47,9 +47,9 @@ demo: .venv/ready
 quick: .venv/ready
 	$(BIN)/python -m pytest -n 3 -m "not training and not testbed and not slow and not long and not gpu"
 
-# Five workers on two cores: most tests wait for another process.
+# Four workers on two cores: most tests wait for another process.
 test: .venv/ready
-	$(BIN)/python -m pytest -n 5
+	$(BIN)/python -m pytest -n 4
 
 long: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py long $(PART)
