@@ -9,6 +9,7 @@ import typer
 from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, RunWord, VerboseFlag
 
 MOST_HOURS = 24.0 * 365
+"""LONGEST_HOURS of a rental's settings, which are not loaded for the help."""
 
 
 def extend(

@@ -123,7 +123,8 @@ def payload(agent: bytes, settings: SegmentSettings, run: Iterable[Member]) -> b
 def _compressed(members: Iterable[Member]) -> bytes:
     buffer = io.BytesIO()
     _write_tar(buffer, members)
-    return lzma.compress(buffer.getvalue(), preset=4)  # a higher one takes twice as long, and saves a twentieth
+    # A higher preset takes twice as long, and saves a twentieth.
+    return lzma.compress(buffer.getvalue(), preset=4)
 
 
 def script(payload: bytes, title: str = "A session of a run of launcher.") -> str:

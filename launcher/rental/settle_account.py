@@ -78,16 +78,15 @@ def reconcile_all(
     `dry_run` nothing is changed. An account that fails keeps no other. Raises RunError if what a named machine has does not
     come home, and RefusedError if the end of one that was not rented here is not agreed to.
     """
-    settled = Settled([], [], [])
-    for settings in accounts_of(tables, named, settled.failed):
+    reports: list[Reconciled] = []
+    failed: list[LaunchError] = []
+    for settings in accounts_of(tables, named, failed):
         try:
-            settled.reports.append(_reconcile(settings, named, run_of, view, dry_run=dry_run))
+            reports.append(_reconcile(settings, named, run_of, view, dry_run=dry_run))
         except (BadFileError, ServiceError) as error:
-            settled.failed.append(error)
-    is_known = PROVIDERS.__contains__
+            failed.append(error)
     open_ones = (one for one in records.ledger().rentals() if one.is_open)
-    settled.unknown.extend(one for one in open_ones if not is_known(one.intent.provider))
-    return settled
+    return Settled(reports, failed, [one for one in open_ones if one.intent.provider not in PROVIDERS])
 
 
 def accounts_of(
