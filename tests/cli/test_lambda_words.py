@@ -306,7 +306,7 @@ def test_there_is_no_machine_without_a_run(person, service, words):
 # names that only the account knows
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("key", "name", "said", "known"),
     [
         ("region", "us-west", "unknown region, as the account says: did you mean 'us-west-1'?", "us-west-1"),
@@ -316,6 +316,7 @@ def test_there_is_no_machine_without_a_run(person, service, words):
         ("key", "hers", "unknown key, as the account says", "ours"),
         ("firewall", "f-2", "unknown firewall, as the account says", "f-1"),
     ],
+    ci=(0, 3, 4),
 )
 def test_a_name_that_the_account_does_not_know_is_refused_before_a_rent(
     person, service, key, name, said, known
@@ -364,7 +365,7 @@ NO_PRIVATE_HALF = {
 }
 
 
-@pytest.mark.parametrize("where", NO_PRIVATE_HALF)
+@mostly_long("where", NO_PRIVATE_HALF, ci=(0, 3))
 def test_a_key_with_which_nobody_here_could_log_in_is_refused_before_a_rent(person, service, where):
     """The dry run says it too, and what to write."""
     key_of_account(service, person.home / "other")
@@ -493,7 +494,7 @@ def test_reconcile_shows_what_it_waits_for_and_for_how_long(person, service):
     assert row[1:5] == ["-", "-", "ended", "named"]
 
 
-@pytest.mark.parametrize("answer", ["y", "n"])
+@pytest.mark.parametrize("answer", [pytest.param("y", marks=pytest.mark.long), "n"])
 def test_a_machine_of_another_computer_is_not_ended_unasked(person, service, answer):
     """An id is soon mistaken: what it is, is said first. The line for cron asks nobody, nor does a dry run."""
     (account,) = service.state.accounts

@@ -140,6 +140,7 @@ def test_a_run_is_found_by_the_end_or_the_start_of_its_last_part_or_its_name(she
     assert shell.line("launch logs emb\t") == ["launch", "logs", by_name]
 
 
+@mostly_long("name", SHELLS, ci=(0,), indirect=True)
 def test_keys_and_values_of_set_are_completed(shell):
     """In every way to write them; no space follows the equals sign."""
     assert shell.line("launch --set batch.glo\t32") == ["launch", "--set", "batch.global=32"]

@@ -32,11 +32,6 @@ crashes_at = 0
 waits_at = 0
 ignores_sigterm = false
 """
-FAILS = """
-import sys
-print("so far, with", type(sys.meta_path[0]).__name__, flush=True)
-raise SystemExit(3)
-"""
 
 
 @pytest.fixture(params=PLACES)
@@ -48,19 +43,17 @@ def place(request):
         pytest.skip(reason)
     project = chosen.client.project
     shutil.copy(HERE / "train.py", project)
-    (project / "fails.py").write_text(FAILS)
     named = chosen.ledger or LEDGER
     chosen.ledger = chosen.ledger or f"{chosen.root}/cache/{LEDGER}"
     (project / "counts.toml").write_text(JOB.replace(f'"{LEDGER}"', f'"{named}"'))
-    (project / "fails.toml").write_text('name = "fails"\ncommand = ["python", "fails.py"]\n')
     yield chosen
     chosen.on_host("sh", "-c", f"rm -f {chosen.ledger}*")
 
 
-def words(place, job="counts", **settings):
-    """The words of `launch` for a job of the contract."""
+def words(place, **settings):
+    """The words of `launch` for the job of the contract."""
     changed = [word for key, value in settings.items() for word in ("--set", f"settings.{key}={value}")]
-    return ["--host", place.host, *place.words, "--job", f"{job}.toml", *changed]
+    return ["--host", place.host, *place.words, "--job", "counts.toml", *changed]
 
 
 def detached(place, **settings):
@@ -115,36 +108,56 @@ def assert_mirrored(place, run):
     assert sorted((Path(path).name, digest) for path, digest in mirrored.items()) == expected
 
 
-def test_submit_streams_the_run_and_brings_its_artifacts(place):
-    """It succeeds with exit code 0; record, log and artifacts are the host's, by sha256sum on both sides; nothing is left alive."""
-    said = place.client.seen(*words(place))
+def test_submit_streams_the_run_mends_it_and_brings_its_artifacts(place):
+    """It succeeds with exit code 0 after one crash; record, log and artifacts are the host's, by sha256sum on both sides.
+
+    The next attempt has half the micro-batch and trains each step after the checkpoint exactly once. Nothing is left alive.
+    """
+    said = place.client.seen(*words(place, crashes_at=7))
     run = only_run(place)
     assert "succeeded" in said
-    assert (row(place, run)["state"], row(place, run)["reason"]) == ("succeeded", "completed")
-    assert ledger(place) == list(range(1, 13))
+    values = row(place, run)
+    assert (values["state"], values["reason"], values["attempt"]) == ("succeeded", "completed", 2)
+    assert ledger(place) == [*range(1, 8), *range(6, 13)]
     assert_mirrored(place, run)
-    assert place.client.ok("logs", run) == "begin at 0 micro-batch 4\n"
+    log = place.client.ok("logs", run)
+    assert log.startswith("begin at 0 micro-batch 4\n")
+    assert log.endswith("begin at 5 micro-batch 2\n")
     metrics = [json.loads(line) for line in place.client.ok("metrics", run, "--json").splitlines()]
     assert [(line["step"], line["value"]) for line in metrics] == [(step, 1 / step) for step in range(1, 13)]
     until(lambda: not place.alive(run), "the agent to leave")
 
 
 PLAIN = """
-import os
+import os, sys
 os.makedirs("out/checkpoint-3")
 for name in ("out/model.bin", "out/checkpoint-3/model.bin", "log.csv", os.path.expanduser("~/note") if os.environ["HOME"].endswith("/work/home") else "note"):
     with open(name, "wb") as file:
         file.write(os.urandom(100_000))
 with open(os.path.join(os.environ["LAUNCH_ARTIFACTS"], "adapter"), "wb") as file:
     file.write(os.urandom(1000))
+print("so far, with", type(sys.meta_path[0]).__name__, flush=True)
+raise SystemExit(3)
 """
 
 
-def test_a_plain_script_brings_its_files_home_and_frees_its_host(place):
-    """Without the worker. Both sides agree by sha256sum; what was not pulled keeps the run there; then nothing is left."""
+@pytest.mark.parametrize("place", HOSTS, indirect=True)
+def test_a_plain_script_that_fails_brings_its_files_home_and_frees_its_host(place):
+    """Without the worker. The command leaves with 1, shows the last words and what to type next.
+
+    Both sides agree by sha256sum; what was not pulled keeps the run there; then nothing is left.
+    """
     (place.client.project / "plain.py").write_text(PLAIN)
-    said = place.client.seen("--host", place.host, *place.words, "--", "python", "plain.py")
+    done = place.client.run("--host", place.host, *place.words, "--", "python", "plain.py")
     run = only_run(place)
+    assert done.returncode == 1
+    assert "so far, with ImportWatch\n" in done.stdout  # the start-up hook is in the training of every place
+    said = done.stdout + done.stderr
+    assert "exit-nonzero" in done.stderr
+    assert "launch logs" in done.stderr
+    values = row(place, run)
+    assert (values["state"], values["reason"], values["evidence"]["exit"]) == ("failed", "exit-nonzero", 3)
+    until(lambda: not place.alive(run), "the agent to leave")
     assert "came home" in said
     assert f"checkpoints stay on {place.host}: out/checkpoint-3" in said
     places = (("outputs/HOME/", "work/home/"), ("outputs/", "work/code/"), ("artifacts/", "work/artifacts/"))
@@ -206,20 +219,6 @@ def artifacts(sums):
 
 
 @pytest.mark.parametrize("place", HOSTS, indirect=True)
-def test_fail_says_the_exit_code_and_the_reason(place):
-    """The command leaves with 1, shows the last words and what to type next."""
-    done = place.client.run(*words(place, "fails"))
-    run = only_run(place)
-    assert done.returncode == 1
-    assert "so far, with ImportWatch\n" in done.stdout  # the start-up hook is in the training of every place
-    assert "exit-nonzero" in done.stderr
-    assert "launch logs" in done.stderr
-    values = row(place, run)
-    assert (values["state"], values["reason"], values["evidence"]["exit"]) == ("failed", "exit-nonzero", 3)
-    until(lambda: not place.alive(run), "the agent to leave")
-
-
-@pytest.mark.parametrize("place", HOSTS, indirect=True)
 def test_stop_now_does_not_wait(place):
     """A training that ignores SIGTERM is ended at once and saves nothing more."""
     run = detached(place, waits_at=7, ignores_sigterm="true")
@@ -230,18 +229,6 @@ def test_stop_now_does_not_wait(place):
 
 
 @pytest.mark.parametrize("place", HOSTS, indirect=True)
-def test_mend_resumes_from_the_checkpoint(place):
-    """One crash: the next attempt has half the micro-batch and trains each step after the checkpoint exactly once."""
-    run = detached(place, crashes_at=7)
-    values = ended(place, run)
-    assert (values["state"], values["attempt"]) == ("succeeded", 2)
-    assert ledger(place) == [*range(1, 8), *range(6, 13)]
-    log = place.client.ok("logs", run)
-    assert log.startswith("begin at 0 micro-batch 4\n")
-    assert log.endswith("begin at 5 micro-batch 2\n")
-    assert_mirrored(place, run)
-
-
 def test_a_stopped_run_has_saved_and_its_child_continues(place):
     """The last step is saved, nothing is left alive, and the state says who ended it. The child begins there: no step is trained twice."""
     run = detached(place, waits_at=7)

@@ -333,8 +333,9 @@ for factor in (1.0, float("inf"), 1.0):
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow(reason="loads torch")
-@pytest.mark.parametrize("is_scaled", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize("is_scaled", [True, False])
 def test_a_step_that_a_scaler_skips_is_a_step(tmp_path, is_scaled):
     """The first steps of fp16 often are, and a run is held after a number of steps. The optimizer is named."""
     pytest.importorskip("torch")

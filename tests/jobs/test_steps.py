@@ -1,4 +1,4 @@
-"""What a step of each job does, without an agent: how often the host waits for the card, and how often a layer is computed.
+"""What a step of each job does, without an agent: how often the host waits for the card, how often a layer is computed, what it goes on from.
 
 The jobs are forked from a Python that has imported their libraries.
 """
@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,25 @@ modeling_llama.LlamaMLP.forward = counted
 atexit.register(lambda: open("ledger", "w").write(str(len(calls))))
 runpy.run_module(sys.argv[1], run_name="__main__", alter_sys=True)
 """
+NOTED = """
+import json, os, runpy, signal
+import launcher_worker as worker
+
+log, due = worker.log, worker.due
+
+def noted(step, **figures):
+    with open("figures", "a") as file:
+        file.write(json.dumps([step, figures]) + "\\n")
+    log(step, **figures)
+
+def killed_once(step):
+    if step == 7 and os.path.exists("kill"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return due(step)
+
+worker.log, worker.due = noted, killed_once
+runpy.run_module("distill", run_name="__main__", alter_sys=True)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +70,7 @@ def python():
     started.end()
 
 
-def run(python, folder, script, job, method, precision, data=("train", "eval"), **more):
+def run(python, folder, script, job, method, precision, data=("train", "eval"), ends_with=0, **more):
     """Run a script for a job in a folder, where its attempt is described; return what it printed."""
     save_model(folder / "base", seed=0)
     save_model(folder / "teacher", seed=1, hidden_size=32)
@@ -71,7 +91,7 @@ def run(python, folder, script, job, method, precision, data=("train", "eval"), 
         (folder / name).mkdir(exist_ok=True)
     (folder / "attempt.json").write_text(json.dumps(attempt))
     done = python.run(script, job, folder=folder, variables={"LAUNCH_ATTEMPT": str(folder)})
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == ends_with, done.stdout + done.stderr
     return done.stdout
 
 
@@ -104,3 +124,39 @@ def test_a_job_takes_checkpointing_from_the_plan(python, tmp_path, job):
             split={"global_batch": 4, "ranks": 1, "micro_batch": 2, "accumulation": 2}, settings={"eval_limit": 2, "logging_steps": 1},
         )  # fmt: skip
         assert int((tmp_path / "ledger").read_text()) == calls
+
+
+def figures(folder, *names):
+    """The figures with these names that a run has logged, by step; a later one counts."""
+    found = {}
+    for line in (folder / "figures").read_text().splitlines():
+        step, values = json.loads(line)
+        found |= {(step, name): values[name] for name in names if name in values}
+    return found
+
+
+def test_distill_killed_and_resumed_ends_as_the_unbroken_one_did(python, tmp_path):
+    """The same weights, bit by bit, and the same figures: with dropout, from a checkpoint between two evaluations."""
+    settings = {
+        "logging_steps": 1, "eval_steps": 4, "learning_rate": 1e-2, "kl_weight": 0.9, "scheduler": "cosine", "lora_dropout": 0.2,
+    }  # fmt: skip
+    plan = {
+        "steps": STEPS, "save_every_steps": EVERY, "settings": settings,
+        "split": {"global_batch": 4, "ranks": 1, "micro_batch": 4, "accumulation": 1},
+    }  # fmt: skip
+    folders = plain, killed = tmp_path / "plain", tmp_path / "killed"
+    for folder in folders:
+        folder.mkdir()
+        (folder / "train.py").write_text(NOTED)
+    words = ("train.py", "distill", "lora", {"device": "cpu"})
+    run(python, plain, *words, **plan)
+    (killed / "kill").touch()
+    run(python, killed, *words, **plan, ends_with=-signal.SIGKILL)
+    (killed / "kill").unlink()
+    saved = killed / "checkpoints" / f"step-{EVERY}"
+    run(python, killed, *words, **plan, checkpoint={"path": str(saved), "step": EVERY})
+    names = ("loss", "kl", "grad_norm", "eval_loss")
+    assert figures(killed, *names) == figures(plain, *names)
+    assert len(figures(plain, *names)) > 3 * STEPS
+    student, other = (next(folder.glob("artifacts/*/*.safetensors")).read_bytes() for folder in folders)
+    assert student == other

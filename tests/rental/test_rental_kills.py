@@ -112,7 +112,7 @@ def test_a_client_that_nobody_kills(each_round):
     one.judge()
 
 
-@mostly_long("number", range(1, SYNCS + 1), ci=(0, 2, 4))
+@mostly_long("number", range(1, SYNCS + 1), ci=(2,))
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_a_wait_for_the_disk(each_round, record_property, when, number):
     """Whatever of the ledger was written, its instance is found and ended."""
@@ -149,7 +149,7 @@ def killed_at(one, call, number, how, *words):
     return child.wait()
 
 
-@mostly_long(("call", "number", "how"), [*CASES, ("launch", 1, "accepted later")], ci=(0, 4, 8, 14, 15))
+@mostly_long(("call", "number", "how"), [*CASES, ("launch", 1, "accepted later")], ci=(0, 8, 14, 15))
 def test_killed_at_a_request(each_round, record_property, call, number, how):
     """Before it is accepted, which it then is, is not, or is minutes later; or before the answer is read."""
     tally = Tally(ROUNDS)
@@ -160,7 +160,7 @@ def test_killed_at_a_request(each_round, record_property, call, number, how):
 
 
 @pytest.mark.parametrize("fault", ["lost", "double"])
-@mostly_long("number", [3, 4, 5, 6, 7], ci=(0, 2))
+@mostly_long("number", [3, 4, 5, 6, 7], ci=(0,))
 def test_killed_after_a_launch_that_went_wrong(each_round, record_property, fault, number):
     """Its answer was lost, or it made two instances."""
     tally = Tally(ROUNDS)
@@ -186,7 +186,7 @@ def test_killed_after_a_launch_that_was_made_again(each_round, record_property):
     tally.record(record_property, WHERE, point)
 
 
-@mostly_long("number", range(1, SYNCS + 1), ci=(0, 3))
+@mostly_long("number", range(1, SYNCS + 1), ci=(3,))
 def test_two_clients_at_once_are_killed(each_round, record_property, number):
     """Both at the same wait for the disk, while they share a ledger and a pace."""
     tally = Tally(ROUNDS)
@@ -217,7 +217,7 @@ MORE_S = 7200.0
 LOOKS = [("instances", 1, how) for how in ("not accepted", "accepted", "answered")]
 
 
-@pytest.mark.parametrize("point", [*LOOKS, "before:1", "after:1", "before:2", "after:2", None], ids=str)
+@mostly_long("point", [*LOOKS, "before:1", "after:1", "before:2", "after:2", None], ci=(1, 4, 6), ids=str)
 def test_a_killed_extend_gives_all_of_the_time_or_none(each_round, record_property, point):
     """It is killed as it looks, as the machine hears of the limit, and as the ledger does.
 

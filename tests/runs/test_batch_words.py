@@ -158,7 +158,7 @@ def test_failed_is_queued_again_by_the_process_that_works_the_batch(made):
 
 def test_the_latest_batch_is_the_one_made_last_and_is_named_before_it_is_removed(made):
     """Whoever looked at the others meanwhile. Its table and curves stay, and the runs. Its name alone is no verb."""
-    made.client.run("batch", made.write(made.items(1), "old", host="gone"))
+    made.client.run("batch", made.write(made.items(1), "old", host="local", profile="l40s"))
     made.client.ok("batch", made.write(made.items(1), "new", host="local"))
     made.client.run("batch", "resume", "old")
     made.client.ok("ps")

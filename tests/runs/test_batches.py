@@ -93,6 +93,7 @@ def test_a_host_that_nobody_reaches_delays_only_its_own_items(made):
     assert (row["state"], row["run"]) == ("queued", None)
 
 
+@pytest.mark.long
 def test_one_failure_stops_nothing(made):
     """The exit code says that some have failed; `--failed` runs them again, and only them."""
     items = made.items(3)
@@ -148,7 +149,7 @@ def test_stop_ends_what_is_queued_then_the_runs(made):
         ({}, 0),
         pytest.param({"fail": True}, 1, marks=pytest.mark.long),
         ({"precision": "fp16", "profile": "cpu"}, 3),
-        ({"host": "gone"}, 4),
+        pytest.param({"host": "gone"}, 4, marks=pytest.mark.long),
     ],
     ids=["succeeds", "fails", "refused", "unreachable"],
 )

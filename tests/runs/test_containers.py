@@ -148,6 +148,7 @@ finally:
 """A start of the agent that prints how many of its modules it had to compile."""
 
 
+@pytest.mark.long
 def test_an_image_compiles_the_agent_once_for_all_its_containers(client, box):
     """Whatever build of Python it has. What it has compiled belongs to the user, and no run's container can write there."""
     make_image(client)
@@ -353,6 +354,7 @@ def test_exec_runs_in_the_container_and_ends_with_its_client(client, box):
     assert box.docker("ps", "-aq").split() == []
 
 
+@pytest.mark.long
 def test_a_shell_is_in_the_container_too(client, box):
     """With a terminal of its own, in a running container and beside an ended one."""
     run = detached(client)

@@ -31,6 +31,7 @@ def mirrors(client):
     return [path.name for path in client.runs.glob("[0-9]*")]
 
 
+@pytest.mark.long
 def test_a_drill_tells_each_fault_and_leaves_its_ledgers_alone(client):
     """Rows, exit code, and no run here or there."""
     done = client.run("drill", "--fault", "trainer-killed@7", "--fault", "link-cut", "--fault", "hang")

@@ -26,7 +26,6 @@ HOSTS = ("native", "docker")
 IS_WHOLE = os.environ.get("LAUNCH_FAULTS") == "all"
 IN_CI = {
     ("native", "checkpoint-torn", AT),
-    ("docker", "agent-killed", AT),
 }
 ROWS = [
     (host, fault, at)

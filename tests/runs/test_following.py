@@ -170,6 +170,7 @@ def waits_for_a_lock(pid):
     return any(words[1] == "->" and words[5] == str(pid) for words in lines)
 
 
+@pytest.mark.long
 def test_two_who_pull_one_run_at_once_both_have_all_of_it(client):
     """One is held up in the middle while another pulls: whoever ends last, every artifact is in its place."""
     sizes = {"a": 60_000_000, "b": 1000, "c": 1000}

@@ -7,6 +7,7 @@ import stat
 
 import pytest
 from testbed.client import Client, kill_all_of
+from testbed.tables import mostly_long
 
 pytestmark = pytest.mark.slow(reason="many commands on the copy of one run")
 
@@ -157,7 +158,7 @@ def place(tmp_path_factory):
         kill_all_of(run)
 
 
-@pytest.mark.parametrize("name", PLACES)
+@mostly_long("name", PLACES, ci=(0, 3, 6, 9, 11, 14, 15, 17, 19, 21, 23, 29))
 def test_nothing_is_read_or_written_through_what_lies_in_a_run_s_copy(place, name):
     """An attach and two other verbs end at once, with one of the obstacles each; what they refuse, they say."""
     number = PLACES.index(name)

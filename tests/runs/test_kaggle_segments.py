@@ -27,6 +27,7 @@ SEEDS = range(1, 1 + int(os.environ.get("LAUNCH_SEGMENT_KILLS", "1")))
 """`make segments` asks for more."""
 
 
+@pytest.mark.long
 def test_a_job_of_three_sessions_ends_as_one_without_a_break(kaggle_account):
     """No step is trained twice, each segment is pushed once, what the next one needs is there, and nothing stays."""
     kaggle_account.host(session_hours=SESSION_HOURS)

@@ -350,6 +350,7 @@ def test_a_run_goes_on_without_its_client_and_keeps_its_card(place):
     assert run not in place.leases().values()
 
 
+@pytest.mark.long
 def test_a_client_that_dies_between_lease_and_start_leaves_the_card_free(place):
     """With `serve`, when the container is made and not yet begun; natively it is a test of test_leases.py."""
     with Between(place.machine.homes / "ada" / "between.sock", place.engine.socket, b"/start") as between:

@@ -373,6 +373,7 @@ w.done(w.knobs().steps)
 """
 
 
+@pytest.mark.long
 def test_a_run_on_the_host_trains_on_there_for_a_client_that_has_nothing_of_it(client, lab):
     """By the host's own sha256sum and ledger: the parent's checkpoint, its code, and not one step twice."""
     client.script(RESUMES)

@@ -231,6 +231,7 @@ def test_an_image_that_does_not_take_the_host_key(project):
     assert project.ours() == []
 
 
+@pytest.mark.long
 def test_no_capacity_tries_the_next(project):
     """The list says free, the launch says no: the next type is rented."""
     code = "instance-operations/launch/insufficient-capacity"

@@ -271,6 +271,7 @@ def test_who_only_looks_on_sees_the_end(project):
     project.until_gone()
 
 
+@pytest.mark.long
 def test_who_only_looks_on_has_the_rent_ended_if_nobody_else_does(project):
     """The process in the background was killed while a second follower saw the run to its end."""
     project.client.script(TRAIN + 'while not os.path.exists("/home/ubuntu/go"): pass\n')

@@ -295,7 +295,7 @@ TABLE = {
     log_out_of_reach: ("failed", "never-started", 0),
     no_such_partition: None,
 }
-IN_CI = (time_nearly_up, preempted, cancelled_while_it_runs)
+IN_CI = (time_nearly_up, cancelled_while_it_runs)
 
 
 @pytest.mark.parametrize("fault", TABLE if IS_WHOLE else IN_CI, ids=lambda fault: fault.__name__)

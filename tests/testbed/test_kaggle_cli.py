@@ -50,7 +50,8 @@ def official(version, service, home, login):
     return KaggleCli(python, service, home, LOGINS[login])
 
 
-@pytest.mark.parametrize(("version", "login"), [KEY, pytest.param(*TOKEN, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("version", "login"), [KEY, TOKEN])
 def test_a_dataset_and_a_kernel_from_push_to_delete(version, login, service, tmp_path):
     """create, version, push, status, logs, output, files, quota, delete: what comes back is what the script wrote."""
     cli = official(version, service, tmp_path / "home", login)

@@ -138,7 +138,7 @@ def planned(torch, model, worker):
     return torch.optim.AdamW(trained, **worker.optimizer_arguments(lr=1e-3))
 
 
-@pytest.mark.parametrize("mode", ["bf16", "fp32"])
+@pytest.mark.parametrize("mode", ["bf16", pytest.param("fp32", marks=pytest.mark.long)])
 def test_a_healthy_training_with_the_planned_fused_optimizer_raises_nothing(
     torch, worker, run_of, agent, llama, rows, train, mode
 ):
@@ -434,8 +434,11 @@ CLEAN = {
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 @pytest.mark.parametrize(
     "name",
-    ["fp16 over fp16", "fp16-native"]  # trainings/healthy/lora_modules_to_save.py has the others
-    + [pytest.param(name, marks=pytest.mark.long) for name in ("fp32", "bf16", "fp16 over fp32")],
+    ["fp16 over fp16"]  # trainings/healthy/lora_modules_to_save.py has the others
+    + [
+        pytest.param(name, marks=pytest.mark.long)
+        for name in ("fp16-native", "fp32", "bf16", "fp16 over fp32")
+    ],
 )
 def test_a_clean_lora_ends_with_a_proof(torch, worker, run_of, agent, llama, lora, train, rows, name, seed):
     """Warm-up, decay, accumulation, checkpointing and evaluation in between raise nothing; the loss falls."""
