@@ -12,10 +12,10 @@ import pytest
 from testbed.client import REPOSITORY
 from typer.main import get_command
 
+from launcher.base.toml import read_toml
 from launcher.cli.app import DEFAULT, whole_app
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
-from launcher.values.toml import read_toml
 
 PACKAGE = REPOSITORY / "launcher"
 FLOORS = ["errors", "values", "planning", "hosts", "rental", "runtimes", "backends", "runs", "cli"]
@@ -156,14 +156,14 @@ def test_imports_point_down_only(path):
     own = ".".join(["launcher", *path.relative_to(PACKAGE).with_suffix("").parts])
     ours = {name for name in imports(path) if name.split(".")[0] == "launcher"}
     assert not {name for name in ours if floor(name) > floor(own)}
-    if own in ("launcher.errors", "launcher.resources", "launcher.__init__"):
+    if own in ("launcher.errors", "launcher.base.resources", "launcher.__init__"):
         assert not ours
     # Commands load these three which do not load hosts.
     bridges = (
-        "launcher.core_dumps",
-        "launcher.client_files",
-        "launcher.client_locks",
-        "launcher.untrusted_json",
+        "launcher.base.core_dumps",
+        "launcher.base.client_files",
+        "launcher.base.client_locks",
+        "launcher.base.untrusted_json",
     )
     if not own.startswith(("launcher.hosts.", "launcher.rental.")) and own not in bridges:
         assert not {name for name in ours if name.startswith("launcher.remote")}
@@ -390,7 +390,7 @@ def test_every_option_of_every_verb_is_explained(name):
 KNOWS_DOCKER = {
     "planning": "the gate and the plan name engines and images",
     "values/record.py": "records of the first version name no runtime",
-    "hosts/agent_desk.py": "sends the engine's values, if a record has one",
+    "transport/client/agent_desk.py": "sends the engine's values, if a record has one",
 }
 """Where a comparison with docker may stand beside the runtime and its fate, and why."""
 OPENING = {
@@ -472,7 +472,12 @@ def test_only_these_modules_of_the_agent_open_files_by_themselves():
 def test_only_the_desk_and_its_channel_name_what_an_agent_is_asked():
     """A line passes on what desks ask. Everything else calls a typed method."""
     calls = [ids(path) for path in SOURCES if re.search(r"\b_?(agent|channel)\.call\(", path.read_text())]
-    assert set(calls) <= {"hosts/agent_desk.py", "hosts/channel.py", "hosts/line.py", "hosts/run_reading.py"}
+    assert set(calls) <= {
+        "transport/client/agent_desk.py",
+        "transport/channel.py",
+        "transport/shared_connection.py",
+        "transport/client/run_reading.py",
+    }
 
 
 def test_the_groups_of_tests_are_of_files_that_exist():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 
-from launcher.backends.backend import Backend
+from launcher.backends.base.backend import Backend
 from launcher.values.host import Host
 
 BACKENDS = {

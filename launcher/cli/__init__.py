@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Run the command line."""
     try:
-        from launcher import core_dumps
+        from launcher.base import core_dumps
 
         core_dumps.turn_off()  # first of all: a variable may be a secret
         from launcher.cli import command_process

@@ -14,16 +14,16 @@ from typing import Annotated, Any
 
 import typer
 
-from launcher import question
-from launcher.cli.asking import agrees
-from launcher.cli.completing import let_values_complete
-from launcher.cli.past_limit import rental_warnings
+from launcher.base import question
+from launcher.base.client_files import UnreadableError
+from launcher.cli.completion.completing import let_values_complete
+from launcher.cli.completion.shell_answers import rejoin_words, use_our_scripts
+from launcher.cli.output.asking import agrees
+from launcher.cli.output.say import complain
+from launcher.cli.output.streams import prepare
 from launcher.cli.quick import QuickCommand, QuickGroup, WrongWordsError, tell_wrong_words
-from launcher.cli.say import complain
-from launcher.cli.shell_answers import rejoin_words, use_our_scripts
 from launcher.cli.signals import Terminated, heed_sigterm
-from launcher.cli.streams import prepare
-from launcher.client_files import UnreadableError
+from launcher.cli.text.rental_warnings import rental_warnings
 from launcher.errors import LaunchError, UsageError
 
 DEFAULT = "run"
@@ -52,7 +52,7 @@ class RootGroup(QuickGroup):
                 args = args[: args.index("--")]
             args = args if args[:1] == [DEFAULT] else [DEFAULT, *args]
         elif not args[0].startswith("-") and args[0] not in self.commands:
-            from launcher.cli.foreign import tip
+            from launcher.cli.command_suggestions import tip
 
             raise UsageError(tip(args[0], args[1:], self.commands))
         return super().parse_args(ctx, args)
@@ -85,58 +85,62 @@ class RootGroup(QuickGroup):
 
 _TASKS: dict[str, dict[str, str]] = {
     "Launch": {
-        DEFAULT: "launch.launch",
-        "rerun": "rerun.rerun",
-        "resume": "resume.resume",
-        "recover": "recover.recover",
-        "batch": "batch.app",
-        "verify": "verify.verify",
-        "init": "init.init",
+        DEFAULT: "commands.launch.launch.launch",
+        "rerun": "commands.launch.rerun.rerun",
+        "resume": "commands.launch.resume.resume",
+        "recover": "commands.launch.recover.recover",
+        "batch": "commands.batch.batch.app",
+        "verify": "commands.launch.verify.verify",
+        "init": "commands.launch.init.init",
     },
     "Look": {
-        "ps": "ps.ps",
-        "attach": "attach.attach",
-        "logs": "logs.logs",
-        "metrics": "metrics.metrics",
-        "plot": "plot.plot",
-        "compare": "compare.compare",
-        "diagnose": "diagnose.diagnose",
-        "explain": "explain.explain",
+        "ps": "commands.look.ps.ps",
+        "attach": "commands.look.attach.attach",
+        "logs": "commands.look.logs.logs",
+        "metrics": "commands.look.metrics.metrics",
+        "plot": "commands.look.plot.plot",
+        "compare": "commands.look.compare.compare",
+        "diagnose": "commands.look.diagnose.diagnose",
+        "explain": "commands.look.explain.explain",
     },
-    "Files": {"ls": "ls.ls", "pull": "pull.pull", "cp": "cp.cp"},
-    "Work beside a run": {"exec": "execute.execute", "shell": "shell.shell", "forward": "forward.forward"},
+    "Files": {"ls": "commands.files.ls.ls", "pull": "commands.files.pull.pull", "cp": "commands.files.cp.cp"},
+    "Work beside a run": {
+        "exec": "commands.beside.execute.execute",
+        "shell": "commands.beside.shell.shell",
+        "forward": "commands.beside.forward.forward",
+    },
     "End and clean up": {
-        "stop": "stop.stop",
-        "extend": "extend.extend",
-        "rm": "rm.rm",
-        "gc": "gc.gc",
-        "sweep": "sweep.sweep",
-        "reconcile": "reconcile.reconcile",
+        "stop": "commands.end.stop.stop",
+        "extend": "commands.rental.extend.extend",
+        "rm": "commands.end.rm.rm",
+        "gc": "commands.end.gc.gc",
+        "sweep": "commands.end.sweep.sweep",
+        "reconcile": "commands.rental.reconcile.reconcile",
     },
     "Hosts and cards": {
-        "hosts": "hosts.hosts",
-        "offers": "offers.offers",
-        "probe": "probe.probe",
-        "drill": "drill.drill",
-        "trust": "trusting.trust",
-        "profile": "profile.app",
-        "image": "image.app",
+        "hosts": "commands.hosts.hosts.hosts",
+        "offers": "commands.rental.offers.offers",
+        "probe": "commands.hosts.probe.probe",
+        "drill": "commands.hosts.drill.drill",
+        "trust": "commands.hosts.trusting.trust",
+        "profile": "commands.hosts.profile.app",
+        "image": "commands.hosts.image.app",
     },
 }
 """The verbs by task, in the order of the help: each is loaded when it is asked for."""
 _CLASSES = {
-    DEFAULT: "launch.LaunchCommand",
-    "exec": "execute.ExecuteCommand",
-    "shell": "execute.CommandVerb",
-    "forward": "execute.CommandVerb",
-    "verify": "execute.CommandVerb",
+    DEFAULT: "commands.launch.launch.LaunchCommand",
+    "exec": "commands.beside.execute.ExecuteCommand",
+    "shell": "commands.beside.execute.CommandVerb",
+    "forward": "commands.beside.execute.CommandVerb",
+    "verify": "commands.beside.execute.CommandVerb",
 }
 _VERBS = frozenset(name for verbs in _TASKS.values() for name in verbs)
 
 
 def _print_version(value: bool) -> None:
     if value:
-        from launcher.cli.version_text import version_text
+        from launcher.cli.text.version_text import version_text
 
         print(f"launch {version_text()}")
         raise typer.Exit
@@ -274,7 +278,7 @@ def main() -> None:
 
 def _tell_ended_runs() -> None:
     """Say which abandoned runs were ended because their host answered; hardly any command loads that module."""
-    farewell = sys.modules.get("launcher.runs.farewell")
+    farewell = sys.modules.get("launcher.runs.move.pending_stops")
     for words in farewell.said if farewell is not None else ():
         complain(words)
 
@@ -292,7 +296,7 @@ def _tell_rentals() -> None:
 
 def _leave_connection() -> None:
     """Let the connection to a host be held for the next command; few commands have one."""
-    held = sys.modules.get("launcher.hosts.held")
+    held = sys.modules.get("launcher.transport.persistent_connection")
     if held is not None:
         held.leave()
 

@@ -14,7 +14,7 @@ import time
 from _thread import start_new_thread
 from gc import set_threshold  # `gc` is a verb here
 
-from launcher import own_variables
+from launcher.base import own_variables
 
 _INTERRUPTED = 128 + signal.SIGINT
 _AGAIN_S = 0.02

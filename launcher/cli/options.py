@@ -15,8 +15,8 @@ WHERE = "Where"
 
 def _accept_new_host_keys(value: bool) -> bool:
     if value:
-        from launcher.cli.say import complain
-        from launcher.hosts.new_keys import NEW_KEYS
+        from launcher.cli.output.say import complain
+        from launcher.transport.ssh.new_keys import NEW_KEYS
 
         NEW_KEYS.accept(complain)
     return value
@@ -24,7 +24,7 @@ def _accept_new_host_keys(value: bool) -> bool:
 
 def _choose_colour(choice: str | None) -> str | None:
     if choice is not None:
-        from launcher.cli import streams
+        from launcher.cli.output import streams
 
         if choice not in streams.COLOURS:
             raise UsageError(f"--color {choice}: expected {', '.join(streams.COLOURS)}")

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from launcher.cli.help_text import usage, write_commands, write_options, write_text
-from launcher.cli.say import complain
+from launcher.cli.output.say import complain
 from launcher.errors import UsageError
 
 WrongWordsError: Any = typer.BadParameter.__base__

@@ -8,8 +8,8 @@ import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from launcher.cli.streams import console as stream_console
-from launcher.cli.streams import is_terminal
+from launcher.cli.output.streams import console as stream_console
+from launcher.cli.output.streams import is_terminal
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from launcher.cli.say import complain
+from launcher.cli.output.say import complain
 
 
 class _Notes(logging.Handler):

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from launcher.backends.slurm.slurm_job import resubmission
 from launcher.planning.allocation import allocation, nodes, processes
-from launcher.planning.image_plan import Sources, image
-from launcher.planning.ladder import LadderInputs, has_fitting, ladder
-from launcher.planning.precision_history import concerning, failed_before, measured_in
-from launcher.planning.slurm_job import resubmission
-from launcher.planning.source import source, written
-from launcher.planning.split import split
-from launcher.planning.verification import workload_digest
-from launcher.planning.wheel_choice import UNKNOWN, Site
-from launcher.planning.workload import read_workload, set_checkpointing, workload_of
-from launcher.values.environment import Environment
+from launcher.planning.precision.ladder import LadderInputs, has_fitting, ladder
+from launcher.planning.precision.precision_history import concerning, failed_before, measured_in
+from launcher.planning.precision.split import split
+from launcher.planning.precision.workload import read_workload, set_checkpointing, workload_of
+from launcher.planning.script.source import source, written
+from launcher.planning.software.image_plan import Sources, image
+from launcher.planning.software.wheel_choice import UNKNOWN, Site
+from launcher.planning.verification_plan import workload_digest
 from launcher.values.facts import PrecisionEvidence
 from launcher.values.host import Host
 from launcher.values.job import Batch, Job
@@ -22,6 +21,7 @@ from launcher.values.model import Model
 from launcher.values.plan import UNREAD, Plan, ScriptUse, Source, Submission
 from launcher.values.precision import Platform, PrecisionRequest
 from launcher.values.profile import Profile
+from launcher.values.software.environment import Environment
 
 
 def plan(

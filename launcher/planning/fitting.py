@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from launcher.planning.assembly import ladder_inputs
-from launcher.planning.ladder import has_fitting, is_too_large_as_asked
-from launcher.planning.memory import GB, Training, estimate, teacher_bytes, usable_gb
-from launcher.planning.quantizer import why_untrainable
-from launcher.planning.workload import CHECKPOINTING_NAMES, LORA_RANK_NAMES, workload_of
+from launcher.planning.precision.ladder import has_fitting, is_too_large_as_asked
+from launcher.planning.precision.memory import GB, Training, estimate, teacher_bytes, usable_gb
+from launcher.planning.precision.quantizer import why_untrainable
+from launcher.planning.precision.workload import CHECKPOINTING_NAMES, LORA_RANK_NAMES, workload_of
 from launcher.values.job import Job, Scalar
 from launcher.values.method import Method, trains_adapter
 from launcher.values.plan import Plan, ScriptUse

@@ -11,14 +11,11 @@ import contextlib
 from collections.abc import Iterable
 from typing import Literal
 
+from launcher.backends.kaggle.kaggle_gate import kaggle_findings
+from launcher.backends.lambda_cloud.lambda_machines import lambda_findings
+from launcher.backends.slurm.slurm_gate import slurm_findings
 from launcher.errors import RefusedError
 from launcher.planning.fitting import what_fits
-from launcher.planning.image_plan import torch_for
-from launcher.planning.installed_packages import unmet
-from launcher.planning.kaggle_gate import kaggle_findings
-from launcher.planning.ladder import FAILED_BEFORE, MEASURED
-from launcher.planning.lambda_machines import lambda_findings
-from launcher.planning.memory import GB, Training, estimate, gb_words, teacher_bytes, usable_gb, usable_words
 from launcher.planning.model_gate import model_on_cpu
 from launcher.planning.placement import (
     cards_of,
@@ -34,19 +31,30 @@ from launcher.planning.placement import (
     unpickling_option,
     why_unusable,
 )
-from launcher.planning.precision_history import why_failed
-from launcher.planning.quantizer import PACKAGE, quantizer_findings, saved_quantized_findings
-from launcher.planning.rank_use import by_torchrun
-from launcher.planning.slurm_gate import slurm_findings
-from launcher.planning.wheel_choice import choose, objection, site
-from launcher.planning.workload import workload_of
+from launcher.planning.precision.ladder import FAILED_BEFORE, MEASURED
+from launcher.planning.precision.memory import (
+    GB,
+    Training,
+    estimate,
+    gb_words,
+    teacher_bytes,
+    usable_gb,
+    usable_words,
+)
+from launcher.planning.precision.precision_history import why_failed
+from launcher.planning.precision.quantizer import PACKAGE, quantizer_findings, saved_quantized_findings
+from launcher.planning.precision.workload import workload_of
+from launcher.planning.script.rank_use import by_torchrun
+from launcher.planning.software.image_plan import torch_for
+from launcher.planning.software.installed_packages import unmet
+from launcher.planning.software.wheel_choice import choose, objection, site
+from launcher.planning.software.wheels import WheelTable
 from launcher.values.facts import Facts
 from launcher.values.host import LOCAL, Host
 from launcher.values.plan import Finding, Plan
 from launcher.values.precision import numbers
 from launcher.values.profile import Profile
-from launcher.values.requirement import distribution
-from launcher.values.wheels import WheelTable
+from launcher.values.software.requirement import distribution
 
 STARTS_RANKS = ("python", "python3", "torchrun", "accelerate")
 SHOWN_PACKAGES = 5

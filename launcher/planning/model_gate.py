@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from launcher.planning.fitting import what_fits
-from launcher.planning.ladder import MEASURED
-from launcher.planning.memory import GB, Training, estimate
-from launcher.planning.workload import workload_of
+from launcher.planning.precision.ladder import MEASURED
+from launcher.planning.precision.memory import GB, Training, estimate
+from launcher.planning.precision.workload import workload_of
 from launcher.values.facts import Facts
 from launcher.values.plan import Finding, Plan
 from launcher.values.profile import Profile

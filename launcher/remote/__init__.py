@@ -1,6 +1,6 @@
 """What travels: the agent. Standard library only, Python >= 3.8, Linux and macOS; imports nothing else of ours.
 
-Packed as one zipapp under the name `launch_agent` (see launcher/hosts/agent_file.py). Its verbs:
+Packed as one zipapp under the name `launch_agent` (see launcher/transport/agent_file.py). Its verbs:
 
     serve ROOT           at the other end of a client's connection: answers requests, starts runs, holds no training
     keep RUN             the parent of `supervise`: brings it back when it dies, ends what it left behind

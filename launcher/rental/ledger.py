@@ -24,8 +24,8 @@ from launcher.remote.record import strict_json
 from launcher.remote.record.files import sync_folder
 from launcher.remote.record.locks import Lock, is_locked
 from launcher.remote.record.safe_open import write_all
-from launcher.rental.hold import Hold, is_alive, is_stopped, reads_limits
-from launcher.values.renting import OPEN, Extra, Intent, Rental, RentalState
+from launcher.rental.lease.hold import Hold, is_alive, is_stopped, reads_limits
+from launcher.rental.renting import OPEN, Extra, Intent, Rental, RentalState
 
 NONCE_CHARACTERS = "abcdefghijklmnopqrstuvwxyz234567"
 NONCE_LENGTH = 12

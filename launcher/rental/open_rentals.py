@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.rental.records import ledger, rented
+from launcher.rental.renting import Rental, RentalState, dollars
 from launcher.rental.service_clock import clock_of
-from launcher.values.renting import Rental, RentalState, dollars
 
 RECONCILE = "launch reconcile"
 _DOING = {

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.errors import CardBusyError, RefusedError
-from launcher.planning.offers import Wish, fitting
+from launcher.rental.offers import Wish, fitting
+from launcher.rental.renting import Offer, cents, dollars, home_s, minutes_text
 from launcher.values.plan import Finding
 from launcher.values.profile import Profile
 from launcher.values.rental_settings import LONGEST_HOURS, RentalSettings
-from launcher.values.renting import Offer, cents, dollars, home_s, minutes_text
 
 
 class Expected(NamedTuple):

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import RefusedError
-from launcher.rental.renter import POLL_S, Ending, Renter
+from launcher.rental.lease.renter import POLL_S, Ending, Renter
+from launcher.rental.renting import Instance, Rental, RentalState
 from launcher.rental.verdict import ENDED, SETTLE_S, Judged, Verdict, judge
-from launcher.values.renting import Instance, Rental, RentalState
 
 OTHERS_S = 30.0
 """So long another command, which has another key, may take to record that a machine has gone."""

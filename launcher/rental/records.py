@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError, field_serializer, field_validator
 
+from launcher.base.text import printable
 from launcher.errors import BadFileError
 from launcher.remote.record.files import read_json, write_durably
 from launcher.rental.ledger import Ledger, usual_folder
 from launcher.rental.provider import FIRST, PROVIDERS, module_of
+from launcher.rental.renting import ELSEWHERE, NAMED, Rental, RentalReason, RentalState, dollars, run_cents
 from launcher.rental.service_clock import clock_of
 from launcher.values.base import Record
-from launcher.values.checkpoint import MANIFEST
 from launcher.values.host import Host
 from launcher.values.rental_settings import RentalSettings
-from launcher.values.renting import ELSEWHERE, NAMED, Rental, RentalReason, RentalState, dollars, run_cents
-from launcher.values.text import printable
+from launcher.values.reported.checkpoint import MANIFEST
 
 RECORD = "tenancy.json"
 KNOWN_HOSTS = "known_hosts"

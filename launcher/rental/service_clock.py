@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 from platformdirs.unix import Unix
 
+from launcher.base.clock import SystemClock
 from launcher.errors import ServiceError
 from launcher.remote.record import strict_json
 from launcher.remote.record.files import write_durably
 from launcher.remote.system import process
 from launcher.rental.provider import FIRST
-from launcher.values.clock import SystemClock
 
 MOST_AHEAD_S = 30 * 86_400.0
 """A `Date` that is further ahead of the time that is known is an error of whoever sent it."""

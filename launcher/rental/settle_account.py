@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from launcher import hosts
+from launcher.base.clock import look_again_after
 from launcher.errors import (
     BadFileError,
     LaunchError,
@@ -19,19 +19,19 @@ from launcher.errors import (
     UsageError,
 )
 from launcher.rental import records
-from launcher.rental.handoff import hand_over, take, take_idle, take_over
-from launcher.rental.instance_keys import forget_key
+from launcher.rental.lease.handoff import hand_over, take, take_idle, take_over
+from launcher.rental.lease.instance_keys import forget_key
+from launcher.rental.lease.release import RentedRun, end_named, end_rent, lose_words
+from launcher.rental.lease.rental_lease import Lease, Step, Teller
+from launcher.rental.lease.renter import Ending, Renter, open_account
 from launcher.rental.provider import PROVIDERS, module_of
 from launcher.rental.reconcile import Reconciled, reconcile, survey
 from launcher.rental.records import RentalRecord, RentedMachine
-from launcher.rental.release import RentedRun, end_named, end_rent, lose_words
-from launcher.rental.rental_lease import Lease, Step, Teller
-from launcher.rental.renter import Ending, Renter, open_account
+from launcher.rental.renting import Rental, RentalState, dollars
 from launcher.rental.service_clock import clock_of
 from launcher.rental.verdict import GRACE_S, has_any_of, owner_of
-from launcher.values.clock import look_again_after
+from launcher.transport import connecting
 from launcher.values.rental_settings import RentalSettings
-from launcher.values.renting import Rental, RentalState, dollars
 
 WAKE_S, LOOK_S = 20.0, 0.5
 """How long a process that looks after a machine may take to notice that its limit has passed, and how often that is looked for."""
@@ -365,7 +365,7 @@ def _would_go_on(found: RentedMachine, run_of: RunOf, view: Teller) -> bool:
     if records.ledger().is_attended(found.rental.nonce):
         return True
     try:
-        state = run.has_ended(hosts.connect)
+        state = run.has_ended(connecting.connect)
     except NoRunError as error:
         view.note(f"{record.run}: {str(error).splitlines()[0]}")
         return record.keeps and run.is_known

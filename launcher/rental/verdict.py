@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from launcher.values.renting import (
+from launcher.rental.renting import (
     ELSEWHERE,
     NAMED,
     OPEN,

@@ -12,24 +12,24 @@ from typing import NamedTuple
 from pydantic import ValidationError
 from rich.filesize import decimal
 
+from launcher.backends.base.runtime import Holding, Supply
+from launcher.backends.runtimes import Runtime, open_all, open_for_run
+from launcher.base.meter import Meter
+from launcher.base.text import files_text
+from launcher.copy.mirror import Mirror
 from launcher.errors import AgentError, EngineError, HostError, LastCopyError, MalformedAnswerError, RunError
-from launcher.hosts import Desk
-from launcher.runs.local_copies import LocalCopies
-from launcher.runs.machine_gone import gone
-from launcher.runs.meter import Meter
-from launcher.runs.mirror import Mirror
-from launcher.runs.probing import NO_JOB, probe
-from launcher.runs.pulling import shown_path
-from launcher.runs.refreshing import refresh
-from launcher.runs.summaries import summary_of
-from launcher.runs.view import Stage
-from launcher.runtimes import Runtime, open_all, open_for_run
-from launcher.runtimes.runtime import Holding, Supply
-from launcher.values.answers import Removed
+from launcher.runs.follow.refreshing import refresh
+from launcher.runs.follow.summaries import summary_of
+from launcher.runs.follow.view import Stage
+from launcher.runs.launch.probing import NO_JOB, probe
+from launcher.runs.pull.local_copies import LocalCopies
+from launcher.runs.pull.pulling import shown_path
+from launcher.runs.rented.machine_gone import gone
+from launcher.transport.client.desk import Desk
 from launcher.values.host import Host
-from launcher.values.output import LastCopies, Loss
 from launcher.values.record import Summary, is_terminal
-from launcher.values.text import files_text
+from launcher.values.reported.answers import Removed
+from launcher.values.reported.output import LastCopies, Loss
 
 MOST_NAMED = 10
 MOST_RECORD = 1 << 28

@@ -7,14 +7,14 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from launcher.backends.runtimes import open_for_run
 from launcher.errors import HostError
-from launcher.hosts import Desk
-from launcher.runs.summaries import summary_of
-from launcher.runtimes import open_for_run
+from launcher.runs.follow.summaries import summary_of
+from launcher.transport.client.desk import Desk
 
 if TYPE_CHECKING:
-    from launcher.hosts.company import Keyboard
-    from launcher.values.answers import CommandEnd
+    from launcher.transport.agent_input import Keyboard
+    from launcher.values.reported.answers import CommandEnd
 
 
 def execute(desk: Desk, run: str, command: Sequence[str], take: Callable[[int, bytes], None]) -> int:

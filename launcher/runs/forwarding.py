@@ -9,13 +9,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from launcher.backends.runtimes import Runtime, open_for_run
+from launcher.copy.mirror import Mirror
 from launcher.errors import HostError, NobodyListensError, RefusedStreamError, UnreachableError, UsageError
-from launcher.hosts import Desk
-from launcher.hosts.channel import Socket
-from launcher.runs.mirror import Mirror
+from launcher.runs.follow.summaries import summary_of
 from launcher.runs.run_desk import open_desk
-from launcher.runs.summaries import summary_of
-from launcher.runtimes import Runtime, open_for_run
+from launcher.transport.channel import Socket
+from launcher.transport.client.desk import Desk
 from launcher.values.host import Host
 
 LOOPBACK = "127.0.0.1"

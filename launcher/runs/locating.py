@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from launcher.config.lookup import Lookup
+from launcher.copy import index
+from launcher.copy.ended_rows import EndedRows
+from launcher.copy.mirror import Mirror, mirror_of, mirrors, run_ids
+from launcher.copy.run_id import RUN_ID, find
+from launcher.copy.runs_folder import ids_here, runs_folder
 from launcher.errors import SeveralRunsError, UnknownNameError
-from launcher.hosts import Desk
-from launcher.runs import index
-from launcher.runs.ended_rows import EndedRows
-from launcher.runs.lookup import Lookup
-from launcher.runs.mirror import Mirror, mirror_of, mirrors, run_ids
-from launcher.runs.refreshing import refresh
+from launcher.runs.follow.refreshing import refresh
+from launcher.runs.follow.summaries import runs_of
 from launcher.runs.run_desk import connect, leave_open
-from launcher.runs.run_id import RUN_ID, find
-from launcher.runs.runs_folder import ids_here, runs_folder
-from launcher.runs.summaries import runs_of
+from launcher.transport.client.desk import Desk
 from launcher.values.host import Host
 from launcher.values.record import Summary, is_terminal
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from launcher.runs.launching import Started, launch
-from launcher.runs.mirror import Mirror
-from launcher.runs.plan_differences import flat
-from launcher.runs.previewing import Preview, preview
-from launcher.runs.request import Request, recall
-from launcher.runs.verifiable import refuse_verification
-from launcher.runs.view import View
+from launcher.compare.plan_differences import flat
+from launcher.copy.mirror import Mirror
+from launcher.copy.request import Request, recall
+from launcher.runs.follow.view import View
+from launcher.runs.launch.dry_run import Preview, preview
+from launcher.runs.launch.launching import Started, launch
+from launcher.runs.launch.verifiable import refuse_verification
 from launcher.values.plan import Finding, Plan
 
 MOST_DIFFERENCES = 8

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 
 from launcher.backends.registry import backend_of
-from launcher.hosts import Desk, Line
-from launcher.runs import departures
-from launcher.runs.machine_gone import check_rented
-from launcher.runs.mirror import Mirror
+from launcher.copy import move_records
+from launcher.copy.mirror import Mirror
+from launcher.runs.rented.machine_gone import check_rented
+from launcher.transport.client.desk import Desk
+from launcher.transport.shared_connection import Line
 from launcher.values.host import Host
 
 Opening = Callable[[Host], Desk]
@@ -55,8 +56,8 @@ def connect(host: Host, opening: Opening | None = None) -> Desk:
     if opening is None and (left := _taken_over(host)) is not None:
         return left
     desk = (opening or backend_of(host).connect)(host)
-    if pending := departures.pending():
-        from launcher.runs.farewell import deliver  # hardly ever needed
+    if pending := move_records.pending():
+        from launcher.runs.move.pending_stops import deliver  # hardly ever needed
 
         try:
             deliver(desk, pending)

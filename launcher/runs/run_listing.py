@@ -8,23 +8,23 @@ import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from launcher.config.lookup import Lookup
+from launcher.copy import index, last_seen, move_records
+from launcher.copy.ended_rows import EndedRows
+from launcher.copy.mirror import Mirror, mirror_of, run_ids
+from launcher.copy.run_id import RUN_ID
+from launcher.copy.runs_folder import ids_here, runs_folder
 from launcher.errors import LaunchError, ServiceError
 from launcher.rental import records
-from launcher.runs import departures, index, last_seen
-from launcher.runs.ended_rows import EndedRows
+from launcher.runs.follow.summaries import remembered, runs_of
 from launcher.runs.locating import own_copy, rented_for
-from launcher.runs.lookup import Lookup
-from launcher.runs.mirror import Mirror, mirror_of, run_ids
 from launcher.runs.run_desk import connect
-from launcher.runs.run_id import RUN_ID
-from launcher.runs.runs_folder import ids_here, runs_folder
-from launcher.runs.summaries import remembered, runs_of
 from launcher.values.host import Host
 from launcher.values.parsing import unknown_name
 from launcher.values.record import State, Summary, is_terminal
 
 if TYPE_CHECKING:
-    from launcher.values.departure import Departure
+    from launcher.copy.move_record import Departure
 
 
 STATES = (*State, "unreadable")
@@ -175,15 +175,15 @@ def _with_departures(row: ListedRun) -> ListedRun:
     if not RUN_ID.fullmatch(row.summary.run):
         return row
     mirror = own_copy(row.summary.run)
-    departure = departures.departure_of(mirror)
+    departure = move_records.departure_of(mirror)
     if departure is not None and departure.is_open and records.is_gone(mirror.run):
         departure = departure.model_copy(
             update={"settled": departure.abandoned}
         )  # nobody is left to hear of it
-    beside = departures.still_training(mirror, row.summary.parent)
+    beside = move_records.still_training(mirror, row.summary.parent)
     if departure is None:
         return row if beside is None else row._replace(beside=beside)
-    command = None if departures.has_begun(departure) else departures.beginning(mirror, departure)
+    command = None if move_records.has_begun(departure) else move_records.beginning(mirror, departure)
     return row._replace(goes_on=departure, next=command, beside=beside)
 
 
@@ -232,7 +232,7 @@ def _kept_age_s(summary: Summary) -> float | None:
     mirror = own_copy(summary.run)
     if is_terminal(summary.state) or mirror.plan().checkpoints != "pull":
         return None
-    from launcher.runs.checkpoint_pulling import kept_checkpoint  # few runs have one
+    from launcher.runs.pull.checkpoint_pulling import kept_checkpoint  # few runs have one
 
     kept = kept_checkpoint(mirror)
     return math.inf if kept is None else time.time() - kept.time

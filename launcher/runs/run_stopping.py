@@ -6,11 +6,11 @@ import math
 import time
 from typing import NamedTuple
 
+from launcher.backends.runtimes import open_for_run
 from launcher.errors import EngineError, RunError
-from launcher.hosts import Desk
-from launcher.runs.evidence import why_silent
-from launcher.runs.summaries import known_summary, summary_of
-from launcher.runtimes import open_for_run
+from launcher.runs.follow.evidence import why_silent
+from launcher.runs.follow.summaries import known_summary, summary_of
+from launcher.transport.client.desk import Desk
 from launcher.values.record import DISK_WORDS, State, Summary, is_terminal
 
 STOP_SLACK_S = 30.0

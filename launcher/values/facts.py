@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from launcher.values.base import Record
-from launcher.values.cluster import Cluster
 from launcher.values.model import Model, read_model
 from launcher.values.precision import Platform, numbers
+from launcher.values.reported.cluster import Cluster
 
 
 class Holder(Record):

@@ -19,10 +19,10 @@ from pydantic import (
 
 from launcher.values import login_text
 from launcher.values.base import Written
-from launcher.values.image import Build
 from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.slurm_settings import SlurmSettings
+from launcher.values.software.image import Build
 
 Kind = Literal["machine", "kaggle", "lambda-cloud", "slurm"]
 _OWN_RUNTIMES = {

@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, ByteSize, ConfigDict, Field, field_validator
 
 from launcher.values.base import Written
-from launcher.values.image import Reference
 from launcher.values.method import Method
 from launcher.values.notice import OnEnd
 from launcher.values.precision import Attention
 from launcher.values.profile import Name
-from launcher.values.requirement import RequirementText
 from launcher.values.slurm_settings import SlurmSettings
+from launcher.values.software.image import Reference
+from launcher.values.software.requirement import RequirementText
 from launcher.values.variable import VariableName, VariableText
 
 Scalar = bool | int | float | str

@@ -8,14 +8,14 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AliasChoices, ByteSize, Field, model_validator
 
 from launcher.values.base import Written, canonical_json
-from launcher.values.environment import Environment
-from launcher.values.image import Image
 from launcher.values.job import Count, Minutes, Pattern, PullLimit, Scalar
 from launcher.values.method import Method
 from launcher.values.model import Model
 from launcher.values.notice import OnEnd
 from launcher.values.precision import Capability, Precision
 from launcher.values.profile import Name, Profile
+from launcher.values.software.environment import Environment
+from launcher.values.software.image import Image
 from launcher.values.variable import VariableName, VariableText
 
 IMAGE_RUNTIME = "docker"

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from launcher.values.base import Record
-from launcher.values.engine_access import EngineWay
+from launcher.values.reported.engine_access import EngineWay
 from launcher.values.states import TERMINAL as TERMINAL
 from launcher.values.states import Reason as Reason
 from launcher.values.states import State as State

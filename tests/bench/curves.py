@@ -29,7 +29,7 @@ from testbed.client import REPOSITORY, Client, kill_all_of
 
 from launcher.remote.record import precision_evidence
 from launcher.remote.record.rundir import evidence_folder
-from launcher.runs.cards import REFUSED
+from launcher.runs.launch.cards import REFUSED
 from launcher.values.plan import Split
 from launcher.values.precision import Precision
 

@@ -25,10 +25,10 @@ import torch
 import transformers
 from peft import LoraConfig, get_peft_model
 
+from launcher.config.resolve import profiles
 from launcher.errors import RefusedError
-from launcher.planning.ladder import MODES, LadderInputs, Method, ladder
-from launcher.planning.workload import Workload
-from launcher.runs.resolve import profiles
+from launcher.planning.precision.ladder import MODES, LadderInputs, Method, ladder
+from launcher.planning.precision.workload import Workload
 from launcher.values.model import Model
 from launcher.values.precision import Platform, Precision
 

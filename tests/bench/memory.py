@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from memory_rows import FORMS, IN_CI, IN_REHEARSALS, ON_A_CARD, ROWS, TEACHER, Row
 
-from launcher.planning.memory import Training, needed_gb
-from launcher.planning.workload import read_workload
+from launcher.planning.precision.memory import Training, needed_gb
+from launcher.planning.precision.workload import read_workload
 from launcher.values.model import read_model
 from launcher.values.precision import Precision
 

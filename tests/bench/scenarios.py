@@ -134,7 +134,7 @@ TABLES = {
         "Then nothing of ours lives, by the stand-in's own account of starts, ends and cents. The rows of `launch`, `reconcile` and\n"
         "keepers are end to end: each instance is a machine with an sshd of its own, and what a run has finished\n"
         "is home, by the sha256sum of the dead machine's disk. Those of *a renter* and *a reconciler* are of\n"
-        "`launcher/rental/renter.py` in a process of its own, without a machine. A request is killed, in turn, before it is accepted,\n"
+        "`launcher/rental/lease/renter.py` in a process of its own, without a machine. A request is killed, in turn, before it is accepted,\n"
         "which it then is not; before its answer is sent; and up to 0.3 s after that. *Killed* are those that had not ended by themselves. *Doubled* are runs that had two\n"
         "instances at the same time: none had them after the first two reconciles. *Bill* is by the stand-in, *ledger* what the\n"
         "ledger says that it cost at most, *second* the part of that for second instances; each instance's cost is in it.\n",

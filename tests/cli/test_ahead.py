@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
-from launcher.cli.plain_view import PlainView
-from launcher.cli.terminal_view import TerminalView
-from launcher.runs.mirror import Mirror
-from launcher.runs.record_sync import News
-from launcher.runs.recovering import Outcome, show_and_recover
+from launcher.cli.follow.plain_view import PlainView
+from launcher.cli.follow.terminal_view import TerminalView
+from launcher.copy.mirror import Mirror
+from launcher.copy.record_sync import News
+from launcher.runs.resume.recovering import Outcome, show_and_recover
 from launcher.values.record import Event, PlanSummary, RunState, Summary
 
 RUN = "261126-sft-w8q2zz"

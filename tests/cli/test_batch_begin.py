@@ -111,7 +111,7 @@ WHILE_LOADING = """
 import signal, sys
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
-        if name == "launcher.cli.batch_work":
+        if name == "launcher.cli.commands.batch.batch_work":
             sys.meta_path.remove(self)
             signal.raise_signal(signal.SIGINT)
 sys.meta_path.insert(0, Interrupts())

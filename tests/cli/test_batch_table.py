@@ -7,16 +7,16 @@ import sys
 
 import pytest
 
-from launcher.cli.batch_table import cells, print_stopped, shape
-from launcher.cli.batch_work import exit_code
-from launcher.runs.batch_queue import Entry, make_queue
-from launcher.runs.batch_status import ItemRow
-from launcher.runs.batch_stop import Stopped
-from launcher.runs.batch_usage import Used
-from launcher.runs.batch_worker import Outcome
-from launcher.runs.item_view import ItemView
-from launcher.values.batch import Rules
-from launcher.values.queued_item import Item, ItemState
+from launcher.batch.batch_definition import Rules
+from launcher.batch.batch_queue import Entry, make_queue
+from launcher.batch.batch_status import ItemRow
+from launcher.batch.batch_stop import Stopped
+from launcher.batch.batch_usage import Used
+from launcher.batch.batch_worker import Outcome
+from launcher.batch.item_view import ItemView
+from launcher.batch.queued_item import Item, ItemState
+from launcher.cli.commands.batch.batch_table import cells, print_stopped, shape
+from launcher.cli.commands.batch.batch_work import exit_code
 from launcher.values.record import Event
 
 
@@ -69,8 +69,8 @@ def test_two_thousand_queued_items_are_shown_by_one_query_and_without_what_reach
     of_tables = [query for query in found["queries"] if re.search(" FROM (batch|item|run)( |$)", query)]
     assert len(of_tables) <= 4, "the version, the items, their runs, what it may cost"
     assert len(found["queries"]) <= 12, "and what is checked of any file before it is read"
-    assert "launcher.cli.batch_table" in found["loaded"]
-    heavy = ("launcher.hosts", "launcher.planning", "launcher.runs.mirror", "launcher.values.record")
+    assert "launcher.cli.commands.batch.batch_table" in found["loaded"]
+    heavy = ("launcher.hosts", "launcher.planning", "launcher.copy.mirror", "launcher.values.record")
     assert not [name for name in found["loaded"] if name.startswith(heavy)]
 
 

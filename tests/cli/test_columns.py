@@ -3,8 +3,8 @@
 import pytest
 from rich.cells import cell_len
 
-from launcher.cli.columns import Column, lay_out, print_columns
-from launcher.values.text import MOST_CHARACTERS, printable, printables
+from launcher.base.text import MOST_CHARACTERS, printable, printables
+from launcher.cli.output.columns import Column, lay_out, print_columns
 
 COLUMNS = (
     Column("RUN"),

@@ -10,11 +10,11 @@ from rich.cells import cell_len
 from testbed.pty_run import in_terminal, without_style
 from testbed.tables import mostly_long
 
-from launcher.runs.batch_queue import Entry, make_queue
-from launcher.runs.mirror import Mirror
-from launcher.values.batch import Rules
+from launcher.batch.batch_definition import Rules
+from launcher.batch.batch_queue import Entry, make_queue
+from launcher.batch.queued_item import ItemState
+from launcher.copy.mirror import Mirror
 from launcher.values.host import Host
-from launcher.values.queued_item import ItemState
 
 pytestmark = pytest.mark.slow(reason="each launches several runs")
 

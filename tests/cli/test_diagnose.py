@@ -7,9 +7,9 @@ import pytest
 from testbed.client import LAUNCH
 from testbed.entries import know
 
-from launcher.hosts.channel import Reply
-from launcher.runs.diagnosing import diagnosis_of
-from launcher.runs.mirror import Mirror
+from launcher.copy.mirror import Mirror
+from launcher.runs.follow.diagnosing import diagnosis_of
+from launcher.transport.channel import Reply
 
 LOG = """step 1
 Traceback (most recent call last):

@@ -248,7 +248,7 @@ def test_help_starts_without_what_it_does_not_need():
     code = f"import sys; sys.argv[1:] = ['--help']\ntry:\n    {LAUNCH[-1].replace('; ', chr(10) + '    ')}\nfinally:\n    print(*sys.modules)"
     done = subprocess.run([LAUNCH[0], "-c", code], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
-    assert "launcher.cli.say" in loaded
+    assert "launcher.cli.output.say" in loaded
     assert [
         one for one in ("rich", "pydantic", "fabric", "launcher.runs", "launcher.hosts") if one in loaded
     ] == []

@@ -8,8 +8,8 @@ from testbed.client import LAUNCH
 from testbed.screen import Screen
 from testbed.tables import mostly_long
 
-from launcher.runs import probing
-from launcher.runs.mirror import Mirror
+from launcher.copy.mirror import Mirror
+from launcher.runs.launch import probing
 from launcher.values.host import Host
 
 pytestmark = pytest.mark.slow(reason="each test starts clients that wait for hosts")

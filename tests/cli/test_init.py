@@ -9,7 +9,7 @@ from testbed.client import LAUNCH
 from testbed.screen import Screen
 
 from launcher.errors import UsageError
-from launcher.runs.proposing import propose, write
+from launcher.runs.launch.init_config import propose, write
 from launcher.values.facts import Engine, Facts, Gpu, Interpreter
 from launcher.values.host import Host
 

@@ -9,7 +9,7 @@ from pydantic.json_schema import models_json_schema
 from testbed.client import REPOSITORY, until
 from testbed.tables import mostly_long
 
-from launcher.cli.shapes import (
+from launcher.cli.json_output import (
     comparison_shapes,
     end_shapes,
     file_shapes,

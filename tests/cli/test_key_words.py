@@ -6,10 +6,10 @@ import typing
 import pytest
 from testbed.entries import know
 
-from launcher.cli.job_keys import ABOUT, RESUMED, TABLES, VALUES
-from launcher.cli.key_words import offered_keys
+from launcher.cli.completion.job_keys import ABOUT, RESUMED, TABLES, VALUES
+from launcher.cli.completion.key_words import offered_keys
 from launcher.errors import LaunchError
-from launcher.runs.resumed_plan import check_settings
+from launcher.runs.resume.resumed_plan import check_settings
 from launcher.values.host import LOCAL
 from launcher.values.job import Batch, Data, Job
 from launcher.values.slurm_settings import SlurmSettings

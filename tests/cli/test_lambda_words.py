@@ -20,7 +20,7 @@ from testbed.sim_clock import WallClock
 from testbed.tables import mostly_long
 
 from launcher.rental.ledger import Ledger
-from launcher.values.renting import Intent, RentalState
+from launcher.rental.renting import Intent, RentalState
 
 pytestmark = pytest.mark.slow(reason="most start several commands at a stand-in for the account")
 

@@ -25,15 +25,15 @@ OF_OTHERS = (
     "cryptography",
     "docker",
     "fabric",
-    "launcher.cli.shapes",
-    "launcher.cli.terminal_view",
-    "launcher.hosts.held",
-    "launcher.hosts.kaggle_service",
-    "launcher.hosts.ssh_config",
-    "launcher.hosts.ssh_keys",
-    "launcher.hosts.ssh_wire",
+    "launcher.cli.json_output",
+    "launcher.cli.follow.terminal_view",
+    "launcher.transport.persistent_connection",
+    "launcher.backends.kaggle.kaggle_service",
+    "launcher.transport.ssh.ssh_config",
+    "launcher.transport.ssh.ssh_keys",
+    "launcher.transport.ssh.ssh_wire",
     "launcher.rental.providers.lambda_cloud",
-    "launcher.rental.renter",
+    "launcher.rental.lease.renter",
     "matplotlib",
     "paramiko",
     "requests",
@@ -46,7 +46,10 @@ def test_a_launch_on_this_machine_loads_no_account_no_provider_no_ssh_and_no_oth
     """From its words to its end, in a pipe, and in a dry run: each of these takes 5 to 150 ms."""
     client.is_forked = False
     client.program = [sys.executable, "-c", LOADED]
-    for words, own in (((), "launcher.runs.following"), (("--dry-run",), "launcher.runs.previewing")):
+    for words, own in (
+        ((), "launcher.runs.follow.following"),
+        (("--dry-run",), "launcher.runs.launch.dry_run"),
+    ):
         client.ok(*words, "--", "true")
         loaded = json.loads((client.project / "loaded.json").read_text())
         assert own in loaded
@@ -57,7 +60,7 @@ OF_A_LAUNCH = (
     *OF_OTHERS,
     "asyncio",
     "launcher.planning",
-    "launcher.runs.following",
+    "launcher.runs.follow.following",
     "launcher.values.job",
     "packaging",
     "rich",
@@ -73,7 +76,7 @@ def test_a_look_at_a_run_loads_nothing_of_a_launch(client):
     for words in (["ps", "--host", "local"], ["logs", run], ["stop", "--now", run]):
         client.ok(*words)
         loaded = json.loads((client.project / "loaded.json").read_text())
-        assert "launcher.hosts.connecting" in loaded
+        assert "launcher.transport.connecting" in loaded
         of_a_launch = [name for name in loaded if name.startswith(OF_A_LAUNCH)]
         assert not of_a_launch, words
 
@@ -113,7 +116,7 @@ def test_a_run_that_is_found_on_its_host_is_reached_by_the_same_agent(client, ve
 
 def test_what_follows_a_run_loads_nothing_that_plans():
     """Whoever attaches waits for the first line; a plan is read for the end."""
-    code = "import sys, launcher.cli.follow, launcher.runs.lost_machines; assert 'launcher.planning' not in sys.modules"
+    code = "import sys, launcher.cli.follow.follow, launcher.runs.rented.lost_machines; assert 'launcher.planning' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

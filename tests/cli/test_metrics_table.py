@@ -8,9 +8,9 @@ from rich.cells import cell_len
 from testbed.pty_run import in_terminal, without_style
 from testbed.tables import mostly_long
 
-from launcher.cli.metrics_table import metrics_table
-from launcher.runs.curves import Point
-from launcher.runs.mirror import Mirror
+from launcher.cli.text.metrics_table import metrics_table
+from launcher.copy.mirror import Mirror
+from launcher.metrics.curves import Point
 from launcher.values.host import Host
 
 RUN = "261122-sft-w8q2zz"

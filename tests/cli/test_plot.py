@@ -10,10 +10,10 @@ from rich.cells import cell_len
 from testbed.pty_run import in_terminal, without_style
 from testbed.tables import mostly_long
 
-from launcher.cli.chart import chart
-from launcher.runs.curves import Point
-from launcher.runs.mirror import Mirror
-from launcher.runs.panels import panels_of
+from launcher.cli.output.chart import chart
+from launcher.copy.mirror import Mirror
+from launcher.metrics.curves import Point
+from launcher.metrics.panels import panels_of
 from launcher.values.host import Host
 
 RUN = "261122-sft-w8q2zz"

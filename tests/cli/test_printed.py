@@ -4,16 +4,17 @@ import json
 
 import pytest
 
-from launcher.cli import silence, thinning
-from launcher.cli.log_text import readable
-from launcher.cli.log_view import JsonLogView, LogView
-from launcher.cli.plain_view import PlainView
-from launcher.runs.following import finish
-from launcher.runs.mirror import Mirror
-from launcher.runs.printed_lines import Printed, PrintedLines
-from launcher.runs.record_sync import News
-from launcher.runs.run_files import RunFiles
-from launcher.runs.view import Result
+from launcher.cli.follow import idle_notice
+from launcher.cli.follow.log_view import JsonLogView, LogView
+from launcher.cli.follow.plain_view import PlainView
+from launcher.cli.output import thinning
+from launcher.cli.text.log_text import readable
+from launcher.copy.mirror import Mirror
+from launcher.copy.printed_lines import Printed, PrintedLines
+from launcher.copy.record_sync import News
+from launcher.copy.run_files import RunFiles
+from launcher.runs.follow.following import finish
+from launcher.runs.follow.view import Result
 from launcher.values.record import Event, PlanSummary, RunState
 
 RUN = "261122-train-abcdef"
@@ -143,7 +144,7 @@ def news(*printed, events=(), unfinished=""):
 def test_in_a_pipe_a_silence_is_noted_after_10_s_and_ever_more_rarely(monkeypatch, capsys):
     """With the elapsed time and the last line, on standard error; a new line begins it again."""
     clock = Clock()
-    monkeypatch.setattr(silence, "time", clock)
+    monkeypatch.setattr(idle_notice, "time", clock)
     view = PlainView()
     view.begin(RUN, PlanSummary(), [])
     view.news(news("loading the model"))

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from testbed.cards import uuid_of
 
-from launcher.cli.probe import rows
+from launcher.cli.commands.hosts.probe import rows
 from launcher.errors import BadFileError, HostError, LaunchError, UnknownNameError
-from launcher.hosts.agent_desk import AgentDesk
-from launcher.hosts.channel import Reply
-from launcher.runs.probing import choose_profile, describe, probe, saved_probe
+from launcher.runs.launch.probing import choose_profile, describe, probe, saved_probe
+from launcher.transport.channel import Reply
+from launcher.transport.client.agent_desk import AgentDesk
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job

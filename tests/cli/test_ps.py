@@ -16,17 +16,17 @@ from testbed.pty_run import in_terminal, without_style
 from testbed.screen import Screen
 from testbed.tables import mostly_long
 
-from launcher.cli import watching
-from launcher.cli.ps import _state, _time, _why
+from launcher.batch.batch_definition import Rules
+from launcher.batch.batch_queue import Entry, make_queue
+from launcher.batch.queued_item import ItemState
+from launcher.cli.commands.look.ps import _state, _time, _why
+from launcher.cli.output import watching
+from launcher.copy import index
+from launcher.copy.mirror import Mirror
 from launcher.errors import UnreachableError
-from launcher.hosts.channel import Reply
-from launcher.runs import index
-from launcher.runs.batch_queue import Entry, make_queue
-from launcher.runs.mirror import Mirror
 from launcher.runs.run_listing import ListedRun
-from launcher.values.batch import Rules
+from launcher.transport.channel import Reply
 from launcher.values.host import Host
-from launcher.values.queued_item import ItemState
 from launcher.values.record import Summary
 
 WHY = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 23.6 GiB, of which 1.2 GiB is free. Line 218 of train.py"

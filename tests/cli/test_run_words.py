@@ -6,9 +6,9 @@ import time
 import pytest
 from testbed.entries import know
 
-from launcher.cli.run_words import offered_runs
-from launcher.runs import index, index_folder, known_runs
-from launcher.runs.run_files import RunFiles
+from launcher.cli.completion.run_words import offered_runs
+from launcher.copy import index, index_folder, known_runs
+from launcher.copy.run_files import RunFiles
 
 OLD, MIDDLE, NEW = "261120-sft-aaa9w2", "261121-embed-k3f1x1", "261122-sft-lab777"
 

@@ -8,7 +8,7 @@ import pytest
 from testbed.entries import know
 from testbed.tables import mostly_long
 
-from launcher.cli.shell_answers import Offer, rejoin_words, tell
+from launcher.cli.completion.shell_answers import Offer, rejoin_words, tell
 
 ODD = "a $(touch x) `y` \"z\" 'w' \\ \x1b[31m\n é"
 LOADED = """

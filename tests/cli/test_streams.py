@@ -95,7 +95,7 @@ def interrupted(client, name, *words, **variables):
         ("launcher.errors", ["--help"]),
         ("launcher.runs.run_listing", ["ps"]),
         ("packaging.requirements", ["image", "show", "--profile", "titan_rtx"]),
-        ("launcher.hosts.agent_desk", ["probe"]),
+        ("launcher.transport.client.agent_desk", ["probe"]),
     ],
 )
 def test_ctrl_c_has_no_traceback_while_modules_load(client, name, words):
@@ -179,7 +179,7 @@ def test_a_command_ends_when_all_is_done_and_takes_nothing_apart(code, status, l
     assert done.stdout == "of a thread\nof the end\n" + last
 
 
-@pytest.mark.parametrize("name", ["typer", "launcher.cli.app", "launcher.runs.known_runs"])
+@pytest.mark.parametrize("name", ["typer", "launcher.cli.app", "launcher.copy.known_runs"])
 def test_ctrl_c_after_tab_shows_nothing(client, name):
     """A shell would print it into the line that is being typed."""
     asked = {"_LAUNCH_COMPLETE": "complete_bash", "COMP_WORDS": "launch\nattach\n", "COMP_CWORD": "2"}

@@ -21,17 +21,17 @@ from testbed.pty_run import in_terminal
 from testbed.tables import mostly_long
 from typer import Exit
 
-from launcher.cli import follow
-from launcher.cli.log_view import LogView
-from launcher.cli.say import say, without_escapes
-from launcher.cli.terminal_view import TerminalView
-from launcher.cli.wrapping import wrapped_lines
+from launcher.cli.follow import follow
+from launcher.cli.follow.log_view import LogView
+from launcher.cli.follow.terminal_view import TerminalView
+from launcher.cli.output.say import say, without_escapes
+from launcher.cli.output.wrapping import wrapped_lines
+from launcher.copy.mirror import Mirror
+from launcher.copy.record_sync import News
 from launcher.errors import AgentError
-from launcher.hosts.agent_desk import AgentDesk
-from launcher.runs.hook_note import HOOK_NOTE
-from launcher.runs.mirror import Mirror
-from launcher.runs.record_sync import News
-from launcher.runs.view import Result
+from launcher.runs.follow.view import Result
+from launcher.runs.launch.hook_note import HOOK_NOTE
+from launcher.transport.client.agent_desk import AgentDesk
 from launcher.values.record import PlanSummary, RunState
 
 pytestmark = pytest.mark.slow(reason="each test starts a client on a terminal and a run")

@@ -2,18 +2,18 @@
 
 import pytest
 
-from launcher.cli.live_region import headline
-from launcher.cli.verify_view import conclusions, make_view, report_json, show_report, trial_line
+from launcher.cli.output.live_region import headline
+from launcher.cli.text.verification_text import conclusions, make_view, report_json, show_report, trial_line
+from launcher.config.resolve import profile
+from launcher.copy.request import Request
 from launcher.planning.assembly import plan
-from launcher.planning.verification import verification
-from launcher.runs.request import Request
-from launcher.runs.resolve import profile
-from launcher.runs.verification_report import RungReport, VerificationReport, launch_command
+from launcher.planning.verification_plan import verification
 from launcher.values.facts import Measured, PrecisionEvidence
 from launcher.values.host import LOCAL
 from launcher.values.job import Job
 from launcher.values.record import Event, PlanSummary, RunState
-from launcher.values.trial_record import JobMeasured, TrialEnded
+from launcher.values.reported.trial_record import JobMeasured, TrialEnded
+from launcher.verify.verification_report import RungReport, VerificationReport, launch_command
 
 JOB = Job(name="sft", command=("python", "sft.py"), model="org/model", method="lora")
 PLAN = verification(plan(profile("t4"), LOCAL, JOB), JOB)

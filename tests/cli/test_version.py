@@ -10,7 +10,7 @@ import pytest
 
 import launcher
 from launcher import __version__
-from launcher.runs.git_rules import commit_of
+from launcher.upload.git_rules import commit_of
 
 PACKAGE = Path(launcher.__file__).parent
 

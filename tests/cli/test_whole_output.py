@@ -5,9 +5,9 @@ import os
 import subprocess
 import sys
 
-from launcher.cli.json_view import JsonView
-from launcher.runs.event_lines import parse_events
-from launcher.runs.record_sync import News
+from launcher.cli.follow.json_view import JsonView
+from launcher.copy.event_lines import parse_events
+from launcher.copy.record_sync import News
 from launcher.values.record import PlanSummary, RunState
 
 INTERRUPTED = """

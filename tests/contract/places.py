@@ -26,7 +26,7 @@ from testbed.machine import remove_bridge
 from testbed.slurm_cluster import SlurmCluster
 from testbed.sshd import MissingPartError, SshHost
 
-from launcher.hosts.kaggle import Account
+from launcher.backends.kaggle.kaggle import Account
 from launcher.values.kaggle_settings import KaggleSettings
 
 HERE = Path(__file__).parent

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from launcher.backends.base.runtime import Resumption, Runtime
 from launcher.errors import RunError
-from launcher.runtimes.runtime import Resumption, Runtime
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.record import RuntimeRecord

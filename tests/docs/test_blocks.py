@@ -38,8 +38,8 @@ from testbed.kaggle_image import habits_with_two_t4
 from testbed.kaggle_service import KaggleService
 from testbed.lambda_cloud import LambdaCloud
 
-from launcher.runs import resolve
-from launcher.runs.batch_file import read_batch
+from launcher.batch.batch_file import read_batch
+from launcher.config import resolve
 
 DESK = Path(__file__).parent / "desk"
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]

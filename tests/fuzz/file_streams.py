@@ -16,15 +16,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from launcher.config import resolve
+from launcher.copy.mirror import Mirror
 from launcher.errors import LaunchError
-from launcher.hosts.agent_desk import AgentDesk
-from launcher.hosts.channel import Channel
-from launcher.runs import loading, resolve
-from launcher.runs.copying import copy
-from launcher.runs.mirror import Mirror
-from launcher.runs.pulling import Choice, pull
-from launcher.runs.shipped_before import ShippedBefore
-from launcher.runs.shipping import ship as ship_load
+from launcher.runs.launch.shipping import ship as ship_load
+from launcher.runs.pull.copying import copy
+from launcher.runs.pull.pulling import Choice, pull
+from launcher.transport.channel import Channel
+from launcher.transport.client.agent_desk import AgentDesk
+from launcher.upload import loading
+from launcher.upload.upload_history import ShippedBefore
 from launcher.values.host import Host
 
 RUN = "0101-x-abcd"

@@ -12,11 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from fuzz import file_streams, toml_files
+from launcher.backends.kaggle import kaggle_log
+from launcher.backends.kaggle.kaggle_credentials import KaggleLogin
+from launcher.backends.kaggle.kaggle_kernel import KernelRef, NewKernel
+from launcher.backends.kaggle.kaggle_service import KaggleService
+from launcher.base.clock import SystemClock
+from launcher.config import job_check, script_check
+from launcher.copy import index
+from launcher.copy.event_lines import parse_event
+from launcher.copy.mirror import Mirror
+from launcher.copy.request import Request
 from launcher.errors import LaunchError
-from launcher.hosts import kaggle_log, service_wire
-from launcher.hosts.channel import Reply
-from launcher.hosts.kaggle_credentials import KaggleLogin
-from launcher.hosts.kaggle_service import KaggleService
 from launcher.planning.assembly import plan as make_plan
 from launcher.remote.diagnosis import logscan
 from launcher.remote.fate import run_state, slurm_jobs, slurm_turn
@@ -27,14 +33,11 @@ from launcher.remote.serving.summary import line_of
 from launcher.rental.providers.lambda_cloud import LambdaCloud
 from launcher.rental.providers.lambda_credentials import LambdaKey
 from launcher.rental.rate_limit import Pace
-from launcher.runs import index, job_check, loading, script_check
-from launcher.runs.event_lines import parse_event
-from launcher.runs.mirror import Mirror
-from launcher.runs.request import Request
-from launcher.runs.resolved_request import understand
-from launcher.runs.summaries import remembered
-from launcher.values.clock import SystemClock
-from launcher.values.kaggle_kernel import KernelRef, NewKernel
+from launcher.runs.follow.summaries import remembered
+from launcher.runs.launch.resolved_request import understand
+from launcher.transport.channel import Reply
+from launcher.transport.http import service_wire
+from launcher.upload import loading
 from launcher.values.record import RunState, Summary
 
 RUN = "0101-x-abcd"

@@ -20,9 +20,9 @@ from gpu.materials import ON_A_CARD, ON_A_CPU, WITHOUT_BF16, Shape, Sizes, save_
 from gpu.parts import NOT_ON_A_CPU
 from testbed.client import REPOSITORY, Client, kill_all_of
 
-from launcher.planning.memory import Training, needed_gb
-from launcher.planning.workload import read_workload
-from launcher.runs.resolve import profiles
+from launcher.config.resolve import profiles
+from launcher.planning.precision.memory import Training, needed_gb
+from launcher.planning.precision.workload import read_workload
 from launcher.values.plan import Plan
 
 SCRIPTS = Path(__file__).with_name("scripts")

@@ -22,8 +22,8 @@ from gpu.trainings import ways
 from testbed.client import REPOSITORY, is_gone, processes_of, until
 from testbed.wheels import make_wheel
 
+from launcher.config.resolve import profile
 from launcher.planning.assembly import plan as planned
-from launcher.runs.resolve import profile
 from launcher.values.host import Host
 from launcher.values.job import Job
 

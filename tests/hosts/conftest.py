@@ -3,7 +3,7 @@
 import pytest
 from testbed.kaggle_service import KaggleService as StandIn
 
-from launcher.hosts.kaggle_service import log_in
+from launcher.backends.kaggle.kaggle_service import log_in
 
 KEY = {"KAGGLE_USERNAME": "alice", "KAGGLE_KEY": "key-of-alice"}
 

@@ -13,9 +13,9 @@ import pytest
 from testbed.client import channel_to, processes_of, until
 
 from launcher.errors import AgentError, ConnectionLostError, HostError, MalformedAnswerError
-from launcher.hosts import connect
-from launcher.hosts.agent_file import agent_file
-from launcher.hosts.channel import MAX_NOISE, Channel
+from launcher.transport.agent_file import agent_file
+from launcher.transport.channel import MAX_NOISE, Channel
+from launcher.transport.connecting import connect
 from launcher.values.host import Host
 
 HELLO = b"LAUNCH-AGENT 1 have\n"
@@ -238,7 +238,7 @@ def test_the_deadline_of_a_call_is_the_callers(peer):
 
 def test_a_line_without_end_is_cut_off(peer, monkeypatch):
     """An answer longer than any of ours is not read into memory."""
-    monkeypatch.setattr("launcher.hosts.channel.MAX_LINE", 1 << 20)
+    monkeypatch.setattr("launcher.transport.channel.MAX_LINE", 1 << 20)
     found = outcome(lambda: ask(peer(iter([HELLO, *[b"x" * (1 << 16)] * 200]), leaves=False)))
     assert isinstance(found, ConnectionLostError)
     assert "without end" in str(found)

@@ -7,7 +7,9 @@ import sys
 import pytest
 
 from launcher.errors import ConnectionLostError, HostError, MalformedAnswerError
-from launcher.hosts import agent_desk, channel, connect
+from launcher.transport import channel
+from launcher.transport.client import agent_desk
+from launcher.transport.connecting import connect
 from launcher.values.host import Host
 
 PATIENCE_S = 20

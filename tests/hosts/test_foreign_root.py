@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from launcher.errors import HostError
-from launcher.hosts import connect
+from launcher.transport.connecting import connect
 from launcher.values.host import Host
 
 pytestmark = pytest.mark.skipif(

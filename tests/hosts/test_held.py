@@ -21,11 +21,13 @@ from testbed.link import Link
 from testbed.sshd import ADDRESS
 from testbed.tables import mostly_long
 
-from launcher import user_sockets
+from launcher.base import user_sockets
 from launcher.errors import ConnectionLostError, HostError, NobodyListensError, RefusedStreamError
-from launcher.hosts import connect, held, held_socket, holder, open_line, ssh_keys
-from launcher.hosts.held import HeldConnection
-from launcher.hosts.ssh import SshConnection
+from launcher.transport import connection_server, persistent_connection, persistent_socket
+from launcher.transport.connecting import connect, open_line
+from launcher.transport.persistent_connection import HeldConnection
+from launcher.transport.ssh import ssh_keys
+from launcher.transport.ssh.ssh import SshConnection
 
 pytestmark = pytest.mark.testbed
 
@@ -70,7 +72,7 @@ class Place:
         """The folder of the sockets of the client's home."""
         return Path(user_sockets.folder())
 
-    def held(self):
+    def persistent_connection(self):
         """The sockets, by name."""
         folder = self.folder
         names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
@@ -83,13 +85,16 @@ class Place:
             with contextlib.suppress(OSError):
                 words = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
                 here = f"XDG_RUNTIME_DIR={self.sockets}\0".encode()
-                if b"launcher.hosts.holder" in words and here in (entry / "environ").read_bytes():
+                if (
+                    b"launcher.transport.connection_server" in words
+                    and here in (entry / "environ").read_bytes()
+                ):
                     found.append(int(entry.name))
         return [pid for pid in found if not is_gone(pid)]
 
     def holder(self):
         """The pid of the only holder, once it is ready."""
-        until(lambda: self.held() and not held_socket.marks(), "a connection that is held")
+        until(lambda: self.held() and not persistent_socket.marks(), "a connection that is held")
         (pid,) = self.holders()
         return pid
 
@@ -105,8 +110,8 @@ class Place:
 
         def is_held():
             if not (self.held() or self.holders()):
-                held.note(host, needs_person=False)
-                held.leave()
+                persistent_connection.note(host, needs_person=False)
+                persistent_connection.leave()
             return self.held()
 
         until(is_held, "a connection that is held")
@@ -151,7 +156,7 @@ def test_the_next_commands_make_no_connection_and_load_neither_fabric_nor_parami
         done = place.client.run(*words)
         assert done.returncode in ((0,) if words[0] != "attach" else (0, 1)), done.stderr
         loaded = json.loads((place.client.project / "loaded.json").read_text())
-        assert "launcher.hosts.held" in loaded
+        assert "launcher.transport.persistent_connection" in loaded
         assert not {"fabric", "paramiko", "invoke", "cryptography"} & {*loaded}, words
     assert place.logins() == before + 2
     assert place.sshd.streams() == 1
@@ -162,7 +167,7 @@ def test_what_is_shown_of_a_host_is_the_same_through_a_held_connection(place):
     with connect(place.host()) as alone:
         place.leave(place.host())
         with connect(place.host()) as desk:
-            assert isinstance(desk._channel._link, held.HeldLink)
+            assert isinstance(desk._channel._link, persistent_connection.HeldLink)
             assert (desk.about, desk.root_id) == (alone.about, alone.root_id)
             assert desk.by_hand("id") == alone.by_hand("id")
 
@@ -245,7 +250,7 @@ def test_a_link_that_has_frozen_is_dropped_before_it_is_used(place):
         assert link.strand() == 1
         began = time.monotonic()
         with connect(host) as desk:
-            assert not isinstance(desk._channel._link, held.HeldLink)
+            assert not isinstance(desk._channel._link, persistent_connection.HeldLink)
             assert desk.runs.summaries() == []
         assert time.monotonic() - began < 15
         until(lambda: is_gone(holder), "the end of the holder", timeout=30)
@@ -262,9 +267,9 @@ def test_a_holder_that_is_stopped_holds_up_no_command(place):
     began = time.monotonic()
     with connect(place.host()) as desk:
         assert time.monotonic() - began < alone_s + 3
-        assert not isinstance(desk._channel._link, held.HeldLink)
+        assert not isinstance(desk._channel._link, persistent_connection.HeldLink)
         assert is_gone(holder)
-        assert held.states() == []
+        assert persistent_connection.states() == []
 
 
 @pytest.mark.long
@@ -276,10 +281,10 @@ def test_a_holder_that_is_only_slow_ends_with_the_command_that_uses_it(place, mo
         raise TimeoutError
 
     with connect(place.host()) as desk, monkeypatch.context() as slow:
-        assert isinstance(desk._channel._link, held.HeldLink)
-        slow.setattr(held_socket, "hear", hears_nothing)
+        assert isinstance(desk._channel._link, persistent_connection.HeldLink)
+        slow.setattr(persistent_socket, "hear", hears_nothing)
         with connect(place.host()) as other:
-            assert not isinstance(other._channel._link, held.HeldLink)
+            assert not isinstance(other._channel._link, persistent_connection.HeldLink)
         slow.undo()
         assert place.held() == []
         assert desk.runs.summaries() == []
@@ -384,7 +389,7 @@ def test_a_socket_that_others_could_have_made_is_not_used(place, spoil):
     spoil(place, place.folder / name)
     before = place.logins()
     with connect(place.host()) as desk:
-        assert not isinstance(desk._channel._link, held.HeldLink)
+        assert not isinstance(desk._channel._link, persistent_connection.HeldLink)
     assert place.logins() == before + 1
 
 
@@ -460,7 +465,7 @@ def test_a_secret_that_went_through_a_holder_is_not_in_its_memory(place):
     )
     assert str(len(secret)) in shown
     assert (place.logins(), place.holders()) == (before, [holder])
-    until(lambda: held.states()[0].users == 0, "the end of all streams")
+    until(lambda: persistent_connection.states()[0].users == 0, "the end of all streams")
     assert has_in_memory(holder, str(place.sshd.folder / "client_key").encode())
     assert not has_in_memory(holder, secret.encode())
 
@@ -483,15 +488,15 @@ def test_nothing_is_held_where_the_table_says_so(place):
     place.table(hold=0)
     place.client.ok("ps", "--host", "A")
     assert place.holders() == []
-    held.note(place.host(hold=0), needs_person=False)
-    held.leave()
+    persistent_connection.note(place.host(hold=0), needs_person=False)
+    persistent_connection.leave()
     assert place.holders() == []
 
 
 def test_nothing_is_held_where_somebody_was_asked(place):
     """A second login would ask again."""
-    held.note(place.host(), needs_person=True)
-    held.leave()
+    persistent_connection.note(place.host(), needs_person=True)
+    persistent_connection.leave()
     assert place.holders() == []
 
 
@@ -553,21 +558,21 @@ def test_close_gives_up_a_connection_that_is_just_being_made(place):
     )
     with Link(ADDRESS, place.sshd.port) as link:
         link.freeze()
-        held.note(place.host(address=link.address, port=link.port), needs_person=False)
-        held.leave()
+        persistent_connection.note(place.host(address=link.address, port=link.port), needs_person=False)
+        persistent_connection.leave()
         until(lambda: link.accepted, "the process that connects")
         assert len(place.holders()) == 1
-        assert held.close_all() == held.Closing([], ["A"])
+        assert persistent_connection.close_all() == persistent_connection.Closing([], ["A"])
         assert place.holders() == []
     assert [*place.folder.iterdir()] == []
-    assert held.close_all() == held.Closing([], [])
+    assert persistent_connection.close_all() == persistent_connection.Closing([], [])
 
 
 def test_what_was_given_up_is_not_held_even_if_it_connects_meanwhile(place):
     """Its mark is gone when it would listen."""
-    held.note(place.host(hold=600), needs_person=False)
-    held.leave()
-    (mark,) = held_socket.marks()
+    persistent_connection.note(place.host(hold=600), needs_person=False)
+    persistent_connection.leave()
+    (mark,) = persistent_socket.marks()
     (pid,) = until(place.holders, "the process that connects")
     mark.unlink()
     until(lambda: is_gone(pid), "its end")
@@ -578,18 +583,18 @@ def test_the_end_of_a_failed_attempt_leaves_no_mark(place):
     """Nobody listens at the host's port."""
     with socket.create_server((ADDRESS, 0)) as server:
         port = server.getsockname()[1]
-    held.note(place.host(port=port), needs_person=False)
-    held.leave()
-    assert len(held_socket.marks()) == 1
-    until(lambda: not held_socket.marks(), "the end of the attempt")
-    assert held.close_all() == held.Closing([], [])
+    persistent_connection.note(place.host(port=port), needs_person=False)
+    persistent_connection.leave()
+    assert len(persistent_socket.marks()) == 1
+    until(lambda: not persistent_socket.marks(), "the end of the attempt")
+    assert persistent_connection.close_all() == persistent_connection.Closing([], [])
 
 
 def test_close_ends_a_holder_that_is_stopped(place):
     """It says nothing, and holds a connection all the same."""
     holder = place.leave(place.host())
     os.kill(holder, signal.SIGSTOP)
-    assert [(one.host, one.pid) for one in held.close_all().held] == [("A", holder)]
+    assert [(one.host, one.pid) for one in persistent_connection.close_all().held] == [("A", holder)]
     assert is_gone(holder)
     assert place.held() == []
 
@@ -622,8 +627,8 @@ def test_a_command_that_talks_to_many_hosts_leaves_no_connection(place):
 def test_two_commands_that_end_at_once_leave_one_connection(place):
     """The second holder finds the first one's socket."""
     for _ in range(2):
-        held.note(place.host(), needs_person=False)
-        held.leave()
+        persistent_connection.note(place.host(), needs_person=False)
+        persistent_connection.leave()
     until(lambda: place.held() and len(place.holders()) == 1, "one holder")
     until(lambda: place.sshd.streams() == 1, "one connection")
 
@@ -633,7 +638,7 @@ def desk(place):
     """A desk on a held connection."""
     place.leave(place.host())
     with connect(place.host()) as desk:
-        assert isinstance(desk._channel._link, held.HeldLink)
+        assert isinstance(desk._channel._link, persistent_connection.HeldLink)
         yield desk
 
 
@@ -711,7 +716,7 @@ def test_a_root_that_was_replaced_meanwhile_is_another_root(place):
     holder = place.leave(place.host())
     shutil.rmtree(place.root)
     with connect(place.host()) as desk:
-        assert isinstance(desk._channel._link, held.HeldLink)
+        assert isinstance(desk._channel._link, persistent_connection.HeldLink)
         assert desk.root_id not in ("", before)
         assert desk.root_id == os.readlink(place.root / "root-id")
     assert place.holders() == [holder]
@@ -721,7 +726,7 @@ def test_a_client_that_says_nothing_or_nonsense_harms_nobody(place):
     """The others are served meanwhile."""
     place.leave(place.host())
     path = place.folder / place.held()[0]
-    with held_socket.connect(path, 5), held_socket.connect(path, 5) as loud:
+    with persistent_socket.connect(path, 5), persistent_socket.connect(path, 5) as loud:
         loud.sendall(b"\xff" * 100)
         with connect(place.host()) as desk:
             assert desk.runs.summaries() == []
@@ -749,6 +754,6 @@ class Drips:
 @pytest.mark.parametrize("bound", ["MAX_NOISE", "AGENT_S"])
 def test_a_login_that_prints_without_end_is_given_up(monkeypatch, bound):
     """By its bytes, and by its time however slowly it prints."""
-    monkeypatch.setattr(holder, bound, 0.0)
+    monkeypatch.setattr(connection_server, bound, 0.0)
     with pytest.raises(HostError, match="prints without end"):
-        holder._greeting("box", Drips())
+        connection_server._greeting("box", Drips())

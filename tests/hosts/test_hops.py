@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from testbed.client import until
 
-from launcher.hosts import connect
+from launcher.transport.connecting import connect
 from launcher.values.host import Host
 
 pytestmark = pytest.mark.testbed

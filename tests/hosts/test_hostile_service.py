@@ -10,8 +10,8 @@ import zlib
 
 import pytest
 
-from launcher.hosts import service_wire
-from launcher.hosts.service_wire import Failure, ServiceWire, WireError
+from launcher.transport.http import service_wire
+from launcher.transport.http.service_wire import Failure, ServiceWire, WireError
 
 JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 FOUND = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Type: text/html\r\n\r\n"

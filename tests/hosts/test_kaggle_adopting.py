@@ -8,9 +8,9 @@ import tarfile
 import pytest
 from testbed.kaggle_state import Kernel
 
-from launcher.hosts.kaggle import Account
-from launcher.hosts.segments import Segments
-from launcher.planning.kaggle_script import MOST_UNPACKED_BYTES, script
+from launcher.backends.kaggle.kaggle import Account
+from launcher.backends.kaggle.kaggle_script import MOST_UNPACKED_BYTES, script
+from launcher.backends.spool.segments import Segments
 from launcher.values.kaggle_settings import KaggleSettings
 
 RUN = "261125-sft-aaaa11"

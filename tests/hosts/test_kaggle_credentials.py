@@ -9,15 +9,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from testbed.kaggle_service import KaggleService as StandIn
 
+from launcher.backends.kaggle import kaggle_credentials
+from launcher.backends.kaggle.kaggle import Account
+from launcher.backends.kaggle.kaggle_credentials import KaggleLogin, logins
+from launcher.backends.kaggle.kaggle_kernel import Hours, KernelRef, NewKernel, Quota
+from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
+from launcher.backends.kaggle.kaggle_log import follow
+from launcher.backends.kaggle.kaggle_service import KaggleService, log_in
 from launcher.errors import AuthRefusedError, BadFileError, LaunchError, ServiceAuthError
-from launcher.hosts import kaggle_credentials
-from launcher.hosts.kaggle import Account
-from launcher.hosts.kaggle_credentials import KaggleLogin, logins
-from launcher.hosts.kaggle_log import follow
-from launcher.hosts.kaggle_service import KaggleService, log_in
-from launcher.hosts.service_wire import ServiceWire
-from launcher.values.kaggle_kernel import Hours, KernelRef, NewKernel, Quota
-from launcher.values.kaggle_kernel import KaggleReason as Reason
+from launcher.transport.http.service_wire import ServiceWire
 from launcher.values.kaggle_settings import KaggleSettings
 
 KEY = {"KAGGLE_USERNAME": "carol", "KAGGLE_KEY": "key-of-carol"}

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.backends.kaggle import kaggle_log as logs
+from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
+from launcher.backends.kaggle.kaggle_kernel import KernelRef, NewKernel
+from launcher.backends.kaggle.kaggle_log import FAILURES, follow
 from launcher.errors import ServiceError, ServiceUnreachableError
-from launcher.hosts import kaggle_log as logs
-from launcher.hosts.kaggle_log import FAILURES, follow
-from launcher.values.kaggle_kernel import KaggleReason as Reason
-from launcher.values.kaggle_kernel import KernelRef, NewKernel
 
 REF = KernelRef("alice", "launch-toy-1")
 TALKS = """

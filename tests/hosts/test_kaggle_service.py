@@ -12,6 +12,10 @@ from pydantic import ValidationError
 from testbed.client import until
 from testbed.kaggle_session import is_container
 
+from launcher.backends.kaggle.kaggle import Account
+from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
+from launcher.backends.kaggle.kaggle_kernel import KernelRef, NewKernel
+from launcher.backends.kaggle.kaggle_service import log_in
 from launcher.errors import (
     AuthRefusedError,
     HostError,
@@ -21,11 +25,7 @@ from launcher.errors import (
     UnsettledError,
     UsageError,
 )
-from launcher.hosts import service_wire
-from launcher.hosts.kaggle import Account
-from launcher.hosts.kaggle_service import log_in
-from launcher.values.kaggle_kernel import KaggleReason as Reason
-from launcher.values.kaggle_kernel import KernelRef, NewKernel
+from launcher.transport.http import service_wire
 from launcher.values.kaggle_settings import KaggleSettings
 
 KEY = {"KAGGLE_USERNAME": "alice", "KAGGLE_KEY": "key-of-alice"}
@@ -383,7 +383,7 @@ def test_without_a_network_the_reason_comes_within_a_second(tmp_path, stand_in):
 def test_on_a_machine_without_any_network(tmp_path):
     """The real address is asked there, where nothing can be reached."""
     code = (
-        "import time, pathlib\nfrom launcher.errors import LaunchError\nfrom launcher.hosts.kaggle_service import log_in\n"
+        "import time, pathlib\nfrom launcher.errors import LaunchError\nfrom launcher.backends.kaggle.kaggle_service import log_in\n"
         "service = log_in({'KAGGLE_USERNAME': 'a', 'KAGGLE_KEY': 'b'}, pathlib.Path('.'))\nbegan = time.monotonic()\n"
         "try:\n    service.quota()\nexcept LaunchError as error:\n"
         "    print(error.reason, time.monotonic() - began < 1, error.exit_code)\n"

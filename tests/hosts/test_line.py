@@ -23,8 +23,9 @@ from launcher.errors import (
     UnreachableError,
     UsageError,
 )
-from launcher.hosts import channel_pool, open_line
-from launcher.hosts.line import Line
+from launcher.transport import channel_pool
+from launcher.transport.connecting import open_line
+from launcher.transport.shared_connection import Line
 from launcher.values.host import Host
 from launcher.values.lambda_settings import LambdaSettings
 

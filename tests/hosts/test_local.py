@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import HostError
-from launcher.hosts import connect
+from launcher.transport.connecting import connect
 from launcher.values.host import Host
 
 
@@ -26,7 +26,7 @@ def test_an_agent_is_gone_when_its_client_has_hung_up(agent):
 
 def test_an_agent_that_is_stopped_is_ended(agent, monkeypatch):
     """It hears neither the end of its input nor SIGTERM; hanging up ends it nevertheless, and raises nothing."""
-    monkeypatch.setattr("launcher.hosts.local.LEAVE_S", 0.2)
+    monkeypatch.setattr("launcher.transport.local.LEAVE_S", 0.2)
     pid = agent._channel._link._process.pid
     os.kill(pid, signal.SIGSTOP)
     agent.close()

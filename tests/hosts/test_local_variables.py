@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from testbed.client import REPOSITORY, channel_to, processes_of, until
 
-from launcher import own_variables
-from launcher.hosts.local_variables import LISTED, is_inherited
+from launcher.base import own_variables
+from launcher.transport.local_variables import LISTED, is_inherited
 from launcher.values.host import Host
 
 HERE = Host(name="local")

@@ -19,7 +19,7 @@ from testbed.sshd import ADDRESS
 from testbed.tables import mostly_long
 
 from launcher.errors import HostError
-from launcher.hosts.ssh import SshConnection
+from launcher.transport.ssh.ssh import SshConnection
 from launcher.values.host import Host
 
 pytestmark = pytest.mark.testbed

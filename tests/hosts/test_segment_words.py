@@ -2,8 +2,8 @@
 
 import pytest
 
-from launcher.hosts.segments import _differing
-from launcher.hosts.spool import Settled
+from launcher.backends.spool.segments import _differing
+from launcher.backends.spool.spool import Settled
 
 
 @pytest.mark.parametrize(

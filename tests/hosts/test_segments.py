@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from launcher.backends.spool.segment_record import SegmentRecord
+from launcher.backends.spool.segments import Output, Segments
 from launcher.errors import ServiceUnreachableError
-from launcher.hosts.segments import Output, Segments
-from launcher.values.segment_record import SegmentRecord
 
 RUN, REF = "261125-toy-aaaa11", "alice/launch-261125-toy-aaaa11-1"
 

@@ -15,8 +15,8 @@ from testbed.segment import outputs_in, record_of
 from testbed.tables import mostly_long
 from testbed.toy import recorded_run
 
-from launcher.hosts import spool as spools
-from launcher.hosts.spool import Spool
+from launcher.backends.spool import spool as spools
+from launcher.backends.spool.spool import Spool
 from launcher.remote.record.frame import FRAME, Frame, RecordPath, read_frame
 from launcher.remote.record.rundir import Run
 from launcher.remote.segment.frames import RecordFeed

@@ -19,9 +19,9 @@ from testbed.sshd import ADDRESS
 from testbed.tables import mostly_long
 
 from launcher.errors import ConnectionLostError, UnreachableError
-from launcher.hosts import connect
-from launcher.hosts.ssh import SshConnection
-from launcher.hosts.ssh_wire import Wire
+from launcher.transport.connecting import connect
+from launcher.transport.ssh.ssh import SshConnection
+from launcher.transport.ssh.ssh_wire import Wire
 from launcher.values.host import Host
 
 pytestmark = pytest.mark.testbed

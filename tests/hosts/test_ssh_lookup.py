@@ -7,8 +7,8 @@ import pytest
 from testbed.client import missing
 
 from launcher.errors import UnreachableError
-from launcher.hosts import ssh_lookup
-from launcher.hosts.ssh_config import hops
+from launcher.transport.ssh import ssh_lookup
+from launcher.transport.ssh.ssh_config import hops
 
 
 class Box(NamedTuple):

@@ -7,8 +7,8 @@ from bench import curves, curves_page
 from bench.curves import Card, Way
 from bench.curves_page import Curve, Measurement
 
-from launcher.planning.ladder import LadderInputs, ladder
-from launcher.runs.resolve import profile
+from launcher.config.resolve import profile
+from launcher.planning.precision.ladder import LadderInputs, ladder
 
 STEPS = 5
 PLAIN = {1: 4.0, 2: 3.0, 3: 2.0, 4: 1.5, 5: 1.0}

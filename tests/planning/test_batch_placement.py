@@ -1,7 +1,7 @@
 """Where items of a batch are begun: in their order, on the first of their hosts that is open; what the others wait for."""
 
-from launcher.planning.batch_placement import Place, decide
-from launcher.values.queued_item import Item, ItemState
+from launcher.batch.batch_placement import Place, decide
+from launcher.batch.queued_item import Item, ItemState
 
 
 def item(number, *hosts, tried=()):

@@ -3,16 +3,16 @@
 import pytest
 from planning.test_plan import facts
 
+from launcher.config.resolve import cards, profile
 from launcher.errors import RefusedError
 from launcher.planning.assembly import plan
 from launcher.planning.fitting import what_fits
 from launcher.planning.gate import check
-from launcher.planning.installed_packages import unmet
-from launcher.planning.ladder import LadderInputs, ladder
-from launcher.planning.memory import Training, estimate
-from launcher.planning.needed_packages import may_need_more, with_needed
-from launcher.planning.workload import Workload
-from launcher.runs.resolve import cards, profile
+from launcher.planning.precision.ladder import LadderInputs, ladder
+from launcher.planning.precision.memory import Training, estimate
+from launcher.planning.precision.workload import Workload
+from launcher.planning.software.installed_packages import unmet
+from launcher.planning.software.needed_packages import may_need_more, with_needed
 from launcher.values.host import LOCAL
 from launcher.values.job import Job
 from launcher.values.model import read_model

@@ -10,8 +10,8 @@ import pytest
 from testbed.client import missing
 from testbed.wheels import WheelServer, make_wheel
 
-from launcher.planning.build_failure import Indexes, build_failure, indexes
-from launcher.values.image import BuildOptions
+from launcher.planning.software.build_failure import Indexes, build_failure, indexes
+from launcher.values.software.image import BuildOptions
 
 TORCHS = "https://torch.example.org/cu126"
 ASKED = Indexes(TORCHS, has_pip_conf=True)

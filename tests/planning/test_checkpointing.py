@@ -2,11 +2,11 @@
 
 import pytest
 
+from launcher.config import resolve
 from launcher.planning.assembly import changed, job_of, ladder_inputs, plan
 from launcher.planning.gate import check
-from launcher.planning.ladder import MEASURED
-from launcher.planning.verification import verification
-from launcher.runs import resolve
+from launcher.planning.precision.ladder import MEASURED
+from launcher.planning.verification_plan import verification
 from launcher.values.facts import Measured, PrecisionEvidence
 from launcher.values.host import LOCAL
 from launcher.values.job import Job

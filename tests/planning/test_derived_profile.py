@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from testbed.client import REPOSITORY
 
+from launcher.config.resolve import profile, profiles
+from launcher.copy.request import Request
 from launcher.planning.derived_profile import derived, profile_name
 from launcher.planning.gate import check
-from launcher.planning.ladder import LadderInputs, ladder
-from launcher.planning.memory import usable_gb
 from launcher.planning.placement import as_probed, choose_gpus, match_profile
-from launcher.runs.previewing import preview
-from launcher.runs.probing import NO_JOB, cards_there
-from launcher.runs.request import Request
-from launcher.runs.resolve import profile, profiles
+from launcher.planning.precision.ladder import LadderInputs, ladder
+from launcher.planning.precision.memory import usable_gb
+from launcher.runs.launch.dry_run import preview
+from launcher.runs.launch.probing import NO_JOB, cards_there
 from launcher.values.facts import Facts
 from launcher.values.host import LOCAL
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from launcher.drill.drill_judging import Seen, chosen, judge, minutes_of, model_after, read_ledger
+from launcher.drill.drill_outcome import AT, FAULTS, SAMPLES, STEPS, Planned
 from launcher.errors import UsageError
-from launcher.planning.drill_judging import Seen, chosen, judge, minutes_of, model_after, read_ledger
-from launcher.values.drill import AT, FAULTS, SAMPLES, STEPS, Planned
 
 BY_NAME = {fault.name: fault for fault in FAULTS}
 

@@ -4,25 +4,25 @@ import json
 
 import pytest
 
+from launcher.config.resolve import profile, wheels
 from launcher.errors import RefusedError
 from launcher.planning.assembly import changed, job_of
 from launcher.planning.assembly import plan as make_plan
-from launcher.planning.environment_plan import (
+from launcher.planning.gate import check
+from launcher.planning.software.environment_plan import (
     build_variables,
     environment,
     environment_files,
     has_no_index,
     maker_of,
 )
-from launcher.planning.gate import check
-from launcher.planning.image_plan import Sources, context, image
-from launcher.planning.wheel_choice import Site
-from launcher.runs.resolve import profile, wheels
+from launcher.planning.software.image_plan import Sources, context, image
+from launcher.planning.software.wheel_choice import Site
 from launcher.values.facts import Facts
 from launcher.values.host import Host
-from launcher.values.image import Build, BuildOptions
 from launcher.values.job import Job
 from launcher.values.parsing import build
+from launcher.values.software.image import Build, BuildOptions
 
 TABLE = wheels()
 UV = {"path": "/home/ada/.local/bin/uv", "version": "0.9.1"}

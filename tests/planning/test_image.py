@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
+from launcher.base.resources import data_folder
+from launcher.config.resolve import profile, wheels
 from launcher.errors import BadFileError, RefusedError
 from launcher.planning.assembly import plan
-from launcher.planning.image_plan import Sources, context, image, pinned, torch_for
-from launcher.planning.recipe import buildkit, classic
-from launcher.planning.wheel_choice import Site, TorchTarget
-from launcher.resources import data_folder
-from launcher.runs.resolve import profile, wheels
+from launcher.planning.software.image_plan import Sources, context, image, pinned, torch_for
+from launcher.planning.software.recipe import buildkit, classic
+from launcher.planning.software.wheel_choice import Site, TorchTarget
 from launcher.values.host import Host
-from launcher.values.image import CA_BUNDLE_AT, Build, BuildOptions
 from launcher.values.job import Job
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
+from launcher.values.software.image import CA_BUNDLE_AT, Build, BuildOptions
 
 REPOSITORY = Path(__file__).parents[2]
 CASES = sorted(path for path in (REPOSITORY / "tests" / "cases").iterdir() if path.name != "sft_on_kaggle")

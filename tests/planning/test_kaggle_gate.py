@@ -2,11 +2,11 @@
 
 import pytest
 
+from launcher.backends.kaggle.kaggle_machines import choose_machine, expected_facts, planned_machine
+from launcher.backends.kaggle.kaggle_session import session
+from launcher.config.resolve import profiles, wheels
 from launcher.planning.assembly import plan
 from launcher.planning.gate import check
-from launcher.planning.kaggle_machines import choose_machine, expected_facts, planned_machine
-from launcher.planning.kaggle_session import session
-from launcher.runs.resolve import profiles, wheels
 from launcher.values.host import KAGGLE, Host
 from launcher.values.job import Job
 from launcher.values.kaggle_settings import KaggleSettings

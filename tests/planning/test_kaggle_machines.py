@@ -2,10 +2,7 @@
 
 import pytest
 
-from launcher.errors import LaunchError, RefusedError, UnknownNameError
-from launcher.planning.assembly import plan
-from launcher.planning.gate import check
-from launcher.planning.kaggle_machines import (
+from launcher.backends.kaggle.kaggle_machines import (
     MACHINES,
     RETIRED,
     TPUS,
@@ -14,8 +11,11 @@ from launcher.planning.kaggle_machines import (
     fits,
     shape_for,
 )
+from launcher.config.resolve import profiles, wheels
+from launcher.errors import LaunchError, RefusedError, UnknownNameError
+from launcher.planning.assembly import plan
+from launcher.planning.gate import check
 from launcher.planning.placement import choose_gpus, runtime
-from launcher.runs.resolve import profiles, wheels
 from launcher.values.host import KAGGLE
 from launcher.values.job import Batch, Job
 from launcher.values.kaggle_settings import KaggleSettings

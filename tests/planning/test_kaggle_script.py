@@ -14,10 +14,8 @@ import time
 import pytest
 from testbed.client import REPOSITORY
 
-from launcher.errors import BadFileError
-from launcher.hosts.agent_file import agent_file
-from launcher.planning.kaggle_machines import choose_machine
-from launcher.planning.kaggle_script import (
+from launcher.backends.kaggle.kaggle_machines import choose_machine
+from launcher.backends.kaggle.kaggle_script import (
     LINE,
     MOST_BYTES,
     MOST_RAW_BYTES,
@@ -31,11 +29,13 @@ from launcher.planning.kaggle_script import (
     unpacked,
     write_tree,
 )
-from launcher.planning.kaggle_session import segment_cards, session
-from launcher.runs.resolve import profiles, wheels
+from launcher.backends.kaggle.kaggle_session import segment_cards, session
+from launcher.backends.spool.segment_settings import SegmentSettings, SegmentTree
+from launcher.config.resolve import profiles, wheels
+from launcher.errors import BadFileError
+from launcher.transport.agent_file import agent_file
 from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.plan import Plan, SegmentCards, TorchWheel
-from launcher.values.segment_settings import SegmentSettings, SegmentTree
 
 RUN = "261125-sft-aaaa11"
 SETTINGS = SegmentSettings(run=RUN, segment=1, session_s=30600.0, place_id="kaggle-alice", internet=True)

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from launcher.config.resolve import profile, profiles
+from launcher.copy.request import Request
 from launcher.errors import RefusedError
 from launcher.planning.assembly import plan
 from launcher.planning.gate import check
-from launcher.planning.ladder import LadderInputs, ladder
-from launcher.planning.split import split
-from launcher.planning.workload import Workload
-from launcher.runs.request import Request
-from launcher.runs.resolve import profile, profiles
+from launcher.planning.precision.ladder import LadderInputs, ladder
+from launcher.planning.precision.split import split
+from launcher.planning.precision.workload import Workload
 from launcher.values.host import Host
 from launcher.values.job import Batch, Job
 from launcher.values.model import Model, read_model

@@ -2,17 +2,17 @@
 
 import pytest
 
+from launcher.backends.lambda_cloud.lambda_machines import DATE, expected_facts
+from launcher.config.resolve import image_sources, profiles, wheels
 from launcher.planning.assembly import plan
-from launcher.planning.environment_plan import environment
 from launcher.planning.gate import check
-from launcher.planning.lambda_machines import DATE, expected_facts
-from launcher.planning.offers import profile_of
 from launcher.planning.placement import runtime
-from launcher.runs.resolve import image_sources, profiles, wheels
+from launcher.planning.software.environment_plan import environment
+from launcher.rental.offers import profile_of
+from launcher.rental.renting import Offer
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.lambda_settings import LambdaSettings
-from launcher.values.renting import Offer
 
 KNOWN = profiles()
 TYPES = {

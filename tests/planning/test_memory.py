@@ -2,10 +2,10 @@
 
 import pytest
 
-from launcher.planning.ladder import LadderInputs, ladder
-from launcher.planning.memory import GB, Training, estimate, needed_gb
-from launcher.planning.workload import Workload, read_workload
-from launcher.runs.resolve import profile
+from launcher.config.resolve import profile
+from launcher.planning.precision.ladder import LadderInputs, ladder
+from launcher.planning.precision.memory import GB, Training, estimate, needed_gb
+from launcher.planning.precision.workload import Workload, read_workload
 from launcher.values.model import read_model
 
 LLAMA_7B = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "num_hidden_layers": 32,

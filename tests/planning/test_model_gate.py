@@ -4,10 +4,10 @@ import pytest
 from planning.test_ladder import LLAMA_7B, QWEN_05B
 from planning.test_plan import facts
 
+from launcher.config.resolve import profile
 from launcher.planning.assembly import plan
 from launcher.planning.gate import check
 from launcher.planning.model_gate import unknown_model
-from launcher.runs.resolve import profile
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.model import read_model

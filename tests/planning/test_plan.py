@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from launcher.backends.kaggle.kaggle_machines import choose_machine
+from launcher.backends.kaggle.kaggle_session import session
+from launcher.config.resolve import image_sources, profile, profiles, wheels
 from launcher.errors import BadFileError, RefusedError, UnknownNameError
 from launcher.planning.assembly import changed, job_of, plan
 from launcher.planning.gate import check
-from launcher.planning.kaggle_machines import choose_machine
-from launcher.planning.kaggle_session import session
 from launcher.planning.placement import (
     best_card,
     card_choice_reason,
@@ -19,9 +20,8 @@ from launcher.planning.placement import (
     requested_processes,
     runtime,
 )
-from launcher.planning.source import source
-from launcher.planning.verification import verification
-from launcher.runs.resolve import image_sources, profile, profiles, wheels
+from launcher.planning.script.source import source
+from launcher.planning.verification_plan import verification
 from launcher.values.facts import Facts
 from launcher.values.host import KAGGLE, Host
 from launcher.values.job import Batch, Job

@@ -2,9 +2,9 @@
 
 import pytest
 
-from launcher.planning.precision_comparison import compare, judge
+from launcher.planning.precision.precision_comparison import compare, judge
 from launcher.values.precision import Precision
-from launcher.values.used_precision import PrecisionSeen
+from launcher.values.reported.used_precision import PrecisionSeen
 
 
 def rung(mode, capability, base="float32", autocast=None, scaler=False, tf32=False):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from launcher.planning.ladder import LadderInputs, ladder
-from launcher.planning.precision_history import failed_before
-from launcher.runs.resolve import profile
+from launcher.config.resolve import profile
+from launcher.planning.precision.ladder import LadderInputs, ladder
+from launcher.planning.precision.precision_history import failed_before
 from launcher.values.facts import PrecisionEvidence
 from launcher.values.job import Job
 from launcher.values.plan import Source

@@ -5,11 +5,11 @@ import re
 import pytest
 from planning.test_what_fits import MODELS
 
+from launcher.config.resolve import cards, profile
 from launcher.planning.assembly import plan
 from launcher.planning.gate import check
-from launcher.planning.ladder import ASKED_FOR
-from launcher.planning.memory import gb_words
-from launcher.runs.resolve import cards, profile
+from launcher.planning.precision.ladder import ASKED_FOR
+from launcher.planning.precision.memory import gb_words
 from launcher.values.host import LOCAL
 from launcher.values.job import Job
 from launcher.values.plan import ScriptUse

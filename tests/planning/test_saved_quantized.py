@@ -3,9 +3,9 @@
 import pytest
 from planning.test_memory import LLAMA_7B
 
+from launcher.config.resolve import profile
 from launcher.planning.assembly import plan
 from launcher.planning.gate import check
-from launcher.runs.resolve import profile
 from launcher.values.host import LOCAL
 from launcher.values.job import Job
 from launcher.values.model import read_model

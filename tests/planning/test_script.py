@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from launcher.planning.script import interpreter_of, script_of, starts_python
+from launcher.planning.script.script import interpreter_of, script_of, starts_python
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from pathlib import Path
 from planning.second_ladder import second_ladder
 from testbed.client import REPOSITORY
 
+from launcher.config.resolve import profile
 from launcher.errors import RefusedError
-from launcher.planning.ladder import LadderInputs, ladder
-from launcher.runs.resolve import profile
+from launcher.planning.precision.ladder import LadderInputs, ladder
 from launcher.values.model import read_model
 from launcher.values.precision import SHORT
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from launcher.backends.slurm.slurm_gate import duration_text
+from launcher.backends.slurm.slurm_job import possible_profiles, settings_of, submission, with_expected_cards
+from launcher.config.resolve import profile, profiles
 from launcher.planning.assembly import plan
 from launcher.planning.gate import check
-from launcher.planning.slurm_gate import duration_text
-from launcher.planning.slurm_job import possible_profiles, settings_of, submission, with_expected_cards
-from launcher.runs.resolve import profile, profiles
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job

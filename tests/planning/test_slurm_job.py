@@ -3,10 +3,7 @@
 import pytest
 from planning.test_what_fits import MODELS
 
-from launcher.errors import RefusedError, UnequalSharesError, UsageError
-from launcher.planning.apptainer import host_paths
-from launcher.planning.assembly import changed, job_of, plan
-from launcher.planning.slurm_job import (
+from launcher.backends.slurm.slurm_job import (
     is_of_type,
     parse_gres,
     possible_profiles,
@@ -16,12 +13,15 @@ from launcher.planning.slurm_job import (
     with_expected_cards,
     with_others,
 )
-from launcher.runs.resolve import profile, profiles
-from launcher.values.cluster import Cluster
+from launcher.config.resolve import profile, profiles
+from launcher.errors import RefusedError, UnequalSharesError, UsageError
+from launcher.planning.assembly import changed, job_of, plan
+from launcher.planning.software.apptainer import host_paths
 from launcher.values.facts import Facts
 from launcher.values.host import LOCAL, Host
 from launcher.values.job import Job
 from launcher.values.plan import Plan
+from launcher.values.reported.cluster import Cluster
 from launcher.values.slurm_settings import SlurmSettings
 
 FACTS = {

@@ -2,10 +2,10 @@
 
 import pytest
 
+from launcher.config.resolve import profile, task
 from launcher.errors import BadFileError, RefusedError
 from launcher.planning.assembly import ladder_inputs, plan
-from launcher.planning.verification import verification
-from launcher.runs.resolve import profile, task
+from launcher.planning.verification_plan import verification
 from launcher.values.facts import Measured, PrecisionEvidence
 from launcher.values.host import LOCAL
 from launcher.values.job import Job

@@ -3,13 +3,13 @@
 import pytest
 from testbed.client import REPOSITORY
 
+from launcher.config.resolve import cards, profile
 from launcher.errors import RefusedError
 from launcher.planning.assembly import ladder_inputs
 from launcher.planning.fitting import METHODS
-from launcher.planning.ladder import LadderInputs, ladder, too_large
-from launcher.planning.memory import Training, estimate
-from launcher.planning.workload import Workload
-from launcher.runs.resolve import cards, profile
+from launcher.planning.precision.ladder import LadderInputs, ladder, too_large
+from launcher.planning.precision.memory import Training, estimate
+from launcher.planning.precision.workload import Workload
 from launcher.values.job import Job
 from launcher.values.model import read_model
 from launcher.values.precision import SHORT

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from launcher.resources import data_folder
+from launcher.base.resources import data_folder
 
 METADATA = """\
 Metadata-Version: 2.1

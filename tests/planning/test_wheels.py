@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
+from launcher.base.resources import data_folder
+from launcher.config.resolve import profile, profiles, wheels
 from launcher.errors import BadFileError, RefusedError
-from launcher.planning.wheel_choice import TorchTarget, choose, objection, unfit, unimported_torch
-from launcher.resources import data_folder
-from launcher.runs.resolve import profile, profiles, wheels
-from launcher.values.image import BuildOptions
-from launcher.values.packages import Packages
+from launcher.planning.software.packages import Packages
+from launcher.planning.software.wheel_choice import TorchTarget, choose, objection, unfit, unimported_torch
+from launcher.planning.software.wheels import WheelTable
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
-from launcher.values.wheels import WheelTable
+from launcher.values.software.image import BuildOptions
 
 TABLE = wheels()
 WRITTEN = tomllib.loads((data_folder("images") / "torch.toml").read_text())

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from launcher.cli.plan_text import headline
+from launcher.cli.text.plan_text import headline
+from launcher.config.resolve import profile
 from launcher.planning.assembly import plan
-from launcher.planning.worker_use import values_taken
-from launcher.runs.resolve import profile
+from launcher.planning.script.worker_use import values_taken
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.plan import ScriptUse

@@ -21,16 +21,16 @@ from testbed.client import REPOSITORY, channel_to, missing
 from testbed.tables import mostly_long
 
 from launcher.errors import AgentError, HostError
-from launcher.hosts import connect
-from launcher.hosts.agent_desk import AgentDesk
-from launcher.hosts.agent_file import MAGIC, agent_file, shell_command
-from launcher.hosts.channel import Channel
+from launcher.transport.agent_file import MAGIC, agent_file, shell_command
+from launcher.transport.channel import Channel
+from launcher.transport.client.agent_desk import AgentDesk
+from launcher.transport.connecting import connect
 from launcher.values.host import Host
 
 
 def pack_elsewhere(folder, **environment):
     """The digest that a fresh process finds, in another folder, time zone, umask and hash seed."""
-    code = "import os; os.umask(0o077); from launcher.hosts.agent_file import agent_file; print(agent_file().digest)"
+    code = "import os; os.umask(0o077); from launcher.transport.agent_file import agent_file; print(agent_file().digest)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=folder,

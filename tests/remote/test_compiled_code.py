@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from testbed.tables import mostly_long
 
-from launcher.hosts.agent_file import agent_file
 from launcher.remote import compiled_code
 from launcher.remote.making import image_code
+from launcher.transport.agent_file import agent_file
 
 PING = json.dumps({"id": 1, "verb": "ping", "args": {}}).encode() + b"\n"
 COUNTING = """

@@ -11,10 +11,10 @@ import zipfile
 import pytest
 from testbed.client import processes_of, until
 
-from launcher.hosts.agent_file import agent_file
 from launcher.remote.record.files import read_json, write_durably
 from launcher.remote.record.rundir import Run
 from launcher.remote.training import keeper
+from launcher.transport.agent_file import agent_file
 
 TRAIN = "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(1000)\n"
 

@@ -1,6 +1,6 @@
 """What stands before the command of a run in an image of its cluster, once the paths of its node are known."""
 
-from launcher.planning.apptainer import container_words
+from launcher.planning.software.apptainer import container_words
 from launcher.remote.record.rundir import Run
 from launcher.remote.training.container_words import words_of
 

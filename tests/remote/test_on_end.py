@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from testbed.client import is_gone
 
-from launcher.hosts.agent_file import agent_file
 from launcher.remote.record.rundir import Run
 from launcher.remote.training import on_end
+from launcher.transport.agent_file import agent_file
 
 VALUES = {
     "run": "261123-sft-k3f9w2", "job": "sft", "host": "lab", "attempt": 2, "step": 300, "steps": 300, "loss": 0.0034881,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.planning.ladder import LadderInputs, ladder
+from launcher.config.resolve import profile
+from launcher.planning.precision.ladder import LadderInputs, ladder
 from launcher.remote.record import precision_evidence
-from launcher.runs.resolve import profile
 from launcher.values.facts import PrecisionEvidence
 
 RECORD = {

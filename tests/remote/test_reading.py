@@ -12,15 +12,15 @@ import pytest
 from testbed.client import channel_to
 from testbed.toy import recorded_run
 
+from launcher.copy.mirror import Mirror
 from launcher.errors import AgentError
-from launcher.hosts.run_reading import answers
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving import cursors
 from launcher.remote.serving.client_connection import ClientConnection
 from launcher.remote.serving.cursors import MAX_BYTES
 from launcher.remote.serving.reading import Read, read
 from launcher.remote.serving.session import Session
-from launcher.runs.mirror import Mirror
+from launcher.transport.client.run_reading import answers
 from launcher.values.host import Host
 
 MB = 1 << 20

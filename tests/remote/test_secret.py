@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.cli.say import without_escapes
+from launcher.cli.output.say import without_escapes
 from launcher.remote.record import secret, strict_json
 from launcher.remote.record.files import write_durably
 from launcher.remote.record.rundir import Run

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from testbed.client import is_gone, until
 
-from launcher.hosts.agent_file import agent_file
 from launcher.remote.record.rundir import Run
 from launcher.remote.system import bearers
+from launcher.transport.agent_file import agent_file
 
 LEFT = "echo '7.1|launch-members'"
 SILENT = "echo 'squeue: error: this node may not ask' >&2; exit 1"

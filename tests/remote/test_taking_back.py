@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 from testbed.toy import recorded_run
 
+from launcher.backends.machine.docker.container import Container
+from launcher.backends.machine.docker.docker_runtime import Docker
 from launcher.errors import EngineError
 from launcher.remote.fate import docker
 from launcher.remote.serving import serve
 from launcher.remote.serving.session import Session
-from launcher.runtimes.docker.container import Container
-from launcher.runtimes.docker.runtime import Docker
-from launcher.values.engine_access import RunLocation
 from launcher.values.record import RuntimeRecord
+from launcher.values.reported.engine_access import RunLocation
 
 RUN = "261128-train-aaaaaa"
 

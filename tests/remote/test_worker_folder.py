@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.hosts import agent_file as packing
-from launcher.hosts.agent_file import agent_file
 from launcher.remote.store import worker_folder
+from launcher.transport import agent_file as packing
+from launcher.transport.agent_file import agent_file
 
 
 @pytest.fixture

@@ -13,12 +13,13 @@ from testbed import lambda_client, toy_cloud
 from testbed.lambda_client import RUN, SETUP
 
 from launcher.errors import ServiceAuthError, ServiceError
-from launcher.rental import instance_keys, provider
+from launcher.rental import provider
+from launcher.rental.lease import instance_keys
+from launcher.rental.lease.renter import Renter, open_account
 from launcher.rental.ledger import Ledger
 from launcher.rental.provider import ProviderReason
 from launcher.rental.reconcile import reconcile
-from launcher.rental.renter import Renter, open_account
-from launcher.values.renting import RentalReason, RentalState
+from launcher.rental.renting import RentalReason, RentalState
 
 HOUR = 3600.0
 

@@ -19,12 +19,12 @@ from launcher.errors import (
     UnsettledError,
     UsageError,
 )
-from launcher.hosts import service_wire
 from launcher.rental.provider import ProviderReason as Reason
 from launcher.rental.providers.lambda_api import CODES, meaning_of
 from launcher.rental.providers.lambda_cloud import log_in
 from launcher.rental.rate_limit import Pace
-from launcher.values.renting import Setup
+from launcher.rental.renting import Setup
+from launcher.transport.http import service_wire
 
 IMAGE = "lambda-stack-24-04"
 

@@ -9,7 +9,7 @@ from testbed.sim_clock import START
 
 from launcher.errors import BadFileError, RefusedError
 from launcher.rental.ledger import Ledger, new_nonce
-from launcher.values.renting import Intent, RentalState
+from launcher.rental.renting import Intent, RentalState
 
 READY, ENDING, ENDED = RentalState.READY, RentalState.ENDING, RentalState.ENDED
 

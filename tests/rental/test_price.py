@@ -3,15 +3,15 @@
 import pytest
 from testbed.client import REPOSITORY
 
+from launcher.base.toml import read_toml
 from launcher.errors import CardBusyError, RefusedError, UnknownNameError
-from launcher.planning.offers import Wish, by_price, card_memory, fits, profile_of
 from launcher.rental import price
+from launcher.rental.offers import Wish, by_price, card_memory, fits, profile_of
 from launcher.rental.price import Expected
+from launcher.rental.renting import Offer, cents, dollars
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
-from launcher.values.renting import Offer, cents, dollars
-from launcher.values.toml import read_toml
 
 EAST, WEST = "us-east-1", "us-west-1"
 

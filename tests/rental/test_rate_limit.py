@@ -14,9 +14,9 @@ from testbed import lambda_client
 from testbed.client import until
 
 import launcher
+from launcher.base.clock import SystemClock
 from launcher.rental import rate_limit
 from launcher.rental.rate_limit import MOST_WAIT_S, Pace, back_off_s, usual_pace
-from launcher.values.clock import SystemClock
 
 DRIVER = [sys.executable, lambda_client.__file__]
 

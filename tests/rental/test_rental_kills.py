@@ -24,7 +24,7 @@ from testbed.sim_clock import SimClock
 from testbed.tables import mostly_long
 
 from launcher.rental.reconcile import reconcile
-from launcher.values.renting import RentalState
+from launcher.rental.renting import RentalState
 
 SYNCS = 7
 """Waits for the disk from intent to ended: three for the intent with its folders, then one a step."""

@@ -10,8 +10,8 @@ from testbed.tables import mostly_long
 from launcher.errors import ServiceError, UnsettledError
 from launcher.rental.provider import ProviderReason
 from launcher.rental.reconcile import reconcile, survey
+from launcher.rental.renting import TAGS, RentalReason, RentalState, Setup, run_cents
 from launcher.rental.verdict import Verdict
-from launcher.values.renting import TAGS, RentalReason, RentalState, Setup, run_cents
 
 HOURS = 3600.0
 

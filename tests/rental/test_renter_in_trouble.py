@@ -8,12 +8,12 @@ from testbed.lambda_client import REGION, RUN, SETUP, is_anything_billed, offer
 from testbed.tables import mostly_long
 
 from launcher.errors import BadFileError, RefusedError, ServiceError, UnsettledError
+from launcher.rental.lease.renter import Renter
 from launcher.rental.ledger import Ledger
 from launcher.rental.provider import ProviderReason
 from launcher.rental.reconcile import reconcile, survey
-from launcher.rental.renter import Renter
+from launcher.rental.renting import RentalReason, RentalState
 from launcher.rental.verdict import SETTLE_S, Verdict
-from launcher.values.renting import RentalReason, RentalState
 
 HOURS = 3600.0
 

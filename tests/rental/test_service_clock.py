@@ -9,10 +9,10 @@ import pytest
 from testbed import lambda_client
 from testbed.sim_clock import START, Computer, SimClock
 
+from launcher.base.clock import SystemClock
 from launcher.errors import ServiceError
 from launcher.remote.system import process
 from launcher.rental.service_clock import ASK_AGAIN_S, ServiceClock
-from launcher.values.clock import SystemClock
 
 DAY = 86_400.0
 DATES = [

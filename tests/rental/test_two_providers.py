@@ -17,18 +17,18 @@ from testbed.toy_cloud import ToySettings
 from launcher.cli import main
 from launcher.errors import BadFileError, UsageError
 from launcher.rental import provider, records
+from launcher.rental.lease.renter import Renter, open_account
 from launcher.rental.ledger import usual_folder
 from launcher.rental.records import RentalRecord
-from launcher.rental.renter import Renter, open_account
+from launcher.rental.renting import RentalState
 from launcher.rental.service_clock import ServiceClock, clock_of
 from launcher.rental.settle_account import Named, accounts_of, dismiss, reconcile_all
-from launcher.runs.api_key_guard import check_key_is_not_sent
-from launcher.runs.lost_machines import end_rental
-from launcher.runs.silent_view import SilentView
+from launcher.runs.follow.null_view import SilentView
+from launcher.runs.rented.api_key_guard import check_key_is_not_sent
+from launcher.runs.rented.lost_machines import end_rental
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.lambda_settings import LambdaSettings
-from launcher.values.renting import RentalState
 
 TOY_KEY = "toy_secret_0123456789"
 JOB = Job(name="x", command=("python", "train.py"))

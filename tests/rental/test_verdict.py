@@ -3,8 +3,8 @@
 import pytest
 from testbed.sim_clock import START
 
+from launcher.rental.renting import Extra, Instance, InstanceState, Intent, Rental, RentalState
 from launcher.rental.verdict import GRACE_S, SETTLE_S, Verdict, first_of, judge
-from launcher.values.renting import Extra, Instance, InstanceState, Intent, Rental, RentalState
 
 S, I = RentalState, InstanceState  # noqa: E741
 DEADLINE = START + 3600

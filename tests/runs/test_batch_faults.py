@@ -11,7 +11,7 @@ import pytest
 from testbed.batches import names
 from testbed.client import until
 
-from launcher.runs.batch_worker import FAILURES
+from launcher.batch.batch_worker import FAILURES
 
 pytestmark = pytest.mark.slow(reason="each test starts several runs")
 SECRET = "kept-from-all-who-read-92731"

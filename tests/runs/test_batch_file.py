@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.batch.batch_file import grid_batch, read_batch
 from launcher.errors import BadFileError, RefusedError, UsageError
-from launcher.runs.batch_file import grid_batch, read_batch
 
 HEAD = 'host = "local"\nprofile = "cpu"\njob = "sft"\n'
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from testbed.entries import know
 
+from launcher.batch import batch_queue
+from launcher.batch.batch_definition import Rules
+from launcher.batch.batch_queue import Entry, make_queue, open_queue, take_work, worker_of
+from launcher.batch.queued_item import FOLLOWING, ItemState
 from launcher.errors import BadFileError, RunError, UnknownNameError, UsageError
-from launcher.runs import batch_queue
-from launcher.runs.batch_queue import Entry, make_queue, open_queue, take_work, worker_of
-from launcher.values.batch import Rules
-from launcher.values.queued_item import FOLLOWING, ItemState
 
 Q, R, C, E = ItemState
 

@@ -8,8 +8,8 @@ from testbed.batches import batches_for
 from testbed.client import until
 from testbed.tables import mostly_long
 
-from launcher.runs.batch_queue import BatchQueue
-from launcher.values.queued_item import ItemState
+from launcher.batch.batch_queue import BatchQueue
+from launcher.batch.queued_item import ItemState
 
 pytestmark = pytest.mark.slow(reason="each test rents")
 BAD_DISK = """

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from launcher.runs.batch_queue import Entry, make_queue
-from launcher.runs.batch_results import write_results
-from launcher.runs.request import Request
-from launcher.values.batch import Rules
+from launcher.batch.batch_definition import Rules
+from launcher.batch.batch_queue import Entry, make_queue
+from launcher.batch.batch_results import write_results
+from launcher.copy.request import Request
 
 
 def rows_of(tmp_path, monkeypatch, settings, **values):

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from launcher.cli.batch_table import cells, shape, spent
-from launcher.runs.batch_queue import Entry, make_queue
-from launcher.runs.batch_status import rows_of
-from launcher.runs.batch_usage import Usage, Used, total
-from launcher.runs.runs_folder import runs_folder
-from launcher.values.batch import Rules
-from launcher.values.queued_item import ItemState
+from launcher.batch.batch_definition import Rules
+from launcher.batch.batch_queue import Entry, make_queue
+from launcher.batch.batch_status import rows_of
+from launcher.batch.batch_usage import Usage, Used, total
+from launcher.batch.queued_item import ItemState
+from launcher.cli.commands.batch.batch_table import cells, shape, spent
+from launcher.copy.runs_folder import runs_folder
 
 FIRST, AGAIN, OTHER = "261126-i1-aaaaaa", "261126-i1-bbbbbb", "261126-i2-cccccc"
 

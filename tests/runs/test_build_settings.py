@@ -2,13 +2,13 @@
 
 import pytest
 
+from launcher.config import build_settings, resolve
 from launcher.errors import BadFileError
-from launcher.planning.image_plan import image
-from launcher.planning.recipe import classic
-from launcher.runs import build_settings, resolve
+from launcher.planning.software.image_plan import image
+from launcher.planning.software.recipe import classic
 from launcher.values.host import Host
-from launcher.values.image import CA_BUNDLE_AT, Build, BuildOptions
 from launcher.values.job import Job
+from launcher.values.software.image import CA_BUNDLE_AT, Build, BuildOptions
 
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 SECRET = "hunter2"

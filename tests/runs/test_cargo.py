@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.client_files import open_regular
+from launcher.base.client_files import open_regular
+from launcher.config import resolve
 from launcher.errors import BadFileError, UsageError
-from launcher.runs import loading, refused_folders, resolve, tree
-from launcher.runs.default_exclusions import holds_private_key, of_name
-from launcher.runs.shipped_before import ShippedBefore
-from launcher.values.cargo import Why
+from launcher.upload import loading, refused_folders, tree
+from launcher.upload.default_exclusions import holds_private_key, of_name
+from launcher.upload.upload_history import ShippedBefore
+from launcher.values.upload_selection import Why
 
 KEY = "-----BEGIN {} PRIVATE KEY-----\nbm90IGEga2V5\n-----END {} PRIVATE KEY-----\n"
 SERVICE_ACCOUNT = {"type": "service_account", "private_key": KEY.format("RSA", "RSA")}
@@ -146,11 +147,11 @@ def test_files_are_opened_once_to_be_judged_while_they_do_not_change(folder, mon
     put(folder, small="x" * 1000, large="x" * 300_000)
     for name in ("small", "large"):
         os.utime(folder / name, (1, 1))
-    monkeypatch.setattr("launcher.runs.digests.SETTLED_NS", -(10**18))
+    monkeypatch.setattr("launcher.upload.digests.SETTLED_NS", -(10**18))
     opened = []
     real = open_regular
     monkeypatch.setattr(
-        "launcher.runs.digests.open_regular",
+        "launcher.upload.digests.open_regular",
         lambda path, flags: opened.append(Path(path).name) or real(path, flags),
     )
     loaded = load()

@@ -13,11 +13,12 @@ import pytest
 from testbed.client import until
 from testbed.ended_run import RUN, EndedRun
 
+from launcher.copy.mirror import Mirror
 from launcher.errors import ConnectionLostError, LastCopyError, RunError, UsageError
-from launcher.hosts import connect
-from launcher.runs import cleaning, copying
-from launcher.runs.mirror import Mirror
-from launcher.runs.pulling import Choice, pull
+from launcher.runs import cleaning
+from launcher.runs.pull import copying
+from launcher.runs.pull.pulling import Choice, pull
+from launcher.transport.connecting import connect
 from launcher.values.host import Host
 
 pytestmark = pytest.mark.slow(reason="many of these tests start several clients and a run")

@@ -11,15 +11,15 @@ import time
 import pytest
 from testbed.client import REPOSITORY
 
+from launcher.compare.compared_curves import MADE_BY, MOST_POINTS, ComparedLine, Curves, curves_of, figure_of
+from launcher.compare.comparing import compare, draw, lines_to_draw, picture_of
+from launcher.compare.plan_differences import plan_differences
+from launcher.copy import index
+from launcher.copy.mirror import Mirror
+from launcher.copy.run_files import RunFiles
 from launcher.errors import RunError
-from launcher.runs import index
-from launcher.runs.compared_curves import MADE_BY, MOST_POINTS, ComparedLine, Curves, curves_of, figure_of
-from launcher.runs.comparing import compare, draw, lines_to_draw, picture_of
-from launcher.runs.curves import Point
-from launcher.runs.metric_results import goal_of
-from launcher.runs.mirror import Mirror
-from launcher.runs.plan_differences import plan_differences
-from launcher.runs.run_files import RunFiles
+from launcher.metrics.curves import Point
+from launcher.metrics.metric_results import goal_of
 from launcher.values.host import Host
 
 CASES = {

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import strategies
 from testbed.stream import Stream
 
+from launcher.copy.mirror import Mirror
 from launcher.errors import ConnectionLostError, MalformedAnswerError, SeveralRunsError, UnknownNameError
-from launcher.hosts.agent_desk import AgentDesk
-from launcher.hosts.channel import Reply
+from launcher.runs.follow.summaries import runs_of
 from launcher.runs.locating import _named_there, locate
-from launcher.runs.mirror import Mirror
 from launcher.runs.run_listing import listing
-from launcher.runs.summaries import runs_of
+from launcher.transport.channel import Reply
+from launcher.transport.client.agent_desk import AgentDesk
 from launcher.values.host import Host
 
 FIELDS = ["run", "state", "reason", "attempt", "step", "steps", "loss", "job", "card", "time", "evidence"]

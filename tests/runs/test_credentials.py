@@ -20,8 +20,9 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from launcher.runs import loading, resolve
-from launcher.runs.default_exclusions import of_name
+from launcher.config import resolve
+from launcher.upload import loading
+from launcher.upload.default_exclusions import of_name
 
 NAMES = [
     "application_default_credentials.json", "adc.json", "adc-prod.json", "credentials.json", "Credentials.JSON",
@@ -225,9 +226,9 @@ def test_of_a_large_file_both_ends_are_read_and_no_more(folder):
 
 def test_what_was_judged_by_fewer_rules_is_judged_again(folder, tmp_path, monkeypatch):
     """A cache of the launcher before knows this file, and says that it is no key."""
-    monkeypatch.setattr("launcher.runs.digests.SETTLED_NS", -(10**18))
+    monkeypatch.setattr("launcher.upload.digests.SETTLED_NS", -(10**18))
     with monkeypatch.context() as before:
-        before.setattr("launcher.runs.digests.holds_private_key", lambda _: False)
+        before.setattr("launcher.upload.digests.holds_private_key", lambda _: False)
         put(folder, "notes.txt", AGE)
         assert sent(load()) == {"notes.txt"}
     (cache,) = (tmp_path / "cache").rglob("digests/*.json")

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from launcher.runs.curves import curve, points, record, write_table
+from launcher.metrics.curves import curve, points, record, write_table
 from launcher.values.record import Event
 
 

@@ -9,14 +9,18 @@ from types import SimpleNamespace
 import pytest
 from testbed.entries import know
 
-from launcher import hosts
+from launcher.base.whole_file import write_durably
+from launcher.copy import index, move_records
+from launcher.copy.mirror import Mirror
 from launcher.errors import AgentError, RunError
-from launcher.runs import checkpoints_here, departures, farewell, index, run_desk, sent_record
-from launcher.runs.mirror import Mirror
-from launcher.runs.whole_file import write_durably
-from launcher.values.answers import MovedTo
+from launcher.runs import run_desk
+from launcher.runs.move import pending_stops
+from launcher.runs.pull import checkpoints_here
+from launcher.transport import connecting
+from launcher.upload import upload_record
 from launcher.values.host import Host
 from launcher.values.record import Summary
+from launcher.values.reported.answers import MovedTo
 
 RUN, CHILD, OTHER = "261125-walk-aaaaaa", "261125-walk-bbbbbb", "261125-walk-cccccc"
 THERE = MovedTo(run=CHILD, host="B", root="root-b")
@@ -71,24 +75,24 @@ def stops(monkeypatch):
         desk.runs.wish(run, "cancel")
         return SimpleNamespace(summary=SimpleNamespace(step=7))
 
-    monkeypatch.setattr(farewell, "stop", stopped)
-    monkeypatch.setattr(farewell, "said", [])
+    monkeypatch.setattr(pending_stops, "stop", stopped)
+    monkeypatch.setattr(pending_stops, "said", [])
 
 
 def deliver(desk):
-    farewell.deliver(desk, departures.pending())
+    pending_stops.deliver(desk, move_records.pending())
 
 
 def test_a_host_is_told_once_and_then_nothing_is_pending(mirror, stops):
     """The wish first, the successor on record once the run is dead; a later contact asks nothing."""
-    departures.abandon(mirror, THERE)
-    assert departures.pending() == [RUN]
+    move_records.abandon(mirror, THERE)
+    assert move_records.pending() == [RUN]
     desk = OldHost()
     deliver(desk)
     assert desk.asked == ["summaries", "cancel", "cancel", "move"]
-    departure = departures.departure_of(mirror)
+    departure = move_records.departure_of(mirror)
     assert departure.told <= departure.settled
-    assert departures.pending() == []
+    assert move_records.pending() == []
     desk = OldHost()
     deliver(desk)
     assert desk.asked == []
@@ -97,38 +101,38 @@ def test_a_host_is_told_once_and_then_nothing_is_pending(mirror, stops):
 @pytest.mark.parametrize("desk", [OldHost(root="root-b"), OldHost(root="")], ids=["another", "none"])
 def test_a_host_with_another_root_is_told_nothing(mirror, desk):
     """Whatever its name."""
-    departures.abandon(mirror, THERE)
+    move_records.abandon(mirror, THERE)
     deliver(desk)
     assert desk.asked == []
-    assert departures.departure_of(mirror).is_open
+    assert move_records.departure_of(mirror).is_open
 
 
 def test_a_host_that_still_has_something_of_the_run_is_asked_again(mirror, stops):
     """It is told, but not settled; the next contact settles it without another wait."""
-    departures.abandon(mirror, THERE)
+    move_records.abandon(mirror, THERE)
     deliver(OldHost(refuses=True))
-    departure = departures.departure_of(mirror)
+    departure = move_records.departure_of(mirror)
     assert (departure.told is not None, departure.settled) == (True, None)
     desk = OldHost(state="stopped")
     deliver(desk)
     assert desk.asked == ["summaries", "move"]
-    assert not departures.departure_of(mirror).is_open
+    assert not move_records.departure_of(mirror).is_open
 
 
 def test_a_host_that_has_another_successor_on_record_is_noted(mirror, stops):
     """Another client has moved the run: two go on, and this client says so."""
-    departures.abandon(mirror, THERE)
+    move_records.abandon(mirror, THERE)
     deliver(OldHost(knows=MovedTo(run=OTHER, host="C", root="root-c")))
-    assert departures.departure_of(mirror).also == OTHER
+    assert move_records.departure_of(mirror).also == OTHER
 
 
 def test_a_run_that_its_host_no_longer_has_is_settled(mirror):
     """There is nothing to end."""
-    departures.abandon(mirror, THERE)
+    move_records.abandon(mirror, THERE)
     desk = OldHost(state=None)
     deliver(desk)
     assert desk.asked == ["summaries"]
-    assert not departures.departure_of(mirror).is_open
+    assert not move_records.departure_of(mirror).is_open
 
 
 def test_a_pending_name_without_a_decision_means_nothing(mirror):
@@ -138,7 +142,7 @@ def test_a_pending_name_without_a_decision_means_nothing(mirror):
     desk = OldHost()
     deliver(desk)
     assert desk.asked == []
-    assert departures.pending() == []
+    assert move_records.pending() == []
 
 
 def test_a_contact_while_a_run_is_being_abandoned_does_not_forget_it(mirror, stops, monkeypatch):
@@ -150,46 +154,46 @@ def test_a_contact_while_a_run_is_being_abandoned_does_not_forget_it(mirror, sto
         looking.join(0.3)
         write_durably(path, content)
 
-    monkeypatch.setattr(departures, "write_durably", write)
-    departures.abandon(mirror, THERE)
+    monkeypatch.setattr(move_records, "write_durably", write)
+    move_records.abandon(mirror, THERE)
     looking.join()
-    assert departures.pending() == [RUN]
+    assert move_records.pending() == [RUN]
 
 
 def test_a_record_that_cannot_be_read_is_not_taken_for_none(mirror, stops):
     """A second successor would begin, and the host would never hear of the first."""
-    departures.abandon(mirror, THERE)
+    move_records.abandon(mirror, THERE)
     (index.place(RUN) / "moved.json").write_bytes(b"")
-    for change in (departures.abandon, departures.intend):
+    for change in (move_records.abandon, move_records.intend):
         with pytest.raises(RunError, match=r"moved\.json cannot be read"):
             change(mirror, MovedTo(run=OTHER, host="C", root="root-c"))
     desk = OldHost()
     deliver(desk)
-    assert (desk.asked, departures.pending()) == ([], [RUN])
+    assert (desk.asked, move_records.pending()) == ([], [RUN])
 
 
 def test_without_anything_pending_a_contact_reads_nothing(mirror, monkeypatch):
     """However many runs there are: no mirror is looked at, and the host is asked nothing."""
     desk = OldHost()
-    monkeypatch.setattr(hosts, "connect", lambda _host: desk)
-    monkeypatch.setattr(departures, "departure_of", lambda _mirror: pytest.fail("a mirror was read"))
+    monkeypatch.setattr(connecting, "connect", lambda _host: desk)
+    monkeypatch.setattr(move_records, "departure_of", lambda _mirror: pytest.fail("a mirror was read"))
     assert run_desk.connect(Host(name="A", address="a")) is desk
     assert desk.asked == []
 
 
 def test_a_decision_stands(mirror):
     """The second one, for another id or another host, returns the first, until that is given up. An intention is none."""
-    departures.intend(mirror, MovedTo(run=OTHER, host="C", root="root-c"))
-    assert departures.departure_of(mirror) is None
-    first = departures.abandon(mirror, THERE)
+    move_records.intend(mirror, MovedTo(run=OTHER, host="C", root="root-c"))
+    assert move_records.departure_of(mirror) is None
+    first = move_records.abandon(mirror, THERE)
     assert first.run == CHILD
-    assert departures.abandon(mirror, THERE.model_copy(update={"run": OTHER})) == first
-    assert departures.abandon(mirror, MovedTo(run=OTHER, host="C", root="root-c")) == first
-    given_up = departures.abandon(mirror, MovedTo(run=OTHER, host="C", root="root-c"), CHILD)
+    assert move_records.abandon(mirror, THERE.model_copy(update={"run": OTHER})) == first
+    assert move_records.abandon(mirror, MovedTo(run=OTHER, host="C", root="root-c")) == first
+    given_up = move_records.abandon(mirror, MovedTo(run=OTHER, host="C", root="root-c"), CHILD)
     assert (given_up.run, given_up.given_up, given_up.is_open) == (OTHER, (CHILD,), True)
     (index.place(RUN) / "moved.json").write_text("torn")
     with pytest.raises(RunError):
-        departures.note(mirror, told=1.0)
+        move_records.note(mirror, told=1.0)
 
 
 # checkpoints that are here
@@ -268,12 +272,12 @@ def test_what_was_sent_is_found_by_its_content_alone(mirror, tmp_path):
         sha256 = hashlib.sha256(content).hexdigest()
         manifest[f"code/{name}"] = {"sha256": sha256, "size": 3, "mode": 0o644}
         sources[sha256] = str(tmp_path / name)
-    sent_record.write(mirror, sent_record.Sent(manifest, sources))
-    record = sent_record.read(mirror)
-    assert record == sent_record.Sent(manifest, sources)
+    upload_record.write(mirror, upload_record.Sent(manifest, sources))
+    record = upload_record.read(mirror)
+    assert record == upload_record.Sent(manifest, sources)
     (tmp_path / "b.py").write_bytes(b"Two")
     (tmp_path / "c.py").unlink()
-    found = sent_record.find(record, list(sources))
+    found = upload_record.find(record, list(sources))
     assert [file.source for file in found.files.values()] == [str(tmp_path / "a.py")]
     assert found.changed == ["b.py", "c.py"]
 
@@ -290,5 +294,5 @@ def test_what_was_sent_is_found_by_its_content_alone(mirror, tmp_path):
 )
 def test_a_record_that_is_torn_is_none(mirror, content):
     """As if nothing was on record."""
-    (index.place(RUN) / sent_record.NAME).write_bytes(content)
-    assert sent_record.read(mirror) is None
+    (index.place(RUN) / upload_record.NAME).write_bytes(content)
+    assert upload_record.read(mirror) is None

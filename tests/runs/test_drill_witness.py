@@ -13,12 +13,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from launcher.base.resources import data_folder
+from launcher.copy.run_files import RunFiles
+from launcher.drill import drill_faults, drilling, host_shell
+from launcher.drill.drill_outcome import FAULTS, Planned
 from launcher.errors import HostError
-from launcher.resources import data_folder
-from launcher.runs import drill_faults, drilling, host_shell
 from launcher.runs.cleaning import Freeing
-from launcher.runs.run_files import RunFiles
-from launcher.values.drill import FAULTS, Planned
 
 PLACE = drill_faults.Place("/nowhere/runs/261125-drill-w1tn3s", "/nowhere/cache/drill-w1tn3s", "drill-w1tn3s")
 """Of an id that no other test has: the folders of killed agents of this machine bear the end of theirs."""

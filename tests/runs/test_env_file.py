@@ -5,10 +5,10 @@ import os
 
 import pytest
 
+from launcher.config import env_file, job_variables, resolve, secret_values
+from launcher.copy.request import Request
 from launcher.errors import BadFileError, UsageError
-from launcher.runs import env_file, job_variables, resolve, secret_values
-from launcher.runs.request import Request
-from launcher.runs.resolved_request import understand
+from launcher.runs.launch.resolved_request import understand
 from launcher.values.job import Job
 
 

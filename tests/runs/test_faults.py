@@ -14,7 +14,7 @@ import pytest
 from testbed import trainer
 from testbed.client import REPOSITORY, until
 
-from launcher.values.drill import AT, FAULTS, INTERVAL, STEPS
+from launcher.drill.drill_outcome import AT, FAULTS, INTERVAL, STEPS
 
 pytestmark = pytest.mark.testbed
 

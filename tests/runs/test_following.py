@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from testbed.client import is_gone, until
 
+from launcher.copy.runs_folder import runs_folder
 from launcher.errors import UsageError
-from launcher.runs.runs_folder import runs_folder
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients and a run")
 

@@ -10,9 +10,9 @@ import subprocess
 import pytest
 from testbed.client import is_gone, processes_of, until
 
-from launcher.runs.launching import launch
-from launcher.runs.request import Request
-from launcher.runtimes.native import Native
+from launcher.backends.machine.native import Native
+from launcher.copy.request import Request
+from launcher.runs.launch.launching import launch
 
 pytestmark = pytest.mark.slow(reason="runs on full disks and with long paths, each from start to end")
 
@@ -83,7 +83,7 @@ def test_a_long_temporary_folder_is_no_hindrance(client, tmp_path, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_ctrl_c_in_the_moment_of_the_start_detaches_and_says_so(client, monkeypatch, number):
     """The run has begun, or will have in a moment: to say that nothing is left would be a lie."""
-    from launcher.cli.plain_view import PlainView
+    from launcher.cli.follow.plain_view import PlainView
 
     client.script("import time; time.sleep(10000)")
     monkeypatch.chdir(client.project)

@@ -9,10 +9,10 @@ import pytest
 from testbed.cards import uuid_of
 from testbed.drawn import drawn
 
-from launcher.cli.progress import Progress
-from launcher.runs.curves import HOST, Point, curve, host_points
-from launcher.runs.host_figures import Summary, summarize, thinned
-from launcher.runs.picture import draw
+from launcher.cli.follow.progress import Progress
+from launcher.metrics.curves import HOST, Point, curve, host_points
+from launcher.metrics.host_figures import Summary, summarize, thinned
+from launcher.metrics.picture import draw
 from launcher.values.record import Event
 
 MEASURES = """

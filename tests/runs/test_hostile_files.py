@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from testbed.client import missing
 
+from launcher.base.json_file import read_json
 from launcher.errors import BadFileError, UsageError
-from launcher.runs import git_rules
-from launcher.runs.curves import Point
-from launcher.runs.git_rules import ignored_by_git
-from launcher.runs.json_file import read_json
-from launcher.runs.launch_ignore import read_rules
-from launcher.runs.named_paths import refuse_link_out
-from launcher.runs.picture import draw
+from launcher.metrics.curves import Point
+from launcher.metrics.picture import draw
+from launcher.upload import git_rules
+from launcher.upload.git_rules import ignored_by_git
+from launcher.upload.launch_ignore import read_rules
+from launcher.upload.named_paths import refuse_link_out
 
 JOB = 'name = "j"\ncommand = ["python", "train.py"]\n'
 
@@ -179,7 +179,7 @@ allow = always
 ls-files = "!touch {tmp_path}/started"
 """
     )
-    program = f"from launcher.runs.git_rules import ignored_by_git as f; import pathlib; print(*f(pathlib.Path({str(repository)!r})))"
+    program = f"from launcher.upload.git_rules import ignored_by_git as f; import pathlib; print(*f(pathlib.Path({str(repository)!r})))"
     words = ["strace", "-f", "-qq", "-e", "trace=execve", "-o", str(tmp_path / "trace")]
     done = subprocess.run([*words, sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "a.log\n"

@@ -9,15 +9,15 @@ import threading
 
 import pytest
 
+from launcher.copy.mirror import Mirror
 from launcher.errors import AgentError, ConnectionLostError, HostError, MalformedAnswerError, RunError
-from launcher.hosts.agent_desk import AgentDesk
-from launcher.hosts.channel import Channel
 from launcher.runs import cleaning
-from launcher.runs.local_copies import LocalCopies
-from launcher.runs.mirror import Mirror
-from launcher.runs.pulling import Choice, pull
-from launcher.values.checkpoint import sealed_checkpoint
+from launcher.runs.pull.local_copies import LocalCopies
+from launcher.runs.pull.pulling import Choice, pull
+from launcher.transport.channel import Channel
+from launcher.transport.client.agent_desk import AgentDesk
 from launcher.values.host import Host
+from launcher.values.reported.checkpoint import sealed_checkpoint
 
 RUN = "0101-sft-w8q2"
 LIMIT = 2_000_000_000
@@ -217,7 +217,7 @@ def test_what_arrives_is_what_was_announced_or_nothing(host, mirror, tmp_path, w
 
 def test_names_that_this_disk_takes_for_one_are_left_there_and_named(host, mirror, monkeypatch):
     """On a disk that does not know capitals from small letters, one file does not replace another."""
-    monkeypatch.setattr("launcher.runs.pulling._folding_of", lambda _folder: str.casefold)
+    monkeypatch.setattr("launcher.runs.pull.pulling._folding_of", lambda _folder: str.casefold)
     twin = ["artifacts/A", "artifact", len(DATA), 1]
     pulled = pull(
         host(listed(GOOD, twin), digested(["artifacts/A", len(DATA), 1, SHA256]), SENT),

@@ -10,12 +10,12 @@ import struct
 import pytest
 from testbed.entries import know
 
+from launcher.batch import batch_index
+from launcher.batch.batch_definition import Rules
+from launcher.batch.batch_queue import BatchQueue, Entry, make_queue
+from launcher.batch.batch_stop import _stop
+from launcher.batch.queued_item import Item, ItemState
 from launcher.errors import RunError
-from launcher.runs import batch_index
-from launcher.runs.batch_queue import BatchQueue, Entry, make_queue
-from launcher.runs.batch_stop import _stop
-from launcher.values.batch import Rules
-from launcher.values.queued_item import Item, ItemState
 
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT"
 OURS, DAMAGED = "not a batch of launcher", "is damaged"

@@ -8,17 +8,17 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from launcher.cli import ps
-from launcher.cli.json_view import JsonView
-from launcher.cli.plain_view import PlainView
-from launcher.cli.terminal_view import TerminalView
-from launcher.runs.curves import curve, write_table
-from launcher.runs.event_lines import parse_event
-from launcher.runs.following import finish
-from launcher.runs.mirror import Mirror
-from launcher.runs.record_sync import News
+from launcher.cli.commands.look import ps
+from launcher.cli.follow.json_view import JsonView
+from launcher.cli.follow.plain_view import PlainView
+from launcher.cli.follow.terminal_view import TerminalView
+from launcher.copy.event_lines import parse_event
+from launcher.copy.mirror import Mirror
+from launcher.copy.record_sync import News
+from launcher.metrics.curves import curve, write_table
+from launcher.runs.follow.following import finish
+from launcher.runs.follow.summaries import remembered
 from launcher.runs.run_listing import ListedRun
-from launcher.runs.summaries import remembered
 from launcher.values.record import PlanSummary, RunState
 
 pytestmark = pytest.mark.slow(reason="hundreds of generated records in each view")

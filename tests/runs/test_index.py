@@ -11,7 +11,7 @@ import pytest
 from testbed.client import Client
 from testbed.kept import Kept
 
-from launcher.runs import index
+from launcher.copy import index
 from launcher.values.host import Host
 
 RUN = "261128-x-abc123"
@@ -92,7 +92,7 @@ def test_an_entry_of_another_run_counts_as_none():
 
 def test_a_full_disk_leaves_no_entry(tmp_path, monkeypatch):
     """What cannot be written whole is not there."""
-    from launcher.runs import index as module
+    from launcher.copy import index as module
 
     def refuse(*_paths):
         raise OSError(28, "No space left on device")

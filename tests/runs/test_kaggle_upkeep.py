@@ -13,7 +13,7 @@ import time
 import pytest
 from testbed.client import until
 
-from launcher.values.kaggle_kernel import SOURCE_BYTES
+from launcher.backends.kaggle.kaggle_kernel import SOURCE_BYTES
 
 pytestmark = [
     pytest.mark.testbed,

@@ -10,11 +10,12 @@ from testbed.ended_run import EndedRun
 from testbed.entries import know
 from testbed.history import repeat
 
+from launcher.copy import index, index_folder
+from launcher.copy.mirror import Mirror, mirrors, run_ids
 from launcher.errors import UnknownNameError, UsageError
-from launcher.hosts import agent_desk
-from launcher.runs import index, index_folder, locating
-from launcher.runs.mirror import Mirror, mirrors, run_ids
+from launcher.runs import locating
 from launcher.runs.run_listing import listing
+from launcher.transport.client import agent_desk
 from launcher.values.host import LOCAL, Host
 
 FIRST = "261122-train-k3f9w2"

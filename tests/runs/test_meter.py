@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from launcher.cli.figures import transfer_text
-from launcher.cli.json_view import JsonView
-from launcher.cli.plain_view import PlainView
-from launcher.runs.meter import Meter, Moved
+from launcher.base.meter import Meter, Moved
+from launcher.cli.follow.json_view import JsonView
+from launcher.cli.follow.plain_view import PlainView
+from launcher.cli.output.figures import transfer_text
 
 MB = 1_000_000
 

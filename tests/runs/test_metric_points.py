@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from launcher.runs.curves import in_order, points
-from launcher.runs.event_lines import parse_event, parse_events
-from launcher.runs.metric_points import metric_points
-from launcher.runs.mirror import Mirror
+from launcher.copy.event_lines import parse_event, parse_events
+from launcher.copy.mirror import Mirror
+from launcher.metrics.curves import in_order, points
+from launcher.metrics.metric_points import metric_points
 
 RUN = "261126-toy-aaaaaa"
 USUAL = {

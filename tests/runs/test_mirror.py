@@ -16,17 +16,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from testbed.entries import know
 
+from launcher.copy import index
+from launcher.copy.event_lines import parse_event
+from launcher.copy.mirror import Mirror, mirrors
+from launcher.copy.run_id import RUN_ID, find, new_run_id
 from launcher.errors import ConnectionLostError, RunError, SeveralRunsError, UnknownNameError, UsageError
-from launcher.hosts.channel import Reply
 from launcher.remote.record.rundir import RUN_ID as RUN_ID_THERE
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving import cursors
-from launcher.runs import index
-from launcher.runs.event_lines import parse_event
-from launcher.runs.mirror import Mirror, mirrors
-from launcher.runs.refreshing import refresh
-from launcher.runs.run_id import RUN_ID, find, new_run_id
-from launcher.runs.summaries import remembered
+from launcher.runs.follow.refreshing import refresh
+from launcher.runs.follow.summaries import remembered
+from launcher.transport.channel import Reply
 from launcher.values.host import LOCAL, Host
 from launcher.values.record import Event
 

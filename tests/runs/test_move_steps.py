@@ -9,13 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from launcher.copy import move_records
+from launcher.copy.mirror import Mirror
 from launcher.errors import RunError, UnreachableError, UsageError
-from launcher.runs import arriving, departures, moving
-from launcher.runs.checkpoint_pulling import HomeCheckpoint
-from launcher.runs.mirror import Mirror
-from launcher.runs.view import SilentStage
-from launcher.values.answers import MovedTo
-from launcher.values.checkpoint import sealed_checkpoint
+from launcher.runs.follow.view import SilentStage
+from launcher.runs.move import move_target, moving
+from launcher.runs.pull.checkpoint_pulling import HomeCheckpoint
+from launcher.values.reported.answers import MovedTo
+from launcher.values.reported.checkpoint import sealed_checkpoint
 
 RUN, CHILD = "261125-walk-aaaaaa", "261125-walk-bbbbbb"
 CODE = b"print('hello')"
@@ -143,13 +144,15 @@ def test_a_child_that_may_be_at_its_host_is_never_given_up(monkeypatch, tmp_path
         yield second
 
     view = SimpleNamespace(stage=lambda _name: contextlib.nullcontext(SilentStage()))
-    monkeypatch.setattr(arriving.resolve, "host", lambda name: name)
-    monkeypatch.setattr(arriving.resolve, "hosts", lambda: {"B": "B"})
-    monkeypatch.setattr(arriving, "connected", lambda _view, connect: connect())
-    monkeypatch.setattr(arriving, "connect", dial)
+    monkeypatch.setattr(move_target.resolve, "host", lambda name: name)
+    monkeypatch.setattr(move_target.resolve, "hosts", lambda: {"B": "B"})
+    monkeypatch.setattr(move_target, "connected", lambda _view, connect: connect())
+    monkeypatch.setattr(move_target, "connect", dial)
     moved = MovedTo(run=CHILD, host="B", root="root-b")
     with pytest.raises(UsageError, match=f"was moved to B as {CHILD}"):
-        arriving.taken_up(SimpleNamespace(root_id="root-c"), Mirror(RUN, tmp_path), moved, None, None, view)
+        move_target.taken_up(
+            SimpleNamespace(root_id="root-c"), Mirror(RUN, tmp_path), moved, None, None, view
+        )
 
 
 @pytest.mark.parametrize(
@@ -164,11 +167,13 @@ def test_an_old_host_leads_this_client_to_no_machine_and_no_path(
     monkeypatch, tmp_path, run, host, error, told
 ):
     """Where its run goes on is its word alone: nobody is called by it."""
-    monkeypatch.setattr(arriving, "connect", lambda host: pytest.fail(f"{host} was called"))
+    monkeypatch.setattr(move_target, "connect", lambda host: pytest.fail(f"{host} was called"))
     view = SimpleNamespace(stage=lambda _name: contextlib.nullcontext(SilentStage()))
     moved = MovedTo(run=run, host=host, root="root-b")
     with pytest.raises(error, match=re.escape(told)):
-        arriving.taken_up(SimpleNamespace(root_id="root-c"), Mirror(RUN, tmp_path), moved, None, None, view)
+        move_target.taken_up(
+            SimpleNamespace(root_id="root-c"), Mirror(RUN, tmp_path), moved, None, None, view
+        )
 
 
 def test_an_address_that_this_client_named_itself_is_called(monkeypatch, tmp_path):
@@ -179,11 +184,11 @@ def test_an_address_that_this_client_named_itself_is_called(monkeypatch, tmp_pat
         called.append(host.address)
         raise UnreachableError("B", "B: no answer")
 
-    monkeypatch.setattr(arriving, "connect", dial)
+    monkeypatch.setattr(move_target, "connect", dial)
     view = SimpleNamespace(stage=lambda _name: contextlib.nullcontext(SilentStage()))
     moved = MovedTo(run=CHILD, host="me@127.0.0.9:22", root="root-b")
     mirror = Mirror(RUN, tmp_path)
-    departures.intend(mirror, moved)
+    move_records.intend(mirror, moved)
     with pytest.raises(UsageError, match="was moved to"):
-        arriving.taken_up(SimpleNamespace(root_id="root-c"), mirror, moved, None, None, view)
+        move_target.taken_up(SimpleNamespace(root_id="root-c"), mirror, moved, None, None, view)
     assert called == ["127.0.0.9"]

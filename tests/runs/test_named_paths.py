@@ -6,7 +6,8 @@ import subprocess
 
 import pytest
 
-from launcher.runs import loading, resolve
+from launcher.config import resolve
+from launcher.upload import loading
 
 KEY_TEXT = "-----BEGIN OPENSSH PRIVATE KEY-----\nbm90IGEga2V5\n-----END OPENSSH PRIVATE KEY-----\n"
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.runs.not_sent import explained, remember
-from launcher.runs.run_files import RunFiles
-from launcher.values.cargo import Cargo, LeftOut, Why
+from launcher.copy.run_files import RunFiles
+from launcher.upload.excluded_files import explained, remember
+from launcher.values.upload_selection import Cargo, LeftOut, Why
 
 LEFT_OUT = (
     LeftOut("data/", Why.GIT),

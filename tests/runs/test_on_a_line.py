@@ -11,11 +11,12 @@ import pytest
 from testbed import follow_all, many_runs
 from testbed.client import REPOSITORY, processes_of, until
 
-from launcher.hosts import open_line
-from launcher.runs import farewell, run_desk
-from launcher.runs.checkpoint_pulling import CheckpointKeeper
-from launcher.runs.held_interrupts import HeldInterrupts, NoInterrupts
-from launcher.runs.mirror import Mirror
+from launcher.base.held_interrupts import HeldInterrupts, NoInterrupts
+from launcher.copy.mirror import Mirror
+from launcher.runs import run_desk
+from launcher.runs.move import pending_stops
+from launcher.runs.pull.checkpoint_pulling import CheckpointKeeper
+from launcher.transport.connecting import open_line
 from launcher.values.host import Host
 
 COUNT, SECONDS = 6, 4
@@ -203,7 +204,7 @@ def test_a_desk_of_a_line_hears_which_runs_were_abandoned(tmp_path, monkeypatch)
     monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path / "mirrors"))
     monkeypatch.setattr(run_desk.departures, "pending", lambda: ["261125-gone-aaaaaa"])
     told = []
-    monkeypatch.setattr(farewell, "deliver", lambda desk, pending: told.append((desk.root_id, pending)))
+    monkeypatch.setattr(pending_stops, "deliver", lambda desk, pending: told.append((desk.root_id, pending)))
     with open_line(host) as line, run_desk.connect(host, run_desk.on_line(line)) as desk:
         assert told == [(desk.root_id, ["261125-gone-aaaaaa"])]
 

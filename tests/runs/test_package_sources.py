@@ -2,10 +2,11 @@
 
 import pytest
 
+from launcher.config import resolve
+from launcher.copy.request import Request
 from launcher.errors import BadFileError, UsageError
-from launcher.runs import package_sources, resolve
-from launcher.runs.request import Request
-from launcher.runs.resolved_request import understand
+from launcher.runs.launch import package_sources
+from launcher.runs.launch.resolved_request import understand
 from launcher.values.host import Host
 
 LAB = Host(name="lab", address="lab")

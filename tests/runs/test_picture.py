@@ -3,9 +3,9 @@
 import pytest
 
 from launcher.errors import RunError
-from launcher.runs.curves import Point
-from launcher.runs.panels import axis_of, panels_of
-from launcher.runs.picture import draw, figure_of
+from launcher.metrics.curves import Point
+from launcher.metrics.panels import axis_of, panels_of
+from launcher.metrics.picture import draw, figure_of
 
 
 def point(step, time, value, name="loss"):

@@ -7,8 +7,8 @@ import pytest
 from testbed.client import until
 from testbed.pty_run import in_terminal, without_style
 
-from launcher.runs.mirror import Mirror
-from launcher.runs.precision_report import known_precision
+from launcher.copy.mirror import Mirror
+from launcher.runs.follow.precision_report import known_precision
 
 REPORTS = """
 import json, os, socket, sys, time

@@ -15,7 +15,7 @@ import pytest
 from testbed.client import REPOSITORY, Client, until
 from testbed.tables import mostly_long
 
-from launcher.runs.index import this_machine
+from launcher.copy.index import this_machine
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients")
 

@@ -7,21 +7,21 @@ import pytest
 from testbed.lambda_service import LambdaService as StandIn
 from testbed.sim_clock import WallClock
 
+from launcher.config.resolve import profile
+from launcher.copy.request import Request
 from launcher.errors import CardBusyError, RefusedError, ServiceAuthError, ServiceUnreachableError, UsageError
-from launcher.planning.offers import Wish
 from launcher.rental import price
+from launcher.rental.offers import Wish
 from launcher.rental.price import Expected, hours_text
-from launcher.runs.launching import wanted_of
-from launcher.runs.rental_agreement import agree
-from launcher.runs.rental_choice import choose, earlier_run, offering_host, offers
-from launcher.runs.request import Request
-from launcher.runs.resolve import profile
-from launcher.runs.resolved_request import understand
-from launcher.runs.silent_view import SilentView
+from launcher.rental.renting import Offer
+from launcher.runs.follow.null_view import SilentView
+from launcher.runs.launch.launching import wanted_of
+from launcher.runs.launch.resolved_request import understand
+from launcher.runs.rented.rental_agreement import agree
+from launcher.runs.rented.rental_choice import choose, earlier_run, offering_host, offers
 from launcher.values.host import LOCAL, Host
 from launcher.values.job import Job
 from launcher.values.lambda_settings import LambdaSettings
-from launcher.values.renting import Offer
 
 EAST, WEST = "us-east-1", "us-west-1"
 JOB = Job(name="sft", command=("python", "train.py"))

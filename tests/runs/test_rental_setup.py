@@ -18,9 +18,9 @@ from testbed.sshd import MissingPartError
 from testbed.tables import mostly_long
 
 from launcher.errors import ServiceError
-from launcher.rental.instance_login import Login
-from launcher.runs.rental_setup import set_up
-from launcher.runs.view import SilentStage
+from launcher.rental.lease.instance_login import Login
+from launcher.runs.follow.view import SilentStage
+from launcher.runs.rented.rental_setup import set_up
 from launcher.values.host import Host
 
 TOOLS = Path(testbed.__path__[0]) / "setup_tools.py"

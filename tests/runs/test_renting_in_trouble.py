@@ -10,8 +10,8 @@ import pytest
 from testbed.client import until
 from testbed.lambda_cloud import KEY
 
-from launcher.runs import bringing_home
-from launcher.values.output import Output
+from launcher.runs.rented import bringing_home
+from launcher.values.reported.output import Output
 
 ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")
 TRAIN = """

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from launcher.runs.mirror import Mirror
+from launcher.copy.mirror import Mirror
 from launcher.runs.rerunning import differences
 
 SCRIPT = """

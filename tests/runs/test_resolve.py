@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.base.resources import data_folder
+from launcher.config import resolve
 from launcher.errors import BadFileError, LaunchError, UnknownNameError, UsageError
-from launcher.resources import data_folder
-from launcher.runs import resolve
-from launcher.values.image import Build
+from launcher.values.software.image import Build
 
 
 @pytest.fixture

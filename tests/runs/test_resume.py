@@ -10,10 +10,10 @@ from testbed.client import REPOSITORY, Client, processes_of, until
 from testbed.drawn import drawn
 from testbed.kept import Kept
 
+from launcher.copy.mirror import Mirror
 from launcher.errors import BadFileError, UsageError
-from launcher.runs.lineage import ancestors, joined
-from launcher.runs.mirror import Mirror
-from launcher.runs.resumed_plan import changed_plan, check_settings
+from launcher.metrics.lineage import ancestors, joined
+from launcher.runs.resume.resumed_plan import changed_plan, check_settings
 from launcher.values.host import Host
 from launcher.values.plan import Plan
 

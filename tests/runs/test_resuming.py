@@ -7,18 +7,19 @@ from types import SimpleNamespace
 import pytest
 from testbed.stream import Stream
 
-from launcher.cli.plain_view import PlainView
+from launcher.cli.follow.plain_view import PlainView
+from launcher.copy.mirror import Mirror
 from launcher.errors import InterruptedRunError, RefusedError
-from launcher.hosts.agent_desk import AgentDesk
-from launcher.hosts.channel import Reply
 from launcher.planning import assembly
-from launcher.runs import recovering, resumed_plan, run_listing
-from launcher.runs.mirror import Mirror
+from launcher.runs import run_listing
+from launcher.runs.resume import recovering, resumed_plan
 from launcher.runs.run_listing import ListedRun
-from launcher.values.answers import ResumedRun
+from launcher.transport.channel import Reply
+from launcher.transport.client.agent_desk import AgentDesk
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.record import Summary
+from launcher.values.reported.answers import ResumedRun
 
 RUN = "0101-x-abcd"
 

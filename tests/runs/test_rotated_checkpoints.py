@@ -5,11 +5,11 @@ import json
 
 import pytest
 
+from launcher.copy.mirror import Mirror
 from launcher.errors import AgentError, RunError
-from launcher.runs.checkpoint_pulling import pull_checkpoint
-from launcher.runs.mirror import Mirror
-from launcher.runs.view import SilentStage
-from launcher.values.checkpoint import sealed_checkpoint
+from launcher.runs.follow.view import SilentStage
+from launcher.runs.pull.checkpoint_pulling import pull_checkpoint
+from launcher.values.reported.checkpoint import sealed_checkpoint
 
 RUN = "261125-walk-aaaaaa"
 FILES = {"deep/a": b"first", "b": b"second"}

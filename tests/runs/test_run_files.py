@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.client_files import UnreadableError
-from launcher.runs.run_files import MOST_LINE, RunFiles, lines_of
+from launcher.base.client_files import UnreadableError
+from launcher.copy.run_files import MOST_LINE, RunFiles, lines_of
 
 RUN = "0101-sft-w8q2"
 PATH = "0002/log.txt"

@@ -4,9 +4,9 @@ import subprocess
 
 import pytest
 
-from launcher.runs.script_check import findings
-from launcher.values.cargo import Cargo
+from launcher.config.script_check import findings
 from launcher.values.job import Job
+from launcher.values.upload_selection import Cargo
 
 pytestmark = pytest.mark.slow(reason="many of these tests start several clients and a run")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.runs.script_reading import script_use
+from launcher.config.script_reading import script_use
 from launcher.values.job import Job
 
 AWARE = "import launcher_worker as w\nw.autocast()\n"

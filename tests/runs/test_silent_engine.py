@@ -7,11 +7,11 @@ import time
 import pytest
 from testbed.stream import Stream
 
-from launcher.cli import ps
-from launcher.cli.plain_view import PlainView
+from launcher.cli.commands.look import ps
+from launcher.cli.follow.plain_view import PlainView
+from launcher.copy.mirror import Mirror
+from launcher.copy.record_sync import News
 from launcher.errors import EngineError
-from launcher.hosts.agent_desk import AgentDesk
-from launcher.hosts.channel import Reply
 from launcher.remote.fate import docker
 from launcher.remote.fate.run_state import state_of
 from launcher.remote.host import leftovers
@@ -23,12 +23,12 @@ from launcher.remote.serving.session import Session
 from launcher.remote.serving.summary import summary
 from launcher.remote.system import process
 from launcher.runs import cleaning, run_stopping
-from launcher.runs.evidence import words
-from launcher.runs.mirror import Mirror
-from launcher.runs.record_sync import News
+from launcher.runs.follow.evidence import words
+from launcher.runs.follow.summaries import runs_of
+from launcher.runs.follow.view import Result
 from launcher.runs.run_listing import ListedRun
-from launcher.runs.summaries import runs_of
-from launcher.runs.view import Result
+from launcher.transport.channel import Reply
+from launcher.transport.client.agent_desk import AgentDesk
 from launcher.values.record import PlanSummary, RunState
 
 RUN = "0101-x-abcd"

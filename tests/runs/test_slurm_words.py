@@ -7,21 +7,23 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.cli import hosts, ps
-from launcher.cli.plain_view import PlainView
+from launcher.batch.batch_definition import Rules
+from launcher.batch.batch_queue import Entry, make_queue
+from launcher.batch.batch_status import rows_of, state_of
+from launcher.batch.queued_item import ItemState
+from launcher.cli.commands.hosts import hosts
+from launcher.cli.commands.look import ps
+from launcher.cli.follow.plain_view import PlainView
+from launcher.copy.mirror import Mirror
 from launcher.errors import AgentError, RefusedError
-from launcher.runs import following, launching
-from launcher.runs.batch_queue import Entry, make_queue
-from launcher.runs.batch_status import rows_of, state_of
-from launcher.runs.diagnosing import diagnosis_of
-from launcher.runs.mirror import Mirror
-from launcher.runs.probing import Probed
+from launcher.runs.follow import following
+from launcher.runs.follow.diagnosing import diagnosis_of
+from launcher.runs.follow.summaries import remembered
+from launcher.runs.launch import launching
+from launcher.runs.launch.probing import Probed
 from launcher.runs.run_listing import ListedRun
-from launcher.runs.summaries import remembered
-from launcher.values.batch import Rules
 from launcher.values.facts import Facts
 from launcher.values.host import Host
-from launcher.values.queued_item import ItemState
 from launcher.values.record import RunState, Summary
 from launcher.values.slurm_settings import SlurmSettings
 

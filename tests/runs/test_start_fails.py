@@ -2,11 +2,11 @@
 
 import pytest
 
+from launcher.copy.mirror import Mirror
 from launcher.errors import AgentError, ConnectionLostError, EngineError
-from launcher.hosts.agent_desk import AgentDesk
-from launcher.hosts.channel import Reply
-from launcher.runs.launching import _start
-from launcher.runs.mirror import Mirror
+from launcher.runs.launch.launching import _start
+from launcher.transport.channel import Reply
+from launcher.transport.client.agent_desk import AgentDesk
 from launcher.values.host import Host
 
 CASES = [

@@ -8,9 +8,9 @@ import sys
 import pytest
 from testbed.drawn import drawn
 
-from launcher.runs import tensorboard
-from launcher.runs.event_lines import parse_event
-from launcher.runs.mirror import Mirror
+from launcher.copy.event_lines import parse_event
+from launcher.copy.mirror import Mirror
+from launcher.metrics import tensorboard
 
 
 @pytest.fixture

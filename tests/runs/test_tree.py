@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.client_files import open_regular
+from launcher.base.client_files import open_regular
+from launcher.base.meter import Meter
 from launcher.errors import UsageError
-from launcher.runs.digests import Digests
-from launcher.runs.folder_walk import Entry
-from launcher.runs.meter import Meter
-from launcher.runs.tree import CodeTree, SizedFile, collect, manifest, write_files
-from launcher.values.cargo import Why
+from launcher.upload.digests import Digests
+from launcher.upload.folder_walk import Entry
+from launcher.upload.tree import CodeTree, SizedFile, collect, manifest, write_files
+from launcher.values.upload_selection import Why
 
 
 @pytest.fixture
@@ -288,7 +288,7 @@ def test_an_unchanged_file_is_not_read_again(folder, monkeypatch):
     put(folder / "same", "same")
     changed = put(folder / "changed", "before")
     later = time.time_ns() + 10_000_000_000
-    monkeypatch.setattr("launcher.runs.digests.time.time_ns", lambda: later)
+    monkeypatch.setattr("launcher.upload.digests.time.time_ns", lambda: later)
     digests = Digests(folder)
     first = manifest(collected(folder), digests, ignore)
     digests.save()
@@ -296,7 +296,7 @@ def test_an_unchanged_file_is_not_read_again(folder, monkeypatch):
     opened = []
     real = open_regular
     monkeypatch.setattr(
-        "launcher.runs.digests.open_regular",
+        "launcher.upload.digests.open_regular",
         lambda path, flags: opened.append(str(path)) or real(path, flags),
     )
     second = said(folder, collected(folder))
@@ -312,12 +312,12 @@ def test_a_look_at_a_file_counts_for_a_second(folder, monkeypatch, waited_s, exp
     """A launch may wait for hours between the walk and its manifest: for an answer, or for a card."""
     path = put(folder / "train.py", "old")
     began, later = time.monotonic(), time.time_ns() + 10_000_000_000
-    monkeypatch.setattr("launcher.runs.digests.time.time_ns", lambda: later)
-    monkeypatch.setattr("launcher.runs.digests.time.monotonic", lambda: began)
+    monkeypatch.setattr("launcher.upload.digests.time.time_ns", lambda: later)
+    monkeypatch.setattr("launcher.upload.digests.time.monotonic", lambda: began)
     digests = Digests(folder)
     tree = collect(folder, {}, {}, digests)
     path.write_text("new")
-    monkeypatch.setattr("launcher.runs.digests.time.monotonic", lambda: began + waited_s)
+    monkeypatch.setattr("launcher.upload.digests.time.monotonic", lambda: began + waited_s)
     sent = manifest(tree, digests, ignore)["code/train.py"]
     assert sent["sha256"] == hashlib.sha256(expected).hexdigest()
 
@@ -455,7 +455,7 @@ def test_a_file_that_vanishes_before_it_is_sent_is_named(folder):
 
 def test_a_home_folder_by_mistake_is_refused_with_what_to_do(folder, monkeypatch):
     """More files than any project has are not hashed and sent, but asked about."""
-    monkeypatch.setattr("launcher.runs.folder_walk.MOST_FILES", 3)
+    monkeypatch.setattr("launcher.upload.folder_walk.MOST_FILES", 3)
     for number in range(4):
         put(folder / str(number))
     with pytest.raises(UsageError, match="is this the project's folder"):

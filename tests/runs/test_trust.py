@@ -12,7 +12,7 @@ import pytest
 from testbed.client import LAUNCH, Client
 from testbed.screen import Screen
 
-from launcher.runs import trust
+from launcher.config import trust
 
 FILES = {
     "launch.toml": """

@@ -13,7 +13,7 @@ from testbed.client import channel_to
 from testbed.stream import lines_of
 from testbed.toy import recorded_run
 
-from launcher.hosts.run_reading import answers
+from launcher.transport.client.run_reading import answers
 from launcher.values.host import Host
 from launcher.values.record import Summary
 

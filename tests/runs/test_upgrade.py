@@ -61,7 +61,7 @@ def holders(client):
     return [
         pid
         for pid in processes_of(client.home)
-        if b"launcher.hosts.holder" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"launcher.transport.connection_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
 
 

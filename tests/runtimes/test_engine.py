@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.backends.machine.docker.engine import DockerEngine
+from launcher.backends.machine.docker.images import image_supplies
 from launcher.errors import EngineError
-from launcher.hosts.local import LocalLink
-from launcher.runtimes.docker.engine import DockerEngine
-from launcher.runtimes.docker.images import image_supplies
-from launcher.values.engine_access import EngineWay
+from launcher.transport.local import LocalLink
+from launcher.values.reported.engine_access import EngineWay
 
 ANSWERS = {
     "/version": {"ApiVersion": "1.41"},

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from launcher.backends.slurm import slurm_runtime
 from launcher.errors import HostError
-from launcher.runtimes import slurm
 from launcher.values.record import RuntimeRecord, Summary
 
 RUN = "261126-cluster-aaaaaa"
@@ -46,8 +46,8 @@ def test_a_slurm_that_is_silent_is_named_soon(monkeypatch, grace_s):
     """Before the wish is repeated, which would wait for Slurm again."""
     cluster = SilentCluster()
     clock = SimpleNamespace(monotonic=lambda: cluster.now_s, sleep=cluster.sleep)
-    monkeypatch.setattr(slurm, "time", clock)
+    monkeypatch.setattr(slurm_runtime, "time", clock)
     with pytest.raises(HostError, match="Slurm does not answer: squeue is late"):
-        slurm.Slurm(cluster, RuntimeRecord(kind="slurm")).stop(RUN, grace_s)
+        slurm_runtime.Slurm(cluster, RuntimeRecord(kind="slurm")).stop(RUN, grace_s)
     assert cluster.wishes == []
-    assert cluster.now_s < 2 * slurm.SILENT_S
+    assert cluster.now_s < 2 * slurm_runtime.SILENT_S

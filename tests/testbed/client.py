@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from testbed.fork_server import PROGRAM, ForkServer
 
-from launcher.hosts.channel import Channel
-from launcher.hosts.local import LocalLink
+from launcher.transport.channel import Channel
+from launcher.transport.local import LocalLink
 from launcher.values.host import Host
 
 LAUNCH = [sys.executable, "-c", PROGRAM]

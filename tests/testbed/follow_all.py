@@ -6,13 +6,13 @@ import concurrent.futures
 import json
 import sys
 
-from launcher.hosts import open_line
-from launcher.runs import resolve
-from launcher.runs.mirror import Mirror
+from launcher.config import resolve
+from launcher.copy.mirror import Mirror
+from launcher.copy.runs_folder import runs_folder
+from launcher.runs.follow.null_view import SilentView
+from launcher.runs.follow.sessions import follow_sessions
 from launcher.runs.run_desk import on_line
-from launcher.runs.runs_folder import runs_folder
-from launcher.runs.sessions import follow_sessions
-from launcher.runs.silent_view import SilentView
+from launcher.transport.connecting import open_line
 
 
 def main() -> None:

@@ -179,7 +179,8 @@ def _become_client(request: dict[str, object], out: int, err: int) -> None:
 
         wait_by_it()
     sys.argv = ["-c", *request["words"]]  # type: ignore[misc]
-    from launcher.runs import compared_curves, picture
+    from launcher.compare import compared_curves
+    from launcher.metrics import picture
 
     for module in (compared_curves, picture):
         module.drawn = _draw_here

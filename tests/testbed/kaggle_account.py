@@ -15,7 +15,7 @@ from testbed.kaggle_service import KaggleService
 from testbed.kaggle_session import Session
 from testbed.kaggle_state import Habits
 
-from launcher.hosts.kaggle import Account
+from launcher.backends.kaggle.kaggle import Account
 from launcher.values.kaggle_settings import KaggleSettings
 
 HOST = "k"

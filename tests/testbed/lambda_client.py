@@ -16,17 +16,17 @@ from pathlib import Path
 
 from testbed.sim_clock import SimClock
 
-from launcher.rental import extend
+from launcher.rental.lease import extend
+from launcher.rental.lease.renter import Renter
 from launcher.rental.ledger import Ledger
 from launcher.rental.providers.lambda_cloud import LambdaCloud, log_in
 from launcher.rental.rate_limit import Pace
 from launcher.rental.reconcile import Reconciled, reconcile
 from launcher.rental.records import RentalRecord, RentedMachine
-from launcher.rental.renter import Renter
+from launcher.rental.renting import Intent, Offer, Setup
 from launcher.rental.verdict import Verdict
 from launcher.values.host import Host
 from launcher.values.lambda_settings import LambdaSettings
-from launcher.values.renting import Intent, Offer, Setup
 
 RUN = "261122-sft-k3f9w2"
 SETUP = Setup(ssh_key="ours")

@@ -21,7 +21,7 @@ from testbed.lambda_service import LambdaService
 from testbed.sim_clock import SimClock
 
 from launcher.rental.ledger import Ledger
-from launcher.values.renting import Rental
+from launcher.rental.renting import Rental
 
 HERE = Path(__file__).resolve().parent
 KEY = "secret_alice_9f8e7d6c5b4a39281706"

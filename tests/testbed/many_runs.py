@@ -16,17 +16,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.hosts import open_line
-from launcher.runs import resolve
-from launcher.runs.following import follow
-from launcher.runs.held_interrupts import NoInterrupts
-from launcher.runs.launching import Started, launch
-from launcher.runs.request import Request
+from launcher.base.held_interrupts import NoInterrupts
+from launcher.config import resolve
+from launcher.copy.request import Request
+from launcher.runs.follow.following import follow
+from launcher.runs.follow.null_view import SilentView
+from launcher.runs.launch.launching import Started, launch
 from launcher.runs.run_desk import Opening, on_line
-from launcher.runs.silent_view import SilentView
+from launcher.transport.connecting import open_line
 
 if TYPE_CHECKING:
-    from launcher.runs.record_sync import News
+    from launcher.copy.record_sync import News
 
 LAUNCHES = 3
 SETTLE_S = 5.0

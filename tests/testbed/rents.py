@@ -18,7 +18,7 @@ from testbed.client import is_gone, until
 from testbed.lambda_service import LambdaService
 from testbed.lambda_state import Instance
 
-from launcher.values.renting import Rental
+from launcher.rental.renting import Rental
 
 ROUNDS = int(os.environ.get("LAUNCH_RENTS", "1"))
 WHOLE_ROUNDS = int(os.environ.get("LAUNCH_WHOLE_RENTS", "1"))

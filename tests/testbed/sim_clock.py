@@ -70,8 +70,8 @@ class Computer:
 
     def become(self, clock: SimClock) -> None:
         """Let this process be on it: what Python tells of time and boot is its."""
+        from launcher.base.clock import SystemClock
         from launcher.remote.system import process
-        from launcher.values.clock import SystemClock
 
         real = time.clock_gettime
 
@@ -101,7 +101,7 @@ def wait_by_it() -> None:
     if computer := os.environ.get("SIM_COMPUTER"):
         Computer(Path(computer)).become(SimClock(Path(os.environ["SIM_CLOCK"])))
         return
-    from launcher.values import clock
+    from launcher.base import clock
 
     system = clock.SystemClock
 

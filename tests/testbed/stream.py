@@ -6,7 +6,7 @@ import io
 import json
 from typing import Any
 
-from launcher.hosts.channel import Channel
+from launcher.transport.channel import Channel
 
 
 class Stream(io.BytesIO):

@@ -10,10 +10,10 @@ from testbed.kaggle_cli import KaggleCli, write_dataset, write_kernel
 from testbed.kaggle_service import KaggleService
 from testbed.sshd import MissingPartError
 
+from launcher.backends.kaggle.kaggle_kernel import KernelRef, NewKernel
+from launcher.backends.kaggle.kaggle_log import follow
+from launcher.backends.kaggle.kaggle_service import log_in
 from launcher.errors import ServiceError
-from launcher.hosts.kaggle_log import follow
-from launcher.hosts.kaggle_service import log_in
-from launcher.values.kaggle_kernel import KernelRef, NewKernel
 
 FIRST = "2.2.4"
 KEY, TOKEN = (FIRST, "key"), ("2.2.5", "token")

@@ -15,11 +15,11 @@ from typing import Any
 
 from testbed.client import REPOSITORY, kill_all_of, until
 
-from launcher.hosts.agent_file import agent_file
 from launcher.remote.fate.run_state import state_of
 from launcher.remote.record.files import read_json, write_durably
 from launcher.remote.record.rundir import TERMINAL, Run
 from launcher.remote.system import process
+from launcher.transport.agent_file import agent_file
 
 RUN = "0101-toy-aaaa"
 MODES = ("fp16", "bf16", "fp32")

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from launcher.config.host_table import read_host
 from launcher.errors import BadFileError
 from launcher.values.host import KAGGLE, LOCAL, Host
-from launcher.values.host_table import read_host
 from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.slurm_settings import SlurmSettings

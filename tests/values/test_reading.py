@@ -2,12 +2,12 @@
 
 import pytest
 
+from launcher.base.toml import read_toml
 from launcher.errors import BadFileError
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
-from launcher.values.toml import read_toml
 
 
 def complaint(model, data, text=""):

@@ -3,7 +3,7 @@
 import pytest
 from testbed.lambda_schema import TAG, mistakes
 
-from launcher.values.renting import TAGS, Instance, InstanceState, cents, dollars, nonce_in
+from launcher.rental.renting import TAGS, Instance, InstanceState, cents, dollars, nonce_in
 
 
 @pytest.mark.parametrize(

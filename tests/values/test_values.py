@@ -3,11 +3,11 @@
 import pytest
 from pydantic import ValidationError
 
+from launcher.base.text import hours_text
+from launcher.config.resolve import profile, profiles
 from launcher.remote.record import rundir
-from launcher.runs.resolve import profile, profiles
 from launcher.values.plan import Split
 from launcher.values.record import TERMINAL
-from launcher.values.text import hours_text
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import pytest
 from testbed.llama import save_small_llama
 from testbed.warm_python import WarmPython
 
-from launcher.planning.ladder import LadderInputs, ladder
-from launcher.runs import resolve
+from launcher.config import resolve
+from launcher.planning.precision.ladder import LadderInputs, ladder
 
 pytestmark = pytest.mark.training
 

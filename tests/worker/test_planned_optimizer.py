@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.planning.ladder import LadderInputs, ladder
-from launcher.planning.memory import Training, needed_gb
-from launcher.planning.workload import read_workload
-from launcher.runs import resolve
+from launcher.config import resolve
+from launcher.planning.precision.ladder import LadderInputs, ladder
+from launcher.planning.precision.memory import Training, needed_gb
+from launcher.planning.precision.workload import read_workload
 from launcher.values.model import read_model
 
 pytestmark = pytest.mark.training

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from launcher.backends.backend import Backend
+from launcher.backends.base.backend import Backend
+from launcher.backends.spool.spool_lacks import SPOOL_LACKS
 from launcher.errors import Lack
-from launcher.hosts.spool_lacks import SPOOL_LACKS
 from launcher.values.host import Host
 from launcher.values.kaggle_settings import KaggleSettings
 
 if TYPE_CHECKING:
-    from launcher.hosts import Desk, Line
+    from launcher.transport.client.desk import Desk
+    from launcher.transport.shared_connection import Line
 
 LACKS = {
     **SPOOL_LACKS,
@@ -45,13 +46,13 @@ class Kaggle(Backend):
 
     def connect(self, host: Host) -> Desk:
         """Return a desk on the account's spool. Raises ServiceError for credentials that are of no use."""
-        from launcher.hosts.kaggle import open_account
+        from launcher.backends.kaggle.kaggle import open_account
 
         return open_account(host, _settings(host))
 
     def open_line(self, host: Host) -> Line:
         """Return the same for many desks."""
-        from launcher.hosts.kaggle import open_account_line
+        from launcher.backends.kaggle.kaggle import open_account_line
 
         return open_account_line(host, _settings(host))
 

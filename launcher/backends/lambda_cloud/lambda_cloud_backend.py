@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from launcher.backends.backend import Backend
+from launcher.backends.base.backend import Backend
 from launcher.errors import Lack, UsageError
 from launcher.values.host import Host
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from launcher.backends.backend import Backend
+from launcher.backends.base.backend import Backend
 
 BACKEND = Backend()

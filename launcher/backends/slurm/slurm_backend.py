@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.backends.backend import Backend
+from launcher.backends.base.backend import Backend
 from launcher.errors import Lack
 
 LACKS = {

@@ -33,7 +33,7 @@ _GONE = "*"
 
 
 def look(root: str, user: str) -> dict[str, Any]:
-    """Return the facts of the cluster, with an `error` if its controller does not answer; see values/cluster.py."""
+    """Return the facts of the cluster, with an `error` if its controller does not answer; see values/reported/cluster.py."""
     questions: dict[str, Callable[[], tuple[str, str]]] = {
         "config": partial(_ask, *CONFIG),
         "nodes": partial(_ask, *NODES),

@@ -16,9 +16,10 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
+from launcher.base.clock import SystemClock
+from launcher.base.text import printable
 from launcher.errors import ServiceAuthError, ServiceError, ServiceUnreachableError, UnsettledError
-from launcher.hosts.service_wire import Failure, Reply, ServiceWire, WireError
-from launcher.planning.offers import card_memory
+from launcher.rental.offers import card_memory
 from launcher.rental.provider import Placed, SshKey
 from launcher.rental.provider import ProviderReason as Reason
 from launcher.rental.providers.lambda_api import (
@@ -34,11 +35,10 @@ from launcher.rental.providers.lambda_api import (
 )
 from launcher.rental.providers.lambda_credentials import KEYS_PAGE, VARIABLE, LambdaKey, find_key, key_files
 from launcher.rental.rate_limit import MOST_WAIT_S, Pace, Waits, back_off_s, say_nothing, usual_pace
+from launcher.rental.renting import TAGS, Instance, InstanceState, Intent, Offer, Setup, nonce_in
+from launcher.transport.http.service_wire import Failure, Reply, ServiceWire, WireError
 from launcher.values.base import Record
-from launcher.values.clock import SystemClock
 from launcher.values.lambda_settings import API, LambdaSettings
-from launcher.values.renting import TAGS, Instance, InstanceState, Intent, Offer, Setup, nonce_in
-from launcher.values.text import printable
 
 SETTINGS = LambdaSettings
 NAME = SETTINGS.provider

@@ -6,17 +6,17 @@ python followed.py PATH_OF_THE_RUN
 import types
 from pathlib import Path
 
-from launcher.cli import ending, link_loss, progress, silence
-from launcher.cli.screens import make_view
+from launcher.cli.follow import ending, idle_notice, link_loss, progress
+from launcher.cli.follow.screens import make_view
+from launcher.copy.record_sync import News
 from launcher.errors import UnreachableError
-from launcher.runs.record_sync import News
-from launcher.runs.view import Result
+from launcher.runs.follow.view import Result
 from launcher.values.record import Event, PlanSummary, RunState
 
 RUN = "261122-sft-k3f9w2"
 now = types.SimpleNamespace(s=100.0)
 clock = types.SimpleNamespace(monotonic=lambda: now.s, time=lambda: now.s)
-for module in (progress, silence, link_loss):
+for module in (progress, idle_notice, link_loss):
     module.time = clock
 ending.shutil.which = lambda _name: None
 

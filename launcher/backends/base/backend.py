@@ -1,0 +1,37 @@
+"""What shared code asks of a kind of host. The defaults are those of a machine that one logs in to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from launcher.errors import Lack, LackingError
+from launcher.values.host import Host
+
+if TYPE_CHECKING:
+    from launcher.transport.client.desk import Desk
+    from launcher.transport.shared_connection import Line
+
+
+class Backend:
+    """One kind of host."""
+
+    lacks: ClassVar[Mapping[str, Lack]] = {}
+    """The verbs that it cannot do."""
+
+    def check_has(self, host: Host, verb: str, run: str = "RUN") -> None:
+        """Raise LackingError if hosts of this kind cannot do a verb. Nothing is asked of the host."""
+        if (lack := self.lacks.get(verb)) is not None:
+            raise LackingError(host.name, verb, lack, run)
+
+    def connect(self, host: Host) -> Desk:
+        """Connect to a host and return its desk. Raises HostError, or UsageError for a kind without anything to connect to."""
+        from launcher.transport import connecting
+
+        return connecting.connect(host)
+
+    def open_line(self, host: Host) -> Line:
+        """Return a line to a host, which connects for the first desk. Raises what `connect` raises."""
+        from launcher.transport import connecting
+
+        return connecting.open_line(host)

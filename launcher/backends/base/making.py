@@ -1,0 +1,61 @@
+"""What making an image and making an environment have in common: one client at a time, and a program's output."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from launcher.backends.base.runtime import Say
+from launcher.base.text import printable
+from launcher.errors import ConnectionLostError
+from launcher.transport.client.desk import Desk
+from launcher.values.reported.answers import HeldLock
+
+POLL_S = 0.5
+
+
+@contextlib.contextmanager
+def alone(desk: Desk, lock: str, title: str, say: Say) -> Iterator[HeldLock]:
+    """Hold a lock of the host, waiting while another launch makes the same thing; it is also released with the connection."""
+    while not (answer := desk.making.hold(lock)).held:
+        say(f"{title}: another launch makes it")
+        time.sleep(POLL_S)
+    try:
+        yield answer
+    finally:
+        with contextlib.suppress(ConnectionLostError):
+            desk.making.let_go(lock)
+
+
+def encoded(files: dict[str, bytes]) -> dict[str, str]:
+    """Return files as they travel in JSON."""
+    return {name: base64.b64encode(data).decode() for name, data in files.items()}
+
+
+class Lines:
+    """A program's output, line by line: steps are shown, the last lines are kept."""
+
+    def __init__(self, say: Say, step: Callable[[str], str | None], kept: int) -> None:
+        """Show what `step` returns for a line, and keep the last `kept` lines."""
+        self._say = say
+        self._step = step
+        self._rest = b""
+        self._kept: deque[str] = deque(maxlen=kept)
+
+    def take(self, data: bytes) -> None:
+        """Take some bytes."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            text = printable(line.decode(errors="replace")).rstrip()
+            if text:
+                self._kept.append(text)
+            if shown := self._step(text):
+                self._say(shown)
+
+    def last(self) -> list[str]:
+        """Return the last lines, including an unfinished one."""
+        self.take(b"\n")
+        return list(self._kept)

@@ -1,0 +1,129 @@
+"""A kernel's log, as one stream that outlives cuts.
+
+Kaggle replays a stream from its beginning at each connection, by its own client's words; so what was seen is skipped by its
+count. After a session the log is JSON. That it then consists of the same pieces is not known: a reader that must not lose or
+repeat anything has to tell by the pieces' contents.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from pydantic import ValidationError
+
+from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
+from launcher.backends.kaggle.kaggle_kernel import KernelRef, LogPiece
+from launcher.backends.kaggle.kaggle_service import HOST, KaggleService
+from launcher.errors import ServiceError, ServiceUnreachableError
+from launcher.remote.record import strict_json
+from launcher.transport.http.service_wire import Download
+
+END_OF_LOG = "END_OF_LOG"
+SILENCE_S = 60.0
+FAILURES = 5
+PAUSE_S = 1.0
+EVENT_BYTES = 32_000_000
+"""The largest event, e.g. a line that a training prints. A larger one is left out, and that is said."""
+_LEFT_OUT = b'data: {"data": "launch leaves out %d bytes that were printed at once\\n"}'
+LOG_BYTES = 64_000_000
+"""The largest log that is read after a session; of a larger one, the session's outputs have the record."""
+
+
+def follow(
+    service: KaggleService,
+    ref: KernelRef,
+    position: int = 0,
+    pause_s: float = PAUSE_S,
+    silence_s: float = SILENCE_S,
+) -> Iterator[LogPiece | None]:
+    """Yield the pieces of a session's log from a position on, until its end; None at each cut, so that a caller may stop.
+
+    A stream that is cut or silent is opened again. Raises ServiceUnreachableError after FAILURES cuts in a row that brought
+    nothing new, and ServiceError with LOG_REWRITTEN if the log ends before the position.
+    """
+    failures = 0
+    while True:
+        count, before, is_ended = 0, position, False
+        try:
+            with service.open_log(ref, silence_s) as download:
+                for event in _events(download, ref):
+                    if event is END_OF_LOG:
+                        is_ended = True
+                    elif count >= position:
+                        yield _piece(count, event, ref)
+                        position = count + 1
+                    count += event is not END_OF_LOG
+            cut = ServiceUnreachableError(HOST, Reason.BROKEN_OFF, f"{HOST}: the log of {ref} breaks off")
+        except ServiceUnreachableError as error:
+            cut = error
+        if is_ended:
+            if count < position:
+                words = f"{HOST}: the log of {ref} ends after {count} pieces, {position} were read before"
+                raise ServiceError(HOST, Reason.LOG_REWRITTEN, words)
+            return
+        is_quiet = cut.reason == Reason.SILENT  # a training may print nothing for long
+        failures = 0 if position > before or is_quiet else failures + 1
+        if failures >= FAILURES:
+            raise cut
+        yield None
+        time.sleep(0.0 if is_quiet else pause_s)
+
+
+def _piece(position: int, event: object, ref: KernelRef) -> LogPiece:
+    try:
+        return LogPiece.read(position, event)
+    except ValidationError:
+        words = f"{HOST}: the log of {ref}: piece {position} cannot be read"
+        raise ServiceError(HOST, Reason.MALFORMED, words) from None
+
+
+def _events(download: Download, ref: KernelRef) -> Iterator[object]:
+    """Yield the events of a log from its first one, and END_OF_LOG if it is whole."""
+    if not download.kind.startswith("text/event-stream"):
+        yield from _items(download, ref)
+        yield END_OF_LOG
+        return
+    for line in _lines(download):
+        name, _, payload = line.partition(b":")
+        if name == b"data" and payload.strip() == END_OF_LOG.encode():
+            yield END_OF_LOG
+            return
+        if name == b"data":
+            yield _event(payload.decode(errors="replace").strip())
+
+
+def _event(text: str) -> object:
+    try:
+        return strict_json.decode(text)
+    except ValueError:
+        return {"data": text}  # as Kaggle's own client takes it
+
+
+def _lines(download: Download) -> Iterator[bytes]:
+    """Yield the whole lines of a stream; what is cut in the middle is none. Each byte is looked at once."""
+    held, size = bytearray(), 0
+    for piece in download.pieces():
+        first, *more = piece.split(b"\n")
+        held += first[: max(0, EVENT_BYTES - size)]
+        size += len(first)
+        for start in more:
+            yield bytes(held) if size <= EVENT_BYTES else _LEFT_OUT % size
+            held, size = bytearray(start[:EVENT_BYTES]), len(start)
+
+
+def _items(download: Download, ref: KernelRef) -> list[object]:
+    """Return the items of a log that is a JSON array, as it is after a session."""
+    text = bytearray()
+    for piece in download.pieces():
+        text += piece
+        if len(text) > LOG_BYTES:
+            words = f"{HOST}: the log of {ref} is larger than {LOG_BYTES / 1e6:.0f} MB"
+            raise ServiceError(HOST, Reason.TOO_LARGE, words)
+    try:
+        found = strict_json.decode(text.decode(errors="replace"))
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        raise ServiceError(HOST, Reason.MALFORMED, f"{HOST}: the log of {ref} cannot be read")
+    return found

@@ -1,0 +1,66 @@
+"""A dry run's view of a session on Kaggle: what its script would be made of, and how long it may last. Nothing is sent."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import IO, NamedTuple
+
+from launcher.backends.kaggle.kaggle_script import MOST_BYTES, Member, ScriptParts, parts
+from launcher.backends.kaggle.kaggle_session import segment_settings
+from launcher.errors import UsageError
+from launcher.runs.launch.kaggle_account import quota_or_why
+from launcher.transport.agent_file import agent_file
+from launcher.upload.tree import CodeTree
+from launcher.values.kaggle_settings import KaggleSettings
+from launcher.values.plan import Plan
+
+RUN = "000000-dry-run-000000"
+
+
+class SessionPreview(NamedTuple):
+    """What is asked of the service, how many hours a session may last, what its script is made of, and the account's hours."""
+
+    machine: str
+    hours: float
+    parts: ScriptParts
+    quota: str
+    most_bytes: int = MOST_BYTES
+
+
+def preview_session(
+    plan: Plan, settings: KaggleSettings, place: str, tree: CodeTree
+) -> SessionPreview | None:
+    """Return what the first session of a plan would be; None for a plan without sessions.
+
+    Raises UsageError for a file that cannot be read.
+    """
+    if plan.session is None:
+        return None
+    session_s = settings.session_hours * 3600
+    told = segment_settings(plan, run=RUN, place=place, internet=settings.internet, session_s=session_s)
+    run = [Member.of("control/plan.json", plan.to_file()), *_members(tree)]
+    try:
+        made_of = parts(agent_file().data, told, run)
+    except OSError as error:
+        raise UsageError(f"{error.filename or 'a file'} cannot be read: {error.strerror or error}") from error
+    return SessionPreview(plan.session.machine, settings.session_hours, made_of, quota_or_why(settings))
+
+
+def _members(tree: CodeTree) -> list[Member]:
+    """Return the files of the code and the data as they would lie in the run's folder."""
+    return [
+        Member(
+            f"work/{entry.path}",
+            0 if entry.link is not None else entry.size,
+            functools.partial(_open, entry.source),
+            is_executable=entry.is_file and os.access(entry.source, os.X_OK),
+            link=entry.link,
+            is_folder=entry.folder is not None,
+        )
+        for entry in tree.entries
+    ]
+
+
+def _open(path: str) -> IO[bytes]:
+    return open(path, "rb")

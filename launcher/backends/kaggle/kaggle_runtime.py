@@ -1,0 +1,172 @@
+"""Kaggle: each segment of a run is a kernel of its own, a script that starts the agent and prints what it records."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+
+from launcher.backends.base.runtime import Holding, Resumption, Runtime, Say, Supply
+from launcher.backends.spool.segments import Kept
+from launcher.backends.spool.spooled_desk import SpooledDesk
+from launcher.errors import HostError, ServiceError
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.plan import Plan
+from launcher.values.record import RuntimeRecord
+from launcher.values.reported.answers import ResumedRun
+
+LAST_WORDS_S = 5.0
+FIRST_S = 60.0
+"""How long a client waits at most before it pushes a segment after one that another client has pushed."""
+LOOK_S = 3.0
+
+
+class Kaggle(Runtime):
+    """Runs as kernels of an account. The host's desk is a spool's."""
+
+    name = "kaggle"
+    has_sessions = True
+
+    @classmethod
+    def record_on(cls, host: Host, facts: Facts) -> RuntimeRecord | None:
+        """Return a record for an account of Kaggle; `None` for a machine."""
+        del facts
+        return RuntimeRecord(kind=cls.name) if host.kind == "kaggle" else None
+
+    def needs(self, plan: Plan) -> str | None:
+        """Return `pack`: code and data travel in the script, or in a dataset."""
+        del plan
+        return "pack"
+
+    def create(
+        self,
+        run: str,
+        plan: Plan,
+        gpus: Sequence[str],
+        count: int | None = None,
+        *,
+        any_of: Sequence[str] = (),
+        queues: bool = False,
+    ) -> tuple[str, ...]:
+        """Make the run's folder in the spool; its cards are given, and no card is leased."""
+        self._run = run
+        return super().create(run, plan, gpus, count, any_of=any_of, queues=queues)
+
+    def provide(self, plan: Plan, say: Say) -> str:
+        """Pack what the run works on; what is too large for a script is uploaded."""
+        del plan
+        return self._spool.segments.service.send_tree(self._spool.segments.run(self._run), say)
+
+    def start(self, run: str) -> str | None:
+        """Push the run's first kernel. It begins once the service has a machine for it."""
+        self.desk.preparation.hand_over(run)
+        self._push(run)
+        return None
+
+    def resume(self, run: str, needs: Resumption) -> ResumedRun:
+        """Push the next kernel of a run whose last one is over, and whose outputs are at home, unless another client has.
+
+        The service has no lock: two pushes at once would both begin. So the client that pushed the last one goes first.
+        """
+        needs.wait(f"until what its last session has left is here; {self._spool.about}")
+        self._spool.bring_home(run, lambda _count: None)
+        segments = self._spool.segments
+        if self._is_continued(run, needs):
+            return ResumedRun(state="running", is_ours=False, by="another client of the account")
+        segments.check_goes_on_here(run)
+        resumed = self.ask_to_resume(run, needs)
+        if resumed.place is not None:
+            self._push(run)
+        return resumed
+
+    def _push(self, run: str) -> None:
+        """Push the next kernel; from then on the service says how the run is, not the lock of its folder here."""
+        self._spool.segments.push(run)
+        self.desk.runs.await_agent(run, 0.0)
+
+    def _is_continued(self, run: str, needs: Resumption) -> bool:
+        """Whether another client has pushed the next kernel. The one that pushed the last is given time to do so."""
+        segments = self._spool.segments
+        record = segments.advance(run)
+        first_s = 0.0
+        if record is not None and record.other_client == "latest":
+            first_s = random.uniform(1.0, 1.5) * min(FIRST_S, 5 + record.session_s / 10)  # noqa: S311 - jitter
+        until = time.monotonic() + first_s
+        while record is not None and not record.is_live:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return False
+            needs.wait(f"for the client that pushed its last session, {left_s:.0f} s more")
+            time.sleep(min(LOOK_S, left_s))
+            record = segments.advance(run)
+        return record is not None and record.status != "waiting"
+
+    def stop(self, run: str, grace_s: float) -> bool:
+        """Delete the run's kernel, which is the only way to end it. What it has printed by now is kept.
+
+        The kernel of a run that has ended is not deleted: what it has left may still be there alone. Where only a session
+        has, its outputs come home first; then the run's kernels go, lest another client goes on from them.
+        """
+        feeder = self._spool.feeder(run)
+        if feeder is not None:
+            feeder.catch_up(LAST_WORDS_S)
+        if not self._spool.segments.has_ended(run):
+            self._spool.segments.end(run)
+            self._spool.await_record(run)
+        if not self._spool.segments.has_ended(run) or self._spool.segments.state(run) == "stopped":
+            self._retire(run)
+        return True
+
+    def _retire(self, run: str) -> None:
+        try:
+            self._spool.bring_home(run, lambda _count: None)
+            self._spool.segments.retire(run)
+        except ServiceError as error:
+            host, short = self.desk.host, run.rpartition("-")[2]
+            words = "is stopped here, but its kernels stay for now, and another client may go on from them"
+            raise HostError(
+                host, f"{run} {words}: {str(error).splitlines()[0]}\n  again   launch stop {short}"
+            ) from error
+
+    def remove(self, run: str) -> str | None:
+        """Delete the kernels of a run that was removed from the spool; return why not, and what to do."""
+        try:
+            self._spool.segments.clear_away(run)
+        except ServiceError as error:
+            host = self.desk.host
+            return f"its kernels stay for now: {str(error).splitlines()[0]}   launch gc --host {host}"
+        return None
+
+    # everything that it keeps in the account
+
+    def holdings(self) -> list[Holding]:
+        """Return the kernels that this spool has pushed and does not need."""
+        root = self.desk.upkeep.root_label()
+        kept = self._spool.segments.kept()
+        return [Holding("kernel", ref, ref, run, root, is_up=False) for ref, run in kept]
+
+    def supplies(self, root: str | None = None) -> list[Supply]:
+        """Return the datasets that this spool has made, each with the number of its runs that need it."""
+        del root  # another spool's are not known here
+        return [
+            Supply("dataset", name, size, 0.0, users)
+            for name, size, users in self._spool.segments.service.trees()
+        ]
+
+    def discard(self, thing: Holding | Supply) -> bool:
+        """Delete a kernel or a dataset; return whether it is gone."""
+        segments = self._spool.segments
+        if isinstance(thing, Supply):
+            return segments.service.delete_tree(thing.name)
+        segments.discard(Kept(thing.id, thing.run))
+        return True
+
+    @property
+    def _spool(self) -> SpooledDesk:
+        if not isinstance(self.desk, SpooledDesk):
+            raise HostError(self.desk.host, f"{self.desk.host}: only an account of Kaggle has kernels")
+        return self.desk
+
+
+RUNTIME = Kaggle

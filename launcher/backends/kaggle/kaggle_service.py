@@ -1,0 +1,422 @@
+"""Kaggle's service: a typed method for each call that we make, and a named reason for each way to fail.
+
+Routes and bodies are those of kaggle 2.2.4 (kagglesdk 0.1.38), which also completes against the stand-in of our tests.
+Nothing has been tried against the real service. No call is repeated here: a push is never made twice, and for the others
+the caller knows how long it may wait.
+
+A push goes in two calls, since an answer may be lost: `push`, and if that raises UnsettledError, `find`. Whoever pushes has
+to record its intent before, and to use a slug of its own for each session.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from pydantic import ValidationError
+
+from launcher.backends.kaggle.kaggle_credentials import KaggleLogin, logins
+from launcher.backends.kaggle.kaggle_kernel import (
+    BlobUpload,
+    DatasetAnswer,
+    DatasetStatus,
+    FreshToken,
+    Kernel,
+    KernelPage,
+    KernelRef,
+    NewKernel,
+    OutputFile,
+    OutputPage,
+    Pushed,
+    Quota,
+    SessionStatus,
+    TokenOwner,
+)
+from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
+from launcher.base.text import printable
+from launcher.errors import ServiceAuthError, ServiceError, ServiceUnreachableError, UnsettledError
+from launcher.transport.http.service_wire import Download, Failure, Reply, ServiceWire, WireError
+from launcher.values.base import Record
+
+BASE = "https://api.kaggle.com/v1"
+HOST = "kaggle"
+SETTINGS = "https://www.kaggle.com/settings"
+PAGE = 200
+LIST_PAGE, MOST_PAGES = 100, 10
+MOST_SAID = 300
+"""Characters of the service's own words in a message."""
+SKEW_S = 300.0
+"""A clock that differs more than this from the service's is named when a call is refused."""
+EXPIRED = (400, 401, 403, 404, 410)
+"""How a store answers to a link of no use."""
+TOKEN_LIFE_S = 43_200
+"""12 hours, as Kaggle's own client asks for."""
+STATUS = {
+    400: Reason.BAD_REQUEST,
+    401: Reason.UNAUTHORIZED,
+    403: Reason.FORBIDDEN,
+    404: Reason.NOT_FOUND,
+    409: Reason.CONFLICT,
+    413: Reason.TOO_LARGE,
+    429: Reason.RATE_LIMIT,
+}
+PHRASES = (("session count", Reason.SESSION_LIMIT), ("quota", Reason.QUOTA))
+"""Words in the error of a push that was answered with 200: the first from kaggle-cli#185, the second is a guess."""
+MENDS = {
+    Reason.UNAUTHORIZED: f"make a new token at {SETTINGS}, and set KAGGLE_API_TOKEN",
+    Reason.FORBIDDEN: "is it your own? Kaggle also says so of what does not exist",
+    Reason.RATE_LIMIT: "wait, then try again",
+    Reason.CLOCK_SKEW: "set this machine's clock",
+    Reason.SESSION_LIMIT: "wait until a session of yours ends, or delete its kernel",
+    Reason.QUOTA: "wait until Kaggle refills it",
+}
+A = TypeVar("A", bound=Record)
+
+
+def log_in(variables: Mapping[str, str], home: Path, base: str = BASE) -> KaggleService:
+    """Return the service for this person, with the first credentials that are valid, in Kaggle's own order.
+
+    A token of no use falls through to the next credentials, as with Kaggle's own client; if nothing is left, the error names
+    it. Raises BadFileError, ServiceAuthError, ServiceUnreachableError or ServiceError.
+    """
+    wire, useless = ServiceWire(base), []
+    for login in logins(variables, home):
+        service = KaggleService(login, wire)
+        if login.kind == "oauth" and login.needs_renewal:
+            service = service.renewed()
+        if login.kind == "token":
+            owner = service.owner()
+            if not owner:
+                useless.append(f"Kaggle does not know the token of {login.origin}, or it has expired")
+                continue
+            service = KaggleService(login.of(owner), wire)
+        return service
+    why = "; ".join(useless) or "no credentials here"
+    words = f"{HOST}: {why}\n  make a token at {SETTINGS}, then   export KAGGLE_API_TOKEN=…"
+    raise ServiceAuthError(HOST, Reason.NO_CREDENTIALS, words)
+
+
+def account_hours(api: str) -> tuple[str, Quota]:
+    """Return the account that this person's credentials are for, and its hours of the week; raises as `log_in` does."""
+    service = log_in(os.environ, Path.home(), api)
+    try:
+        return service.user, service.quota()
+    finally:
+        service.close()
+
+
+class KaggleService:
+    """Kaggle's service for one account."""
+
+    def __init__(self, login: KaggleLogin, wire: ServiceWire) -> None:
+        """Use these credentials over this wire."""
+        self._login = login
+        self._wire = wire
+        self._ahead_s = 0.0
+
+    @property
+    def user(self) -> str:
+        """The account's name."""
+        return self._login.user
+
+    @property
+    def is_out_of_date(self) -> bool:
+        """Whether its login expires soon: `log_in` gives another one."""
+        return self._login.is_out_of_date
+
+    def now(self) -> float:
+        """Return the time by the service's clock, as its last answer has told it."""
+        return time.time() + self._ahead_s
+
+    # kernels
+
+    def push(self, kernel: NewKernel) -> Pushed:
+        """Push a script, which starts its session at once. Call it once for a kernel, whatever comes back.
+
+        Raises UnsettledError if it may have been accepted: `find` tells. Other errors say that it was not.
+        """
+        try:
+            reply = self._post("kernels.KernelsApiService/SaveKernel", kernel.body)
+        except WireError as error:
+            if error.was_sent:
+                raise self._unsettled(kernel.ref, Reason(error.failure), str(error)) from None
+            raise self._lost(error) from None
+        if reply.status >= 500:
+            raise self._unsettled(kernel.ref, Reason.SERVER_ERROR, f"it answered {reply.status}")
+        self._check(reply, f"pushing {kernel.ref}")
+        try:
+            pushed = self._read(Pushed, reply, "")
+        except ServiceError:
+            raise self._unsettled(kernel.ref, Reason.MALFORMED, "its answer cannot be read") from None
+        if pushed.error:
+            reason = next((one for word, one in PHRASES if word in pushed.error.lower()), Reason.REFUSED)
+            raise self._error(reason, f"pushing {kernel.ref}: {self._said(pushed.error)}")
+        if pushed.landed is None:
+            raise self._unsettled(kernel.ref, Reason.MALFORMED, "its answer does not say where the kernel is")
+        return pushed
+
+    def find(self, ref: KernelRef) -> Kernel | None:
+        """Return a kernel of this account; None if there is none.
+
+        After a push without an answer, one None settles nothing: the call may still be under way. Ask for a while.
+        Kaggle's own client says that a wrong slug is answered with 403, as if it were someone else's. So the credentials are
+        tried with another call before that counts as "none".
+        """
+        try:
+            return self._ask(Kernel, "kernels.KernelsApiService/GetKernel", _of(ref), f"looking for {ref}")
+        except ServiceError as error:
+            if error.reason == Reason.FORBIDDEN:
+                self.quota()
+            elif error.reason != Reason.NOT_FOUND:
+                raise
+            return None
+
+    def kernels(self, words: str) -> Iterator[KernelRef]:
+        """Yield the kernels of this account whose titles have some words, as Kaggle searches for them."""
+        for number in range(1, MOST_PAGES + 1):
+            body = {"group": "PROFILE", "search": words, "page": number, "pageSize": LIST_PAGE}
+            page = self._ask(KernelPage, "kernels.KernelsApiService/ListKernels", body, "listing kernels")
+            for listed in page.kernels:
+                if listed.where is not None and listed.where.owner == self.user:
+                    yield listed.where
+            if len(page.kernels) < LIST_PAGE:
+                return
+
+    def status(self, ref: KernelRef) -> SessionStatus:
+        """Return the status of a kernel's latest session."""
+        route = "kernels.KernelsApiService/GetKernelSessionStatus"
+        return self._ask(SessionStatus, route, _of(ref), f"the status of {ref}")
+
+    def outputs(self, ref: KernelRef) -> Iterator[OutputFile]:
+        """Yield the files that a session has left, with links that last a while. Whether a failed one leaves any is unknown."""
+        token, seen = "", set[str]()
+        while True:
+            body = {**_of(ref), "pageSize": PAGE, "pageToken": token}
+            route, what = "kernels.KernelsApiService/ListKernelSessionOutput", f"the outputs of {ref}"
+            page = self._ask(OutputPage, route, body, what)
+            yield from page.files
+            token = page.next_page_token or ""
+            if not token:
+                return
+            if token in seen:
+                raise self._error(Reason.MALFORMED, f"{what}: their pages go in a circle")
+            seen.add(token)
+
+    def download(self, file: OutputFile) -> Iterator[bytes]:
+        """Yield the bytes of a file. Raises ServiceError with LINK_EXPIRED: `outputs` has fresh links."""
+        what = f"the output '{file.file_name}'"
+        with self._opened(file.url, what) as download:
+            if download.status in EXPIRED:
+                raise self._error(
+                    Reason.LINK_EXPIRED, f"{what}: its link has expired; list the outputs again"
+                )
+            if download.status != 200:
+                self._check(download.reply(), what)
+            yield from download.pieces()
+
+    @contextmanager
+    def open_log(self, ref: KernelRef, read_s: float) -> Iterator[Download]:
+        """Open a session's log: a stream of events while it runs, JSON afterwards. See kaggle_log.follow."""
+        what = f"the log of {ref}"
+        with self._opened(f"/kernels/logs/stream/{ref.owner}/{ref.slug}", what, read_s) as download:
+            if download.status != 200:
+                self._check(download.reply(), what)
+            yield download
+
+    def delete(self, ref: KernelRef) -> None:
+        """Delete a kernel, with its outputs; whatever runs of it is ended. One that does not exist is an error."""
+        reply = self._answer("kernels.KernelsApiService/DeleteKernel", _of(ref), f"deleting {ref}")
+        self._check_words(reply, "errorMessage", f"deleting {ref}")
+
+    def quota(self) -> Quota:
+        """Return what is left of the week's hours."""
+        return self._ask(Quota, "kernels.KernelsApiService/GetAcceleratorQuotaStatistics", {}, "the quota")
+
+    # datasets
+
+    def upload(self, path: Path) -> str:
+        """Send a file of a dataset that is to be made; return its token."""
+        about, name = path.stat(), path.name
+        sizes = {"contentLength": about.st_size, "lastModifiedEpochSeconds": int(about.st_mtime)}
+        # A field that has its default is left out, here and in every answer.
+        body = {"type": "DATASET", "name": name, **{key: value for key, value in sizes.items() if value}}
+        begun = self._ask(BlobUpload, "blobs.BlobApiService/StartBlobUpload", body, f"uploading {name}")
+        try:
+            with path.open("rb") as file:
+                reply = self._wire.put(begun.create_url, file if about.st_size else b"")
+        except WireError as error:
+            raise self._lost(error) from None
+        if reply.status in EXPIRED:
+            raise self._error(Reason.LINK_EXPIRED, f"uploading {name}: its link has expired; begin again")
+        self._check(reply, f"uploading {name}")
+        return begun.token
+
+    def create_dataset(self, slug: str, tokens: list[str]) -> None:
+        """Make a private dataset of uploaded files. Its title is its slug."""
+        about = {
+            "ownerSlug": self.user,
+            "slug": slug,
+            "title": slug,
+            "licenseName": "CC0-1.0",
+            "isPrivate": True,
+        }
+        body = {**about, "files": [{"token": token} for token in tokens]}
+        what = f"making the dataset {self.user}/{slug}"
+        answer = self._ask(DatasetAnswer, "datasets.DatasetApiService/CreateDataset", body, what)
+        if answer.error or (answer.status or "").lower() != "ok":
+            words = self._said(answer.error or f"its status is {answer.status}")
+            raise self._error(Reason.REFUSED, f"{what}: {words}")
+
+    def dataset_status(self, slug: str) -> DatasetStatus:
+        """Return how far a dataset of this account is."""
+        what = f"the dataset {self.user}/{slug}"
+        return self._ask(
+            DatasetStatus, "datasets.DatasetApiService/GetDatasetStatus", self._dataset(slug), what
+        )
+
+    def delete_dataset(self, slug: str) -> None:
+        """Delete a dataset of this account."""
+        what = f"deleting the dataset {self.user}/{slug}"
+        reply = self._answer("datasets.DatasetApiService/DeleteDataset", self._dataset(slug), what)
+        self._check_words(reply, "error", what)
+
+    # credentials
+
+    def owner(self) -> str:
+        """Return whose access token this is; empty if it is of no use."""
+        try:
+            body = {"token": self._login.secret()}
+            found = self._ask(TokenOwner, "security.OAuthService/IntrospectToken", body, "logging in")
+        except ServiceError as error:
+            if error.reason in (Reason.BAD_REQUEST, Reason.FORBIDDEN, Reason.NOT_FOUND):  # as Kaggle's client
+                return ""
+            raise
+        return found.username if found.active else ""
+
+    def renewed(self) -> Self:
+        """Return the service with a fresh access token for this login's refresh token. No file is changed."""
+        body = {
+            "refreshToken": self._login.secret(),
+            "apiVersion": "API_VERSION_V1",
+            "expirationDuration": f"{TOKEN_LIFE_S}s",
+        }
+        login = self._login
+        try:
+            reply = self._wire.post("users.AccountService/GenerateAccessToken", body)
+        except WireError as error:
+            raise self._lost(error) from None
+        what = f"renewing the login of {login.origin}"
+        self._check(reply, what)
+        fresh = self._read(FreshToken, reply, what)
+        user = fresh.user_name or login.user
+        until = datetime.now(UTC) + timedelta(seconds=min(fresh.expires_in or TOKEN_LIFE_S, TOKEN_LIFE_S))
+        return type(self)(KaggleLogin("oauth", fresh.token, login.origin, user, until=until), self._wire)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._wire.close()
+
+    def __repr__(self) -> str:
+        return f"KaggleService({self._login!r})"
+
+    def _dataset(self, slug: str) -> dict[str, str]:
+        return {"ownerSlug": self.user, "datasetSlug": slug}
+
+    def _ask(self, kind: type[A], route: str, body: Mapping[str, Any], what: str) -> A:
+        return self._read(kind, self._answer(route, body, what), what)
+
+    def _answer(self, route: str, body: Mapping[str, Any], what: str) -> Reply:
+        """Make a call that may be repeated; return its good answer."""
+        try:
+            reply = self._post(route, body)
+        except WireError as error:
+            raise self._lost(error) from None
+        self._check(reply, what)
+        return reply
+
+    def _post(self, route: str, body: Mapping[str, Any]) -> Reply:
+        return self._wire.post(route, body, self._login.header())
+
+    def _read(self, kind: type[A], reply: Reply, what: str) -> A:
+        """Read an answer strictly: what a wrong field would default to may be the opposite of what it says."""
+        said = reply.json()
+        if said is None:  # a page of something before the service, which is not the service's word
+            words = f"{what}: its answer is no JSON ({reply.kind or 'no type'}, {len(reply.body)} bytes)"
+            raise ServiceUnreachableError(HOST, Reason.MALFORMED, f"{HOST}: {words}")
+        try:
+            fields = {key: value for key, value in said.items() if value is not None}
+            return kind.model_validate(fields, strict=True)
+        except (ValidationError, AttributeError):
+            words = f"{what}: its answer cannot be read ({reply.kind or 'no type'}, {len(reply.body)} bytes)"
+            raise self._error(Reason.MALFORMED, words) from None
+
+    def _check_words(self, reply: Reply, key: str, what: str) -> None:
+        """Raise the error that stands in a good answer."""
+        said = reply.json()
+        words = said.get(key) if isinstance(said, dict) else None
+        if words:
+            raise self._error(Reason.REFUSED, f"{what}: {self._said(words)}")
+
+    def _said(self, words: object) -> str:
+        """Return words of the service for one line of a message, without our secret."""
+        return printable(" ".join(self._login.redact(str(words)).split())[:MOST_SAID])
+
+    def _check(self, reply: Reply, what: str) -> None:
+        """Raise the error of an answer: by its status, or by the code in its JSON."""
+        said = reply.json()
+        said = said if isinstance(said, dict) else {}
+        self._ahead_s = self._ahead_s if reply.moment is None else reply.moment - time.time()
+        code = said.get("code")
+        status = max(reply.status, code) if isinstance(code, int) else reply.status
+        if status < 300:
+            return
+        reason = STATUS.get(status, Reason.SERVER_ERROR if status >= 500 else Reason.BAD_REQUEST)
+        message = self._said(said.get("message", ""))
+        words = f"{what}: {status}{f' {message}' if message else ''}"
+        if reason in (Reason.UNAUTHORIZED, Reason.FORBIDDEN) and abs(self._ahead_s) > SKEW_S:
+            side = "behind" if self._ahead_s > 0 else "ahead of"
+            reason, words = (
+                Reason.CLOCK_SKEW,
+                f"{words}; this machine's clock is {abs(self._ahead_s):.0f} s {side} Kaggle's",
+            )
+        raise self._error(reason, words, reply.retry_s)
+
+    def _error(self, reason: Reason, words: str, retry_s: float | None = None) -> ServiceError:
+        mend = MENDS.get(reason)
+        message = f"{HOST}: {words}" + (f"\n  {mend}" if mend else "")
+        kind = {
+            Reason.UNAUTHORIZED: ServiceAuthError,
+            Reason.CLOCK_SKEW: ServiceAuthError,
+            Reason.SERVER_ERROR: ServiceUnreachableError,
+            Reason.RATE_LIMIT: ServiceUnreachableError,
+        }.get(reason, ServiceError)
+        return kind(HOST, reason, message, retry_s)
+
+    def _lost(self, error: WireError) -> ServiceError:
+        """Return what a call without an answer raises."""
+        kind = ServiceError if error.failure is Failure.TOO_LARGE else ServiceUnreachableError
+        return kind(HOST, Reason(error.failure), f"{HOST}: {error}")
+
+    def _unsettled(self, ref: KernelRef, reason: Reason, words: str) -> UnsettledError:
+        return UnsettledError(HOST, reason, f"{HOST}: pushing {ref}: {words}; it may have been accepted")
+
+    @contextmanager
+    def _opened(self, url: str, what: str, read_s: float | None = None) -> Iterator[Download]:
+        """Open a link, without credentials, or one of the service's own paths, with them."""
+        header = self._login.header() if url.startswith("/") else ""
+        limit = {} if read_s is None else {"read_s": read_s}
+        try:
+            with self._wire.get(url, header, **limit) as download:
+                yield download
+        except WireError as error:
+            words = f"{HOST}: {what}: {error}"
+            raise ServiceUnreachableError(HOST, Reason(error.failure), words) from None
+
+
+def _of(ref: KernelRef) -> dict[str, str]:
+    return {"userName": ref.owner, "kernelSlug": ref.slug}

@@ -1,0 +1,88 @@
+"""What is expected of a machine that is rented at Lambda Cloud, for a plan and its checks before it costs anything.
+
+Cards, memory and disk are those of the offer; of what its image holds only what was read until DATE is known. Once the
+machine is there it is probed like any other, and the plan is made again from what it has.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from launcher.planning.placement import expected_card
+from launcher.rental.offers import FOR_ARM, is_arm
+from launcher.rental.renting import Offer
+from launcher.values.facts import Engine, Facts, FileSystem
+from launcher.values.host import Host
+from launcher.values.lambda_settings import USER
+from launcher.values.plan import Finding, Plan
+from launcher.values.profile import Profile
+
+DATE = "2026-11-20"
+
+
+class Image(NamedTuple):
+    """What is assumed of the image that machines boot, Lambda Stack on Ubuntu. Nothing of it was seen there."""
+
+    system: str
+    driver: str
+    driver_date: str
+    docker: str
+
+
+IMAGE = Image(
+    system="Ubuntu",
+    driver="570.148.08",  # one notebook, on gpu_1x_a100_sxm4; the image's version moves
+    driver_date="2026-09-20",
+    # That Docker is there is known from dstack's code only, which uses it without installing it. Its version no source
+    # says; this one stands for any that gives cards to containers.
+    docker="24.0",
+)
+
+
+def expected_facts(host: Host, offer: Offer, profile: Profile) -> Facts:
+    """Return what a rented machine is expected to have; what is unknown is None or missing."""
+    user = host.user or USER
+    name = _probe_name(offer, profile)
+    gpus = tuple(expected_card(profile, index, name, IMAGE.driver) for index in range(offer.cards))
+    home = "/root" if user == "root" else f"/home/{user}"
+    return Facts(
+        host_id=f"expected-{host.name}",
+        boot_id="",
+        hostname=offer.type,
+        user=user,
+        platform="linux",
+        machine="aarch64" if is_arm(offer) else "x86_64",
+        cpus=offer.vcpus,
+        memory_gb=offer.ram_gb or None,
+        free_gb=offer.disk_gb or None,
+        root=home + host.root[1:] if host.root.startswith("~/") else host.root,
+        file_system=FileSystem(kind="expected"),
+        python="python3",
+        gpus=gpus,
+        engines=(
+            Engine(name="docker", program="docker", socket="/var/run/docker.sock", version=IMAGE.docker),
+        ),
+    )
+
+
+def _probe_name(offer: Offer, profile: Profile) -> str:
+    """Return the name of a profile's card that is most like an offer's: an A100 is one for SXM4 or for PCIe."""
+    offered = {*re.findall(r"[A-Z0-9]+", f"{offer.type} {offer.title}".upper().replace("_", " "))}
+    return max(profile.probe_names, key=lambda name: len(offered & {*re.findall(r"[A-Z0-9]+", name.upper())}))
+
+
+def lambda_findings(plan: Plan, facts: Facts | None) -> list[Finding]:
+    """Return what the user of a machine that is not rented yet must know: what the plan and its checks rest on."""
+    if facts is None:
+        return []
+    driver = f"driver {IMAGE.driver} (as of {IMAGE.driver_date})"
+    message = (
+        f"{plan.host}: {facts.cards}, {IMAGE.system}, {driver} and Docker are expected, as of {DATE}: "
+        "a machine can be probed only once it is rented"
+    )
+    mend = "that is done first, and the rent ends at once if the plan cannot work there"
+    found = [Finding(level="note", code="expected-only", message=message, mend=mend)]
+    if facts.machine == "aarch64":
+        found.append(Finding(level="note", code="arm-processor", message=f"{plan.host}: {FOR_ARM}"))
+    return found

@@ -1,0 +1,159 @@
+"""A run's container as the Engine API takes it: from plan, location and engine to one value. Pure."""
+
+from __future__ import annotations
+
+import math
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from launcher.errors import RefusedError
+from launcher.values.plan import Plan
+from launcher.values.reported.engine_access import AgentCode, RunLocation
+
+LABEL_RUN = "launcher.run"
+LABEL_ROOT = "launcher.root"
+LABEL_PLAN = "launcher.plan"
+LABEL_ATTEMPT = "launcher.attempt"
+LABEL_CHECK = "launcher.check"
+"""The label of a container in which an image is checked, or compiles the agent: the root that asks. No image has it."""
+CODE = "LAUNCH_CODE"
+"""The variable that names the folder of what an image has compiled, as in remote/compiled_code.py."""
+STOP_SLACK_S = 15
+"""How much longer than the job's grace the engine waits before it kills, so that the agent can record the end."""
+SHM_SHARE = 0.5
+LEAST_SHM_BYTES = 1 << 30
+LOG_SIZE = "1m"
+DOWN = ("created", "exited", "dead")
+"""The states of a container in which no process runs."""
+
+
+class Container(NamedTuple):
+    """A container of a run: its id, its state and its exit code by the engine."""
+
+    id: str
+    status: str
+    exit_code: int | None
+
+
+class Seen(NamedTuple):
+    """What a container in which an image is asked something has of the host: its user, its variables, its mounts."""
+
+    user: str = ""
+    variables: tuple[str, ...] = ()
+    mounts: tuple[Mapping[str, Any], ...] = ()
+
+
+class EngineFacts(NamedTuple):
+    """What an engine reports about itself, as far as containers depend on it."""
+
+    is_rootless: bool = False
+    has_init: bool = True
+    memory_bytes: int = 0
+    runtimes: tuple[str, ...] = ()
+    has_cdi: bool = False
+
+
+def name_of(run: str) -> str:
+    """Return the name of a run's container."""
+    return f"launch-{run}"
+
+
+def user_of(place: RunLocation | AgentCode, engine: EngineFacts) -> str:
+    """Return the user of a container, so that what it writes belongs to the user who launched it.
+
+    A rootless engine maps 0 to that user.
+    """
+    return "0:0" if engine.is_rootless else f"{place.uid}:{place.gid}"
+
+
+def container(
+    plan: Plan,
+    run: str,
+    attempt: int,
+    place: RunLocation,
+    engine: EngineFacts,
+    gpus: Sequence[str],
+    code: str | None = None,
+) -> dict[str, Any]:
+    """Return the configuration of a run's container; `code` is the folder of what its image has compiled.
+
+    Every folder has the same path inside as outside, so that the record is valid in both. HOME lies in the run's folder.
+    Secrets are not passed here: the agent inside reads them from the run.
+    Raises RefusedError for cards that the engine cannot pass on.
+    """
+    if plan.image is None:
+        raise ValueError(f"the plan of run {run} has no image")
+    variables = {
+        "HOME": place.home,
+        "USER": place.user,
+        "LOGNAME": place.user,
+        "XDG_CACHE_HOME": f"{place.home}/.cache",
+        "LAUNCH_HOST_ID": place.host_id,
+        **({CODE: code} if code is not None else {}),
+    }
+    host: dict[str, Any] = {
+        "Mounts": _mounts(place.written, place.read),
+        "RestartPolicy": {"Name": "on-failure", "MaximumRetryCount": 0},
+        "Init": engine.has_init,
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges"],
+        "ShmSize": max(LEAST_SHM_BYTES, int(engine.memory_bytes * SHM_SHARE)),
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": LOG_SIZE}},
+    }
+    if not engine.is_rootless:
+        host["GroupAdd"] = [str(group) for group in place.groups if group != place.gid]
+    if gpus:
+        host["DeviceRequests"] = [device_request(plan.host, engine, gpus)]
+    return {
+        "Image": plan.image.name,
+        "User": user_of(place, engine),
+        "Entrypoint": ["python3", "-I", place.agent, "contain", place.path],
+        "Cmd": [],
+        "WorkingDir": "/",
+        "Env": [f"{name}={value}" for name, value in variables.items()],
+        "Labels": {
+            LABEL_RUN: run,
+            LABEL_ROOT: place.root,
+            LABEL_ATTEMPT: str(attempt),
+            LABEL_PLAN: plan.digest,
+        },
+        "StopSignal": "SIGTERM",
+        "StopTimeout": stop_timeout_s(plan.stop_grace_s),
+        "HostConfig": host,
+    }
+
+
+def compiling(code: AgentCode, engine: EngineFacts) -> Seen:
+    """Return what a container sees in which an image compiles the agent: the agent, and the folder for its code."""
+    mounts = _mounts([code.folder], [posixpath.dirname(code.agent)])
+    return Seen(user_of(code, engine), (f"{CODE}={code.folder}",), tuple(mounts))
+
+
+def _mounts(written: Sequence[str], read: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {"Type": "bind", "Source": path, "Target": path, "ReadOnly": is_read_only}
+        for paths, is_read_only in ((written, False), (read, True))
+        for path in dict.fromkeys(paths)
+    ]
+
+
+def stop_timeout_s(grace_s: float) -> int:
+    """Return how long the engine waits after SIGTERM before it kills, in whole seconds."""
+    return math.ceil(grace_s) + STOP_SLACK_S
+
+
+def device_request(host: str, engine: EngineFacts, gpus: Sequence[str]) -> dict[str, Any]:
+    """Return the request for cards by UUID: by NVIDIA's runtime hook if the engine has it, else by CDI (engine 25 and newer).
+
+    Raises RefusedError if the engine has neither.
+    """
+    if "nvidia" in engine.runtimes:
+        return {"Driver": "nvidia", "DeviceIDs": list(gpus), "Capabilities": [["gpu"]]}
+    if engine.has_cdi:
+        return {"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={uuid}" for uuid in gpus]}
+    raise RefusedError(
+        f"{host}: its container engine cannot hand on an NVIDIA card: it knows neither the runtime 'nvidia' nor CDI\n"
+        "  install nvidia-container-toolkit there and restart the engine\n"
+        f"  or run without a container   launch --host {host} --runtime native"
+    )

@@ -1,0 +1,324 @@
+"""Docker: a container of the host's own engine, whose restart policy keeps the run alive."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from launcher.backends.base.inside import Inside, serving
+from launcher.backends.base.runtime import Holding, Resumption, Runtime, Say, Supply
+from launcher.backends.machine.docker.build_remains import discard_remains, remains
+from launcher.backends.machine.docker.container import (
+    DOWN,
+    LABEL_CHECK,
+    LABEL_ROOT,
+    LABEL_RUN,
+    Container,
+    EngineFacts,
+    device_request,
+    name_of,
+    stop_timeout_s,
+)
+from launcher.backends.machine.docker.container import container as configuration
+from launcher.backends.machine.docker.images import check_image, image_supplies, provide_image
+from launcher.errors import EngineError, NobodyListensError
+from launcher.planning.placement import engine as usable_engine
+from launcher.planning.placement import is_closed
+from launcher.transport.channel import Channel, Socket
+from launcher.transport.client.agent_desk import AgentDesk
+from launcher.transport.client.desk import Desk
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.plan import Plan
+from launcher.values.record import RuntimeRecord
+from launcher.values.reported.answers import ResumedRun
+from launcher.values.reported.engine_access import EngineWay, RunLocation
+from launcher.values.software.image import BuildOptions, Image
+
+if TYPE_CHECKING:
+    from launcher.backends.machine.docker.engine import DockerEngine
+
+AWAIT_S = 30.0
+"""How long an agent may take to appear in its container: a cold Python on a slow disk, at most."""
+LOOK_S = 1.0
+CHECK_S = 60.0
+"""How long a container in which an image is checked may be about to begin; its client died if it takes longer."""
+READY = b"+"
+"""What remote/serving/relay.py says once a port has answered."""
+NO_PROGRAM = (126, 127)
+"""The exit codes of a container whose program cannot be started, however often the engine tries."""
+
+
+class Docker(Runtime):
+    """Runs as containers of one engine. The engine is dialled when it is first needed."""
+
+    name = "docker"
+    has_images = True
+    has_own_loopback = True
+
+    _checked: Image | None = None
+
+    @classmethod
+    def record_on(cls, host: Host, facts: Facts) -> RuntimeRecord | None:
+        """Return the first engine of the host that can be used; `None` if it has none."""
+        engine = usable_engine(host, facts)
+        if engine is None:
+            return None
+        way = EngineWay(
+            name=engine.name, socket=engine.socket, program=engine.program, sudo=is_closed(engine)
+        )
+        return RuntimeRecord(kind=cls.name, engine=way)
+
+    @functools.cached_property
+    def engine(self) -> DockerEngine:
+        """The engine, dialled. Raises EngineError."""
+        from launcher.backends.machine.docker.engine import DockerEngine
+
+        if self.record.engine is None:
+            words = f"{self.desk.host}: the run's record does not say which container engine it belongs to"
+            raise EngineError(self.desk.host, words)
+        return DockerEngine(self.desk, self.record.engine)
+
+    @functools.cached_property
+    def _engine_facts(self) -> EngineFacts:
+        return self.engine.facts()
+
+    @functools.cached_property
+    def _code(self) -> dict[str, str | None]:
+        """The folders of what images have compiled of the agent, by their names."""
+        return {}
+
+    @functools.cached_property
+    def _prepared(self) -> dict[str, tuple[Plan, RunLocation, tuple[str, ...]]]:
+        return {}
+
+    def close(self) -> None:
+        """Hang up on the engine."""
+        if "engine" in vars(self):
+            self.engine.close()
+
+    # a new run
+
+    def create(
+        self,
+        run: str,
+        plan: Plan,
+        gpus: Sequence[str],
+        count: int | None = None,
+        *,
+        any_of: Sequence[str] = (),
+        queues: bool = False,
+    ) -> tuple[str, ...]:
+        """Make the run's folder on the host and lease its cards. A container keeps the cards that it got.
+
+        Raises RefusedError, with nothing made, for cards that the engine cannot pass on and for an image that can only
+        be built with a credential in it.
+        """
+        if gpus:
+            device_request(plan.host, self._engine_facts, gpus)
+        if plan.image != self._checked:  # a launch that waits for a card asks again and again
+            check_image(self.desk, self.engine, plan, self.build)
+            self._checked = plan.image
+        made = self.desk.preparation.create(
+            run, plan, self.name, self.engine.way, gpus, count, any_of, queues=queues
+        )
+        self._prepared[run] = (plan, made.place, made.gpus or ())
+        return made.gpus or ()
+
+    def needs(self, plan: Plan) -> str | None:
+        """Return `image`: every container has one."""
+        del plan
+        return "image"
+
+    def provide(self, plan: Plan, say: Say) -> str:
+        """Make sure that the engine has the plan's image: it is there, or is pulled, or is built on the host."""
+        return self._provide(plan, self.build, say)
+
+    def _provide(self, plan: Plan, build: BuildOptions, say: Say) -> str:
+        provided = provide_image(self.desk, self.engine, plan, build, say)
+        if plan.image is not None:
+            self._code[plan.image.name] = provided.code
+        return provided.words
+
+    def start(self, run: str) -> str | None:
+        """Create the run's container and start it; return when the agent inside has begun the first attempt.
+
+        Raises EngineError, with the container's last output, if no agent appears; the run may be taken back then.
+        """
+        plan, place, gpus = self._prepared[run]
+        self.desk.preparation.hand_over(run)
+        self._begin(run, place, self._create(run, plan, 1, place, gpus))
+        return None
+
+    # a recorded run
+
+    def resume(self, run: str, needs: Resumption) -> ResumedRun:
+        """Start the run's container again, or make it again from the plan if it was removed or will not do. Raises EngineError."""
+        resumed = self.ask_to_resume(run, needs)
+        place = resumed.place
+        if place is None:
+            return resumed
+        container = self.engine.find(run, place.root)
+        if container is not None and resumed.is_new:
+            self.engine.remove(container)
+            container = None
+        if container is None:
+            plan = needs.plan()
+            self._provide(plan, needs.build(), needs.say)
+            container = self._create(run, plan, needs.attempt, place, resumed.gpus)
+        self._begin(run, place, container)
+        return resumed
+
+    def stop(self, run: str, grace_s: float) -> bool:
+        """End the run's container; it is down when this returns. A container that was killed recorded no end."""
+        container = self.engine.find(run, self.desk.runs.location(run).root)
+        if container is not None:
+            self.engine.stop(container, stop_timeout_s(grace_s))
+        return True
+
+    @contextlib.contextmanager
+    def inside(self, run: str) -> Iterator[Desk]:
+        """Yield a desk in the run's container or, if it does not run, in a new container that is like it.
+
+        Raises EngineError that says what there is instead.
+        """
+        host, place = self.desk.host, self.desk.runs.location(run)
+        container = self.engine.find(run, place.root)
+        if container is None:
+            words = f"{host}: the container of {run} was removed"
+            mend = f"its files are there   {self.desk.by_hand(shlex.join(['ls', place.path]))}"
+            raise EngineError(host, f"{words}\n  {mend}")
+        if container.status == "paused":
+            words = f"{host}: the container of {run} is paused"
+            mend = f"let it go on   {self.engine.by_hand('unpause', name_of(run))}"
+            raise EngineError(host, f"{words}\n  {mend}")
+        command = serving(place)
+        is_running = container.status == "running"
+        open_stream = self.engine.open_exec if is_running else self.engine.open_beside
+        with AgentDesk(Channel(host, Inside(host, open_stream(container, command), "container"))) as desk:
+            yield desk
+
+    def open_port(self, run: str, port: int) -> Socket:
+        """Open a stream to a TCP port in the run's container, which must be running."""
+        host, place = self.desk.host, self.desk.runs.location(run)
+        container = self.engine.find(run, place.root)
+        if container is None or container.status != "running":
+            raise EngineError(host, f"{host}: the container of {run} does not run: nothing listens in it")
+        stream = self.engine.open_exec(container, ["python3", "-I", place.agent, "relay", str(port)])
+        if stream.recv(1) != READY:
+            stream.close()
+            raise NobodyListensError(host, f"{host}: nobody listens on port {port} in the container of {run}")
+        return stream
+
+    def remove(self, run: str) -> str | None:
+        """Remove the run's container; return why it is left if the engine refuses or does not answer."""
+        try:
+            container = self.engine.find(run, self.desk.upkeep.root_label())
+            if container is not None:
+                self.engine.remove(container)
+        except EngineError as error:
+            words = f"its container is left: {str(error).splitlines()[0]}"
+            return f"{words}\n  it goes when its engine answers again   launch gc --host {self.desk.host}"
+        return None
+
+    # everything that it keeps on the host
+
+    def holdings(self) -> list[Holding]:
+        """Return the containers of runs, of this root and of others, and those in which an image was to be checked.
+
+        A container that somebody made of an image of ours has the label of its root too, and is theirs.
+        """
+        found = []
+        for listed in self.engine.containers():
+            labels, is_up = listed.labels or {}, listed.status not in DOWN
+            if run := labels.get(LABEL_RUN):
+                root = labels.get(LABEL_ROOT, "")
+                found.append(Holding("container", name_of(run), listed.id, run, root, is_up))
+            elif (root := labels.get(LABEL_CHECK, "")) and time.time() - listed.created > CHECK_S:
+                found.append(
+                    Holding("container", f"check of {listed.image[:19]}", listed.id, "", root, is_up)
+                )
+        return found
+
+    def supplies(self, root: str | None = None) -> list[Supply]:
+        """Return the images that launch built on the engine, the latest first, then what builds have left."""
+        return [*image_supplies(self.engine, root), *remains(self.desk, self.engine, root)]
+
+    def discard(self, thing: Holding | Supply) -> bool:
+        """Remove a container, killing it first if it is up, or an image. Raises EngineError.
+
+        Return whether it is gone: an image that is being built or is needed stays.
+        """
+        if isinstance(thing, Supply):
+            if thing.id:
+                return discard_remains(self.desk, self.engine, thing)
+            return self.engine.remove_image(thing.name)
+        container = Container(thing.id, "", None)
+        if thing.is_up:
+            self.engine.stop(container, 0)
+        self.engine.remove(container)
+        return True
+
+    def _create(
+        self, run: str, plan: Plan, attempt: int, place: RunLocation, gpus: Sequence[str]
+    ) -> Container:
+        code = self._code.get(plan.image.name) if plan.image is not None else None
+        config = configuration(plan, run, attempt, place, self._engine_facts, gpus, code)
+        return self.engine.create(name_of(run), config)
+
+    def _begin(self, run: str, place: RunLocation, container: Container) -> None:
+        """Start the run's container and wait until its agent has begun an attempt. Raises EngineError."""
+        host = self.desk.host
+        try:
+            self.engine.start(container)
+        except EngineError as error:
+            found = self.engine.find(run, place.root)  # the answer alone may have been lost
+            if found is None or found.status in DOWN:
+                self.engine.remove(container)
+                raise _explained(error) from error
+        if self._has_begun(run, place):
+            return
+        output = self.engine.log(container) or "it said nothing"
+        self.engine.stop(container, 0)
+        self.engine.remove(container)
+        words = f"{host}: the agent of {run} did not begin in its container: {output}"
+        raise _explained(EngineError(host, words))
+
+    def _has_begun(self, run: str, place: RunLocation) -> bool:
+        """Wait for the agent in a container; return whether it has appeared."""
+        deadline = time.monotonic() + AWAIT_S
+        while time.monotonic() < deadline:
+            # In this order: the agent of a container that is down by now may have appeared before.
+            is_down = _is_down(self.engine.find(run, place.root))
+            if self.desk.runs.await_agent(run, 0.0 if is_down else LOOK_S):
+                return True
+            if is_down:
+                return False
+        return False
+
+
+def _is_down(container: Container | None) -> bool:
+    """Return whether no agent will appear in a container any more."""
+    if container is None or container.status == "exited":
+        return True
+    return container.status == "restarting" and container.exit_code in NO_PROGRAM
+
+
+def _explained(error: EngineError) -> EngineError:
+    """Add what to do to an engine's message about a container that it cannot start."""
+    text = str(error)
+    no_python = "its image holds no python3: choose another   image = … in the job, base = … for the host"
+    mends = {
+        'exec: "python3"': no_python,
+        "exec python3 failed": no_python,
+        "docker-init": "install its init: the package `tini` or `docker-init`",
+        "could not select device driver": "install nvidia-container-toolkit there and restart the engine",
+        "bind source path does not exist": "is its root on a file system that the engine cannot see? set root = …",
+        "permission denied": "can the engine see this folder (root-squashed NFS)? set root = …",
+    }
+    mend = next((mend for word, mend in mends.items() if word in text), None)
+    return EngineError(error.host, f"{text}\n  {mend}" if mend else text)

@@ -1,0 +1,586 @@
+"""A host's container engine, over the host's one connection. The only user of docker-py."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import shlex
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import docker
+import docker.errors
+import requests
+import urllib3
+import urllib3.connection
+from docker.transport.basehttpadapter import BaseHTTPAdapter
+from docker.utils.proxy import ProxyConfig
+from pydantic import Field
+
+from launcher.backends.machine.docker.container import (
+    LABEL_ROOT,
+    LABEL_RUN,
+    Container,
+    EngineFacts,
+    Seen,
+    name_of,
+)
+from launcher.base.text import printable
+from launcher.errors import EngineError, RefusedStreamError
+from launcher.transport.channel import Socket
+from launcher.transport.client.desk import Desk
+from launcher.values.base import Record
+from launcher.values.reported.engine_access import EngineWay
+
+TIMEOUT_S = 60
+ASK_S = 300
+REMOVAL_S = 10.0
+POLL_S = 0.02
+OLDEST_API = (1, 40)
+"""Engine 19.03, the first with device requests. Docker's API history."""
+MOST_LOG_BYTES = 64 * 1024
+MOST_HEAD_BYTES = 16 * 1024
+STDOUT = 1
+NOTHING = Seen()
+USUAL = (None, "/var/run/docker.sock", "/run/docker.sock")
+"""Where a docker program looks by itself."""
+
+logging.getLogger("urllib3").addHandler(logging.NullHandler())  # a lost link is ours to tell
+
+
+class DockerEngine:
+    """The engine that `way` leads to. `close` it; every failure is an EngineError that says what to do."""
+
+    def __init__(self, desk: Desk, way: EngineWay) -> None:
+        """Dial it, by the first way that is open, and agree on the API's version. Raises EngineError."""
+        self.host = desk.host
+        self.way = way
+        self._desk = desk
+        self._dial = self._chosen_dial()
+        self.api = _Client(self._dial)
+        with self._errors():
+            version = _Version.model_validate(self.api.version(api_version=False))
+        if any("podman" in one.name.lower() for one in version.components):
+            why = "is Podman, whose dialect launch does not speak"
+        elif (version.numbers or (0, 0)) < OLDEST_API:
+            oldest = ".".join(map(str, OLDEST_API))
+            why = f"speaks API {version.api_version}; launch needs {oldest} (engine 19.03) or newer"
+        else:
+            self.api.speak(version.api_version)
+            return
+        self.close()
+        mend = f"update it, or   launch --host {self.host} --runtime native"
+        raise EngineError(self.host, f"{self.host}: its {way.name} {printable(why)}\n  {mend}")
+
+    def close(self) -> None:
+        """Hang up."""
+        self.api.close()
+
+    def _chosen_dial(self) -> Callable[[], Socket]:
+        """Return how a stream to the engine is opened: its socket over the connection, else its program.
+
+        A socket costs 1.5 ms and none of sshd's sessions; `docker system dial-stdio` 100 ms and one of them.
+        """
+        way = self.way
+        refusal = ""
+        if way.socket is not None and not way.sudo:
+            path = way.socket
+            try:
+                kept = [self._desk.open_socket(path)]
+            except RefusedStreamError as error:
+                refusal = f"\n  {error}"
+            else:
+                return lambda: kept.pop() if kept else self._desk.open_socket(path)
+        if way.program is None:
+            words = f"{way.name}'s socket cannot be reached, and no program {way.name} was found there"
+            mend = f"install it there, or   launch --host {self.host} --runtime native"
+            raise EngineError(self.host, f"{self.host}: {words}{refusal}\n  {mend}")
+        program = [
+            *(["sudo", "-n"] if way.sudo else []),
+            *(["env", f"DOCKER_HOST=unix://{way.socket}"] if way.socket else []),
+            *(way.program, "system", "dial-stdio"),
+        ]
+        return lambda: self._desk.open_program(program)
+
+    def facts(self) -> EngineFacts:
+        """Ask the engine what it is and what it can hand on."""
+        with self._errors():
+            info = _Info.model_validate(self.api.info())
+        return EngineFacts(
+            is_rootless=any("name=rootless" in one for one in info.security_options or ()),
+            has_init=bool(info.init_binary),
+            memory_bytes=info.memory_bytes,
+            runtimes=tuple(info.runtimes or ()),
+            has_cdi=bool(info.cdi_folders),
+        )
+
+    # containers
+
+    def create(self, name: str, config: Mapping[str, Any]) -> Container:
+        """Create a container and return it. Raises EngineError."""
+        with self._errors():
+            made = _Created.model_validate(self.api.create_container_from_config(dict(config), name))
+        return Container(made.id, "created", None)
+
+    def find(self, run: str, root: str) -> Container | None:
+        """Return the container of a run below a root; `None` if the engine has none.
+
+        Its labels prove it. Raises EngineError where something else has taken its name.
+        """
+        name = name_of(run)
+        try:
+            with self._errors():
+                container = _Inspected.model_validate(self.api.inspect_container(name))
+        except _NotFoundError:
+            return None
+        labels = container.config.labels or {}
+        if (labels.get(LABEL_RUN), labels.get(LABEL_ROOT)) != (run, root):
+            mend = f"look at it   {self.by_hand('inspect', name)}"
+            raise EngineError(self.host, f"{self.host}: the container {name} is not of run {run}\n  {mend}")
+        return Container(container.id, container.state.status, container.state.exit_code)
+
+    def start(self, container: Container) -> None:
+        """Start a container. One that runs is fine. Raises EngineError."""
+        with self._errors():
+            self.api.start(container.id)
+
+    def stop(self, container: Container, timeout_s: int) -> None:
+        """End a container: SIGTERM, then SIGKILL; it is down when this returns. One that is gone is fine."""
+        with contextlib.suppress(_NotFoundError), self._errors():
+            self.api.stop(container.id, timeout=timeout_s)
+
+    def remove(self, container: Container) -> None:
+        """Remove a container that does not run. One that is gone is fine."""
+        with contextlib.suppress(_NotFoundError), self._errors():
+            self.api.remove_container(container.id, v=True)
+
+    def log(self, container: Container) -> str:
+        """Return the last words of a container's own log, fit for a terminal."""
+        with contextlib.suppress(_NotFoundError), self._errors():
+            said: bytes = self.api.logs(container.id, tail=20)
+            lines = said[-MOST_LOG_BYTES:].decode(errors="replace").splitlines()
+            return printable(" ".join(dict.fromkeys(lines))).strip()  # each start says the same again
+        return ""
+
+    def containers(self) -> list[ListedContainer]:
+        """Return all containers, running or not."""
+        with self._errors():
+            return _Containers.model_validate({"found": self.api.containers(all=True)}).found
+
+    # streams to a program inside
+
+    def open_exec(self, container: Container, words: Sequence[str]) -> Socket:
+        """Start a program in a running container; return the stream of its standard input and output.
+
+        Raises EngineError.
+        """
+        with self._errors():
+            number = self.api.exec_create(container.id, list(words), stdin=True)["Id"]
+            return self._upgraded(f"/exec/{number}/start", b'{"Detach":false,"Tty":false}')
+
+    def open_beside(self, container: Container, words: Sequence[str]) -> Socket:
+        """Start a program in a new container that is as this one was, but for its cards, and goes with the program.
+
+        Return the stream of its standard input and output. Raises EngineError.
+        """
+        with self._errors():
+            there = self.api.inspect_container(container.id)
+            config, host = there["Config"], there["HostConfig"]
+            beside = {
+                **{key: config[key] for key in ("Image", "User", "Env", "WorkingDir", "Labels")},
+                "Entrypoint": list(words),
+                "Cmd": [],
+                "OpenStdin": True,
+                "StdinOnce": True,
+                "HostConfig": {
+                    **{key: value for key, value in host.items() if key != "DeviceRequests"},
+                    "RestartPolicy": {"Name": "no"},
+                    "AutoRemove": True,
+                },
+            }
+            number = self.api.create_container_from_config(beside)["Id"]
+            stream = self._upgraded(f"/containers/{number}/attach?stream=1&stdin=1&stdout=1&stderr=1", b"")
+            self.api.start(number)
+        return stream
+
+    def _upgraded(self, path: str, body: bytes) -> Socket:
+        """Ask for a path whose connection becomes the stream. Raises OSError where the engine does not let it."""
+        request = (
+            f"POST /v{self.api.api_version}{path} HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\n"
+            f"Connection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        stream = self._dial()
+        try:
+            stream.settimeout(TIMEOUT_S)
+            stream.sendall(request.encode() + body)
+            head = b""
+            while not head.endswith(b"\r\n\r\n") and len(head) < MOST_HEAD_BYTES:
+                piece = stream.recv(1)  # not a byte of what comes behind
+                if not piece:
+                    break
+                head += piece
+            if not head.startswith((b"HTTP/1.1 101", b"HTTP/1.1 200")):
+                raise OSError(f"no stream: {head.splitlines()[:1]}")
+        except BaseException:
+            stream.close()
+            raise
+        return _Demultiplexed(stream)
+
+    # images
+
+    def image_id(self, name: str) -> str | None:
+        """Return the id of the image of a name, None where the engine has none."""
+        try:
+            with self._errors():
+                return _Identified.model_validate(self.api.inspect_image(name)).id
+        except _NotFoundError:
+            return None
+
+    def ask(self, image: str, words: Sequence[str], labels: Mapping[str, str], seen: Seen = NOTHING) -> str:
+        """Run a program in a container of its own, without network or cards, which goes with it; return its output.
+
+        Of the host it has only what is `seen`. By its `labels` it is known if this client dies before it begins.
+        Raises EngineError.
+        """
+        config = {
+            "Image": image,
+            "Labels": dict(labels),
+            "Entrypoint": list(words),
+            "Cmd": [],
+            "WorkingDir": "/",
+            "User": seen.user,
+            # An engine whose default runtime is NVIDIA's would hand on its cards, and refuse for an old driver.
+            "Env": ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_DISABLE_REQUIRE=1", *seen.variables],
+            "NetworkDisabled": True,
+            "HostConfig": {
+                "Mounts": [*seen.mounts],
+                "NetworkMode": "none",
+                "CapDrop": ["ALL"],
+                "SecurityOpt": ["no-new-privileges"],
+                "AutoRemove": True,
+            },
+        }
+        with self._errors():
+            number = self.api.create_container_from_config(config)["Id"]
+            stream = self._upgraded(f"/containers/{number}/attach?stream=1&stdout=1&stderr=1", b"")
+            try:
+                stream.settimeout(ASK_S)
+                self.api.start(number)
+                said = b""
+                while piece := stream.recv(1 << 16):
+                    said = (said + piece)[-MOST_LOG_BYTES:]
+                self._await_removal(number)
+            except BaseException:
+                with contextlib.suppress(
+                    docker.errors.APIError
+                ):  # one that never started is not removed by itself
+                    self.api.remove_container(number, v=True, force=True)
+                raise
+            finally:
+                stream.close()
+        return said.decode(errors="replace")
+
+    def _await_removal(self, number: str) -> None:
+        """Wait until a container that removes itself is gone, for a while: as long as it is there it holds its image."""
+        deadline = time.monotonic() + REMOVAL_S
+        while time.monotonic() < deadline:
+            try:
+                self.api.inspect_container(number)
+            except docker.errors.NotFound:
+                return
+            time.sleep(POLL_S)
+
+    def build(self, context: bytes, **options: Any) -> Iterator[_Progress]:
+        """Build an image with the classic builder from a tar; yield what it says. Hanging up cancels. Raises EngineError."""
+        with self._errors():
+            for said in self.api.build(
+                fileobj=io.BytesIO(context),
+                custom_context=True,
+                decode=True,
+                rm=True,
+                forcerm=True,
+                timeout=None,
+                use_config_proxy=False,
+                **options,
+            ):
+                yield _Progress.model_validate(said)
+
+    def pull(self, name: str) -> Iterator[_Progress]:
+        """Pull an image, without any login of this client's; yield what the engine says. Raises EngineError."""
+        repository, tag = docker.utils.parse_repository_tag(name)
+        with self._errors():
+            for said in self.api.pull(
+                repository, tag=tag or "latest", stream=True, decode=True, auth_config={}
+            ):
+                yield _Progress.model_validate(said)
+
+    def images(self, label: str) -> list[ListedImage]:
+        """Return the images that carry a label; one that was built from such an image carries it too."""
+        with self._errors():
+            return _Images.model_validate({"found": self.api.images(filters={"label": label})}).found
+
+    def last_step(self, image_id: str) -> str:
+        """Return the instruction that made the last layer of an image."""
+        with self._errors():
+            return _History.model_validate({"steps": self.api.history(image_id)}).steps[0].instruction
+
+    def remove_image(self, name: str) -> bool:
+        """Remove an image, and return whether it is gone: a container or another image may need it. Raises EngineError."""
+        try:
+            with self._errors():
+                self.api.remove_image(name)
+        except _NotFoundError:
+            pass
+        except _NeededError:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """The one place where docker-py's words become ours."""
+        try:
+            yield
+        except docker.errors.NotFound as error:
+            raise _NotFoundError(self.host, self._said(error)) from error
+        except docker.errors.APIError as error:
+            is_needed = error.response is not None and error.status_code == HTTPStatus.CONFLICT
+            raise (_NeededError if is_needed else EngineError)(self.host, self._said(error)) from error
+        except (
+            docker.errors.DockerException,
+            requests.RequestException,
+            urllib3.exceptions.HTTPError,
+            OSError,
+        ) as error:
+            words = f"{self.host}: its {self.way.name} does not answer: {printable(str(error))[:300]}"
+            raise EngineError(self.host, f"{words}\n  look   {self.by_hand('info')}") from error
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            words = (
+                f"{self.host}: its {self.way.name} answers what makes no sense: {printable(str(error))[:300]}"
+            )
+            raise EngineError(self.host, f"{words}\n  look   {self.by_hand('version')}") from error
+
+    def by_hand(self, *words: str) -> str:
+        """Return the line by which a person asks this engine."""
+        settings = ["env", f"DOCKER_HOST=unix://{self.way.socket}"] if self.way.socket not in USUAL else []
+        sudo = ["sudo"] if self.way.sudo else []
+        return self._desk.by_hand(shlex.join([*sudo, *settings, self.way.name, *words]))
+
+    def _said(self, error: docker.errors.APIError) -> str:
+        return f"{self.host}: its {self.way.name} says: {printable(str(error.explanation or error))[:1000]}"
+
+
+class _Component(Record):
+    name: str = Field("", alias="Name")
+
+
+class _Version(Record):
+    api_version: str = Field(alias="ApiVersion")
+    components: list[_Component] = Field(alias="Components", default=[])
+
+    @property
+    def numbers(self) -> tuple[int, int] | None:
+        """The version in numbers; `None` if it cannot be read."""
+        found = re.fullmatch(r"(\d{1,4})\.(\d{1,4})", self.api_version)
+        return (int(found[1]), int(found[2])) if found else None
+
+
+class _Info(Record):
+    security_options: list[str] | None = Field(alias="SecurityOptions", default=None)
+    init_binary: str | None = Field(alias="InitBinary", default=None)
+    memory_bytes: int = Field(alias="MemTotal", default=0)
+    runtimes: dict[str, Any] | None = Field(alias="Runtimes", default=None)
+    cdi_folders: list[str] | None = Field(alias="CDISpecDirs", default=None)
+
+
+class _Identified(Record):
+    id: str = Field(alias="Id", pattern=r"^sha256:[0-9a-f]{64}$")
+
+
+class _Labelled(Record):
+    labels: dict[str, str] | None = Field(alias="Labels", default=None)
+
+
+class _State(Record):
+    status: str = Field(alias="Status")
+    exit_code: int | None = Field(alias="ExitCode", default=None)
+
+
+class _Created(Record):
+    id: str = Field(alias="Id", pattern=r"^[0-9a-f]{12,64}$")
+
+
+class _Inspected(Record):
+    id: str = Field(alias="Id", pattern=r"^[0-9a-f]{12,64}$")
+    state: _State = Field(alias="State")
+    config: _Labelled = Field(alias="Config")
+
+
+class ListedContainer(_Labelled):
+    """A container in a list: its id, the image that it is of, whether it runs, when it was made (seconds since 1970), its labels.
+
+    The labels of its image are among them.
+    """
+
+    id: str = Field(alias="Id", pattern=r"^[0-9a-f]{12,64}$")
+    image: str = Field(alias="ImageID", default="")
+    status: str = Field(alias="State", default="")
+    created: float = Field(alias="Created", default=0.0)
+
+
+class _Containers(Record):
+    found: list[ListedContainer]
+
+
+class ListedImage(_Labelled):
+    """An image in a list: its id, names, bytes, when it was made (seconds since 1970), and its labels."""
+
+    id: str = Field(alias="Id")
+    names: list[str] | None = Field(alias="RepoTags", default=None)
+    bytes: int = Field(alias="Size", default=0)
+    created: float = Field(alias="Created", default=0.0)
+
+
+class _Images(Record):
+    found: list[ListedImage]
+
+
+class _Step(Record):
+    instruction: str = Field("", alias="CreatedBy")
+
+
+class _History(Record):
+    steps: list[_Step]
+    """The latest first."""
+
+
+class _Progress(Record):
+    """A line of what a build or a pull says."""
+
+    stream: str = ""
+    error: str = ""
+    status: str = ""
+    id: str = ""
+    progress: str = ""
+
+
+class _NotFoundError(EngineError):
+    """Raised when the engine knows no such container or image."""
+
+
+class _NeededError(EngineError):
+    """Raised when the engine refuses to remove what something else needs, or to take a name twice."""
+
+
+class _Demultiplexed:
+    """A stream out of which the standard output is read; what the program says beside it is left out.
+
+    Engine API, "Attach to a container": frames of a byte for the stream, three of nothing, and a length of four.
+    """
+
+    def __init__(self, stream: Socket) -> None:
+        self._stream = stream
+        self._left = 0
+        self.settimeout = stream.settimeout
+        self.sendall = stream.sendall
+        self.shutdown = stream.shutdown
+        self.close = stream.close
+
+    def recv(self, size: int, /) -> bytes:
+        """Return some bytes; none at the end of the stream."""
+        while self._left == 0:
+            head = self._exactly(8)
+            if len(head) < 8:
+                return b""
+            kind, length = struct.unpack(">BxxxI", head)
+            if kind == STDOUT:
+                self._left = length
+            else:
+                self._exactly(length)
+        piece = self._stream.recv(min(size, self._left))
+        self._left -= len(piece)
+        return piece
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size and (piece := self._stream.recv(size - len(data))):
+            data += piece
+        return data
+
+
+class _Client(docker.APIClient):  # type: ignore[misc] # docker-py has no types
+    """docker-py's client over streams that `dial` opens."""
+
+    def __init__(self, dial: Callable[[], Socket]) -> None:
+        super().__init__("http://engine:1", version=".".join(map(str, OLDEST_API)), timeout=TIMEOUT_S)
+        self.mount("http+docker://", _Adapter(dial))
+        self.base_url = "http+docker://engine"
+        # This machine's logins, proxies, headers and netrc are not for a host's engine.
+        self.trust_env = False
+        self._general_configs: dict[str, Any] = {}
+        self._proxy_configs = ProxyConfig()
+        self.headers.clear()
+
+    def speak(self, version: str) -> None:
+        """Speak a version of the API from now on."""
+        self._version = version
+
+    def _stream_helper(self, response: requests.Response, decode: bool = False) -> Iterator[Any]:
+        """Hang up on an answer that is not read to its end: that is how a build is cancelled."""
+        try:
+            yield from super()._stream_helper(response, decode)
+        finally:
+            response.close()
+
+    def _set_auth_headers(self, headers: dict[str, str]) -> None:
+        """Add no logins to a build: docker-py would read those of this machine."""
+
+
+class _Adapter(BaseHTTPAdapter):  # type: ignore[misc] # likewise
+    """One pool for the one engine, as docker-py's own adapters have."""
+
+    def __init__(self, dial: Callable[[], Socket]) -> None:
+        self._pool = _Pool(dial)
+        super().__init__()
+
+    def get_connection(self, url: str, proxies: object = None) -> _Pool:
+        """Return the one pool for every URL."""
+        return self._pool
+
+    def request_url(self, request: requests.PreparedRequest, proxies: object) -> str:
+        """Return the path alone: no proxy stands between."""
+        return request.path_url
+
+    def close(self) -> None:
+        """Close every kept stream."""
+        self._pool.close()
+
+
+class _Pool(urllib3.connectionpool.HTTPConnectionPool):
+    def __init__(self, dial: Callable[[], Socket]) -> None:
+        super().__init__("engine", timeout=TIMEOUT_S, maxsize=4)
+        self._dial = dial
+
+    def _new_conn(self) -> _Connection:
+        return _Connection(self._dial)
+
+
+class _Connection(urllib3.connection.HTTPConnection):
+    def __init__(self, dial: Callable[[], Socket]) -> None:
+        super().__init__("engine", timeout=TIMEOUT_S)
+        self._dial = dial
+
+    def connect(self) -> None:
+        """Dial."""
+        self.sock = self._dial()
+        self.sock.settimeout(TIMEOUT_S)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the stream is open. An SSH channel knows it, and its descriptor costs a pipe; a socket is asked."""
+        closed = getattr(self.sock, "closed", None)
+        return super().is_connected if closed is None else not closed

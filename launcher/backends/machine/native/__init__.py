@@ -1,0 +1,44 @@
+"""Native: processes on the host, in a Python environment there, under a keeper process of the agent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from launcher.backends.base.runtime import Runtime, Say
+
+if TYPE_CHECKING:
+    from launcher.transport.client.desk import Desk
+    from launcher.values.plan import Plan
+    from launcher.values.software.environment import Environment
+
+
+class Native(Runtime):
+    """Runs as processes of the host."""
+
+    name = "native"
+    makes_environments = True
+
+    def needs(self, plan: Plan) -> str | None:
+        """Return `environment` for a plan that has one; otherwise the job uses an interpreter that is already there."""
+        return "environment" if plan.environment is not None else None
+
+    def provide(self, plan: Plan, say: Say) -> str:
+        """Make sure that the plan's environment is there, making it if necessary."""
+        if plan.environment is None:
+            return super().provide(plan, say)
+        return self._provide_by(self.desk, plan, plan.environment, say)
+
+    def _provide_by(self, desk: Desk, plan: Plan, environment: Environment, say: Say) -> str:
+        """Make sure that the plan's environment is there, by the desk of a machine that may make it."""
+        from launcher.backends.machine.native import environments
+        from launcher.planning.software.environment_plan import maker_of  # few jobs need an environment made
+
+        maker = maker_of(environment, self.facts, self.build) if self.facts is not None else None
+        return environments.provide(desk, plan, maker, self.build, say)
+
+    def start(self, run: str) -> str | None:
+        """Start the run's keeper; return when its agent has begun the first attempt. A cluster's agent submits a job instead."""
+        return self.desk.preparation.start(run)
+
+
+RUNTIME = Native

@@ -1,0 +1,124 @@
+"""Environments on a host: found, or made there, by one launch for all that need the same one."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+from launcher.backends.base.making import Lines, alone, encoded
+from launcher.backends.base.runtime import Say
+from launcher.base.text import printable
+from launcher.errors import AgentError, HostError, MalformedAnswerError, RefusedError
+from launcher.planning.software.build_failure import build_failure, indexes
+from launcher.planning.software.environment_plan import build_variables, environment_files, has_no_index
+from launcher.planning.software.packages import Packages
+from launcher.planning.software.wheel_choice import unfit, unimported_torch, verifiable_torch
+from launcher.transport.client.desk import Desk
+from launcher.values.plan import Plan
+from launcher.values.profile import Profile
+from launcher.values.software.environment import Environment, Maker
+from launcher.values.software.image import BuildOptions
+
+KEPT_LINES = 200
+_STEP = re.compile(
+    r"(?:Collecting|Processing|Downloading|Building|Installing collected packages|(?:Resolved|Prepared|Installed) \d).*"
+)
+_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
+
+
+def provide(desk: Desk, plan: Plan, maker: Maker | None, build: BuildOptions, say: Say) -> str:
+    """Make sure that the host has the plan's environment; return where it came from.
+
+    One launch at a time makes it; the others wait. The agent holds the lock, which is released when its client leaves;
+    an unfinished environment is removed with it. Raises HostError, and RefusedError if torch is not for the card.
+    """
+    environment = plan.environment
+    if environment is None:
+        raise ValueError("the plan has no environment")
+    if desk.making.has_environment(environment.name):
+        return f"{environment.name}, there"
+    with alone(desk, f"environment-{environment.name}", environment.name, say):
+        if desk.making.has_environment(environment.name):
+            return f"{environment.name}, made by another launch"
+        if maker is None:
+            words = (
+                f"{desk.host}: environment {environment.name} is gone, and nothing there can make it again"
+            )
+            raise HostError(
+                desk.host, f"{words}\n  install Python {environment.python} with venv there, or uv"
+            )
+        began = time.monotonic()
+        card = None if plan.rehearsed else plan.profile
+        packages, by = _make(desk, environment, maker, build, card, say)
+        _check(desk, plan, environment, build, packages)
+        desk.making.seal_environment(environment.name)
+        return f"{environment.name}, made in {time.monotonic() - began:.0f} s (by {by}, Python {environment.python})"
+
+
+def _make(
+    desk: Desk,
+    environment: Environment,
+    maker: Maker,
+    build: BuildOptions,
+    card: Profile | None,
+    say: Say,
+) -> tuple[Packages, str]:
+    """Have the host make an environment; return its packages, and which program installed them."""
+    files, secrets = environment_files(environment, build)
+    payload = {
+        "files": encoded(files),
+        "secrets": encoded(secrets),
+        "settings": build_variables(build),
+    }
+    index = build.torch_index if build.torch_index is not None else environment.torch_index
+    lines = Lines(say, _step, KEPT_LINES)
+    try:
+        made = desk.making.make_environment(
+            environment.name,
+            maker,
+            json.dumps(payload).encode(),
+            lambda _, data: lines.take(data),
+            index=index or None,
+            no_index=has_no_index(build),
+            unimported=unimported_torch(environment.torch, build, card),
+        )
+    except MalformedAnswerError as error:
+        raise HostError(
+            desk.host, f"{desk.host}: environment {environment.name} did not say what is in it"
+        ) from error
+    except AgentError as error:
+        if _NO_ROOM.search(str(error)):
+            raise _failed(desk, environment, "disk", [str(error)], build) from error
+        raise
+    if made.packages is None:
+        raise _failed(desk, environment, str(made.step), lines.last(), build)
+    return made.packages, made.by or "pip"
+
+
+def _step(line: str) -> str | None:
+    match = _STEP.match(line.strip())
+    return match[0].partition(" (from ")[0] if match else None
+
+
+def _check(desk: Desk, plan: Plan, environment: Environment, build: BuildOptions, packages: Packages) -> None:
+    """Raise RefusedError if the packages do not run on the card or do not fit together."""
+    chosen = verifiable_torch(environment.torch, build)
+    problems = unfit(packages, None if plan.rehearsed else plan.profile, chosen, environment.requirements)
+    if problems:
+        text = "\n".join(f"  {printable(problem)}" for problem in problems)
+        words = f"{desk.host}: the environment of these requirements is not for {plan.profile.title}:\n{text}"
+        raise RefusedError(f"{words}\n  other versions in the job's requirements")
+
+
+def _failed(
+    desk: Desk, environment: Environment, step: str, lines: list[str], build: BuildOptions
+) -> HostError:
+    failure = build_failure(lines, desk.host, indexes(environment.torch_index, build))
+    text = "\n".join(f"  | {line}" for line in failure.lines)
+    mend = failure.mend.partition(", or base = ")[0]  # there is no image here
+    if any(map(_NO_ROOM.search, lines)):
+        mend = f"launch gc --host {desk.host}     makes some room, or set root = … for {desk.host}"
+    why = f": {failure.what}" if failure.what else ""
+    words = f"{desk.host}: environment {environment.name} could not be made ({step}){why}:\n{text}\n  {mend}"
+    return HostError(desk.host, words)

@@ -1,0 +1,76 @@
+"""The runtimes: how a job runs on a host. `base/runtime.py` says what one must do; a new one is a module and a line here."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from launcher.backends.base.runtime import Runtime
+from launcher.errors import HostError
+from launcher.values.parsing import unknown_name
+
+if TYPE_CHECKING:
+    from launcher.transport.client.desk import Desk
+    from launcher.values.facts import Facts
+    from launcher.values.host import Host
+    from launcher.values.plan import Plan
+    from launcher.values.record import Summary
+    from launcher.values.software.image import BuildOptions
+
+__all__ = ["Runtime", "load", "names", "open_all", "open_for_plan", "open_for_run"]
+
+RUNTIMES = {
+    "docker": "launcher.backends.machine.docker",
+    "kaggle": "launcher.backends.kaggle.kaggle_runtime",
+    "native": "launcher.backends.machine.native",
+    "slurm": "launcher.backends.slurm.slurm_runtime",
+}
+"""The module of each runtime, whose `RUNTIME` is a subclass of `Runtime`. Its name is what `--runtime` and `runtime = …` take."""
+
+
+def names() -> list[str]:
+    """Return the names of all runtimes; none of them is imported."""
+    return sorted(RUNTIMES)
+
+
+def load(name: str) -> type[Runtime]:
+    """Return the runtime of a name. Raises UnknownNameError with the nearest name."""
+    if name not in RUNTIMES:
+        raise unknown_name("runtime", name, names(), looked_in="the runtimes of this version")
+    runtime: type[Runtime] = importlib.import_module(RUNTIMES[name]).RUNTIME
+    return runtime
+
+
+def open_for_plan(desk: Desk, host: Host, plan: Plan, facts: Facts, build: BuildOptions) -> Runtime:
+    """Open the runtime that a plan names; `build` applies to an image or environment that must be made.
+
+    Raises HostError if the host does not have what the runtime needs.
+    """
+    kind = load(plan.runtime)
+    record = kind.record_on(host, facts)
+    if record is None:
+        words = f"{host.name}: runtime {plan.runtime} cannot be used there"
+        raise HostError(host.name, f"{words}\n  what the host has   launch probe --host {host.name}")
+    return kind(desk, record, build, facts)
+
+
+def open_for_run(
+    desk: Desk, summary: Summary, build: BuildOptions | None = None, facts: Facts | None = None
+) -> Runtime:
+    """Open the runtime that a recorded run belongs to. Raises UnknownNameError if this version does not have it."""
+    record = summary.recorded_runtime
+    return load(record.kind)(desk, record, build, facts)
+
+
+@contextlib.contextmanager
+def open_all(desk: Desk, host: Host, facts: Facts) -> Iterator[list[Runtime]]:
+    """Open every runtime that can be used on a host."""
+    with contextlib.ExitStack() as stack:
+        runtimes = []
+        for kind in map(load, names()):
+            record = kind.record_on(host, facts)
+            if record is not None:
+                runtimes.append(stack.enter_context(kind(desk, record, None, facts)))
+        yield runtimes

@@ -1,0 +1,297 @@
+"""What speaks against a plan for a Slurm cluster, by what its login node knows of it.
+
+Much of what a cluster cannot give, `sbatch` accepts, and the job then waits for ever: time above a partition's limit, more
+nodes than it has, an unknown account or QOS. What it refuses itself is said here with what there is instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from launcher.backends.slurm.slurm_job import gpus_of, gres_titles, is_of_type, parse_gres
+from launcher.values.facts import Facts
+from launcher.values.parsing import nearest
+from launcher.values.plan import Finding, Plan, Submission
+from launcher.values.profile import Profile
+from launcher.values.reported.cluster import Cluster, Gres, Partition
+from launcher.values.slurm_settings import SlurmSettings
+
+_OWN_PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # noqa: S108 - nothing is written there
+"""Folders that each machine has for itself."""
+_IN_MEMORY = ("tmpfs", "ramfs")
+_OF_ONE_MACHINE = (
+    "ext2",
+    "ext3",
+    "ext4",
+    "xfs",
+    "btrfs",
+    "zfs",
+    "f2fs",
+    "bcachefs",
+    "jfs",
+    "reiserfs",
+    "overlay",
+)
+_CARD = re.compile(
+    r"(?<![a-z0-9])(nvidia|tesla|geforce|quadro|rtx|gtx|titan|[abghlpt][0-9]{1,4}s?|v100|mi[0-9]{2,3}x?)(?![a-z])"
+)
+"""Words by which a type of cards is that of a known kind, and not a name of the cluster's own."""
+_WORD = re.compile(r"(\*?)([\w.:-]+)")
+
+
+def slurm_findings(plan: Plan, facts: Facts | None) -> list[Finding]:
+    """Return the findings of a plan for a cluster; `facts` are those of its login node, with the cards that are expected."""
+    if plan.slurm is None or facts is None:
+        return []
+    found = [
+        *_root(plan, facts),
+        *_image(plan, plan.slurm),
+        *limit_findings(plan.host, plan.slurm, facts.slurm),
+    ]
+    if facts.slurm is None or facts.slurm.error is not None:
+        return found
+    settings = SlurmSettings.from_flags(plan.slurm.flags)
+    if _partition_refusals(settings, facts.slurm, plan.host):
+        return found
+    return [*found, *_types(plan, plan.slurm, settings, facts.slurm.partitions_of(settings.partition))]
+
+
+def limit_findings(host: str, asked: Submission, cluster: Cluster | None) -> list[Finding]:
+    """Return what a cluster's own limits say against what Slurm is asked for. The rest of the plan does not matter."""
+    if cluster is None or cluster.error is not None:
+        return []
+    settings = SlurmSettings.from_flags(asked.flags)
+    found = [
+        *_named("account", settings.account, cluster.accounts, host),
+        *_named("qos", settings.qos, cluster.qos, host),
+        *(wrong := _partition_refusals(settings, cluster, host)),
+    ]
+    partitions = cluster.partitions_of(settings.partition)
+    if wrong or not partitions:
+        return found
+    return [
+        *found,
+        *_closed(partitions, host),
+        *_time(settings, partitions, host),
+        *_nodes(settings, partitions, host),
+        *_gres(settings, partitions, host),
+        *_features(settings, partitions, host),
+    ]
+
+
+def duration_text(seconds: float) -> str:
+    """Return a limit of time in the unit that suits it: 7 days, 1.5 h, 10 min."""
+    for unit_s, unit in ((86400, "days"), (3600, "h")):
+        if seconds >= unit_s and (unit == "h" or seconds >= 2 * unit_s):
+            return f"{round(seconds / unit_s, 1):g} {unit}"
+    return f"{seconds / 60:.3g} min"
+
+
+def _refusal(code: str, message: str, mend: str) -> Finding:
+    return Finding(level="refuse", code=code, message=message, mend=mend)
+
+
+def _root(plan: Plan, facts: Facts) -> list[Finding]:
+    """Refuse a root that `sbatch` or no compute node can use; note one on a disk of the login node that may be its own."""
+    disk, root = facts.file_system, facts.root
+    if "\\" in root:
+        message = f"{plan.host}: {root} has a backslash, which Slurm leaves out of the name of a job's log: it would be written elsewhere, or nowhere"
+        mend = f'a folder without one that all nodes see   root = "/shared/you/launch"  for {plan.host}'
+        return [_refusal("root-with-backslash", message, mend)]
+    if disk.is_shared or (facts.slurm is not None and facts.slurm.root_was_seen):
+        return []
+    mend = f'a folder that all nodes see, such as your home   root = "~/.launch"  for {plan.host}'
+    is_own = any(root == place or root.startswith(f"{place}/") for place in _OWN_PLACES)
+    if is_own or disk.kind in _IN_MEMORY:
+        message = f"{plan.host}: {root} is {facts.hostname}'s own ({disk.kind or 'unknown file system'}): no compute node sees what is kept there"
+        return [_refusal("root-not-shared", message, mend)]
+    if disk.kind not in _OF_ONE_MACHINE:
+        return []
+    message = (
+        f"{plan.host}: {root} is on a disk of {facts.hostname} ({disk.kind}): "
+        "unless the compute nodes see the same files at the same path, the job ends as soon as it begins"
+    )
+    return [Finding(level="note", code="root-maybe-not-shared", message=message, mend=mend)]
+
+
+def _image(plan: Plan, asked: Submission) -> list[Finding]:
+    """Refuse what does not reach into an image: packages that the job requires, and a Python of the host's. Note what is not known."""
+    if not asked.container:
+        return []
+    image = asked.container[-1]
+    start = f"{plan.host}: the job runs in {image}"
+    found = []
+    if plan.requirements:
+        message = f"{start}, and nothing is installed there: it requires {', '.join(plan.requirements)}"
+        mend = "have them in the image, and   --set 'requirements=[]'"
+        found.append(_refusal("image-lacks-packages", message, mend))
+    if plan.host_environment is not None:
+        message = f"{start}, and not with the Python of environment = {plan.host_environment}"
+        found.append(_refusal("image-and-environment", message, "leave out one of   environment   image"))
+    untried = "; launcher was never tried with cards there (--nv)" if "--nv" in asked.container else ""
+    message = f"{start}, which nobody has looked into{untried}"
+    return [*found, Finding(level="note", code="image-unknown", message=message)]
+
+
+def _named(key: str, name: str | None, known: Sequence[str] | None, host: str) -> Iterable[Finding]:
+    """Yield the refusal of an account or a QOS that the user does not have: a job with it would wait for ever."""
+    if name is None or known is None or name in known:
+        return
+    message = f'{host}: {key} = "{name}" is not one of yours{nearest(name, known)}: sbatch would take the job, and never start it'
+    yield _refusal(f"no-such-{key}", message, f"yours   {', '.join(known)}")
+
+
+def _partition_refusals(settings: SlurmSettings, cluster: Cluster, host: str) -> list[Finding]:
+    """Refuse a partition that is not there, or none where the cluster has no default."""
+    known = [one.name for one in cluster.partitions]
+    listed = ", ".join(f"{one.name} (default)" if one.is_default else one.name for one in cluster.partitions)
+    if settings.partition is None and not any(one.is_default for one in cluster.partitions):
+        message = f"{host}: its cluster has no default partition"
+        return [
+            _refusal("no-partition", message, f"name one   --set slurm.partition=…     there are   {listed}")
+        ]
+    wanted = settings.partition.split(",") if settings.partition is not None else []
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        message = f"{host}: there is no partition '{missing[0]}'{nearest(missing[0], known)}"
+        return [_refusal("no-partition", message, f"there are   {listed}")]
+    return []
+
+
+def _closed(partitions: Sequence[Partition], host: str) -> list[Finding]:
+    """Note partitions that start no jobs at present."""
+    if any(one.state == "up" for one in partitions):
+        return []
+    names = ", ".join(f"{one.name} is {one.state}" for one in partitions)
+    message = f"{host}: partition {names}: it starts no jobs at present, and this one waits"
+    return [Finding(level="note", code="partition-down", message=message)]
+
+
+def _time(settings: SlurmSettings, partitions: Sequence[Partition], host: str) -> list[Finding]:
+    """Refuse a time that is above the limit of each partition: such a job would wait for ever."""
+    asked = settings.time_s
+    limits = [one.max_time_s for one in partitions]
+    if asked is None or any(limit is None or asked <= limit for limit in limits):
+        return []
+    shown = ", ".join(f"{one.name} allows {duration_text(one.max_time_s or 0)}" for one in partitions)
+    message = f'{host}: time = "{settings.time}" is {duration_text(asked)}, and partition {shown}: sbatch would take the job, and never start it'
+    largest = max(limit or 0 for limit in limits)
+    mend = f"--set slurm.time={largest / 60:.0f}     (minutes); the run is begun again until it has ended"
+    return [_refusal("time-over-limit", message, mend)]
+
+
+def _nodes(settings: SlurmSettings, partitions: Sequence[Partition], host: str) -> list[Finding]:
+    """Refuse more nodes than each partition has, or allows for one job; note if too many of them are down."""
+    count = settings.nodes
+    most = {one.name: min(one.size, one.max_nodes or one.size) for one in partitions}
+    if count > max(most.values()):
+        shown = ", ".join(
+            f"{one.name} {'allows a job' if most[one.name] < one.size else 'has'} {most[one.name]}"
+            for one in partitions
+        )
+        message = (
+            f"{host}: nodes = {count}, and partition {shown}: sbatch would take the job, and never start it"
+        )
+        return [_refusal("too-many-nodes", message, f"--set slurm.nodes={max(most.values())}")]
+    up = max(one.size - sum(alike.down for alike in one.nodes) for one in partitions)
+    if count <= up:
+        return []
+    names = ", ".join(one.name for one in partitions)
+    message = f"{host}: nodes = {count}, and {up} of partition {names} are up: the job waits for the others"
+    return [Finding(level="note", code="nodes-down", message=message)]
+
+
+def _gres(settings: SlurmSettings, partitions: Sequence[Partition], host: str) -> list[Finding]:
+    """Refuse what not enough nodes of a partition have. That it has too few of any kind is said by `_nodes`."""
+    wanted = parse_gres(settings.gres)
+    count = min(settings.nodes, max(one.size for one in partitions))
+    most = max(
+        sum(alike.count for alike in one.nodes if all(_has(alike.gres, gres) for gres in wanted))
+        for one in partitions
+    )
+    if most >= count:
+        return []
+    names = ", ".join(one.name for one in partitions)
+    types = {(one.type or "").lower() for partition in partitions for one in partition.gpus}
+    card = next((gres for gres in wanted if gres.name.lower() in types), None)
+    if card is not None and not any(gres.name == card.name for gres in _all_gres(partitions)):
+        message = f"{host}: gres = {card.title} names a type of cards: no node of partition {names} has a resource of that name"
+        return [
+            _refusal("no-such-gres", message, f"cards are gpu:TYPE:COUNT   --set slurm.gres=gpu:{card.title}")
+        ]
+    short = f"{most} nodes with" if most else "no node with"
+    message = (
+        f"{host}: partition {names} has {short} {settings.gres}{f', not {settings.nodes}' if most else ''}"
+    )
+    return [_refusal("no-such-gres", message, f"its nodes have   {gres_titles(partitions)}")]
+
+
+def _all_gres(partitions: Sequence[Partition]) -> list[Gres]:
+    """Return what the nodes of partitions have."""
+    return [gres for one in partitions for alike in one.nodes for gres in alike.gres]
+
+
+def _has(there: Sequence[Gres], wanted: Gres) -> bool:
+    """Whether a node has enough of something; of any type if none is named."""
+    kind = wanted.type and wanted.type.lower()
+    fitting = [one for one in there if one.name == wanted.name and kind in (None, (one.type or "").lower())]
+    return sum(one.count for one in fitting) >= wanted.count
+
+
+def _types(
+    plan: Plan, asked: Submission, settings: SlurmSettings, partitions: Sequence[Partition]
+) -> list[Finding]:
+    """Refuse a partition that has cards of other types alone than the plan's; note a type that may be theirs.
+
+    A type that the user names in `gres` is taken at its word: the job looks at its cards.
+    """
+    if not asked.cards:
+        return []
+    profiles = [plan.profile, *(one.plan.profile for one in asked.cards if one.plan is not None)]
+    typed = [one.type for one in gpus_of(settings)]
+    is_named = any(typed)
+    may_come = typed if is_named else [one.type for partition in partitions for one in partition.gpus]
+    kinds = [*dict.fromkeys(may_come)]
+    if is_named or not kinds or any(_may_be(profiles, kind) for kind in kinds):
+        return _unclear(plan, profiles, kinds)
+    names = ", ".join(one.name for one in partitions)
+    listed = " or ".join(f"gpu:{kind}" for kind in kinds)
+    message = f"{plan.host}: partition {names} gives {listed}, and the plan is for {plan.profile.title}"
+    mend = f"launch --host {plan.host} --profile auto     plans for what comes"
+    return [_refusal("card-mismatch", message, mend)]
+
+
+def _may_be(profiles: Sequence[Profile], kind: str | None) -> bool:
+    """Whether cards of a type may be those of a profile: it says so, or it does not say what they are."""
+    if kind is None or not _CARD.search(kind.lower()):
+        return True
+    return any(is_of_type(profile, kind) for profile in profiles)
+
+
+def _unclear(plan: Plan, profiles: Sequence[Profile], kinds: Sequence[str | None]) -> list[Finding]:
+    """Note that other cards may come than those that the plan is for."""
+    others = [kind for kind in kinds if kind is None or not any(is_of_type(one, kind) for one in profiles)]
+    if kinds and not others:
+        return []
+    titles = " or ".join(profile.title for profile in profiles)
+    listed = " or ".join(f"gpu:{kind}" if kind else "gpu without a type" for kind in others) or "gpu"
+    message = f"{plan.host}: whether its cards ({listed}) are {titles} is not known before the job"
+    mend = "the job looks at them before the first attempt, and ends as wrong-card on others"
+    return [Finding(level="note", code="card-unknown", message=message, mend=mend)]
+
+
+def _features(settings: SlurmSettings, partitions: Sequence[Partition], host: str) -> list[Finding]:
+    """Refuse a constraint on features that no node of the partitions has."""
+    if settings.constraint is None:
+        return []
+    words = [word for star, word in _WORD.findall(settings.constraint) if not star]
+    there = [*dict.fromkeys(name for one in partitions for alike in one.nodes for name in alike.features)]
+    missing = [word for word in words if word not in there]
+    if not missing or ("|" in settings.constraint and len(missing) < len(words)):
+        return []
+    names = ", ".join(one.name for one in partitions)
+    message = (
+        f"{host}: no node of partition {names} has the feature '{missing[0]}'{nearest(missing[0], there)}"
+    )
+    return [_refusal("no-such-feature", message, f"there are   {', '.join(there) or 'none'}")]

@@ -1,0 +1,246 @@
+"""What Slurm is asked for: a job's settings, the cards that may come on each node, and the flags of sbatch.
+
+    cards = possible_profiles("hive", settings, named, None, cluster, profiles())
+    asked = submission(settings, cards, cluster, is_rehearsed=False)
+
+Cards are Slurm's to give: a plan says how many of which profile each node has, and the job looks at those that came. Example:
+profile a100_80gb in a partition whose nodes have `gpu:a100:4` becomes `--gres=gpu:a100:1`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from launcher.errors import RefusedError, UsageError
+from launcher.planning.placement import expected_card, possible_cards, requested_gpus
+from launcher.planning.precision.ladder import is_too_large_as_asked
+from launcher.planning.software.apptainer import container_words
+from launcher.values.facts import Facts, Gpu
+from launcher.values.host import Host
+from launcher.values.job import Job
+from launcher.values.plan import CardPlan, Plan, Submission
+from launcher.values.profile import Profile
+from launcher.values.reported.cluster import Cluster, Gres, Partition
+from launcher.values.slurm_settings import SlurmSettings
+
+GPU = "gpu"
+_COUNT = re.compile(r"([0-9]{1,15})([KMGT]?)")
+_SAME_MODEL = r"(?![^a-z0-9]?(?:ti|super|ada|laptop)(?![a-z]))"
+"""What may not follow a card's name: an RTX 4080 Super is no RTX 4080, and an RTX 6000 Ada no RTX 6000."""
+_MEMORY = re.compile(r"(?<![a-z0-9])([0-9]{1,3})gb?(?![a-z0-9])")
+
+
+def settings_of(host: Host, job: Job) -> SlurmSettings | None:
+    """Return what a job asks a host's Slurm for; None for a host that is no cluster."""
+    return None if host.slurm is None else host.slurm.changed_by(job.slurm)
+
+
+def resubmission(parent: Submission | None, changes: SlurmSettings | None) -> Submission | None:
+    """Return what Slurm is asked for by a run that goes on with another one, with some keys changed."""
+    if parent is None or changes is None:
+        return parent
+    settings = SlurmSettings.from_flags(parent.flags).changed_by(changes)
+    modules = settings.modules if "modules" in changes.model_fields_set else parent.modules
+    return parent.model_copy(update={"flags": settings.flags, "time_s": settings.time_s, "modules": modules})
+
+
+def possible_profiles(
+    host: str,
+    settings: SlurmSettings,
+    named: Sequence[Profile],
+    asked: str | None,
+    cluster: Cluster | None,
+    known: Mapping[str, Profile],
+) -> tuple[Profile, ...]:
+    """Return the profiles of the cards that may come on each node, of which the first is planned.
+
+    They are the `named` ones; without any, those of the types in the job's partitions, or the CPU's in one without cards.
+    `asked` is the value of --gpus. Raises RefusedError where no profile is known for what may come, UsageError for two
+    numbers of cards.
+    """
+    count = _count(settings, asked)
+    found = _fitting(named, _types(settings, cluster)) or _by_type(host, settings, cluster, known)
+    return tuple(_of_count(profile, count) for profile in found)
+
+
+def submission(
+    settings: SlurmSettings,
+    cards: Sequence[Profile],
+    cluster: Cluster | None,
+    *,
+    is_rehearsed: bool,
+    paths: Sequence[str] = (),
+) -> Submission:
+    """Return what Slurm is asked for, for a plan of the first of these profiles of cards that may come.
+
+    `paths` on the cluster are those that the job names, for its image.
+    """
+    first = cards[0]
+    has_cards = first.kind == "cuda" and not is_rehearsed
+    gres = _gres(settings, cards, cluster) if has_cards else settings.gres
+    image = settings.image
+    return Submission(
+        flags=settings.model_copy(update={"gres": gres}).flags,
+        time_s=settings.time_s,
+        nodes=settings.nodes,
+        build=settings.build,
+        modules=settings.modules,
+        cards=(possible_cards(first),) if has_cards else (),
+        container=container_words(image, has_cards=has_cards, paths=paths) if image is not None else (),
+    )
+
+
+def with_others(plan: Plan, others: Sequence[Plan]) -> Plan:
+    """Return a plan that goes to Slurm with those for other cards that may come, but for those that the asked precision does not fit."""
+    if plan.slurm is None or not plan.slurm.cards:
+        return plan
+    more = (
+        CardPlan(**{key: getattr(other, key) for key in CardPlan.model_fields})
+        for other in others
+        if other.profile.kind == "cuda" and not is_too_large_as_asked(other.ladder)
+    )
+    cards = (*plan.slurm.cards, *(possible_cards(one.profile, one) for one in more))
+    return plan.model_copy(update={"slurm": plan.slurm.model_copy(update={"cards": cards})})
+
+
+def with_expected_cards(facts: Facts, profile: Profile | None) -> Facts:
+    """Return the facts of a login node with the cards that a node is expected to have, instead of its own; None for none."""
+    count = profile.count if profile is not None and profile.kind == "cuda" else 0
+    gpus: tuple[Gpu, ...] = ()
+    if profile is not None:
+        name = next(iter(profile.probe_names), profile.title)
+        gpus = tuple(expected_card(profile, index, name) for index in range(count))
+    own = {"gpu_error": None, "holders_error": None, "nvidia_mps": False}
+    return facts.model_copy(update={"gpus": gpus, **own})
+
+
+def gpus_of(settings: SlurmSettings) -> tuple[Gres, ...]:
+    """Return the cards that `gres` asks for; empty if it leaves them to the plan."""
+    return tuple(one for one in parse_gres(settings.gres) if one.name == GPU)
+
+
+def parse_gres(written: str | None) -> tuple[Gres, ...]:
+    """Read what a job asks for on each node, such as `gpu:a100:2,nvme:1`."""
+    found = []
+    for word in (written or "").split(","):
+        name, *more = word.split(":")
+        count = _COUNT.fullmatch(more[-1]) if more else None
+        kinds = more[:-1] if count else more
+        number = int(count[1]) * 1024 ** " KMGT".index(count[2] or " ") if count else 1
+        if name:
+            found.append(Gres(name=name, type=kinds[0] if kinds else None, count=number))
+    return tuple(found)
+
+
+def is_of_type(profile: Profile, kind: str) -> bool:
+    """Whether a cluster's name for cards, such as `nvidia_a100_80gb_pcie`, is for those of a profile."""
+    base = re.sub(r"(_[0-9]+gb|x[0-9]+)$", "", profile.name)
+    words = "[^a-z0-9]?".join(map(re.escape, base.split("_")))
+    before, after = (
+        r"(?:^|[^a-z0-9]|nvidia|tesla|geforce|quadro)",
+        r"(?=$|[^a-z0-9]|pcie|sxm|nvl|hbm)",
+    )
+    if not re.search(rf"{before}{words}{after}{_SAME_MODEL}", kind.lower()):
+        return False
+    memory = _MEMORY.search(kind.lower())
+    return memory is None or profile.memory_gb is None or int(memory[1]) == round(profile.memory_gb)
+
+
+def gres_titles(partitions: Sequence[Partition]) -> str:
+    """Return what the nodes of partitions have, e.g. `gpu:a100:2 (2 nodes)`."""
+    found: dict[str, int] = {}
+    for alike in (alike for one in partitions for alike in one.nodes):
+        title = ",".join(gres.title for gres in alike.gres) or "nothing of the kind"
+        found[title] = found.get(title, 0) + alike.count
+    return (
+        "     ".join(f"{title} ({count} node{'s' * (count != 1)})" for title, count in found.items())
+        or "nothing"
+    )
+
+
+def _count(settings: SlurmSettings, asked: str | None) -> int | None:
+    """Return the number of cards on each node by `gres` or --gpus; None if neither says it."""
+    written = sum(one.count for one in gpus_of(settings)) or None
+    if asked is None:
+        return written
+    count, _ = requested_gpus(asked, 1)
+    if written is not None and written != count:
+        raise UsageError(
+            f'--gpus {asked}: gres = "{settings.gres}" asks Slurm for {written} on each node\n'
+            f"  the number in one place   --set slurm.gres=gpu:{count}"
+        )
+    return count
+
+
+def _of_count(profile: Profile, count: int | None) -> Profile:
+    is_right = profile.kind != "cuda" or count is None or count == profile.count
+    return profile if is_right else profile.of_cards(count or 1)
+
+
+def _types(settings: SlurmSettings, cluster: Cluster | None) -> list[str | None]:
+    """Return the types of cards that may come, as the cluster names them; empty if that is unknown, or there are none."""
+    typed = [one.type for one in gpus_of(settings) if one.type is not None]
+    if typed:
+        return [*dict.fromkeys(typed)]
+    return _types_there(cluster.partitions_of(settings.partition) if cluster is not None else ())
+
+
+def _types_there(partitions: Sequence[Partition]) -> list[str | None]:
+    """Return the types of the cards of partitions, as the cluster names them."""
+    return [*dict.fromkeys(one.type for partition in partitions for one in partition.gpus)]
+
+
+def _fitting(named: Sequence[Profile], types: Sequence[str | None]) -> tuple[Profile, ...]:
+    """Return those of the named profiles that the types are for, or all of them if that says nothing."""
+    fitting = tuple(one for one in named if any(kind is not None and is_of_type(one, kind) for kind in types))
+    return fitting or tuple(named)
+
+
+def _by_type(
+    host: str, settings: SlurmSettings, cluster: Cluster | None, known: Mapping[str, Profile]
+) -> tuple[Profile, ...]:
+    """Return the profiles of all cards that may come. Raises RefusedError for cards that no profile names."""
+    mend = f"name the card   launch --host {host} --profile NAME     the names   launch profile list"
+    if cluster is None:
+        raise RefusedError(f"{host}: which cards its nodes have is not known\n  {mend}")
+    partitions = cluster.partitions_of(settings.partition)
+    where = f"{host}: partition {', '.join(one.name for one in partitions)}"
+    types = _types(settings, cluster)
+    if not types:
+        return (known["cpu"],)
+    there = {(kind or "").lower() for kind in _types_there(partitions)}
+    found: dict[str, Profile] = {}
+    for kind in types:
+        alike = [one for one in known.values() if one.kind == "cuda" and one.count == 1 and kind is not None]
+        fitting = [one for one in alike if is_of_type(one, kind or "")]
+        if not fitting and partitions and (kind or "").lower() not in there:
+            raise RefusedError(
+                f"{where} has no node with {settings.gres}\n  its nodes have   {gres_titles(partitions)}"
+            )
+        if not fitting and not partitions:  # which the gate would refuse
+            raise RefusedError(f"{host}: no profile is for gpu:{kind}\n  {mend}")
+        if not fitting:
+            words = (
+                f"gpu:{kind}, which no profile is for"
+                if kind
+                else f"cards without a type ({_titles(partitions)})"
+            )
+            raise RefusedError(f"{where} has {words}\n  {mend}")
+        found |= {one.name: one for one in sorted(fitting, key=lambda one: one.memory_gb or 0)}
+    return tuple(found.values())
+
+
+def _titles(partitions: Sequence[Partition]) -> str:
+    return ", ".join(dict.fromkeys(one.title for partition in partitions for one in partition.gpus))
+
+
+def _gres(settings: SlurmSettings, cards: Sequence[Profile], cluster: Cluster | None) -> str:
+    """Return what each node must have: what the settings say, else the cards of the plan by the partition's name for them."""
+    if settings.gres is not None and gpus_of(settings):
+        return settings.gres
+    types = _types(settings, cluster)
+    ours = [kind for kind in types if kind is not None and any(is_of_type(one, kind) for one in cards)]
+    is_any = not ours or (len(types) > 1 and len(ours) == len(types))
+    word = f"{GPU}:{cards[0].count}" if is_any else f"{GPU}:{ours[0]}:{cards[0].count}"
+    return ",".join(filter(None, (settings.gres, word)))

@@ -1,0 +1,61 @@
+"""The files of a run in a spool, as a segment's payload takes them: its control, its record, and what it works on."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher.backends.kaggle.kaggle_script import RUN, Member, opened
+from launcher.remote.record.files import read_json
+from launcher.remote.record.rundir import Run
+
+CONTROL = ("plan.json", "prepared.json", "manifest.json", "wish", "token")
+RECORDED = ("attempt.json", "state.json", "sealed.json", "heartbeat")
+WORKED = ("code", "data", "checkpoints", "artifacts", "home")
+
+
+def record_files(run: Run) -> Iterator[Member]:
+    """Yield the small files from which a segment goes on. What grows, logs and events, stays here."""
+    paths = [Path(run.control, name) for name in CONTROL]
+    paths += [Path(run.record, f"{number:04d}", name) for number in run.numbers() for name in RECORDED]
+    for path in paths:
+        if path.is_file():
+            yield Member.of(path.relative_to(run.path).as_posix(), path.read_bytes())
+
+
+def work_files(run: Run, *, only_shipped: bool) -> Iterator[Member]:
+    """Yield the files that a run works on; `only_shipped`: those that its client sent, and not what it has made since."""
+    shipped = {f"work/{path}" for path in read_json(run.manifest)} if only_shipped else None
+    for name in WORKED:
+        for member in _below(Path(run.work, name), f"work/{name}"):
+            if shipped is None or member.path in shipped:
+                yield member
+
+
+def extract_run(payload: bytes, folder: Path) -> None:
+    """Put the run's folder of a payload into a folder: files, links and modes as they were packed. Raises BadFileError."""
+    with opened(payload) as archive:
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # not before Python 3.11.4
+        for member in archive:
+            if member.name.startswith(RUN):
+                member.name = member.name.removeprefix(RUN)
+                archive.extract(member, folder)
+
+
+def _below(path: Path, name: str) -> Iterator[Member]:
+    """Yield what lies at a path. A link of the tree's own stays one; one into the spool's store is followed."""
+    is_link = path.is_symlink()
+    if is_link and not os.path.isabs(target := os.readlink(path)):
+        yield Member(name, 0, lambda: path.open("rb"), link=target)
+    elif path.is_dir():
+        names = sorted(os.listdir(path))
+        if not names:
+            yield Member(name, 0, io.BytesIO, is_folder=True)
+        for inner in names:
+            yield from _below(path / inner, f"{name}/{inner}")
+    elif path.is_file():
+        about = path.stat()
+        yield Member(name, about.st_size, lambda: path.open("rb"), bool(about.st_mode & 0o100))

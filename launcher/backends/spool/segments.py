@@ -1,0 +1,735 @@
+"""The segments of the runs in a spool: each is pushed once, watched until it is over, brought home and deleted.
+
+A segment is one session of a run in a cloud service that runs a script to its end. What is known of the latest one lies in
+the run's folder (`SegmentRecord`), where every client of the spool, and the run's Fate, finds it. Two locks guard a run:
+`service.lock` is held for a call that changes something at the service, `feed.lock` by the one process that writes what the
+service sends into the run's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from pydantic import ValidationError
+
+from launcher.backends.kaggle.kaggle_kernel import LogPiece
+from launcher.backends.spool.segment_record import SegmentRecord, SegmentStatus
+from launcher.backends.spool.spool import Settled, Spool
+from launcher.backends.spool.spool_trees import KeptTree
+from launcher.base.text import printable
+from launcher.errors import HostError, RunError, ServiceError, ServiceUnreachableError, UnsettledError
+from launcher.remote.record import strict_json
+from launcher.remote.record.frame import read_path
+from launcher.remote.record.locks import Lock
+from launcher.remote.record.rundir import TERMINAL, Run
+from launcher.remote.store import checkpoints
+from launcher.transport.client.desk import Heard
+
+SETTLE_S = 60.0
+"""How long a push without an answer may take to show at the service. It is a guess: no figure was found."""
+SETTLE_EVERY_S = 3.0
+PUSHES = 3
+"""So many pushes in a row may be lost before the launch gives up."""
+BACK_OFF_S = (30.0, 60.0, 120.0, 300.0)
+"""How long to wait before a push is tried again for which the service had no room."""
+OVERDUE_S = 900.0
+"""A session that the service calls running so long after its limit is deleted: others have seen such sessions (APIS of
+Kaggle, unsloth's tests, 2026-08)."""
+MOST_REFUSED = 20
+LOCK_S = 90.0
+ASKED = ("unsettled", "sent", "queued", "running")
+"""The statuses that may have changed at the service."""
+NO_LIVE_VIEW = "no live view"
+"""So the words of a session begin whose log cannot be followed, until it can."""
+RECORD, LOCK, FEED_LOCK = "service.json", "service.lock", "feed.lock"
+LEFT = "left"
+"""The folder of the records of runs that were removed here, and not yet from the service."""
+
+
+class Look(NamedTuple):
+    """What a service says of a segment, and why it has ended if it says so. The status is None if it does not tell just now."""
+
+    status: SegmentStatus | None
+    words: str = ""
+
+
+class Packed(NamedTuple):
+    """A segment that is ready to be pushed: its script, its machine, how long it may last, and the datasets that it mounts."""
+
+    script: str
+    machine: str
+    session_s: float
+    datasets: tuple[str, ...] = ()
+
+
+class Output(NamedTuple):
+    """A file that a segment has left: its path below the run's folder, and its bytes, which come as they are read."""
+
+    path: str
+    pieces: Iterator[bytes]
+
+
+class Kept(NamedTuple):
+    """A segment of a run that may still exist at the service, and that nothing here needs."""
+
+    ref: str
+    run: str
+
+
+class Service(Protocol):
+    """A cloud service that runs scripts, as far as segments need it. Every method may raise ServiceError."""
+
+    name: str
+
+    @property
+    def about(self) -> str:
+        """The account and its quota, in a few words."""
+
+    def send_tree(self, run: Run, say: Callable[[str], None]) -> str:
+        """Make ready what a run works on, so that segments can be packed; return what was done."""
+
+    def trees(self) -> Sequence[KeptTree]:
+        """Return what was uploaded from here for runs to work on."""
+
+    def delete_tree(self, slug: str) -> bool:
+        """Delete what was uploaded from here, unless a run needs it; return whether it is gone."""
+
+    def reference(self, run: str, segment: int) -> str:
+        """Return the name by which the service will know a segment."""
+
+    def pack(self, run: Run, record: SegmentRecord) -> Packed:
+        """Return a segment's script. What is too large for it is uploaded."""
+
+    def push(self, record: SegmentRecord, packed: Packed) -> None:
+        """Push a segment, once. Raises UnsettledError if it may have been accepted."""
+
+    def is_full(self, error: ServiceError) -> bool:
+        """Whether a push was refused only because too many sessions run."""
+
+    def exists(self, ref: str) -> bool:
+        """Whether the service has a segment. A refusal to show it is no answer to that."""
+
+    def look(self, ref: str) -> Look:
+        """Return what the service says of a segment."""
+
+    def now(self) -> float:
+        """Return the time by the service's clock, in seconds since 1970: this machine's may jump."""
+
+    def follow(self, ref: str, position: int) -> Iterator[LogPiece | None]:
+        """Yield the pieces of a segment's log from a position on until its end; `None` now and then."""
+
+    def outputs(self, ref: str, run: str) -> Iterator[Output]:
+        """Yield the files of a run's folder that a segment has left."""
+
+    def delete(self, ref: str) -> None:
+        """Delete a segment with its outputs, which ends it if it runs. One that is gone is no error."""
+
+    def names(self, words: str) -> list[str]:
+        """Return the names of all segments that have some words in their names."""
+
+    def unpack(self, ref: str, folder: Path) -> SegmentRecord | None:
+        """Unpack what a segment carries of its run into a folder; `None` if it is no segment of ours."""
+
+
+class Segments:
+    """The segments of the runs below a root."""
+
+    def __init__(self, service: Service, root: Path, *, keeps_kernels: bool = False) -> None:
+        """Nothing is asked of the service yet."""
+        self.service = service
+        self._root = root
+        self._keeps = keeps_kernels
+
+    def run(self, run: str) -> Run:
+        """Return a run's folder in the spool."""
+        return Run(str(self._root / "runs" / run))
+
+    def record(self, run: str) -> SegmentRecord | None:
+        """Return what is on record of a run's latest segment; `None` before the first."""
+        try:
+            text = self._path(run, RECORD).read_text()
+            return SegmentRecord.model_validate_json(text)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            path = self._path(run, RECORD)
+            mend = f"to do without what it says of the session   rm {path}"
+            raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}\n  {mend}") from None
+
+    def state(self, run: str) -> object:
+        """Return the state of a run by its record in the spool; `None` before the first."""
+        last = self.run(run).last()
+        return last.read_state().get("state") if last is not None else None
+
+    def has_ended(self, run: str) -> bool:
+        """Whether a run has ended, by its record in the spool."""
+        return self.state(run) in TERMINAL
+
+    # push
+
+    def push(self, run: str) -> SegmentRecord:
+        """Push a run's next segment, unless another client has. Return its record, which may be `waiting`: see `is_full`.
+
+        Raises ServiceError, with the segment on record as over, if it is refused.
+        """
+        for _ in range(PUSHES):
+            record = self._push(run)
+            while record.status == "unsettled":
+                time.sleep(SETTLE_EVERY_S)
+                record = self.look(run) or record
+            if record.ref not in record.lost:
+                break
+        return record
+
+    def _push(self, run: str) -> SegmentRecord:
+        with self._locked(run):
+            before = self.record(run)
+            if before is not None and before.is_live and before.status != "waiting":
+                return before  # another process was faster
+            if before is not None and (taken := self._take_over(run, before)) is not None:
+                return taken
+            record = self._next(run, before)
+            packed = self.service.pack(self.run(run), record)
+            record = _with(record, session_s=packed.session_s, time=time.time())
+            Spool(Path(self.run(run).path), record.segment)  # its folders are those after the ones here now
+            self._write(run, record)  # before the call: what may exist must be on record
+            return self._write(run, self._pushed(run, record, packed))
+
+    def _next(self, run: str, before: SegmentRecord | None) -> SegmentRecord:
+        """Return the record of the segment that is to be pushed. One that was refused for want of room keeps its name."""
+        was_refused = before is not None and before.status == "waiting" and before.ref not in before.lost
+        segment = 1 if before is None else before.segment + (not was_refused)
+        ref = self.service.reference(run, segment)
+        record = SegmentRecord(
+            run=run,
+            segment=segment,
+            ref=ref,
+            status="unsettled",
+            words="it is being pushed",
+            time=time.time(),
+            pushed=(ref,),
+        )
+        if before is None:
+            return record
+        kept: dict[str, object] = {name: getattr(before, name) for name in _KEPT}
+        if before.source is not None and not self.service.exists(before.source):
+            kept["source"] = None  # somebody has deleted it; what it left is here
+        others = None if before.other_client is None else "earlier"
+        return _with(record, **kept, pushed=(*before.pushed, ref), other_client=others)
+
+    def _pushed(self, run: str, record: SegmentRecord, packed: Packed) -> SegmentRecord:
+        """Push a segment that is on record; return what its record is then. Raises ServiceError."""
+        try:
+            self.service.push(record, packed)
+        except UnsettledError as error:
+            return _with(record, words=str(error).splitlines()[0])
+        except ServiceError as error:
+            words = str(error).splitlines()[0]
+            if self.service.is_full(error):
+                return _waiting(_without(record, record.ref), words, error.retry_s or 0.0)
+            is_undone = error.reason in UNDONE  # it was there for a moment, and may still be
+            self._write(run, _over(record if is_undone else _without(record, record.ref), words, "home"))
+            raise
+        return _sent(record)
+
+    def _settle(self, record: SegmentRecord) -> SegmentRecord:
+        """Look whether a push was accepted. One that does not show for SETTLE_S is lost: it is to be pushed again."""
+        if self.service.exists(record.ref):
+            return _sent(record)
+        if time.time() < record.time + SETTLE_S:
+            return record
+        lost = _with(record, lost=(*record.lost, record.ref))
+        return _waiting(lost, "its push never arrived", 0.0)
+
+    def _chase(self, record: SegmentRecord) -> SegmentRecord:
+        """Delete what has appeared of a run's lost pushes."""
+        for ref in record.lost:
+            if ref != record.ref and self.service.exists(ref):
+                self.service.delete(ref)
+                record = _without(record, ref)
+        return record
+
+    # watch
+
+    def advance(self, run: str, heard: Heard | None = None, *, feeds: bool = False) -> SegmentRecord | None:
+        """Do for a run what can be done now; return the record of its latest segment, `None` before the first.
+
+        The service is asked. The record of a segment that has ended comes home; with `heard`, which gets the bytes that have
+        come, its other files do too. `feeds`: the caller holds the feed's lock; if another process does, that one brings the
+        record. With neither, a later segment that another client has pushed is taken over.
+        """
+        while (record := self.look(run)) is not None:
+            if record.status == "ended" or (record.status == "over" and heard is not None):
+                lock = None if feeds else self.try_to_feed(run)
+                if lock is None and not feeds:
+                    return record
+                try:
+                    self._bring(record, heard or _unheard)
+                finally:
+                    if lock is not None:
+                        lock.release()
+            elif feeds or heard or record.is_live or self.has_ended(run) or not self._catch_up(run):
+                return record
+        return None
+
+    def look(self, run: str) -> SegmentRecord | None:
+        """Ask the service about a run's latest segment, unless it is over; return its record."""
+        record = self.record(run)
+        if record is None or record.status not in ASKED:
+            return record
+        with self._locked(run):
+            record = self._known(run)
+            if record.status not in ASKED:
+                return record
+            return self._write(run, self._looked(self._chase(record)))
+
+    def _looked(self, record: SegmentRecord) -> SegmentRecord:
+        if record.status == "unsettled":
+            return self._settle(record)
+        seen, now = self.service.look(record.ref), time.time()
+        if seen.status == "deleted":
+            if record.status == "sent" and now < record.time + record.session_s:
+                return record  # what was accepted may not show for long, and runs meanwhile
+            return _over(_without(record, record.ref), seen.words, "deleted")
+        status = "ended" if seen.status == "over" else seen.status or record.status
+        its_now = self.service.now()
+        began = record.began or (its_now if status in ("running", "ended") else None)
+        has_no_view = status == "running" and record.words.startswith(NO_LIVE_VIEW)
+        words = seen.words or (record.words if has_no_view else "")
+        record = _with(record, status=status, words=words, time=now, began=began)
+        if status == "ended" or not is_overdue(record, its_now):
+            return record
+        if next(self.service.outputs(record.ref, record.run), None) is not None:
+            return _with(record, status="ended", words="it ended, though it is still called running")
+        self.service.delete(record.ref)
+        words = "it did not end at its limit, and was deleted"
+        return _over(_without(record, record.ref), words, "gone")
+
+    def note(self, run: str, words: str) -> None:
+        """Record what is to be shown of a segment that runs."""
+        with self._locked(run):
+            record = self._known(run)
+            if record.is_live:
+                self._write(run, _with(record, words=words))
+
+    def try_to_feed(self, run: str, wait_s: float = 0.0) -> Lock | None:
+        """Take the lock under which a run's folder is fed; `None` if another process feeds it."""
+        return Lock.take(str(self._path(run, FEED_LOCK)), wait_s)
+
+    @contextlib.contextmanager
+    def disk_errors(self) -> Iterator[None]:
+        """Turn an error of the disk with the spool into a HostError that names it."""
+        try:
+            yield
+        except OSError as error:
+            words = f"{error.filename or self._root}: {error.strerror or error}"
+            mend = "the run is not affected; when this is fixed, the same again"
+            raise HostError(self.service.name, f"{words}\n  {mend}") from error
+
+    # home
+
+    def _bring(self, record: SegmentRecord, heard: Heard) -> None:
+        """Bring the record of a segment that has ended home, or all the rest of one that is over.
+
+        `heard` gets the bytes that came so far. The caller holds the feed's lock. What was brought before an interruption stays.
+        """
+        run, is_record = record.run, record.status == "ended"
+        if self._known(run).status != record.status:
+            return  # another process was faster
+        brought = _Brought(self._path(run, f"home-{record.segment}.txt"))
+        count = 0
+
+        def pending() -> Iterator[Output]:
+            for file in self.service.outputs(record.ref, run):
+                if file.path.startswith("record/"):
+                    if is_record:
+                        yield file
+                elif not is_record and file.path not in brought:
+                    yield file._replace(pieces=counted(file.pieces))
+                    brought.add(file.path)
+
+        def counted(pieces: Iterator[bytes]) -> Iterator[bytes]:
+            nonlocal count
+            for piece in pieces:
+                count += len(piece)
+                heard(count)
+                yield piece
+
+        problem, settled = "", Settled((), (), {})
+        try:
+            with self.disk_errors():
+                settled = Spool(Path(self.run(run).path), record.segment).settle(pending())
+        except ServiceError as error:
+            self._check_gone(error, record.ref)
+            problem = "its outputs are gone"
+        with self._locked(run):
+            record = self._known(run)
+            said = problem or (_differing(settled) if is_record else "")
+            if said and said not in record.words:
+                record = _with(record, words="; ".join(filter(None, (record.words, said))))
+            if is_record:
+                self._write(run, _over(record, record.words, "over"))
+                return
+            record = _with(self._at_home(record), refused=_first(settled.refused))
+            self._delete_unneeded(run, self._write(run, _with(record, status="gone") if problem else record))
+
+    def _check_gone(self, error: ServiceError, ref: str) -> None:
+        """Raise the error unless it says that a segment is gone: one that is still there is asked again later."""
+        if error.reason not in GONE:
+            raise error
+        if self.service.exists(ref):
+            words = f"{self.service.name}: what {ref} has left is not shown just now"
+            raise ServiceUnreachableError(self.service.name, error.reason, words) from error
+
+    def _at_home(self, record: SegmentRecord) -> SegmentRecord:
+        """Return the record of a segment whose outputs are home, with what the next one needs."""
+        newest = checkpoints.newest(self.run(record.run).checkpoints)
+        has_ended = self.has_ended(record.run)
+        is_fruitful = newest is not None and newest != record.checkpoint
+        source = record.ref if is_fruitful else record.source
+        if has_ended and source in record.pushed:
+            source = None  # one of another client's is kept in mind: whoever stops the run deletes it
+        fruitless = 0 if is_fruitful or has_ended else record.fruitless + 1
+        return _with(record, status="home", source=source, checkpoint=newest, fruitless=fruitless)
+
+    def _delete_unneeded(self, run: str, record: SegmentRecord) -> None:
+        """Delete the segments that nothing needs any more, unless kernels are kept. A fruitless one stands for none before it."""
+        needed = {record.source, *record.lost}
+        if record.refused or (record.other_client is not None and self.has_ended(run)):
+            needed.add(record.ref)
+        for ref in record.pushed:
+            if self._keeps or ref in needed or (record.fruitless and ref != record.ref):
+                continue
+            with contextlib.suppress(ServiceError):  # the next segment's end, or `gc`, tries again
+                self.service.delete(ref)
+                record = self._write(run, _without(record, ref))
+
+    # other clients of the account
+
+    def adopt(self, words: str = "") -> list[str]:
+        """Take runs into the spool that other clients of the account began; return their ids.
+
+        `words` are those of an id. A run comes without what it has printed, which its segment sends again.
+        """
+        runs = self._root / "runs"
+        runs.mkdir(exist_ok=True, mode=0o700)
+        removed = (path.stem for path in (self._root / LEFT).glob("*.json"))
+        names = [*removed, *(run.name for run in runs.iterdir())]
+        known = {_stem(self.service.reference(run, 1)) for run in names}
+        newest: dict[str, int] = {}
+        for name in self.service.names(words):
+            stem, number = _stem(name), _number(name)
+            if stem not in known and number > newest.get(stem, 0):
+                newest[stem] = number
+        return [run for stem, number in newest.items() if (run := self._adopt(f"{stem}-{number}"))]
+
+    def _adopt(self, ref: str) -> str | None:
+        with self._unpacked(ref) as (folder, record):
+            if record is None:
+                return None
+            run = Run(str(folder))
+            for path in (run.control, run.record, run.work, run.code):
+                os.makedirs(path, mode=0o755, exist_ok=True)
+            self._write_at(Path(run.control, RECORD), record)
+            folder.chmod(0o755)
+            with contextlib.suppress(OSError):  # another process was faster
+                folder.rename(self._root / "runs" / record.run)
+            return record.run
+
+    def _catch_up(self, run: str) -> bool:
+        """Whether another client has pushed a later segment of a run, which is taken over then."""
+        with self._locked(run):
+            before = self._known(run)
+            return not before.is_live and self._take_over(run, before) is not None
+
+    def check_goes_on_here(self, run: str) -> None:
+        """Raise RunError if another client seems to have gone on with a run, though nothing shows how far.
+
+        That one deletes the segments that it does not need any more.
+        """
+        record = self.record(run)
+        if record is None or record.other_client is None:
+            return
+        gone = record.ref if record.other_client == "latest" and record.are_files_lost else None
+        if gone is None and record.source is not None and record.source not in record.pushed:
+            gone = None if self.service.exists(record.source) else record.source
+        if gone is not None:
+            short = run.rpartition("-")[2]
+            raise RunError(
+                f"{run}: {gone} is gone: the client that pushed it has gone on with the run or stopped it, or somebody has deleted it\n"
+                f"  from the checkpoint that is here   launch stop {short}   then   launch resume {short}"
+            )
+
+    def _take_over(self, run: str, before: SegmentRecord) -> SegmentRecord | None:
+        """Take over a later segment of a run that another client has pushed; `None` if there is none.
+
+        What it goes on from comes with it. What was printed between is not here.
+        """
+        following = self.service.reference(run, before.segment + 1)
+        names = [name for name in self.service.names(run) if _stem(name) == _stem(following)]
+        later = max(names, key=_number, default=following)
+        if _number(later) <= before.segment or not (later in names or self.service.exists(later)):
+            return None
+        if later in before.lost:
+            return None  # our own, which has come late
+        with self._unpacked(later) as (folder, found):
+            if found is None or found.run != run or not Run(str(folder)).numbers():
+                return None
+            ours = self.run(run)
+            theirs = Run(str(folder)).numbers()
+            for number in theirs:
+                if number not in ours.numbers():
+                    os.rename(Run(str(folder)).folder(number).path, ours.folder(number).path)
+            for number in ours.numbers():
+                if number > theirs[-1] and ours.folder(number).read_attempt().get("kind") == "contact":
+                    shutil.rmtree(ours.folder(number).path)  # what we did meanwhile has come to nothing
+            Spool(Path(ours.path), found.segment, after=theirs[-1])
+        return self._write(run, _with(found, pushed=before.pushed, lost=before.lost))
+
+    @contextlib.contextmanager
+    def _unpacked(self, ref: str) -> Iterator[tuple[Path, SegmentRecord | None]]:
+        """Yield what a segment carries of its run in a folder for a while, and its record."""
+        folder = Path(tempfile.mkdtemp(prefix=".adopted-", dir=self._root))
+        try:
+            yield folder, self.service.unpack(ref, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    # end
+
+    def end(self, run: str) -> None:
+        """End a run's segment by deleting it, which loses what it has not printed. One that has ended is left alone."""
+        record = self.look(run)
+        if record is None or not record.is_live:
+            return
+        with self._locked(run):
+            record = self._known(run)
+            if not record.is_live or record.status == "ended":
+                return
+            if record.status != "waiting":
+                self.service.delete(record.ref)
+            lost = (*record.lost, record.ref) if record.status == "unsettled" else record.lost
+            words = "it was deleted, to stop it, with what it had not printed"
+            self._write(run, _over(_with(_without(record, record.ref), lost=lost), words, "gone"))
+
+    def retire(self, run: str) -> None:
+        """Delete the segments of a run that was stopped, so that no client goes on with it. What they have left is here.
+
+        The last one is over, and its outputs are home. An earlier one that another client has pushed may not be.
+        """
+        record = self.record(run)
+        if record is None or record.is_live or record.status == "over" or self._keeps:
+            return
+        with self._locked(run):
+            record = self._known(run)
+            if record.source not in (None, record.ref, *record.pushed):
+                self._bring_source(record)
+            everything = (record.ref, *filter(None, (record.source,)), *record.pushed)
+            for ref in dict.fromkeys(everything):
+                if ref not in record.lost:  # one that shows late is still deleted then
+                    self.service.delete(ref)
+                    record = self._write(run, _without(record, ref))
+            self._write(run, _with(record, source=None))
+
+    def _bring_source(self, record: SegmentRecord) -> None:
+        """Bring the work of an earlier segment home if nothing later of it came."""
+        folder = self.run(record.run)
+        has_later = not record.are_files_lost and checkpoints.newest(folder.checkpoints) is not None
+        if record.source is None or has_later:
+            return
+        try:
+            listed = self.service.outputs(record.source, record.run)
+            work = (file for file in listed if not file.path.startswith("record/"))
+            Spool(Path(folder.path), record.segment).settle(work)
+        except ServiceError as error:
+            self._check_gone(error, record.source)
+
+    @contextlib.contextmanager
+    def removal(self, run: str) -> Iterator[None]:
+        """Keep on record beside the runs what the service has of one that is removed meanwhile; see `clear_away`."""
+        record = self.record(run)
+        if record is None:
+            yield
+            return
+        left = self._left(run)
+        left.parent.mkdir(exist_ok=True, mode=0o700)
+        everything = (*_refs(record), *filter(None, (record.source, record.ref)))
+        self._write_at(left, _with(record, pushed=tuple(dict.fromkeys(everything))))
+        try:
+            yield
+        finally:
+            if self._path(run, RECORD).exists():  # it was not removed
+                left.unlink()
+
+    def clear_away(self, run: str) -> None:
+        """Delete what the service has of a run that was removed here."""
+        for kept in self.kept():
+            if kept.run == run and not self._path(run, RECORD).exists():
+                self.discard(kept)
+
+    def kept(self) -> list[Kept]:
+        """Return the segments that this client has pushed, that may still exist, and that nothing here needs."""
+        found = []
+        for path in sorted((self._root / "runs").glob(f"*/control/{RECORD}")):
+            run = path.parent.parent.name
+            with contextlib.suppress(RunError):  # one that cannot be read hides no other
+                record = self._known(run)
+                needed = {None if self.has_ended(run) else record.source}
+                needed |= {record.ref} if record.is_live or record.status == "over" else set()
+                found += [Kept(ref, run) for ref in _refs(record) if ref not in needed]
+        for path in sorted((self._root / LEFT).glob("*.json")):
+            with contextlib.suppress(OSError, ValidationError):
+                record = SegmentRecord.model_validate_json(path.read_text())
+                is_there = self._path(record.run, RECORD).exists()
+                found += [] if is_there else [Kept(ref, record.run) for ref in _refs(record)]
+        return found
+
+    def discard(self, kept: Kept) -> None:
+        """Delete a segment that nothing here needs."""
+        self.service.delete(kept.ref)
+        left = self._left(kept.run)
+        if self._path(kept.run, RECORD).exists():
+            with self._locked(kept.run):
+                self._write(kept.run, _without(self._known(kept.run), kept.ref))
+        elif left.exists():
+            record = _without(SegmentRecord.model_validate_json(left.read_text()), kept.ref)
+            self._write_at(left, record) if _refs(record) else left.unlink()
+
+    # the record
+
+    def _known(self, run: str) -> SegmentRecord:
+        record = self.record(run)
+        if record is None:
+            raise RunError(f"{run}: no segment of it is on record")
+        return record
+
+    def _write(self, run: str, record: SegmentRecord) -> SegmentRecord:
+        return self._write_at(self._path(run, RECORD), record)
+
+    def _write_at(self, path: Path, record: SegmentRecord) -> SegmentRecord:
+        """Replace a record, durably."""
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        with part.open("w") as file:
+            file.write(record.model_dump_json() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        return record
+
+    def _left(self, run: str) -> Path:
+        return self._root / LEFT / f"{run}.json"
+
+    def _path(self, run: str, name: str) -> Path:
+        return Path(self.run(run).control) / name
+
+    @contextlib.contextmanager
+    def _locked(self, run: str) -> Iterator[None]:
+        lock = Lock.take(str(self._path(run, LOCK)), LOCK_S)
+        if lock is None:
+            words = f"{self.service.name}: another process is at {run}\n  again   launch ps"
+            raise HostError(self.service.name, words)
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+GONE = ("not-found", "forbidden")
+"""Why a service does not list the outputs of a segment that somebody has deleted."""
+UNDONE = ("invalid-sources", "conflict")
+"""Why a segment that the service has accepted is deleted at once."""
+_KEPT = ("source", "lost", "checkpoint", "fruitless", "tries")
+"""What a segment takes over from the one before it."""
+
+
+def is_overdue(record: SegmentRecord, now: float) -> bool:
+    """Whether a segment should have ended long ago, by the service's clock."""
+    if record.began is None:
+        return False
+    return now > record.began + record.session_s + min(OVERDUE_S, 60.0 + record.session_s / 4)
+
+
+def _refs(record: SegmentRecord) -> tuple[str, ...]:
+    """Return the segments of a run that this client has pushed and that may still exist."""
+    return tuple(dict.fromkeys((*record.pushed, *record.lost)))
+
+
+def _stem(name: str) -> str:
+    return name.rpartition("-")[0]
+
+
+def _number(name: str) -> int:
+    number = name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+class _Brought:
+    """The paths that have come home of a segment, kept over interruptions, each as JSON in a line: a name may have several."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._paths = set[str]()
+        with contextlib.suppress(FileNotFoundError):
+            for line in path.read_text().splitlines():
+                with contextlib.suppress(ValueError):  # a kill has cut it: that file comes again
+                    self._paths.add(strict_json.decode(line))
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._paths
+
+    def add(self, path: str) -> None:
+        self._paths.add(path)
+        with self._path.open("a") as file:
+            file.write(json.dumps(path) + "\n")
+
+
+def _differing(settled: Settled) -> str:
+    """Say which files were not as the live view had them.
+
+    One that had only begun is no news, and one that is replaced whole may have changed after its last print.
+    """
+    of_record = {path: read_path(path) for path in settled.replaced}
+    changed = [path for path, known in of_record.items() if known is None or known.is_growing]
+    return f"{', '.join(changed[:3])} came otherwise than it was printed" if changed else ""
+
+
+def _first(refused: dict[str, str]) -> dict[str, str]:
+    """Return the first of the outputs that were refused, as they are kept on record."""
+    return {printable(path): why for path, why in [*refused.items()][:MOST_REFUSED]}
+
+
+def _with(record: SegmentRecord, **changes: object) -> SegmentRecord:
+    return record.model_copy(update=changes)
+
+
+def _without(record: SegmentRecord, gone: str) -> SegmentRecord:
+    """Return a record without a segment that does not exist any more."""
+    pushed, lost = (tuple(ref for ref in refs if ref != gone) for refs in (record.pushed, record.lost))
+    return _with(record, pushed=pushed, lost=lost)
+
+
+def _sent(record: SegmentRecord) -> SegmentRecord:
+    return _with(record, status="sent", words="", tries=0)
+
+
+def _waiting(record: SegmentRecord, words: str, least_s: float) -> SegmentRecord:
+    """Return the record of a segment that is pushed again, the later the more often it was tried."""
+    wait_s = max(least_s, BACK_OFF_S[min(record.tries, len(BACK_OFF_S) - 1)])
+    again = {"retry_at": time.time() + wait_s, "tries": record.tries + 1}
+    return _with(record, status="waiting", words=words, **again)
+
+
+def _over(record: SegmentRecord, words: str, status: SegmentStatus) -> SegmentRecord:
+    return _with(record, status=status, words=words, time=time.time())
+
+
+def _unheard(_count: int) -> None:
+    pass

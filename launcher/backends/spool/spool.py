@@ -1,0 +1,433 @@
+"""The spool: a run's folder on this machine that grows from what a segment of the run prints, and is settled by its outputs.
+
+What a segment sends is data of a job, which may have forged it: it may change the files of its own record and work, and
+nothing else. Frames (remote/record/frame.py) are applied in their order. What cannot be applied is left out, and so is all
+that follows of a file that grows: it stays the beginning of the segment's own. All else that is printed goes to `service-N.log`.
+
+    with Spool(run_dir, segment=1) as spool:
+        for piece in follow(service, ref, spool.position):
+            spool.take(piece.text, piece.stream)
+        settled = spool.settle(outputs)
+
+Progress is kept in `control/feed-N.json`. After this process has died, the pieces from `position` on are taken again, which
+changes nothing that was applied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from launcher.base.text import is_obeyed
+from launcher.remote.record import strict_json
+from launcher.remote.record.files import REFUSED, paths_in, read_json, write_durably
+from launcher.remote.record.frame import (
+    FRAME,
+    MOST_CHARS,
+    Frame,
+    FrameError,
+    RecordPath,
+    read_frame,
+    read_path,
+)
+from launcher.remote.record.rundir import Run
+from launcher.remote.record.safe_open import (
+    RunPath,
+    UnreadableError,
+    open_regular,
+    opened_folder,
+    parent_of,
+    status_of,
+)
+
+VERSION = 1
+STDOUT = "stdout"
+SAVE_S = 0.5
+CHATTER_BYTES = 1_000_000
+"""Of what is no frame, so much is kept: the newest."""
+MOST_FOLDERS = 1000
+"""The numbered folders that one segment may make."""
+MOST_MISSING = 100_000
+"""Frames that may be missing in a row; a number beyond that is forged."""
+MOST_LIVE_BYTES = 128 << 20
+"""What a segment may append before its outputs come: twice what its agent prints. A job that forges frames has no such limit."""
+MOST_FILES = 200_000
+MOST_PARTS = 64
+_PART = re.compile(r"[^/\x00\ud800-\udfff]{1,255}")
+_STAGED = ".settle-"
+_PIECE = 1 << 20
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Settled(NamedTuple):
+    """What the outputs changed, by path: `filled` was missing or a beginning, `replaced` had other contents.
+
+    `refused` has the reason for each path that no output may have.
+    """
+
+    filled: tuple[str, ...]
+    replaced: tuple[str, ...]
+    refused: dict[str, str]
+
+
+class Spool:
+    """The folder of one run, fed by one segment. Only one process at a time may use it: the caller holds a lock."""
+
+    def __init__(self, run_dir: Path, segment: int, after: int | None = None) -> None:
+        """Go on where the last one stopped.
+
+        The segment may write into the numbered folders above `after` alone, the last one of its payload. By default that is
+        the last one that is there now, which is right before the segment was pushed.
+        """
+        self._run = Run(str(run_dir))
+        self._file = self._run.control.below(f"feed-{segment}.json")
+        record = read_json(self._file)
+        newest = (self._run.numbers() or [0])[-1] if after is None else after
+        self._after = int(record.get("after", newest))
+        self._pieces = int(record.get("pieces", 0))
+        self._sequence = int(record.get("seq", 0))
+        self._appended = int(record.get("appended", 0))
+        self._lines = _Lines(str(record.get("rest", "")), is_begun=record.get("mid") is True)
+        self._chatter = _Chatter(self._run, segment, (record.get("chatter") or {}).get("size"))
+        self._own: set[int] = set()
+        self._save_at_s = 0.0
+        if not record:
+            self.save()
+
+    def __enter__(self) -> Self:
+        """Return it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Keep the progress."""
+        self.save()
+
+    @property
+    def position(self) -> int:
+        """How many pieces of the log were taken."""
+        return self._pieces
+
+    def take(self, text: str, stream: str = STDOUT) -> None:
+        """Take the next piece of the log. Raises OSError if this machine's disk refuses it."""
+        if stream == STDOUT:
+            for line, is_frame in self._lines.feed(text):
+                if is_frame:
+                    self._take_frame(line)
+                else:
+                    self._chatter.add(line)
+        else:
+            self._chatter.add(text)
+        self._pieces += 1
+        if time.monotonic() >= self._save_at_s:
+            self.save()
+
+    def save(self) -> None:
+        """Keep the progress, after what it says was done. Raises OSError."""
+        record = {
+            "version": VERSION,
+            "after": self._after,
+            "chatter": {"size": self._chatter.flush()},
+            "pieces": self._pieces,
+            "rest": self._lines.rest,
+            "mid": self._lines.is_begun,
+            "seq": self._sequence,
+            "appended": self._appended,
+        }
+        write_durably(self._file, strict_json.encode(record) + "\n")
+        self._save_at_s = time.monotonic() + SAVE_S
+
+    # frames
+
+    def _take_frame(self, line: str) -> None:
+        """Apply a frame. One that was applied before, or cannot be, is left out. Raises OSError if this machine's disk refuses."""
+        try:
+            frame = read_frame(line.rstrip("\r"))
+        except FrameError:
+            return
+        if not 0 < frame.sequence - self._sequence <= MOST_MISSING + 1:
+            return
+        try:
+            self._apply(frame)
+        except OSError as error:
+            if error.errno in REFUSED:
+                raise
+        self._sequence = frame.sequence
+
+    def _apply(self, frame: Frame) -> None:
+        """Write what a frame carries, if its segment may. Raises OSError."""
+        if self._why_foreign(frame.path) is not None:
+            return
+        path = self._path_of(frame.path)
+        if not frame.path.is_growing:
+            _replace(path, frame.data)
+            return
+        descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT)
+        try:
+            is_next = frame.offset <= os.fstat(descriptor).st_size  # else a piece is missing
+            if is_next and self._appended + len(frame.data) <= MOST_LIVE_BYTES:
+                _write_at(
+                    descriptor, frame.data, frame.offset
+                )  # over what was written before this process died, too
+                self._appended += len(frame.data)
+        finally:
+            os.close(descriptor)
+
+    # the record
+
+    def _path_of(self, path: RecordPath) -> RunPath:
+        return self._run.folder(path.number).path.below(path.name)
+
+    def _why_foreign(self, path: RecordPath) -> str | None:
+        """Return why a segment may not write to a file; make its folder if it may. Raises OSError.
+
+        A folder with a lock was made here, by a client that has judged the run meanwhile: it stays as it is.
+        """
+        number = path.number
+        if number in self._own:
+            return None
+        if not self._after < number <= self._after + MOST_FOLDERS:
+            return "its folder is not the segment's"
+        if number > 1 and not os.path.isdir(self._run.folder(number - 1).path):
+            return "a folder before its folder is missing"
+        with opened_folder(self._run.record) as record, contextlib.suppress(FileExistsError):
+            os.mkdir(f"{number:04d}", 0o755, dir_fd=record)
+        try:
+            status_of(self._run.folder(number).lock)
+        except FileNotFoundError:
+            self._own.add(number)
+            return None
+        return "its folder was made here"
+
+    # the outputs
+
+    def settle(self, files: Iterable[tuple[str, Iterable[bytes]]]) -> Settled:
+        """Put a session's outputs in place, each a path below the run's folder and its bytes; return what that changed.
+
+        They win over what was printed. States come last, so that whoever sees an end finds all that belongs to it. Raises
+        OSError if this machine's disk refuses.
+        """
+        for path in paths_in(self._run.control):
+            if os.path.basename(path).startswith(_STAGED):
+                os.unlink(path)
+        settling = _Settling(self._run)
+        waiting: list[tuple[RecordPath, str]] = []
+        for count, (path, pieces) in enumerate(files):
+            of_record = read_path(path)
+            if count >= MOST_FILES:
+                settling.refused[path] = f"more than {MOST_FILES} files"
+            elif of_record is not None:
+                waiting.append((of_record, settling.stage(count, pieces)))
+            elif is_obeyed(path):
+                settling.refused[path] = "its name has control characters"
+            elif not _is_of_work(path):
+                settling.refused[path] = "no output lies there"
+            else:
+                settling.put(path, settling.stage(count, pieces))
+        for of_record, staged in sorted(
+            waiting, key=lambda one: (one[0].number, one[0].name == "state.json")
+        ):
+            try:
+                why = self._why_foreign(of_record)
+            except OSError as error:
+                why = error.strerror or type(error).__name__
+            if why is None:
+                settling.put(str(of_record), staged)
+            else:
+                settling.refuse(str(of_record), staged, why)
+        return settling.settled()
+
+
+def _is_of_work(path: str) -> bool:
+    """Whether a path is one below work/ that a job may write to, without anything odd in it."""
+    parts = path.split("/")
+    is_plain = all(_PART.fullmatch(part) and part not in (".", "..") for part in parts)
+    return is_plain and parts[0] == "work" and 1 < len(parts) <= MOST_PARTS and parts[1] != "incoming"
+
+
+class _Settling:
+    """Outputs on their way: each is written whole into `control/` first, and then takes the place of what it replaces."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._filled: list[str] = []
+        self._replaced: list[str] = []
+        self.refused: dict[str, str] = {}
+
+    def settled(self) -> Settled:
+        return Settled(tuple(self._filled), tuple(self._replaced), self.refused)
+
+    def stage(self, number: int, pieces: Iterable[bytes]) -> str:
+        """Write an output into control/; return its name there. Raises OSError."""
+        name = f"{_STAGED}{number}"
+        with opened_folder(self._run.control) as control:
+            descriptor = os.open(name, _NEW, 0o644, dir_fd=control)
+        with open(descriptor, "wb") as file:
+            file.writelines(pieces)
+        return name
+
+    def put(self, path: str, staged: str) -> None:
+        """Put a staged output where it belongs, unless the same is there. Raises OSError if the disk refuses."""
+        target = RunPath(self._run.path, os.path.join(self._run.path, path))
+        source = self._run.control.below(staged)
+        try:
+            _make_folders(self._run, path.split("/")[:-1])
+            is_same, is_beginning = _compare(target, source)
+            if is_same:
+                os.unlink(source)
+                return
+            _move(source, target)
+        except OSError as error:
+            if error.errno in REFUSED:
+                raise
+            self.refuse(path, staged, error.strerror or type(error).__name__)
+        else:
+            (self._filled if is_beginning else self._replaced).append(path)
+
+    def refuse(self, path: str, staged: str, why: str) -> None:
+        self.refused[path] = why
+        os.unlink(self._run.control.below(staged))
+
+
+def _make_folders(run: Run, parts: list[str]) -> None:
+    """Make the folders of a path below a run, through no link. Raises OSError."""
+    folder = RunPath(run.path, run.path)
+    for part in parts:
+        with opened_folder(folder) as descriptor, contextlib.suppress(FileExistsError):
+            os.mkdir(part, 0o755, dir_fd=descriptor)
+        folder = folder.below(part)
+
+
+def _compare(target: RunPath, source: RunPath) -> tuple[bool, bool]:
+    """Return whether a file is the same as another one, and whether it is missing or the beginning of it. Raises OSError."""
+    try:
+        theirs = open_regular(target, os.O_RDONLY)
+    except FileNotFoundError:
+        return False, True
+    except UnreadableError:
+        return False, False
+    with open(theirs, "rb") as old, open(open_regular(source, os.O_RDONLY), "rb") as new:
+        while True:
+            piece = old.read(_PIECE)
+            if new.read(len(piece)) != piece:
+                return False, False
+            if not piece:
+                return not new.read(1), True
+
+
+def _move(source: RunPath, target: RunPath) -> None:
+    """Put a file in the place of another one, whose mode stays. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError, UnreadableError):
+        kept = open_regular(target, os.O_RDONLY)
+        try:
+            os.chmod(source, os.fstat(kept).st_mode & 0o777)
+        finally:
+            os.close(kept)
+    with opened_folder(parent_of(source)) as from_folder, opened_folder(parent_of(target)) as to_folder:
+        names = os.path.basename(source), os.path.basename(target)
+        os.replace(*names, src_dir_fd=from_folder, dst_dir_fd=to_folder)
+
+
+def _replace(path: RunPath, data: bytes) -> None:
+    """Replace a small file at once, though not durably: what a crash tears comes again. Raises OSError."""
+    name = os.path.basename(path)
+    with opened_folder(parent_of(path)) as folder:
+        temporary = f".{name}.{os.urandom(8).hex()}"
+        descriptor = os.open(temporary, _NEW, 0o644, dir_fd=folder)
+        try:
+            _write_at(descriptor, data, 0)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def _write_at(descriptor: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+class _Lines:
+    """Lines of a text that comes in pieces: those that begin with a mark are held until they are whole, others are let go."""
+
+    def __init__(self, rest: str, *, is_begun: bool = False) -> None:
+        """Begin with the rest of the last line; `is_begun`: its beginning was let go."""
+        self._parts = [rest] if rest else []
+        self._size = len(rest)
+        self.is_begun = is_begun
+
+    @property
+    def rest(self) -> str:
+        """What is held of the last line."""
+        self._parts = ["".join(self._parts)] if self._parts else []
+        return "".join(self._parts)
+
+    def feed(self, text: str) -> Iterator[tuple[str, bool]]:
+        """Yield the next texts, and whether each is a whole line with a mark, without its end."""
+        *lines, last = text.split("\n")
+        for line in lines:
+            whole = "".join([*self._parts, line]) if self._parts else line
+            is_marked = not self.is_begun and whole.startswith(FRAME)
+            self._parts, self._size, self.is_begun = [], 0, False
+            yield (whole, True) if is_marked else (whole + "\n", False)
+        if last:
+            self._parts.append(last)
+            self._size += len(last)
+            if self.is_begun or not self._may_be_marked():
+                yield self.rest, False
+                self._parts, self._size, self.is_begun = [], 0, True
+
+    def _may_be_marked(self) -> bool:
+        if self._size > MOST_CHARS:
+            return False
+        begin = self._parts[0] if len(self._parts[0]) >= len(FRAME) else self.rest
+        return begin.startswith(FRAME) or FRAME.startswith(begin)
+
+
+class _Chatter:
+    """What is printed and no frame: a file of its own, of which the newest end is kept."""
+
+    def __init__(self, run: Run, segment: int, size: object) -> None:
+        """Forget what was written after the last record of its size, in bytes, for it comes again."""
+        self._path = RunPath(run.path, os.path.join(run.path, f"service-{segment}.log"))
+        self._waiting: list[str] = []
+        self._waiting_characters = 0
+        if isinstance(size, int):
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = open_regular(self._path, os.O_WRONLY)
+                try:
+                    os.ftruncate(descriptor, min(size, os.fstat(descriptor).st_size))
+                finally:
+                    os.close(descriptor)
+
+    def add(self, text: str) -> None:
+        self._waiting.append(text)
+        self._waiting_characters += len(text)
+        if self._waiting_characters > CHATTER_BYTES:
+            self.flush()
+
+    def flush(self) -> int:
+        """Write what waits; return the file's size. Raises OSError."""
+        data = "".join(self._waiting).encode("utf-8", "replace")[-CHATTER_BYTES:]
+        descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT)
+        try:
+            size = os.fstat(descriptor).st_size
+            _write_at(descriptor, data, size)
+            size += len(data)
+            is_large = size > 2 * CHATTER_BYTES
+            newest = os.pread(descriptor, CHATTER_BYTES, size - CHATTER_BYTES) if is_large else None
+        finally:
+            os.close(descriptor)
+        self._waiting, self._waiting_characters = [], 0
+        if newest is None:
+            return size
+        _replace(self._path, newest)
+        return len(newest)

@@ -1,0 +1,266 @@
+"""The desk of a place without a wire: an agent of this machine over a spool, which is fed from the place's service.
+
+Runs are prepared in the spool as on any host, and read from it. What differs is here: before a run is read its folder is
+fed, and before its files are, they have come home.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from launcher.backends.spool.feeding import CATCH_UP_S, Feeder
+from launcher.backends.spool.segments import Segments
+from launcher.backends.spool.spool_lacks import SPOOL_LACKS
+from launcher.errors import LackingError, ServiceAuthError, ServiceUnreachableError
+from launcher.transport.agent_input import Keyboard
+from launcher.transport.channel import Calls, Incoming, Reply, Socket
+from launcher.transport.client.agent_desk import AgentDesk, _Preparation, _Runs, _Upkeep
+from launcher.transport.client.desk import Heard, Printed
+from launcher.transport.client.run_reading import Reader
+from launcher.transport.local import LocalConnection
+from launcher.values.host import Host
+from launcher.values.record import Summary, is_terminal
+from launcher.values.reported.answers import CommandEnd, Freed, Inheritance, Outlook, Sweep
+from launcher.values.reported.checkpoint import SealedCheckpoint
+from launcher.values.reported.output import Loss, Manifest, Outputs
+
+MOST_LOOKS = 20
+"""So many runs are asked about at once: each costs a call."""
+HOME_POLL_S = 1.0
+BRIEFLY_S = 3.0
+"""How long a list of runs waits at most for what its live runs have sent."""
+
+
+class SpooledDesk(AgentDesk):
+    """An agent over a spool, and the segments that feed it."""
+
+    def __init__(self, channel: Calls, segments: Segments, reader: Reader | None = None) -> None:
+        """Speak to the spool's agent over this channel. Nothing is asked of the service."""
+        super().__init__(channel, reader)
+        self.segments = segments
+        self._feeders: dict[str, Feeder] = {}
+        self.runs = _SpooledRuns(self._channel, self._reader, self)
+        self.preparation = _SpooledPreparation(self._channel, self)
+        self.upkeep = _SpooledUpkeep(self._channel)
+
+    @property
+    def about(self) -> str:
+        """The account behind the spool and its quota, which the service is asked for."""
+        return self.segments.service.about
+
+    def feeder(self, run: str) -> Feeder | None:
+        """Return what feeds a run; `None` if it has no session. Raises what ended the last one."""
+        feeder = self._feeders.get(run)
+        if feeder is not None:
+            feeder.check()
+            if feeder.is_working:
+                return feeder
+        record = self.segments.record(run)
+        if record is None or not record.is_live:
+            return None
+        self._feeders[run] = Feeder(self.segments, run)
+        return self._feeders[run]
+
+    def bring_home(self, run: str, heard: Heard) -> None:
+        """Bring what a run's sessions have left into the spool, once they are over. `heard` gets the bytes that have come.
+
+        A run that has ended is waited for: its session may last a moment longer. Of one that has not, nothing comes yet.
+        """
+        while (record := self.segments.record(run)) is not None:
+            if record.status == "over":
+                record = self.segments.advance(run, heard)
+            elif record.is_live and self.segments.has_ended(run):
+                self.feeder(run)  # it brings the end of a live one
+            else:
+                return
+            if record is not None and (record.is_live or record.status == "over"):
+                heard(0)
+                time.sleep(HOME_POLL_S)
+
+    def await_record(self, run: str) -> None:
+        """Wait until the record of a run's session is here, if that has ended."""
+        while (record := self.segments.record(run)) is not None and record.status == "ended":
+            self.feeder(run)
+            time.sleep(HOME_POLL_S)
+
+    def catch_up(self, run: str, wait_s: float = CATCH_UP_S) -> None:
+        """Wait until the spool has what a run has sent by now."""
+        feeder = self.feeder(run)
+        if feeder is not None:
+            feeder.catch_up(wait_s)
+            feeder.check()
+
+    def catch_up_briefly(self, runs: Sequence[str]) -> bool:
+        """Let runs that nothing here has fed yet catch up with what they have sent, in BRIEFLY_S together; return whether there are any."""
+        until = time.monotonic() + BRIEFLY_S
+        records = [self.segments.record(run) for run in runs if run not in self._feeders]
+        begun = [self.feeder(one.run) for one in records if one is not None and one.status == "running"]
+        for feeder in filter(None, begun):
+            feeder.catch_up(until - time.monotonic())
+        return bool(begun)
+
+    def by_hand(self, command: str) -> str:
+        """Return the command as it is: the spool is on this machine."""
+        return command
+
+    def open_socket(self, path: str) -> Socket:
+        """Raise LackingError."""
+        raise LackingError(self.host, "forward", SPOOL_LACKS["forward"])
+
+    def open_port(self, port: int) -> Socket:
+        """Raise LackingError."""
+        raise LackingError(self.host, "forward", SPOOL_LACKS["forward"])
+
+    def open_program(self, words: Sequence[str]) -> Socket:
+        """Raise LackingError."""
+        raise LackingError(self.host, "exec", SPOOL_LACKS["exec"])
+
+    def close(self) -> None:
+        """Close the connection; what feeds runs ends with it."""
+        for feeder in self._feeders.values():
+            feeder.close()
+        super().close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _SpooledRuns(_Runs):
+    """The runs of a spool."""
+
+    def __init__(self, channel: Calls, reader: Reader, desk: SpooledDesk) -> None:
+        super().__init__(channel, reader)
+        self._desk = desk
+
+    def summaries(
+        self, *runs: str, like: str | None = None, states: Sequence[str] = (), most: int | None = None
+    ) -> list[Summary]:
+        if states:  # which of them a run is in, the service says
+            self.summaries(*runs, like=like)
+        listed = functools.partial(super().summaries, *runs, like=like, states=states, most=most)
+        found = listed()
+        if states:
+            return found
+        if self._has_adopted(found, runs, like):
+            found = listed()
+        live, segments = _live(found), self._desk.segments
+        changed = [run for run in live if segments.record(run) != segments.advance(run)]
+        return listed() if self._desk.catch_up_briefly(live) or changed else found
+
+    def heard_before(self, *runs: str) -> list[Summary]:
+        return super().summaries(*runs) if runs else []
+
+    def _has_adopted(self, found: Sequence[Summary], runs: Sequence[str], like: str | None) -> bool:
+        """Look at the service for runs that other clients began; return whether any came.
+
+        A list of runs that have all ended needs no service.
+        """
+        if not runs and not like:
+            try:
+                return bool(self._desk.segments.adopt())
+            except (ServiceUnreachableError, ServiceAuthError):
+                if _live(found) or not found:
+                    raise
+                return False
+        missing = {*runs} - {summary.run for summary in found} if runs else {like} if not found else set()
+        return bool([run for words in missing for run in self._desk.segments.adopt(words or "")])
+
+    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> Reply:
+        if wait_s is None:
+            self._desk.catch_up(run)
+        else:
+            self._desk.feeder(run)
+        return super().read(run, request, wait_s)
+
+    def execute(
+        self, run: str, command: Sequence[str], take: Printed, is_enough: Callable[[], bool]
+    ) -> CommandEnd:
+        raise LackingError(self._desk.host, "exec", SPOOL_LACKS["exec"])
+
+    def interact(self, run: str, command: Sequence[str], take: Printed, keyboard: Keyboard) -> CommandEnd:
+        raise LackingError(self._desk.host, "shell", SPOOL_LACKS["shell"])
+
+    def outputs(self, run: str, heard: Heard, *, every_file: bool = False) -> Outputs:
+        self._desk.bring_home(run, heard)
+        listed = super().outputs(run, heard, every_file=every_file)
+        record = self._desk.segments.record(run)
+        if record is None:
+            return listed
+        missing = {path: f"{why}; it is in {record.ref}" for path, why in record.refused.items()}
+        if record.are_files_lost:
+            missing[f"what session {record.segment} left"] = record.words
+        return listed._replace(left_out={**listed.left_out, **missing})
+
+    def manifest(self, run: str, paths: Sequence[str], heard: Heard) -> Manifest:
+        self._desk.bring_home(run, heard)
+        return super().manifest(run, paths, heard)
+
+    def checkpoint(self, run: str, which: str) -> SealedCheckpoint:
+        self._desk.bring_home(run, _unheard)
+        return super().checkpoint(run, which)
+
+    def outlook(self, run: str) -> Outlook:
+        self._desk.bring_home(run, _unheard)
+        return super().outlook(run)
+
+    def send(self, run: str, files: Sequence[tuple[str, int, int]], take: Callable[[Incoming], None]) -> None:
+        self._desk.bring_home(run, _unheard)
+        super().send(run, files, take)
+
+    def remove(self, run: str, held: Mapping[str, str], lose: Loss, heard: Heard) -> Freed:
+        if lose != "all":
+            self._desk.bring_home(run, heard)
+        with self._desk.segments.removal(run):
+            return super().remove(run, held, lose, heard)
+
+
+class _SpooledPreparation(_Preparation):
+    """A run that is being prepared in the spool."""
+
+    def __init__(self, channel: Calls, desk: SpooledDesk) -> None:
+        super().__init__(channel)
+        self._desk = desk
+
+    def inherit(self, run: str, parent: str, requested_keys: Sequence[str]) -> Inheritance:
+        self._desk.bring_home(parent, _unheard)
+        return super().inherit(run, parent, requested_keys)
+
+
+class _SpooledUpkeep(_Upkeep):
+    """Upkeep of a spool: no process of a run is on this machine."""
+
+    def sweep(self, runs: Iterable[str], *, dry_run: bool) -> Sweep:
+        return Sweep(items=[])
+
+
+def _live(found: Sequence[Summary]) -> list[str]:
+    return [summary.run for summary in found if not is_terminal(summary.state)][:MOST_LOOKS]
+
+
+def connect_spool(host: Host, root: Path, place: str) -> LocalConnection:
+    """Return the connection to a spool, which is made if missing. By the id of its place its runs and locks count as being here."""
+    _make_root(root, place)
+    return LocalConnection(Host(name=host.name, root=str(root)), {"LAUNCH_HOST_ID": place})
+
+
+def _make_root(root: Path, place: str) -> None:
+    """Make a spool, and give it the same id on every machine: another client of the same account finds its runs in its own."""
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    mark = root / "root-id"
+    if not mark.is_symlink():
+        try:
+            mark.symlink_to(hashlib.sha256(place.encode()).hexdigest()[:32])
+        except FileExistsError:
+            pass
+
+
+def _unheard(_count: int) -> None:
+    pass

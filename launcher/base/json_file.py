@@ -1,0 +1,29 @@
+"""A JSON object in a file that may be missing, torn or another's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from launcher.base.client_files import read_regular
+
+MOST_BYTES = 256 << 20
+"""A larger file is no object of ours."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a file; empty if the file is missing, no regular one or not an object."""
+    try:
+        return parse_object(read_regular(str(path), MOST_BYTES))
+    except OSError:
+        return {}
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """Return the JSON object in some bytes; empty if they are anything else."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

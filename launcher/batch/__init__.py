@@ -1,0 +1,5 @@
+"""Many launches in one command: the file or grid, the queue on disk, the worker, and the results.
+
+`batch_file` reads what people write, `batch_queue` keeps each item's state, `batch_worker` works it, `batch_results` writes the table.
+An item is an ordinary run: `batch_item` launches and follows it by the rooms below.
+"""

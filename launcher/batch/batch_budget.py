@@ -1,0 +1,115 @@
+"""What a batch may spend on rented machines: its max_cost over all of its runs, of which what is spent and promised is taken."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from launcher.batch.batch_queue import BatchQueue
+from launcher.batch.batch_usage import rentals_for
+from launcher.batch.queued_item import ON_THE_WAY
+from launcher.config import resolve
+from launcher.copy.request import Request
+from launcher.errors import CardBusyError, RefusedError, UsageError
+from launcher.rental.price import Cost
+from launcher.rental.renting import dollars
+from launcher.runs.launch.resolved_request import understand
+from launcher.runs.rented.rental_agreement import choice_for
+from launcher.runs.rented.rental_choice import check_limited
+from launcher.runs.rented.rented_runs import leave_to_keeper, unattended
+from launcher.values.host import Host
+from launcher.values.lambda_settings import LambdaSettings
+
+if TYPE_CHECKING:
+    from launcher.runs.follow.view import View
+
+
+def rented_hosts(names: Iterable[str]) -> list[Host]:
+    """Return the hosts of these names where machines are rented. Unknown names are left out."""
+    known = resolve.hosts()
+    found = [known[name] for name in dict.fromkeys(names) if name in known]
+    return [host for host in found if host.lambda_cloud is not None]
+
+
+def spending(items: Sequence[Sequence[str]], max_cost: float | None, command: str) -> Cost | None:
+    """Return what a batch may spend on rented machines; None if it rents none. `items` are the hosts of each, `command` agrees to it.
+
+    Raises UsageError for a batch that may rent without a limit on all of it, RefusedError for a host without one on a rental.
+    """
+    hosts = rented_hosts(name for names in items for name in names)
+    if not hosts:
+        return None
+    for host in hosts:
+        check_limited(host)
+    names = ", ".join(host.name for host in hosts)
+    if max_cost is None:
+        raise UsageError(
+            f"{names}: machines are rented there, and nothing limits what all {len(items)} items cost together\n"
+            "  in dollars   --max-cost 20     or   max_cost = 20   in the file"
+        )
+    above = min((host.lambda_cloud or LambdaSettings()).confirm_above for host in hosts)
+    what = f"{names}: {'the item' if len(items) == 1 else f'the {len(items)} items together'}"
+    return Cost(what, round(max_cost * 100), above, command, "a lower max_cost limits it")
+
+
+class Budget:
+    """What is left of a batch's max_cost. Its methods may be called from several threads."""
+
+    def __init__(self, queue: BatchQueue) -> None:
+        """Spend no more than the batch of this queue may."""
+        self._queue, self._most = queue, queue.rules.max_cost
+        self._lock, self._clearing = threading.Lock(), threading.Lock()
+        self._promised: dict[int, int] = {}
+
+    @contextmanager
+    def promise(self, number: int, request: Request, view: View) -> Iterator[int]:
+        """Keep enough for the dearest machine that an item may rent while its launch is on its way; yield how much, in cents.
+
+        What a worker that was killed has rented for nothing is ended first: it would be paid for, and counted, until its limit.
+        Raises CardBusyError if that is too much just now, RefusedError if it always will be, and ServiceError.
+        """
+        resolved = understand(request)
+        host = resolved.host
+        from launcher.rental.settle_account import end_abandoned  # few batches rent
+
+        with self._clearing:
+            end_abandoned(host.lambda_cloud or LambdaSettings(), self._queue.runs().keys(), view)
+            self._leave_to_keepers()
+        largest = choice_for(resolved).cost.largest
+        with self._lock:
+            self._check(host.name, largest)
+            self._promised[number] = largest
+        try:
+            yield largest
+        finally:
+            with self._lock:
+                self._promised.pop(number, None)
+
+    def _leave_to_keepers(self) -> None:
+        """Have the machines of runs that are over here ended in the background, if whoever did that was killed. Raises HostError."""
+        going = {item.run for item in self._queue.items(*ON_THE_WAY)}
+        for mirror in unattended(self._queue.runs().keys() - going):
+            leave_to_keeper(mirror)
+
+    def _check(self, host: str, cents: int) -> None:
+        mend = f"with another limit   launch batch resume {self._queue.name} --failed --max-cost N"
+        if self._most is None:  # it was no host where machines are rented when the batch was made
+            raise RefusedError(f"{host}: machines are rented there, and the batch has no max_cost\n  {mend}")
+        spent, open_cents, launched = 0, 0, set[int]()
+        for number, rental in rentals_for(self._queue.runs()):
+            if rental.is_open:
+                open_cents, launched = open_cents + rental.largest, {*launched, number}
+            else:
+                spent += rental.cents_at(rental.ended or rental.since)
+        open_cents += sum(promise for number, promise in self._promised.items() if number not in launched)
+        if spent + open_cents + cents <= round(self._most * 100):
+            return
+        words = (
+            f"{host}: max_cost = {self._most:g} of the batch: {dollars(spent)} spent, {dollars(open_cents)} kept for "
+            f"machines that are rented, and this item may cost {dollars(cents)}"
+        )
+        if open_cents > 0:
+            raise CardBusyError(words, "the batch's own rentals")
+        raise RefusedError(f"{words}\n  {mend}")

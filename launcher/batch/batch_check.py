@@ -1,0 +1,207 @@
+"""What `launch` would refuse of a batch's items before it asks a host, and which values of the matrix reach no script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from launcher.batch.batch_draft import Draft, Large
+from launcher.batch.batch_mistakes import Mistakes
+from launcher.config import job_check, script_check, secret_values
+from launcher.config.local_paths import values_of
+from launcher.config.lookup import Lookup
+from launcher.config.resolve import Task
+from launcher.config.script_reading import uses_worker
+from launcher.copy.request import Request
+from launcher.errors import RefusedError, UsageError
+from launcher.planning.script.source import source
+from launcher.runs.launch import session_check
+from launcher.runs.launch.resolved_request import AUTO, Resolved, understand
+from launcher.upload.loading import Load, load
+from launcher.upload.upload_history import ShippedBefore, is_large
+from launcher.values.credential import credential_in
+from launcher.values.job import Job
+from launcher.values.plan import Finding
+
+TOLD_EVERY = 100
+_SECRET_OPTION = re.compile(r"launch (?:-s|--secret) (\w+)")
+Tell = Callable[[str], None]
+_BY_THE_WORKER = ("attention", "batch", "compile", "loader_workers", "method", "seed", "settings", "steps")
+"""The keys of a job that reach its script only if it asks the worker for them."""
+
+
+def tell_nobody(_words: str) -> None:
+    """Hear how far a check is, and say nothing."""
+
+
+def check(drafts: Sequence[Draft], lookup: Lookup, mistakes: Mistakes, tell: Tell) -> tuple[Large, ...]:
+    """Understand each item as a launch would, on each of its hosts; nothing is sent. Return what is to be asked about."""
+    checker = _Checker(lookup, mistakes)
+    for number, draft in enumerate(drafts, start=1):
+        if number % TOLD_EVERY == 0:
+            tell(f"{number:,} of {len(drafts):,} are checked")
+        checker.check(draft)
+    _note_what_reaches_nothing(drafts, checker.plain_runs, mistakes)
+    return checker.large
+
+
+class _Checker:
+    """Checks items one by one. `plain_runs` are the runs whose scripts do not ask the worker for anything."""
+
+    def __init__(self, lookup: Lookup, mistakes: Mistakes) -> None:
+        self._lookup, self._mistakes = lookup, mistakes
+        self._loads: dict[tuple[Path, tuple[str, ...]], Load] = {}
+        self._reads_worker: dict[str, bool] = {}
+        self._is_known: dict[tuple[str, str], bool] = {}
+        self._questions: dict[tuple[str, Path, int], Finding | None] = {}
+
+    @property
+    def plain_runs(self) -> set[str]:
+        return {run for run, reads in self._reads_worker.items() if not reads}
+
+    @property
+    def large(self) -> tuple[Large, ...]:
+        """What would travel to a host for the first time, and is much."""
+        found = [Large(host, one) for (host, _, _), one in self._questions.items() if one is not None]
+        return tuple(dict.fromkeys(found))
+
+    def check(self, draft: Draft) -> None:
+        """Add the mistakes of an item. Where only some of its hosts refuse it, there are none."""
+        request = draft.request._replace(name=draft.name)
+        if not self._knows(draft, "profile", request.profile or AUTO):
+            request = request._replace(profile=None)
+        hosts = [host for host in draft.hosts if self._knows(draft, "host", host)]
+        refusals: list[str] = []
+        resolved: Resolved | None = None
+        for host in hosts or ["local"]:  # the job is the same on any
+            try:
+                one = understand(request._replace(host=host), self._lookup)
+            except UsageError as error:
+                self._add(draft, str(error), is_refusal=False)
+                if not request.settings:
+                    return
+                request = request._replace(settings=[])  # what else is wrong is found without them
+                try:
+                    resolved = understand(request._replace(host=host), self._lookup)
+                except (UsageError, RefusedError):
+                    return
+                break
+            except RefusedError as error:
+                refusals.append(str(error))
+                continue
+            resolved = resolved or one
+            found = [*_words_of(session_check.refusals(one.task, one.host))]
+            if not found:
+                refusals = []
+                break
+            refusals += found
+        for words in refusals:
+            self._add(draft, words, is_refusal=True)
+        if resolved is not None:
+            self._check_task(draft, hosts, resolved)
+
+    def _knows(self, draft: Draft, key: str, name: str) -> bool:
+        """Whether a host or a profile is known; one that is not is a mistake."""
+        place = draft.place_of(key), name
+        if place not in self._is_known:
+            try:
+                if key == "host":
+                    self._lookup.host(name)
+                elif name != AUTO:
+                    self._lookup.profiles_meant(name)
+            except UsageError as error:
+                self._mistakes.add(place[0], str(error))
+                self._is_known[place] = False
+            else:
+                self._is_known[place] = True
+        return self._is_known[place]
+
+    def _check_task(self, draft: Draft, hosts: Iterable[str], resolved: Resolved) -> None:
+        """Add what would stop an item's job on any host."""
+        task, job = resolved.task, resolved.job
+        refusals = [*_recorded(draft.request, job), *_words_of(job_check.findings(task))]
+        if not refusals:
+            loaded = self._load(task)
+            refusals += _words_of(loaded.cargo.findings)
+            for words in _words_of(script_check.findings(job, loaded.cargo)):
+                self._mistakes.add(draft.place_of("command"), words, is_refusal=True)
+            if is_large(loaded.cargo):
+                self._ask(task.code, loaded, hosts)
+        for words in dict.fromkeys(refusals):
+            self._add(draft, words, is_refusal=True)
+        for name in job.secrets:
+            try:
+                secret_values.values(job.model_copy(update={"secrets": (name,)}), resolved.values)
+            except UsageError as error:
+                words = str(error).removesuffix(secret_values.FROM_A_FILE)
+                self._mistakes.add(draft.place_of("secrets"), words)
+        if draft.run not in self._reads_worker:
+            self._reads_worker[draft.run] = job.adapt or uses_worker(job, task.code)
+
+    def _load(self, task: Task) -> Load:
+        """Return what a task would send; items of the same folder and the same local files share it."""
+        local = [(key, value) for key, value in values_of(task.job) if source(value).kind == "local"]
+        place = task.code, tuple(str(task.locate(key, value)) for key, value in local)
+        if place not in self._loads:
+            self._loads[place] = load(task, (), self._lookup)
+        return self._loads[place]
+
+    def _ask(self, code: Path, loaded: Load, hosts: Iterable[str]) -> None:
+        """Note for each host whether much of a load is new to it."""
+        for host in hosts:
+            place = host, code, id(loaded)
+            if place not in self._questions:
+                found = ShippedBefore(code, self._lookup.host(host)).question(loaded)
+                mend = found and found.mend and found.mend.replace("launch --yes", "launch batch --yes")
+                self._questions[place] = found and found.model_copy(update={"mend": mend})
+
+    def _add(self, draft: Draft, text: str, *, is_refusal: bool) -> None:
+        """Add the mistakes of an error's text, one for each line that is not indented, in the words of the batch's own file."""
+        for words in re.split(r"\n(?!\s)", text):
+            key = _key_of(draft, words.splitlines()[0])
+            own = _own_words(words, key)
+            self._mistakes.add(draft.place_of(key), own, is_refusal=is_refusal)
+
+
+def _own_words(words: str, key: str) -> str:
+    """Return an error's words about a key without the place and the option that a launch would name: the batch's file has its own."""
+    words = _SECRET_OPTION.sub(r'secrets = ["\1"]', words)
+    before, with_set, after = words.partition(" with --set: ")
+    if with_set:
+        words = after if key else f"{before}: {after}"
+    for start in ("the words after --: ", "--set: ", "--set ", f"{key}: "):
+        words = words.removeprefix(start)
+    return words
+
+
+def _words_of(findings: Iterable[Finding]) -> list[str]:
+    """Return the refusals among findings, each with its mend below it."""
+    return ["\n  ".join(filter(None, (one.message, one.mend))) for one in findings if one.level == "refuse"]
+
+
+def _recorded(request: Request, job: Job) -> list[str]:
+    """Return the refusals of what would be recorded, with the queue and the results, and is to be kept secret."""
+    named = [setting.partition("=")[::2] for setting in request.settings]
+    found = [(f"{key}: it holds", credential_in(written)) for key, written in named]
+    found += [("command: it holds", credential_in(word)) for word in request.words]
+    return [
+        f'{start} {kind}, and what a batch is made of is recorded\n  its name alone   secrets = ["NAME"]   and its value from your shell'
+        for start, kind in dict.fromkeys(found)
+        if kind is not None
+    ]
+
+
+def _key_of(draft: Draft, message: str) -> str:
+    """Return the key that a message is about: the longest of an item's launch that it names, empty if it names none."""
+    named = [key for key in draft.places if re.search(rf"(?<![\w.{{]){re.escape(key)}(?![\w.}}])", message)]
+    return max(named, key=len, default="")
+
+
+def _note_what_reaches_nothing(drafts: Sequence[Draft], plain: set[str], mistakes: Mistakes) -> None:
+    """Note the keys of the matrix that change nothing of what a run's script sees: its items run the same command."""
+    for draft in {one.run: one for one in drafts if one.run in plain}.values():
+        for key in draft.unnamed:
+            if key.partition(".")[0] in _BY_THE_WORKER:
+                words = f"the command has no {{{key}}}, and its script does not import launcher_worker, so the value does not reach it"
+                mistakes.note(draft.place_of(key), words)

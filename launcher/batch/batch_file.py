@@ -1,0 +1,245 @@
+"""From a batch's file, or the words of `--grid`, to its items: every mistake of the whole file at once, each with its line."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+from launcher.base.toml import inline, read_toml
+from launcher.batch.batch_check import Tell, check, tell_nobody
+from launcher.batch.batch_definition import MOST_ITEMS, BatchFile, BatchRun, Rules
+from launcher.batch.batch_draft import Draft, Large
+from launcher.batch.batch_matrix import Matrix, Point, flat, grid_of, multiply
+from launcher.batch.batch_mistakes import Mistakes
+from launcher.config import resolve, trust
+from launcher.config.lookup import Lookup
+from launcher.copy.request import Request
+from launcher.errors import BadFileError
+from launcher.values.job import Job
+from launcher.values.parsing import build, nearest
+from launcher.values.precision import PrecisionChoice
+
+OWN_KEYS = ("host", "profile", "precision", "gpus")
+"""The keys of a run that a matrix may vary beside those of `--set`."""
+_OF_JOBS = {field.serialization_alias or name for name, field in Job.model_fields.items()}
+_DEFAULT_NAME = "batch"
+_HOLE = re.compile(r"(?<!\$)(\{)?\{([A-Za-z_][\w.-]*)\}(?(1)\})")
+"""A word's `{KEY}`. `{{KEY}}` stands for `{KEY}` itself, and `${KEY}` is a shell's."""
+
+
+class Batch(NamedTuple):
+    """A batch as it was asked for. `notes` are worth saying before it begins, `large` is to be agreed to."""
+
+    name: str
+    rules: Rules
+    drafts: tuple[Draft, ...]
+    notes: tuple[str, ...] = ()
+    large: tuple[Large, ...] = ()
+
+
+def read_batch(path: Path, changes: Mapping[str, Any], tell: Tell = tell_nobody) -> Batch:
+    """Read a batch's file; `changes` are keys that the command line sets instead, `tell` hears how many items are checked.
+
+    Raises BadFileError with every key of a wrong name or type; without any of these, with every mistake, or RefusedError where
+    `launch` would refuse.
+    """
+    data, text = read_toml(path)
+    written_here = {key: one for key, one in data.items() if key not in changes}
+    lookup = Lookup()
+    trust.check_trust(path, trust.job_values(written_here, lookup.names))
+    if not data:
+        raise BadFileError(f'{path}: is empty: expected at least a job or a command, e.g. job = "sft"')
+    build(BatchFile, changes, file="launch batch")
+    written = build(BatchFile, {**data, **changes}, file=str(path), text=text)
+    mistakes = Mistakes(str(path), text, changes)
+    return _batch(written, written.name or _name_of(path), mistakes, lookup, tell)
+
+
+def grid_batch(words: Sequence[str], values: Mapping[str, Any], tell: Tell = tell_nobody) -> Batch:
+    """Return the batch of `--grid KEY=V1,V2` words; `values` are the other keys of a batch. Raises UsageError, RefusedError."""
+    written = build(BatchFile, {**values, "matrix": grid_of(words)}, file="launch batch")
+    return _batch(written, written.name or _DEFAULT_NAME, Mistakes(None), Lookup(), tell)
+
+
+def _name_of(path: Path) -> str:
+    return re.sub(r"[^a-z0-9_.-]+", "-", path.stem.lower()).strip("-_.")[:48] or _DEFAULT_NAME
+
+
+def _batch(written: BatchFile, name: str, mistakes: Mistakes, lookup: Lookup, tell: Tell) -> Batch:
+    """Multiply the runs by the matrix, and check each. Raises BadFileError with every mistake."""
+    runs = written.run or (BatchRun(),)
+    places = [f"run.{number}" for number, _ in enumerate(written.run, start=1)] or [""]
+    for place, one in (("", written), *(zip(places, written.run, strict=True) if written.run else ())):
+        _check_keys(one, place, mistakes)
+    if written.artifacts == "best" and written.best is None:
+        mistakes.add(
+            "artifacts", '"best": which run that is, no best says\n  for example   best = "loss:min"'
+        )
+    if "matrix" in written.model_fields_set and not written.matrix:
+        mistakes.add("matrix", "is empty: nothing would be multiplied")
+    matrix = multiply(written.matrix, mistakes)
+    if len(runs) * len(matrix.points) > MOST_ITEMS:
+        mistakes.add(
+            "matrix", f"{len(runs) * len(matrix.points):,} items: a batch has at most {MOST_ITEMS:,}"
+        )
+        mistakes.tell()
+    drafts = []
+    for place, run in zip(places, runs, strict=True):
+        maker = _Maker(written, run, place, matrix, mistakes)
+        drafts += [maker.draft(point, lookup.project.host) for point in matrix.points]
+    drafts = _with_names(drafts, lookup.project.job, mistakes)
+    large = check(drafts, lookup, mistakes, tell)
+    mistakes.tell()
+    rules = Rules(**{key: getattr(written, key) for key in Rules.model_fields})
+    return Batch(name, rules, tuple(drafts), mistakes.notes, large)
+
+
+def _check_keys(run: BatchRun, place: str, mistakes: Mistakes) -> None:
+    """Add what is wrong with the keys of a run, or of the file, as they stand together."""
+    start, given = f"{place}." if place else "", run.model_fields_set
+    if run.job is not None and run.command:
+        mistakes.add(f"{start}command", "there is a job too: give one of them")
+    if "command" in given and not run.command:
+        mistakes.add(f"{start}command", "is empty: nothing would be run")
+    if "host" in given and not run.host:
+        mistakes.add(f"{start}host", "is empty: it would run nowhere")
+
+
+def _is_known(key: str) -> bool:
+    """Whether a matrix may have a key that its command does not name."""
+    return key in OWN_KEYS or key.partition(".")[0] in _OF_JOBS
+
+
+def _no_such_key(key: str, more: Iterable[str]) -> str:
+    """Say that a job has no such key; the nearest may be one of those, or of `more`."""
+    guess = nearest(key, [*more, *_OF_JOBS])
+    return f"a job has no key '{key}'{guess}\n  a setting of its script   settings.{key}"
+
+
+def _objection_to(key: str, value: object) -> str | None:
+    """Return what is wrong with a value of the matrix for a key of a run, if anything is."""
+    if not isinstance(value, str):
+        return f"{inline(value)}: expected text"
+    if key == "precision" and value not in (known := get_args(PrecisionChoice)):
+        return f"{inline(value)}: expected {', '.join(known)}{nearest(value, known)}"
+    return None
+
+
+class _Maker:
+    """Makes the items of one run."""
+
+    def __init__(
+        self, batch: BatchFile, run: BatchRun, place: str, matrix: Matrix, mistakes: Mistakes
+    ) -> None:
+        """Look which keys of the matrix its command names, and add what fits nowhere to the mistakes."""
+        self._batch, self._run, self._place, self._matrix = batch, run, place, matrix
+        self._words = run.command or (() if run.job else batch.command)
+        found = {hole[2] for word in self._words for hole in _HOLE.finditer(word) if not hole[1]}
+        self._named = found & set(matrix.written_as)
+        meant: set[str] = set()
+        for key in sorted(found - self._named):
+            known = [one for one in matrix.written_as if one not in found]
+            guess = nearest(key, known)
+            meant |= {one for one in known if f"'{one}'" in guess}
+            words = f"{{{key}}}: the matrix has no key '{key}'{guess}\n  the text itself   {{{{{key}}}}}"
+            mistakes.add(self._key("command"), words)
+        self._unknown = {key for key in matrix.written_as if key not in self._named and not _is_known(key)}
+        for key in self._unknown - meant:
+            lacking = (
+                f"{f'{place}: ' if place else ''}the command has no {{{key}}}, and " if self._words else ""
+            )
+            guess = _no_such_key(key, [*(found - self._named), *OWN_KEYS])
+            mistakes.add(f"matrix.{matrix.written_as[key]}", f"{lacking}{guess}")
+        written = {
+            **{key: f"settings.{key}" for key, _ in flat(batch.settings)},
+            **{key: f"{place}.settings.{key}" for key, _ in flat(run.settings)},
+        }
+        for key, where in written.items():
+            if key.partition(".")[0] not in _OF_JOBS:
+                self._unknown.add(key)
+                mistakes.add(where, _no_such_key(key, ()))
+        for key in {*OWN_KEYS} - self._named:
+            for value in (point[key] for point in matrix.points if key in point):
+                if (objection := _objection_to(key, value)) is not None:
+                    mistakes.add(f"matrix.{matrix.written_as[key]}", objection)
+
+    def draft(self, point: Point, project_host: str | None) -> Draft:
+        """Return the item at a point of the matrix. Its name is still that of the run."""
+        batch, run = self._batch, self._run
+        own = {key: point[key] for key in OWN_KEYS if key in point and key not in self._named}
+        skipped = {*self._named, *own, *self._unknown}
+        own = {key: value for key, value in own.items() if _objection_to(key, value) is None}
+        unnamed = {key: value for key, value in point.items() if key not in skipped}
+        written = {**dict(flat(batch.settings)), **dict(flat(run.settings)), **unnamed}
+        settings = {key: value for key, value in written.items() if key not in self._unknown}
+        hosts = (own["host"],) if "host" in own else run.host or batch.host or (project_host or "local",)
+        words = [_HOLE.sub(lambda hole: _filled(hole, point), word) for word in self._words]
+        request = Request(
+            profile=own.get("profile") or run.profile or batch.profile,
+            job=run.job or (None if words else batch.job),
+            precision=own.get("precision") or run.precision or batch.precision or "auto",
+            settings=[f"{key}={inline(value)}" for key, value in settings.items()],
+            words=words,
+            secrets=[*dict.fromkeys((*batch.secrets, *run.secrets))],
+            packages=[*batch.packages, *run.packages],
+            variables=[f"{key}={value}" for key, value in {**batch.variables, **run.variables}.items()],
+            gpus=own.get("gpus") or run.gpus or batch.gpus,
+            is_sure=True,
+        )
+        places = {key: self._key(key) for key in (*OWN_KEYS, "job", "command", "secrets")}
+        places |= {key: f"settings.{key}" for key, _ in flat(batch.settings)}
+        places |= {key: f"{self._place}.settings.{key}" for key, _ in flat(run.settings)}
+        places |= {key: f"matrix.{self._matrix.written_as[key]}" for key in (*own, *unnamed)}
+        names = tuple(unnamed)
+        return Draft(
+            run.name or "", request, tuple(dict.fromkeys(hosts)), dict(point), self._place, places, names
+        )
+
+    def _key(self, key: str) -> str:
+        """Return the key of the file that holds a key of this run: its own, or that of the whole file."""
+        return f"{self._place}.{key}" if self._place and key in self._run.model_fields_set else key
+
+
+def _filled(hole: re.Match[str], point: Point) -> str:
+    """Fill the `{KEY}`s of a word. It takes one pass, so a value that looks like `{KEY}` stays as it is."""
+    if hole[1]:
+        return hole[0][1:-1]
+    return _shown(point[hole[2]]) if hole[2] in point else hole[0]
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else inline(value)
+
+
+def _with_names(drafts: Sequence[Draft], project_job: str | None, mistakes: Mistakes) -> list[Draft]:
+    """Give each item a name of its own: that of its run, else its job's, with a number where several would have it."""
+    bases = [draft.name or _job_name(draft.request, project_job) for draft in drafts]
+    given = Counter(
+        (draft.name, draft.run) for draft in {(one.name, one.run): one for one in drafts}.values()
+    )
+    names = Counter(name for name, _ in given if name)
+    for name, times in names.items():
+        if times > 1:
+            places = [draft.run for draft in drafts if draft.name == name]
+            mistakes.add(f"{places[-1]}.name", f'"{name}": two runs have this name')
+    counts, numbers, taken = Counter(bases), Counter[str](), {base for base in bases if base}
+    named = []
+    for draft, base in zip(drafts, bases, strict=True):
+        name = base
+        if counts[base] > 1:
+            width = len(str(counts[base]))
+            while name in taken:
+                numbers[base] += 1
+                name = f"{base}-{numbers[base]:0{width}}"
+            taken.add(name)
+        named.append(draft._replace(name=name))
+    return named
+
+
+def _job_name(request: Request, project_job: str | None) -> str:
+    if request.words:
+        return resolve.name_of(request.words)
+    return re.sub(r"[^a-z0-9_.-]+", "-", Path(request.job or project_job or resolve.DEFAULT_JOB).stem.lower())

@@ -1,0 +1,374 @@
+"""One item of a batch, from its place to its end: launched, looked for after a crash, followed, brought home.
+
+Each function runs in a thread of its own, and writes what it is about to do into the queue first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import TypeAdapter
+
+from launcher.base.held_interrupts import NoInterrupts
+from launcher.batch.batch_budget import Budget
+from launcher.batch.batch_queue import BatchQueue
+from launcher.batch.frozen_code import FrozenCode
+from launcher.batch.item_view import ItemView
+from launcher.batch.queued_item import REFUSED, Item, ItemState
+from launcher.config import resolve, secret_values
+from launcher.copy import index
+from launcher.copy.mirror import Mirror
+from launcher.copy.request import Request
+from launcher.copy.run_id import new_run_id
+from launcher.copy.runs_folder import runs_folder
+from launcher.errors import (
+    AgentError,
+    CardBusyError,
+    HostError,
+    LaunchError,
+    MachineGoneError,
+    RefusedError,
+    RunError,
+    UnreachableError,
+    UsageError,
+)
+from launcher.rental import records
+from launcher.rental.settle_account import give_up_machine
+from launcher.runs.follow.evidence import why_failed
+from launcher.runs.follow.following import Watch, finish
+from launcher.runs.follow.sessions import follow_sessions
+from launcher.runs.follow.summaries import runs_of
+from launcher.runs.launch import cards
+from launcher.runs.launch.launching import Started, launch
+from launcher.runs.rented.machine_gone import gone
+from launcher.runs.rented.rented_runs import lease_for, mirror_of
+from launcher.runs.resume.recovering import recover_to_follow
+from launcher.runs.run_desk import Opening, connect, open_desk
+from launcher.transport.client.desk import Desk
+from launcher.values.host import Host
+from launcher.values.record import RunState, State, is_terminal
+
+if TYPE_CHECKING:
+    from launcher.rental.lease.rental_lease import Lease
+
+RUN_EXISTS = "run-exists"
+PREPARING_LOOKS, PREPARING_LOOKS_THERE = 10, 1
+"""So often a run may be found as one in preparation before it counts as there; at Kaggle, where a session may wait for long."""
+
+
+class Lane(NamedTuple):
+    """What work on an item needs: the queue, what is left to spend, the way to its host's desks, who hears what a person must, the code."""
+
+    queue: BatchQueue
+    budget: Budget
+    opening: Opening | None
+    tell: Callable[[str], None]
+    code: FrozenCode
+
+
+class Verdict(StrEnum):
+    """What became of an attempt to begin an item."""
+
+    BEGAN = "began"
+    BUSY = "busy"
+    SILENT = "silent"
+    REFUSED = "refused"
+    UNSETTLED = "unsettled"
+
+
+class Attempt(NamedTuple):
+    """An attempt to begin an item: the item as it is then, what became of it, and why in words.
+
+    `started` is the run that began; None where it was found on its host.
+    """
+
+    item: Item
+    verdict: Verdict
+    words: str = ""
+    started: Started | None = None
+
+
+def run_of(item: Item) -> str:
+    """Return the id of an item's run. Raises RunError for an item that has none yet."""
+    if item.run is None:
+        raise RunError(f"{item.name}: has no run yet")
+    return item.run
+
+
+def request_of(item: Item) -> Request:
+    """Return the launch that an item stands for, without a host."""
+    return TypeAdapter(Request).validate_json(item.request)
+
+
+def begin(lane: Lane, item: Item, host: str, view: ItemView) -> Attempt:
+    """Launch a queued item on a host. Its run's id is on disk before anything is sent."""
+    item = lane.queue.step(item, ItemState.RESERVED, run=new_run_id(item.name), host=host)
+    return submit(lane, item, view)
+
+
+def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
+    """Launch an item that has its run's id and its host."""
+    request = request_of(item)._replace(host=item.host, name=item.name)
+    try:
+        is_rented = resolve.host(item.host).lambda_cloud is not None
+        aloud = _aloud(lane, item, view)
+        kept = lane.budget.promise(item.number, request, aloud) if is_rented else contextlib.nullcontext()
+        with kept as cents:
+            request = request._replace(most_cents=cents)
+            started = launch(request, view, item.run, opening=lane.opening, hold=NoInterrupts, code=lane.code)
+    except CardBusyError as error:
+        return _put_back(lane.queue, item, Verdict.BUSY, _line(error))
+    except (RefusedError, UsageError) as error:
+        return _put_back(lane.queue, item, Verdict.REFUSED, _own_words(error))
+    except AgentError as error:
+        if error.code == RUN_EXISTS:
+            return settle(lane, item, view)
+        return _failed(lane.queue, item, error)
+    except (HostError, RunError) as error:
+        return _failed(lane.queue, item, error)
+    try:
+        item = lane.queue.step(item, ItemState.CONFIRMED)
+    except BaseException:  # the disk is full: nobody follows it from here
+        started.desk.close()
+        if started.lease is not None:
+            _hand_over(lane, item, started.lease, view)
+        raise
+    return Attempt(item, Verdict.BEGAN, started=started)
+
+
+def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
+    """Look for the run of an item whose launch broke off: take it over, or launch it again under the same id.
+
+    What was prepared by a client that died is removed by its host, which may take a moment: after some `tries` it counts as
+    there. Raises HostError if a person must act.
+    """
+    host = resolve.host(item.host)
+    mirror = Mirror(run_of(item), runs_folder())
+    try:
+        if host.lambda_cloud is not None:
+            is_there = _is_rented(host, item, view)
+        else:
+            host = mirror.host() if _is_bound(mirror) else host  # its table may have changed since
+            is_there = _is_there(host, mirror, lane.opening, tries)
+    except UnreachableError as error:
+        return _failed(lane.queue, item, error)  # what was never bound to its host has not begun there
+    except _PreparingError:
+        return Attempt(item, Verdict.UNSETTLED, f"{host.name} clears away what a launch had prepared")
+    if is_there:
+        _note_batch(lane, mirror)
+        return Attempt(lane.queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN)
+    if mirror.files.is_folder() and not mirror.files.numbered():
+        with mirror.disk_errors(mirror.folder):
+            mirror.remove()  # bound by a launch that never reached the host
+    return submit(lane, item, view)
+
+
+def _note_batch(lane: Lane, mirror: Mirror) -> None:
+    """Write the name of the batch into the entry of a run of it: lists show it. Raises RunError if the disk refuses."""
+    with mirror.disk_errors(index.place(mirror.run)):
+        if (entry := mirror.entry) is not None:
+            index.update(entry, batch=lane.queue.name)
+
+
+class _PreparingError(Exception):
+    """Raised for a run that is prepared, and either about to begin or about to be removed."""
+
+
+def _is_there(host: Host, mirror: Mirror, opening: Opening | None, tries: int) -> bool:
+    """Whether a host has a run; its mirror is bound to it then.
+
+    Raises _PreparingError, and OtherRootError where the host has another root than the one that the run was launched in.
+    """
+    most = PREPARING_LOOKS if host.kaggle is None else PREPARING_LOOKS_THERE
+    with connect(host, opening) as desk:
+        mirror.check_root(host.name, desk.root_id)
+        summaries = runs_of(desk, [mirror.run])
+        if not summaries:
+            return False
+        if summaries[0].state == State.PREPARING and tries < most:
+            raise _PreparingError
+        mirror.bind_seen(host, desk.root_id, summaries[0].time)
+    return True
+
+
+def _is_bound(mirror: Mirror) -> bool:
+    """Whether a run may have begun: it is in the index before it does."""
+    return index.knows(mirror.run)
+
+
+def _bind_again(lane: Lane, item: Item, mirror: Mirror) -> None:
+    """Write down again on which host a run is, where its record here was removed. Raises RunError if it is not there, HostError."""
+    host = resolve.host(item.host)
+    if host.lambda_cloud is None and not _is_there(host, mirror, lane.opening, PREPARING_LOOKS):
+        raise RunError(
+            f"{mirror.run} is neither here nor on {host.name}: it was removed\n"
+            f"  end its item   launch batch stop {lane.queue.name}     then again   launch batch resume {lane.queue.name} --failed"
+        )
+
+
+def _is_rented(host: Host, item: Item, view: ItemView) -> bool:
+    """Whether the run of an item began on a machine that was rented for it; a machine without its run is given up."""
+    found = records.rented_for(run_of(item))
+    if found is None:
+        return False
+    mirror = mirror_of(found.record)
+    if mirror is not None and (mirror.began() is not None or not found.rental.is_open):
+        return True  # or it may have been, which nobody can tell any more
+    if not found.rental.is_open:
+        return False
+    if mirror is not None:
+        with open_desk(mirror.host(), mirror) as desk:
+            if runs_of(desk, [run_of(item)]):
+                return True
+    give_up_machine(run_of(item), view)
+    return False
+
+
+def _put_back(queue: BatchQueue, item: Item, verdict: Verdict, words: str) -> Attempt:
+    """Queue an item again that this host does not take; for good if it refused it, and the last of them ends it."""
+    if verdict != Verdict.REFUSED:
+        return Attempt(queue.step(item, ItemState.QUEUED, why=words), verdict, words)
+    tried = (*item.tried, item.host or "")
+    refusals = queue.refusals[item.number]
+    refusals[item.host or ""] = words
+    if all(host in tried for host in item.hosts):
+        words = _all_refusals(refusals)
+        return Attempt(
+            queue.step(item, ItemState.ENDED, outcome=REFUSED, why=words, tried=tried), verdict, words
+        )
+    return Attempt(queue.step(item, ItemState.QUEUED, why=words, tried=tried), verdict, words)
+
+
+def _all_refusals(refusals: Mapping[str, str]) -> str:
+    """Return why no host takes an item: the first lines of all reasons in one line, then what each says below it."""
+    parts = [(host, *words.partition("\n")[::2]) for host, words in refusals.items()]
+    firsts = [first if host in first or len(parts) == 1 else f"{host}: {first}" for host, first, _ in parts]
+    return "\n".join(["; ".join(dict.fromkeys(firsts)), *dict.fromkeys(rest for _, _, rest in parts if rest)])
+
+
+def _failed(queue: BatchQueue, item: Item, error: LaunchError) -> Attempt:
+    """Deal with a launch that broke off: nothing began unless the run's host is bound, which comes before its start."""
+    if _is_bound(Mirror(run_of(item), runs_folder())):
+        return Attempt(item, Verdict.UNSETTLED, _line(error))
+    return _put_back(queue, item, Verdict.SILENT, _line(error))
+
+
+def follow_item(
+    lane: Lane, item: Item, started: Started | None, view: ItemView, watch: Watch, *, pulls: bool
+) -> RunState:
+    """Follow the run of an item to its end, as `launch` and `attach` do; return its last state.
+
+    A run that was interrupted is recovered first. Raises HostError if a person must act, RunError.
+    """
+    mirror = started.mirror if started is not None else Mirror(run_of(item), runs_folder())
+    if not _is_bound(mirror):
+        _bind_again(lane, item, mirror)
+    host = started.host if started is not None else mirror.host()
+    desk: Desk | None = started.desk if started is not None else None
+    if started is None and (words := gone(mirror)) is not None:
+        return _state_of_gone(mirror, words)
+    lease = started.lease if started is not None else lease_for(mirror, view)
+    found = records.open_for(mirror.run)
+
+    def take_left() -> None:
+        """Look after its rented machine, if the process that did was killed."""
+        nonlocal lease
+        if lease is None and found is not None and not found.is_held:
+            lease = lease_for(mirror, view)
+        view.has_rented = lease is not None
+
+    def look(error: UnreachableError | None) -> None:
+        watch(error)
+        take_left()
+        if lease is not None:
+            lease.watch(view, error)
+
+    try:
+        take_left()
+        if started is None:
+            desk = _recovered(host, mirror, view, lane.opening)
+        brings = pulls and (lease is None or lease.record.keeps)  # the end of a rent brings everything
+        state = follow_sessions(host, mirror, view, desk, pulls=brings, watch=look, opening=lane.opening)
+        take_left()
+        if lease is not None:
+            from launcher.rental.lease.release import end_rent  # few runs are on a rented machine
+            from launcher.runs.rented.bringing_home import RunOnMachine
+
+            shown = _aloud(lane, item, view) if lease.record.keeps else view
+            end_rent(lease, RunOnMachine(mirror, host, shown), shown, state.state)
+    except MachineGoneError as error:
+        if lease is not None:
+            raise
+        # The process that looked after it has brought the run home meanwhile.
+        return _state_of_gone(Mirror(mirror.run, runs_folder()), str(error))
+    except BaseException:
+        if lease is not None and not lease.is_released and lease.rental.is_open:
+            _hand_over(lane, item, lease, view)
+        raise
+    finally:
+        if lease is not None:
+            lease.release()
+    finish(mirror, state, view)
+    return state
+
+
+def _hand_over(lane: Lane, item: Item, lease: Lease, view: ItemView) -> None:
+    """Leave a rental to a process in the background; a person at the batch hears what a launch would say."""
+    from launcher.rental.lease.release import hand_off  # few runs are on a rented machine
+
+    hand_off(lease, _aloud(lane, item, view))
+
+
+def _aloud(lane: Lane, item: Item, view: ItemView) -> ItemView:
+    """Return a view whose notes a person at the batch sees too, and not only who reads its log."""
+
+    def tell(text: str) -> None:
+        view.note(text)
+        lane.tell(f"{item.name}: {text}")
+
+    return ItemView(tell)
+
+
+def _state_of_gone(mirror: Mirror, why_gone: str) -> RunState:
+    """Return how a run ended whose machine is rented no more. Raises RunError if it had not ended."""
+    state = mirror.state()
+    if state is None or not is_terminal(state.state):
+        raise RunError(why_gone)
+    return state
+
+
+def _recovered(host: Host, mirror: Mirror, view: ItemView, opening: Opening | None) -> Desk | None:
+    """Recover a run if it needs that, and return its open desk; None if its host does not answer: following goes on trying."""
+    try:
+        desk = open_desk(host, mirror, opening)
+    except UnreachableError as error:
+        view.lost(error, 1, 0.0)
+        return None
+    try:
+        recover_to_follow(desk, mirror, view)
+    except UnreachableError as error:
+        desk.close()
+        view.lost(error, 1, 0.0)
+        return None
+    except BaseException:
+        desk.close()
+        raise
+    return desk
+
+
+def why_ended(state: RunState) -> str | None:
+    """Say in a line why a run is in its last state."""
+    why = why_failed(state.evidence)
+    return "; ".join(filter(None, (str(state.reason) if state.reason else None, why))) or None
+
+
+def _own_words(error: LaunchError) -> str:
+    """Return why an item was refused, without what only a launch says."""
+    return str(error).removeprefix(cards.REFUSED).removesuffix(secret_values.FROM_A_FILE)
+
+
+def _line(error: LaunchError) -> str:
+    return str(error).splitlines()[0]

@@ -1,0 +1,66 @@
+"""Which items of a batch may be begun now, and where; what the others wait for. Values in, values out.
+
+Items are taken in their order. A host that is busy, silent or rested delays only the items that need it:
+
+    decide(items, places, going=3, most=8)  ->  Decision(begin=((item, "lab"),), waits={7: "waits for a card on l40s"})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from launcher.batch.queued_item import Item
+
+FAILURES = 5
+"""So many items in a row that fail before their first step show that it is the host's fault."""
+
+
+class Place(NamedTuple):
+    """What is known of a host. `closed` says why nothing can be begun there just now, in words; None if it may be tried.
+
+    `going` are the runs of the batch there, `most` how many there may be: one where no cards are handed out.
+    """
+
+    closed: str | None = None
+    going: int = 0
+    most: int | None = None
+
+
+class Decision(NamedTuple):
+    """What to begin, each item on a host, and what each of the other items waits for, by its number."""
+
+    begin: tuple[tuple[Item, str], ...]
+    waits: Mapping[int, str]
+
+
+def decide(items: Iterable[Item], places: Mapping[str, Place], *, going: int, most: int | None) -> Decision:
+    """Choose what to begin: each item on the first of its hosts that is open; one item a host, since each changes what is free."""
+    begin: list[tuple[Item, str]] = []
+    waits: dict[int, str] = {}
+    taken: set[str] = set()
+    for item in items:
+        if most is not None and going + len(begin) >= most:
+            runs = "1 run" if most == 1 else f"{most} runs"
+            waits[item.number] = f"waits for one of {runs} to end (max_parallel)"
+            continue
+        hosts = [host for host in item.hosts if host not in item.tried]
+        chosen = next((host for host in hosts if host not in taken and _is_open(places[host])), None)
+        if chosen is not None:
+            begin.append((item, chosen))
+            taken.add(chosen)
+            continue
+        waits[item.number] = "; ".join(dict.fromkeys(_why(host, places[host]) for host in hosts))
+    return Decision(tuple(begin), waits)
+
+
+def _is_open(place: Place) -> bool:
+    return place.closed is None and (place.most is None or place.going < place.most)
+
+
+def _why(host: str, place: Place) -> str:
+    if place.closed is not None:
+        return place.closed
+    if not _is_open(place):
+        return f"waits for a run on {host} to end"
+    return f"waits for another launch on {host}"

@@ -1,0 +1,80 @@
+"""What each item of a batch would be on each of its hosts. A host is probed once for all items that ask it the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from launcher.batch.batch_draft import Draft
+from launcher.batch.batch_file import Batch
+from launcher.config.lookup import Lookup
+from launcher.copy.request import Request
+from launcher.errors import HostError, LaunchError
+from launcher.rental.renting import dollars
+from launcher.runs.launch.dry_run import Preview, preview
+from launcher.runs.launch.probing import probe
+from launcher.runs.launch.resolved_request import understand
+from launcher.runs.run_desk import connect
+from launcher.values.facts import Facts
+from launcher.values.job import Job
+from launcher.values.plan import Finding
+
+
+class ItemPreview(NamedTuple):
+    """An item on a host: its preview, or why there is none. `is_silent`: the host does not answer, and the plan depends on its facts."""
+
+    draft: Draft
+    host: str
+    preview: Preview | None
+    problem: str | None = None
+    is_silent: bool = False
+
+
+def previews(batch: Batch) -> Iterator[ItemPreview]:
+    """Yield each item on each of its hosts, host by host."""
+    lookup = Lookup()
+    for host in dict.fromkeys(host for draft in batch.drafts for host in draft.hosts):
+        known: dict[Any, Facts | None] = {}
+        silence: HostError | None = None
+        for draft in batch.drafts:
+            if host not in draft.hosts:
+                continue
+            request, facts = draft.request._replace(host=host, name=draft.name), None
+            try:
+                try:
+                    facts = None if silence is not None else _facts(request, known, lookup)
+                except HostError as error:
+                    silence = error
+                found = _within(batch.rules.max_cost, host, preview(request, facts, lookup, silence))
+            except LaunchError as error:
+                yield ItemPreview(draft, host, None, str(error), is_silent=isinstance(error, HostError))
+            else:
+                yield ItemPreview(draft, host, found)
+
+
+def _within(max_cost: float | None, host: str, found: Preview) -> Preview:
+    """Refuse an item in its preview if its machine may cost more than the whole batch may."""
+    if found.rental is None or max_cost is None or found.rental.cost.largest <= round(max_cost * 100):
+        return found
+    cost = dollars(found.rental.cost.largest)
+    words = f"{host}: max_cost = {max_cost:g} of the batch, and this item may cost {cost}"
+    finding = Finding(level="refuse", code="beyond-max-cost", message=words)
+    return found._replace(findings=(*found.findings, finding))
+
+
+def _facts(request: Request, known: dict[Any, Facts | None], lookup: Lookup) -> Facts | None:
+    """Return the facts of a machine for a job; None for an account, of which a preview knows what to expect."""
+    resolved = understand(request, lookup)
+    host = resolved.host
+    if host.kaggle is not None or host.lambda_cloud is not None:
+        return None
+    question = _question(resolved.job)
+    if question not in known:
+        with connect(host) as desk:
+            known[question] = probe(desk, host, resolved.job)
+    return known[question]
+
+
+def _question(job: Job) -> Any:
+    """Return what a probe asks a host of a job."""
+    return job.command[0], job.requirements, job.image, job.model, job.teacher

@@ -1,0 +1,74 @@
+"""Remove a batch from the list: its queue, log and code go; its runs, its table and its picture stay."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.batch import batch_index
+from launcher.batch.batch_queue import PICTURE, RESULTS, BatchQueue, take_work, worker_words
+from launcher.batch.frozen_code import FOLDER as CODE
+from launcher.batch.queued_item import UNENDED
+from launcher.copy.mirror import mirrors
+from launcher.copy.run_files import RunFiles
+from launcher.errors import RunError, UsageError
+from launcher.upload import upload_record
+from launcher.values.record import State
+
+
+class Removed(NamedTuple):
+    """What stays of a batch that was removed: its runs, their number, and its table and picture.
+
+    `with_code` are the runs that keep their code, since they may go on elsewhere.
+    """
+
+    runs: int
+    kept: list[Path]
+    with_code: int
+
+
+def remove_batch(queue: BatchQueue) -> Removed:
+    """Remove a batch whose items have ended; return what stays. Raises UsageError for one that goes on."""
+    first = f"first   launch batch stop {queue.name}"
+    work = take_work(queue)
+    if work is None:
+        raise UsageError(f"{queue.name}: {worker_words(queue)} works it\n  {first}")
+    try:
+        runs = sum(item.run is not None for item in queue.items())
+        if left := queue.count(*UNENDED):
+            raise UsageError(f"{queue.name}: {left} of its items have not ended\n  {first}")
+        identity = queue.identity()
+        queue.close()
+        with_code = _keep_code(queue.folder)
+        kept = _keep_results(queue.folder)
+        queue.files.remove_tree()
+        batch_index.forget(identity, queue.folder)
+    except OSError as error:
+        raise RunError(f"{error.filename or queue.folder}: {error.strerror}") from error
+    finally:
+        work.release()
+    return Removed(runs, kept, with_code)
+
+
+def _keep_code(folder: Path) -> int:
+    """Let each run that has not succeeded keep the code that it was sent from this folder; return how many did. Raises OSError.
+
+    It may go on at another host while its own is silent, and then what is here is all there is. Also a run that has gone on
+    from one of the batch has its code from there.
+    """
+    unfinished = [
+        mirror for mirror in mirrors() if (state := mirror.state()) is None or state.state != State.SUCCEEDED
+    ]
+    return sum(upload_record.keep(mirror, folder / CODE) > 0 for mirror in unfinished)
+
+
+def _keep_results(folder: Path) -> list[Path]:
+    """Move the table and the picture of a batch out of its folder; return where they are. Raises OSError."""
+    when = time.strftime("%y%m%d-%H%M%S")
+    batches, kept = RunFiles(folder.parent), []
+    for name in (RESULTS, PICTURE):
+        if batches.is_file(f"{folder.name}/{name}"):
+            kept.append(folder.with_name(f"{folder.name}-{when}-{name}"))
+            batches.rename(f"{folder.name}/{name}", kept[-1])
+    return kept

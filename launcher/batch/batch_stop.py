@@ -1,0 +1,174 @@
+"""Stop a batch: what is queued first, then its runs."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from launcher.batch.batch_item import why_ended
+from launcher.batch.batch_queue import BatchQueue, Wish, Work, take_work, worker_of, worker_words
+from launcher.batch.batch_status import launches, state_of
+from launcher.batch.queued_item import DROPPED, NEVER_BEGAN, UNENDED, Item, ItemState
+from launcher.config import resolve
+from launcher.copy import index
+from launcher.copy.mirror import Mirror
+from launcher.copy.runs_folder import runs_folder
+from launcher.errors import LaunchError, RunError, UnreachableError, UsageError
+from launcher.rental.settle_account import give_up_machine
+from launcher.runs.follow.null_view import SilentView
+from launcher.runs.follow.summaries import runs_of
+from launcher.runs.rented.machine_gone import gone
+from launcher.runs.rented.rented_runs import leave_to_keeper
+from launcher.runs.run_desk import connect, open_desk
+from launcher.runs.run_stopping import stop as stop_run
+from launcher.values.record import State, is_terminal
+
+LOOK_S = 0.5
+ANSWERS_S = 30.0
+"""How long the process that works a batch may take to drop what is queued."""
+ENDS_S = 60.0
+"""How long the process that works a batch may take to see the ends of its runs, and to write its results."""
+MOST_PLACES = 16
+STOPPED = "the batch was stopped"
+
+
+class Stopped(NamedTuple):
+    """What became of an item that was stopped: its state then, why, and the problem if its run could not be reached."""
+
+    item: Item
+    state: str
+    why: str | None = None
+    problem: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it goes on."""
+        return self.state in NEVER_BEGAN or is_terminal(self.state)
+
+
+def stop_batch(queue: BatchQueue, *, now: bool, tell: Callable[[str], None]) -> list[Stopped]:
+    """End what is queued, then the runs; return what became of each that had not ended.
+
+    A process that works the batch begins nothing more, and is waited for while it launches something, and for ENDS_S at most
+    until it has seen the ends of its runs; `tell` says so. Raises UsageError if that process does nothing any more.
+    """
+    queue.wish(Wish.STOP)
+    before = queue.items(*UNENDED)
+    work = _after_launches(queue, tell)
+    if work is None:
+        stopped = _stop_all(queue, before, now=now)
+        if all(one.has_ended for one in stopped):
+            _wait_for_worker(queue, tell)
+        return stopped
+    try:
+        stopped = _stop_all(queue, before, now=now)
+        return [_recorded(queue, one) for one in stopped]
+    finally:
+        queue.mark()
+        work.release()
+
+
+def _recorded(queue: BatchQueue, one: Stopped) -> Stopped:
+    """Put the end of an item on record, which no other process does."""
+    if not one.has_ended or one.item.state == ItemState.ENDED:
+        return one
+    return one._replace(item=queue.step(one.item, ItemState.ENDED, outcome=one.state, why=one.why))
+
+
+def _after_launches(queue: BatchQueue, tell: Callable[[str], None]) -> Work | None:
+    """Return once nothing is being launched: with the right to work the batch, or None while another process follows its runs."""
+    deadline, left = time.monotonic() + ANSWERS_S, 0
+    while (work := take_work(queue)) is None:
+        beginning = queue.count(ItemState.RESERVED)
+        queued = queue.count(ItemState.QUEUED)
+        if not beginning and not queued:
+            return None
+        again = f"launch batch stop {queue.name}"
+        if not queue.wishes(Wish.STOP):
+            raise UsageError(f"{queue.name}: another command has resumed it meanwhile\n  again   {again}")
+        if queued != left:  # it ends them one by one
+            deadline, left = time.monotonic() + ANSWERS_S, queued
+        worker, words = worker_of(queue), worker_words(queue)
+        if (worker is not None and worker.is_stopped) or (not beginning and time.monotonic() > deadline):
+            pid = "PID" if worker is None else worker.pid
+            raise UsageError(
+                f"{queue.name}: {words} holds it and does nothing: it may be stopped, as by Ctrl-Z\n"
+                f"  let it go on   kill -CONT {pid}     or end it   kill -9 {pid}     then   {again}"
+            )
+        tell(f"{words} {f'has {launches(beginning)} on the way' if beginning else 'ends what is queued'}")
+        time.sleep(LOOK_S)
+    return work
+
+
+def _wait_for_worker(queue: BatchQueue, tell: Callable[[str], None]) -> None:
+    """Return once no process works a batch whose runs have all ended, after ENDS_S at the latest."""
+    deadline = time.monotonic() + ENDS_S
+    while queue.wishes(Wish.STOP) and time.monotonic() < deadline:
+        worker = worker_of(queue)
+        if worker is None or worker.is_stopped:
+            return
+        tell(f"{worker.words} brings home what its runs have left")
+        time.sleep(LOOK_S)
+
+
+def _stop_all(queue: BatchQueue, before: Sequence[Item], *, now: bool) -> list[Stopped]:
+    """Stop the runs of items as they are now, each place by itself: one that does not answer delays no other, and is asked once."""
+    items = [queue.item(item.number) for item in before]
+    places: defaultdict[tuple[str | None, ...], list[Item]] = defaultdict(list)
+    for item in items:
+        entry = index.find(item.run) if item.run else None
+        places[item.host, None if entry is None else entry.root].append(item)  # each rented machine is one
+    stop = functools.partial(_stop_at_a_place, queue.name, now=now)
+    with ThreadPoolExecutor(MOST_PLACES) as pool:
+        found = {one.item.number: one for stopped in pool.map(stop, places.values()) for one in stopped}
+    return [found[item.number] for item in items]
+
+
+def _stop_at_a_place(batch: str, items: Sequence[Item], *, now: bool) -> list[Stopped]:
+    stopped: list[Stopped] = []
+    silence: UnreachableError | None = None
+    for item in items:
+        try:
+            if silence is not None and item.run is not None:
+                raise silence
+            stopped.append(_stop(batch, item, now=now))
+        except LaunchError as error:
+            silence = error if isinstance(error, UnreachableError) else None
+            stopped.append(Stopped(item, state_of(item), problem=str(error).splitlines()[0]))
+    return stopped
+
+
+def _stop(batch: str, item: Item, *, now: bool) -> Stopped:
+    """Stop the run of an item; one that never began is dropped. Raises RunError for a run of another batch, HostError."""
+    if item.state == ItemState.ENDED:
+        return Stopped(item, item.outcome or "ended", item.why)
+    dropped = Stopped(item, DROPPED, STOPPED)
+    if item.run is None:
+        return dropped
+    mirror = Mirror(item.run, runs_folder())
+    entry, is_bound = mirror.entry, index.knows(item.run)
+    if entry is not None and entry.batch != batch:
+        raise RunError(
+            f"{item.run} is not a run of the batch {batch}\n  to stop it   launch stop {mirror.short}"
+        )
+    if not is_bound and item.state != ItemState.CONFIRMED:
+        give_up_machine(item.run, SilentView())
+        return dropped
+    known = mirror.state()
+    if known is not None and is_terminal(known.state):
+        leave_to_keeper(mirror)
+        return Stopped(item, known.state, why_ended(known) or STOPPED)
+    if (words := gone(mirror)) is not None:
+        return Stopped(item, State.FAILED, words.splitlines()[0])
+    # A run that the index has lost is still where it was begun.
+    with open_desk(mirror.host(), mirror) if is_bound else connect(resolve.host(item.host)) as desk:
+        if not runs_of(desk, [item.run]):
+            give_up_machine(item.run, SilentView())
+            return dropped
+        row = stop_run(desk, item.run, now=now, grace_s=mirror.plan().stop_grace_s)
+    leave_to_keeper(mirror)
+    return Stopped(item, row.summary.state, STOPPED, row.problem)

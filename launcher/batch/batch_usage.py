@@ -1,0 +1,96 @@
+"""What a batch has taken until now: hours of its runs, hours of GPUs, and what was rented. No host is asked."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcher.batch.batch_queue import BatchQueue
+from launcher.copy.runs_folder import runs_folder
+
+if TYPE_CHECKING:
+    from launcher.copy.mirror import Mirror
+    from launcher.rental.renting import Rental
+
+HOUR_S = 3600.0
+
+
+class Used(NamedTuple):
+    """What an item, or a whole batch, has taken with all of its tries: seconds, cents for what was rented, and how many tries began.
+
+    A run that was given four GPUs counts four times in `gpu_s`. `cents` is None if nothing was rented.
+    """
+
+    run_s: float = 0.0
+    gpu_s: float = 0.0
+    cents: int | None = None
+    tries: int = 0
+
+    def plus(self, other: Used) -> Used:
+        """Return both together."""
+        cents = [one.cents for one in (self, other) if one.cents is not None]
+        times = self.run_s + other.run_s, self.gpu_s + other.gpu_s
+        return Used(*times, sum(cents) if cents else None, self.tries + other.tries)
+
+
+def total(used: Mapping[int, Used]) -> Used:
+    """Return what all items have taken together."""
+    found = Used()
+    for one in used.values():
+        found = found.plus(one)
+    return found
+
+
+class Usage:
+    """Looks up what a batch has taken. What ended before is not read again."""
+
+    def __init__(self, queue: BatchQueue) -> None:
+        """Look into the queue and the copies of its runs here."""
+        self._queue = queue
+        self._ended: dict[str, Used] = {}
+
+    def now(self, items: Collection[int] | None = None) -> dict[int, Used]:
+        """Return what each item, or each of some numbers, has taken until now, as far as its host was heard."""
+        found, runs = defaultdict[int, Used](Used), self._queue.runs(items)
+        for run, number in runs.items():
+            if (one := self._of_run(run)) is not None:
+                found[number] = found[number].plus(one)
+        if self._queue.rules.max_cost is not None:  # without it nothing is rented
+            from launcher.rental.service_clock import clock_of
+
+            for number, rental in rentals_for(runs):
+                until = rental.ended or clock_of(rental.intent.provider).likely()
+                found[number] = found[number].plus(Used(cents=rental.cents_at(until)))
+        return dict(found)
+
+    def _of_run(self, run: str) -> Used | None:
+        if run in self._ended:
+            return self._ended[run]
+        from launcher.copy.mirror import Mirror  # what was not begun has none
+        from launcher.values.states import is_terminal
+
+        mirror = Mirror(run, runs_folder())
+        state = mirror.state()
+        if state is None or (seconds := mirror.took_s(state)) is None:
+            return None
+        used = Used(seconds, seconds * _cards(mirror), tries=1)
+        if is_terminal(state.state):
+            self._ended[run] = used
+        return used
+
+
+def rentals_for(runs: Mapping[str, int]) -> Iterator[tuple[int, Rental]]:
+    """Yield what was ever rented for some runs, with the number of the run's item."""
+    from launcher.rental.records import ledger
+
+    for rental in ledger().rentals():
+        if (number := runs.get(rental.intent.run)) is not None:
+            yield number, rental
+
+
+def _cards(mirror: Mirror) -> int:
+    """Return how many GPUs the plan of a run gives it."""
+    allocation = mirror.files.read_json("plan.json").get("allocation")
+    cards = allocation.get("cards") if isinstance(allocation, dict) else None
+    return cards if isinstance(cards, int) else 0

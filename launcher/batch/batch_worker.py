@@ -1,0 +1,481 @@
+"""The worker of a batch: begins items, follows their runs, and takes over from a worker that died.
+
+Without a worker, runs go on and queued items wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue as threads
+import threading
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Protocol
+
+from launcher.backends.registry import backend_of
+from launcher.base.held_interrupts import HeldInterrupts
+from launcher.base.text import first_of
+from launcher.batch.batch_budget import Budget
+from launcher.batch.batch_item import Attempt, Lane, Verdict, begin, follow_item, run_of, settle, why_ended
+from launcher.batch.batch_placement import FAILURES, Decision, Place, decide
+from launcher.batch.batch_queue import BatchQueue, Wish
+from launcher.batch.batch_status import launches
+from launcher.batch.frozen_code import FrozenCode
+from launcher.batch.item_view import ItemView
+from launcher.batch.queued_item import DROPPED, REFUSED, Item, ItemState
+from launcher.config import resolve
+from launcher.copy import move_records
+from launcher.copy.mirror import Mirror
+from launcher.copy.runs_folder import runs_folder
+from launcher.errors import BadFileError, LaunchError, UnknownNameError, UnreachableError
+from launcher.runs.run_desk import on_line
+from launcher.values.record import RunState, State, is_terminal
+
+LOOK_S = 0.5
+"""How often the table is drawn, and the queue is asked for a wish to stop."""
+NOTE_S = 5.0
+"""How often what items wait for is put on record."""
+BACK_OFF_S = (5.0, 10.0, 20.0, 40.0, 60.0)
+"""How long a host that is busy or silent is left alone, after each time in a row."""
+SETTLE_S = (0.5, 1.0, 2.0, *BACK_OFF_S)
+"""How long to wait before a host is asked again for a run that may have begun there."""
+SILENT_TRIES = 3
+"""So often in a row a host may be silent before a batch of which nothing else is left gives up."""
+RECOVERIES = 3
+LOG = "batch.log"
+AGAIN = ("failed", REFUSED, DROPPED, "stopped", "stop-incomplete")
+"""The outcomes of items that are queued again if a person asks for that."""
+
+
+class Outcome(StrEnum):
+    """How the work on a batch ended: nothing is left to do, a person left it, or the rest needs hosts that do not answer."""
+
+    OVER = "over"
+    LEFT = "left"
+    SILENT = "silent"
+
+
+class BatchView(Protocol):
+    """The display of a batch while it is worked."""
+
+    def show(self, items: list[Item], live: dict[int, ItemView]) -> None:
+        """Show all items as they are now."""
+
+    def changed(self, item: Item) -> None:
+        """Show that an item has come into another state."""
+
+    def note(self, text: str) -> None:
+        """Say something about the batch."""
+
+
+class _LeaveError(Exception):
+    """Raised in a follower when this process works the batch no more."""
+
+
+class _Host:
+    """A host as the worker sees it: until when it is left alone and why, and its failures in a row."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.unknown: str | None = None
+        """Why it has no table any more: what runs there is followed all the same."""
+        host = None
+        try:
+            host = resolve.host(name)
+        except UnknownNameError as error:
+            self.unknown = str(error).splitlines()[0]
+        self.is_rented = host is not None and host.lambda_cloud is not None
+        self.is_account = host is not None and host.kaggle is not None
+        self.line = None if host is None or self.is_rented else backend_of(host).open_line(host)
+        self.closed_until = 0.0
+        self.why: str | None = None
+        self.times = 0
+        self.failures = 0
+        self.silent = 0
+        self.most: int | None = None
+
+    def close(self, why: str, *, is_silent: bool) -> float:
+        """Leave it alone for a while, longer after each time in a row; return for how many seconds."""
+        wait_s = BACK_OFF_S[min(self.times, len(BACK_OFF_S) - 1)]
+        self.closed_until = time.monotonic() + wait_s
+        self.times += 1
+        self.silent = self.silent + 1 if is_silent else 0
+        self.why = why
+        return wait_s
+
+    def open(self) -> None:
+        """Let it be tried at once: a run has begun or ended there."""
+        self.closed_until, self.times, self.silent, self.why = 0.0, 0, 0, None
+
+    def note_end(self, *, has_failed_early: bool) -> bool:
+        """Count a run that has ended there; return whether that has the host rested from now on."""
+        self.failures = self.failures + 1 if has_failed_early else 0
+        self.open()
+        return self.failures == FAILURES
+
+    @property
+    def is_rested(self) -> bool:
+        """Whether it has failed too many items in a row before their first step, or is not known any more."""
+        return self.failures >= FAILURES or self.unknown is not None
+
+    def place(self, going: int, unbegun: str | None, *, is_beginning: bool) -> Place:
+        """Return what the placement needs to know. `unbegun` is an item that this host has and does not run yet, `is_beginning`
+        whether one is being launched there.
+        """
+        if self.unknown is not None:
+            return Place(self.unknown, going)
+        if self.is_rested:
+            words = f"{FAILURES} runs in a row failed there before their first step"
+            return Place(f"{self.name} is rested: {words}", going)
+        if is_beginning and not self.is_rented:
+            return Place(f"waits for another launch on {self.name}", going)
+        if self.is_account and unbegun is not None:
+            return Place(f"waits for {unbegun}, which has no machine of {self.name} yet", going)
+        if time.monotonic() < self.closed_until:
+            return Place(self.why, going)
+        return Place(None, going, self.most)
+
+
+class BatchWorker:
+    """One process's work on a batch. `run` returns once there is nothing more to do for it."""
+
+    def __init__(self, queue: BatchQueue, view: BatchView) -> None:
+        """Work this queue, whose lock this process holds."""
+        self._queue, self._view, self._rules = queue, view, queue.rules
+        self._items = {item.number: item for item in queue.items()}
+        self._hosts: dict[str, _Host] = {}
+        for item in self._items.values():
+            for host in (*item.hosts, *([item.host] if item.host else [])):
+                if host not in self._hosts:
+                    self._hosts[host] = _Host(host)
+        self._live: dict[int, ItemView] = {}
+        self._beginning: dict[int, str] = {}
+        self._news: threads.Queue[Callable[[], None]] = threads.Queue()
+        self._leaves = threading.Event()
+        self._log_lock = threading.Lock()
+        self._budget = Budget(queue)
+        self._code = FrozenCode(queue.folder, self._say_in_view)
+        self._recovered: dict[int, int] = {}
+        self._noted: dict[int, str | None] = {}
+        self._noted_at = 0.0
+        self.left_by: int | None = None
+        """The signal by which a person has left the batch."""
+
+    def run(self) -> Outcome:
+        """Work until nothing is left to do, a person stops it, or Ctrl-C. What runs goes on after Ctrl-C."""
+        held = HeldInterrupts()
+        try:
+            for item in self._items.values():
+                if item.state == ItemState.RESERVED:
+                    self._start(item, self._settle)
+                elif item.state == ItemState.CONFIRMED:
+                    self._note_cards(item)
+                    self._start(item, self._follow, None)
+            while True:
+                if held.first is not None:
+                    return self._leave(held)
+                if self._queue.wishes(Wish.STOP):
+                    self._drop_queued("the batch was stopped")
+                self._queue_again()
+                decision = self._decide()
+                if (outcome := self._outcome(decision)) is not None:
+                    self._note_waits(is_last=True)
+                    return outcome
+                for item, host in decision.begin:
+                    self._beginning[item.number] = host
+                    self._start(item, self._begin, host)
+                self._note_waits()
+                self._view.show([*self._items.values()], self._live)
+                self._take_news()
+        except BaseException:  # the disk, or a terminal that is gone
+            with contextlib.suppress(Exception):
+                self._let_go(held)
+            raise
+        finally:
+            held.release()
+            for one in self._hosts.values():
+                if one.line is not None:
+                    one.line.close()
+
+    # the main thread
+
+    def _take_news(self) -> None:
+        """Wait a moment for messages of the threads, and handle all of them."""
+        with contextlib.suppress(threads.Empty):
+            self._news.get(timeout=LOOK_S)()
+            while True:
+                self._news.get_nowait()()
+
+    def _decide(self) -> Decision:
+        going: dict[str, int] = {}
+        unbegun: dict[str, str] = {}
+        for number, view in self._live.items():
+            item = self._items[number]
+            if item.host is not None:
+                going[item.host] = going.get(item.host, 0) + 1
+                if view.state is None or view.state.state in (State.RESERVED, State.PREPARING):
+                    unbegun[item.host] = item.name
+        waiting = [
+            item
+            for item in self._items.values()
+            if item.state == ItemState.QUEUED and item.number not in self._live
+        ]
+        if (failures := self._too_many_failures()) is not None:
+            self._drop_queued(failures)
+            waiting = []
+        begun_at = set(self._beginning.values())
+        places = {
+            name: host.place(going.get(name, 0), unbegun.get(name), is_beginning=name in begun_at)
+            for name, host in self._hosts.items()
+        }
+        decision = decide(waiting, places, going=len(self._live), most=self._rules.max_parallel)
+        for number, why in decision.waits.items():
+            if self._items[number].why != why:
+                self._items[number] = self._items[number]._replace(why=why)
+        return decision
+
+    def _queue_again(self) -> None:
+        """Queue again the items that failed, if another command has asked for that."""
+        if not self._queue.take_back(Wish.AGAIN):
+            return
+        for item in queue_again(self._queue):
+            for host in item.hosts:
+                self._hosts[host].failures = 0  # it is tried again
+            self._changed(item)
+
+    def _note_waits(self, *, is_last: bool = False) -> None:
+        """Record what items wait for now and then, and at the end, for other commands."""
+        if not is_last and time.monotonic() - self._noted_at < NOTE_S:
+            return
+        self._noted_at = time.monotonic()
+        waits = {n: item.why for n, item in self._items.items() if item.state == ItemState.QUEUED}
+        for number, view in self._live.items():
+            if self._items[number].state == ItemState.CONFIRMED:
+                waits[number] = view.waits_for
+                self._items[number] = self._items[number]._replace(why=view.waits_for)
+        if changed := {n: why for n, why in waits.items() if self._noted.get(n) != why}:
+            self._queue.note(changed)
+            self._noted.update(changed)
+
+    def _outcome(self, decision: Decision) -> Outcome | None:
+        """Return how the work ends if nothing is left to do, or nothing can be done just now."""
+        if self._live or decision.begin:
+            return None
+        if self._queue.wishes(Wish.STOP):
+            return Outcome.OVER
+        queued = [item for item in self._items.values() if item.state == ItemState.QUEUED]
+        if not queued:
+            return Outcome.OVER
+        hosts = {host for item in queued for host in item.hosts if host not in item.tried}
+        if all(self._hosts[host].is_rested for host in hosts):
+            return Outcome.OVER
+        if all(self._hosts[host].is_rested or self._hosts[host].silent >= SILENT_TRIES for host in hosts):
+            silent = [name for name, host in self._hosts.items() if host.silent >= SILENT_TRIES]
+            self._view.note(f"asked {SILENT_TRIES} times, without success: {', '.join(silent)}")
+            return Outcome.SILENT
+        return None
+
+    def _too_many_failures(self) -> str | None:
+        """Return why nothing more is begun if as many runs have failed as may; None if not."""
+        most = self._rules.max_failures
+        failed = [
+            item.name
+            for item in self._items.values()
+            if item.outcome in ("failed", REFUSED, State.STOP_INCOMPLETE)
+        ]
+        if most is None or len(failed) < most:
+            return None
+        return f"not begun: {first_of(failed)} failed, and max_failures is {most}"
+
+    def _drop_queued(self, why: str) -> None:
+        for item in [*self._items.values()]:
+            if item.state == ItemState.QUEUED and item.number not in self._live:
+                self._changed(self._queue.step(item, ItemState.ENDED, outcome=DROPPED, why=why))
+
+    def _changed(self, item: Item) -> None:
+        self._items[item.number] = item
+        self._view.changed(item)
+
+    def _leave(self, held: HeldInterrupts) -> Outcome:
+        """Let the followers go, by the signal that came."""
+        self.left_by, held.first = held.first, None
+        if count := len(self._beginning):
+            self._view.note(f"waits for {launches(count)} on the way; Ctrl-C again leaves them")
+        self._let_go(held)
+        if left := self._with_rented():
+            words = "a machine that is rented for it is still billed, and nobody ends it"
+            self._view.note(f"{', '.join(left)}: {words}   launch reconcile")
+        return Outcome.LEFT
+
+    def _let_go(self, held: HeldInterrupts) -> None:
+        """Wait for the launches that are on their way, and until rented machines are handed over, or a signal comes.
+
+        What fails meanwhile, as at a terminal that is gone, keeps no other machine from that: the first failure is raised then.
+        """
+        self._leaves.set()
+        failure: Exception | None = None
+        while held.first is None and (self._beginning or self._with_rented()):
+            try:
+                self._take_news()
+            except Exception as error:  # noqa: BLE001 - a bug too
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _with_rented(self) -> list[str]:
+        """Return the items that are launched or followed where machines are rented."""
+        found = []
+        for number, view in self._live.items():
+            item = self._items[number]
+            host = self._hosts[self._beginning.get(number) or item.host or ""]
+            if host.is_rented or view.has_rented:
+                found.append(item.name)
+        return found
+
+    # threads
+
+    def _start(self, item: Item, work: Callable[..., None], *more: object) -> None:
+        """Work on an item in a thread; its errors end the work on the item, not the batch."""
+        view = self._live[item.number] = ItemView(lambda text: self._say(item, text))
+
+        def run() -> None:
+            try:
+                work(item, view, *more)
+            except _LeaveError:
+                self._tell(self._left, item)
+            except LaunchError as error:
+                self._tell(self._needs_person, item, str(error))
+            except Exception as error:  # a bug: it must not look as if the item still went on
+                self._tell(self._needs_person, item, f"{type(error).__name__}: {error}")
+                raise
+
+        threading.Thread(target=run, name=f"item {item.name}", daemon=True).start()
+
+    def _tell(self, what: Callable[..., None], *values: object) -> None:
+        """Have the main thread do something."""
+        self._news.put(lambda: what(*values))
+
+    def _begin(self, item: Item, view: ItemView, host: str) -> None:
+        self._after(begin(self._lane(host), item, host, view), view, host)
+
+    def _lane(self, host: str | None) -> Lane:
+        line = self._hosts[host or ""].line
+        opening = None if line is None else on_line(line)
+        return Lane(self._queue, self._budget, opening, self._say_in_view, self._code)
+
+    def _say_in_view(self, text: str) -> None:
+        """Have the main thread say something about the batch."""
+        self._tell(self._view.note, text)
+
+    def _settle(self, item: Item, view: ItemView) -> None:
+        tries = 0
+        while True:
+            attempt = settle(self._lane(item.host), item, view, tries)
+            if attempt.verdict != Verdict.UNSETTLED:
+                self._after(attempt, view, item.host or "")
+                return
+            view.lost_for = attempt.words
+            tries += 1
+            if self._leaves.wait(SETTLE_S[min(tries, len(SETTLE_S)) - 1]):
+                raise _LeaveError
+
+    def _after(self, attempt: Attempt, view: ItemView, host: str) -> None:
+        self._tell(self._take_attempt, attempt, host)
+        if attempt.verdict == Verdict.UNSETTLED:
+            self._settle(attempt.item, view)
+        elif attempt.verdict == Verdict.BEGAN:
+            self._follow(attempt.item, view, attempt)
+
+    def _follow(self, item: Item, view: ItemView, attempt: Attempt | None) -> None:
+        started = attempt.started if attempt is not None else None
+        while True:
+            state = follow_item(
+                self._lane(item.host), item, started, view, self._watch, pulls=self._rules.artifacts == "all"
+            )
+            started = None
+            if is_terminal(state.state):
+                break
+            recovered = self._recovered.get(item.number, 0)
+            if state.state == State.WAITING or recovered >= RECOVERIES:
+                self._tell(self._needs_person, item, why_ended(state) or state.state)
+                return
+            self._recovered[item.number] = recovered + 1
+        self._tell(self._ended, item, state)
+
+    def _watch(self, _error: UnreachableError | None) -> None:
+        if self._leaves.is_set():
+            raise _LeaveError
+
+    def _say(self, item: Item, text: str) -> None:
+        """Put a line about an item into the batch's log. What the disk refuses is only not known later."""
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        with self._log_lock, contextlib.suppress(OSError), self._queue.files.open(LOG, "ab") as file:
+            file.writelines(f"{when}  {item.name}  {line}\n".encode() for line in text.splitlines())
+
+    # messages of the threads, in the main thread
+
+    def _take_attempt(self, attempt: Attempt, name: str) -> None:
+        item, verdict, host = attempt.item, attempt.verdict, self._hosts[name]
+        self._beginning.pop(item.number, None)
+        if verdict not in (Verdict.BEGAN, Verdict.UNSETTLED):
+            del self._live[item.number]
+        self._changed(item)
+        if verdict == Verdict.BEGAN:
+            host.open()
+            self._note_cards(item)
+        elif verdict in (Verdict.BUSY, Verdict.SILENT):
+            wait_s = host.close(attempt.words, is_silent=verdict == Verdict.SILENT)
+            if verdict == Verdict.SILENT and host.silent < SILENT_TRIES:
+                self._view.note(f"{attempt.words}   {name} is asked again in {wait_s:.0f} s")
+
+    def _note_cards(self, item: Item) -> None:
+        """Where no cards are handed out, nothing but the batch itself keeps its runs from crowding a host."""
+        host = self._hosts[item.host or ""]
+        with contextlib.suppress(BadFileError):
+            allocation = Mirror(run_of(item), runs_folder()).whole_plan().allocation
+            is_for_all = not allocation.cards and allocation.how != "scheduled"
+            if is_for_all and not (host.is_rented or host.is_account):
+                host.most = self._rules.max_parallel or 1
+
+    def _left(self, item: Item) -> None:
+        self._beginning.pop(item.number, None)
+        self._live.pop(item.number, None)
+
+    def _needs_person(self, item: Item, why: str) -> None:
+        host = self._beginning.pop(item.number, None)
+        self._live.pop(item.number, None)
+        self._queue.note({item.number: why})
+        self._changed(self._queue.item(item.number))
+        if host is not None and self._items[item.number].state == ItemState.QUEUED:
+            self._hosts[host].close(why.splitlines()[0], is_silent=True)  # it is not tried again at once
+
+    def _ended(self, item: Item, state: RunState) -> None:
+        view = self._live.pop(item.number)
+        host = self._hosts[item.host or ""]
+        has_failed = state.state in (State.FAILED, State.STOP_INCOMPLETE)
+        if host.note_end(has_failed_early=has_failed and view.step is None):
+            self._view.note(
+                f"{item.host}: {FAILURES} runs in a row failed before their first step; nothing more is begun there"
+                f"   try it again   launch batch resume {self._queue.name}"
+            )
+        self._changed(
+            self._queue.step(
+                self._items[item.number], ItemState.ENDED, outcome=state.state, why=why_ended(state)
+            )
+        )
+
+
+def queue_again(queue: BatchQueue) -> list[Item]:
+    """Queue again what failed, was stopped, refused or dropped; return these items. The caller works the batch.
+
+    An item whose run a person has had go on elsewhere is not: it would be trained twice.
+    """
+    again = [item for item in queue.items(ItemState.ENDED) if item.outcome in AGAIN and not _goes_on(item)]
+    found = [queue.step(item._replace(tried=()), ItemState.QUEUED) for item in again]
+    queue.mark()
+    return found
+
+
+def _goes_on(item: Item) -> bool:
+    return item.run is not None and move_records.departure_of(Mirror(item.run, runs_folder())) is not None

@@ -1,0 +1,174 @@
+"""The code of a batch: kept as it was for the first item, so that an edit meanwhile changes no item.
+
+Small files are copied beside the queue. A larger one is known by its SHA-256, and an item that would get another is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.base.client_files import read_regular
+from launcher.base.json_file import MOST_BYTES, parse_object
+from launcher.base.text import first_of
+from launcher.copy.run_files import RunFiles
+from launcher.errors import RefusedError, RunError
+from launcher.upload import tree
+from launcher.upload.folder_walk import Entry
+from launcher.upload.loading import Load
+
+FOLDER = "code"
+INDEX = "index.json"
+GENERATION = "generation.json"
+"""How often a person has asked for new code: earlier copies stay, since a run that had them may need them to go on elsewhere."""
+MOST_COPIED = 10_000_000
+"""Bytes of a file that is copied."""
+
+
+class _Kept(NamedTuple):
+    """An entry as it was, and the SHA-256 of a file."""
+
+    entry: Entry
+    sha256: str | None
+
+
+class FrozenCode:
+    """The code of a batch, below its folder. It may be used by several threads of one process."""
+
+    def __init__(self, batch: Path, tell: Callable[[str], None]) -> None:
+        """Keep the code of the batch in this folder; `tell` hears once which files have changed since."""
+        self._files, self.batch, self._tell = _files(batch), batch.name, tell
+        self._lock = threading.Lock()
+        self._told: set[str] = set()
+
+    def of_batch(self, load: Load, job_file: Path | None = None) -> Load:
+        """Return what an item sends: the code of the batch, and the data as it is now. The first one decides on the code.
+
+        Raises RefusedError if a large file, or the job's own, has changed, and RunError where the disk refuses.
+        """
+        code = load.cargo.folder
+        with self._lock:
+            name = hashlib.sha256(os.fsencode(code)).hexdigest()[:16]
+            generation = _generation(self._files)
+            folder = f"{name}-{generation}" if generation else name
+            try:
+                if not self._files.is_file(f"{folder}/{INDEX}"):
+                    _keep(load, self._files, folder)
+                return self._with(load, _read(self._files, folder), folder, job_file)
+            except OSError as error:
+                raise RunError(
+                    f"{error.filename or self._files.folder}: {error.strerror}\n  nothing was begun"
+                ) from error
+
+    def _with(self, load: Load, kept: list[_Kept], folder: str, job_file: Path | None) -> Load:
+        now = tree.manifest(load.tree, load.digests, lambda _: None)
+        entries, changed = [], []
+        for entry, sha256 in kept:
+            is_copied = entry.is_file and entry.size <= MOST_COPIED
+            if entry.path not in now or not _is_same(now[entry.path], entry, sha256):
+                changed.append(entry)
+                if entry.is_file and not is_copied:
+                    raise RefusedError(
+                        f"{entry.source} is too large to be kept as it was, and {_changed(self.batch)}"
+                    )
+            copy = self._files.at(f"{folder}/{entry.path}")
+            entries.append(entry._replace(source=copy) if is_copied else entry)
+        if job_file is not None and any(entry.source == str(job_file.resolve()) for entry in changed):
+            raise RefusedError(f"{job_file}: {_changed(self.batch)}")
+        self._say({entry.name for entry in changed if not _is_our_output(entry.source)})
+        data = [entry for entry in load.tree.entries if not entry.path.startswith("code/")]
+        whole = tree.CodeTree(sorted([*entries, *data], key=lambda one: one.path), load.tree.left_out)
+        sizes = {entry.source: entry.size for entry in whole.entries if entry.is_file}
+        cargo = load.cargo._replace(
+            files=sum(entry.folder is None for entry in whole.entries),
+            bytes=sum(sizes.values()),
+            paths=frozenset(entry.name for entry in entries),
+        )
+        return load._replace(tree=whole, cargo=cargo)
+
+    def _say(self, changed: set[str]) -> None:
+        if not changed - self._told:
+            return
+        self._told |= changed
+        self._tell(
+            f"changed since {self.batch} began: {first_of(sorted(changed))}; its items go on with the code of then"
+            f"   else leave it, then   launch batch resume {self.batch} --new-code"
+        )
+
+
+def _changed(batch: str) -> str:
+    return (
+        "has changed since the batch began\n"
+        f"  put it back, then   launch batch resume {batch} --failed\n"
+        f"  or take all code as it is now   launch batch resume {batch} --failed --new-code"
+    )
+
+
+def forget(batch: Path) -> None:
+    """Let the next item of a batch decide on its code. Raises OSError."""
+    files = _files(batch)
+    if files.is_folder():
+        files.write(GENERATION, json.dumps({"generation": _generation(files) + 1}).encode())
+
+
+def _files(batch: Path) -> RunFiles:
+    """Return the files of a batch's code: no folder below that of the runs may be a link."""
+    return RunFiles(batch / FOLDER, batch.parent.parent)
+
+
+def _generation(files: RunFiles) -> int:
+    found = files.read_json(GENERATION).get("generation")
+    return found if isinstance(found, int) else 0
+
+
+def _keep(load: Load, files: RunFiles, folder: str) -> None:
+    """Copy the code, and write down what it is; the index comes last. Raises OSError."""
+    files.remove_tree(folder)
+    known = tree.manifest(load.tree, load.digests, lambda _: None)
+    found = []
+    for entry in load.tree.entries:
+        if not entry.path.startswith("code/"):
+            continue
+        sha256, size = known[entry.path].get("sha256"), known[entry.path].get("size", 0)
+        if entry.is_file and size <= MOST_COPIED:
+            data = read_regular(entry.source, MOST_BYTES)
+            copy = f"{folder}/{entry.path}"
+            files.make_folder(os.path.dirname(copy))
+            with files.open(copy, "x+b") as file:
+                file.write(data)
+                os.fchmod(file.fileno(), os.stat(entry.source).st_mode & 0o777)
+            sha256, size = hashlib.sha256(data).hexdigest(), len(data)
+        found.append([*entry._replace(size=size), sha256])
+    files.write(f"{folder}/{INDEX}", json.dumps({"entries": found}).encode(), durably=True)
+
+
+def _read(files: RunFiles, folder: str) -> list[_Kept]:
+    index = f"{folder}/{INDEX}"
+    try:
+        return [
+            _Kept(Entry(*values), sha256) for *values, sha256 in parse_object(files.read(index))["entries"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{files.folder / index}: is damaged\n  nothing was begun") from error
+
+
+def _is_same(now: tree.PathRecord, entry: Entry, sha256: str | None) -> bool:
+    if entry.link is not None:
+        return now.get("link") == entry.link
+    if entry.folder is not None:
+        return now.get("folder") == entry.folder
+    return now.get("sha256") == sha256
+
+
+def _is_our_output(path: str) -> bool:
+    """Whether a file is where this command's own output goes, as with `launch batch FILE >out.txt`."""
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        return any(os.path.samestat(status, os.fstat(number)) for number in (1, 2))
+    return False

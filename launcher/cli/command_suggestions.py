@@ -1,0 +1,118 @@
+"""Words of other tools, and words in the wrong order: what to type instead."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+import shutil
+from collections.abc import Iterable
+
+_VERBS = {
+    "status": ("launch ps", "launch attach RUN"),
+    "list": ("launch ps", "launch hosts"),
+    "queue": ("launch ps --state waiting", "launch hosts"),
+    "squeue": ("launch ps --state waiting", "launch hosts"),
+    "jobs": ("launch ps",),
+    "top": ("launch hosts", "launch metrics last"),
+    "ssh": ("launch shell RUN", "launch exec RUN -- COMMAND"),
+    "tunnel": ("launch forward RUN PORT",),
+    "port-forward": ("launch forward RUN PORT",),
+    "kill": ("launch stop --now RUN",),
+    "cancel": ("launch stop RUN",),
+    "scancel": ("launch stop RUN",),
+    "down": ("launch stop RUN",),
+    "delete": ("launch rm RUN",),
+    "remove": ("launch rm RUN",),
+    "clean": ("launch gc --host HOST", "launch sweep --host HOST"),
+    "log": ("launch logs RUN",),
+    "tail": ("launch logs RUN -f",),
+    "follow": ("launch attach RUN",),
+    "watch": ("launch attach RUN",),
+    "show": ("launch explain RUN", "launch ps"),
+    "download": ("launch pull RUN",),
+    "get": ("launch pull RUN",),
+    "fetch": ("launch pull RUN",),
+    "scp": ("launch cp RUN:PATH DEST",),
+    "retry": ("launch rerun RUN", "launch resume RUN"),
+    "restart": ("launch rerun RUN", "launch resume RUN"),
+    "continue": ("launch resume RUN",),
+    "start": ("launch --host HOST -- python train.py",),
+    "submit": ("launch --detach --host HOST -- python train.py",),
+    "train": ("launch --host HOST -- python train.py",),
+    "up": ("launch --host HOST -- python train.py",),
+    "check": ("launch --dry-run", "launch explain"),
+    "plan": ("launch --dry-run", "launch explain"),
+    "gpus": ("launch hosts", "launch probe --host HOST"),
+    "config": ("launch hosts", "launch profile list"),
+    "version": ("launch --version",),
+    "help": ("launch --help",),
+}
+"""What other tools call it, and the commands that do it here."""
+
+
+def tip(word: str, more: list[str], verbs: Iterable[str]) -> str:
+    """Return the message for a first word that is no verb: what it is taken for, and the commands to type."""
+    if commands := _VERBS.get(word):
+        return _message(word, commands)
+    if word.endswith(".toml"):
+        return _message(word, (f"launch --job {shlex.quote(word)}",))
+    if script := _as_script(word, more):
+        return (
+            f"{word} is no verb of launch; a command for the host goes after --\n  next   launch -- {script}"
+        )
+    if named := _by_name(word):
+        return _message(word, named)
+    if begun := sorted(verb for verb in verbs if verb.startswith(word)):
+        return _message(word, (f"launch {shlex.join([verb, *more])}" for verb in begun))
+    swapped = [verb for verb in verbs if sorted(verb) == sorted(word)]
+    if close := swapped or difflib.get_close_matches(word, [*verbs, *_VERBS], n=1, cutoff=0.6):
+        if close[0] in _VERBS:
+            return _message(word, _VERBS[close[0]])
+        return f"{word} is no verb of launch: did you mean '{close[0]}'?\n  next   launch {shlex.join([close[0], *more])}"
+    return _message(word, ("launch --help", f"launch -- {shlex.join([word, *more])}"))
+
+
+def _message(word: str, commands: Iterable[str]) -> str:
+    first, *others = commands
+    return "\n".join(
+        [f"{word} is no verb of launch", f"  next   {first}", *(f"     or  {one}" for one in others)]
+    )
+
+
+def _as_script(word: str, more: list[str]) -> str | None:
+    """Return the command that a word begins, if it is a script or a program."""
+    if word.endswith((".py", ".sh")):
+        program = "python" if word.endswith(".py") else "bash"
+        return shlex.join([program, word, *more])
+    is_program = more and shutil.which(word) is not None
+    if is_program or word in ("python", "python3", "torchrun", "accelerate", "bash") or os.path.isfile(word):
+        return shlex.join([word, *more])
+    return None
+
+
+def _by_name(word: str) -> tuple[str, ...]:
+    """Return the command for a word that names a host, a card, a job or a run."""
+    from launcher.errors import LaunchError
+
+    try:
+        return tuple(_named(word))
+    except LaunchError:  # a file of the user's that is wrong, which the right command will tell
+        return ()
+
+
+def _named(word: str) -> Iterable[str]:
+    from launcher.config import resolve
+    from launcher.config.catalogue import files
+    from launcher.config.lookup import Lookup
+    from launcher.copy.mirror import run_ids
+    from launcher.values.host import KAGGLE
+
+    if word in (*Lookup().written_hosts, *resolve.aliases(), KAGGLE.name):
+        yield f"launch --host {word}"
+    if word in files("profiles"):
+        yield f"launch --profile {word}"
+    if word in files("jobs"):
+        yield f"launch --job {word}"
+    if any(run == word or run.rpartition("-")[2] == word for run in run_ids()):
+        yield f"launch attach {word}"

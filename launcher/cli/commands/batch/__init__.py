@@ -1,0 +1,1 @@
+"""The verb batch, and what it shows."""

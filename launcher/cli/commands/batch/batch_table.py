@@ -1,0 +1,272 @@
+"""A batch as a table: an item a line, and the totals."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from launcher.batch.batch_queue import (
+    FILE,
+    BatchQueue,
+    Work,
+    Worker,
+    batches_folder,
+    names,
+    open_queue,
+    worker_of,
+)
+from launcher.batch.batch_status import ItemRow, rows_of, state_of, totals, values_text
+from launcher.batch.batch_usage import HOUR_S, Usage, Used, total
+from launcher.batch.queued_item import DROPPED, REFUSED, Item, ItemState
+from launcher.cli.output.columns import Column, Layout, lay_out, print_columns
+from launcher.cli.output.figures import age_text, duration_text
+from launcher.cli.output.say import complain, say
+from launcher.errors import BadFileError, RunError
+
+if TYPE_CHECKING:
+    from launcher.batch.batch_stop import Stopped
+    from launcher.cli.json_output.run_shapes import BatchItem
+
+LF = "\n"
+COLUMNS = (
+    Column("ITEM", 10),
+    Column("RUN", drop=4),
+    Column("HOST", 6, drop=3),
+    Column("STATE", 12),
+    Column("STEP", drop=1),
+    Column("LOSS", drop=2),
+    Column("SEEN", drop=6),
+    Column("SETTINGS", 12, drop=7),
+    Column("COST", drop=4, is_figure=True),
+    Column("WHY", 16, drop=5),
+)
+
+
+def _columns_of(rows: Sequence[ItemRow]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
+    """Return the columns that have any text, and the cells of rows in them."""
+    whole = [cells(row) for row in rows]
+    kept = [number for number in range(len(COLUMNS)) if any(row[number] for row in whole)]
+    return tuple(COLUMNS[number] for number in kept), [tuple(row[number] for number in kept) for row in whole]
+
+
+def spent(queue: BatchQueue, used: Mapping[int, Used]) -> str:
+    """Say how long the runs of a batch have taken, and what it has cost of what it may; nothing of what it has not."""
+    whole, words = total(used), ""
+    if whole.run_s:
+        words = f"; {duration_text(whole.run_s)} of runs"
+    if whole.gpu_s:
+        words += f", {whole.gpu_s / HOUR_S:.2f} GPU hours"
+    most = queue.rules.max_cost
+    return words if most is None else f"{words}; {_dollars(whole.cents or 0)} of ${most:.2f}"
+
+
+def _dollars(cents: int) -> str:
+    from launcher.rental.renting import dollars  # few batches rent
+
+    return dollars(cents)
+
+
+def cells(row: ItemRow) -> tuple[str, ...]:
+    """Return the cells of a row, of all columns."""
+    step = "-" if row.step is None else f"{row.step}/{row.steps}" if row.steps else str(row.step)
+    loss = "-" if row.loss is None else f"{row.loss:.4g}" if isinstance(row.loss, float) else str(row.loss)
+    return (
+        row.name,
+        row.short,
+        row.host or "-",
+        row.state if row.used.tries < 2 else f"{row.state}, try {row.used.tries}",
+        step,
+        loss,
+        "-" if row.seen is None else age_text(max(0.0, time.time() - row.seen)),
+        values_text(row.values),
+        "" if row.used.cents is None else _dollars(row.used.cents),
+        "".join((row.why or "").splitlines()[:1]),
+    )
+
+
+def table(rows: Sequence[ItemRow], width: int | None) -> Layout:
+    """Return rows as lines in a width."""
+    return lay_out(*_columns_of(rows), width)
+
+
+def shape(row: ItemRow) -> BatchItem:
+    """Return a row as --json prints it."""
+    from launcher.cli.json_output.run_shapes import BatchItem
+    from launcher.values.public_result import as_json
+
+    loss = as_json(row.loss) if isinstance(row.loss, float) else row.loss
+    return BatchItem(
+        name=row.name,
+        run=row.run,
+        host=row.host,
+        state=row.state,
+        step=row.step,
+        steps=row.steps,
+        loss=loss,
+        seen=row.seen,
+        why=row.why,
+        hours=row.used.run_s / HOUR_S if row.used.tries else None,
+        gpu_hours=row.used.gpu_s / HOUR_S if row.used.tries else None,
+        cost=None if row.used.cents is None else row.used.cents / 100,
+        values=dict(row.values),
+    )
+
+
+def print_rows(rows: Sequence[ItemRow], batch: str, *, as_json: bool = False) -> None:
+    """Print rows as a table, with the columns named for which there is no room, or an object a line."""
+    if not as_json:
+        if left_out := print_columns(*_columns_of(rows)):
+            complain(f"  not shown: {', '.join(left_out)}   launch batch status {batch} --json")
+        return
+    from launcher.cli.output.answer import answer
+
+    for row in rows:
+        answer(shape(row))
+
+
+def print_status(queue: BatchQueue, *, as_json: bool) -> None:
+    """Print how far each item is, and who works the batch."""
+    if as_json:
+        print_rows(_rows_now(queue, queue.items(), Usage(queue).now()), queue.name, as_json=True)
+    else:
+        tell_status(queue, say)
+
+
+def tell_status(queue: BatchQueue, tell: Callable[[str], None], *, shows_rows: bool = True) -> list[Item]:
+    """Print how far each item is; `tell` the totals, how to go on, who works the batch, and what is rented for it still. Return the items."""
+    items, used = queue.items(), Usage(queue).now()
+    rows = _rows_now(queue, items, used)
+    if shows_rows:
+        print_rows(rows, queue.name)
+    tell(f"{queue.name}: {totals(row.state for row in rows)}{spent(queue, used)}")
+    for line in (*how_to_go_on(queue, items), *who_works(queue, items), *left_rentals(queue)):
+        tell(line)
+    return items
+
+
+def _rows_now(queue: BatchQueue, items: Sequence[Item], used: Mapping[int, Used]) -> list[ItemRow]:
+    return rows_of(items, used=used, is_worked=worker_of(queue) is not None)
+
+
+def tell_mended(queue: BatchQueue, work: Work) -> None:
+    """Say which launches a queue had lost, if there are any."""
+    if work.mended:
+        complain(
+            f"{queue.folder / FILE}: had lost the launches of {', '.join(work.mended)}: it was cut off, or is an older copy\n"
+            "  each is looked for where it was to run, and launched again only if it is not there"
+        )
+
+
+def who_works(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
+    """Say who works a batch, or that nobody does and what goes on with it; nothing for one that has ended."""
+    if (worker := worker_of(queue)) is not None:
+        return [f"{worker.words} works it"]
+    if all(item.state == ItemState.ENDED for item in items):
+        return []
+    return [
+        "no process works it: what runs goes on, what is queued waits",
+        f"  go on with it   launch batch resume {queue.name}",
+    ]
+
+
+def left_rentals(queue: BatchQueue) -> list[str]:
+    """Say what is rented for a batch and costs money though its run has ended, or no process here ends it in time; nothing if there is none."""
+    if queue.rules.max_cost is None:
+        return []
+    from launcher.rental.open_rentals import open_rentals
+
+    runs, found = queue.runs(), open_rentals()
+    own = tuple(one for one in found.rentals if one.rental.intent.run in runs)
+    ended = {item.run for item in queue.items(ItemState.ENDED)}
+    kept = [one.kept_words for one in own if one.is_kept and one.problem is None and one.run in ended]
+    return [f"! {words}" for words in (*found._replace(rentals=own).warnings(), *kept)]
+
+
+def how_to_go_on(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
+    """Say what to type about items that did not succeed, once all have ended; nothing if all have succeeded."""
+    if not items or any(item.state != ItemState.ENDED for item in items):
+        return []
+    lines = []
+    if failed := [item for item in items if item.run is not None and item.outcome == "failed"]:
+        run = (failed[0].run or "").rpartition("-")[2]
+        lines.append(f"  its log      launch logs {run}    ({failed[0].name})")
+    if refused := next((item for item in items if item.outcome == REFUSED and item.why), None):
+        lines += [f"  {refused.name} was refused: {(refused.why or '').replace(LF, LF + '  ')}"]
+        lines.append(
+            f"  the batch keeps its file as it was: after a change there   launch batch rm {queue.name}   and make it again"
+        )
+    if any(item.outcome != "succeeded" for item in items):
+        lines.append(f"  once more    launch batch resume {queue.name} --failed")
+    if any(item.outcome == DROPPED and "max_failures" in (item.why or "") for item in items):
+        lines.append(f"  with another limit   launch batch resume {queue.name} --failed --max-failures N")
+    return lines
+
+
+def print_batch(name: str, items: Sequence[Item], worker: Worker | None) -> None:
+    """Print a batch as an object."""
+    from launcher.cli.json_output.run_shapes import BatchRow
+    from launcher.cli.output.answer import answer
+
+    states = Counter(map(state_of, items))
+    answer(BatchRow(name=name, items=dict(states), worker=None if worker is None else worker.pid))
+
+
+def print_list(*, as_json: bool) -> None:
+    """Print the batches of this client, the latest first: how far each is, and whether a process works it."""
+    found = []
+    for name in names()[::-1]:
+        try:
+            with open_queue(name, only_looks=True) as queue:
+                items, worker = queue.items(), worker_of(queue)
+        except (BadFileError, RunError) as error:
+            complain(str(error))
+            continue
+        found.append((name, items, worker))
+    if as_json:
+        for name, items, worker in found:
+            print_batch(name, items, worker)
+        return
+    if not found:
+        say(
+            f"no batches in {batches_folder()}: they are in the folder where they were made",
+            "  next   launch batch FILE.toml",
+        )
+        return
+    columns = Column("BATCH"), Column("ITEMS", 20), Column("WORKED BY", 12, drop=1)
+    print_columns(
+        columns,
+        [
+            (
+                name,
+                totals(map(state_of, items)),
+                "-" if worker is None else worker.words,
+            )
+            for name, items, worker in found
+        ],
+    )
+
+
+def print_stopped(queue: BatchQueue, stopped: Sequence[Stopped], *, as_json: bool) -> int:
+    """Print what became of each item; return the exit code: 4 if a run could not be reached."""
+    rows = [
+        row._replace(state=one.state, why=one.problem or one.why)
+        for one, row in zip(stopped, rows_of([one.item for one in stopped]), strict=True)
+    ]
+    if rows or as_json:
+        print_rows(rows, queue.name, as_json=as_json)
+    else:
+        say(f"{queue.name}: everything had ended")
+    if rows and not as_json:
+        known = {one.item.number: one.state for one in stopped}  # another process may still record it
+        say(f"{queue.name}: {totals(known.get(item.number, state_of(item)) for item in queue.items())}")
+        say(f"  what was stopped or dropped can be run again   launch batch resume {queue.name} --failed")
+    if lost := [one for one in stopped if one.problem]:
+        count = "1 run" if len(lost) == 1 else f"{len(lost)} runs"
+        complain(f"{count} could not be stopped   once their hosts answer: launch batch stop {queue.name}")
+    elif (worker := worker_of(queue)) is not None:
+        complain(f"{worker.words} has not put all ends on record yet   launch batch status {queue.name}")
+    for line in left_rentals(queue):
+        complain(line)
+    return 4 if lost else 0

@@ -1,0 +1,1 @@
+"""Verbs beside a run: exec, shell, forward."""

@@ -1,0 +1,124 @@
+"""exec: run a command on a run's host."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, RunWord, VerboseFlag
+from launcher.cli.output.say import complain, without_escapes
+from launcher.cli.quick import QuickCommand
+from launcher.errors import AgentError, UsageError
+
+_CODES = {"not-found": 127, "not-executable": 126}
+_OPEN_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c\n]*\x1b?|[ -/]*)\Z")
+_LONGEST_ESCAPE = 1000
+
+
+class CommandVerb(QuickCommand):
+    """A verb after which a command may follow, after `--`."""
+
+    command_words = "[-- COMMAND…]"
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words after `--` unchanged."""
+        if "--" in args:
+            ctx.obj = args[args.index("--") + 1 :]
+            args = args[: args.index("--")]
+        return super().parse_args(ctx, args)
+
+
+class ExecuteCommand(CommandVerb):
+    """A verb that runs the command after `--`, and nothing without one."""
+
+    command_words = "-- COMMAND…"
+
+
+def execute(
+    ctx: typer.Context,
+    run: RunWord,
+    stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+) -> None:
+    """Run a command on a run's host, in its code folder.
+
+    The command has the run's environment, but no input and no secrets. Output is shown as it is printed, and the exit code is the command's. Ctrl-C ends the command, and so does a lost
+    link: nothing that it started stays behind.
+
+    Examples:
+        launch exec last -- nvidia-smi
+        launch exec w8q2 -- ls -la ../artifacts
+    """
+    words: list[str] = ctx.obj or []
+    if stray or not words:
+        given = " ".join(stray or ["nvidia-smi"])
+        raise UsageError(f"the command must follow --\n  example   launch exec {run} -- {given}")
+    from launcher.backends.registry import backend_of
+    from launcher.runs.commands_beside import execute as run_there
+    from launcher.runs.locating import locate
+    from launcher.runs.run_desk import open_desk
+
+    place, mirror = locate(run, host)
+    backend_of(place).check_has(place, "exec", mirror.short)
+    try:
+        with open_desk(place, mirror) as desk, shown_output() as show:
+            code = run_there(desk, mirror.run, words, show)
+    except AgentError as error:
+        code = code_of(error)
+    raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def shown_output() -> Iterator[Callable[[int, bytes], None]]:
+    """Yield a function that shows what a command prints, given as (1 or 2, bytes), while it does."""
+    outputs = {1: _Output(sys.stdout), 2: _Output(sys.stderr)}
+    yield lambda stream, data: outputs[stream].write(data)
+    for output in outputs.values():
+        output.finish()
+
+
+def code_of(error: AgentError) -> int:
+    """Say why a command did not start; return the exit code that a shell has for that. Raises any other error again."""
+    if error.code not in _CODES:
+        raise error
+    complain(str(error))
+    return _CODES[error.code]
+
+
+class _Output:
+    """Standard output or error: the command's bytes unchanged, or on a terminal its text without escapes."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._is_terminal = file.isatty()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+
+    def write(self, data: bytes) -> None:
+        """Write the bytes; an incomplete character or escape is held back until its rest arrives."""
+        if not self._is_terminal:
+            self._file.buffer.write(data)
+            self._file.buffer.flush()
+            return
+        text = self._rest + self._decoder.decode(data)
+        escape = _OPEN_ESCAPE.search(text, max(0, len(text) - _LONGEST_ESCAPE))
+        cut = escape.start() if escape else len(text)
+        self._rest = text[cut:]
+        self._show(text[:cut])
+
+    def finish(self) -> None:
+        """Write what was held back: no more bytes follow."""
+        self._show(self._rest + self._decoder.decode(b"", final=True))
+
+    def _show(self, text: str) -> None:
+        self._file.write(without_escapes(text))
+        self._file.flush()

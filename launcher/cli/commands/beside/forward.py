@@ -1,0 +1,88 @@
+"""forward: a port beside a run, on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from typing import Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
+from launcher.errors import UsageError
+
+MOST = 65535
+
+
+def forward(
+    ctx: typer.Context,
+    run: RunWord,
+    port: Annotated[
+        str,
+        typer.Argument(metavar="[LOCAL:]PORT", help="The port beside the run, and which one it has here."),
+    ],
+    stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Reach a port beside a run, for example TensorBoard's, from this machine's browser.
+
+    The port is the one of the host's loopback, or of the run's container. Here, only this machine can reach it. A command
+    after `--` is run beside the run meanwhile, and both end together. Ctrl-C ends it; a lost link is made again when the
+    port is next used.
+
+    Examples:
+        launch forward last 6006
+        launch forward w8q2 16006:6006
+        launch forward last 6006 -- tensorboard --logdir ../artifacts --port 6006
+    """
+    if stray:
+        raise UsageError(
+            f"the command must follow --\n  example   launch forward {run} {port} -- {' '.join(stray)}"
+        )
+    here, there = _ports(port)
+    from launcher.backends.registry import backend_of
+    from launcher.cli.commands.beside.execute import shown_output
+    from launcher.cli.output.say import complain, say
+    from launcher.runs.commands_beside import execute
+    from launcher.runs.forwarding import LOOPBACK, Door, forwarded
+    from launcher.runs.locating import locate
+
+    place, mirror = locate(run, host)
+    backend_of(place).check_has(place, "forward", mirror.short)
+    words: list[str] = ctx.obj or []
+    code = 0
+    with contextlib.closing(Door(place, mirror, there)) as door, forwarded(door, here, complain) as local:
+        if not (words or local.is_answered):
+            complain(f"nobody listens on port {there} there yet")
+        run_there = f"port {there} of {mirror.short} on {place.name}"
+        complain(f"{run_there}   Ctrl-C ends it; the run is not affected" if local.is_carried else run_there)
+        if as_json:
+            from launcher.cli.json_output.file_shapes import Forwarding
+            from launcher.cli.output.answer import answer
+
+            answer(Forwarding(run=mirror.run, address=LOOPBACK, port=local.port, to=there))
+        else:
+            say(f"http://{LOOPBACK}:{local.port}")
+        if words:
+            with shown_output() as show:
+                code = execute(door.desk, mirror.run, words, show)
+        elif local.is_carried:
+            with contextlib.suppress(KeyboardInterrupt):
+                threading.Event().wait()
+    raise typer.Exit(code)
+
+
+def _ports(written: str) -> tuple[int | None, int]:
+    """Return the port here, None for the same one if it is free, and the port beside the run. Raises UsageError."""
+    found = re.fullmatch(r"(?:([0-9]{1,5}):)?([0-9]{1,5})", written)
+    ports = [int(one) for one in found.groups() if one] if found else []
+    if not ports or not all(1 <= one <= MOST for one in ports):
+        raise UsageError(
+            f"{written}: expected PORT or LOCAL:PORT, 1 to {MOST}\n  example   launch forward last 6006"
+        )
+    return (ports[0] if len(ports) == 2 else None), ports[-1]

@@ -1,0 +1,52 @@
+"""shell: a shell beside a run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, RunWord, VerboseFlag
+from launcher.errors import AgentError, UsageError
+
+
+def shell(
+    ctx: typer.Context,
+    run: RunWord = "last",
+    stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+) -> None:
+    """Open a shell on a run's host, in its code folder.
+
+    The shell has the run's environment, in its container if it has one, but no secrets. After `--` comes another command
+    for the terminal. When it ends, or the link is lost, what was started in it ends too, but for tmux and the like.
+
+    Examples:
+        launch shell last
+        launch shell w8q2 -- python -i train.py
+        launch shell w8q2 -- htop
+    """
+    if stray:
+        raise UsageError(f"the command must follow --\n  example   launch shell {run} -- {' '.join(stray)}")
+    from launcher.backends.registry import backend_of
+    from launcher.cli.commands.beside.execute import code_of
+    from launcher.cli.output.keyboard import Keyboard
+    from launcher.cli.output.say import complain
+    from launcher.runs.commands_beside import interact
+    from launcher.runs.locating import locate
+    from launcher.runs.run_desk import open_desk
+
+    place, mirror = locate(run, host)
+    backend_of(place).check_has(place, "shell", mirror.short)
+    keyboard = Keyboard()
+    with open_desk(place, mirror) as desk:
+        complain(f"{mirror.short} on {place.name}   exit or Ctrl-D leaves; the run is not affected")
+        try:
+            with keyboard.raw():
+                code = interact(desk, mirror.run, ctx.obj or [], keyboard.show, keyboard)
+        except AgentError as error:
+            code = code_of(error)
+    raise typer.Exit(code)

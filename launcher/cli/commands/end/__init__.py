@@ -1,0 +1,1 @@
+"""Verbs that end and clean up: stop, rm, gc, sweep."""

@@ -1,0 +1,61 @@
+"""gc: free the space that no run needs any more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
+
+
+def gc(
+    host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what would be removed; remove nothing.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Free the space on a host that none of its runs needs.
+
+    This removes unused files, broken uploads, old agents, containers and environments. Runs stay until `launch rm`; model caches stay as well.
+
+    Examples:
+        launch gc --host lab --dry-run
+    """
+    from launcher.base.text import printable
+    from launcher.cli.follow.screens import make_stage
+    from launcher.cli.output.figures import size_text
+    from launcher.cli.output.say import say
+    from launcher.config import resolve
+    from launcher.runs.cleaning import collect_garbage
+    from launcher.runs.run_desk import connect
+
+    place = resolve.host(host)
+    with connect(place) as desk, make_stage("reading") as stage:
+        items, unreadable = collect_garbage(
+            desk, place, lambda runs: stage.progress(f"{runs} runs"), dry_run=dry_run
+        )
+    total = sum(item.bytes for item in items)
+    if as_json:
+        from launcher.cli.json_output.end_shapes import GarbageShown
+        from launcher.cli.output.answer import answer
+
+        found = {"items": list(items), "unreadable": unreadable}
+        answer(GarbageShown(host=place.name, dry_run=dry_run, bytes=total, **found))
+        return
+    sizes: Counter[str] = Counter()
+    for item in items:
+        sizes[item.kind] += item.bytes
+    counts = Counter(item.kind for item in items)
+    for kind, size in sizes.most_common():
+        say(f"  {counts[kind]:>6} x {kind:<14} {size_text(size)}")
+    for run, why in unreadable.items():
+        say(f"  {run} unreadable: {printable(why)}   what it may need stays")
+    say(
+        f"{place.name}: {size_text(total)} {'would be freed' if dry_run else 'freed'}, {len(items)} thing{'s' * (len(items) != 1)}"
+    )

@@ -1,0 +1,134 @@
+"""rm: remove runs that have ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
+from launcher.cli.output.asking import YesFlag, agrees, check_last
+from launcher.errors import OtherRootError, UnreachableError
+
+if TYPE_CHECKING:
+    from launcher.copy.mirror import Mirror
+    from launcher.runs.cleaning import Freeing
+    from launcher.values.host import Host
+
+
+def rm(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN…", help="Runs: an id, the start of it or of its last part; or `last`."),
+    ],
+    host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Remove files of which there is no other copy, too.")
+    ] = False,
+    here: Annotated[
+        bool, typer.Option("--here", help="Remove the files and the record on this machine, too.")
+    ] = False,
+    yes: YesFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Remove ended runs from their host. What came home, and the record, stay here.
+
+    What a run wrote is compared with what is here first. Nothing is removed whose last copy would be lost. Files shared with other runs are removed by `launch gc`.
+
+    Examples:
+        launch rm w8q2
+        launch rm --here w8q2
+        launch rm --force p0x1 a77c
+    """
+    from launcher.runs.cleaning import check_here
+    from launcher.runs.locating import locate
+
+    found = [(word, *locate(word, host)) for word in runs]  # every name before the first removal
+    for word, _, mirror in found:
+        check_last(word, mirror, "rm", yes=yes)
+        if here:
+            check_here(mirror, force=force)
+    for _, place, mirror in found:
+        _remove(place, mirror, force=force, here=here, as_json=as_json)
+
+
+def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool, as_json: bool) -> None:
+    from launcher.cli.output.figures import size_text
+    from launcher.cli.output.say import complain, say
+    from launcher.rental.records import ends_with
+    from launcher.runs.cleaning import remove_here
+    from launcher.runs.pull.local_copies import LocalCopies
+    from launcher.runs.rented.machine_gone import gone
+    from launcher.runs.rented.rented_runs import still_rented
+
+    subject = f"{mirror.short} on {place.name}"
+    freeing, silence = None, ""
+    is_gone = gone(mirror) is not None
+    if is_gone:
+        mirror.mark_freed()  # nothing of it can be there
+    try:
+        freeing = None if mirror.is_freed else _free(place, mirror, force=force)
+    except (UnreachableError, OtherRootError) as error:
+        if not (here and force):
+            raise
+        silence = str(error).splitlines()[0]
+    if silence:
+        what = f"nothing was removed there ({silence})"
+    elif is_gone:
+        what = "its rented machine is gone"
+    elif freeing is None:
+        what = "was freed before"
+    elif freeing.bytes is None:
+        what = f"{place.name} has no such run any more"
+    else:
+        what = f"{size_text(freeing.bytes)} freed there"
+    count = len(LocalCopies(mirror).files())
+    rent = None if ends_with(mirror.run) else still_rented(mirror)
+    if here:
+        remove_here(mirror, force=force)
+    if as_json:
+        from launcher.cli.json_output.end_shapes import RemovedRun
+        from launcher.cli.output.answer import answer
+
+        problem = silence or (freeing.problem if freeing is not None else None)
+        freed = freeing.bytes if freeing is not None else None
+        found = {"bytes": freed, "files": count, "here": here, "problem": problem}
+        answer(RemovedRun(run=mirror.run, host=place.name, **found))
+    elif here:
+        say(f"{subject}: {what}; its {_files(count)}record here removed")
+    else:
+        verb, them, loss = ("stay", "them", " --force") if count else ("stays", "it", "")
+        mend = f"launch rm --here{loss} {mirror.short} removes {them}"
+        say(f"{subject}: {what}; its {_files(count)}record {verb} here ({mend})")
+    if rent is not None and not as_json:
+        say(f"  {rent}")
+    if freeing is not None and freeing.problem is not None:
+        complain(freeing.problem)
+
+
+def _files(count: int) -> str:
+    from launcher.base.text import files_text
+
+    return f"{files_text(count)} and " if count else ""
+
+
+def _free(place: Host, mirror: Mirror, *, force: bool) -> Freeing:
+    from launcher.cli.follow.screens import make_stage
+    from launcher.errors import LastCopyError
+    from launcher.runs.cleaning import free
+    from launcher.runs.run_desk import open_desk
+
+    with open_desk(place, mirror) as desk, make_stage("comparing") as stage:
+        try:
+            return free(desk, mirror, "all" if force else "nothing", stage)
+        except LastCopyError as error:
+            if not error.only_checkpoints:
+                raise
+            problem = error
+    if not agrees(f"{problem}\nonly checkpoints would be lost"):
+        raise problem
+    with open_desk(place, mirror) as desk, make_stage("comparing") as stage:
+        return free(desk, mirror, "checkpoints", stage)

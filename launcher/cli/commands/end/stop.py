@@ -1,0 +1,143 @@
+"""stop: end a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
+from launcher.cli.output.asking import YesFlag, check_last, check_loss
+from launcher.cli.output.say import complain, say
+from launcher.cli.signals import Terminated, waiting
+
+if TYPE_CHECKING:
+    from launcher.copy.mirror import Mirror
+
+
+def stop(
+    run: RunWord,
+    host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    now: Annotated[bool, typer.Option("--now", help="End it immediately, without a checkpoint.")] = False,
+    yes: YesFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Stop a run: it saves a checkpoint if it can, then ends. Wait until it has ended.
+
+    Kaggle can only delete a session, with its outputs: without --now that is asked first.
+
+    Examples:
+        launch stop w8q2
+        launch stop --now w8q2
+    """
+    from launcher.errors import ConnectionLostError, RunError, UnreachableError
+    from launcher.rental.records import open_for, rent_cost
+    from launcher.runs.follow.evidence import words
+    from launcher.runs.follow.summaries import has_live_session, summary_of
+    from launcher.runs.locating import locate_live
+    from launcher.runs.rented.rented_runs import leave_to_keeper, still_rented
+    from launcher.runs.run_desk import open_desk
+    from launcher.runs.run_stopping import stop as ask
+    from launcher.values.record import Reason, is_terminal
+
+    place, mirror = locate_live(run, host, "stop")
+    check_last(run, mirror, "stop", yes=yes)
+    if _is_over(mirror, as_json=as_json):
+        return
+    if mirror.is_freed:
+        raise RunError(
+            f"{mirror.short} has ended, and was removed from {place.name}\n  its record   launch logs {mirror.short}"
+        )
+
+    grace_s = mirror.plan().stop_grace_s
+    try:
+        opened = open_desk(place, mirror)
+    except UnreachableError as error:
+        if _is_over(mirror, as_json=as_json):  # it went back just now
+            return
+        if (rent := still_rented(mirror)) is not None:
+            raise UnreachableError(error.host, f"{error}\n  {rent}") from error
+        raise
+    with opened as desk:
+        if place.kaggle is not None and not now and has_live_session(desk, mirror.run):
+            check_loss(mirror)
+        try:
+            with waiting(f"stopping {mirror.run} on {place.name}"):
+                before = summary_of(desk, mirror.run)
+                row = ask(desk, mirror.run, now=now, grace_s=grace_s)
+        except (KeyboardInterrupt, Terminated):
+            complain(
+                f"no longer waiting for the end of {mirror.run}; if {place.name} has the request, the run still ends\n"
+                f"  look   launch ps     again   launch stop {mirror.short}"
+            )
+            raise
+        except ConnectionLostError as error:
+            if (rent := still_rented(mirror)) is not None:
+                raise ConnectionLostError(error.host, f"{error}\n  {rent}") from error
+            raise
+    ended = row.summary
+    leave_to_keeper(mirror)
+    rented, cost = open_for(mirror.run), rent_cost(mirror.run)
+    if as_json:
+        from launcher.cli.json_output.end_shapes import Stopped
+        from launcher.cli.output.answer import answer
+
+        values = {"state": ended.state, "reason": ended.reason, "rehearsed": ended.rehearsed}
+        cents = cost.cents if cost is not None else None
+        answer(Stopped(run=mirror.run, **values, problem=row.problem, rent_cents=cents))
+        return
+    reason = f": {ended.reason}" if ended.reason else ""  # none of one whose end the disk did not take
+    became = f"{ended.state}{reason}, step {ended.step or '-'}"
+    if before is not None and is_terminal(before.state):
+        became = f"had ended already ({became}): nothing was stopped"
+    say(f"{mirror.run} {became}")
+    if cost is not None and rented is None:
+        say(f"  its rented machine was given back: {cost.words}")
+    elif cost is not None and rented is not None and rented.record.keeps:
+        say(f"  its machine is kept: {cost.words}   launch hosts")
+    elif cost is not None and not cost.is_held:
+        say(f"  no process here can end its rented machine: {cost.words}   launch reconcile")
+    elif cost is not None:
+        say(f"  a process here brings its files home, then ends the rent: {cost.words}   launch hosts")
+    for line in filter(None, (", ".join(words(ended.evidence)), row.problem)):
+        say(f"  {line}")
+    if ended.reason == Reason.ENGINE_SILENT:
+        say(f"  its container is removed once the engine answers again   launch gc --host {place.name}")
+
+
+def _is_over(mirror: Mirror, *, as_json: bool) -> bool:
+    """Say what a run has come to that has ended, and whose rented machine is gone or just goes back; False if it is not so."""
+    from launcher.rental.records import rent_cost
+    from launcher.runs.rented.machine_gone import gone
+    from launcher.runs.rented.rented_runs import is_ending
+    from launcher.values.record import is_terminal
+
+    state, cost = mirror.state(), rent_cost(mirror.run)
+    if (
+        state is None
+        or not is_terminal(state.state)
+        or (not (goes_back := is_ending(mirror)) and gone(mirror) is None)
+    ):
+        return False
+    if as_json:
+        from launcher.cli.json_output.end_shapes import Stopped
+        from launcher.cli.output.answer import answer
+
+        answer(
+            Stopped(
+                run=mirror.run,
+                state=state.state,
+                reason=state.reason,
+                rehearsed=state.rehearsed,
+                problem=None,
+                rent_cents=cost.cents if cost is not None else None,
+            )
+        )
+        return True
+    paid = "" if cost is None else f"; rent {cost.words}"
+    became = "its rented machine is being given back" if goes_back else "its rented machine was given back"
+    say(f"{mirror.run} has {state.state}, and {became}{paid}")
+    return True

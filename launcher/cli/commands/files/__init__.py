@@ -1,0 +1,1 @@
+"""Verbs for a run's files: ls, pull, cp."""

@@ -1,0 +1,70 @@
+"""ls: what a run wrote."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
+
+
+def ls(
+    run: RunWord = "last",
+    path: Annotated[
+        str | None, typer.Argument(metavar="[PATH]", help="A file or folder of the run; by default all.")
+    ] = None,
+    host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """List what a run wrote, and whether it is here. Paths are relative to the run's working folder.
+
+    Examples:
+        launch ls last
+        launch ls w8q2 checkpoints
+    """
+    from launcher.cli.follow.fetch import complain_not_asked, complain_unreached
+    from launcher.cli.follow.screens import make_stage
+    from launcher.runs.locating import locate_to_read
+    from launcher.runs.pull.file_listing import list_files
+
+    place, mirror = locate_to_read(run, host)
+    if place is None:
+        complain_not_asked(mirror)
+    with make_stage(f"listing on {place.name if place else 'this machine'}") as stage:
+        listing = list_files(place, mirror, path, stage)
+    if listing.unreached is not None:
+        complain_unreached(listing.unreached, mirror)
+    if as_json:
+        from launcher.cli.json_output.file_shapes import Files
+        from launcher.cli.output.answer import answer
+
+        answer(Files(run=mirror.run, files=listing.rows, left_out=listing.left_out))
+        return
+    from launcher.base.text import files_text
+    from launcher.cli.output.figures import size_text
+    from launcher.cli.output.say import complain, say
+
+    for name, why in sorted(listing.left_out.items())[:10]:
+        complain(f"{place.name if place else mirror.short} cannot read {name}: {why}")
+    if not listing.rows:
+        say(
+            f"{mirror.short} wrote no files"
+            if listing.unreached is None
+            else f"no files of {mirror.short} are here"
+        )
+        return
+    from launcher.cli.output.columns import Column, print_columns
+
+    columns = (Column("SIZE", is_figure=True), Column("KIND"), Column("HERE"), Column("PATH", 20, wraps=True))
+    print_columns(columns, [(size_text(row.size), row.kind, row.here, row.path) for row in listing.rows])
+    total, absent = sum(row.size for row in listing.rows), [row for row in listing.rows if row.here != "yes"]
+    words = f"{files_text(len(listing.rows))}, {size_text(total)}"
+    if absent and not mirror.is_freed:
+        words += (
+            f"; {size_text(sum(row.size for row in absent))} not here   launch pull {mirror.short} PATH|--all"
+        )
+    say(words)

@@ -1,0 +1,127 @@
+"""pull: bring home what a run wrote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
+
+if TYPE_CHECKING:
+    from launcher.cli.json_output.file_shapes import PulledFiles
+    from launcher.copy.mirror import Mirror
+    from launcher.runs.follow.view import View
+    from launcher.runs.pull.checkpoint_pulling import HomeCheckpoint
+    from launcher.runs.pull.pulling import Pulled
+
+PathWords = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[PATH]…", help="Files or folders of the run, as `launch ls` shows them."),
+]
+
+
+def pull(
+    run: RunWord = "last",
+    paths: PathWords = None,
+    host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Everything: no limit on the size, and checkpoints too.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Keep fetching new files until the run ends.")
+    ] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="WHICH", help="One sealed checkpoint: best, last or its step."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Bring home what a run wrote, and verify each file. A pull that broke goes on where it was.
+
+    Without PATH: artifacts and outputs, the smallest first, up to the job's pull_limit; no checkpoints.
+
+    Examples:
+        launch pull last
+        launch pull w8q2 --checkpoint best
+        launch pull w8q2 --all
+    """
+    from launcher.cli.follow.screens import make_view
+    from launcher.errors import MachineGoneError, RunError, UsageError
+    from launcher.runs.follow.following import what_failed, what_stayed
+    from launcher.runs.locating import locate
+    from launcher.runs.pull.copying import are_here
+    from launcher.runs.pull.fetching import pull_once, pull_one_checkpoint, pull_until_end
+    from launcher.runs.pull.pulling import Choice, Pulled
+    from launcher.runs.rented.machine_gone import gone
+
+    place, mirror = locate(run, host)
+    if mirror.is_freed:
+        raise RunError(
+            f"{mirror.short} was removed from {place.name}: what came home before is in {mirror.folder}\n"
+            f"  look   launch ls {mirror.short}"
+        )
+    view = make_view(as_json)
+    if (words := gone(mirror)) is not None:
+        if checkpoint is not None or not are_here(mirror, paths or ()):
+            raise MachineGoneError(place.name, words)
+        view.note(f"{words.splitlines()[0]}; what came home is in {mirror.folder}")
+        if as_json:
+            from launcher.cli.output.answer import answer
+
+            answer(_shape(Pulled([], 0, [], [], {}, []), mirror))
+        return
+    if checkpoint is not None:
+        if paths or everything or follow:
+            raise UsageError("pull: --checkpoint stands alone\n  next   launch pull RUN --checkpoint last")
+        _one_checkpoint(pull_one_checkpoint(place, mirror, checkpoint, view), mirror, view, as_json=as_json)
+        return
+    choice = Choice(mirror.plan().pull_limit, tuple(paths or ()), everything)
+    pulled = (pull_until_end if follow else pull_once)(place, mirror, choice, view)
+    if as_json:
+        from launcher.cli.output.answer import answer
+
+        answer(_shape(pulled, mirror))
+    else:
+        view.came_home(mirror.run, {mirror.place(file.path): file.size for file in pulled.fetched})
+        for text in what_stayed(pulled, place.name, mirror):
+            view.note(text)
+    if problem := what_failed(pulled, place.name, mirror):
+        raise RunError(problem)
+
+
+def _one_checkpoint(home: HomeCheckpoint, mirror: Mirror, view: View, *, as_json: bool) -> None:
+    from launcher.runs.pull.pulling import Pulled
+
+    if as_json:
+        from launcher.cli.output.answer import answer
+
+        answer(_shape(Pulled(home.fetched, home.present, [], [], {}, home.yours), mirror))
+        return
+    from launcher.cli.follow.ending import shown_path
+    from launcher.cli.output.say import say
+
+    for moved in home.yours:
+        view.note(f"{moved.relative_to(mirror.folder)} is the file that you had changed here")
+    say(f"{shown_path(home.folder)}   step {home.checkpoint.step}")
+
+
+def _shape(pulled: Pulled, mirror: Mirror) -> PulledFiles:
+    from launcher.cli.json_output.file_shapes import PulledFile, PulledFiles
+    from launcher.runs.follow.following import checkpoints_left
+
+    return PulledFiles(
+        run=mirror.run,
+        files=[
+            PulledFile(path=file.path, size=file.size, sha256=file.sha256, here=str(mirror.place(file.path)))
+            for file in pulled.fetched
+        ],
+        present=pulled.present,
+        over_limit=pulled.over_limit,
+        checkpoints=checkpoints_left(pulled, mirror),
+        left_out=pulled.left_out,
+        yours=[str(path) for path in pulled.yours],
+    )

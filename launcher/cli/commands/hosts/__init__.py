@@ -1,0 +1,1 @@
+"""Verbs for hosts and cards: hosts, probe, drill, trust, profile, image."""

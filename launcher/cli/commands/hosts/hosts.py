@@ -1,0 +1,203 @@
+"""hosts: the configured machines, and what they have."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
+from launcher.cli.output.say import say
+
+if TYPE_CHECKING:
+    from launcher.cli.json_output.host_shapes import HostRow
+    from launcher.cli.output.columns import Column
+    from launcher.runs.launch.probing import Probed
+
+PATIENCE_S = 1.0
+
+
+def hosts(
+    every: Annotated[
+        bool, typer.Option("--all", help="Name the other aliases of ~/.ssh/config too; they are not probed.")
+    ] = False,
+    close: Annotated[
+        bool,
+        typer.Option("--close", help="Close the connections that are held for the next command."),
+    ] = False,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Probe the configured hosts and list what they have.
+
+    These are this machine, the hosts of launch.toml and ~/.config/launch/hosts.toml, and the aliases of ~/.ssh/config that
+    a run of this client is on. All are probed at once, but those of a launch.toml that is not trusted. An account of Kaggle's shows the machine that is expected there, and
+    its hours; `kaggle` is one if there are credentials for it here. An account at Lambda Cloud shows what would be rented, and
+    its price. What is rented follows: since when, and what it has cost. So do the connections that are held for the next
+    command; --close closes them, and does nothing else.
+
+    Examples:
+        launch hosts
+        launch hosts --all --json
+        launch hosts --close
+    """
+    if close:
+        _close_held(as_json=as_json)
+        return
+    from launcher.cli.output.wrapping import say_wrapped
+    from launcher.cli.text.connection_text import show_held
+    from launcher.config import resolve
+    from launcher.config.lookup import Lookup
+    from launcher.rental.open_rentals import open_rentals
+    from launcher.runs.launch.probing import Probed, aliases_in_use, kaggle_in_use, probe_all
+    from launcher.transport import persistent_connection
+
+    lookup = Lookup()
+    lookup.ask_trust()
+    configured = lookup.hosts
+    configured |= aliases_in_use(configured)
+    configured |= kaggle_in_use(configured)
+    aliases = [name for name in resolve.aliases() if name not in configured] if every else []
+    names = list(configured)
+    rows: list[Probed] = []
+    with _growing(rows, names) if not as_json and sys.stdout.isatty() else _report_slow_hosts(rows, names):
+        rows.extend(probe_all(list(configured.values())))
+    rows.sort(key=lambda row: names.index(row.host.name))
+    rows += [
+        Probed(lookup.written_hosts[name], problem="untrusted: look at launch.toml, then   launch trust")
+        for name in sorted(lookup.untrusted)
+    ]
+    rented = open_rentals()
+    connections = persistent_connection.states()
+    if as_json:
+        from launcher.cli.json_output.host_shapes import Hosts
+        from launcher.cli.output.answer import answer
+        from launcher.cli.text.rental_text import rental_row
+
+        found = {
+            "connections": connections,
+            "rentals": [rental_row(one) for one in rented.rentals],
+            "unreadable": [*map(str, rented.unreadable)],
+        }
+        answer(Hosts(hosts=[_shape(row) for row in rows], aliases=aliases, **found))
+        return
+    _show(rows)
+    if rented.rentals or rented.unreadable:
+        from launcher.cli.text.rental_text import show_rentals
+
+        show_rentals(rented)
+    if connections:
+        show_held(connections)
+    if aliases:
+        say_wrapped(f"aliases of ~/.ssh/config, not probed: {', '.join(aliases)}")
+
+
+def _close_held(*, as_json: bool) -> None:
+    """Close the connections that are held for the next command."""
+    from launcher.cli.text.connection_text import show_closed
+    from launcher.transport import persistent_connection
+
+    closed = persistent_connection.close_all()
+    if not as_json:
+        show_closed(closed)
+        return
+    from launcher.cli.json_output.host_shapes import Hosts
+    from launcher.cli.output.answer import answer
+
+    answer(Hosts(hosts=[], aliases=[], connections=closed.held, rentals=[], unreadable=[]))
+
+
+def _growing(rows: list[Probed], names: list[str]) -> AbstractContextManager[None]:
+    """Draw the rows as they come, in their order, and below them which hosts have not answered yet."""
+    from launcher.cli.output.columns import lay_out
+    from launcher.cli.output.watching import growing
+
+    places = {name: place for place, name in enumerate(names)}
+
+    def lines(width: int) -> list[str]:
+        come = sorted(rows, key=lambda row: places[row.host.name])
+        table = lay_out(_columns(), [(row.host.name, *_cells(row)) for row in come], width).lines
+        missing = _waiting(rows, names)
+        return [*(table if come else []), *([missing] if missing else [])]
+
+    return growing(lines)
+
+
+def _waiting(rows: list[Probed], names: list[str]) -> str:
+    """Say which hosts have not answered yet; nothing if all have."""
+    missing = sorted({*names} - {row.host.name for row in rows})
+    more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+    return f"waiting for {', '.join(missing[:5])}{more}" if missing else ""
+
+
+def _report_slow_hosts(rows: list[Probed], names: list[str]) -> contextlib.AbstractContextManager[None]:
+    """Name the hosts still waited for on standard error, once the wait exceeds PATIENCE_S."""
+    from launcher.cli.output.wait_notice import once_it_takes
+
+    return once_it_takes(PATIENCE_S, lambda _is_over: say(_waiting(list(rows), names), file=sys.stderr))
+
+
+def _shape(row: Probed) -> HostRow:
+    from launcher.cli.json_output.host_shapes import HostRow
+
+    return HostRow(
+        host=row.host.name, profile=row.profile, problem=row.problem, facts=row.facts, quota=row.quota
+    )
+
+
+def _columns() -> tuple[Column, ...]:
+    from launcher.cli.output.columns import Column
+
+    return (
+        Column("HOST", 6),
+        Column("CARDS", 12),
+        Column("EACH", drop=2),
+        Column("DRIVER", drop=4),
+        Column("MEMORY", drop=3),
+        Column("FREE", drop=1),
+        Column("", 30, wraps=True),
+    )
+
+
+def _show(rows: list[Probed]) -> None:
+    from launcher.cli.output.columns import print_columns
+
+    print_columns(_columns(), [(row.host.name, *_cells(row)) for row in rows])
+    from launcher.cli.output.wrapping import say_wrapped
+    from launcher.runs.launch import kaggle_account
+    from launcher.runs.rented import rental_choice
+
+    untried = {"kaggle": kaggle_account.UNTRIED}
+    if not rental_choice.has_rented():
+        untried["lambda-cloud"] = rental_choice.UNTRIED
+    for kind, words in untried.items():
+        if accounts := [row.host.name for row in rows if row.host.kind == kind]:
+            say_wrapped(f"{', '.join(accounts)}: {words}")
+
+
+def _cells(row: Probed) -> tuple[str, ...]:
+    facts = row.facts
+    if facts is None:
+        return "-", "-", "-", "-", "-", row.problem or ""
+    cards, gpus = facts.cards_with_held, list(facts.gpus)
+    if facts.slurm is not None and row.host.slurm is not None:  # the cards of its nodes are only expected
+        cards, gpus = facts.slurm.cards(row.host.slurm.partition), []
+    sizes = dict.fromkeys(f"{gpu.memory_mib / 1024:.0f} GiB" if gpu.memory_mib else "?" for gpu in gpus)
+    return (
+        cards or ("Apple GPU" if facts.has_apple_gpu else "-"),
+        ", ".join(sizes) or "-",
+        (facts.gpus[0].driver if facts.gpus and row.host.lambda_cloud is None else None) or "-",
+        f"{facts.memory_gb:.0f} GB" if facts.memory_gb is not None and facts.slurm is None else "-",
+        f"{facts.room_gb:,.0f} GB" if facts.room_gb is not None else "-",
+        row.problem
+        or row.quota
+        or facts.gpu_error
+        or facts.holders_error
+        or facts.file_system.error
+        or ('a login node of a Slurm cluster, without kind = "slurm"' if facts.is_unused_login else ""),
+    )

@@ -1,0 +1,1 @@
+"""Verbs that start a run: launch, init, rerun, resume, recover, verify."""

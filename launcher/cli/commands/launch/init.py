@@ -1,0 +1,126 @@
+"""init: write a project's launch.toml for a host, and try it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
+from launcher.cli.output.asking import agrees
+from launcher.cli.output.say import complain
+from launcher.errors import UnknownNameError, UsageError
+
+if TYPE_CHECKING:
+    from launcher.runs.launch.init_config import Proposal
+    from launcher.values.host import Host
+
+HELLO = "import platform\nprint('hello from', platform.node(), 'with Python', platform.python_version())\n"
+
+
+def init(
+    host: HostOption = None,
+    environment: Annotated[
+        str | None,
+        typer.Option("--environment", metavar="FOLDER", help="Your own environment there, for all jobs."),
+    ] = None,
+    smoke: Annotated[
+        bool, typer.Option("--smoke/--no-smoke", help="Run a first job there, which takes seconds.")
+    ] = True,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write launch.toml for a host: probe it, propose its card and environment, and run a first job there.
+
+    Without --host you are asked. A launch.toml that is there is never changed.
+    What is written is trusted.
+
+    Examples:
+        launch init
+        launch init --host lab
+        launch init --host me@gpu.example.org:2222 --environment ~/venvs/torch
+    """
+    from launcher.backends.registry import backend_of
+    from launcher.cli.follow.screens import make_view
+    from launcher.config import resolve, trust
+    from launcher.config.lookup import PROJECT_FILE, Lookup
+    from launcher.runs.launch.init_config import propose, write
+    from launcher.runs.launch.probing import NO_JOB, describe, probe
+    from launcher.runs.run_desk import connect
+
+    path = PROJECT_FILE
+    if path.exists():
+        raise UsageError(f"{path} is there already, and stays as it is\n  look   launch hosts")
+    place = _asked() if host is None else resolve.host(host)
+    backend_of(place).check_has(place, "init")
+    if environment is not None:
+        place = place.model_copy(update={"environment": environment})
+    view = make_view(as_json)
+    with view.stage("probe") as stage, connect(place) as desk:
+        facts = probe(desk, place, NO_JOB)
+        stage.text = describe(facts)
+    proposal = propose(place, environment, facts)
+    _show(proposal, path)
+    if agrees(f"write {path}?") is False:
+        complain("nothing was written")
+        raise typer.Exit(1)
+    write(path, proposal.text)
+    values = Lookup().project_values
+    if values:
+        trust.trust(path, values)
+    if as_json:
+        from launcher.cli.json_output.preview_shapes import Proposed
+        from launcher.cli.output.answer import answer
+
+        written = {"host": proposal.host, "profile": proposal.profile, "runtime": proposal.runtime}
+        answer(Proposed(path=str(path), **written))
+    if smoke:
+        _run_hello(proposal.host, as_json=as_json)
+    complain("  next     launch -- python train.py")
+
+
+def _asked() -> Host:
+    """Return the host that a person names, who is asked again after a name that nobody knows. Raises UsageError without a terminal."""
+    from launcher.config import resolve
+
+    known = [*resolve.aliases(), "local"]
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"which host?\n  known  {', '.join(known)}\n  next   launch init --host HOST")
+    complain(f"hosts: {', '.join(known)}; or an address such as me@gpu.example.org:2222")
+    while True:
+        try:
+            return resolve.host(str(typer.prompt("host", default=known[0], err=True)))
+        except UnknownNameError as error:
+            complain(str(error).splitlines()[0])
+
+
+def _show(proposal: Proposal, path: Path) -> None:
+    complain("\n".join(f"  {label:<9}{text}" for label, text in proposal.lines))
+    complain("\n".join([f"{path}:", *(f"  | {line}" for line in proposal.text.splitlines())]))
+
+
+def _run_hello(host: str, *, as_json: bool) -> None:
+    """Run a job of one line there, from a folder of its own. Raises Exit if it does not succeed."""
+    import tempfile
+
+    from launcher.cli.follow.screens import make_view
+    from launcher.cli.follow.starting import start_and_follow
+    from launcher.config import resolve
+    from launcher.copy.request import Request
+    from launcher.runs.launch.launching import launch
+
+    with tempfile.TemporaryDirectory(prefix="launch-") as folder:
+        Path(folder, "hello.py").write_text(HELLO)
+        settings = [f"code={folder}", "inject=false"]
+        words = ["python3", "hello.py"]
+        request = Request(host=host, settings=settings, name="hello", words=words)
+        if resolve.host(host).slurm is None:
+            request = request._replace(runtime="native")
+        else:
+            request = request._replace(profile="cpu")  # for a card it might wait
+        view = make_view(as_json)
+        start_and_follow(lambda: launch(request, view), view, detach=False)

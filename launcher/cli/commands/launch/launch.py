@@ -1,0 +1,197 @@
+"""launch: take a job to a host and follow it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from launcher.cli.options import (
+    WHAT,
+    WHERE,
+    AcceptFlag,
+    CardOption,
+    ColorOption,
+    DetachFlag,
+    EnvFileOption,
+    GpusOption,
+    HostOption,
+    JobOption,
+    JsonFlag,
+    NameOption,
+    PrecisionOption,
+    QuietFlag,
+    SecretOption,
+    SetOption,
+    SureFlag,
+    VerboseFlag,
+    WaitOption,
+    seconds,
+)
+from launcher.cli.output.say import complain
+from launcher.cli.quick import QuickCommand
+from launcher.errors import UsageError
+
+HELP = """Take a fine-tune to a GPU that you can reach, and bring the adapter home.
+
+Without a verb, launch a job:
+
+\b
+launch                                    the demo, on this machine
+launch --host lab --profile titan_rtx     on a host, for its TITAN RTX
+launch --host lab -- python train.py      your own command, in this folder
+launch --job sft --set model=org/name --set data.train=./my.jsonl
+"""
+
+
+class LaunchCommand(QuickCommand):
+    """The verb `run`."""
+
+    command_words = "[-- COMMAND…]"
+
+
+def launch(
+    ctx: typer.Context,
+    stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    host: HostOption = None,
+    profile: CardOption = None,
+    job: JobOption = None,
+    runtime: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUNTIME",
+            help="How the job runs on the host: auto, docker or native.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None,
+    precision: PrecisionOption = "auto",
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse", help="Run on a CPU with the card's precision and batch split.", rich_help_panel=WHAT
+        ),
+    ] = False,
+    adapt: Annotated[
+        bool,
+        typer.Option(
+            "--adapt",
+            help="Give a script that knows nothing of launcher the plan's precision, resume and guard.",
+            rich_help_panel=WHAT,
+        ),
+    ] = False,
+    settings: SetOption = None,
+    packages: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="PACKAGE",
+            help="Have this package there, for example peft==0.21.2.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    variables: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--env",
+            "-e",
+            metavar="NAME=VALUE",
+            help="Set a variable of the job; it is recorded.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    env_files: EnvFileOption = None,
+    secrets: SecretOption = None,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output",
+            metavar="GLOB",
+            help="Bring home only the files of the working folder that match, as in a .gitignore.",
+        ),
+    ] = None,
+    gpus: GpusOption = None,
+    wait: WaitOption = None,
+    name: NameOption = None,
+    detach: DetachFlag = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and the findings of its checks; send nothing.")
+    ] = False,
+    probe: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --dry-run: use this output of `launch probe --json` instead of asking the host.",
+        ),
+    ] = None,
+    allow_substitute: Annotated[
+        bool,
+        typer.Option(
+            "--allow-substitute",
+            help="Plan for the cards that Kaggle gives instead of those that it has retired.",
+            rich_help_panel=WHERE,
+        ),
+    ] = False,
+    sure: SureFlag = False,
+    quiet: QuietFlag = False,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Launch the job of --job, else the command after --, else the project's job, else the sft demo.
+
+    The word `run` may be left out.
+
+    Examples:
+        launch run
+        launch run --host lab --profile titan_rtx
+        launch run --host lab -- python train.py
+    """
+    words: list[str] = ctx.obj or []
+    if stray:
+        complain(
+            f"unexpected words: {' '.join(stray)}\n"
+            f"  a command for the host goes after --   launch … -- {' '.join(stray)}\n"
+            "  a verb comes first                     launch ps --host HOST"
+        )
+        raise typer.Exit(2)
+    if probe and not dry_run:
+        raise UsageError(
+            "--probe needs --dry-run: a launch probes its host itself\n  next   launch --dry-run --probe FILE"
+        )
+    from launcher.copy.request import Request
+
+    request = Request(
+        host,
+        profile,
+        job,
+        runtime,
+        precision,
+        [*(settings or ()), *(["adapt=true"] if adapt else [])],
+        name,
+        words,
+        secrets or (),
+        packages or (),
+        variables or (),
+        env_files or (),
+        rehearse,
+        gpus,
+        seconds(wait),
+        outputs or (),
+        sure,
+        allows_substitute=allow_substitute,
+    )
+    if dry_run:
+        from launcher.cli.text.preview_text import show_preview
+        from launcher.runs.launch.dry_run import preview
+        from launcher.runs.launch.probing import saved_probe
+
+        show_preview(preview(request, saved_probe(probe) if probe else None), as_json=as_json)
+        return
+    from launcher.cli.follow.screens import make_view
+    from launcher.cli.follow.starting import start_and_follow
+    from launcher.runs.launch.launching import launch as start
+
+    view = make_view(as_json, is_quiet=quiet)
+    start_and_follow(lambda: start(request, view), view, detach=detach)

@@ -1,0 +1,74 @@
+"""rerun: launch again what a run was launched with."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from launcher.cli.options import (
+    AcceptFlag,
+    CardOption,
+    ColorOption,
+    DetachFlag,
+    EnvFileOption,
+    JsonFlag,
+    NameOption,
+    QuietFlag,
+    RunWord,
+    SetOption,
+    SureFlag,
+    VerboseFlag,
+    WaitOption,
+    seconds,
+)
+
+
+def rerun(
+    run: RunWord = "last",
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="HOST", help="Run on this host instead of the same one.")
+    ] = None,
+    profile: CardOption = None,
+    settings: SetOption = None,
+    env_files: EnvFileOption = None,
+    name: NameOption = None,
+    wait: WaitOption = None,
+    detach: DetachFlag = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and the findings of its checks; send nothing.")
+    ] = False,
+    sure: SureFlag = False,
+    quiet: QuietFlag = False,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Launch again what a run was launched with, as a new run from step 0.
+
+    The job, the options and the command are the same; the code is that of the folder as it is now. What the new plan has
+    otherwise is said. To go on from a checkpoint, use launch resume.
+
+    Examples:
+        launch rerun last
+        launch rerun w8q2 --set seed=2
+        launch rerun w8q2 --host lab
+        launch rerun w8q2 --host lambda --dry-run
+    """
+    from launcher.runs.locating import locate
+    from launcher.runs.rerunning import Changes, preview_rerun
+    from launcher.runs.rerunning import rerun as start
+
+    _, parent = locate(run, None)
+    changes = Changes(host, profile, tuple(settings or ()), name, tuple(env_files or ()), seconds(wait), sure)
+    if dry_run:
+        from launcher.cli.text.preview_text import show_preview
+
+        show_preview(preview_rerun(parent, changes), as_json=as_json)
+        return
+    from launcher.cli.follow.screens import make_view
+    from launcher.cli.follow.starting import start_and_follow
+
+    view = make_view(as_json, is_quiet=quiet)
+    start_and_follow(lambda: start(parent, changes, view), view, detach=detach)

@@ -1,0 +1,152 @@
+"""attach: follow an existing run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.options import (
+    AcceptFlag,
+    ColorOption,
+    HostOption,
+    JsonFlag,
+    QuietFlag,
+    RunWord,
+    VerboseFlag,
+)
+
+if TYPE_CHECKING:
+    from launcher.copy.mirror import Mirror
+    from launcher.rental.lease.rental_lease import Lease
+    from launcher.runs.follow.view import View
+    from launcher.values.host import Host
+
+
+def attach(
+    run: RunWord = "last",
+    host: HostOption = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="With --host: know each run again that is here and on that host.")
+    ] = False,
+    quiet: QuietFlag = False,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Follow a run from where this client left off. An interrupted run is recovered first.
+
+    A run that you have not launched from this account is looked up on --host first, and is yours from then on.
+
+    Examples:
+        launch attach last
+        launch attach --host lab w8q2
+        launch attach --host lab --all
+    """
+    if every:
+        _enter_all(host, as_json=as_json)
+        return
+    from launcher.cli.follow.follow import show_end
+    from launcher.cli.follow.screens import make_view
+    from launcher.runs.locating import locate
+    from launcher.runs.rented.machine_gone import gone
+    from launcher.runs.rented.rented_runs import lease_for
+
+    view = make_view(as_json, is_quiet=quiet)
+    place, mirror = locate(run, host)
+    if words := gone(mirror):
+        show_end(mirror, view, words)
+    if mirror.is_freed:
+        view.note(f"it was removed from {place.name}; what is here   launch ls {mirror.short}")
+        show_end(mirror, view, "")  # a run that was removed has ended
+    lease = lease_for(mirror, view)
+    if lease is None:
+        _follow(place, mirror, view, None)
+        return
+    from launcher.rental.lease.release import ensure_release  # few runs are on a rented machine
+
+    if lease.is_keeper:
+        _keep(place, mirror, view, lease)
+        return
+    with ensure_release(lease, view):
+        _follow(place, mirror, view, lease)
+
+
+def _keep(place: Host, mirror: Mirror, view: View, lease: Lease) -> None:
+    """Look after a rental in the background. What a person has seen of its run by now is noted: the rest is shown later."""
+    import contextlib
+
+    from launcher.copy import read_position
+    from launcher.rental.lease.rental_keeper import keep
+    from launcher.runs.rented.bringing_home import RunOnMachine
+
+    def follow() -> None:
+        with contextlib.suppress(typer.Exit):
+            _follow(place, mirror, view, lease)
+
+    with contextlib.suppress(OSError):  # more is shown again
+        read_position.begin(mirror)
+    keep(follow, lease, RunOnMachine(mirror, place, view), view)
+
+
+def _enter_all(host: str | None, *, as_json: bool) -> None:
+    """Enter each run that is here, and that a host has, into the index."""
+    from launcher.cli.json_output.run_shapes import Entered
+    from launcher.cli.output.answer import answer
+    from launcher.cli.output.say import say
+    from launcher.copy.runs_folder import runs_folder
+    from launcher.errors import UsageError
+    from launcher.runs.locating import attach_all, foreign_here
+
+    if host is None:
+        raise UsageError("--all needs a host\n  example   launch attach --host lab --all")
+    entered = attach_all(host)
+    left = foreign_here()
+    if as_json:
+        answer(Entered(runs=entered, foreign=left))
+        return
+    many = f"{len(entered)} {'run was' if len(entered) == 1 else 'runs were'} added to yours"
+    say(many if entered else "no run was added to yours", *(f"  {run}" for run in entered))
+    if left:
+        names = ", ".join(run.rpartition("-")[2] for run in left)
+        say(f"not on {host}, so still foreign: {names}   to remove such a copy   rm -r {runs_folder()}/RUN")
+
+
+def _follow(place: Host, mirror: Mirror, view: View, lease: Lease | None) -> None:
+    """Go on with the run if it does not, and follow it to its end."""
+    from launcher.cli.follow.fetch import EARLIER
+    from launcher.cli.follow.follow import follow_to_end, show_end
+    from launcher.copy import move_records
+    from launcher.copy.last_answer import last_answer
+    from launcher.errors import MachineGoneError, UnreachableError
+    from launcher.runs.rented.lost_machines import reach
+    from launcher.runs.resume.recovering import Outcome, show_and_recover
+    from launcher.values.states import is_terminal
+
+    desk = None
+    elsewhere = move_records.elsewhere(mirror)
+    try:
+        desk = reach(place, mirror)
+        if elsewhere is not None:
+            view.note(elsewhere)
+        elif lease is not None and lease.is_due:
+            pass  # its files are brought home; it would not go on
+        elif show_and_recover(desk, mirror, view) == Outcome.RECOVERED:
+            what = (
+                ": its last session is over, and the next one is on its way"
+                if place.kaggle is not None
+                else " was interrupted or waiting; its leftover processes have been ended, and it continues"
+            )
+            view.note(f"{mirror.run}{what}")
+    except MachineGoneError as error:
+        show_end(mirror, view, str(error))
+    except UnreachableError as error:
+        if elsewhere is not None:
+            raise UnreachableError(error.host, f"{error}\n  {elsewhere}") from error
+        state = mirror.state()
+        if lease is None and state is not None and is_terminal(state.state):
+            view.note(f"{str(error).splitlines()[0]}; {last_answer(mirror) or EARLIER}")
+            show_end(mirror, view, str(error))
+        view.lost(error, 1, 0.0)  # following retries for as long as it takes
+    follow_to_end(place, mirror, view, desk, lease)

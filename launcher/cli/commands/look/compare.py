@@ -1,0 +1,212 @@
+"""compare: what differs between runs, how each went, and one picture with all curves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
+from launcher.cli.output.say import complain, say, without_escapes
+from launcher.errors import RunError, UnknownNameError, UsageError
+
+if TYPE_CHECKING:
+    from launcher.cli.json_output.comparison_shapes import ComparisonShown
+    from launcher.compare.code_diff import CodeDiff
+    from launcher.compare.comparing import Comparison
+    from launcher.copy.mirror import Mirror
+    from launcher.copy.run_files import RunFiles
+
+_MOST_NAMED = 3
+
+
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN…", help="Runs: an id, the start of it or of its last part; `last`; or a batch."
+        ),
+    ],
+    diff: Annotated[bool, typer.Option("--diff", help="Print a diff of the code, too; of two runs.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the picture to this PNG file; by default into runs/compared.",
+        ),
+    ] = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what differs between runs, how each went, and draw all of their curves in one picture.
+
+    What differs: values of the plan and settings, card, precision as it was used, packages, code and data. Then state, time, step,
+    and the final and the best value of each metric. More than six runs have a line each.
+
+    It is read from what is here; no host is asked. Only --diff may fetch what has changed here since it was sent.
+
+    Examples:
+        launch compare w8q2 p0x1
+        launch compare w8q2 p0x1 --diff
+        launch compare w8q2 p0x1 a77c -o curves.png
+    """
+    from launcher.compare import comparing
+    from launcher.compare.compared_curves import check_free
+    from launcher.copy.run_files import RunFiles
+
+    words = [word for given in runs for word in _runs_of(given)]
+    mirrors = _distinct(_mirrors(words), words)
+    if diff and len(mirrors) != 2:
+        raise UsageError("compare: --diff is of two runs\n  next   launch compare RUN RUN --diff")
+    if output is not None and output.suffix.lower() != ".png":
+        raise UsageError(f"-o {output}: the picture is a PNG\n  example   -o {output.stem or 'curves'}.png")
+    picture = output if output is not None else comparing.picture_of(mirrors)
+    # The user's own place may lie behind links; `compared` beside the runs may not.
+    files = RunFiles(picture.parent, picture.parent if output is not None else picture.parent.parent)
+    check_free(files, picture.name)
+    comparison = comparing.compare(mirrors)
+    code = _diff(mirrors) if diff else None
+    if as_json:
+        from launcher.cli.output.answer import answer
+
+        answer(_shape(comparison, code, _draw(comparison, files, picture)))
+    else:
+        _show(comparison, code)
+        _show_picture(_draw(comparison, files, picture))
+    if code is not None and code.errors:
+        raise code.errors[0]
+
+
+def _runs_of(word: str) -> list[str]:
+    """Return the runs of a batch, where a word is the name of one, else the word."""
+    from launcher.batch.batch_queue import names, open_queue
+
+    if word not in names():
+        return [word]
+    with open_queue(word, only_looks=True) as queue:
+        return [item.run for item in queue.items() if item.run is not None] or [word]
+
+
+def _mirrors(words: Sequence[str]) -> list[Mirror]:
+    """Return the mirrors of runs. Raises UnknownNameError that says every word which no run has."""
+    from launcher.runs.locating import mirror_here
+
+    mirrors, unknown = [], []
+    for word in words:
+        try:
+            mirrors.append(mirror_here(word))
+        except UnknownNameError as error:
+            unknown.append(str(error))
+    if unknown:
+        raise UnknownNameError("\n".join(unknown))
+    return mirrors
+
+
+def _distinct(mirrors: list[Mirror], words: Sequence[str]) -> list[Mirror]:
+    """Return the mirrors. Raises UsageError for fewer than two runs, or for one that is named twice."""
+    for mirror in mirrors:
+        twins = [word for word, other in zip(words, mirrors, strict=True) if other.run == mirror.run]
+        if len(twins) > 1:
+            raise UsageError(
+                f"compare: {' and '.join(twins)} are one run, {mirror.run}\n  the others   launch ps"
+            )
+    if len(mirrors) < 2:
+        raise UsageError(
+            f"compare: {words[0]} with which other run?\n  next   launch compare {words[0]} RUN\n  all of them   launch ps"
+        )
+    return mirrors
+
+
+def _diff(mirrors: Sequence[Mirror]) -> CodeDiff:
+    from launcher.cli.follow.screens import make_stage
+    from launcher.compare.code_diff import code_diff
+
+    with make_stage("fetching") as stage:
+        return code_diff(mirrors[0], mirrors[1], stage)
+
+
+def _draw(comparison: Comparison, files: RunFiles, path: Path) -> Path | None:
+    from launcher.compare import comparing
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path if comparing.draw(comparison, files, path.name) else None
+    except OSError as error:
+        words = f"{error.filename or path}: {error.strerror}"
+        raise RunError(f"{words}\n  another place   launch compare RUN RUN -o FILE.png") from error
+
+
+def _show(comparison: Comparison, code: CodeDiff | None) -> None:
+    from launcher.cli.output.wrapping import complain_wrapped, terminal_width
+    from launcher.cli.text.comparison_text import show_comparison
+
+    if not (comparison.plan or comparison.trees):
+        say("nothing in plan, code and data differs, as far as is known here")
+    left_out = show_comparison(comparison, terminal_width())
+    if left_out:
+        named = " ".join(run.mirror.short for run in comparison.runs)
+        complain_wrapped(f"  · not shown: {', '.join(left_out)}   all of it: launch compare {named} --json")
+    complain_wrapped(*(f"  · {note}" for note in _notes(comparison, has_diff=code is not None)))
+    if code is not None:
+        _show_diff(code)
+
+
+def _show_picture(drawn: Path | None) -> None:
+    from launcher.cli.follow.ending import shown_path
+
+    if drawn is None:
+        complain("  · no picture: none of these runs has reported a metric")
+    else:
+        say(shown_path(drawn.resolve()))
+
+
+def _notes(comparison: Comparison, *, has_diff: bool) -> Iterator[str]:
+    """Yield what is not known of the runs, and how to learn it."""
+    runs = comparison.runs
+    if live := [run.mirror for run in runs if not run.has_ended]:
+        yield f"not ended when last heard of: {_named(live)}   launch attach {live[0].short}"
+    if planless := [run.mirror for run in runs if not run.has_plan]:
+        yield f"the plan is not here: {_named(planless)}   launch attach {planless[0].short}"
+    pair = " ".join(run.mirror.short for run in runs) if len(runs) == 2 and not has_diff else None
+    if unsent := [run.mirror for run in runs if not run.has_manifest]:
+        mend = f"   launch compare {pair} --diff asks the host" if pair else ""
+        yield f"the code is not on record here, as of a run of another client: {_named(unsent)}{mend}"
+    elif comparison.files and pair:
+        yield f"the code differs   launch compare {pair} --diff"
+
+
+def _named(mirrors: Sequence[Mirror]) -> str:
+    names = ", ".join(mirror.short for mirror in mirrors[:_MOST_NAMED])
+    more = len(mirrors) - _MOST_NAMED
+    return f"{names} and {more} more" if more > 0 else names
+
+
+def _show_diff(code: CodeDiff) -> None:
+    """Print the diffs as they are, to be read or applied; a terminal's escapes in them are removed."""
+    for file in code.files:
+        if file.text is not None:
+            sys.stdout.write(without_escapes(file.text))
+        else:
+            say(f"{file.path}: no diff: {file.why}")
+    if not (code.files or code.errors):
+        say("the code is the same")
+
+
+def _shape(comparison: Comparison, code: CodeDiff | None, drawn: Path | None) -> ComparisonShown:
+    from launcher.cli.json_output.comparison_shapes import ComparisonShown
+
+    diffs = {file.path: file for file in code.files} if code is not None else {}
+    files = [
+        {**file._asdict(), "diff": diff and diff.text, "why": diff and diff.why}
+        for file in comparison.files
+        for diff in [diffs.get(file.path)]
+    ]
+    drawn_at = None if drawn is None else str(drawn.resolve())
+    return ComparisonShown(**{**comparison._asdict(), "files": files}, picture=drawn_at)

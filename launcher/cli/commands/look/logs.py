@@ -1,0 +1,67 @@
+"""logs: what the training printed."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag, seconds
+from launcher.errors import UsageError
+
+
+def logs(
+    run: RunWord = "last",
+    host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    lines: Annotated[
+        int | None, typer.Option("-n", "--lines", metavar="N", min=0, help="Only the last N lines.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="TIME", help="Only what it printed in its last TIME, for example 10m."
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue until the run ends.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print a run's log, without terminal escapes.
+
+    The log has all attempts, one after another; -f also goes from one session of a run to the next, as launch attach does. --since counts back from the run's end, or from now, and shows up to
+    ten seconds more.
+
+    Examples:
+        launch logs last
+        launch logs w8q2 -f
+        launch logs w8q2 -n 100
+        launch logs w8q2 --since 10m
+    """
+    from launcher.cli.follow.fetch import fetch
+    from launcher.cli.follow.log_view import JsonLogView, LogView
+    from launcher.metrics.log_parts import last_lines, lines_since
+
+    if lines is not None and since is not None:
+        raise UsageError("-n and --since are two parts of a log: give one of them")
+    since_s = seconds(since, "--since")
+    mirror = fetch(run, host)
+    starts = {} if lines is None else last_lines(mirror, lines)
+    kind = JsonLogView if as_json else LogView
+    try:
+        with contextlib.closing(
+            kind(mirror, starts if since is None else lines_since(mirror, since_s))
+        ) as view:
+            view.show()
+            view.waits(mirror.told)
+            if follow:
+                from launcher.runs.follow.sessions import follow_sessions
+                from launcher.values.states import State
+
+                state = follow_sessions(mirror.host(), mirror, view, pulls=False).state
+                if state in (State.INTERRUPTED, State.WAITING):
+                    view.note(f"{mirror.run} is {state}, and goes on with   launch attach {mirror.short}")
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None

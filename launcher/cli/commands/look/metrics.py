@@ -1,0 +1,90 @@
+"""metrics: the values that the training reported, and the host's own figures."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
+from launcher.cli.output.say import say
+
+if TYPE_CHECKING:
+    from launcher.copy.mirror import Mirror
+    from launcher.metrics.curves import Measured
+    from launcher.metrics.host_figures import Summary
+
+
+def metrics(
+    run: RunWord = "last",
+    host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
+) -> None:
+    """Print a run's metrics, a line for each step, and a summary of the host's own figures: cards, CPU, memory, disk.
+
+    In a narrow terminal the first metrics are shown, the losses before all; a pipe gets all. A value that the script's log gives without a step is shown with its time. JSON and CSV have all figures of the host too, named host/NAME.
+
+    Where several attempts passed a step, the latest attempt counts. If the run continues another, that run's metrics come first, under its own id.
+
+    Examples:
+        launch metrics last
+        launch metrics w8q2 --csv > w8q2.csv
+    """
+    from launcher.cli.follow.fetch import fetch
+    from launcher.metrics import curves
+    from launcher.metrics.host_figures import host_figures, summarize
+    from launcher.metrics.lineage import joined
+    from launcher.values.record import is_terminal
+
+    mirror = fetch(run, host)
+    measured, figures = joined(mirror), host_figures(mirror)
+    if as_json:
+        import json
+
+        rehearsed = mirror.plan().rehearsed
+        for run_id, point in itertools.chain(measured, ((mirror.run, point) for point in figures)):
+            print(json.dumps(curves.record(run_id, point, rehearsed=rehearsed)))
+        return
+    if as_csv:
+        of_host = ((mirror.run, point) for point in figures)
+        curves.write_table(itertools.chain(measured, of_host), sys.stdout)
+        return
+    if not measured:
+        state = mirror.state()
+        yet = "" if state is not None and is_terminal(state.state) else " yet"
+        say(f"{mirror.run} has reported no metrics{yet}", f"  next   launch logs {mirror.short}")
+    else:
+        _show(mirror, measured)
+    _show_host(summarize(figures))
+
+
+def _show(mirror: Mirror, measured: list[Measured]) -> None:
+    """Print a table with a line for each step, and say what it does not show."""
+    from launcher.cli.output.columns import print_columns
+    from launcher.cli.output.wrapping import complain_wrapped
+    from launcher.cli.text.metrics_table import metrics_table
+
+    left_out = print_columns(*metrics_table(measured))
+    if any(point.step is None for _, point in measured):
+        complain_wrapped("  · the log gives no step where a time is shown")
+    if left_out:
+        complain_wrapped(
+            f"  · not shown: {', '.join(left_out)}   launch metrics {mirror.short} --csv has all"
+        )
+
+
+def _show_host(summaries: dict[str, Summary]) -> None:
+    """Print a table of the host's own figures, nothing if there are none."""
+    from launcher.cli.output.columns import Column, print_columns
+
+    figures = ("last", "mean", "least", "most")
+    columns = (Column("the host, every 10 s", 12), *(Column(title, is_figure=True) for title in figures))
+    rows = [(name, *(f"{value:.5g}" for value in summary)) for name, summary in summaries.items()]
+    if rows:
+        print_columns(columns, rows)

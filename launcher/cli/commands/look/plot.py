@@ -1,0 +1,80 @@
+"""plot: draw the curves of a run, in the terminal and as a picture."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
+from launcher.cli.output.say import say
+
+if TYPE_CHECKING:
+    from launcher.metrics.curves import Point
+
+
+def plot(
+    run: RunWord = "last",
+    host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Draw a run's loss in the terminal, and write a picture with loss, learning rate, gradient norm, throughput and cards.
+
+    The picture's path is printed last; a pipe gets nothing else. If the run continues another, the curves include that run.
+
+    Examples:
+        launch plot last
+    """
+    from launcher.cli.follow.fetch import fetch
+    from launcher.cli.output.wrapping import terminal_width
+    from launcher.metrics.host_figures import host_figures
+    from launcher.metrics.lineage import joined
+    from launcher.metrics.picture import draw
+    from launcher.metrics.picture_title import title_of
+    from launcher.runs.follow.precision_report import known_precision
+
+    mirror = fetch(run, host)
+    measured, title = [point for _, point in joined(mirror)], title_of(mirror, known_precision(mirror))
+    png = draw(mirror.run, measured, host_figures(mirror), title)
+    with mirror.disk_errors(mirror.picture):
+        mirror.files.write(mirror.picture, png)
+    if as_json:
+        from launcher.cli.json_output.precision_shapes import PlotShown
+        from launcher.cli.output.answer import answer
+
+        answer(PlotShown(run=mirror.run, path=str(mirror.picture)))
+        return
+    if (width := terminal_width()) is not None:
+        say(f"{mirror.short}  {title}"[:width], *_curves(measured, width))
+    say(str(mirror.picture))
+
+
+def _curves(measured: list[Point], width: int) -> list[str]:
+    """Return the loss as a chart, and a line for each of the other panels."""
+    import shutil
+
+    from launcher.cli.output.chart import MOST_LINES, chart
+    from launcher.cli.output.figures import value_text
+    from launcher.metrics.panels import panels_of
+
+    loss, *others = panels_of(measured)
+    height = max(4, min(MOST_LINES, shutil.get_terminal_size().lines - 8 - len(others)))
+    lines = chart(loss, width, height, is_ascii=not _can_print("\u28ff"))
+    for panel in others:
+        first, last = (value_text(panel.ys[at]) for at in (0, -1))
+        lines.append(f"  {panel.label:<15}  {first} {_arrow()} {last}"[:width])
+    return lines
+
+
+def _arrow() -> str:
+    return "→" if _can_print("→") else "->"
+
+
+def _can_print(letters: str) -> bool:
+    try:
+        letters.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True

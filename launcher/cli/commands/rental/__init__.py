@@ -1,0 +1,1 @@
+"""Verbs for rented machines: offers, extend, reconcile."""

@@ -1,0 +1,73 @@
+"""extend: more time for the rented machine of a run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, RunWord, VerboseFlag
+
+MOST_HOURS = 24.0 * 365
+"""LONGEST_HOURS of a rental's settings, which are not loaded for the help."""
+
+
+def extend(
+    run: RunWord,
+    hours: Annotated[
+        float,
+        typer.Option("--hours", min=0.01, max=MOST_HOURS, help="So many hours more than its limit is now."),
+    ],
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    sure: Annotated[
+        bool,
+        typer.Option(
+            "--yes",
+            "-y",
+            help="Agree to a cost above the confirm_above of its host, and go on without asking which run `last` is.",
+        ),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Give the rented machine of a run more time, while it is rented: the run goes on, and files come home, until the new limit.
+
+    The limit of the host's table stays as it is for other rentals. In a batch, what the machine may cost then counts.
+
+    Examples:
+        launch extend w8q2 --hours 2
+    """
+    import time
+
+    from launcher.cli.output.asking import agrees, check_last
+    from launcher.cli.output.say import say
+    from launcher.errors import UsageError
+    from launcher.rental.lease import extend as more_time
+    from launcher.rental.lease.rental_lease import cron_line
+    from launcher.rental.records import open_for
+    from launcher.rental.renting import dollars
+    from launcher.runs.locating import locate
+    from launcher.runs.rented.rented_runs import leave_to_keeper
+
+    _, mirror = locate(run, None)
+    check_last(run, mirror, "extend", yes=sure, options=f" --hours {hours:g}")
+    found = open_for(mirror.run)
+    if found is None:
+        raise UsageError(f"{mirror.run}: no machine is rented for it\n  what is rented   launch hosts")
+    cost = more_time.cost_with(found, hours * 3600)
+    if not sure:
+        cost.confirm(agrees, "nothing was changed")
+    rental = more_time.extend(found, hours * 3600)
+    leave_to_keeper(mirror)
+    if as_json:
+        from launcher.cli.json_output.end_shapes import Extended
+        from launcher.cli.output.answer import answer
+
+        answer(Extended(run=mirror.run, deadline=rental.intent.deadline, largest_cents=rental.largest))
+        return
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(rental.intent.deadline))
+    say(
+        f"{mirror.run}: its machine is rented until {until}, for {dollars(rental.largest)} at most",
+        f"  if a crontab has a line for the earlier limit, it ends the machine then; put this in its place   {cron_line(rental)}",
+    )

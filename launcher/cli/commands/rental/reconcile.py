@@ -1,0 +1,273 @@
+"""reconcile: end what is rented and not needed, and bring home what its runs made."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
+
+if TYPE_CHECKING:
+    from launcher.cli.json_output.end_shapes import RentedThing
+    from launcher.rental.reconcile import Reconciled
+    from launcher.rental.renting import Rental
+    from launcher.rental.verdict import Judged
+
+
+def reconcile(
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what would be done; change nothing.")
+    ] = False,
+    adopt: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--adopt",
+            metavar="INSTANCE",
+            help="End this instance of the account, whoever made it. What a run of this machine made there comes home first. You are asked first if another computer rented it.",
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="End what --adopt names though a run goes on there, or files are lost."),
+    ] = False,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            "--after",
+            metavar="TIME",
+            help="End what --adopt names from this time on, e.g. 2026-11-26T02:10Z. Until it is gone the exit code is 5.",
+        ),
+    ] = None,
+    sure: Annotated[
+        bool,
+        typer.Option(
+            "--yes",
+            "-y",
+            help="End what --adopt names though it was rented on another computer, without asking.",
+        ),
+    ] = False,
+    dismiss: Annotated[
+        str | None,
+        typer.Option(
+            "--dismiss",
+            metavar="RUN",
+            help="Speak no more of what was rented for this run with a key that is lost. It may still be paid for.",
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """End rented machines that no run needs, after their runs' files have come home.
+
+    It compares the list of rentals on this machine with what the account has. A machine whose run goes on is looked after again. Only instances that carry a mark of this
+    machine's rentals are ended, and those that --adopt names. The exit code is 1 if something of ours is still paid for and not needed,
+    and 3 if --adopt names an instance of another computer, and there is no terminal to ask at and no --yes.
+
+    A rental that was made with another API key, whose account this one's is not, can neither be seen nor ended. If that key is lost, look at the account's own page, then --dismiss it.
+
+    Examples:
+        launch reconcile --dry-run
+        launch reconcile
+        launch reconcile --adopt 0920582c7ff041399e34823a0be62549 --force
+        launch reconcile --dismiss w8q2
+    """
+    from launcher.cli.follow.screens import make_view
+    from launcher.cli.output.say import complain
+    from launcher.config import resolve
+    from launcher.errors import UsageError
+    from launcher.rental.provider import module_of
+    from launcher.rental.settle_account import Named, reconcile_all
+    from launcher.runs.follow.null_view import SilentView
+    from launcher.runs.rented.bringing_home import run_of
+
+    if dismiss is not None:
+        if dry_run or adopt or after is not None or force or sure or as_json:
+            raise UsageError(
+                "reconcile: --dismiss goes with no other option\n  next   launch reconcile --dismiss RUN"
+            )
+        _dismiss(dismiss)
+        return
+    named = Named(adopt or (), None if after is None else _moment(after), force, sure)
+    if named.after is not None and not named.instances:
+        raise UsageError("reconcile: --after is for what --adopt names\n  next   launch reconcile")
+    for flag, is_given in (("--force", force), ("--yes", sure)):
+        if is_given and not named.instances:
+            raise UsageError(f"reconcile: {flag} is for what --adopt names\n  next   launch reconcile")
+    view = SilentView() if as_json else make_view(as_json_lines=False)
+    tables = (host.lambda_cloud for host in resolve.hosts().values())
+    accounts = (one for one in tables if one is not None)
+    settled = reconcile_all(accounts, named, lambda record: run_of(record, view), view, dry_run=dry_run)
+    reports = settled.reports
+    if settled.failed and not reports:
+        for other in settled.failed[1:]:
+            complain(str(other))
+        raise settled.failed[0]
+    if as_json:
+        from launcher.cli.json_output.end_shapes import Reconciliation
+        from launcher.cli.output.answer import answer
+
+        answer(Reconciliation(dry_run=dry_run, things=_things(reports), unreadable=_unreadable(reports)))
+    else:
+        _show(reports, dry_run=dry_run)
+    for found in (judged for report in reports for judged in report.judged):
+        if found.verdict == "elsewhere" and found.rental is not None:
+            intent = found.rental.intent
+            complain(
+                f"{intent.run}: its machine was rented with another API key, and may still be paid for: set {module_of(intent.provider).SETTINGS.variable} to that one\n"
+                f"  if it is lost, and the account's page shows nothing   launch reconcile --dismiss {intent.run.rpartition('-')[2]}",
+            )
+    for path in _unreadable(reports):
+        complain(f"{path} cannot be read: what it stands for may be paid for")
+    for rental in settled.unknown:
+        intent = rental.intent
+        complain(
+            f"{intent.run}: its machine may still be paid for at {intent.provider}, which this launcher does not know\n"
+            "  have the version that rented it end it   launch reconcile"
+        )
+    there = [one for one in named.instances if any(one in report.listed for report in reports)]
+    is_missing = False
+    for one in named.instances:
+        if one not in there and not any(
+            one == ending.instance for report in reports for ending in report.ended
+        ):
+            complain(f"{one} is not in the list of any account here: it has gone, or it is another key's")
+            is_missing = named.after is None
+    for error in settled.failed:
+        complain(str(error))
+    if settled.failed:
+        raise typer.Exit(settled.failed[0].exit_code)
+    if is_missing or settled.unknown or any(report.is_anything_left for report in reports):
+        raise typer.Exit(1)
+    if there and not dry_run:
+        if named.after is not None:
+            when = _utc(named.after)
+            complain(
+                f"{', '.join(there)}: not before {when}, as --after says; until it is gone the exit code is 5"
+            )
+        raise typer.Exit(5)
+
+
+def _dismiss(word: str) -> None:
+    from launcher.cli.output.say import say
+    from launcher.copy.run_id import find
+    from launcher.errors import UnknownNameError
+    from launcher.rental.provider import module_of
+    from launcher.rental.settle_account import dismiss, open_by_run
+
+    open_ones = open_by_run()
+    if not open_ones:
+        raise UnknownNameError(
+            "nothing is rented, as far as is known here\n  what the account has   launch reconcile"
+        )
+    rental = dismiss(open_ones[find(word, [*open_ones])])
+    what = f"instance {rental.instance}" if rental.instance is not None else "an instance"
+    say(
+        f"{rental.intent.run}: no command speaks of its rental any more; {what} of it may still be paid for",
+        f"  look at   {module_of(rental.intent.provider).INSTANCES_PAGE}",
+    )
+
+
+def _moment(written: str) -> float:
+    """Return a time in seconds since 1970; without a zone it is this machine's. Raises UsageError."""
+    from datetime import datetime
+
+    from launcher.errors import UsageError
+
+    try:
+        return datetime.fromisoformat(written).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f"--after {written}: expected a time such as 2026-11-26T02:10Z") from None
+
+
+def _utc(moment: float) -> str:
+    import time
+
+    return time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(moment))
+
+
+def _unreadable(reports: list[Reconciled]) -> list[str]:
+    return sorted({str(path) for report in reports for path in report.unreadable})
+
+
+def _things(reports: list[Reconciled]) -> list[RentedThing]:
+    """Return what was ended, then what is there, as rows."""
+    rows = []
+    for report in reports:
+        of = functools.partial(_row, report.account)
+        rows += [of("ended", one.why, one.rental, one.instance, one.cents) for one in report.ended]
+        nothing = "its launch has made no instance: nothing was rented"
+        rows += [of("gone", nothing, rental, None, 0) for rental in report.unmade]
+        for one in report.judged:
+            there, rental = one.instance, one.rental
+            instance = there.id if there else rental.instance if rental else None
+            row = of(one.verdict, one.why, rental, instance, _cents(one))
+            rows.append(row.model_copy(update={"type": there.type or None}) if there else row)
+    return rows
+
+
+def _row(
+    account: str, verdict: str, why: str, rental: Rental | None, instance: str | None, cents: int | None
+) -> RentedThing:
+    from launcher.cli.json_output.end_shapes import RentedThing
+
+    run, kind = (rental.intent.run, rental.intent.type) if rental else (None, None)
+    return RentedThing(
+        account=account, verdict=verdict, why=why, instance=instance, run=run, type=kind, cents=cents
+    )
+
+
+def _cents(judged: Judged) -> int | None:
+    """Return what a machine has cost; what it may have cost if nobody knows whether there is one."""
+    from launcher.rental.renting import RentalState
+    from launcher.rental.service_clock import clock_of
+
+    if judged.rental is None:
+        return None
+    rental, now = judged.rental, clock_of(judged.rental.intent.provider).likely()
+    is_unrecorded = (
+        rental.state is RentalState.INTENT and judged.instance is not None
+    )  # listed, and not on record
+    is_billed = judged.verdict == "unsettled" or is_unrecorded
+    return rental.time_cents(now) if is_billed else rental.cents_at(now)
+
+
+def _cost(row: RentedThing) -> str:
+    from launcher.rental.renting import dollars
+
+    if row.cents is None:
+        return "-"
+    return f"{'nothing or ' if row.verdict == 'unsettled' else ''}{dollars(row.cents)}"
+
+
+def _show(reports: list[Reconciled], *, dry_run: bool) -> None:
+    from launcher.cli.output.columns import Column, print_columns
+    from launcher.cli.output.say import say
+
+    rows = _things(reports)
+    if not rows:
+        say("nothing is rented")
+        return
+    columns = (
+        Column("INSTANCE", 12),
+        Column("TYPE", drop=1),
+        Column("RUN"),
+        Column("COST", is_figure=True),
+        Column("WOULD BE" if dry_run else ""),
+        Column("WHY", 20, wraps=True),
+    )
+    lines = [
+        (
+            row.instance or "-",
+            row.type or "-",
+            (row.run or "-").rpartition("-")[2],
+            _cost(row),
+            row.verdict,
+            row.why,
+        )
+        for row in rows
+    ]
+    print_columns(columns, lines)

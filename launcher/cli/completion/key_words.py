@@ -1,0 +1,104 @@
+"""The keys of a job, and their values where there is a choice, that a shell offers after `--set`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.base.toml import read_toml
+from launcher.cli.completion.job_keys import ABOUT, RESUMED, TABLES, VALUES
+from launcher.cli.completion.shell_answers import Offer
+from launcher.errors import LaunchError
+
+_LONGEST = 40
+"""Letters of a value that are shown."""
+
+
+class _Written(NamedTuple):
+    """A job's tables as they are written, and whose they are."""
+
+    tables: Mapping[str, object]
+    title: str
+
+    def items(self, name: str) -> list[tuple[str, object]]:
+        """Return the keys of a table that `--set` can name, with their values."""
+        table = self.tables.get(name)
+        pairs = table.items() if isinstance(table, dict) else ()
+        return [(key, value) for key, value in pairs if re.fullmatch(r"\w+", key)]
+
+
+def offered_keys(verb: str, params: Mapping[str, Any], word: str) -> list[Offer]:
+    """Return what a word `KEY` or `KEY=VALUE` may become. `params` are the verb's other arguments, which name the job."""
+    key, has_value, _ = word.partition("=")
+    if has_value:
+        return [
+            Offer(f"{key}={value}")
+            for value in _values(verb, params, key)
+            if f"{key}={value}".startswith(word)
+        ]
+    names = RESUMED if verb == "resume" else ABOUT
+    offers = [Offer(f"{name}=", _about(name)) for name in names]
+    job = _job(verb, params)
+    for table, about in TABLES.items():
+        own = [
+            Offer(f"{table}.{name}=", f"{about}; {_text(value)} in {job.title}")
+            for name, value in job.items(table)
+        ]
+        offers += own or [Offer(f"{table}.", about)]
+    return [offer for offer in offers if offer.value.startswith(word)]
+
+
+def _about(name: str) -> str:
+    return ABOUT[name] + (f": {', '.join(VALUES[name])}" if name in VALUES else "")
+
+
+def _values(verb: str, params: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    if key in VALUES:
+        return VALUES[key]
+    table, _, name = key.partition(".")
+    if table != "settings":
+        return ()
+    is_flag = isinstance(dict(_job(verb, params).items(table)).get(name), bool)
+    return ("true", "false") if is_flag else ()
+
+
+def _job(verb: str, params: Mapping[str, Any]) -> _Written:
+    """Return the job that a command line means; an empty one if its file cannot be read, which the command itself reports."""
+    try:
+        run = params.get("run")
+        if isinstance(run, str) and verb in ("resume", "rerun"):
+            return _job_of_run(run)
+        return _job_of_file(params.get("job"))
+    except (LaunchError, OSError, ValueError, RecursionError):
+        return _Written({}, "")
+
+
+def _job_of_run(word: str) -> _Written:
+    from launcher.copy.known_runs import files_of, named
+
+    run = named(word)
+    return _Written(files_of(run).read_json("plan.json"), run.rpartition("-")[2])
+
+
+def _job_of_file(named: str | None) -> _Written:
+    from launcher.config.catalogue import files
+
+    project = Path("launch.toml")
+    name = named or (_toml(project).get("job") if project.is_file() else None) or "sft"
+    if not isinstance(name, str):
+        return _Written({}, "")
+    path = Path(name) if name.endswith(".toml") or "/" in name else files("jobs").get(name)
+    return _Written(_toml(path), path.stem) if path and path.is_file() else _Written({}, "")
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    return read_toml(path).tables
+
+
+def _text(value: object) -> str:
+    """Return a value as TOML has it, about: `true`, `"auto"`, `1e-05`."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

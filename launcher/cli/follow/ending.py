@@ -1,0 +1,188 @@
+"""How a run ended, in lines: the outcome, what is at home, and the next command to type."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.cli.follow.progress import Progress, count
+from launcher.cli.output.figures import clock_text, size_text, value_text
+from launcher.runs.follow import evidence
+from launcher.runs.follow.view import Result
+from launcher.values.record import RunState
+from launcher.values.states import Reason
+
+LARGEST = 3
+"""So many of the files at home are named."""
+LINE_CELLS = 200
+"""What is shown of a line that a training printed."""
+OWN_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+"""The folder of a checkpoint that a script saves by itself."""
+_RECOVER = {
+    "interrupted": "goes on from the last checkpoint",
+    "card": "goes on once a card that it may have is free",
+    "secret": "sends the secrets that are set here",
+    "image": "tries the image or the environment as it is by then",
+    "client": "makes a new container",
+    "job": "submits a new job",
+    "rent": "goes on elsewhere from the checkpoint that is here",
+}
+"""What `launch recover` does for a run, by what it waits for."""
+
+
+class Line(NamedTuple):
+    """A line and its style."""
+
+    text: str
+    style: str = ""
+
+
+def ending(
+    run: str, state: RunState, result: Result, progress: Progress, not_shown: list[str]
+) -> Iterator[Line]:
+    """Yield the lines for the end of a run; `not_shown` are the last lines that it printed, if nobody has seen them."""
+    short = run.rpartition("-")[2]
+    took = clock_text(result.seconds) if result.seconds is not None else ""
+    rehearsed = ["rehearsed on a CPU"] if result.is_rehearsed else []
+    has_succeeded = state.state == "succeeded"
+    doubt = evidence.doubt(state.evidence)
+    if has_succeeded:
+        outcome = ", ".join([*_outcome(progress, result), *rehearsed])
+        yield Line(f"  {'!' if doubt else '✓'} succeeded {took}   {outcome}".rstrip(), "bold")
+        if doubt:
+            yield Line(f"    doubt  {doubt}")
+        if result.unsound is not None:
+            yield Line(f"    ! precision: {result.unsound}")
+    else:
+        gone = (
+            "no session runs it"
+            if evidence.of_service(state.evidence)
+            else "its agent or its container is gone"
+        )
+        is_cut_short = evidence.of_rent(state.evidence)
+        reason = "its machine's time was up" if is_cut_short else state.reason or gone
+        where = ", ".join([reason, f"step {progress.where()}", *rehearsed])
+        became = "stopped" if is_cut_short else state.state
+        yield Line(f"  ✗ {became} {took}   {where}", "bold")
+        yield from (
+            Line(f"    {label:<6} {text}") for label, text in evidence.diagnosis(state.evidence).items()
+        )
+        words = evidence.words(state.evidence)
+        if words and not is_cut_short:
+            yield Line(f"    {', '.join(words)}")
+        if state.state == "failed":
+            yield from (Line(f"    | {line[:LINE_CELLS]}", "dim") for line in not_shown)
+    if lingered := evidence.lingered(state.evidence):
+        yield Line(f"    note   {lingered[:LINE_CELLS]}")
+    if problem := evidence.not_sent(state.evidence):
+        yield Line(f"    ! on_end: {problem[:LINE_CELLS]}")
+    yield from _at_home(run, result)
+    yield from _next(short, state, result, has_doubt=bool(doubt))
+
+
+def _at_home(run: str, result: Result) -> Iterator[Line]:
+    """Yield where the run's folder is, and what in it people look for."""
+    yield Line(f"  run      {run if result.folder is None else shown_path(result.folder)}")
+    weights = result.adapter.name if result.adapter is not None else ""  # the folder is `adapter` or `model`
+    best = result.metrics.get("best_step")
+    which = "" if best is None else f"   of step {value_text(best)}, the best"
+    for label, path, note in ((weights, result.adapter, which), ("curve", result.picture, "")):
+        if path is not None:
+            yield Line(f"  {label:<8} {shown_path(path)}{note}")
+    yield from map(Line, home_lines(run, result.home))
+    if result.rent is not None:
+        yield Line(f"  rent     {result.rent.words}{'; a process here ends it' * result.rent.is_held}")
+    if result.metrics:
+        board = "      tensorboard --logdir runs" if shutil.which("tensorboard") else ""
+        yield Line(f"  metrics  launch metrics {run.rpartition('-')[2]}{board}")
+
+
+def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> Iterator[Line]:
+    """Yield the commands to type next."""
+    name = state.state
+    if name == "succeeded":
+        if result.unsound is not None:
+            yield Line(f"  explain  launch explain {short}     what the card wants, and how to get it")
+        yield Line(f"  output   launch logs {short}")
+        if has_doubt:
+            yield Line(f"  next     launch diagnose {short}")
+        return
+    if name == "failed" and result.adapted is not None:
+        yield Line(f"  adapt    {result.adapted}")
+    if evidence.of_rent(state.evidence):
+        host = result.rents_at or "HOST"
+        if count(state.checkpoint) is None:
+            yield from _from_start(short, host, result)
+        else:
+            yield Line(f"  next     launch recover {short} --host {host}     {_RECOVER['rent']}")
+    elif name in ("interrupted", "waiting"):
+        wanted = str(state.reason) if name == "waiting" else name
+        if wanted == "client" and result.is_job:
+            wanted = "job"
+        what = _RECOVER.get(wanted, "goes on, if it can")
+        yield Line(f"  next     launch recover {short}     {what}")
+    else:
+        yield Line(f"  next     launch logs {short}")
+    if name == "failed" and not evidence.diagnosis(state.evidence):
+        yield Line(f"           launch diagnose {short}     reads its log for the cause")
+    if result.goes_on is not None:
+        yield Line(f"  goes on  launch attach {result.goes_on.rpartition('-')[2]}")
+    elif (
+        name in ("failed", "stopped")
+        and state.reason != Reason.CODE_DAMAGED
+        and count(state.checkpoint) is not None
+    ):
+        there = f" --host {result.rents_at}" if result.rents_at is not None else ""
+        yield Line(f"  resume   launch resume {short}{there}     from step {state.checkpoint}")
+
+
+def _from_start(short: str, host: str, result: Result) -> Iterator[Line]:
+    """Yield the command that begins anew, and where the newest checkpoint is that the script saved by itself."""
+    saved = {
+        folder: int(found[1])
+        for path in result.home
+        for folder in path.parents
+        if (found := OWN_CHECKPOINT.fullmatch(folder.name))
+    }
+    why = "none of its checkpoints is launcher's" if saved else "it has saved no checkpoint"
+    yield Line(f"  next     launch rerun {short} --host {host}     from its start: {why}")
+    if saved:
+        yield Line(f"  its own  {shown_path(max(saved, key=lambda folder: saved[folder]))}   the newest")
+
+
+def home_lines(run: str, files: Mapping[Path, int]) -> Iterator[str]:
+    """Yield a line for each of the largest files that came home, with its size; the last line counts the others."""
+    largest = sorted(files, key=lambda path: (-files[path], path))[:LARGEST]
+    for number, path in enumerate(largest):
+        yield f"  {'came home' if number == 0 else '':<9} {shown_path(path)} ({size_text(files[path])})"
+    left = len(files) - LARGEST
+    if left > 0:
+        yield f"  {'':<9} and {left} more   launch ls {run.rpartition('-')[2]}"
+
+
+def shown_path(path: Path) -> str:
+    """Return a path as people type it: from the working directory if it is in there, else whole."""
+    here = Path(os.path.realpath("."))
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _outcome(progress: Progress, result: Result) -> list[str]:
+    words = [f"{progress.step} step{'s' * (progress.step != 1)}"] if progress.step is not None else []
+    if "loss" in result.metrics and result.first_loss is not None:
+        words.append(f"loss {value_text(result.first_loss)} → {value_text(result.metrics['loss'])}")
+    words += [
+        f"{name.replace('_', ' ')} {result.metrics[name]:.2f}"
+        for name in ("accuracy", "answer_rate")
+        if name in result.metrics
+    ]
+    if "perplexity_best" in result.metrics:  # of the student that is at home
+        best = f"best perplexity {value_text(result.metrics['perplexity_best'])}"
+        step = result.metrics.get("best_step")
+        words.append(best if step is None else f"{best} at step {value_text(step)}")
+    if "perplexity_teacher" in result.metrics:
+        words.append(f"teacher {value_text(result.metrics['perplexity_teacher'])}")
+    return words

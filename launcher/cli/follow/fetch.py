@@ -1,0 +1,51 @@
+"""Bring a run's mirror up to date before it is shown, if its host can be reached."""
+
+from __future__ import annotations
+
+from launcher.cli.output.say import complain
+from launcher.copy.last_answer import last_answer
+from launcher.copy.mirror import Mirror
+from launcher.errors import AgentError, MachineGoneError, UnreachableError
+from launcher.runs.follow.refreshing import refresh
+from launcher.runs.locating import locate_to_read
+from launcher.runs.run_desk import open_desk
+
+EARLIER = "showing what was fetched earlier"
+
+
+def fetch(run: str, host: str | None) -> Mirror:
+    """Return the copy of a run, brought up to date; unchanged if the host is not asked, cannot be reached, or was freed of it."""
+    place, mirror = locate_to_read(run, host)
+    if place is None:
+        complain_not_asked(mirror)
+        return mirror
+    if mirror.is_freed:
+        return mirror
+    try:
+        with open_desk(place, mirror) as desk:
+            refresh(desk, mirror)
+    except UnreachableError as error:
+        complain_unreached(error, mirror)
+    except AgentError as error:  # the host has removed the run
+        complain(f"{error}\n  · {EARLIER}")
+    return mirror
+
+
+def complain_not_asked(mirror: Mirror) -> None:
+    """Say on standard error that the copy of a foreign run, or of one on another machine, is shown as it is."""
+    entry = mirror.entry
+    if entry is not None:
+        complain(f"{mirror.run} is on {entry.elsewhere}, which is asked there alone\n  · {EARLIER}")
+        return
+    complain(
+        f"{mirror.run} is foreign: you have not launched or attached it; showing the copy here\n"
+        f"  · if it is yours   launch attach --host HOST {mirror.short}"
+    )
+
+
+def complain_unreached(error: UnreachableError, mirror: Mirror) -> None:
+    """Say on standard error that a host does not answer, or is gone, and from when what is shown is."""
+    if isinstance(error, MachineGoneError):
+        complain(f"{str(error).splitlines()[0]}\n  · showing what came home")
+        return
+    complain(f"{error}\n  · {last_answer(mirror) or EARLIER}")

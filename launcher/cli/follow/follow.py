@@ -1,0 +1,166 @@
+"""Follow a run from the terminal: Ctrl-C detaches, and the run's end decides the exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+from launcher.cli.signals import Terminated
+from launcher.copy.mirror import Mirror
+from launcher.copy.read_position import show_more, show_rest
+from launcher.errors import MachineGoneError, ServiceAuthError, ServiceError
+from launcher.rental import records
+from launcher.rental.renting import RentalReason
+from launcher.runs.follow.evidence import doubt
+from launcher.runs.follow.following import finish
+from launcher.runs.follow.sessions import follow_sessions, has_sessions
+from launcher.runs.follow.view import View
+from launcher.transport.client.desk import Desk
+from launcher.values.host import Host
+from launcher.values.record import RunState, State, is_terminal
+
+if TYPE_CHECKING:
+    from launcher.rental.lease.rental_lease import Lease
+
+_EXIT: dict[str, int] = {State.SUCCEEDED: 0, State.WAITING: 5, State.INTERRUPTED: 5}
+
+
+def follow_to_end(
+    host: Host, mirror: Mirror, view: View, desk: Desk | None, lease: Lease | None = None
+) -> None:
+    """Follow a run to its end and exit with its code. Ctrl-C detaches and exits with 0, SIGTERM with 143.
+
+    If its machine is rented and `lease` looks after it, its files come home and the rent is ended then. Who detaches
+    leaves that to a process in the background.
+    """
+    gc.freeze()  # what is loaded by now stays: to look for garbage in it, too, takes a quarter of a fast run's time
+    with contextlib.closing(view), _ensured(lease, view):
+        try:
+            state = _follow(host, mirror, view, desk, lease)
+            if lease is not None:
+                from launcher.rental.lease.release import end_rent
+                from launcher.runs.rented.bringing_home import RunOnMachine
+
+                try:
+                    end_rent(lease, RunOnMachine(mirror, host, view), view, state.state)
+                except ServiceError as error:  # the rent goes on, and the run has ended
+                    if isinstance(error, ServiceAuthError):
+                        with contextlib.suppress(OSError):
+                            lease.note_refused()
+                    if not lease.is_keeper and (lease.is_home or isinstance(error, ServiceAuthError)):
+                        finish(mirror, state, view)
+                    raise
+        except ServiceError as error:
+            if lease is None or error.reason != RentalReason.LIMIT or not lease.rental.is_open:
+                raise
+            from launcher.rental.lease.release import end_rent
+            from launcher.runs.rented.bringing_home import RunOnMachine
+
+            end_rent(lease, RunOnMachine(mirror, host, view), view, is_last=True)
+            raise lease.over(RentalReason.LIMIT, "its time was up") from None
+        except MachineGoneError as error:
+            if lease is not None:
+                raise
+            # The process that looked after it has brought the run home meanwhile.
+            state = _known_end(mirror, str(error))
+            show_more(mirror, state, view)
+        except (KeyboardInterrupt, Terminated) as error:
+            if lease is not None:
+                from launcher.rental.lease.release import hand_off
+
+                hand_off(lease, view)
+            view.note(detached(mirror, is_home=lease is not None and lease.is_home))
+            raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 0) from None
+        except BrokenPipeError:  # the reader has closed the pipe, as `launch … | head` does
+            if lease is not None:
+                from launcher.rental.lease.handoff import hand_over
+
+                hand_over(lease)
+            view.note(detached(mirror))
+            raise
+        finish(mirror, state, view)
+        if lease is None and records.is_looked_after(mirror.run):
+            view.note("another process here brings its files home and ends the rent   launch hosts")
+        elif lease is None and records.open_for(mirror.run) is not None:  # the process that did was killed
+            from launcher.runs.rented.rented_runs import end_rent_later
+
+            end_rent_later(mirror, view)
+    _leave(state)
+
+
+def show_end(mirror: Mirror, view: View, why_gone: str) -> NoReturn:
+    """Show how a run ended from what is here, without its host, and exit with its code.
+
+    Raises MachineGoneError if its end is not here: it had not ended when its machine went.
+    """
+    state = _known_end(mirror, why_gone)
+    with contextlib.closing(view):
+        show_rest(mirror, state, view)
+        rented = records.rented_for(mirror.run)
+        if rented is not None and rented.lost:
+            view.note(rented.lost)
+        finish(mirror, state, view)
+    _leave(state)
+    raise typer.Exit(0)
+
+
+def _known_end(mirror: Mirror, why_gone: str) -> RunState:
+    state = mirror.state()
+    if state is None or not is_terminal(state.state):
+        raise MachineGoneError(mirror.host().name, why_gone)
+    return state
+
+
+def _leave(state: RunState) -> None:
+    """Exit with the code of a run's end, if that is not 0."""
+    code = 1 if doubt(state.evidence) else _EXIT.get(state.state, 1)
+    if code:
+        raise typer.Exit(code)
+
+
+def _follow(host: Host, mirror: Mirror, view: View, desk: Desk | None, lease: Lease | None) -> RunState:
+    """Follow a run; if this process looks after its rented machine, no longer than that is rented."""
+    if lease is None:
+        return follow_sessions(host, mirror, view, desk)
+    lease.guard(desk)
+    watch = functools.partial(lease.watch, view)
+    is_seen = not lease.is_keeper
+    return follow_sessions(
+        host,
+        mirror,
+        view,
+        desk,
+        pulls=lease.record.keeps,  # else the end of the rent brings everything
+        watch=watch,
+        opening=lease.opening,
+        is_seen=is_seen,
+    )
+
+
+def _ensured(lease: Lease | None, view: View) -> contextlib.AbstractContextManager[None]:
+    """See to it that a rent ends, whatever ends this process."""
+    if lease is None:
+        return contextlib.nullcontext()
+    from launcher.rental.lease.release import ensure_release
+
+    return ensure_release(lease, view)
+
+
+def detached(mirror: Mirror, *, is_home: bool = False) -> str:
+    """Return what to say when a follower leaves: the run goes on, or it has ended and its files were on their way."""
+    state = mirror.state()
+    if state is not None and is_home:
+        how = "has" if is_terminal(state.state) else "is"
+        return f"detached; the run {how} {state.state}, and all of its files are here.   launch ls {mirror.short}"
+    if state is not None and is_terminal(state.state):
+        return f"detached; the run has {state.state}, and not all of its files are here.   launch pull {mirror.short}"
+    if has_sessions(mirror):
+        return (
+            "detached; the run continues to the end of its session, and the next one begins with"
+            f"   launch attach {mirror.short} · launch recover --all     to end it   launch stop {mirror.short}"
+        )
+    return f"detached; the run continues.   launch attach {mirror.short} · launch stop {mirror.short}"

@@ -1,0 +1,49 @@
+"""A lost link: how long it has been lost, and when the next try is."""
+
+from __future__ import annotations
+
+import time
+
+from launcher.cli.output.figures import clock_text
+from launcher.errors import HostError
+
+FIRST_AGAIN_S = 10.0
+LONGEST_S = 600.0
+
+
+class LinkLoss:
+    """A link that is lost. Where each line stays, one is due at once, after 10 s, 20 s, 40 s and so on, then every ten minutes."""
+
+    def __init__(self) -> None:
+        self._since_s = time.monotonic()
+        self._due_after_s = 0.0
+        self._next_try_s = 0.0
+        self._host = self._why = ""
+        self._tries = 0
+
+    def tried(self, error: HostError, tries: int, wait_s: float) -> None:
+        """Note the `tries`th failure; the next try is in `wait_s` seconds."""
+        self._host, self._tries = error.host, tries
+        self._why = str(error).splitlines()[0]
+        self._next_try_s = time.monotonic() + wait_s
+
+    @property
+    def seconds(self) -> float:
+        """How long the link has been lost."""
+        return time.monotonic() - self._since_s
+
+    def is_due(self) -> bool:
+        """Whether it is time to say so, or to say so again."""
+        if self.seconds < self._due_after_s:
+            return False
+        self._due_after_s = self.seconds + min(max(self._due_after_s, FIRST_AGAIN_S), LONGEST_S)
+        return True
+
+    def text(self) -> str:
+        """Return since when, that the run goes on, the next try, and why the last one failed."""
+        wait_s = max(0.0, self._next_try_s - time.monotonic())
+        since = f" {clock_text(self.seconds)} ago" if self.seconds >= 1 else ""
+        return (
+            f"link to {self._host} lost{since}; the run is not affected. Retrying ({self._tries}) in {wait_s:.0f} s"
+            f"   {self._why}"
+        )

@@ -1,0 +1,66 @@
+"""The view that fits: live in a terminal, plain lines, or JSON."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from launcher.base.text import printable
+from launcher.cli.follow.plain_view import PlainView, Stage
+from launcher.cli.output import streams
+from launcher.cli.output.figures import transfer_text
+from launcher.cli.output.say import complain
+from launcher.cli.signals import spinner
+from launcher.runs.follow.view import View
+
+COUNTED_S = 3.0
+"""How often a pipe gets a line of progress that differs from the last one in its figures alone."""
+_FIGURES = re.compile(r"[\d.,]+")
+
+
+class _Lines:
+    """Progress for a pipe: a line for each new step, and now and then one for a step that only counts on."""
+
+    def __init__(self) -> None:
+        self._last, self._at = "", 0.0
+
+    def show(self, line: str) -> None:
+        now = time.monotonic()
+        counts_on = _FIGURES.sub("", line) == _FIGURES.sub("", self._last)
+        if line == self._last or (counts_on and now - self._at < COUNTED_S):
+            return
+        self._last, self._at = line, now
+        complain(f"  {line}")
+
+
+def make_view(as_json_lines: bool, *, is_quiet: bool = False) -> View:
+    """Return the JSON view if requested, the live view if standard error is a terminal, else the plain one."""
+    if as_json_lines:
+        from launcher.cli.follow.json_view import JsonView  # each view loads what only it needs
+
+        return JsonView(is_quiet=is_quiet)
+    if not streams.is_terminal(stderr=True):
+        return PlainView(is_quiet=is_quiet)  # which does without rich
+    from launcher.cli.follow.terminal_view import TerminalView
+
+    return TerminalView(streams.console(stderr=True), is_quiet=is_quiet)
+
+
+@contextmanager
+def make_stage(name: str) -> Iterator[Stage]:
+    """Yield a stage that is shown on standard error while it lasts, and not when it is done."""
+    from rich.text import Text
+
+    console, lines = streams.console(stderr=True), _Lines()
+    with spinner(console, name) as status:
+
+        def show(text: str) -> None:
+            line = f"{name}: {text}"
+            if console.is_terminal:
+                status.update(Text(printable(line), no_wrap=True, overflow="ellipsis"))
+            else:
+                lines.show(line)
+
+        yield Stage(show, lambda moved: show(transfer_text(moved)), 0.0 if console.is_terminal else 3.0)

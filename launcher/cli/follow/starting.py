@@ -1,0 +1,38 @@
+"""Start a run from the terminal, then follow it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import typer
+
+from launcher.cli.signals import Terminated
+
+if TYPE_CHECKING:
+    from launcher.runs.follow.view import View
+    from launcher.runs.launch.launching import Started
+
+
+def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) -> None:
+    """Start a run, then follow it to its end or detach. Ctrl-C before it has begun leaves nothing behind."""
+    try:
+        started = start()
+    except (KeyboardInterrupt, Terminated) as error:
+        view.note("interrupted before the run began; nothing is left of it")
+        raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
+    from launcher.cli.follow.follow import detached, follow_to_end
+
+    mirror, lease = started.mirror, started.lease
+    signal_number = started.interrupts.release()
+    if detach or signal_number is not None:
+        started.desk.close()
+        if lease is not None:
+            from launcher.rental.lease.release import hand_off  # few runs are on a rented machine
+
+            hand_off(lease, view)
+        view.note(detached(mirror))
+        view.started(mirror.run, started.job_id, is_asked=detach)
+        raise typer.Exit(Terminated.exit_code if signal_number == signal.SIGTERM else 0)
+    follow_to_end(started.host, mirror, view, started.desk, lease)

@@ -1,0 +1,41 @@
+"""`explain` with --json."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from launcher.cli.json_output.json_shape import Part, Shape
+from launcher.planning.precision.ladder import Excluded
+from launcher.values.model import Model
+from launcher.values.plan import Finding, Submission
+from launcher.values.precision import Precision
+
+
+class StepMemory(Part):
+    """The memory of a step with a micro-batch of 1 by its parts, and what a plan leaves to CUDA, in bytes."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    reserve: int
+
+
+class Ladder(Shape):
+    """`launch explain`: the precisions of a job on a card, those that are excluded, and what a launch would say.
+
+    `memory` is that of each rung, empty if the model is not known; `checkpointing`: with activation checkpointing.
+    """
+
+    kind: Literal["ladder"] = "ladder"
+    profile: str
+    method: str
+    model: Model | None
+    ladder: list[Precision]
+    excluded: list[Excluded]
+    memory: list[StepMemory]
+    checkpointing: bool
+    findings: list[Finding]
+    inject: bool
+    takes: list[str]
+    slurm: Submission | None = None

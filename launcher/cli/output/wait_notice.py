@@ -1,0 +1,49 @@
+"""Say at a terminal what a command waits for, once that takes long."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+from launcher.base.text import printable
+
+AFTER_S = 1.0
+_CLEAR_LINE = "\r\x1b[K"
+
+
+@contextlib.contextmanager
+def once_it_takes(seconds: float, report: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Report from another thread if the block takes longer than that. `report` gets what is set when the block is over."""
+    is_over = threading.Event()
+
+    def wait() -> None:
+        if not is_over.wait(seconds):
+            report(is_over)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def waiting_for(what: str) -> Iterator[None]:
+    """Say on a terminal what is waited for, once that takes longer than a second; the line goes away at the end."""
+    if not sys.stderr.isatty():
+        yield
+        return
+
+    def report(is_over: threading.Event) -> None:
+        sys.stderr.write(printable(f"waiting for {what}"))
+        sys.stderr.flush()
+        is_over.wait()
+        sys.stderr.write(_CLEAR_LINE)
+        sys.stderr.flush()
+
+    with once_it_takes(AFTER_S, report):
+        yield

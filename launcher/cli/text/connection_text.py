@@ -1,0 +1,40 @@
+"""The connections that are held for the next command, as `launch hosts` shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from launcher.cli.output.say import say
+
+if TYPE_CHECKING:
+    from launcher.transport.persistent_connection import Closing, HeldState
+
+
+def show_held(connections: Sequence[HeldState]) -> None:
+    """Print which connections are held, and for how long."""
+    from launcher.cli.output.columns import Column, print_columns
+
+    columns = (Column("CONNECTION", 6), Column("TO", 12, wraps=True), Column("HELD FOR"), Column("PROCESS"))
+    say("")
+    rows = [(one.host, one.about, _left(one), str(one.pid)) for one in connections]
+    print_columns(columns, rows)
+    say("  close them   launch hosts --close")
+
+
+def show_closed(closed: Closing) -> None:
+    """Print which connections were closed, and which were given up before they were held."""
+    if not (closed.held or closed.opening):
+        say("no connection is held")
+    for host in closed.opening:
+        say(f"{host}: the connection that was being made for the next command is given up")
+    for one in closed.held:
+        say(f"{one.host}: its connection {_fate(one)}")
+
+
+def _left(one: HeldState) -> str:
+    return f"{one.left_s:.0f} s" if one.users == 0 else "in use"
+
+
+def _fate(one: HeldState) -> str:
+    return "is closed" if one.users == 0 else "is closed once the commands that use it have ended"

@@ -1,0 +1,31 @@
+"""What a training printed, as lines that a person can read: no escapes, and of a bar its last state only."""
+
+from __future__ import annotations
+
+import re
+
+from launcher.cli.output.say import without_escapes
+
+_LINE_BELOW = re.compile(r"\n([^\n]*?)\x1b\[1?A")
+_MOST_LINES_BELOW = 8
+_PRINTABLE = bytes([*range(32, 127), 10])
+
+
+def readable(text: str) -> str:
+    """Return complete lines, joined by newlines as they came, without escapes and without overwritten text.
+
+    Plain ASCII costs a few milliseconds for 100,000 lines: a training may print them at once.
+    """
+    if text.isascii() and not text.encode("ascii").translate(None, _PRINTABLE):
+        return text
+    for _ in range(_MOST_LINES_BELOW):  # tqdm draws a second bar below the first, and moves up again
+        text, changes = _LINE_BELOW.subn(r"\r\1\r", text)
+        if not changes:
+            break
+    return "\n".join(line if line.isprintable() else _last_state(line) for line in text.split("\n"))
+
+
+def _last_state(line: str) -> str:
+    """Return what a terminal shows of a line in the end: a return begins it again."""
+    states = without_escapes(line).split("\r")
+    return next((state for state in reversed(states) if state.strip()), "")

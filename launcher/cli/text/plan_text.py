@@ -1,0 +1,96 @@
+"""A plan as text: the headline of a launch, and the whole of a dry run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from launcher.base.text import printable
+from launcher.cli.output.say import say
+from launcher.runs.launch.hook_note import hook_note
+from launcher.values.plan import Finding, Plan, PlanValue, Submission
+
+CHECKPOINTING = (
+    "activation checkpointing: the backward pass computes activations again, about a third more time a step"
+)
+_WORDS: dict[PlanValue, str] = {"precision": "precision", "split": "batch"}
+
+
+def headline(plan: Plan) -> str:
+    """Return in one line what runs where, and at which precision."""
+    nodes = len(plan.nodes)
+    words = [f"{plan.job} on {plan.host}", plan.card_title]
+    if nodes > 1:
+        words = [f"{plan.job} on {nodes} nodes of {plan.host}", f"{plan.card_title} on each"]
+    if plan.hands_out("precision"):
+        words.append(plan.ladder[0].title)
+    own = [word for value, word in _WORDS.items() if not plan.hands_out(value)]
+    if own:
+        words.append(f"your script decides its own {' and '.join(own)}")
+    return " · ".join(words)
+
+
+def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
+    """Print a plan for people."""
+    rungs = plan.ladder if plan.hands_out("precision") else ()
+    batch = [plan.split.title] if plan.hands_out("split") else []
+    from launcher.cli.output.wrapping import say_wrapped
+
+    say_wrapped(
+        headline(plan),
+        *(f"  rung {number}     {rung.title}   ({rung.why})" for number, rung in enumerate(rungs, start=1)),
+        *(f"  batch      {title}" for title in batch),
+        *([f"  memory     {CHECKPOINTING}"] if _is_checkpointed(plan) else []),
+        f"  command    {' '.join(plan.command)}",
+        f"  env        {_environment(plan)}",
+        *([f"  variables  {_variables(plan)}"] if plan.variables else []),
+        *([f"  slurm      {slurm_line(plan.slurm)}"] if plan.slurm is not None else []),
+        *([f"  in image   {shlex.join(plan.container)} …"] if plan.container else []),
+        *([f"  on end     {' '.join(plan.on_end)}"] if plan.on_end else []),
+        *(f"  hook       {note.partition(': ')[2]}" for note in [hook_note(plan)] if note),
+        f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} finding{'s' * (len(findings) != 1)}; complete plan: --json)",
+        hang=13,
+    )
+
+
+def _is_checkpointed(plan: Plan) -> bool:
+    return plan.checkpointing and plan.hands_out("checkpointing")
+
+
+def show_findings(findings: Iterable[Finding]) -> None:
+    """Print what a launch would refuse, and the notes."""
+    from launcher.cli.output.wrapping import say_wrapped
+
+    for finding in findings:
+        mark = "would refuse" if finding.level == "refuse" else "note"
+        mend = f"  {finding.mend}".split("\n") if finding.mend else []
+        say_wrapped(*f"{mark}: {finding.message}".split("\n"))
+        if mend:
+            say(*mend)
+
+
+def slurm_line(asked: Submission) -> str:
+    """Return what Slurm is asked for, and what the job loads, as commands."""
+    words = shlex.join(["sbatch", *asked.flags])
+    return words if not asked.modules else f"{words}     in the job   module load {' '.join(asked.modules)}"
+
+
+def _variables(plan: Plan) -> str:
+    return printable(" ".join(f"{name}={shlex.quote(value)}" for name, value in plan.variables.items()))
+
+
+def _environment(plan: Plan) -> str:
+    environment = plan.environment
+    if environment is None:
+        if plan.container:
+            return f"python3 of {plan.container[-1]}"
+        return plan.host_environment or "the Python found on the host"
+    is_made_in_job = plan.slurm is not None and plan.slurm.build == "job"
+    where = (
+        "in the first job that needs it"
+        if is_made_in_job
+        else "on the login node"
+        if plan.slurm
+        else "on the host"
+    )
+    return f"{environment.name}, made once {where}   (Python {environment.python}, torch {environment.torch})"

@@ -1,0 +1,78 @@
+"""What a run's precision was, beside what its card wants: for people, and as JSON."""
+
+from __future__ import annotations
+
+from launcher.cli.json_output.precision_shapes import PrecisionShown
+from launcher.cli.output.say import say
+from launcher.cli.output.wrapping import say_wrapped
+from launcher.runs.follow.precision_report import AttemptPrecision, PrecisionReport
+
+
+def show_report(report: PrecisionReport) -> None:
+    """Print two columns, the verdict, the next command, and the attempts."""
+    plan, ran = report.plan, report.ran
+    words = [report.run, plan.card_title, *([] if ran is None else [f"attempt {ran.attempt}"])]
+    say_wrapped(" · ".join(words))
+    if report.rows:
+        source = "ran" if ran is None or ran.seen else "from the plan"
+        _show_columns(("", source, "the card wants"), _marked(report))
+    say_wrapped(f"  {report.sentence}", hang=2)
+    if ran is not None and not ran.seen:
+        why = "it saw no optimizer step" if plan.inject else "inject = false turns it off"
+        say_wrapped(f"  the start-up hook did not see what ran: {why}", hang=2)
+    if report.next_command is not None:
+        say(f"  next   {report.next_command}")  # not wrapped: it is there to be copied
+    if len(report.attempts) > 1:
+        rows = [(f"attempt {one.attempt}", _in_words(one), _end(one), "") for one in report.attempts]
+        _show_columns(("", "", ""), rows)
+
+
+def report_json(report: PrecisionReport) -> PrecisionShown:
+    """Return the report for scripts. `ran` of an attempt is what was seen last, or what the script took from the plan."""
+    return PrecisionShown(
+        run=report.run,
+        profile=report.plan.profile.name,
+        rehearsed=report.plan.rehearsed,
+        attempt=report.ran.attempt if report.ran else None,
+        wanted=report.plan.ladder[0],
+        rows=report.rows,
+        verdict=report.verdict.kind if report.verdict else None,
+        rung=report.verdict.rung if report.verdict else None,
+        sentence=report.sentence,
+        next=report.next_command,
+        attempts=report.attempts,
+    )
+
+
+def _marked(report: PrecisionReport) -> list[tuple[str, str, str, str]]:
+    return [(row.name, row.ran, row.wanted, "differs" if row.differs else "") for row in report.rows]
+
+
+def _in_words(attempt: AttemptPrecision) -> str:
+    """Return the precision of an attempt in a few words."""
+    if attempt.planned is not None:
+        return f"rung {attempt.rung}: {attempt.planned.title}"
+    ran = attempt.ran
+    if ran is None:
+        return "its own, not seen"
+    weights = "/".join(sorted(ran.trainable)) or "unknown"
+    autocast = f"{'/'.join(ran.autocast)} autocast" if ran.autocast else "no autocast"
+    return f"its own: {autocast}, {weights} trained weights, scaler {'on' if ran.scaler else 'off'}"
+
+
+def _end(attempt: AttemptPrecision) -> str:
+    return f"{attempt.state}, {attempt.reason}" if attempt.reason else attempt.state
+
+
+def _show_columns(titles: tuple[str, str, str], rows: list[tuple[str, str, str, str]]) -> None:
+    """Print a name and two texts beside each other, and a mark where there is room for it."""
+    from launcher.cli.output.columns import Column, print_columns
+
+    name, left, right = titles
+    columns = (
+        Column(f"  {name}"),
+        Column(left, 8, wraps=True),
+        Column(right, 8, wraps=True),
+        Column("", drop=1),
+    )
+    print_columns(columns, [(f"  {row[0]}", *row[1:]) for row in rows])

@@ -1,0 +1,47 @@
+"""The first session of a run on Kaggle in a dry run: for people, and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from launcher.backends.kaggle.kaggle_machines import NO_ACCELERATOR
+from launcher.base.text import hours_text
+from launcher.cli.output.figures import size_text
+
+if TYPE_CHECKING:
+    from launcher.backends.kaggle.kaggle_preview import SessionPreview
+    from launcher.cli.json_output.preview_shapes import SessionShown
+
+
+def show_session(session: SessionPreview) -> None:
+    """Print what is asked for, what the script is made of, and the hours."""
+    from launcher.cli.output.wrapping import say_wrapped
+
+    parts = session.parts
+    made_of = {
+        "agent": parts.agent,
+        "plan and record": parts.records,
+        "stub": parts.stub,
+        "code and data": parts.tree,
+    }
+    words = [f"{what} {size_text(size)}" for what, size in made_of.items() if size is not None]
+    machine = "without a card" if session.machine == NO_ACCELERATOR else session.machine
+    lines = [
+        f"  session    {machine}, {hours_text(session.hours)} at most",
+        f"  script     {size_text(parts.total)} of {size_text(session.most_bytes)}: {', '.join(words)}",
+    ]
+    if parts.tree is None:
+        lines.append(
+            f"  dataset    code and data, {size_text(parts.archived)} before it is packed: private, removed by launch gc"
+        )
+    say_wrapped(*lines, f"  hours      {session.quota}", hang=13)
+
+
+def session_shape(session: SessionPreview | None) -> SessionShown | None:
+    """Return a session as JSON shows it."""
+    if session is None:
+        return None
+    from launcher.cli.json_output.preview_shapes import ScriptSizes, SessionShown
+
+    sizes = ScriptSizes(most=session.most_bytes, **session.parts._asdict())
+    return SessionShown(machine=session.machine, hours=session.hours, script=sizes, quota=session.quota)

@@ -1,0 +1,47 @@
+"""A cargo as text: what would travel, what is left out and why, and where model and data come from."""
+
+from __future__ import annotations
+
+from launcher.base.text import files_text
+from launcher.cli.output.figures import size_text
+from launcher.cli.output.say import say
+from launcher.upload.excluded_text import path_of, size_words
+from launcher.values.upload_selection import Cargo, JobSource, LeftOut
+
+MOST_LARGEST = 3
+MOST_LEFT_OUT = 20
+
+
+def show_cargo(cargo: Cargo) -> None:
+    """Print a cargo for people; nothing for a folder that is refused."""
+    if cargo.findings:
+        return
+    say(f"  travels    {files_text(cargo.files)}, {size_text(cargo.bytes)}, from {cargo.folder}")
+    for path, size in cargo.largest[:MOST_LARGEST]:
+        say(f"             {size_text(size):>9}  {path}")
+    if (more := cargo.files - len(cargo.largest[:MOST_LARGEST])) > 0:
+        say(f"             {more:,} more (all: --json)")
+    for credential in cargo.included:
+        say(f"  included   {_left_out(credential)}, named by a .launchignore")
+    for one in cargo.sources:
+        say(f"  {one.key:<10} {one.written}   {_source(one)}")
+    shown = cargo.left_out[:MOST_LEFT_OUT]
+    for number, entry in enumerate(shown):
+        say(f"  {'' if number else 'left out':<10} {_left_out(entry)}")
+    if len(cargo.left_out) > len(shown):
+        say(f"             {len(cargo.left_out) - len(shown):,} more (all: --json)")
+
+
+def _source(one: JobSource) -> str:
+    if one.source.kind == "host":
+        return "on the host"
+    if one.source.kind == "name":
+        return "left to the script"
+    files = "" if one.files == 1 else f"{one.files:,} files, "
+    return f"here, {files}{size_text(one.bytes)}"
+
+
+def _left_out(one: LeftOut) -> str:
+    link = f" -> {one.link}" if one.link is not None else ""
+    size = f", {size_words(one.size)}" if one.size is not None else ""
+    return f"{path_of(one)}{link}   ({one.why.value}{size})"

@@ -1,0 +1,205 @@
+"""The unified diff of the code of two runs, as it was sent for each.
+
+This machine keeps where each file lay, not what was in it. What has changed since is fetched from the run's host, which
+has what it was sent until the run is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import ConfigDict, TypeAdapter
+
+from launcher.base.client_files import read_regular
+from launcher.base.text import printable
+from launcher.compare.code_differences import FileDifference, file_differences
+from launcher.copy.mirror import Mirror
+from launcher.errors import AgentError, LaunchError, RunError
+from launcher.runs.run_desk import connect
+from launcher.upload import upload_record
+from launcher.upload.upload_record import Manifest, Sent
+
+if TYPE_CHECKING:
+    from launcher.runs.follow.view import Stage
+    from launcher.transport.channel import Incoming
+    from launcher.transport.client.desk import Desk
+
+MOST_BYTES = 1_000_000
+"""A longer file has no diff."""
+_MANIFEST = TypeAdapter(Manifest, config=ConfigDict(defer_build=True))
+_PIECE = 1 << 18
+
+
+class FileDiff(NamedTuple):
+    """A file that differs: its unified diff, or why there is none."""
+
+    path: str
+    text: str | None
+    why: str | None
+
+
+class CodeDiff(NamedTuple):
+    """The files of the code that differ, and the errors because of which a diff is missing."""
+
+    files: list[FileDiff]
+    errors: list[LaunchError]
+
+
+def code_diff(first: Mirror, second: Mirror, stage: Stage) -> CodeDiff:
+    """Return what differs in the code of two runs. What is not here as it was sent comes from the runs' hosts."""
+    sides = (_Side(first), _Side(second))
+    errors: list[LaunchError] = []
+    with contextlib.ExitStack() as stack:
+        desks = _Desks(stack, stage)
+        for side in sides:
+            errors += side.learn(desks)
+        if errors:
+            return CodeDiff([], errors)
+        differing = file_differences([side.manifest for side in sides])
+        for number, side in enumerate(sides):
+            paths = [one.path for one in differing if one.versions[number] is not None]
+            errors += side.read(paths, sides, desks)
+    return CodeDiff([_file_diff(one, sides) for one in differing], errors)
+
+
+class _Desks:
+    """The desks of the runs' hosts, each opened when it is needed, and once."""
+
+    def __init__(self, stack: contextlib.ExitStack, stage: Stage) -> None:
+        self._stack, self._stage = stack, stage
+        self._open: dict[str, Desk] = {}
+
+    def of(self, mirror: Mirror) -> Desk:
+        host = mirror.host()
+        if mirror.is_freed:
+            raise RunError(f"{mirror.run} was removed from {host.name}, with the code that was sent for it")
+        key = host.model_dump_json()
+        if key not in self._open:
+            self._stage.progress(f"the code of {mirror.short} from {host.name}")
+            self._open[key] = self._stack.enter_context(connect(host))
+        mirror.check_root(host.name, self._open[key].root_id)
+        return self._open[key]
+
+
+class _Side:
+    """One of the two runs: what was sent for it, and the contents of files, by their SHA-256."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self.mirror = mirror
+        recorded = upload_record.read(mirror)
+        self.is_known = recorded is not None
+        self.sent = recorded or Sent({}, {})
+        self._contents: dict[str, bytes] = {}
+
+    @property
+    def manifest(self) -> Mapping[str, Mapping[str, str | int]]:
+        """What was sent, by path."""
+        return self.sent.manifest
+
+    def text(self, path: str) -> list[str]:
+        """Return the lines of a file of the code, with their ends. Raises ValueError that says why there are none."""
+        entry = self.manifest[f"code/{path}"]
+        if "sha256" not in entry:
+            raise ValueError("a link or an empty folder in one of the runs")
+        if int(entry["size"]) > MOST_BYTES:
+            raise ValueError("larger than 1 MB")
+        data = self._contents.get(str(entry["sha256"]))
+        if data is None:
+            raise ValueError(f"what was sent for {self.mirror.short} is not at hand")
+        if b"\0" in data:
+            raise ValueError("not text")
+        try:
+            lines = data.decode().split("\n")
+        except UnicodeDecodeError:
+            raise ValueError("not text") from None
+        return [*(f"{line}\n" for line in lines[:-1]), *filter(None, lines[-1:])]
+
+    def learn(self, desks: _Desks) -> list[LaunchError]:
+        """Ask the host which files the run has, if this client has no record of it; return what went wrong."""
+        if self.is_known:
+            return []
+        try:
+            answer = desks.of(self.mirror).runs.tree(self.mirror.run)
+            self.sent = Sent(_MANIFEST.validate_json(answer), {})
+            _ = self.sent.sizes  # each file has one
+        except LaunchError as error:
+            return [error]
+        except (ValueError, KeyError):
+            return [RunError(f"{self.mirror.host().name} sent no list of the files of {self.mirror.run}")]
+        return []
+
+    def read(self, paths: Iterable[str], sides: Iterable[_Side], desks: _Desks) -> list[LaunchError]:
+        """Read files of the code, here if they are as they were sent, else on the host; return what went wrong."""
+        sizes = self.sent.sizes
+        digests = {str(self.manifest[f"code/{path}"].get("sha256")) for path in paths}
+        wanted = {sha256 for sha256 in digests if sizes.get(sha256, MOST_BYTES + 1) <= MOST_BYTES}
+        for side in sides:
+            self._read_here(side.sent.sources, wanted)
+        missing = sorted(wanted - self._contents.keys())
+        try:
+            return self._fetch(desks.of(self.mirror), missing, sizes) if missing else []
+        except LaunchError as error:
+            return [error]
+
+    def _read_here(self, sources: Mapping[str, str], wanted: set[str]) -> None:
+        """Read the contents that lie here, where the files of a run were when they were sent."""
+        for sha256 in wanted & sources.keys():
+            with contextlib.suppress(OSError):
+                data = read_regular(sources[sha256], MOST_BYTES)
+                if hashlib.sha256(data).hexdigest() == sha256:
+                    self._contents[sha256] = data
+
+    def _fetch(self, desk: Desk, missing: Sequence[str], sizes: Mapping[str, int]) -> list[LaunchError]:
+        def ask(files: Sequence[str]) -> None:
+            desk.runs.contents(self.mirror.run, files, partial(self._take, files, sizes, desk.host))
+
+        try:
+            ask(missing)
+        except AgentError as refused:
+            for sha256 in missing if len(missing) > 1 else ():  # one that is lost there refuses all
+                with contextlib.suppress(AgentError):
+                    ask([sha256])
+            return [refused]
+        return []
+
+    def _take(self, files: Sequence[str], sizes: Mapping[str, int], host: str, stream: Incoming) -> None:
+        for sha256 in files:
+            pieces, left = [], sizes[sha256]
+            while left and (piece := stream.read(min(left, _PIECE))):
+                left -= len(piece)
+                pieces.append(piece)
+            data = b"".join(pieces)
+            if hashlib.sha256(data).hexdigest() != sha256:
+                raise RunError(f"{host} has a file of {self.mirror.run} no longer as it was sent")
+            self._contents[sha256] = data
+
+
+def _file_diff(difference: FileDifference, sides: Sequence[_Side]) -> FileDiff:
+    path, versions = difference
+    try:
+        before, after = (
+            [] if version is None else side.text(path) for side, version in zip(sides, versions, strict=True)
+        )
+    except ValueError as error:
+        return FileDiff(path, None, str(error))
+    old, new = (
+        "/dev/null" if version is None else printable(f"{side.mirror.short}/{path}")
+        for side, version in zip(sides, versions, strict=True)
+    )
+    text = "".join(_ended(difflib.unified_diff(before, after, old, new)))
+    if text:
+        return FileDiff(path, text, None)
+    return FileDiff(
+        path, None, "an empty file" if None in versions else "the same text, executable in one run"
+    )
+
+
+def _ended(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a diff; where a file does not end with a newline, that is said as diff and git say it."""
+    for line in lines:
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

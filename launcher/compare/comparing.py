@@ -1,0 +1,213 @@
+"""Runs beside each other, as their mirrors have them: what differs, how each went, and its curves. No host is asked."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.base.text import printable
+from launcher.compare.code_differences import (
+    CODE,
+    FileDifference,
+    Manifest,
+    TreeDifference,
+    file_differences,
+    tree_differences,
+    tree_digests,
+)
+from launcher.compare.compared_curves import ComparedLine, Curves, check_free, curves_of, draw_curves
+from launcher.compare.plan_differences import Difference, plan_differences
+from launcher.copy.mirror import Mirror
+from launcher.copy.record_sync import PLAN
+from launcher.copy.run_files import RunFiles
+from launcher.errors import BadFileError, RunError
+from launcher.metrics.lineage import joined
+from launcher.metrics.metric_results import NO_GOALS, Goal, MetricResult, results
+from launcher.runs.follow.precision_report import known_precision
+from launcher.upload import upload_record
+from launcher.values.record import is_terminal
+
+_PLANNED_TORCH = ("environment.torch", "image.torch")
+NO_LABELS: Mapping[str, str] = {}
+_MOST_IN_LEGEND = 2
+_MOST_IN_NAME = 4
+
+
+class ComparedRun(NamedTuple):
+    """One of the runs. What is not on record here is None.
+
+    `seconds` is how long it took, or, of one that had not ended, how long it had taken when its host last answered.
+    `precision` and `torch` are what it ran with, as far as that was seen. `code` is the digest of the code that was sent. `has_manifest`: it is
+    on record what was sent.
+    """
+
+    mirror: Mirror
+    job: str | None
+    host: str | None
+    card: str | None
+    rehearsed: bool
+    has_plan: bool
+    has_manifest: bool
+    state: str | None
+    reason: str | None
+    attempts: int | None
+    step: int | None
+    steps: int | None
+    seconds: float | None
+    precision: str | None
+    torch: str | None
+    code: str | None
+    metrics: Mapping[str, MetricResult]
+    curves: Curves
+
+    @property
+    def run(self) -> str:
+        """Its id."""
+        return self.mirror.run
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no further attempt follows, as far as is known here."""
+        return self.state is not None and is_terminal(self.state)
+
+
+class Comparison(NamedTuple):
+    """Runs in the order in which they were given, and what differs: values of the plans, trees that were sent, files of the code.
+
+    Each difference has a value for every run. What is not on record of a run differs from nothing.
+    """
+
+    runs: tuple[ComparedRun, ...]
+    plan: tuple[Difference, ...]
+    trees: tuple[TreeDifference, ...]
+    files: tuple[FileDifference, ...]
+
+
+def compare(mirrors: Sequence[Mirror], goals: Mapping[str, Goal] = NO_GOALS) -> Comparison:
+    """Return what is known here of some runs, beside each other. `goals` say which way some metrics are better."""
+    plans = [_plan(mirror) for mirror in mirrors]
+    manifests = [sent.manifest if (sent := upload_record.read(mirror)) else None for mirror in mirrors]
+    runs = tuple(map(functools.partial(_compared, goals), mirrors, plans, manifests))
+    differences = plan_differences(plans)
+    if len({run.torch for run in runs}) > 1:
+        differences = [one for one in differences if one.key not in _PLANNED_TORCH]
+    return Comparison(
+        runs, tuple(differences), tuple(tree_differences(manifests)), tuple(file_differences(manifests))
+    )
+
+
+def _plan(mirror: Mirror) -> Mapping[str, Any] | None:
+    """Return a run's plan with the defaults of this version, or as it lies here; None if it does not."""
+    record = mirror.files.read_json(PLAN)
+    try:
+        return mirror.whole_plan().model_dump(mode="json") if record else None
+    except BadFileError:
+        return record
+
+
+def _compared(
+    goals: Mapping[str, Goal], mirror: Mirror, plan: Mapping[str, Any] | None, manifest: Manifest | None
+) -> ComparedRun:
+    summary, state, report = mirror.plan(), mirror.state(), known_precision(mirror)
+    points = [point for _, point in joined(mirror)]
+    attempts = [attempt.attempt for attempt in report.attempts] if report is not None else []
+    torch = next((one.torch for one in reversed(report.attempts) if one.torch), None) if report else None
+    return ComparedRun(
+        mirror,
+        job=summary.job,
+        host=summary.host or _host(mirror),
+        card=summary.card,
+        rehearsed=summary.rehearsed,
+        has_plan=plan is not None,
+        has_manifest=manifest is not None,
+        state=state.state if state is not None else None,
+        reason=state.reason if state is not None else None,
+        attempts=max(attempts) if attempts else state.attempt if state is not None else None,
+        step=mirror.last_step().step,
+        steps=summary.steps,
+        seconds=mirror.took_s(state),
+        precision=report.words if report is not None else None,
+        torch=torch or _planned_torch(plan or {}),
+        code=tree_digests(manifest or {}).get(CODE),
+        metrics=results(points, goals),
+        curves=curves_of(points),
+    )
+
+
+def _host(mirror: Mirror) -> str | None:
+    try:
+        return mirror.host().name
+    except RunError:
+        return None
+
+
+def _planned_torch(plan: Mapping[str, Any]) -> str | None:
+    for key in ("environment", "image"):
+        made = plan.get(key)
+        if isinstance(made, dict) and isinstance(made.get("torch"), str):
+            return str(made["torch"])
+    return None
+
+
+def picture_of(mirrors: Sequence[Mirror]) -> Path:
+    """Return where the picture of some runs has its place: in `compared`, beside the runs' own folders."""
+    names = [mirror.short for mirror in mirrors]
+    if len(names) > _MOST_IN_NAME:
+        digest = hashlib.sha256(" ".join(mirror.run for mirror in mirrors).encode()).hexdigest()[:8]
+        names = [names[0], "and", str(len(names) - 1), "more", digest]
+    return mirrors[0].folder.parent / "compared" / f"{'-'.join(names)}.png"
+
+
+def draw(comparison: Comparison, files: RunFiles, name: str, labels: Mapping[str, str] = NO_LABELS) -> bool:
+    """Write a picture with the curves of all runs into a folder; return False, with nothing written, if none has any.
+
+    `labels` say in the legend what a run is, by its id, instead of the settings in which it differs.
+
+    Raises RunError if a file is there that was not drawn by this, and OSError if it cannot be written.
+    """
+    lines = lines_to_draw(comparison, labels)
+    if lines:
+        check_free(files, name)
+        files.write(name, draw_curves(lines, _title(comparison, len(lines))))
+    return bool(lines)
+
+
+def lines_to_draw(comparison: Comparison, labels: Mapping[str, str] = NO_LABELS) -> list[ComparedLine]:
+    """Return the curves of the runs that have some, all over the steps, or over the time if the log of one gives no steps."""
+    drawn = [run for run in comparison.runs if run.curves.panels]
+    if not all(run.curves.has_steps for run in drawn):
+        drawn = [run._replace(curves=_over_time(run)) for run in drawn]
+    words = {**_legend_words(comparison), **labels}
+    return [ComparedLine(f"{run.mirror.short} {words[run.mirror.run]}".strip(), run.curves) for run in drawn]
+
+
+def _over_time(run: ComparedRun) -> Curves:
+    if not run.curves.has_steps:
+        return run.curves
+    return curves_of([point for _, point in joined(run.mirror)], over_time=True)
+
+
+def _legend_words(comparison: Comparison) -> dict[str, str]:
+    """Return the settings in which each run differs, or else its name."""
+    settings = [one for one in comparison.plan if one.group == "settings"][:_MOST_IN_LEGEND]
+    names = [one for one in comparison.plan if one.key in ("job", "profile", "host")][:_MOST_IN_LEGEND]
+    shown = settings or names
+    return {
+        run.mirror.run: ", ".join(
+            f"{one.key.rpartition('.')[2]}={one.words[number]}" if one in settings else one.words[number]
+            for one in shown
+        )
+        for number, run in enumerate(comparison.runs)
+    }
+
+
+def _title(comparison: Comparison, drawn: int) -> str:
+    """Return what the runs have in common: 4 runs · sft · L40S 48 GB. Those without curves are not drawn."""
+    runs = comparison.runs
+    shared = [{run.job for run in runs}, {run.card for run in runs}, {run.precision for run in runs}]
+    words = [next(iter(values)) for values in shared if len(values) == 1]
+    count = f"{len(runs)} runs" if drawn == len(runs) else f"{drawn} of {len(runs)} runs"
+    return printable(" · ".join(filter(None, (count, *words))))

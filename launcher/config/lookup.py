@@ -1,0 +1,325 @@
+"""What names stand for: hosts, profiles, jobs, and the defaults of the project. Each file is read once, when it is first needed."""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+import functools
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.backends.runtimes import names as runtime_names
+from launcher.base.toml import Toml, read_toml
+from launcher.config import trust
+from launcher.config.catalogue import files, user_folder, user_folder_text
+from launcher.config.host_table import read_host
+from launcher.errors import BadFileError, UnknownNameError
+from launcher.transport.ssh.ssh_files import names_and_patterns
+from launcher.values.host import KAGGLE, LOCAL, Host
+from launcher.values.parsing import build, nearest, unknown_name
+from launcher.values.profile import Profile
+from launcher.values.rental_settings import CONFIRM_ABOVE, PROPOSED_HOURS
+from launcher.values.software.image import Build
+
+PROJECT_FILE = Path("launch.toml")
+LAMBDA = "lambda"
+"""The name that an account at Lambda Cloud would have; without a table it is no host, since money needs a limit."""
+
+
+class Project(NamedTuple):
+    """The defaults in `launch.toml` of the working directory; all are optional. `on_end` is as in a job."""
+
+    host: str | None
+    profile: str | None
+    job: str | None
+    on_end: str | list[str] | None
+
+
+class Lookup:
+    """What is known by name to one command: it may look up thousands of names, and sees each file as it was at first."""
+
+    def __init__(self) -> None:
+        """Read nothing yet."""
+        self._read: dict[Path, Toml] = {}
+        self._is_trusted = False
+
+    @functools.cached_property
+    def project(self) -> Project:
+        """The defaults of `launch.toml`. Raises BadFileError for keys it may not hold."""
+        data = self._project_file.tables
+        words = {key: data.get(key) for key in ("host", "profile", "job")}
+        for key, value in words.items():
+            if value is not None and not isinstance(value, str):
+                raise BadFileError(f"{PROJECT_FILE}: {key} = {value!r}: expected text")
+        return Project(**words, on_end=data.get("on_end"))
+
+    @property
+    def hosts(self) -> dict[str, Host]:
+        """Every host of the files that counts, and `local`; not `kaggle`, which is one without any file."""
+        untrusted = self.untrusted
+        return {name: host for name, host in self.written_hosts.items() if name not in untrusted}
+
+    @property
+    def untrusted(self) -> frozenset[str]:
+        """The hosts whose tables in `launch.toml` do not count before they are trusted. `local` may be one."""
+        values = self.project_values
+        if not self._is_trusted:
+            self._is_trusted = trust.is_trusted(PROJECT_FILE, values)
+        tables = {} if self._is_trusted else self._project_file.tables.get("hosts", {})
+        return frozenset(
+            name
+            for name, table in tables.items()
+            if trust.host_values(name, table, self._own_hosts, self.aliases)
+        )
+
+    def ask_trust(self) -> None:
+        """Ask the user, if there is a terminal, whether what `launch.toml` says counts."""
+        if self.project_values and not trust.is_trusted(PROJECT_FILE, self.project_values):
+            trust.ask(PROJECT_FILE, self.project_values)
+
+    def check_trust(self) -> None:
+        """Ask in the same way. Raises BadFileError if it does not count."""
+        trust.check_trust(PROJECT_FILE, self.project_values)
+
+    @functools.cached_property
+    def project_values(self) -> trust.Values:
+        """What of `launch.toml` counts only once it is trusted."""
+        _ = self.written_hosts  # whatever is wrong with the tables is said first
+        return trust.project_values(self._project_file.tables, self._own_hosts, self.aliases)
+
+    @property
+    def names(self) -> list[str]:
+        """The hosts that have a table, or are a plain alias of ssh's configuration."""
+        return [*self.written_hosts, *self.aliases]
+
+    @property
+    def _own_hosts(self) -> dict[str, Any]:
+        """The tables of the user's own file."""
+        tables: dict[str, Any] = self._own_file.tables.get("hosts", {})
+        return tables
+
+    @functools.cached_property
+    def written_hosts(self) -> dict[str, Host]:
+        """Every host as the files have it, whether or not that counts: to know its name, never to reach it."""
+        found = {"local": LOCAL}
+        for path, (data, text) in (
+            (user_folder() / "hosts.toml", self._own_file),
+            (PROJECT_FILE, self._project_file),
+        ):
+            tables = data.get("hosts", {})
+            if not isinstance(tables, dict):
+                raise BadFileError(f"{path}: hosts: expected tables [hosts.NAME]")
+            for name, written in tables.items():
+                if not isinstance(written, dict):
+                    raise BadFileError(f"{path}: hosts.{name}: expected a table [hosts.{name}]")
+                one = read_host(name, written, is_here=name == "local", file=str(path), text=text)
+                if path == PROJECT_FILE:
+                    _refuse_what_is_your_own(one)
+                check_runtime(one.runtime, f'{path}: hosts.{name}.runtime = "{one.runtime}"')
+                found[name] = one.model_copy(
+                    update={"environment": _environment(one, path), "build": _build(one.build, path)}
+                )
+        return found
+
+    def host(self, name: str | None) -> Host:
+        """Return the host of this name: from a file, an alias of ~/.ssh/config, `kaggle`, or an address like user@machine:port.
+
+        What `launch.toml` says of it has to be trusted, else the user is asked, or BadFileError is raised. None means the project's default, else this machine. Raises UnknownNameError with the nearest name.
+        """
+        known = self.written_hosts
+        wanted = name or self.project.host or "local"
+        if wanted in self.untrusted or (name is None and "host" in self.project_values):
+            self.check_trust()
+        if wanted in known:
+            return known[wanted]
+        names, patterns = self._names_of_ssh
+        is_plain = not re.search(r"[*?!]", wanted)
+        if wanted in names or (is_plain and any(fnmatch.fnmatchcase(wanted, one) for one in patterns)):
+            return build(Host, {"name": wanted, "address": wanted}, file="--host")
+        if wanted == KAGGLE.name:
+            return KAGGLE
+        if wanted == LAMBDA:
+            raise UnknownNameError(_no_table())
+        if found := trust.ADDRESS.fullmatch(wanted):
+            table = {"name": wanted, "address": found["address"].strip("[]"), "user": found["user"]}
+            port = int(found["port"]) if found["port"] else None
+            return build(Host, {**table, "port": port}, file="--host")
+        names_here = [*known, *names, KAGGLE.name]
+        looked_in = f"launch.toml, {user_folder_text()}/hosts.toml, ~/.ssh/config"
+        error = unknown_name("host", wanted, names_here, looked_in=looked_in)
+        mend = _in_a_folder_above() or ("" if nearest(wanted, names_here) else _new_host(wanted))
+        raise UnknownNameError(f"{error}{mend}")
+
+    def file_of(self, name: str) -> str:
+        """Return the file that has a host's table, as messages name it."""
+        tables = self._project_file.tables.get("hosts", {})
+        return str(PROJECT_FILE) if name in tables else f"{user_folder_text()}/hosts.toml"
+
+    @functools.cached_property
+    def aliases(self) -> list[str]:
+        """The plain names of ssh's configuration, each of which is a host."""
+        return self._names_of_ssh[0]
+
+    @functools.cached_property
+    def profiles(self) -> dict[str, Profile]:
+        """All profiles by name; the user's own replace ours."""
+        found: dict[str, Profile] = {}
+        for name, path in files("profiles").items():
+            data, text = read_toml(path)
+            found[name] = build(Profile, data, file=str(path), text=text)
+            if found[name].name != name:
+                raise BadFileError(f"{path}: name = \"{found[name].name}\": the file's name says '{name}'")
+        return found
+
+    def profiles_meant(self, name: str) -> tuple[Profile, ...]:
+        """Return the profile of this name, else those of its sizes: a100 is a100_40gb or a100_80gb; else all whose names begin with it and `_`.
+
+        Raises UnknownNameError with the nearest name.
+        """
+        known = self.profiles
+        if name in known:
+            return (known[name],)
+        family = {key: one for key, one in known.items() if key.startswith(f"{name}_")}
+        sizes = tuple(one for key, one in family.items() if re.fullmatch(r"[0-9.]+gb", key[len(name) + 1 :]))
+        if family:
+            return sizes or tuple(family.values())
+        looked_in = f"profiles/, {user_folder_text()}/profiles/, ours"
+        error = unknown_name("profile", name, known, looked_in=looked_in, meant=_cards_called(name, known))
+        derived = "a card that no profile names needs none: without --profile the host's own card is taken"
+        raise UnknownNameError(f"{error}\n  {derived}")
+
+    def profile(self, name: str) -> Profile:
+        """Return the one profile that a name means. Raises UnknownNameError with the nearest name, or with all it means."""
+        one, *others = self.profiles_meant(name)
+        if others:
+            names = " or ".join(other.name for other in (one, *others))
+            raise UnknownNameError(f"'{name}' means {names}: name one of them")
+        return one
+
+    @functools.cached_property
+    def jobs(self) -> dict[str, Path]:
+        """The files of the jobs that have names."""
+        return files("jobs")
+
+    def tables(self, path: Path) -> Toml:
+        """Return a TOML file whose tables the caller may change. Raises BadFileError."""
+        if path not in self._read:
+            self._read[path] = read_toml(path)
+        return copy.deepcopy(self._read[path])
+
+    @functools.cached_property
+    def _names_of_ssh(self) -> tuple[list[str], list[str]]:
+        return names_and_patterns()
+
+    @functools.cached_property
+    def _own_file(self) -> Toml:
+        return _read_file(user_folder() / "hosts.toml", {"hosts"})
+
+    @functools.cached_property
+    def _project_file(self) -> Toml:
+        return _read_file(PROJECT_FILE, {"hosts", "host", "profile", "job", "on_end"})
+
+
+def _cards_called(word: str, known: Mapping[str, Profile]) -> list[str]:
+    """Return the profiles whose name or title has all of a word, e.g. 4090 or h100_80gb; an Apple chip's is `mps`."""
+
+    def letters(text: str) -> str:
+        return re.sub(r"[^a-z0-9]", "", text.casefold())
+
+    called = letters(word)
+    if re.fullmatch(r"(apple)?m[1-9](pro|max|ultra)?", called):
+        return ["mps"]
+    return [
+        name for name, card in known.items() if called and called in f"{letters(name)} {letters(card.title)}"
+    ]
+
+
+def check_runtime(name: str, where: str) -> None:
+    """Raise BadFileError for an unknown runtime; `where` says where its name is written."""
+    known = ["auto", *runtime_names()]
+    if name not in known:
+        given = "" if name in where else f" {name}"
+        raise BadFileError(f"{where}{given}: expected {', '.join(known)}{nearest(name, known)}")
+
+
+def _no_table() -> str:
+    """Say what to write so that machines are rented: what that may cost has no default."""
+    return (
+        f"{LAMBDA} has no table here, and no alias of ~/.ssh/config is called so\n"
+        f"  to rent machines at Lambda Cloud, write into {user_folder_text()}/hosts.toml\n"
+        f"    [hosts.{LAMBDA}]\n"
+        '    kind = "lambda-cloud"\n'
+        f"    max_hours = {PROPOSED_HOURS}           # or max_cost = 20, in dollars: the most that one rental may take\n"
+        "  what an hour costs   launch offers     a machine of your own   address = …  instead of  kind"
+    )
+
+
+def _refuse_what_is_your_own(host: Host) -> None:
+    """Refuse what a project's file may not say, which may come from someone else: where credentials go, and your money.
+
+    Raises BadFileError.
+    """
+    cloud = host.lambda_cloud
+    if host.kaggle is not None and not host.kaggle.is_kaggles_own:
+        key, why = "api", "your credentials for Kaggle would go there"
+    elif cloud is not None and not cloud.is_lambdas_own:
+        key, why = "api", "your key for Lambda Cloud would go there"
+    elif cloud is not None and cloud.confirm_above > CONFIRM_ABOVE:
+        key, why = "confirm_above", "how much is spent without asking you is yours to say"
+    else:
+        return
+    own = f"{user_folder_text()}/hosts.toml"
+    raise BadFileError(f"{PROJECT_FILE}: hosts.{host.name}.{key}: {why}: write this table into {own}")
+
+
+def _environment(host: Host, file: Path) -> str | None:
+    """Return a host's `environment`; on this machine a path is relative to its file, elsewhere it must be absolute."""
+    written = host.environment
+    if not written or written.startswith(("/", "~")):
+        return written
+    here = (file.parent / written).absolute()
+    if host.is_local and ("/" in written or here.is_dir()):
+        return str(here)
+    if "/" in written:
+        raise BadFileError(
+            f'{file}: hosts.{host.name}.environment = "{written}": expected an absolute path, ~/…, or a program\'s name'
+        )
+    return written
+
+
+def _build(written: Build, file: Path) -> Build:
+    """Return a build whose paths are absolute; in a file they are relative to it."""
+    paths = {"pip_conf": written.pip_conf, "ca_bundle": written.ca_bundle}
+    absolute = {
+        key: str((file.parent / os.path.expanduser(path)).absolute()) for key, path in paths.items() if path
+    }
+    return written.model_copy(update=absolute)
+
+
+def _read_file(path: Path, allowed: set[str]) -> Toml:
+    if not path.is_file():
+        if os.path.lexists(path):
+            raise BadFileError(f"{path}: is not a regular file")
+        return Toml({}, "")
+    read = read_toml(path)
+    for key in read.tables:
+        if key not in allowed:
+            raise BadFileError(f"{path}: unknown key '{key}'\n  allowed: {', '.join(sorted(allowed))}")
+    return read
+
+
+def _in_a_folder_above() -> str:
+    """Return where to go if launch.toml is not here, but in a folder above; empty if it is not."""
+    if PROJECT_FILE.is_file():
+        return ""
+    folder = next((one for one in Path.cwd().parents if (one / PROJECT_FILE).is_file()), None)
+    return f"\n  launch.toml is in a folder above   cd {shlex.quote(str(folder))}" if folder else ""
+
+
+def _new_host(name: str) -> str:
+    """Return what to do for a host that has no table."""
+    return f"\n  a new one   [hosts.{name}] with its address, in launch.toml     without a table   --host USER@MACHINE"

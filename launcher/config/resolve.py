@@ -1,0 +1,288 @@
+"""Resolve names and files to values: the host, the profiles and the job of a command line."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from launcher.base.toml import parse_toml, read_text, read_toml
+from launcher.config import local_paths, trust
+from launcher.config.catalogue import file as catalogued
+from launcher.config.catalogue import user_folder_text
+from launcher.config.lookup import Lookup, Project, check_runtime
+from launcher.errors import BadFileError, UsageError
+from launcher.values.host import Host, runtime_objection
+from launcher.values.job import Job
+from launcher.values.parsing import build, unknown_name
+from launcher.values.plan import Finding
+from launcher.values.profile import NAME, Profile
+
+if TYPE_CHECKING:
+    from launcher.planning.software.image_plan import Sources
+    from launcher.planning.software.wheels import WheelTable
+
+DEFAULT_JOB = "sft"
+
+
+class Task(NamedTuple):
+    """A job, the folder that is sent, and the folder that its file's paths are relative to.
+
+    `file` is the job's file, None for the words after `--`; `declared` are the names of the settings in it. `changed` are
+    the keys given by --set, whose paths are relative to the working directory. `inferred` are the keys whose value is a
+    path because it exists here: `models/tiny`. `said` reports a default that was chosen for the user. `names_packages`
+    is whether the job itself has requirements, else `packages_from` says where they are from, and `package_findings` what
+    was left out of them.
+    """
+
+    job: Job
+    code: Path
+    base: Path
+    changed: frozenset[str]
+    said: str | None
+    file: Path | None = None
+    declared: tuple[str, ...] = ()
+    inferred: frozenset[str] = frozenset()
+    names_packages: bool = False
+    packages_from: str | None = None
+    package_findings: tuple[Finding, ...] = ()
+
+    def folder_of(self, key: str) -> Path:
+        """Return the folder that the path of a key such as `model` or `data.train` is relative to."""
+        is_changed = key in self.changed or key.partition(".")[0] in self.changed
+        return Path.cwd() if is_changed else self.base
+
+    def locate(self, key: str, written: str) -> Path:
+        """Return the path here that a key such as `model` or `data.train` means."""
+        return self.folder_of(key) / os.path.expanduser(written)
+
+
+def project() -> Project:
+    """Return the defaults of `launch.toml`. Raises BadFileError for keys it may not hold."""
+    return Lookup().project
+
+
+def hosts() -> dict[str, Host]:
+    """Return every host of the files that counts, and `local`; not `kaggle`, which is one without any file."""
+    return Lookup().hosts
+
+
+def host(name: str | None) -> Host:
+    """Return the host of this name, None for the default one. Raises UnknownNameError with the nearest name, BadFileError for one that is not trusted."""
+    return Lookup().host(name)
+
+
+def file_of(name: str) -> str:
+    """Return the file that has a host's table, as messages name it."""
+    return Lookup().file_of(name)
+
+
+def aliases() -> list[str]:
+    """Return the plain names of ssh's configuration, each of which is a host."""
+    return Lookup().aliases
+
+
+def profiles() -> dict[str, Profile]:
+    """Return all profiles by name; the user's own replace ours."""
+    return Lookup().profiles
+
+
+def cards() -> Iterator[Profile]:
+    """Yield all profiles; they are read when the first is asked for."""
+    yield from profiles().values()
+
+
+def profiles_meant(name: str) -> tuple[Profile, ...]:
+    """Return the profile of this name, or all of its family. Raises UnknownNameError with the nearest name."""
+    return Lookup().profiles_meant(name)
+
+
+def profile(name: str) -> Profile:
+    """Return the one profile that a name means. Raises UnknownNameError with the nearest name, or with all it means."""
+    return Lookup().profile(name)
+
+
+def with_runtime(host: Host, name: str) -> Host:
+    """Return a host with the runtime of a command line. Raises BadFileError for one that it cannot have."""
+    check_runtime(name, "--runtime")
+    if objection := runtime_objection(host.kind, name):
+        raise BadFileError(f"--runtime {name}: {objection}")
+    return host.model_copy(update={"runtime": name})
+
+
+def template() -> tuple[str, Path]:
+    """Return the template of images, and its file. Raises BadFileError when it cannot be read."""
+    path = catalogued("images", "Dockerfile")
+    return read_text(path), path
+
+
+def image_sources() -> Sources:
+    """Return the sources of images: the template, and the table of torch's builds. Raises BadFileError."""
+    from launcher.planning.software.image_plan import Sources  # most commands plan nothing
+
+    return Sources(template()[0], wheels())
+
+
+def wheels() -> WheelTable:
+    """Return the table of torch's builds. Raises BadFileError."""
+    from launcher.planning.software.wheels import WheelTable
+
+    path = catalogued("images", "torch.toml")
+    data, text = read_toml(path)
+    return build(WheelTable, data, file=str(path), text=text)
+
+
+def task(
+    name: str | None,
+    words: Sequence[str],
+    settings: Iterable[str],
+    run_name: str | None,
+    variables: Mapping[str, str] | None = None,
+    lookup: Lookup | None = None,
+) -> Task:
+    """Return the job: `name` or a path, else the words after `--`, else the project's, else our `sft`.
+
+    `settings` are KEY=VALUE changes, in TOML's notation; `variables` those of the command line. Raises UsageError or
+    BadFileError.
+    """
+    if name and words:
+        raise UsageError("--job and words after -- are two jobs: give one of them")
+    lookup = lookup or Lookup()
+    written = _of_words(words) if words else _of_file(name, lookup)
+    data, settings_of_file = written.data, written.data.get("settings")
+    declared = tuple(settings_of_file) if isinstance(settings_of_file, dict) else ()
+    needs_trust = {} if written.file is None else trust.job_values(data, lookup.names)
+    is_projects_end = "on_end" not in data and lookup.project.on_end is not None
+    if is_projects_end:
+        data["on_end"] = lookup.project.on_end
+    changed = frozenset(change(data, setting) for setting in settings)
+    if variables:
+        _change_table(data, "variables", variables)
+    file = f"{written.title} with --set" if changed else written.title
+    if run_name is not None:
+        data["name"] = checked_name(run_name)
+    try:
+        job = build(Job, data, file=file, text="" if changed else written.text)
+    except BadFileError as error:
+        raise BadFileError(_by_option(str(error), written, changed)) from error
+    if is_projects_end and "on_end" not in changed:
+        lookup.check_trust()
+    if (
+        written.file is not None
+        and not needs_trust.keys() <= changed
+        and not trust.is_users_own(written.file)
+    ):
+        trust.check_trust(written.file, needs_trust)
+    base = written.file.parent.resolve() if written.file else Path.cwd()
+    task = Task(job, Path.cwd(), base, changed, written.said, written.file, declared)
+    task = task._replace(names_packages="requirements" in data)
+    marked = local_paths.marked(job, task.folder_of)
+    pairs = zip(local_paths.values_of(job), local_paths.values_of(marked), strict=True)
+    task = task._replace(job=marked, inferred=frozenset(old[0] for old, new in pairs if old != new))
+    if task.job.code is None:
+        return task
+    folder = task.locate("code", task.job.code)
+    if not folder.is_dir():
+        words = f'{file}: code = "{task.job.code}": {folder} is not a folder'
+        raise BadFileError(_by_option(words, written, changed))
+    return task._replace(code=folder.resolve())
+
+
+class _WrittenJob(NamedTuple):
+    """The tables of a job, its title for messages, its text and its file, and what to say about how it was chosen."""
+
+    data: dict[str, Any]
+    title: str
+    text: str = ""
+    file: Path | None = None
+    said: str | None = None
+
+
+def _by_option(said: str, written: _WrittenJob, changed: Iterable[str]) -> str:
+    """Return the words about a job of the command line with --set alone before what that has made wrong."""
+    tops = "|".join(sorted({re.escape(key.partition(".")[0]) for key in changed}))
+    if written.file is not None or not tops:
+        return said
+    before = rf"(?m)^{re.escape(written.title)} with --set"
+    named = re.sub(rf"{before}: (?=(?:{tops})\b)", "--set ", said)
+    return re.sub(rf"{before}(?=: unknown key '(?:{tops})\b)", "--set", named)
+
+
+def _of_words(words: Sequence[str]) -> _WrittenJob:
+    return _WrittenJob({"name": name_of(words), "command": list(words)}, "the words after --")
+
+
+def _of_file(name: str | None, lookup: Lookup) -> _WrittenJob:
+    """Return the job of a name or a path, else the project's, else our default."""
+    chosen = name or lookup.project.job
+    path = _job_file(chosen or DEFAULT_JOB, lookup.jobs)
+    data, text = lookup.tables(path)
+    said = None if chosen else f"no job named: our {DEFAULT_JOB} with the demo data"
+    return _WrittenJob(data, str(path), text, path, said)
+
+
+def checked_name(name: str) -> str:
+    """Return a run's name from the command line. Raises UsageError for an invalid name."""
+    if not re.fullmatch(NAME, name):
+        raise UsageError(f"--name '{name}': expected small letters, digits, and . _ - between, 48 at most")
+    return name
+
+
+def _job_file(name: str, known: Mapping[str, Path]) -> Path:
+    if name.endswith(".toml") or "/" in name:
+        if not os.path.lexists(name):
+            there = [str(path.with_suffix("")) for path in Path(name).parent.glob("*.toml")]
+            match = difflib.get_close_matches(name.removesuffix(".toml"), there, n=1)
+            guess = f": did you mean '{match[0]}.toml'?" if match else ""
+            mend = f"jobs by name   {'   '.join(f'launch --job {one}' for one in known)}"
+            raise BadFileError(f"{name}: cannot be read: no such file{guess}\n  {mend}")
+        return Path(name)
+    if name not in known:
+        raise unknown_name("job", name, known, looked_in=f"jobs/, {user_folder_text()}/jobs/, ours")
+    return known[name]
+
+
+def name_of(words: Sequence[str]) -> str:
+    """Name a job after its program: `python train.py --lr 1` is `train`."""
+    program = next((word for word in words[1:] if word.endswith((".py", ".sh"))), words[0])
+    return re.sub(r"[^a-z0-9_.-]+", "-", Path(program).stem.lower()).strip("-_.")[:24] or "job"
+
+
+def change(data: dict[str, Any], setting: str) -> str:
+    """Make one change KEY=VALUE, in TOML's notation, in a job's tables; return its key. Raises UsageError."""
+    key, separator, written = setting.partition("=")
+    if not separator or not re.fullmatch(r"\w+(\.\w+)*", key.strip()):
+        raise UsageError(f"--set {setting}: expected KEY=VALUE, e.g. --set batch.global=32")
+    try:
+        value = parse_toml(f"value = {written}", "--set")["value"]
+    except BadFileError:
+        if re.fullmatch(r"[+-]?[1-9][0-9]{18,}", written.strip()):
+            mend = f"as text   --set '{key.strip()}=\"{written.strip()}\"'"
+            raise UsageError(f"--set {setting}: is a whole number of more than 64 bits\n  {mend}") from None
+        value = written  # a bare word is text
+    key = key.strip()
+    *tables, last = key.split(".")
+    for name in tables:
+        data = data.setdefault(name, {})
+        if not isinstance(data, dict):
+            raise UsageError(f"--set {key}: '{name}' is not a table")
+    data[last] = value
+    return key
+
+
+def changed_values(settings: Iterable[str]) -> dict[str, Any]:
+    """Return what KEY=VALUE changes say, as tables. Raises UsageError."""
+    tables: dict[str, Any] = {}
+    for setting in settings:
+        change(tables, setting)
+    return tables
+
+
+def _change_table(data: dict[str, Any], name: str, values: Mapping[str, str]) -> None:
+    """Set some values of a table in a job's tables. What should be a table and is not is left for its reader to refuse."""
+    table = data.get(name, {})
+    if isinstance(table, dict):
+        data[name] = {**table, **values}

@@ -1,0 +1,176 @@
+"""Whether the script of a command travels, and can be started: looked for among what is sent."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from launcher.base.bounded_read import read_bounded
+from launcher.base.toml import MOST_BYTES
+from launcher.planning.script.script import Script, interpreter_of, leading_assignments, script_of
+from launcher.values.job import Job
+from launcher.values.plan import Finding, Plan
+from launcher.values.precision import PrecisionRequest
+from launcher.values.software.requirement import distribution
+from launcher.values.upload_selection import Cargo, LeftOut, Why
+
+_MAGIC = (b"#!", b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
+"""How a file begins that a kernel starts: a script's first line, a program of Linux or macOS."""
+_BESIDE_THE_CODE = ("artifacts", "checkpoints", "data", "home")
+"""The folders beside the code on the host, which a command may name as `../data/…`."""
+_OF_A_SHELL = ("&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&")
+_INTERPRETERS = {".py": "python", ".sh": "bash"}
+
+
+def findings(job: Job, cargo: Cargo) -> tuple[Finding, ...]:
+    """Return what keeps a job's command from starting, given what travels with it. A folder that is refused has no script."""
+    if cargo.findings:
+        return ()
+    found = [*_assignments(job.command), *_shell_words(job.command)]
+    for script in (interpreter_of(job.command), script_of(job.command)):
+        if script is not None:
+            found += _script(script, job, cargo)
+    return tuple(found)
+
+
+def without_effect(plan: Plan, asked: PrecisionRequest, job: Job, *, rehearses: bool) -> Iterator[Finding]:
+    """Yield a note for each option that changes nothing, since the script takes nothing of it from the plan."""
+    mend = "--adapt     gives it the plan's precision as it is; or import launcher_worker in it"
+    if rehearses and not plan.rehearsed:
+        message = "--rehearse: your script decides its own precision and batch, and the start-up hook is not in it, so it simply runs on a CPU"
+        yield Finding(level="note", code="nothing-rehearsed", message=message, mend=mend)
+    if asked != "auto" and not plan.hands_out("precision"):
+        message = f"--precision {asked}: your script decides its own precision"
+        yield Finding(level="note", code="precision-not-taken", message=message, mend=mend)
+    if job.checkpointing is True and not plan.hands_out("checkpointing"):
+        message = "checkpointing = true: your script decides itself whether it computes activations again"
+        yield Finding(level="note", code="checkpointing-not-taken", message=message, mend=mend)
+
+
+def _refusal(code: str, message: str, mend: str) -> Finding:
+    return Finding(level="refuse", code=code, message=message, mend=mend)
+
+
+def _assignments(command: Sequence[str]) -> Iterator[Finding]:
+    if leading_assignments(command):
+        message = f"'{command[0]}' is the first word of the command, and no shell reads it"
+        count = leading_assignments(command)
+        options = " ".join(f"-e {shlex.quote(word)}" for word in command[:count])
+        mend = f"pass variables by -e   launch {options} -- {shlex.join(command[count:])}"
+        yield _refusal("variables-first", message, f"{mend}\n  a secret   -s NAME")
+
+
+def _shell_words(command: Sequence[str]) -> Iterator[Finding]:
+    """Refuse a line for a shell: a word that only a shell reads, or a whole line that is one word."""
+    pairs = pairwise(command)  # behind an option it is a value: --delimiter ';'
+    word = next((word for before, word in pairs if word in _OF_A_SHELL and not before.startswith("-")), None)
+    if word is not None:
+        line = " ".join(one if one in _OF_A_SHELL else shlex.quote(one) for one in command)
+        message = f"'{word}' is a word of the command, and no shell reads it"
+        yield _refusal(
+            "shell-words", message, f"have a shell read the line   launch … -- sh -c {shlex.quote(line)}"
+        )
+    elif len(command) == 1 and " " in command[0] and not command[0].startswith(("/", ".")):
+        message = f"'{command[0]}' is one word, and no program is called that"
+        yield _refusal("shell-words", message, f"without the quotes   launch … -- {command[0]}")
+
+
+def _script(script: Script, job: Job, cargo: Cargo) -> Iterator[Finding]:
+    if script.is_module:
+        yield from _module(script.path, job, cargo)
+    elif script.path == ".." or script.path.startswith("../"):
+        yield from _outside(script.path, cargo)
+    elif script.path != "." and not any(map(cargo.has, _spellings(script.path, cargo))):
+        yield _absent(script.path, cargo)
+    elif script.is_program:
+        yield from _program(script.path, job.command, cargo.folder / script.path)
+
+
+def _spellings(path: str, cargo: Cargo) -> tuple[str, str]:
+    """Return a path below the folder, and the same path where links in it lead."""
+    real = os.path.relpath(os.path.realpath(cargo.folder / path), os.path.realpath(cargo.folder))
+    return path, real
+
+
+def _absent(path: str, cargo: Cargo) -> Finding:
+    """Return the refusal of a script that does not travel: it is left out, or it does not exist."""
+    if os.path.lexists(cargo.folder / path):
+        entries = map(cargo.why_left_out, _spellings(path, cargo))
+        return _left_out(path, next(filter(None, entries), None))
+    match = _nearest(path, cargo.paths)
+    message = f"'{path}' does not exist in {cargo.folder}" + (f": did you mean '{match}'?" if match else "")
+    mend = 'the command is started in that folder; another one is   --set code=…     or code = "…" in the job\'s file'
+    return _refusal("no-such-script", message, mend)
+
+
+def _nearest(path: str, paths: Collection[str]) -> str | None:
+    name = path.rpartition("/")[2]
+    elsewhere = [one for one in paths if one.rpartition("/")[2] == name]
+    if elsewhere:
+        return min(elsewhere, key=lambda one: (one.count("/"), one))
+    return next(iter(difflib.get_close_matches(path, sorted(paths), n=1, cutoff=0.6)), None)
+
+
+def _left_out(path: str, entry: LeftOut | None) -> Finding:
+    if entry is None:
+        message, mend = f"'{path}' is not among what travels", "launch --dry-run     says what does"
+    elif entry.why is Why.ENVIRONMENT:
+        message = f"'{path}' does not travel: it is of the virtual environment {entry.path}"
+        mend = "`python` is the job's interpreter there; what it needs is in the job's   requirements = […]"
+    elif entry.why in (Why.LINK_OUT, Why.LINK_TO_LEFT_OUT, Why.SPECIAL, Why.UNREADABLE):
+        message = f"'{path}' does not travel: {entry.path} {entry.why.value}"
+        mend = "put the file itself into the folder"
+    else:
+        what = "" if entry.path == path else f" ({entry.path})"
+        message = f"'{path}' does not travel: {entry.why.value}{what}"
+        mend = f"add this line to .launchignore   !{path}"
+    return _refusal("script-left-out", message, mend)
+
+
+def _outside(path: str, cargo: Cargo) -> Iterator[Finding]:
+    parts = [part for part in path.split("/") if part != ".."]
+    exists = os.path.exists(cargo.folder / path)
+    if exists and (not parts or parts[0] not in _BESIDE_THE_CODE):
+        message = f"'{path}' lies outside {cargo.folder}, which is all that travels"
+        yield _refusal("script-left-out", message, "send the folder above too   --set code=..")
+
+
+def _module(name: str, job: Job, cargo: Cargo) -> Iterator[Finding]:
+    """Yield the refusal of a module of a package in the folder. Any other module may be installed there."""
+    package, *inner = name.split(".")
+    if f"{package}/__init__.py" not in cargo.paths or not inner:
+        return
+    path = "/".join([package, *inner])
+    candidates = (f"{path}.py", f"{path}/__main__.py")
+    is_installed_too = package in map(distribution, job.requirements)
+    if is_installed_too or any(candidate in cargo.paths for candidate in candidates):
+        return
+    if b"__path__" in read_bounded(cargo.folder / package / "__init__.py", MOST_BYTES, cuts=True):
+        return  # the package looks for its modules elsewhere too
+    here = [one for one in candidates if os.path.exists(cargo.folder / one)]
+    yield _absent((here or candidates)[0], cargo)
+
+
+def _program(path: str, command: Sequence[str], file: Path) -> Iterator[Finding]:
+    """Yield why a file that is executed by itself cannot be."""
+    if not file.is_file():
+        yield _refusal("not-executable", f"'{path}' is a folder", "name the program in it")
+        return
+    interpreter = _INTERPRETERS.get(file.suffix, "")
+    by_hand = f"-- {interpreter} {shlex.join([path, *command[1:]])}" if interpreter else ""
+    if not file.stat().st_mode & 0o111:
+        mends = [f"chmod +x {shlex.quote(str(path))}", by_hand]
+        yield _refusal("not-executable", f"'{path}' is not executable", _either(mends))
+        return
+    start = read_bounded(file, 4, cuts=True)
+    if not start.startswith(_MAGIC):
+        mends = [by_hand, f"begin it with the line   #!/usr/bin/env {interpreter or 'bash'}"]
+        yield _refusal("not-executable", f"'{path}' does not begin with a line `#!`", _either(mends))
+
+
+def _either(mends: Sequence[str]) -> str:
+    return "     or   ".join(filter(None, mends))

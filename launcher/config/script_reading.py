@@ -1,0 +1,181 @@
+"""The sources that a command starts, as far as its words and the sources themselves name them."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import itertools
+import os
+import re
+import shlex
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.base.bounded_read import read_bounded
+from launcher.errors import BadFileError
+from launcher.planning.script.rank_use import rank_use
+from launcher.planning.script.worker_use import python_tree, values_taken
+from launcher.values.job import Job
+from launcher.values.plan import ScriptUse
+
+MOST_FILES = 400
+MOST_BYTES = 1_000_000
+_WORD = re.compile(r"[\w./-]+")
+_WORKER = re.compile(r"\blauncher_worker\b|\bLAUNCH_ATTEMPT\b")
+_RESUMES = re.compile(r"\bresume_from\b")
+_QUANTIZES = re.compile(r"\b(quantization_config(?!\s*=\s*None\b)|load_in_[48]bit|BitsAndBytesConfig)\b")
+_ADAPTS = re.compile(r"\b(get_peft_model|PeftModel\w*|LoraConfig|peft_config|use_peft)\b")
+_SUFFIXES = (".py", ".sh", ".bash")
+
+
+def script_use(job: Job, folder: Path) -> ScriptUse:
+    """Return what the scripts of a job take from the plan, and what they do about ranks, with `folder` as that of its code.
+
+    A script that is adapted takes precision and checkpointing; its batch is changed only if the job names one, for a plan's
+    default is not what the script means. One that quantizes a model decides how large its base is; so does one that is adapted
+    and makes an adapter by peft, of which the job does not say `method`.
+    """
+    files = [*_Reading(folder).files(job.command)]
+    taken = {*values_taken(one.text for one in files)}
+    if job.adapt:
+        taken |= {"precision", "checkpointing"}
+        taken |= {"split"} if job.batch.model_fields_set else set()
+    has_own_adapter = job.adapt and job.method == "full" and any(_ADAPTS.search(one.text) for one in files)
+    if "precision" in taken and not has_own_adapter and not any(_QUANTIZES.search(one.text) for one in files):
+        taken.add("base")
+    return ScriptUse(tuple(sorted(taken)), rank_use(job.command, ((one.name, one.tree) for one in files)))
+
+
+def seems_to_resume(job: Job, folder: Path) -> bool | None:
+    """Whether the scripts of a job name the worker's `resume_from`, or are adapted; `None` if nothing of them can be read."""
+    sources = [*_Reading(folder).sources(job.command)]
+    if job.adapt or any(_RESUMES.search(source) for source in sources):
+        return True
+    return False if sources else None
+
+
+def uses_worker(job: Job, folder: Path) -> bool:
+    """Whether the scripts of a job name the worker, through which a run's seed and settings reach them."""
+    return any(_WORKER.search(source) for source in _Reading(folder).sources(job.command))
+
+
+class _PythonFile(NamedTuple):
+    """A source that was read: its path below the folder of the code, or `-c`, its text and its tree."""
+
+    name: str
+    text: str
+    tree: ast.Module
+
+
+class _Reading:
+    """Follows a command through scripts and imports; each file is read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._waiting: deque[Path] = deque()
+        self._seen: set[Path] = set()
+        self._packages: dict[Path, bool] = {}
+
+    def sources(self, command: Sequence[str]) -> Iterator[str]:
+        """Yield the texts of the Python that a command starts."""
+        yield from (one.text for one in self.files(command))
+
+    def files(self, command: Sequence[str]) -> Iterator[_PythonFile]:
+        """Yield the Python that a command starts: in its words, in files, and in what these import."""
+        for word, following in itertools.pairwise([*command, ""]):
+            if word == "-c":
+                yield from self._take(word, following, self._folder)
+            elif word == "-m":
+                self._import(following, self._folder)
+            self._name(word, self._folder)
+            if "/" in word:  # a program without a suffix
+                self._wait_for(self._folder / word)
+        for _ in range(MOST_FILES):
+            if not self._waiting:
+                return
+            path = self._waiting.popleft()
+            try:
+                text = read_bounded(path, MOST_BYTES, cuts=True).decode(errors="replace")
+            except (OSError, BadFileError):
+                continue
+            name = os.path.relpath(path, self._folder)
+            yield from self._take(name, text, path.parent)
+
+    def _take(self, name: str, text: str, folder: Path) -> Iterator[_PythonFile]:
+        """Yield a text if it is Python, and note the files that it names and imports."""
+        tree = python_tree(text)
+        if tree is None:
+            self._read_shell(text, folder)
+            return
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for one in node.names:
+                    self._import(one.name, folder)
+            elif isinstance(node, ast.ImportFrom):
+                self._import_from(node, folder)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                self._name(node.value, folder)
+        yield _PythonFile(name, text, tree)
+
+    def _read_shell(self, text: str, folder: Path) -> None:
+        for line in text.splitlines():
+            words = _words(line)
+            for word, following in itertools.pairwise([*words, ""]):
+                self._name(word, folder)
+                if word == "-m":
+                    self._import(following, self._folder)
+
+    def _import_from(self, node: ast.ImportFrom, folder: Path) -> None:
+        module = node.module or ""
+        names = [f"{module}.{one.name}".strip(".") for one in node.names]
+        if not node.level:
+            for name in (module, *names):
+                self._import(name, folder)
+            return
+        above = folder
+        for _ in range(node.level - 1):
+            above = above.parent
+        for name in filter(None, (module, *names)):
+            self._wait_for_module(above, name)
+
+    def _import(self, module: str, folder: Path) -> None:
+        """Note a module of the code folder, with the packages that it is in."""
+        if not re.fullmatch(r"\w+(\.\w+)*", module):
+            return
+        for base in {folder, self._folder, self._folder / "src"}:
+            self._wait_for_module(base, module)
+
+    def _wait_for_module(self, base: Path, module: str) -> None:
+        path, first = base, base / module.partition(".")[0]
+        if first not in self._packages:
+            self._packages[first] = first.is_dir() or first.with_suffix(".py").is_file()
+        if not self._packages[first]:
+            return
+        for part in module.split("."):
+            self._wait_for(path / part / "__init__.py")
+            self._wait_for(path / f"{part}.py")
+            path /= part
+        self._wait_for(path / "__main__.py")
+
+    def _name(self, word: str, folder: Path) -> None:
+        """Note the script that a word names, relative to the code folder or to the file that has the word."""
+        if word.endswith(_SUFFIXES):
+            for base in {self._folder, folder}:
+                self._wait_for(base / word)
+
+    def _wait_for(self, path: Path) -> None:
+        if path in self._seen:
+            return
+        self._seen.add(path)
+        with contextlib.suppress(OSError, ValueError):  # a name that no file can have
+            if path.is_file() and path.resolve().is_relative_to(self._folder.resolve()):
+                self._waiting.append(path)
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:
+        return _WORD.findall(line)

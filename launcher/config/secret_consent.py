@@ -1,0 +1,29 @@
+"""Whether this user's secrets may go to a host whose own word it is that a run needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from launcher.errors import RefusedError
+
+if TYPE_CHECKING:
+    from launcher.copy.mirror import Mirror
+    from launcher.runs.follow.view import View
+
+
+def check_consent(names: Sequence[str], mirror: Mirror, host: str, view: View, verb: str) -> None:
+    """Ask whether variables of this user may go to a host that sent a run's plan, unless this client has the plan itself.
+
+    Raises RefusedError if they may not, or without a terminal.
+    """
+    if mirror.has_own_plan or not names:
+        return
+    words = f"{mirror.run} was not launched from here; its plan, as {host} sent it, asks for your {', '.join(names)}"
+    answer = view.agrees(words)
+    if answer is None:
+        raise RefusedError(
+            f"{words}\n  to send them   launch {verb} --yes {mirror.short}     it is in   {mirror.folder}/plan.json"
+        )
+    if not answer:
+        raise RefusedError("nothing was sent, as you answered")

@@ -1,0 +1,110 @@
+"""A cache of the rows that `launch ps` shows of ended runs: to list thousands, several files of each were read.
+
+A row counts while the folder of the run's copy, and that of its entry in the index, are as they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import NamedTuple
+
+from pydantic import ConfigDict, TypeAdapter
+
+from launcher import __version__
+from launcher.base.whole_file import write_whole
+from launcher.copy import index
+from launcher.copy.mirror import Mirror
+from launcher.values.record import Summary
+
+SETTLED_S = 60.0
+"""The row of a folder that has changed since is not kept: a file system's clock may show two changes as one."""
+_FORM = f'["{__version__}",4]'.encode()
+
+
+class EndedRow(NamedTuple):
+    """A run that has ended: the times of its two folders in ns, the folder of its copy, its place in the order of runs, its host, its summary."""
+
+    entered: int
+    changed: int
+    folder: str
+    order: int
+    launched: float
+    host: str
+    summary: Summary
+    batch: str | None = None
+
+    @property
+    def place(self) -> tuple[int, float, str]:
+        """Return what orders it among the runs of this user, as an entry's `place_in_order`."""
+        return (self.order, self.launched, self.summary.run)
+
+
+_ROWS = TypeAdapter(list[EndedRow], config=ConfigDict(defer_build=True))
+_ROW = TypeAdapter(EndedRow, config=ConfigDict(defer_build=True))
+
+
+class EndedRows:
+    """The rows in the cache that still count."""
+
+    def __init__(self) -> None:
+        """Read them."""
+        from platformdirs.unix import Unix
+
+        self._path = Unix("launch").user_cache_path / "ended.jsonl"
+        self.runs = index.runs()
+        """All runs of the index, each with the time of its folder there in ns."""
+        self._copies: dict[str, dict[str, int]] = {}
+        self._lines: dict[str, bytes] = {}
+        self._is_new = False
+        self.rows: dict[str, EndedRow] = {}
+        for line, row in self._read():
+            run = row.summary.run
+            if self.runs.get(run) == row.entered and self._changed(row.folder, run) == row.changed:
+                self.rows[run] = row
+                self._lines[run] = line
+            else:
+                self._is_new = True
+
+    def _read(self) -> list[tuple[bytes, EndedRow]]:
+        try:
+            form, *lines = self._path.read_bytes().splitlines()
+            rows = _ROWS.validate_json(b"[%s]" % b",".join(lines)) if form == _FORM else []
+        except (OSError, ValueError):  # not there, or damaged: it is made anew
+            return []
+        return list(zip(lines, rows, strict=False))
+
+    def keep(self, mirror: Mirror, entry: index.Entry, host: str, summary: Summary) -> None:
+        """Keep a row from now on, unless one of its folders has changed lately."""
+        folder = str(mirror.folder.parent)
+        entered, changed = self.runs.get(mirror.run, 0), self._changed(folder, mirror.run)
+        if entered and changed and time.time() - max(entered, changed) / 1e9 > SETTLED_S:
+            row = EndedRow(entered, changed, folder, entry.order, entry.launched, host, summary, entry.batch)
+            self._lines[mirror.run] = _ROW.dump_json(row, exclude_defaults=True)
+            self._is_new = True
+
+    def save(self) -> None:
+        """Write what is new. What the disk refuses is read from the copies again."""
+        if self._is_new:
+            with contextlib.suppress(OSError):
+                write_whole(self._path, b"".join(b"%s\n" % line for line in (_FORM, *self._lines.values())))
+
+    def _changed(self, folder: str, run: str) -> int:
+        """Return the time of a copy's folder in ns; 0 if it is not there."""
+        if folder not in self._copies:
+            self._copies[folder] = _times(folder)
+        return self._copies[folder].get(run, 0)
+
+
+def _times(folder: str) -> dict[str, int]:
+    """Return the time of each folder in it, in ns."""
+    try:
+        with os.scandir(folder) as entries:
+            return {
+                entry.name: entry.stat(follow_symlinks=False).st_mtime_ns
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False)
+            }
+    except OSError:
+        return {}

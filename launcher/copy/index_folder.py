@@ -1,0 +1,52 @@
+"""Where the index of this user's runs lies, and its entries as plain JSON: for a shell that completes a word, in milliseconds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from launcher.base.json_file import read_json
+from launcher.copy.run_id import RUN_ID
+from launcher.errors import RunError
+
+FILE = "run.json"
+
+
+def folder() -> Path:
+    """Return the folder of the index."""
+    from platformdirs.unix import Unix  # `launch --help` starts without it
+
+    return Unix("launch").user_data_path / "runs"
+
+
+def place(run: str) -> Path:
+    """Return the folder in which this user's records of a run lie. Raises ValueError if `run` is not a run id."""
+    if not RUN_ID.fullmatch(run):
+        raise ValueError(f"{run!r} is not a run id")
+    return folder() / run
+
+
+def runs() -> dict[str, int]:
+    """Return the ids of all runs, each with the time of change of its folder in ns. Raises RunError if the index cannot be read."""
+    found = {}
+    try:
+        with os.scandir(folder()) as entries:
+            for entry in entries:
+                if RUN_ID.fullmatch(entry.name):
+                    found[entry.name] = entry.stat(follow_symlinks=False).st_mtime_ns
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise RunError(f"{folder()}, the index of your runs: {error.strerror}") from error
+    return found
+
+
+def knows(run: str) -> bool:
+    """Whether the index has a run, as far as the name of its entry says."""
+    return RUN_ID.fullmatch(run) is not None and (folder() / run / FILE).is_file()
+
+
+def read(run: str) -> dict[str, Any]:
+    """Return a run's entry as it is written; empty if there is none, or if it is damaged."""
+    return read_json(place(run) / FILE)

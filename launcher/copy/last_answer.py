@@ -1,0 +1,16 @@
+"""When the host of a run last answered this client, in words."""
+
+from __future__ import annotations
+
+import time
+
+from launcher.copy.mirror import Mirror
+
+
+def last_answer(mirror: Mirror, least_s: float = 0.0) -> str | None:
+    """Say when a run's host last answered; None if that is not known, or less than `least_s` seconds ago."""
+    reached = mirror.reached()
+    if reached is None or time.time() - reached < least_s:
+        return None
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(reached))
+    return f"{mirror.host().name} last answered on {when}; what is here is from then"

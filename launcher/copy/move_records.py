@@ -1,0 +1,202 @@
+"""The runs that this user has moved to another host: `moved.json` beside a run's entry in the index.
+
+A run whose old host must still hear of it has a file of its name in the index's `.abandoned`. It is made before the
+decision, so that none is forgotten; without a decision it means nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from launcher.base.json_file import read_json
+from launcher.base.whole_file import write_durably
+from launcher.copy import index
+from launcher.copy.mirror import Mirror, mirror_of
+from launcher.copy.move_record import Departure
+from launcher.copy.run_id import RUN_ID
+from launcher.errors import RunError
+from launcher.rental import records
+from launcher.values.record import Parent
+from launcher.values.reported.answers import MovedTo
+
+NAME = "moved.json"
+PENDING = ".abandoned"
+
+
+def departure_of(mirror: Mirror) -> Departure | None:
+    """Return where this client has had a run go on; None if it has not, or if it only meant to."""
+    departure = intention_of(mirror)
+    is_decided = departure is not None and (departure.abandoned is not None or departure.settled is not None)
+    return departure if is_decided else None
+
+
+def words_of(mirror: Mirror) -> str | None:
+    """Say as which run, and where, this client has had a run go on; None if it has not."""
+    departure = departure_of(mirror)
+    return None if departure is None else f"goes on as {departure.short} on {departure.host}"
+
+
+def intention_of(mirror: Mirror) -> Departure | None:
+    """Return the same, also of a move that broke off: its run may have come to be, or not."""
+    try:
+        return Departure.lenient(read_json(_file(mirror)))
+    except ValidationError:
+        return None
+
+
+def check_readable(mirror: Mirror) -> None:
+    """Raise RunError if a run may go on elsewhere, and nobody can read where."""
+    if _is_unreadable(mirror):
+        raise RunError(
+            f"{_file(mirror)} cannot be read: a run that goes on with {mirror.run} may have begun\n"
+            f"  look for it   launch ps     if there is none, remove that file"
+        )
+
+
+def _is_unreadable(mirror: Mirror) -> bool:
+    return intention_of(mirror) is None and os.path.lexists(_file(mirror))
+
+
+def has_begun(departure: Departure) -> bool:
+    """Whether the index has the successor: it has begun, or was about to."""
+    return index.knows(departure.run)
+
+
+def still_training(mirror: Mirror, parent: Parent | None) -> str | None:
+    """Say that a run's parent may still train, if this client abandoned it and has not reached its host since."""
+    if parent is None or not RUN_ID.fullmatch(parent.run):
+        return None
+    before = mirror_of(parent.run, index.copies_of(parent.run))
+    departure = departure_of(before)
+    if departure is None or not departure.is_open or departure.run != mirror.run:
+        return None
+    if records.is_gone(before.run):
+        return None
+    return f"its parent {before.short} may still train on {before.host().name}, which has not answered since"
+
+
+def successor_of(mirror: Mirror) -> str | None:
+    """Return the run that goes on with a run elsewhere, if this client has had it do so and it has begun."""
+    departure = intention_of(mirror)
+    return departure.run if departure is not None and has_begun(departure) else None
+
+
+def elsewhere(mirror: Mirror) -> str | None:
+    """Say where this client has had a run go on, and what to type; None if it has not."""
+    departure = intention_of(mirror)
+    if departure is None:
+        return None
+    if departure.abandoned is None:
+        return moved_words(mirror, departure.to) if has_begun(departure) else None
+    words = f"{mirror.run} was abandoned on {mirror.host().name}, and goes on at {departure.host} as {departure.run}"
+    if has_begun(departure):
+        return f"{words}\n  that run   launch attach {departure.short}"
+    return f"{words}, which has not begun\n  begin it   {beginning(mirror, departure)}"
+
+
+def moved_words(mirror: Mirror, moved: MovedTo) -> str:
+    """Say where a run goes on, and what to type."""
+    words = f"{mirror.run} was moved to {moved.host}, and goes on as {moved.run}"
+    return f"{words}\n  that run   launch attach {moved.run.rpartition('-')[2]}"
+
+
+def beginning(mirror: Mirror, departure: Departure) -> str:
+    """Return the command that begins a successor which has not begun."""
+    flag = " --abandon" if departure.is_open else ""
+    return f"launch recover {mirror.short} --host {departure.host}{flag}"
+
+
+def intend(mirror: Mirror, target: MovedTo, given_up: str | None = None) -> Departure:
+    """Put on record where a run shall go on, before its old host, which is at hand, hears of it.
+
+    `given_up` is an earlier successor that never began. Raises RunError if the disk refuses.
+    """
+    return _change(mirror, lambda before: _successor(before, target, given_up))
+
+
+def abandon(mirror: Mirror, target: MovedTo, given_up: str | None = None) -> Departure:
+    """Put on record that a run goes on elsewhere although its host does not know; an earlier decision stands.
+
+    `given_up` is an earlier successor that never began: it gives way. Raises RunError if the disk refuses.
+    """
+
+    def next_one(before: Departure | None) -> Departure:
+        stands = before is not None and (before.is_open or before.root == target.root)
+        kept = before if before is not None and stands and before.run != given_up else None
+        decided = kept or _successor(before, target, given_up)
+        return decided.model_copy(update={"abandoned": decided.abandoned or time.time()})
+
+    return _change(mirror, next_one, is_pending=True)
+
+
+def _successor(before: Departure | None, target: MovedTo, given_up: str | None) -> Departure:
+    """Return the record of a new successor; what the old host has heard stays."""
+    never_began = (*(before.given_up if before is not None else ()), *([given_up] if given_up else ()))
+    heard = {"abandoned": before.abandoned, "told": before.told} if before is not None else {}
+    return Departure(**dict(target), **heard, given_up=tuple(dict.fromkeys(never_began)))
+
+
+def note(mirror: Mirror, **news: object) -> Departure:
+    """Add to a departure what has become known. Raises RunError if the disk refuses, or if there is none."""
+
+    def next_one(before: Departure | None) -> Departure:
+        if before is None:
+            raise FileNotFoundError(f"{_file(mirror)}")
+        return before.model_copy(update=news)
+
+    departure = _change(mirror, next_one)
+    if not departure.is_open:
+        forget(mirror)
+    return departure
+
+
+def pending() -> list[str]:
+    """Return the runs of which a host may still have to hear; they cost one look at a folder that is seldom there."""
+    try:
+        return sorted(filter(RUN_ID.fullmatch, os.listdir(index.folder() / PENDING)))
+    except OSError:
+        return []
+
+
+def forget(mirror: Mirror) -> None:
+    """Forget that a host is to hear of a run, unless it still is to. Raises RunError if the disk refuses."""
+    if not index.knows(mirror.run):
+        _mark(mirror).unlink(missing_ok=True)
+        return
+    with (
+        mirror.disk_errors(_mark(mirror)),
+        index.alone(mirror.run, "moved"),
+    ):  # another command may be about to decide
+        departure = departure_of(mirror)
+        if not _is_unreadable(mirror) and (departure is None or not departure.is_open):
+            _mark(mirror).unlink(missing_ok=True)
+
+
+def _file(mirror: Mirror) -> Path:
+    return index.place(mirror.run) / NAME
+
+
+def _mark(mirror: Mirror) -> Path:
+    return index.folder() / PENDING / mirror.run
+
+
+def _change(
+    mirror: Mirror, next_one: Callable[[Departure | None], Departure], *, is_pending: bool = False
+) -> Departure:
+    """Replace the record durably, one client at a time; return the new one. `is_pending`: a host is to hear of it."""
+    path = _file(mirror)
+    with mirror.disk_errors(path), index.alone(mirror.run, "moved"):
+        check_readable(mirror)
+        if is_pending:
+            _mark(mirror).parent.mkdir(parents=True, exist_ok=True)
+            _mark(mirror).touch()
+        before = intention_of(mirror)
+        departure = next_one(before)
+        if departure != before:
+            write_durably(path, departure.model_dump_json().encode())
+        return departure

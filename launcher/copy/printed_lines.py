@@ -1,0 +1,93 @@
+"""The complete lines that a training has printed, from the pieces of its logs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from launcher.copy.run_files import RunFiles
+from launcher.values.record import FolderStart
+
+LONGEST_START = 64 * 1024
+"""So many bytes of an unfinished line are kept: a bar that is drawn for hours is one line. Without returns it is no bar."""
+
+
+class Printed(NamedTuple):
+    """Complete lines of one attempt, joined by newlines. `node` names the machine of a run on several, else it is empty.
+
+    A line that is very long comes in pieces: all but the last `continues`, and nothing else is in them.
+    """
+
+    attempt: int
+    node: str
+    text: str
+    continues: bool = False
+
+
+class PrintedLines:
+    """Cuts the logs of a run into complete lines. An unfinished last line is kept for the next piece of its log."""
+
+    def __init__(self, files: RunFiles) -> None:
+        """Begin before the first line of a mirror."""
+        self._files = files
+        self._starts: dict[str, bytes] = {}
+        self._attempts: dict[str, int] = {}
+
+    @property
+    def unfinished(self) -> str:
+        """The start of the line that is being printed; empty if no line is."""
+        start = next(reversed(self._starts.values()), b"")
+        return start.decode("utf-8", "replace")
+
+    def skip(self, name: str, data: bytes) -> None:
+        """Pass over lines that another client has shown; the last one may continue."""
+        self._keep(name, data[-LONGEST_START:].rpartition(b"\n")[2])
+
+    def take(self, name: str, data: bytes) -> list[Printed]:
+        """Return the lines that the next bytes of a log complete, after what earlier attempts left unfinished."""
+        number, _, node = name.removesuffix("log.txt").rstrip("/").partition("/")
+        earlier = [other for other in self._starts if int(other.partition("/")[0]) < int(number)]
+        printed = [self._finish(other) for other in earlier]
+        whole, newline, start = data.rpartition(b"\n")
+        if newline:
+            text = (self._starts.pop(name, b"") + whole).decode("utf-8", "replace")
+            printed.append(Printed(self._attempt(number), node, text))
+        start = self._starts.pop(name, b"") + start
+        if len(start) > LONGEST_START and b"\r" not in start:
+            end = _end_of_whole_characters(start)
+            printed.append(Printed(self._attempt(number), node, start[:end].decode("utf-8", "replace"), True))
+            start = start[end:]
+        self._keep(name, start[-LONGEST_START:])
+        return printed
+
+    def finish(self) -> list[Printed]:
+        """Return the unfinished lines: nothing follows."""
+        return [self._finish(name) for name in list(self._starts)]
+
+    def forget(self, name: str) -> None:
+        """Forget the start of a line of a log that begins again."""
+        self._starts.pop(name, None)
+
+    def _keep(self, name: str, start: bytes) -> None:
+        if start:
+            self._starts[name] = start
+
+    def _finish(self, name: str) -> Printed:
+        number, _, node = name.removesuffix("log.txt").rstrip("/").partition("/")
+        text = self._starts.pop(name).decode("utf-8", "replace")
+        return Printed(self._attempt(number), node, text)
+
+    def _attempt(self, number: str) -> int:
+        """Return the attempt whose folder has this number; 0 if it does not say."""
+        if number not in self._attempts:
+            found = FolderStart.lenient(self._files.read_json(f"{number}/attempt.json")).attempt
+            self._attempts[number] = found or 0
+        return self._attempts[number]
+
+
+def _end_of_whole_characters(data: bytes) -> int:
+    """Return where the last character of UTF-8 begins that may not be complete, else the end."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:  # it begins a character
+            return len(data) - back if byte >= 0xC0 else len(data)
+    return len(data)

@@ -1,0 +1,55 @@
+"""How far a person has seen a run that a process in the background follows too: what that brings here is shown at the next attach."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING
+
+from launcher.copy.record_sync import News
+
+if TYPE_CHECKING:
+    from launcher.copy.mirror import Mirror
+    from launcher.runs.follow.view import View
+    from launcher.values.record import RunState
+
+SHOWN = ".shown.json"
+
+
+def shown(mirror: Mirror) -> dict[str, int] | None:
+    """Return how many bytes of each file a person has seen; None if nobody else follows the run, so that all here was shown."""
+    if not mirror.files.exists(SHOWN):
+        return None
+    found = mirror.files.read_json(SHOWN)
+    return {name: size for name, size in found.items() if isinstance(size, int) and size >= 0}
+
+
+def begin(mirror: Mirror) -> None:
+    """Note that what is here now was shown, before another process goes on. Raises OSError."""
+    if not mirror.files.exists(SHOWN):
+        _write(mirror, mirror.sizes())
+
+
+def note(mirror: Mirror) -> None:
+    """Note that what a mirror has read by now was shown, if another process follows the run too. Raises OSError."""
+    if mirror.files.exists(SHOWN):
+        _write(mirror, mirror.sync.read_sizes())
+
+
+def show_rest(mirror: Mirror, state: RunState, view: View) -> None:
+    """Show what another process has brought of a run that is over, from where a person has seen it. Raises RunError."""
+    before = shown(mirror)
+    if before is not None:
+        view.begin(mirror.run, mirror.plan(), mirror.sync.load(before))
+        show_more(mirror, state, view)
+
+
+def show_more(mirror: Mirror, state: RunState, view: View) -> None:
+    """Show what another process has brought of a run since it was read here; the run is over. Raises RunError."""
+    view.news(News(state, *mirror.sync.catch_up(), is_all=True))
+    with contextlib.suppress(OSError):  # it is shown again
+        note(mirror)
+
+
+def _write(mirror: Mirror, sizes: dict[str, int]) -> None:
+    mirror.files.write(SHOWN, f"{json.dumps(sizes)}\n".encode())

@@ -1,0 +1,89 @@
+"""The command line of a launch. It is kept beside the run's entry in the index, so that the same can be launched again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+
+from launcher.copy.mirror import Mirror
+from launcher.errors import UsageError
+from launcher.values.precision import PrecisionRequest
+
+NAME = "request.json"
+_NOT_AGAIN = {"wait_s": 0.0, "is_sure": False, "most_cents": None}
+"""What is said for one launch only."""
+
+
+class Request(NamedTuple):
+    """What a command line asks for; None where it is silent. `most_cents` is what a batch keeps for a machine that is rented."""
+
+    host: str | None = None
+    profile: str | None = None
+    job: str | None = None
+    runtime: str | None = None
+    precision: PrecisionRequest = "auto"
+    settings: Sequence[str] = ()
+    name: str | None = None
+    words: Sequence[str] = ()
+    secrets: Sequence[str] = ()
+    packages: Sequence[str] = ()
+    variables: Sequence[str] = ()
+    env_files: Sequence[str] = ()
+    rehearses: bool = False
+    gpus: str | None = None
+    wait_s: float = 0.0
+    outputs: Sequence[str] = ()
+    is_sure: bool = False
+    verifies: bool = False
+    allows_substitute: bool = False
+    most_cents: int | None = None
+
+
+def remember(mirror: Mirror, request: Request) -> None:
+    """Write a request, and the folder that it was made in, beside the run's entry. Raises OSError."""
+    asked = {**request._asdict(), **_NOT_AGAIN}
+    record = {"version": 1, "folder": str(Path.cwd()), "request": asked}
+    mirror.records.write(NAME, json.dumps(record, default=list).encode())
+
+
+def recall(mirror: Mirror) -> Request:
+    """Return the request that a run came from.
+
+    Raises UsageError if it is not on record here, or was made in another folder, whose files it means.
+    """
+    recorded = _recorded(mirror)
+    if recorded is None:
+        raise UsageError(
+            f"{mirror.run}: its command line is not on record here\n"
+            f"  from its last checkpoint   launch resume {mirror.short}\n"
+            f"  a new launch               {new_launch(mirror)}"
+        )
+    request, folder = recorded
+    if folder != Path.cwd():
+        raise UsageError(
+            f"{mirror.run} was launched in {folder}, and takes its files from there\n"
+            f"  next   cd {shlex.quote(str(folder))} && launch rerun {mirror.short}"
+        )
+    return request
+
+
+def new_launch(mirror: Mirror) -> str:
+    """Return the command that begins a run anew: its own command line is taken, if that is on record here."""
+    if _recorded(mirror) is not None:
+        return f"launch rerun {mirror.short}"
+    return f"launch --host {mirror.plan().host or 'HOST'} …"
+
+
+def _recorded(mirror: Mirror) -> tuple[Request, Path] | None:
+    """Return the request that a run came from and the folder that it was made in; None if they are not on record here."""
+    record = mirror.records.read_json(NAME)
+    try:
+        request = TypeAdapter(Request).validate_json(json.dumps(record["request"]))
+        return request, Path(str(record["folder"]))
+    except (KeyError, ValidationError):
+        return None

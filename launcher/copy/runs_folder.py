@@ -1,0 +1,73 @@
+"""Where the mirrors of this client are."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+from launcher.base.whole_file import sync
+from launcher.copy.run_files import RunFiles
+from launcher.copy.run_id import RUN_ID
+from launcher.errors import UsageError
+
+
+def runs_folder() -> Path:
+    """Return the folder of all mirrors: $LAUNCH_RUNS, else `runs` in the working directory.
+
+    Raises UsageError if a file has that name, or the name of a folder above it; and for `runs` as a link, which may have
+    come with a cloned repository: whoever wants it names the folder in $LAUNCH_RUNS. Raises FileNotFoundError if the
+    working directory has been removed.
+    """
+    named = os.environ.get("LAUNCH_RUNS")
+    try:
+        folder = Path(named or "runs").resolve()
+    except FileNotFoundError:
+        raise  # the working directory has been removed
+    except OSError as error:
+        raise UsageError(f"{(named or 'runs')[:80]}: {error.strerror}") from error
+    if not named and os.path.islink("runs"):
+        raise UsageError(
+            f"{Path.cwd() / 'runs'} is a link, which is not followed\n"
+            f"  if it is yours   export LAUNCH_RUNS={shlex.quote(str(folder))}"
+        )
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        raise UsageError(
+            f"{existing} is not a folder, so runs cannot be kept in {folder}\n"
+            "  name another folder   LAUNCH_RUNS=FOLDER"
+        )
+    return folder
+
+
+def folder_with(run: str, others: Iterable[str]) -> Path:
+    """Return the folder that has the copy of a run: the runs folder of this command, else the first of `others`.
+
+    Where none has one, it is the runs folder, in which the copy will be made. $LAUNCH_RUNS names the only folder that counts.
+    """
+    here = runs_folder()
+    if "LAUNCH_RUNS" in os.environ or RunFiles(here / run).is_folder():
+        return here
+    folders = (Path(one) for one in others if os.path.realpath(one) == one)  # a link has come since
+    return next((one for one in folders if RunFiles(one / run).is_folder()), here)
+
+
+def make_runs_folder(folder: Path) -> None:
+    """Make a folder of mirrors, on the disk when this returns, unless it is there: it must be neither committed nor shipped. Raises OSError."""
+    if folder.exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".gitignore").write_text("*\n")
+    sync(folder, folder.parent)
+
+
+def ids_here() -> list[str]:
+    """Return the ids of the runs that have a copy below the runs folder of this command, be they foreign, by name."""
+    folder = runs_folder()
+    try:
+        return sorted(filter(RUN_ID.fullmatch, os.listdir(folder)))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}") from error

@@ -1,0 +1,188 @@
+"""Judge a run of `launch drill` by what its witness wrote and what the host shows, not by what the run says of itself."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from launcher.drill.drill_outcome import FAULTS, INTERVAL, SAMPLES, STEPS, Fault, Planned
+from launcher.errors import UsageError
+from launcher.values.base import Record
+from launcher.values.parsing import unknown_name
+
+
+class Line(Record):
+    """A line of the ledger: a start behind a step, a step that begins, the fault, or the end. Times are the host's."""
+
+    time: float | None = None
+    begin: int | None = None
+    step: int | None = None
+    samples: tuple[int, ...] = ()
+    hurt: str | None = None
+    end: int | None = None
+
+
+class Start(NamedTuple):
+    """A start of the training: the step behind which it began, and its lines."""
+
+    begin: int
+    lines: list[Line]
+
+    @property
+    def steps(self) -> list[Line]:
+        """The steps that it began."""
+        return [line for line in self.lines if line.step is not None]
+
+    @property
+    def last(self) -> int:
+        """The last step that it began."""
+        return max((line.step or 0 for line in self.steps), default=self.begin)
+
+
+class Ledger(NamedTuple):
+    """What the witness wrote: the training's starts, how many there were when the fault came, and how often it ended."""
+
+    starts: list[Start]
+    starts_before: int | None
+    ends: int
+
+
+class Seen(NamedTuple):
+    """What was seen of a run from outside, after it had ended: its ledger, its model, and how it says that it ended.
+
+    `differing` are the files of the record that are not the same here; `left` are processes and containers.
+    """
+
+    ledger: Ledger
+    model: str
+    state: str
+    reason: str | None
+    differing: Collection[str]
+    left: Sequence[str]
+
+
+class Judgement(NamedTuple):
+    """What is wrong, the steps trained again, and the seconds without a step."""
+
+    problems: tuple[str, ...]
+    lost: int
+    silent_s: float | None
+
+
+def chosen(words: Collection[str], runtime: str) -> list[Planned]:
+    """Return the faults that `--fault` names, by default all that can happen in a runtime.
+
+    A word is a fault, or `FAULT@STEP`. Raises UsageError for another, and for a step in which it cannot come.
+    """
+    known = {fault.name: fault for fault in FAULTS}
+    planned = [_planned(word, known) for word in words] or [Planned(fault) for fault in FAULTS]
+    for one in planned if words else ():
+        if runtime not in one.fault.runtimes:
+            where = " or ".join(one.fault.runtimes)
+            raise UsageError(f"--fault {one.name}: only with runtime {where}; this drill runs {runtime}")
+    return [one for one in planned if runtime in one.fault.runtimes]
+
+
+def _planned(word: str, known: dict[str, Fault]) -> Planned:
+    name, _, step = word.partition("@")
+    if name not in known:
+        raise unknown_name("fault", name, known, looked_in="launch drill --dry-run")
+    fault = known[name]
+    if not step:
+        return Planned(fault)
+    if not re.fullmatch("[0-9]{1,4}", step) or not fault.first <= int(step) < STEPS:
+        raise UsageError(f"--fault {word}: the step is a number from {fault.first} to {STEPS - 1}")
+    return Planned(fault, int(step))
+
+
+def read_ledger(text: str) -> Ledger:
+    """Read a ledger. A line that is not ours, or that a kill cut short, counts as none."""
+    starts: list[Start] = []
+    before, ends = None, 0
+    for written in text.splitlines():
+        try:
+            line = Line.model_validate_json(written)
+        except ValidationError:
+            continue
+        if line.hurt is not None and before is None:
+            before = len(starts)
+        if line.begin is not None:
+            starts.append(Start(line.begin, [line]))
+        elif starts:
+            starts[-1].lines.append(line)
+        ends += line.end is not None
+    return Ledger(starts, before, ends)
+
+
+def model_after(steps: int) -> str:
+    """Return the model of the small job after so many steps: a digest over all samples in order."""
+    model = ""
+    for sample in range(steps * SAMPLES):
+        model = hashlib.sha256(f"{model}{sample}".encode()).hexdigest()
+    return model
+
+
+def judge(planned: Planned, seen: Seen) -> Judgement:
+    """Judge a run: the stated end, no sample skipped, at most so many intervals again, nothing left, the mirror whole."""
+    fault, ledger = planned.fault, seen.ledger
+    problems = [*_wrong_end(fault, seen), *_wrong_samples(ledger)]
+    if ledger.starts_before is None:
+        problems.append("the fault did not come")
+    again = last = 0
+    for start in ledger.starts:
+        if start.begin > last:
+            problems.append(
+                f"a start began behind step {start.begin}, but only {last} steps had been trained"
+            )
+        again += max(0, last - start.begin)
+        last = max(last, start.last)
+    if again > fault.intervals * INTERVAL:
+        problems.append(
+            f"{again} steps were trained again; at most {fault.intervals * INTERVAL} were expected"
+        )
+    problems += [f"the mirror differs from the host: {path}" for path in sorted(seen.differing)]
+    problems += [f"left on the host: {thing}" for thing in seen.left]
+    return Judgement(tuple(problems), again, _silence(ledger))
+
+
+def _wrong_end(fault: Fault, seen: Seen) -> list[str]:
+    ended = seen.state if seen.reason is None else f"{seen.state}: {seen.reason}"
+    if fault.reason is not None:
+        stated = f"failed: {fault.reason}"
+        problems = [] if ended == stated else [f"it ended as {ended}; expected was {stated}"]
+        return [*problems, *(["its training reached the end"] if seen.ledger.ends else [])]
+    problems = [] if seen.state == "succeeded" else [f"it ended as {ended}; expected was succeeded"]
+    if seen.ledger.ends != 1:
+        problems.append(f"its training reached the end {seen.ledger.ends} times")
+    if seen.model.strip() != model_after(STEPS):
+        problems.append("its model is not that of an unhurt training")
+    return problems
+
+
+def _wrong_samples(ledger: Ledger) -> list[str]:
+    for start in ledger.starts:
+        for number, line in enumerate(start.steps, start.begin + 1):
+            if line.step != number:
+                return [f"step {line.step} followed step {number - 1}"]
+            if line.samples != tuple(range((number - 1) * SAMPLES, number * SAMPLES)):
+                return [f"step {number} was trained on other samples than its own"]
+    return []
+
+
+def _silence(ledger: Ledger) -> float | None:
+    """Return the time from the last line before the start that followed the fault to its first step; None without one."""
+    count = ledger.starts_before
+    if not count or len(ledger.starts) <= count or not ledger.starts[count].steps:
+        return None
+    before = [line.time for line in ledger.starts[count - 1].lines if line.time is not None and not line.hurt]
+    after = ledger.starts[count].steps[0].time
+    return after - before[-1] if before and after is not None else None
+
+
+def minutes_of(planned: Collection[Planned]) -> float:
+    """Return how long a drill takes, about, in minutes."""
+    return sum(one.fault.seconds for one in planned) / 60

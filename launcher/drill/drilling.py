@@ -1,0 +1,413 @@
+"""A drill: a small job is launched on a host again and again, hurt each time in another way, and judged from outside.
+
+What a row says comes from the job's ledger, which lies outside the run, and from `ps`, `sha256sum` and `docker` in a plain
+shell on the host.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import secrets
+import shlex
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcher.backends.registry import backend_of
+from launcher.base.held_interrupts import HeldInterrupts
+from launcher.base.resources import data_folder
+from launcher.copy.mirror import Mirror
+from launcher.copy.request import Request
+from launcher.copy.runs_folder import runs_folder
+from launcher.drill import drill_judging as judging
+from launcher.drill import host_shell
+from launcher.drill.drill_faults import Place, bring_about
+from launcher.drill.drill_outcome import By, Drill, Fault, FaultOutcome, Planned, Result
+from launcher.errors import HostError, LaunchError, RefusedError
+from launcher.planning.placement import runtime as choose_runtime
+from launcher.runs.cleaning import free, remove_here
+from launcher.runs.follow.following import follow
+from launcher.runs.follow.null_view import SilentView
+from launcher.runs.follow.view import SilentStage
+from launcher.runs.launch.launching import Started, launch
+from launcher.runs.launch.probing import probe
+from launcher.runs.launch.resolved_request import understand
+from launcher.runs.resume.recovering import TO_RECOVER, Outcome, RecoverRequest, recover_on
+from launcher.runs.run_desk import connect, open_desk
+from launcher.runs.run_stopping import stop
+from launcher.transport.client.desk import Desk
+from launcher.values.plan import Finding
+from launcher.values.record import RunState, is_terminal
+
+if TYPE_CHECKING:
+    from launcher.runs.follow.view import Stage, View
+    from launcher.values.host import Host
+
+LIMIT_S = 120.0
+"""How much longer than expected a run may take before it is stopped."""
+MOST_RECOVERIES = 3
+LEAVE_S = 10
+"""How long after its end a run's last processes may be there."""
+JOB = "drill.toml"
+
+
+class DrillRequest(NamedTuple):
+    """What a drill is to do: where, with which runtime and for which card, and which faults; None and () for the usual."""
+
+    host: str | None = None
+    profile: str | None = None
+    runtime: str | None = None
+    faults: Sequence[str] = ()
+
+
+class Prepared(NamedTuple):
+    """A drill before its first row: the open desk that watches, the host, its runtime, and the faults to come.
+
+    `unable` says why a fault cannot be brought about there.
+    """
+
+    desk: Desk
+    host: Host
+    runtime: str
+    planned: Sequence[Planned]
+    unable: dict[str, str]
+    request: DrillRequest
+
+
+@contextmanager
+def prepared(request: DrillRequest, view: View) -> Iterator[Prepared]:
+    """Connect to the host and see what can be done there; nothing is sent. Raises UsageError and HostError."""
+    resolved = understand(_job(request, "", Planned(Fault("none", "", By.JOB))))
+    backend_of(resolved.host).check_has(resolved.host, "drill")
+    with view.stage("connect") as stage:
+        desk = connect(resolved.host)
+        stage.text = desk.about
+    with desk:
+        facts = probe(desk, resolved.host, resolved.job)
+        runtime = choose_runtime(resolved.profiles[0], resolved.host, resolved.job, facts)
+        planned = judging.chosen(request.faults, runtime)
+        yield Prepared(desk, resolved.host, runtime, planned, _unable(desk), request)
+
+
+def drill(ready: Prepared, view: View, rows: list[FaultOutcome]) -> Drill:
+    """Run all rows, one after the other; each run is removed before the next begins.
+
+    `rows` gets each as it is done, for whoever interrupts this.
+    """
+    folder = _evidence_folder(ready.host.name)
+    for planned in ready.planned:
+        with view.stage(planned.name) as stage:
+            if (why := ready.unable.get(planned.fault.name)) is not None:
+                row = _without(planned, Result.NOT_RUN, why)
+            else:
+                row = _row(ready, planned, folder, stage)
+            stage.text = summary(row) if row.result == Result.OK else None
+        if row.result != Result.OK:
+            view.finding(Finding(level="note", code="drill", message=f"{planned.name} {summary(row)}"))
+        rows.append(row)
+    return Drill(ready.host.name, ready.runtime, tuple(rows), str(folder))
+
+
+def _evidence_folder(host: str) -> Path:
+    """Make the folder of a drill's ledgers; another drill that began in the same second has its own."""
+    drills, name = runs_folder() / "drills", f"{host}-{time.strftime('%y%m%d-%H%M%S')}"
+    drills.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        folder = drills / (name if number == 1 else f"{name}-{number}")
+        with suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+    raise AssertionError("unreachable")
+
+
+def summary(row: FaultOutcome) -> str:
+    """Return a row in a few words."""
+    if row.result != Result.OK:
+        return f"{row.result.replace('-', ' ')}: {'; '.join(row.problems)}"
+    words = [row.planned.fault.expected]
+    if row.steps_again:
+        words.append(f"{row.steps_again} step{'s' * (row.steps_again != 1)} again")
+    if row.silent_s is not None:
+        words.append(f"{row.silent_s:.1f} s without a step")
+    return ", ".join(words)
+
+
+def _without(planned: Planned, result: Result, why: str, run: str | None = None) -> FaultOutcome:
+    return FaultOutcome(planned, result, run, problems=(why,))
+
+
+def _job(request: DrillRequest, token: str, planned: Planned) -> Request:
+    """Return the launch of a row: our small job, whose processes bear the token."""
+    fault = planned.fault.name if planned.fault.by == By.JOB else "none"
+    settings = (
+        f'command=["python", "drill.py", "{token}"]',
+        f'settings.ledger="{token}"',
+        f'settings.fault="{fault}"',
+        f"settings.at={planned.at}",
+        "on_end=[]",  # of the project: nobody is to be told of these runs
+    )
+    return Request(
+        host=request.host,
+        profile=request.profile or "cpu",
+        runtime=request.runtime,
+        job=str(data_folder("jobs") / JOB),
+        settings=settings,
+        is_sure=True,
+    )
+
+
+def _unable(desk: Desk) -> dict[str, str]:
+    """Return the faults that cannot be brought about on a host, with the reason."""
+    if "able" in host_shell.run(desk, "unshare --user --map-root-user --mount true && echo able"):
+        return {}
+    return {"folder-full": "this user may make no namespace there (unshare --user --mount)"}
+
+
+def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> FaultOutcome:
+    """Launch the job, bring the fault about, follow the run to its end, judge it, and remove it."""
+    token = f"drill-{secrets.token_hex(6)}"
+    try:
+        started = launch(_job(ready.request, token, planned), SilentView())
+    except RefusedError as error:
+        return _without(planned, Result.NOT_RUN, " ".join(str(error).split()))
+    except LaunchError as error:  # whole: the run may have begun, and it says what to type then
+        return _without(planned, Result.FAILED, " ".join(str(error).split()))
+    place = None
+    try:
+        try:
+            path = started.desk.runs.location(started.mirror.run).path
+            place = Place(path, f"{os.path.dirname(os.path.dirname(path))}/cache/{token}", token)
+        finally:
+            number = started.interrupts.release()
+        if number is not None:
+            signal.raise_signal(number)
+        stage.progress(f"run {started.mirror.short}")
+        state, problems = _hurt(ready, planned, started, place)
+        row = _judged(ready.desk, planned, started.mirror, place, state, problems, folder)
+    except LaunchError as error:
+        row = _without(planned, Result.FAILED, str(error).splitlines()[0], started.mirror.run)
+    except BaseException as error:  # Ctrl-C: whoever answers it says what could not be removed
+        if (problem := _clear_away(started, place, keeps_mirror=False)) is not None:
+            error.add_note(problem)
+        raise
+    stage.progress(f"removing {started.mirror.short}")
+    problem = _clear_away(started, place, keeps_mirror=row.result == Result.FAILED)
+    return row if problem is None else row._replace(result=Result.FAILED, problems=(*row.problems, problem))
+
+
+def _hurt(ready: Prepared, planned: Planned, started: Started, place: Place) -> tuple[RunState, list[str]]:
+    """Follow a run while it is hurt, and recover it if it needs that; return how it ended, and what went wrong."""
+    fault = planned.fault
+    most_s = fault.seconds + LIMIT_S
+    view = _Following(time.monotonic() + most_s)
+    problems: list[str] = []
+    limit = _Limit(ready.desk, place.run, most_s)
+    with limit, ThreadPoolExecutor(1) as pool:
+        hurting = None
+        if fault.by != By.JOB:
+            hurting = pool.submit(bring_about, ready.desk, planned, place, ready.runtime, started.desk)
+        state = _followed_to_its_end(started, view, problems)
+        if hurting is not None and (problem := hurting.result()) is not None:
+            problems.append(problem)
+    if limit.is_reached:
+        problems.append(f"it had not ended after {most_s:.0f} s, and was stopped")
+    if fault.by == By.LINK and not view.losses:
+        problems.append("the client did not notice that its connection was cut")
+    return state, problems
+
+
+def _followed_to_its_end(started: Started, view: SilentView, problems: list[str]) -> RunState:
+    """Follow a run; whenever it waits or is interrupted, recover it, as a person would."""
+    host, mirror = started.host, started.mirror
+    state = follow(host, mirror, view, started.desk)
+    for _ in range(MOST_RECOVERIES):
+        if state.state not in TO_RECOVER:
+            break
+        with open_desk(host, mirror) as desk:
+            found = recover_on(desk, mirror, RecoverRequest(is_sure=True), view)
+        if found.outcome != Outcome.RECOVERED:
+            problems.append(f"not recovered: {found.words or found.outcome}")
+            break
+        state = follow(host, mirror, view)
+    return state
+
+
+class _Following(SilentView):
+    """Counts lost links, and gives up a host that does not answer after a moment of the monotonic clock."""
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+
+    def lost(self, error: HostError, tries: int, wait_s: float) -> None:
+        super().lost(error, tries, wait_s)
+        if time.monotonic() > self._until:
+            raise error
+
+
+class _Limit:
+    """Stops a run that takes too long. Use it in a `with`."""
+
+    def __init__(self, desk: Desk, run: str, seconds: float) -> None:
+        self.is_reached = False
+        self._desk, self._run = desk, run
+        self._timer = threading.Timer(seconds, self._reach)
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def _reach(self) -> None:
+        self.is_reached = True
+        with suppress(LaunchError):
+            self._desk.runs.wish(self._run, "cancel", force=True)
+
+
+def _judged(
+    desk: Desk,
+    planned: Planned,
+    mirror: Mirror,
+    place: Place,
+    state: RunState,
+    problems: list[str],
+    folder: Path,
+) -> FaultOutcome:
+    """Look at what is there from outside, keep it, and judge it; the copy here is as it came while the run was followed."""
+    said = host_shell.run(desk, f"cat {shlex.quote(f'{place.ledger}/ledger.jsonl')}")
+    (folder / f"{planned.name}.jsonl").write_text(said)
+    seen = judging.Seen(
+        ledger=judging.read_ledger(said),
+        model=host_shell.run(desk, f"cat {shlex.quote(f'{place.folder}/work/artifacts/model')}"),
+        state=state.state,
+        reason=state.reason,
+        differing=_differing(desk, mirror, place),
+        left=_left(desk, place),
+    )
+    judgement = judging.judge(planned, seen)
+    problems = [*problems, *judgement.problems]
+    found, remedy = _on_record(mirror)
+    return FaultOutcome(
+        planned,
+        Result.FAILED if problems else Result.OK,
+        mirror.run,
+        found,
+        remedy,
+        judgement.lost,
+        judgement.silent_s,
+        tuple(seen.left),
+        tuple(problems),
+    )
+
+
+def _differing(desk: Desk, mirror: Mirror, place: Place) -> list[str]:
+    """Return which files of the record, and of what the job made, are not the same here as on the host."""
+    script = f"""
+cd {shlex.quote(place.folder)} || exit
+for file in record/[0-9]*/attempt.json record/[0-9]*/state.json record/[0-9]*/events.jsonl record/[0-9]*/log.txt work/artifacts/model; do
+    [ -f "$file" ] && {{ sha256sum "$file" || shasum -a 256 "$file"; }}
+done"""
+    lines = [line.split(None, 1) for line in host_shell.run(desk, script).splitlines()]
+    differing = [] if lines else ["the host's shell finds no file of the record"]
+    for digest, path in (line for line in lines if len(line) == 2):
+        here = path.removeprefix("record/").removeprefix("work/")
+        if not mirror.files.is_file(here) or hashlib.sha256(mirror.files.read(here)).hexdigest() != digest:
+            differing.append(path)
+    return differing
+
+
+_LOOK = """
+look() {
+    inside=" $(grep -laF "$RUN" /proc/[0-9]*/environ | tr -c '0-9' ' ') "
+    ps -eww -o pid=,args= | SELF=$$ INSIDE="$inside" TOKEN="$TOKEN" RUN="$RUN" awk '
+        index($0, ENVIRON["TOKEN"]) || index($0, ENVIRON["RUN"]) || index(ENVIRON["INSIDE"], " " $1 " ") { print "process " $0 }
+        $1 == ENVIRON["SELF"] { sees = 1 }
+        END { if (!sees) print "its processes cannot be seen: ps does not show all" }
+    ' || echo "its processes cannot be seen: awk does not work"
+    squeue --me --noheader --name="${RUN##*-}-launch-$RUN" --format='job %i %T'
+    docker ps $ALL --format '{{.Names}} {{.Status}}' | grep -F "$RUN" | sed 's/^/container /'
+    if [ -n "$ALL" ]; then ls -d "$FOLDER" "$LEDGER"; fi
+    ls -d "${TMPDIR:-/tmp}"/launch-agent-*-"${RUN##*-}"-* | sed 's/^/socket folder /'
+}
+turns=0
+while left=$(look); [ -n "$left" ] && [ $turns -lt $TURNS ]; do
+    turns=$((turns + 1))
+    sleep 0.2
+done
+[ -z "$left" ] || echo "$left"
+"""
+
+
+def _left(desk: Desk, place: Place, *, is_removed: bool = False) -> list[str]:
+    """Return the processes, containers and socket folders of a run that are still there LEAVE_S after its end, or that they cannot be seen.
+
+    A process is one of the run by its command line, or, where there is /proc, by its variables.
+
+    An ended container stays with its run. Once that is removed, neither it nor a file may be there.
+    """
+    variables = host_shell.assigned(
+        TOKEN=place.token,
+        RUN=place.run,
+        FOLDER=place.folder,
+        LEDGER=place.ledger,
+        ALL="--all" if is_removed else "",
+        TURNS=str(LEAVE_S * 5),
+    )
+    return host_shell.run(desk, variables + _LOOK, LEAVE_S + 60).splitlines()
+
+
+def _on_record(mirror: Mirror) -> tuple[str | None, str | None]:
+    """Return the first failure that a run has on record, and what it did about it."""
+    for folder in mirror.files.numbered():
+        state, begun = (mirror.files.read_json(f"{folder}/{name}.json") for name in ("state", "attempt"))
+        for report in (state.get("failure"), begun.get("previous")):
+            if not isinstance(report, dict):
+                continue
+            if found := report.get("class") or report.get("reason"):
+                remedy = state.get("remedy") if report is state.get("failure") else begun.get("remedy")
+                text = remedy.get("text") if isinstance(remedy, dict) else None
+                resumed = begun.get("checkpoint")
+                step = resumed.get("step") if isinstance(resumed, dict) else None
+                return str(found), str(text) if text else f"resumed from step {step}" if step else None
+    return None, None
+
+
+def _clear_away(started: Started, place: Place | None, *, keeps_mirror: bool) -> str | None:
+    """End and remove a run and its ledger from the host, and from here; return what was in the way.
+
+    Ctrl-C and SIGTERM wait for it, and count afterwards.
+    """
+    held = HeldInterrupts()
+    try:
+        started.desk.close()
+        return _cleared_away(started, place, keeps_mirror=keeps_mirror)
+    finally:
+        if (number := held.release()) is not None:
+            signal.raise_signal(number)
+
+
+def _cleared_away(started: Started, place: Place | None, *, keeps_mirror: bool) -> str | None:
+    mirror = started.mirror
+    try:
+        with open_desk(started.host, mirror) as desk:
+            state = mirror.state()
+            if state is None or not is_terminal(state.state):
+                stop(desk, mirror.run, now=True, grace_s=0.0)
+            problem = free(desk, mirror, "all", SilentStage()).problem
+            if place is not None:
+                host_shell.run(desk, f"rm -rf {shlex.quote(place.ledger)}")
+                if problem is None and (left := _left(desk, place, is_removed=True)):
+                    problem = f"not removed: {', '.join(left)}"
+        if problem is None and not keeps_mirror:
+            remove_here(mirror, force=True)
+        return problem
+    except LaunchError as error:
+        return f"not removed: {str(error).splitlines()[0]}   launch rm --force {mirror.short}"

@@ -1,0 +1,5 @@
+"""The values that trainings report: curves, tables, pictures and TensorBoard's files.
+
+`curves` reads them from a run's events, `metric_points` reads millions of them, `picture` draws them.
+No host is asked: everything comes from the copy of a run.
+"""

@@ -1,0 +1,62 @@
+"""The mirrored runs that a run continues, and one curve over all of them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.copy import index
+from launcher.copy.mirror import Mirror, mirror_of
+from launcher.copy.run_id import RUN_ID
+from launcher.metrics.curves import Measured, in_order, order
+from launcher.metrics.metric_points import metric_points
+
+
+class Ancestor(NamedTuple):
+    """A run that another one continues, and its last step that counts for the continuation."""
+
+    mirror: Mirror
+    until: float
+
+
+def ancestors(mirror: Mirror) -> list[Ancestor]:
+    """Return the runs that a run continues, the oldest first.
+
+    The list ends at a run that is not mirrored here.
+    """
+    found: list[Ancestor] = []
+    seen = {mirror.run}
+    until, parent = math.inf, mirror.parent()
+    while parent is not None and RUN_ID.fullmatch(parent.run) and parent.run not in seen:
+        seen.add(parent.run)
+        until = min(until, parent.step)
+        found.append(Ancestor(_copy_of(parent.run, mirror.folder.parent), until))
+        parent = found[-1].mirror.parent()
+    return found[::-1]
+
+
+def _copy_of(run: str, beside: Path) -> Mirror:
+    """Return the copy of a run in a folder; where none is there, the one that the index knows."""
+    one = Mirror(run, beside)
+    return one if one.files.is_folder() else mirror_of(run, index.copies_of(run))
+
+
+def joined(mirror: Mirror) -> list[Measured]:
+    """Return the points of a run and of those that it continues, each with the run that measured it, no step twice.
+
+    An ancestor contributes the points up to the step that its successor started from. Points are in the order of steps;
+    those without a step come last.
+    """
+    earlier = ancestors(mirror)
+    if not earlier:
+        return [(mirror.run, point) for point in in_order(metric_points(mirror))]
+    latest: dict[tuple[str, int, int], Measured] = {}
+    stepless: list[Measured] = []
+    for one, until in (*earlier, Ancestor(mirror, math.inf)):
+        for point in in_order(metric_points(one)):
+            if point.step is None:
+                stepless.append((one.run, point))
+            elif point.step <= until:
+                latest[point.name, point.rank, point.step] = (one.run, point)
+    return sorted([*latest.values(), *stepless], key=lambda measured: order(measured[1]))

@@ -1,0 +1,104 @@
+"""A part of a run's log: its last lines, or what was printed in its last minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from launcher.copy.event_lines import parse_event
+from launcher.copy.mirror import Mirror
+from launcher.copy.run_files import lines_of
+from launcher.metrics.curves import LOG_BYTES
+from launcher.values.record import FolderStart
+
+BLOCK = 1 << 16
+
+
+def last_lines(mirror: Mirror, count: int) -> dict[str, int]:
+    """Return where to begin in each log, in bytes, so that the last `count` lines of all of them are shown."""
+    starts = {path: _size(mirror, path) for path in mirror.logs()}
+    for path in reversed(starts):
+        if count <= 0:
+            break
+        starts[path], found = _start_of_last(mirror, path, count)
+        count -= found
+    return starts
+
+
+def lines_since(mirror: Mirror, seconds: float) -> dict[str, int]:
+    """Return where to begin in each log for what was printed in the last seconds of a run, or a little more.
+
+    The seconds count back from the run's end, or from the last sign of a live one, by its host's clock. Agents note the
+    size of the log about every ten seconds.
+    """
+    logs = mirror.logs()
+    sizes = {path: list(_sizes(mirror, path.rpartition("/")[0])) for path in logs}
+    ends = [time for noted in sizes.values() for time, _ in noted]
+    state = mirror.state()
+    ends += [state.time] if state is not None and state.time is not None else []
+    begin = max(ends, default=0.0) - seconds
+    starts = dict.fromkeys(logs, 0)
+    for path in logs:
+        earlier = [size for time, size in sizes[path] if time <= begin]
+        starts[path] = _start_of_line(mirror, path, earlier[-1]) if earlier else 0
+    for path, after in pairwise(logs):
+        if sizes[after] and sizes[after][0][0] <= begin and path.split("/")[-2] != after.split("/")[-2]:
+            starts[path] = _size(mirror, path)  # the next attempt had begun
+    return starts
+
+
+def _size(mirror: Mirror, path: str) -> int:
+    status = mirror.files.status(path)
+    return 0 if status is None else status.st_size
+
+
+def _sizes(mirror: Mirror, folder: str) -> Iterator[tuple[float, int]]:
+    """Yield when an attempt's log had which size, from its beginning on."""
+    began = FolderStart.lenient(mirror.files.read_json(f"{folder}/attempt.json")).time
+    if began is not None:
+        yield began, 0
+    events = f"{folder}/events.jsonl"
+    if not mirror.files.exists(events):
+        return
+    with mirror.opened(events) as file:
+        for line in lines_of(file):
+            event = parse_event(line) if LOG_BYTES.encode() in line else None
+            size = event.values.get(LOG_BYTES) if event is not None and event.kind == "host" else None
+            if event is not None and type(size) is int and size >= 0:
+                yield event.time, size
+
+
+def _start_of_last(mirror: Mirror, path: str, count: int) -> tuple[int, int]:
+    """Return where the last `count` lines of a file begin, and how many lines those are."""
+    found = 0
+    with mirror.opened(path) as file:
+        end = file.seek(0, 2)
+        block_end = end
+        while block_end > 0:
+            start = max(0, block_end - BLOCK)
+            file.seek(start)
+            data = file.read(block_end - start)
+            at = len(data)
+            while (at := data.rfind(b"\n", 0, at)) >= 0:
+                if start + at + 1 == end:
+                    continue  # it ends the last line, and begins none
+                found += 1
+                if found == count:
+                    return start + at + 1, found
+            block_end = start
+    return 0, found + (end > 0)
+
+
+def _start_of_line(mirror: Mirror, path: str, offset: int) -> int:
+    """Return where the line that has a byte begins."""
+    with mirror.opened(path) as file:
+        size = file.seek(0, 2)
+        end = min(offset, size)
+        while end > 0:
+            start = max(0, end - BLOCK)
+            file.seek(start)
+            found = file.read(end - start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            end = start
+    return 0

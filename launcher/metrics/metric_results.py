@@ -1,0 +1,91 @@
+"""What became of each metric of a run: its final value, and the best one where its name says which way is better."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+from launcher.metrics.curves import Point
+from launcher.values.public_result import Number, public
+
+Goal = Literal["min", "max"]
+
+NO_GOALS: Mapping[str, Goal] = {}
+_PARTS = re.compile(r"[^a-z0-9]+")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_LESS = _words(
+    """
+    loss losses ppl perplexity error err wer cer eer mse mae rmse nll xent crossentropy logloss mlogloss bpb bpc fid
+    """
+)
+_MORE = _words(
+    """
+    acc accuracy acc1 acc5 top1 top5 f1 bleu sacrebleu chrf rouge rouge1 rouge2 rougel auc auroc mcc miou iou dice map map50
+    psnr ssim precision recall score ndcg mrr r2 reward rewards pesq stoi snr
+    """
+)
+_RATES_OF_SUCCESS = ("answer_rate", "win_rate", "success_rate")
+_NO_QUALITY = _words(
+    "scale scaler weight weights coef std var count norm lr rate time margin margins step epoch"
+)
+"""Words that make something else of a name: the scale of a loss, the deviation of a reward."""
+
+
+@public("MetricResultShown")
+class MetricResult(NamedTuple):
+    """What became of a metric: its last value and its best; `goal` says which way is better, null if its name does not."""
+
+    name: str
+    final: Number
+    final_step: int | None
+    best: Number | None
+    best_step: int | None
+    goal: Goal | None
+
+
+def goal_of(name: str) -> Goal | None:
+    """Return whether less or more of a metric is better, by its name; None if the name does not say.
+
+    Example: `eval_loss` is "min", `val/accuracy` is "max", `grad_norm` and `tokens_per_s` are None.
+    """
+    plain = name.lower()
+    if plain.endswith(_RATES_OF_SUCCESS):
+        return "max"
+    parts = {*_PARTS.split(plain)}
+    if "error" in parts and "rate" in parts:
+        return "min"
+    if parts & _NO_QUALITY:
+        return None
+    return "min" if parts & _LESS else "max" if parts & _MORE else None
+
+
+def results(found: Iterable[Point], goals: Mapping[str, Goal] = NO_GOALS) -> dict[str, MetricResult]:
+    """Return what became of each metric, by name, from the points of a run in their order.
+
+    `goals` say of some which way is better, whatever their names say.
+
+    If several ranks reported one, the first of them counts. Where a name has steps, its values without one do not count.
+    """
+    series: dict[str, list[Point]] = {}
+    for point in found:
+        series.setdefault(point.name, []).append(point)
+    return {name: _result(name, points, goals.get(name) or goal_of(name)) for name, points in series.items()}
+
+
+def _result(name: str, points: list[Point], goal: Goal | None) -> MetricResult:
+    rank = min(point.rank for point in points)
+    own = [point for point in points if point.rank == rank]
+    own = [point for point in own if point.step is not None] or own
+    final = own[-1]
+    finite = [point for point in own if math.isfinite(point.value)]
+    if goal is None or not finite:
+        return MetricResult(name, final.value, final.step, None, None, goal)
+    best = (min if goal == "min" else max)(finite, key=lambda point: point.value)
+    return MetricResult(name, final.value, final.step, best.value, best.step, goal)

@@ -1,0 +1,19 @@
+"""The title of a run's curves: job, card and precision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from launcher.base.text import printable
+from launcher.copy.mirror import Mirror
+
+if TYPE_CHECKING:
+    from launcher.runs.follow.precision_report import PrecisionReport
+
+
+def title_of(mirror: Mirror, report: PrecisionReport | None) -> str:
+    """Return what ran where, and at which precision as far as that was seen: sft · TITAN RTX 24 GB · fp16 autocast + scaler."""
+    plan = mirror.plan()
+    card = f"{plan.card}, rehearsed on a CPU" if plan.card and plan.rehearsed else plan.card
+    precision = report.words if report is not None else None
+    return printable(" · ".join(filter(None, (plan.job, card, precision))))

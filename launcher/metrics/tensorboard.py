@@ -1,0 +1,123 @@
+"""TensorBoard's files in the mirror, written while a run is followed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from launcher.copy.event_lines import parse_event
+from launcher.copy.mirror import MOST_GROWN, Mirror
+from launcher.metrics.curves import HOST, Point, host_points, points
+from launcher.metrics.event_file import EventFile
+from launcher.metrics.lineage import ancestors
+from launcher.values.record import Event
+
+MOST_BYTES = 8 * 1024 * 1024
+"""Of the events of a run that this one continues, read at a time."""
+MOST_POINTS = 1000
+"""Of one name at once, and in a second; TensorBoard itself shows as many of a curve."""
+
+
+class TensorBoard:
+    """A writer that starts again each time: its files are a view of the mirror, not a record.
+
+    If several clients follow a run, the first one writes. Errors of the disk are reported in `problem`.
+    """
+
+    def __init__(self, mirror: Mirror) -> None:
+        """Write below the mirror's folder for it, unless another client does. Raises OSError."""
+        self._mirror, self._folder = mirror, mirror.tensorboard
+        mirror.make_folder()
+        self._lock = mirror.files.open(".tensorboard.lock", "ab")
+        self._file: EventFile | None = None
+        self._began: float | None = None
+        self._room, self._added_s = float(MOST_POINTS), time.monotonic()
+        self.problem: str | None = None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._writes = False
+        else:
+            self._writes = True
+            with contextlib.suppress(OSError):  # what may not be removed is said when it is written to
+                mirror.files.remove_tree(self._folder)
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Draw the metrics of rank 0 and the host's figures; the mirror holds these events by now."""
+        now_s = time.monotonic()
+        self._room = min(MOST_POINTS, self._room + MOST_POINTS * (now_s - self._added_s))
+        self._added_s = now_s
+        drawn = _thinned(events, math.inf, max(1, int(self._room))) if self._writes else []
+        if not drawn:
+            return
+        self._room -= max(Counter(point.name for point in drawn).values())
+        try:
+            if self._file is None:
+                self._file = EventFile(self._mirror.files, self._folder)
+                self._draw_ancestors(self._file)
+            if self._began is None:
+                self._began = _began(self._mirror)
+            self._file.add(map(self._placed, drawn))
+        except OSError as error:
+            self._writes = False
+            self.problem = f"{self._folder}: {error.strerror}"
+
+    def close(self) -> None:
+        """Close the files; another client may write them from now on."""
+        if self._file is not None:
+            self._file.close()
+        self._lock.close()
+
+    def _draw_ancestors(self, file: EventFile) -> None:
+        """Draw the runs that this one continues, each up to where its successor began."""
+        for one, until in ancestors(self._mirror):
+            self._began = _began(one)
+            for path in one.events_of_leader():
+                with one.files.open(path, most=MOST_GROWN) as lines:
+                    while some := lines.readlines(MOST_BYTES):
+                        events = [event for event in map(parse_event, some) if event is not None]
+                        file.add(map(self._placed, _thinned(events, until)))
+        self._began = None
+
+    def _placed(self, point: Point) -> tuple[str, int, float, float]:
+        """Return a point's curve, its place there, its value and its time."""
+        if point.step is not None:
+            return point.name, point.step, point.value, point.time
+        # the time axis: whole seconds since the run began
+        prefix = "" if point.name.startswith(HOST) else "by_seconds/"
+        return (
+            prefix + point.name,
+            round(max(0.0, point.time - (self._began or 0.0))),
+            point.value,
+            point.time,
+        )
+
+
+def _began(mirror: Mirror) -> float:
+    """Return the time of the first event in a run's mirror."""
+    for path in mirror.events_of_leader():
+        with mirror.files.open(path, most=MOST_GROWN) as file:
+            event = parse_event(file.readline(MOST_BYTES))
+        if event is not None:
+            return event.time
+    return 0.0
+
+
+def _thinned(events: Sequence[Event], until: float, most: int = MOST_POINTS) -> list[Point]:
+    """Return the points to draw, up to a step, in their order; of more than `most` events with the same names, evenly chosen ones."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    for place, event in enumerate(events):
+        if event.rank == 0 and event.kind in ("metric", "host"):
+            found.setdefault((event.kind, *event.values), []).append(place)
+    chosen: list[int] = []
+    for places in found.values():
+        chosen += places[:: -math.ceil(len(places) / most)]  # counted from the last, which stays
+    kept: list[Point] = []
+    for event in map(events.__getitem__, sorted(chosen)):
+        kept += [point for point in points(event) if point.step is None or point.step <= until]
+        kept += host_points(event) if until == math.inf else []
+    return kept

@@ -1,0 +1,244 @@
+"""How much of a card's memory a training needs: an estimate from the model's shape, to choose rung and micro-batch.
+
+It is the peak of a step whose batch is accumulated, so gradients are there from the micro-batch before. `docs/precision.md`
+has the formula. Sources: what torch 2.13, transformers 5.23 and peft 0.21 keep alive (`tests/bench/MEMORY.md` compares);
+bitsandbytes' documentation for the states of its 8-bit optimizers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from launcher.planning.precision.activations import (
+    adapter_parameters,
+    layer_bytes,
+    passing_bytes,
+    stream_bytes,
+)
+from launcher.planning.precision.workload import Optimizer, Workload
+from launcher.values.method import Method, trains_adapter
+from launcher.values.model import NF4_BITS, Model
+from launcher.values.precision import Dtype, Precision
+from launcher.values.profile import Profile
+
+GB = 1e9
+CONTEXT_BYTES = 1e9
+"""What a process has on a card before its first tensor: CUDA's context, code of kernels, work space of cuBLAS and cuDNN.
+
+Reports of torch at an end of memory: 0.58 GiB beside its own on an RTX 5090 (Wan-Video/Wan2.1 issue 465), 0.49 GiB on an
+A100 (TianheWu/CoSeR issue 10); 0.3 GiB at the least since CUDA 11.7, which loads kernels when they are used
+(pytorch/pytorch issue 107667).
+"""
+LOST_SHARE = 0.04
+"""The share of what nvidia-smi reports as total that no tensor gets: the driver keeps some, and blocks are not used up.
+
+The driver's: 1.4 % of an RTX 4090 (24564 MiB; torch sees 24217), 1.5 % of an RTX 5090 (32607; 32123), 0.5 % of an H200.
+"""
+HOST_SHARE = 1 / 6
+"""The share of a host's memory that a card without its own does not get: the host's system and processes have it.
+
+Of a DGX Spark's 121.7 GiB CUDA had 101 to 102 free, without a desktop and other programs
+(MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks issue 47).
+"""
+APPLE_SHARE = 1 / 3
+"""The share of a Mac's memory that Metal leaves to the system: `recommendedMaxWorkingSetSize` is two thirds up to 36 GB."""
+LOGIT_BYTES = 12
+"""Bytes of a logit at the peak of its loss: log-softmax, its gradient and the loss's, all in float32."""
+TEACHER_LOGIT_BYTES = 20
+"""Bytes more of a logit in a distillation: both models' logits, and both distributions."""
+
+_BYTES: dict[Dtype, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+class _States(NamedTuple):
+    """An optimizer's memory for each trained parameter, as multiples of the parameter's own bytes, or in bytes.
+
+    `kept` and `kept_bytes` are its state, `step` is used during a step alone. `matrices` counts copies of the largest
+    matrix during a step.
+    """
+
+    kept: float = 0.0
+    kept_bytes: float = 0.0
+    step: float = 0.0
+    matrices: float = 0.0
+
+
+_STATES: dict[Optimizer, _States] = {
+    "adamw": _States(kept=2, step=1),  # the foreach form computes all square roots at once
+    "adamw-fused": _States(kept=2),
+    "adam-8bit": _States(kept_bytes=2),
+    # torchao's, with a scale for 256 moments. Its step is counted as it is uncompiled, 41 bytes of the largest matrix: compiled
+    # for a CPU it needs 8, but what it needs on a card is not measured, and a host may lack the compiler.
+    "adamw-rounding": _States(kept_bytes=2 + 8 / 256, matrices=20.5),
+    "lion": _States(kept=1),
+    "lion-8bit": _States(kept_bytes=1),
+    "adafactor": _States(matrices=2),
+    "sgd": _States(),
+}
+
+
+class Training(NamedTuple):
+    """A training whose memory is estimated."""
+
+    model: Model
+    method: Method
+    workload: Workload = Workload()
+
+    @property
+    def trained(self) -> int:
+        """How many parameters are trained."""
+        if not trains_adapter(self.method):
+            return self.model.parameters
+        return adapter_parameters(self.model, self.workload.lora_rank)
+
+
+class Estimate(NamedTuple):
+    """The peak of a step's memory by its parts, in bytes.
+
+    `weights` are those of the model and of a teacher. `optimizer` is its state, and what its step allocates if that is the
+    peak; `activations` is then 0: they are freed before. Else `activations` is what the forward and the backward pass add.
+
+    With several ranks `gradients` count twice: DistributedDataParallel has a copy of them in its buckets (torch's
+    documentation of `gradient_as_bucket_view`).
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+
+    @property
+    def states(self) -> float:
+        """What stays from step to step: all but the activations."""
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def total(self) -> float:
+        """The peak."""
+        return self.states + self.activations
+
+
+def estimate(training: Training, precision: Precision, micro_batch: int = 1) -> Estimate:
+    """Return the peak of a step with this micro-batch."""
+    states = _states(training, precision)
+    trained, own = training.trained, _BYTES[precision.trainable_dtype]
+    kept = trained * (own * states.kept + states.kept_bytes)
+    passes = _passes(training, precision, micro_batch * training.workload.tokens)
+    step = _step(training, precision)
+    is_step = step > passes
+    return Estimate(
+        weights=_weights(training, precision),
+        gradients=trained * own * (2 if training.workload.ranks > 1 else 1),
+        optimizer=kept + (step if is_step else 0),
+        activations=0 if is_step else passes,
+    )
+
+
+def needed_gb(training: Training, precision: Precision, micro_batch: int = 1) -> float:
+    """Return the peak of a step's memory, in GB."""
+    return estimate(training, precision, micro_batch).total / GB
+
+
+def gb_words(size: float) -> str:
+    """Write bytes as GB, e.g. `23.7` or `1133`."""
+    gb = size / GB
+    return f"{gb:.1f}" if gb < 999.95 else f"{gb:.0f}"
+
+
+def teacher_bytes(training: Training, precision: Precision) -> float:
+    """Return the bytes of a distillation's teacher; 0 without one."""
+    teacher, dtype = training.workload.teacher, training.workload.teacher_dtype
+    return 0.0 if teacher is None else _frozen(teacher, dtype or precision.base_dtype)
+
+
+def reserve_bytes(profile: Profile) -> float:
+    """Return what a plan leaves of one card's memory: for CUDA itself, the driver and fragmentation. 0 if it is unknown."""
+    total = profile.memory_bytes or 0
+    if profile.kind == "mps":
+        return total * APPLE_SHARE
+    share = HOST_SHARE if profile.unified else LOST_SHARE
+    return min(total, CONTEXT_BYTES + share * total) if profile.kind == "cuda" else 0
+
+
+def usable_gb(profile: Profile) -> float | None:
+    """Return how much memory of one card a plan uses, in GB; None if the card's memory is unknown."""
+    total = profile.memory_bytes
+    return None if total is None else (total - reserve_bytes(profile)) / GB
+
+
+def usable_words(profile: Profile) -> str:
+    """Say how much memory of one card a plan uses, e.g. `a plan uses 23.7 GB of the card's 25.8 GB`."""
+    return f"a plan uses {usable_gb(profile):.1f} GB of the card's {(profile.memory_bytes or 0) / GB:.1f} GB"
+
+
+def _weights(training: Training, precision: Precision) -> float:
+    """Return the bytes of what is trained, of a frozen base, and of a teacher."""
+    model = training.model
+    taught = teacher_bytes(training, precision)
+    bits = NF4_BITS if precision.quantization else None
+    base = _frozen(model, precision.base_dtype, bits) if trains_adapter(training.method) else 0
+    return training.trained * _BYTES[precision.trainable_dtype] + base + taught
+
+
+def _states(training: Training, precision: Precision) -> _States:
+    """Return the memory of the optimizer that is used at a precision."""
+    optimizer = training.workload.optimizer
+    if optimizer == "adamw-planned":
+        if precision.rounds_stochastically:
+            return _STATES["adamw-rounding"]
+        optimizer = "adamw-fused" if precision.fuses_adamw else "adamw"
+    return _STATES[optimizer]
+
+
+def _frozen(model: Model, dtype: Dtype, bits: float | None = None) -> float:
+    """Return the bytes of a frozen model; `bits` are those of a weight in its linear layers if they are quantized at loading.
+
+    Experts are then not: transformers 5 has them as one tensor, and bitsandbytes quantizes `nn.Linear` alone.
+    """
+    whole = model.embeddings
+    if bits and not model.weight_bits:
+        whole = min(model.parameters, whole + (model.expert_parameters or 0))
+    bits = model.weight_bits or bits or 8 * _BYTES[dtype]
+    return whole * _BYTES[dtype] + (model.parameters - whole) * bits / 8
+
+
+def _step(training: Training, precision: Precision) -> float:
+    """Return what the optimizer allocates during a step."""
+    states, own = _states(training, precision), _BYTES[precision.trainable_dtype]
+    model = training.model
+    widest = (
+        max(model.vocab_size, model.mlp_width) * model.hidden_size
+        if not trains_adapter(training.method)
+        else 0
+    )
+    return own * (states.step * training.trained + states.matrices * widest)
+
+
+def _passes(training: Training, precision: Precision, tokens: int) -> float:
+    """Return what the forward and backward pass add at their peak, for all tokens of a micro-batch."""
+    model, method, workload = training.model, training.method, training.workload
+    logit = LOGIT_BYTES + (TEACHER_LOGIT_BYTES if workload.teacher else 0)
+    logits = logit * model.vocab_size * tokens
+    layer = layer_bytes(model, method, precision, workload.lora_rank, workload.tokens) * tokens
+    copies = _half_copies(training, precision)
+    if not workload.is_checkpointed:
+        return copies + model.layers * layer + logits
+    inputs = (model.layers + 2) * model.hidden_size * stream_bytes(precision) * tokens
+    again = layer + passing_bytes(model, precision) * tokens + copies / model.layers
+    head = min(copies, 2 * model.vocab_size * model.hidden_size)  # it is not computed again: its copy stays
+    cached = copies if not trains_adapter(method) else head
+    return inputs + max(head + logits, again, cached + 10 * model.vocab_size * tokens)
+
+
+def _half_copies(training: Training, precision: Precision) -> float:
+    """Return the bytes of the half copies that autocast makes of float32 weights, and the backward pass needs."""
+    if precision.autocast_dtype is None:
+        return 0
+    model = training.model
+    if not trains_adapter(training.method):
+        return 2 * model.multiplied
+    is_quantized = precision.quantization or model.weight_bits
+    # Then autocast copies the head alone, and experts, which are quantized only in a model that was saved so.
+    experts = 0 if model.weight_bits else model.expert_parameters or 0
+    copied = model.vocab_size * model.hidden_size + experts if is_quantized else model.multiplied
+    return 2 * (training.trained + (copied if precision.base_dtype == "float32" else 0))

@@ -1,0 +1,284 @@
+"""What a script does about ranks, read from its source: whether one process of it is started for each card, or one in all.
+
+Two processes of a script that knows nothing of each other train twice into one folder, while one process leaves cards idle at
+worst. So a script is started for each card only if its source shows that it takes its rank from the environment.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from launcher.planning.script.script import script_of
+from launcher.values.plan import RankUse
+
+_TRAINERS = (
+    r"(?:transformers|trl|sentence_transformers|optimum|unsloth)(?:\.\w+)*\.\w*(?:Trainer|TrainingArguments)"
+)
+_TAKES = re.compile(
+    rf"{_TRAINERS}"
+    r"|accelerate(?:\.\w+)*\.(?:Accelerator|PartialState|AcceleratorState)"
+    r"|launcher_worker\.(?:accelerator|training_arguments)"
+    r"|torch\.distributed(?:\.\w+)*\.init_device_mesh"
+    r"|deepspeed\.(?:initialize|init_distributed)"
+    r"|composer\.Trainer"
+)
+"""What takes its rank from the environment when a script uses it."""
+_STARTS = re.compile(
+    r"torch\.multiprocessing(?:\.\w+)*\.(?:spawn|start_processes|Process)"
+    r"|accelerate(?:\.\w+)*\.(?:notebook_launcher|debug_launcher)"
+    r"|torch\.distributed\.(?:run\.\w+|launcher(?:\.\w+)*\.elastic_launch)"
+    r"|(?:lightning|pytorch_lightning|lightning_fabric)(?:\.\w+)*\.(?:Trainer|Fabric|LightningCLI)"
+    r"|ray\.train(?:\.\w+)*\.\w*Trainer"
+)
+"""What starts a process for each card that it sees.
+
+Lightning 2.6 does, and in a process that sees one card only, its Trainer takes no rank by default: measured, two of them train
+twice, `world_size` 1 each.
+"""
+_INITS = re.compile(r"torch\.distributed(?:\.\w+)*\.init_process_group")
+_STARTERS = ("torchrun", "accelerate", "deepspeed")
+_STARTER = re.compile(
+    r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b|\baccelerate(?:\s+|\.commands\.)launch\b|\bdeepspeed\s+\S*\.py\b"
+)
+_STARTER_PACKAGES = ("torch", "accelerate", "deepspeed", "horovod")
+"""Their modules start ranks themselves."""
+_COMMANDS = re.compile(r"subprocess\.\w+|os\.(?:system|popen|exec\w+|spawn\w+|posix_spawnp?)")
+_DATA_PARALLEL = re.compile(r"torch\.nn(?:\.\w+)*\.DataParallel")
+_DISTRIBUTED_DATA_PARALLEL = re.compile(r"torch\.nn(?:\.\w+)*\.DistributedDataParallel")
+_SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
+_OPTIONS = ("--device_map", "--device-map")
+_RANK_VARIABLES = ("LOCAL_RANK", "WORLD_SIZE")
+"""A RANK with a default may be the script's own, for example of a LoRA."""
+
+
+def rank_use(command: Sequence[str], files: Iterable[tuple[str, ast.Module]]) -> RankUse | None:
+    """Return what the script of a command does about ranks, by its files; None if the agent does not start a Python for it.
+
+    `files` are the name and the tree of each that was read, the script's own first. Starting processes counts before all
+    else, then choosing or spreading over cards, then taking a rank.
+    """
+    if not _is_python(command):
+        return None
+    found = [_File(name, tree) for name, tree in files]
+    title = _title(command)
+    if not found:
+        return RankUse(kind="none", why=f"{title} cannot be read here")
+    for one in found:
+        for word in one.starts():
+            return RankUse(kind="started", why=f"{one.name} starts its processes itself: {word}")
+    for one in found:
+        for word in one.own_cards():
+            return RankUse(kind="none", why=f"{one.name} chooses its cards itself: {word}")
+    spreads = [(one, word) for one in found for word in one.spreads()]
+    if spreads and not any(one.places for one in found):
+        one, word = spreads[0]
+        return RankUse(kind="none", why=f"{one.name} spreads its model over the cards: {word}")
+    for one in found:
+        for word in one.takes():
+            return RankUse(kind="taken", why=f"{one.name} has {word}")
+    return RankUse(kind="none", why=f"{title} takes no rank from its environment")
+
+
+def _is_python(command: Sequence[str]) -> bool:
+    """Whether the agent may start a command once for each rank; its own `is_one_rank` says the same."""
+    package = command[2].partition(".")[0] if command[1:2] == ("-m",) and command[2:3] else ""
+    return command[0] in ("python", "python3") and package not in _STARTER_PACKAGES
+
+
+def by_torchrun(command: Sequence[str]) -> str:
+    """Return the words that start the script of a command once for each card; empty if it has none that torchrun can start."""
+    script = script_of(command)
+    if script is None:
+        return ""
+    return f"torchrun {'-m ' if script.is_module else ''}{script.path} …"
+
+
+def _title(command: Sequence[str]) -> str:
+    script = script_of(command)
+    return script.path if script is not None else command[0]
+
+
+class _File:
+    """One source: the full names of what it uses."""
+
+    def __init__(self, name: str, tree: ast.Module) -> None:
+        self.name = name
+        self._nodes = [*ast.walk(tree)]
+        self._names: dict[str, str] = {}
+        for node in self._nodes:
+            self._note_import(node)
+        self._used = [*filter(None, map(self._full_name, self._nodes))]
+        maps = [one for node in self._nodes for value in _device_maps(node) for one in _choices(value)]
+        self._spreading = [
+            one.value for one in maps if isinstance(one, ast.Constant) and one.value in _SPREADING
+        ]
+        self.places = any(isinstance(one, ast.Dict | ast.Call) for one in maps)
+
+    def _note_import(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                first = one.name.partition(".")[0]
+                self._names[one.asname or first] = one.name if one.asname else first
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            self._names.update({one.asname or one.name: f"{node.module}.{one.name}" for one in node.names})
+
+    def _full_name(self, node: ast.AST) -> str:
+        """Return what an expression names, by the imports of this file; empty if it names nothing that is imported."""
+        if isinstance(node, ast.Name):
+            return self._names.get(node.id, "") if isinstance(node.ctx, ast.Load) else ""
+        if isinstance(node, ast.Attribute) and (holder := self._full_name(node.value)):
+            return f"{holder}.{node.attr}"
+        return ""
+
+    def _calls(self) -> Iterator[tuple[ast.Call, str]]:
+        for node in self._nodes:
+            if isinstance(node, ast.Call):
+                yield node, self._full_name(node.func)
+
+    # starting
+
+    def starts(self) -> Iterator[str]:
+        """Yield by what this source starts the processes of a training."""
+        yield from filter(_STARTS.fullmatch, self._used)
+        for call, name in self._calls():
+            if _COMMANDS.fullmatch(name):
+                for word in _texts([*call.args, *(one.value for one in call.keywords)]):
+                    yield from _STARTER.findall(word)
+        if any(map(_COMMANDS.fullmatch, self._used)):
+            for node in self._nodes:
+                if isinstance(node, ast.List | ast.Tuple):
+                    words = [_text_of(one) for one in node.elts]
+                    yield from (word for word in words[:1] if word in _STARTERS)
+                    yield from (word for word in words if _STARTER.fullmatch(word))
+
+    # cards
+
+    def own_cards(self) -> Iterator[str]:
+        """Yield how this source decides which cards it sees."""
+        for node in self._nodes:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                for target in node.targets:
+                    if _variable_of(target) == "CUDA_VISIBLE_DEVICES":
+                        yield f"CUDA_VISIBLE_DEVICES = {node.value.value!r}"
+
+    def spreads(self) -> Iterator[str]:
+        """Yield how this source spreads a model over the cards that it sees."""
+        yield from (f'device_map="{word}"' for word in self._spreading)
+        if not any(map(_DISTRIBUTED_DATA_PARALLEL.fullmatch, self._used)):
+            yield from (name for _, name in self._calls() if _DATA_PARALLEL.fullmatch(name))
+
+    # taking
+
+    def takes(self) -> Iterator[str]:
+        """Yield by what this source takes its rank from the environment."""
+        yield from filter(_TAKES.fullmatch, self._used)
+        for node in self._nodes:
+            is_needed = isinstance(node, ast.Subscript)  # without it, the script would end
+            if (name := _variable_read(node)) in _RANK_VARIABLES or (name == "RANK" and is_needed):
+                yield name
+        if not any(_sets_rank(node) for node in self._nodes):
+            yield from (
+                name for call, name in self._calls() if _INITS.fullmatch(name) and not _gives_rank(call)
+            )
+
+
+def _device_maps(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield what a node gives the name `device_map`: as an argument, an option, a key, a variable or a default."""
+    match node:
+        case ast.keyword(arg="device_map", value=value):
+            yield value
+        case ast.Call(args=args) if any(_text_of(one) in _OPTIONS for one in args):
+            yield node
+        case ast.Dict():
+            pairs = zip(node.keys, node.values, strict=True)
+            yield from (value for key, value in pairs if key is not None and _text_of(key) == "device_map")
+        case ast.Assign(targets=targets, value=value) if any(map(_is_device_map, targets)):
+            yield value
+        case ast.AnnAssign(target=target, value=ast.expr() as value) if _is_device_map(target):
+            yield value
+        case ast.arguments():
+            named = [*node.posonlyargs, *node.args]
+            with_default = zip(named[len(named) - len(node.defaults) :], node.defaults, strict=True)
+            by_keyword = zip(node.kwonlyargs, node.kw_defaults, strict=True)
+            yield from (value for one, value in with_default if one.arg == "device_map")
+            yield from (value for one, value in by_keyword if one.arg == "device_map" and value is not None)
+
+
+def _is_device_map(node: ast.expr) -> bool:
+    name = (
+        node.id
+        if isinstance(node, ast.Name)
+        else node.attr
+        if isinstance(node, ast.Attribute)
+        else _key_of(node)
+    )
+    return name == "device_map"
+
+
+def _choices(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield the values that an expression may have: both of `a if b else c`, the default of an option or a field."""
+    defaults = (
+        [one.value for one in node.keywords if one.arg == "default"] if isinstance(node, ast.Call) else []
+    )
+    if isinstance(node, ast.IfExp):
+        yield from (*_choices(node.body), *_choices(node.orelse))
+    elif defaults:
+        yield from defaults
+    else:
+        yield node
+
+
+def _key_of(node: ast.AST) -> str:
+    """Return the constant key of a subscript."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return str(node.slice.value)
+    return ""
+
+
+def _variable_of(node: ast.AST) -> str:
+    """Return the name of the environment variable that a subscript such as `os.environ["RANK"]` is."""
+    return _key_of(node) if isinstance(node, ast.Subscript) and _is_environment(node.value) else ""
+
+
+def _variable_read(node: ast.AST) -> str:
+    """Return the name of the environment variable that a node reads: by a key, by a function as `os.getenv`, or by `in`."""
+    if isinstance(node, ast.Subscript):
+        return _variable_of(node) if isinstance(node.ctx, ast.Load) else ""
+    if isinstance(node, ast.Call) and node.args and _is_environment(node.func):
+        return _text_of(node.args[0])
+    if isinstance(node, ast.Compare) and any(map(_is_environment, node.comparators)):
+        return _text_of(node.left)
+    return ""
+
+
+def _is_environment(node: ast.expr) -> bool:
+    """Whether an expression is called as what has or reads the environment: `os.environ.get`, `getenv`, `env_int`."""
+    return any(
+        "env" in (one.id if isinstance(one, ast.Name) else one.attr).lower()
+        for one in ast.walk(node)
+        if isinstance(one, ast.Name | ast.Attribute)
+    )
+
+
+def _sets_rank(node: ast.AST) -> bool:
+    """Whether a node sets the rank that a process group would take from the environment."""
+    return isinstance(node, ast.Assign) and any(
+        _variable_of(one) in ("RANK", "WORLD_SIZE") for one in node.targets
+    )
+
+
+def _gives_rank(call: ast.Call) -> bool:
+    """Whether a call of `init_process_group` says which rank this is; it is its fifth argument."""
+    return len(call.args) > 4 or any(one.arg == "rank" for one in call.keywords)
+
+
+def _text_of(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _texts(nodes: Sequence[ast.expr]) -> Iterator[str]:
+    """Yield the texts in some expressions."""
+    for node in nodes:
+        yield from filter(None, (_text_of(one) for one in ast.walk(node) if isinstance(one, ast.expr)))

@@ -1,0 +1,67 @@
+"""More time for a rented machine: its run, whoever looks after it, and the ledger hear of a later limit."""
+
+from __future__ import annotations
+
+import contextlib
+
+from launcher.errors import HostError, RefusedError, ServiceError, UsageError
+from launcher.rental.lease.instance_login import Login
+from launcher.rental.lease.rental_lease import LAST_S
+from launcher.rental.lease.renter import open_account
+from launcher.rental.price import Cost, hours_text
+from launcher.rental.records import RentedMachine, ledger
+from launcher.rental.renting import Rental, RentalState, home_s
+from launcher.rental.verdict import loss
+
+
+def cost_with(found: RentedMachine, seconds: float) -> Cost:
+    """Return what a rental may cost with so much more time. Raises UsageError for one that can have no more."""
+    rental, record = found.rental, found.record
+    if rental.state is not RentalState.READY:
+        raise UsageError(
+            f"{record.run}: its machine is {rental.state.value}, and can have no more time\n  what is rented   launch hosts"
+        )
+    if not ledger().reads_limits(rental.nonce):
+        raise UsageError(
+            f"{record.run}: the process that looks after its machine is of an older launcher, and ends it at the limit that it knows\n"
+            "  end that process, then   launch reconcile     and again   launch extend"
+        )
+    return Cost(
+        f"{record.run}: with {hours_text(seconds)} more its machine",
+        rental.cents_at(rental.intent.deadline + seconds),
+        record.settings.confirm_above,
+        f"launch extend {record.short} --hours {seconds / 3600:g} --yes",
+        "fewer --hours cost less",
+    )
+
+
+def extend(found: RentedMachine, seconds: float) -> Rental:
+    """Have a machine be rented for so much longer; return its rental as it is then.
+
+    The machine hears of it first: if it does not answer nothing has changed. Raises UsageError, ServiceError, HostError, and
+    RefusedError if the ledger cannot be written.
+    """
+    rental, record, book = found.rental, found.record, ledger()
+    with contextlib.closing(open_account(record.settings)) as renter:
+        renter.learn_time()
+        lost, now = loss(renter.find(rental)), renter.clock.now()
+        rental = renter.known(rental)
+        if lost is not None:
+            raise ServiceError(
+                record.machine.name,
+                lost.reason,
+                f"{record.run}: {lost.words}\n  what is rented   launch reconcile",
+            )
+        if now >= rental.intent.deadline - LAST_S:
+            raise UsageError(f"{record.run}: the time of its machine is up\n  what is rented   launch hosts")
+        deadline = rental.intent.deadline + seconds
+        with contextlib.closing(Login(record.machine)) as login:
+            login.note_end(deadline - home_s(deadline - rental.intent.time) - now, record.run)
+            try:
+                return book.note_limit(rental.nonce, deadline)
+            except OSError as error:
+                with contextlib.suppress(HostError):
+                    login.note_end(rental.intent.deadline - rental.home_s - now, record.run)
+                raise RefusedError(
+                    f"{book.words(error)}\n  make room, then the same command again"
+                ) from error

@@ -1,0 +1,145 @@
+"""How a rental passes from one process to another: it is taken, asked for, or left to a keeper in the background."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.base import own_variables
+from launcher.base.clock import look_again_after
+from launcher.errors import BadFileError, RefusedError, ServiceAuthError, ServiceError
+from launcher.rental.lease.rental_lease import LOOK_S, YIELD_S, Lease
+from launcher.rental.lease.renter import Rented, Renter, open_account
+from launcher.rental.records import KEEPER_LOG, RentedMachine, ledger
+from launcher.rental.renting import RentalReason
+from launcher.rental.verdict import has_any_of
+
+OTHER_KEY = "other-key"
+
+
+class Keeper(NamedTuple):
+    """The background process that looks after a rental, and its log."""
+
+    pid: int
+    log: str
+
+
+def hand_over(lease: Lease) -> Keeper:
+    """Leave a rental to a process in the background, which follows the run and ends the rent.
+
+    It is the same as `launch attach`, in a session of its own, with the rental's lock from its first moment. Raises
+    ServiceError if it cannot be started.
+    """
+    try:
+        return start_keeper(lease)
+    except Exception as error:  # a bug too: it is said that the rent goes on
+        why = (error.strerror if isinstance(error, OSError) else None) or (str(error).splitlines() or [""])[0]
+        if not isinstance(error, (OSError, BadFileError)):
+            why = f"{type(error).__name__}: {why}"
+        words = (
+            f"{lease.still_rented}\n  no process could be left that ends it: {why}\n"
+            f"  to lose what its run made   launch reconcile --adopt {lease.rental.instance} --force"
+        )
+        raise ServiceError(lease.host.name, RentalReason.STILL_BILLED, words) from error
+    finally:
+        lease.release()
+
+
+def start_keeper(lease: Lease) -> Keeper:
+    """Start that process. Raises OSError, BadFileError."""
+    book, record = lease.renter.ledger, lease.record
+    book.rental(lease.nonce)  # it finds the rental there
+    log = book.place(lease.nonce) / KEEPER_LOG
+    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    program = [sys.executable, "-P", "-c", "from launcher.cli import main; main()", "attach", record.run]
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            program,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd=os.path.dirname(record.runs),
+            env={**own_variables.inherited(), "LAUNCH_RUNS": record.runs},
+            pass_fds=(lease.lock.fileno(),),
+            start_new_session=True,
+        )
+    return Keeper(process.pid, str(log))
+
+
+def keeper_log(nonce: str) -> Path | None:
+    """Return the log of the process in the background that looks after a rental; None if none ever did."""
+    log = ledger().place(nonce) / KEEPER_LOG
+    return log if log.exists() else None
+
+
+def take(found: RentedMachine) -> Lease | None:
+    """Look after a rental from now on; None if another process does.
+
+    Raises BadFileError, RefusedError if the ledger cannot be written, and ServiceAuthError without a key for its account: with another one it would seem to be gone.
+    """
+    book, nonce = ledger(), found.rental.nonce
+    inherited = book.inherited(nonce)
+    try:
+        lock = inherited or book.take(nonce)
+    except OSError as error:
+        raise RefusedError(f"{book.words(error)}\n  then the same command again") from error
+    if lock is None:
+        return None
+    try:
+        account = open_account(found.record.settings)
+        try:
+            _check_is_of(account, found)
+            account.learn_time()
+        except BaseException:
+            account.close()
+            raise
+    except BaseException:
+        lock.release()
+        raise
+    return Lease(account, Rented(found.rental, lock), found.record, is_keeper=inherited is not None)
+
+
+def take_over(found: RentedMachine) -> Lease | None:
+    """Do the same with a machine too whose process here has a key that its account refuses, while ours is accepted.
+
+    Raises what `take` raises, and ServiceError if our key is refused too.
+    """
+    if (lease := take(found)) is not None or not ledger().is_refused(found.rental.nonce):
+        return lease
+    with contextlib.closing(open_account(found.record.settings)) as account:
+        account.provider.instances()
+    return take_idle(found)
+
+
+def take_idle(found: RentedMachine) -> Lease | None:
+    """Do the same with a machine that a process in the background only keeps until its limit: that gives it up when asked."""
+    asking = ledger().ask_for(found.rental.nonce)
+    try:
+        until = time.monotonic() + YIELD_S
+        while (lease := take(found)) is None and time.monotonic() < until:
+            look_again_after(LOOK_S / 4)
+        return lease
+    finally:
+        if asking is not None:
+            asking.release()
+
+
+def _check_is_of(account: Renter, found: RentedMachine) -> None:
+    """Raise ServiceAuthError unless a machine was rented with this key, or the key's account has it all the same."""
+    provider, rental = account.provider, found.rental
+    if rental.intent.account == provider.account:
+        return
+    if has_any_of(provider.instances(), rental):
+        return
+    name = found.record.machine.name
+    raise ServiceAuthError(
+        name,
+        OTHER_KEY,
+        f"{name}: the machine of {found.record.run} was rented with another API key, whose account this one's is not\n"
+        f"  set {found.record.settings.variable} to that key     or, if it is lost, and you have looked at {account.page}   launch reconcile --dismiss {found.record.short}",
+    )

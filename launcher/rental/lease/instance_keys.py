@@ -1,0 +1,146 @@
+"""The keys of a rented machine: ours to log in with, and its host key, so that the first contact is with that machine.
+
+A host key that travels in `user_data` can be read there, and by whoever has the account's API key. So it serves for the
+first contact only, over which the machine makes another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.errors import BadFileError, HostError, ServiceError
+from launcher.remote.record.locks import Lock
+from launcher.rental.lease.renter import Renter
+from launcher.rental.ledger import usual_folder
+from launcher.rental.provider import Provider, ProviderReason
+
+LOGIN_KEY = "login_key"
+KEYS_LOCK = "keys.lock"
+"""Shared by launches, which need our key in the account, and taken by whoever removes it."""
+
+
+class KeyPair(NamedTuple):
+    """An Ed25519 key as OpenSSH writes it. `public` is its kind and its blob, without a comment."""
+
+    private: str
+    public: str
+
+    def __repr__(self) -> str:
+        return f"KeyPair({self.public})"
+
+
+def new_key() -> KeyPair:
+    """Return a fresh key, which is nowhere else."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        PublicFormat,
+    )
+
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return KeyPair(private.decode(), public.decode())
+
+
+def user_data(host_key: KeyPair) -> str:
+    """Return the cloud-init configuration that gives a machine this host key and no other. JSON is YAML too."""
+    keys = {"ed25519_private": host_key.private, "ed25519_public": host_key.public}
+    return f"#cloud-config\n{json.dumps({'ssh_deletekeys': True, 'ssh_keys': keys})}\n"
+
+
+class LoginKey(NamedTuple):
+    """Our key for the machines of this user: its private file, and its public part."""
+
+    file: Path
+    public: str
+
+    @property
+    def name(self) -> str:
+        """The name that it has in an account: the same for every client that has the key."""
+        return f"launch-{hashlib.sha256(self.public.encode()).hexdigest()[:16]}"
+
+
+def login_key(folder: Path) -> LoginKey:
+    """Return the key in a folder, which is made once; of two clients that make it, one is first. Raises OSError, BadFileError."""
+    file = folder / LOGIN_KEY
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made = new_key()
+        part = folder / f".{LOGIN_KEY}.{secrets.token_hex(4)}"
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "w") as out:
+                out.write(made.private)
+                out.flush()
+                os.fsync(out.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(part, file)
+        finally:
+            part.unlink()
+    return LoginKey(file, _public_of(file))
+
+
+def holding_key() -> Lock | None:
+    """Keep our login key in the account until this lock is released. Raises OSError."""
+    usual_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Lock.take(str(usual_folder() / KEYS_LOCK), shared=True)
+
+
+def registered_key(provider: Provider) -> LoginKey:
+    """Return our login key, which the account has from now on. Raises ServiceError, OSError, BadFileError."""
+    key = login_key(usual_folder())
+    if not _ids_of(key, provider):
+        try:
+            provider.add_key(key.name, key.public)
+        except ServiceError as error:
+            if error.reason != ProviderReason.DUPLICATE:  # another client of this user was faster
+                raise
+    return key
+
+
+def forget_key(account: Renter) -> None:
+    """Remove our login key from an account once nothing is rented there: it opens machines. What fails is tried at the next end."""
+    folder = usual_folder()
+    if not (folder / LOGIN_KEY).exists() or any(one.is_open for one in account.rentals()):
+        return
+    with contextlib.suppress(HostError, BadFileError, OSError):
+        lock = Lock.take(str(folder / KEYS_LOCK), 0.0)
+        if lock is None:
+            return  # a launch is about to use it
+        try:
+            for key_id in _ids_of(login_key(folder), account.provider):
+                account.provider.delete_key(key_id)
+        finally:
+            lock.release()
+
+
+def _ids_of(key: LoginKey, provider: Provider) -> list[str]:
+    """Return the ids that a key has in an account. Keys are the same whatever their comments say."""
+    return [
+        one.id
+        for one in provider.ssh_keys()
+        if one.name == key.name and one.public_key.split()[:2] == key.public.split()
+    ]
+
+
+def _public_of(file: Path) -> str:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+
+    try:
+        key = load_ssh_private_key(file.read_bytes(), None)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise BadFileError(
+            f"{file}: launcher's key for rented machines is damaged\n"
+            "  if nothing is rented, which   launch hosts   shows, remove the file: another one is made"
+        ) from error
+    return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()

@@ -1,0 +1,61 @@
+"""The keeper: the process in the background that looks after a rental until its end, whatever fails meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable
+
+from launcher.errors import LaunchError, NoRunError, ServiceAuthError
+from launcher.rental.lease.release import RentedRun, end_rent
+from launcher.rental.lease.rental_lease import Lease, Teller
+
+FIRST_PAUSE_S, LAST_PAUSE_S = 60.0, 300.0
+"""How long it waits after a first failure, and at most if that stays the same."""
+DENIED = 8
+"""How often in a row it may be denied: a key that is revoked does not come back."""
+
+
+def keep(follow: Callable[[], None], lease: Lease, run: RentedRun, view: Teller) -> None:
+    """Follow a run until its rent has ended; try again after each failure, also by a bug. Once the time is up, end the rent all the same.
+
+    It returns too if another command asks for the machine, as one with another key does once ours is refused. Raises the
+    failure if the rent ended without the run's end, or the key is accepted no more.
+    """
+    denied, said, pause_s = 0, "", FIRST_PAUSE_S
+    while True:
+        try:
+            follow()
+            return
+        except Exception as error:  # a bug too: nobody may pay for the machine because of it
+            if isinstance(error, NoRunError):
+                with contextlib.suppress(LaunchError):
+                    end_rent(lease, run, view)
+            if lease.is_released:
+                raise  # another command has the machine now
+            denied = denied + 1 if isinstance(error, ServiceAuthError) else 0
+            if not lease.rental.is_open or denied == DENIED:
+                raise
+            words = _words(error)
+            pause_s = min(2 * pause_s, LAST_PAUSE_S) if words == said else FIRST_PAUSE_S
+            with contextlib.suppress(OSError):  # its log may be on a full disk
+                if denied:
+                    lease.note_refused()
+                if words != said:
+                    cost = f"{lease.cost} so far"
+                    view.note(words if cost in words else f"{words}; {cost}, {lease.price}")
+            said = words
+        if lease.is_past:
+            with contextlib.suppress(LaunchError):  # it says so, and is tried again
+                end_rent(lease, run, view)
+        if not lease.is_left_alone_for(min(pause_s, lease.left_s) if lease.left_s > 0 else pause_s):
+            return
+
+
+def _words(error: Exception) -> str:
+    """Return the first line of a failure; of one that is a bug, where it is too, for who reports it."""
+    first = (str(error).splitlines() or [""])[0]
+    if isinstance(error, (LaunchError, OSError)):
+        return first
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {place.filename}:{place.lineno}: {first}"

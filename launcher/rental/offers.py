@@ -1,0 +1,157 @@
+"""Choose what to rent: which types fit a profile, and in which order they are tried.
+
+Example: for the profile a100_40gb the types gpu_1x_a100 and gpu_1x_a100_sxm4 fit, both with 40 GB; the cheaper one comes first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from launcher.errors import RefusedError
+from launcher.rental.renting import Offer
+from launcher.values.parsing import unknown_name
+from launcher.values.profile import Profile
+
+_DESCRIPTION = re.compile(r"\s*(?P<card>[^()]*?)\s*\((?P<memory>\d{1,6}(?:\.\d{1,6})?)\s*GB\b.*")
+_TYPE = re.compile(r"gpu_\d+x_(?P<family>\w+)")
+_FAMILIES = {
+    "a10": ("A10", 24),
+    "a100": ("A100", 40),
+    "a100_sxm4": ("A100", 40),
+    "a100_80gb_sxm4": ("A100", 80),
+    "a6000": ("RTX A6000", 48),
+    "h100_pcie": ("H100", 80),
+    "h100_sxm5": ("H100", 80),
+    "rtx6000": ("Quadro RTX 6000", 24),
+    "v100": ("Tesla V100", 16),
+    "v100_n": ("Tesla V100", 16),
+}
+"""Card and memory in GB by the end of a type's name, for a description that does not tell: skypilot-catalog, 2026-08."""
+
+
+ARM_TYPES = ("gh200", "gb200")
+"""In the names of types whose processor is NVIDIA's Grace, an Arm."""
+FOR_ARM = (
+    "its processor is an Arm: what is built for x86 does not run there, and launcher was never tried on one"
+)
+
+
+class Wish(NamedTuple):
+    """What is to be rented. Without a profile any of the `known` ones will do; `cards` None leaves their number to it.
+
+    `types`, if there are any, are tried in their order; else the cheapest comes first.
+    """
+
+    named: Sequence[Profile] = ()
+    known: Sequence[Profile] = ()
+    types: Sequence[str] = ()
+    cards: int | None = None
+
+
+def card_memory(type_name: str, description: str) -> tuple[str, float | None]:
+    """Return the card of a type and its memory in GB, None if it is not known; e.g. of `H100 (80 GB SXM5)`."""
+    if found := _DESCRIPTION.fullmatch(description):
+        return found["card"], float(found["memory"])
+    family = _TYPE.fullmatch(type_name)
+    known = _FAMILIES.get(family["family"]) if family else None
+    return (description or known[0], float(known[1])) if known else (description, None)
+
+
+def is_arm(offer: Offer) -> bool:
+    """Whether the processor of a type is an Arm."""
+    return any(word in offer.type for word in ARM_TYPES)
+
+
+def profile_of(offer: Offer, profiles: Iterable[Profile]) -> Profile | None:
+    """Return the profile of all cards of an offer; None if none names that card."""
+    known = [profile for profile in profiles if _is_card(offer, profile)]
+    exact = next((profile for profile in known if profile.count == offer.cards), None)
+    single = next((profile for profile in known if profile.count == 1), None)
+    return exact or (single.of_cards(offer.cards) if single is not None and offer.cards else None)
+
+
+def fits(offer: Offer, profile: Profile) -> bool:
+    """Whether an offer has exactly the cards of a profile."""
+    return offer.cards == profile.count and _is_card(offer, profile)
+
+
+def by_price(offers: Iterable[Offer]) -> tuple[Offer, ...]:
+    """Return offers with the cheapest first."""
+    return tuple(sorted(offers, key=lambda offer: (offer.cents_per_hour, offer.type)))
+
+
+def _is_card(offer: Offer, profile: Profile) -> bool:
+    """Whether an offer's card is a profile's: each word of its name is in one that a probe reports, and its memory is."""
+    limits = profile.memory_limits_mib
+    if profile.kind != "cuda" or offer.memory_gb is None or limits is None:
+        return False
+    words = _words(offer.card)
+    is_named = bool(words) and any(words <= _words(name) for name in profile.probe_names)
+    return is_named and limits[0] <= offer.memory_gb * 1024 <= limits[1]
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[A-Z0-9]+", name.upper()))
+
+
+def fitting(host: str, offers: Iterable[Offer], wish: Wish) -> Sequence[tuple[Offer, Profile]]:
+    """Return what will do, the first one to try first, with the profile of its cards. Raises UnknownNameError, RefusedError."""
+    known = {offer.type: offer for offer in by_price(offers)}
+    for name in wish.types:
+        if name not in known:
+            raise unknown_name("type", name, known, looked_in=f"what {host} offers")
+    listed = [known[name] for name in dict.fromkeys(wish.types)] or list(known.values())
+    if wish.named:
+        profiles = [_of_cards(profile, wish.cards) for profile in wish.named]
+        pairs = [(offer, profile) for offer in listed for profile in profiles if fits(offer, profile)]
+    else:
+        sized = [offer for offer in listed if wish.cards in (None, offer.cards)]
+        sized = sized if wish.types else [offer for offer in sized if not is_arm(offer)]  # not unasked
+        found = [(offer, profile_of(offer, wish.known)) for offer in sized]
+        pairs = [(offer, profile) for offer, profile in found if profile is not None]
+    if pairs:
+        return pairs
+    raise _unfit(host, listed, wish)
+
+
+def _of_cards(profile: Profile, cards: int | None) -> Profile:
+    return profile if cards is None or profile.kind != "cuda" else profile.of_cards(cards)
+
+
+def _unfit(host: str, listed: Sequence[Offer], wish: Wish) -> RefusedError:
+    """Say why nothing will do, and what would."""
+    shown = ", ".join(f"{offer.type} ({offer.title})" for offer in listed) if wish.types else ""
+    if wish.named:
+        asked = " or ".join(_of_cards(profile, wish.cards).title for profile in wish.named)
+        alike = {offer.cards for offer in listed for profile in wish.named if _is_card(offer, profile)}
+        if wish.types and alike:
+            mend = f"all its cards   --gpus {min(alike)}     one card   launch offers --profile {wish.named[0].name}"
+        elif wish.types:
+            mend = f"leave `type` out, or name one of   launch offers --profile {wish.named[0].name}"
+        else:
+            counts = ", ".join(map(str, sorted(alike)))
+            mend = (
+                f"it has {counts} of them   --gpus {min(alike)}" if alike else "what it has   launch offers"
+            )
+        words = f"{shown} is not {asked}" if wish.types else f"no type has {asked}"
+        return RefusedError(f"{host}: {words}\n  {mend}{_arm_words(listed, wish)}")
+    if wish.types and wish.cards is not None:
+        return RefusedError(
+            f"{host}: {shown} has not {wish.cards} cards\n  leave out --gpus, or name another type"
+        )
+    if wish.types:
+        card = listed[0].card or listed[0].title
+        return RefusedError(
+            f"{host}: {shown} has a card that no profile names\n"
+            f'  write profiles/NAME.toml with probe_names = ["NVIDIA {card}"], which begins as   launch profile show l40s --toml{_arm_words(listed, wish)}'
+        )
+    cards = "cards" if wish.cards is None else f"{wish.cards} cards"
+    return RefusedError(f"{host}: no type has {cards} that a profile names\n  what it has   launch offers")
+
+
+def _arm_words(listed: Sequence[Offer], wish: Wish) -> str:
+    """Say that what was named has an Arm as its processor."""
+    arms = [offer.type for offer in listed if wish.types and is_arm(offer)]
+    return f"\n  {', '.join(arms)}: {FOR_ARM}" if arms else ""

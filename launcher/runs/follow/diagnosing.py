@@ -1,0 +1,208 @@
+"""Why a run's last failed attempt failed: the agent's diagnosis, else one from its log and how it ended.
+
+What the agent judged stands, so that this never contradicts the run's own end. A run that is interrupted, or that its
+user stopped, says that rather than that nobody knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from launcher.copy.mirror import Mirror
+from launcher.runs.follow.evidence import of_service, words
+from launcher.transport.log_diagnosis import BY_NAME, Diagnosis, Ended, LogFile, diagnose
+from launcher.upload.excluded_files import explained
+from launcher.values.record import Reason, RunState, State, in_todays_words
+
+_REASONS = ("exit-nonzero", "killed-by-signal")
+"""What the agent calls a failure of the class `unknown`."""
+_STOPPED = ("stopped", "stop-incomplete")
+_NO_FAILURE = ("succeeded", *_STOPPED)
+_TIMEOUT = re.compile(r"\bTIMEOUT\b")
+"""Slurm's word for a job whose time was up."""
+_KNOWN = BY_NAME.keys() - {"none", "unknown"}
+
+
+def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
+    """Return why the last failed attempt in the mirror failed, or the doubt about a run without one; None if there is none.
+
+    Of a run that is interrupted or was stopped it is that, if no attempt of a stopped one has failed for a known reason. Of a
+    job of a cluster that Slurm has ended, or could not begin, it is what Slurm said of it.
+    Raises RunError if a log cannot be read.
+    """
+    state = mirror.told or mirror.state()
+    if mirror.told is not None and mirror.told.state == State.INTERRUPTED:
+        return _interrupted(mirror, mirror.told)
+    if state is not None and mirror.is_of_cluster and (by_slurm := _by_slurm(mirror, state)) is not None:
+        return by_slurm
+    known, unknown = _last_failure(mirror)
+    if (
+        known is None
+        and state is not None
+        and state.state == State.FAILED
+        and _mapping(state.evidence).get("class")
+    ):  # no attempt has failed: it could not go on, or none began
+        return _as_reported(mirror, None, _mapping(state.evidence), {"reason": state.reason})
+    if known is not None:
+        return known
+    if state is not None and state.state in _STOPPED:
+        return Diagnosis("stopped", None, None, "it was stopped, and did not fail", "nothing to do")
+    if unknown is not None and state is not None and state.state == State.INTERRUPTED:
+        return _interrupted(mirror, state)
+    return unknown or _of_success(mirror)
+
+
+def _interrupted(mirror: Mirror, state: RunState) -> Diagnosis:
+    if said := of_service(state.evidence):
+        mend = f"launch recover {mirror.short}     the next session goes on from the last checkpoint"
+        return Diagnosis("interrupted", None, None, f"the run is interrupted: {said}", mend)
+    seen = f"; {', '.join(found)}" if (found := words(state.evidence)) else ""
+    why = f"the run is interrupted: its agent is gone (killed, rebooted or removed){seen}"
+    also = "its training may still run: recover ends it first, as stop does"
+    mend = f"launch recover {mirror.short}     {also}"
+    return Diagnosis("interrupted", None, None, why, mend)
+
+
+def _by_slurm(mirror: Mirror, state: RunState) -> Diagnosis | None:
+    """Return what Slurm has done to a run that waits for a new job, was cancelled, or never began; None of any other run."""
+    said, short = of_service(state.evidence), mirror.short
+    if state.state == State.WAITING and state.reason == Reason.CLIENT and said:
+        _, last, _ = next(_ended_attempts(mirror), _EndedAttempt("", {}, {}))
+        is_time_up = _TIMEOUT.search(said) or last.get("reason") == Reason.SESSION_LIMIT
+        why = (
+            f"{'its limit of time was reached' if is_time_up else 'Slurm has ended its job for good'}: {said}"
+        )
+        from_step = "" if state.checkpoint is None else f", which goes on from step {state.checkpoint}"
+        mend = f"launch recover {short}     submits a new job{from_step}"
+        return Diagnosis(Reason.ENDED_BY_SLURM, None, None, why, mend)
+    if state.state == State.STOPPED and state.reason == Reason.CANCELLED_IN_SLURM:
+        why = f"somebody has cancelled its job in Slurm, as with scancel{f': {said}' if said else ''}"
+        again = f"launch rerun {short}     starts it again"
+        if state.checkpoint is not None:
+            again = f"launch resume {short}     goes on from step {state.checkpoint}"
+        return Diagnosis(Reason.CANCELLED_IN_SLURM, None, None, why, again)
+    if state.state == State.FAILED and state.reason == Reason.NEVER_STARTED and said:
+        return Diagnosis(
+            Reason.NEVER_STARTED, None, None, f"Slurm could not begin it: {said}", _begin_again(mirror)
+        )
+    return None
+
+
+def _begin_again(mirror: Mirror) -> str:
+    """Say what to do about a job that could not begin: its log stays on the cluster."""
+    host = mirror.host()
+    log = host.by_hand(shlex.join(["cat", f"{host.root}/runs/{mirror.run}/record/slurm.log"]))
+    return (
+        f"correct what is wrong, such as `extra` or `modules`, and   launch rerun {mirror.short}\n"
+        f"its log is there   {log}\n"
+        "without a log: does each node see `root`, and may it write there?"
+    )
+
+
+def _of_success(mirror: Mirror) -> Diagnosis | None:
+    """Return the doubt that the agent recorded about the last attempt, if that ended well."""
+    folder, state, _ = next(_ended_attempts(mirror), _EndedAttempt("", {}, {}))
+    evidence = state.get("evidence")
+    doubt = evidence.get("doubt") if isinstance(evidence, dict) else None
+    if state.get("state") != "succeeded" or not isinstance(doubt, dict) or not doubt.get("class"):
+        return None
+    return _as_reported(mirror, folder, doubt, state)
+
+
+def _last_failure(mirror: Mirror) -> tuple[Diagnosis | None, Diagnosis | None]:
+    """Return why the last attempt failed of which that is known, and, if there is none, what else is said of the last one."""
+    unknown = None
+    for attempt in _ended_attempts(mirror):
+        state = attempt.state
+        evidence, failure = (_mapping(state.get(key)) for key in ("evidence", "failure"))
+        if not evidence.get("class") and failure.get("class"):  # judged, before its agent died
+            evidence = {**evidence, **failure}
+        is_pause = state.get("state") == "waiting" or state.get("reason") == Reason.SESSION_LIMIT
+        if state.get("state") in _NO_FAILURE or (is_pause and not evidence.get("class")):
+            continue
+        evidence = explained(mirror.files, evidence)
+        found = _why(mirror, attempt, evidence)
+        if evidence.get("class") or state.get("state") == "failed" or found.name in _KNOWN:
+            return found, None
+        unknown = unknown or found
+    return None, unknown
+
+
+class _EndedAttempt(NamedTuple):
+    """The folder and the last state of an attempt, and what the next folder records about its end."""
+
+    folder: str
+    state: Mapping[str, Any]
+    previous: Mapping[str, Any]
+
+
+def _ended_attempts(mirror: Mirror) -> Iterator[_EndedAttempt]:
+    """Yield each attempt that has ended, the last one first."""
+    behind: Mapping[str, Any] | None = None
+    for folder in reversed(mirror.files.numbered()):
+        record, state = (mirror.files.read_json(f"{folder}/{name}.json") for name in ("attempt", "state"))
+        state["state"] = in_todays_words(state.get("state"))
+        is_ended = behind is not None or state.get("state") in ("failed", "resuming", *_NO_FAILURE)
+        if record.get("kind") == "attempt" and is_ended:
+            yield _EndedAttempt(folder, state, _mapping((behind or {}).get("previous")))
+        behind = record
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+@contextlib.contextmanager
+def _log_of(mirror: Mirror, folder: str) -> Iterator[LogFile]:
+    """Open an attempt's log; one that is not there is empty. Raises RunError if it cannot be read."""
+    path = f"{folder}/log.txt"
+    with mirror.opened(path) if mirror.files.exists(path) else io.BytesIO() as file:
+        yield LogFile(file)
+
+
+def _why(mirror: Mirror, attempt: _EndedAttempt, evidence: Mapping[str, Any]) -> Diagnosis:
+    folder, state, previous = attempt
+    if evidence.get("class"):
+        return _as_reported(mirror, folder, evidence, state)
+    with _log_of(mirror, folder) as log:
+        found = diagnose(log, _ended(evidence, previous))
+    if found.name == "none":
+        unknown = BY_NAME["unknown"]
+        why = f"it ended as {state.get('reason') or 'nobody knows'}, and its log shows no failure"
+        return Diagnosis(str(state.get("reason") or unknown.name), None, None, why, unknown.mend)
+    return found
+
+
+def _as_reported(
+    mirror: Mirror, folder: str | None, evidence: Mapping[str, Any], state: Mapping[str, Any]
+) -> Diagnosis:
+    """Return the agent's diagnosis, with the line's number if the log in a folder has that line."""
+    name, line = str(evidence["class"]), str(evidence.get("line") or "") or None
+    number = None
+    if line is not None and folder is not None:
+        with _log_of(mirror, folder) as log:
+            number = log.number_of(line.encode())
+    known = BY_NAME.get(name, BY_NAME["unknown"])
+    why, mend = (
+        str(evidence.get(key) or default) for key, default in (("why", known.why), ("mend", known.mend))
+    )
+    reason = state.get("reason")
+    return Diagnosis(reason if name == "unknown" and reason in _REASONS else name, line, number, why, mend)
+
+
+def _ended(evidence: Mapping[str, Any], previous: Mapping[str, Any]) -> Ended:
+    """Return how an attempt ended, as reported by its agent, else by the next folder, its keeper or its container."""
+    nested = (report.get(key) for report in (evidence, previous) for key in ("keeper", "container"))
+    reports = [evidence, previous, *(report for report in nested if isinstance(report, dict))]
+    numbers = {
+        key: next((report[key] for report in reports if isinstance(report.get(key), int)), None)
+        for key in ("exit", "signal")
+    }
+    return Ended(
+        **numbers, oom_kills=any(report.get("oom") is True or report.get("oom_kills") for report in reports)
+    )

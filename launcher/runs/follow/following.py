@@ -1,0 +1,355 @@
+"""Follow a run by cursor until it ends; reconnect for ever; bring home what it made."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.filesize import decimal
+
+from launcher.copy import move_records, read_position
+from launcher.copy.last_answer import last_answer
+from launcher.copy.mirror import Mirror
+from launcher.errors import HostError, MachineGoneError, RunError, ServiceError, UnreachableError
+from launcher.metrics.host_figures import host_figures
+from launcher.metrics.lineage import joined
+from launcher.metrics.picture import draw
+from launcher.metrics.picture_title import title_of
+from launcher.metrics.tensorboard import TensorBoard
+from launcher.rental import records
+from launcher.runs.follow.refreshing import goes_on
+from launcher.runs.follow.view import Result, View
+from launcher.runs.pull.checkpoint_pulling import CheckpointKeeper
+from launcher.runs.pull.local_copies import LocalCopies
+from launcher.runs.pull.pulling import Choice, Pulled, by_number, came, checkpoint_of, pull, shown_path
+from launcher.runs.run_desk import Opening, open_desk
+from launcher.transport.client.desk import Desk
+from launcher.upload.excluded_files import explained
+from launcher.values.host import Host
+from launcher.values.record import RunState, State, is_terminal
+from launcher.values.reported.output import Output
+
+WAIT_S = 5.0
+LOST_LINKS = 5
+"""So many links may be lost during a pull before it gives up; what has come stays."""
+LONG_AGO_S = 120.0
+BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+MOST_ASKED_S = 120.0
+
+
+Watch = Callable[[UnreachableError | None], None]
+"""Called while a run is followed, with the error of a lost link: what it raises ends the following."""
+
+
+def no_watch(_error: UnreachableError | None) -> None:
+    """Let a run be followed for as long as it takes."""
+
+
+def follow(
+    host: Host,
+    mirror: Mirror,
+    view: View,
+    desk: Desk | None = None,
+    *,
+    pulls: bool = True,
+    watch: Watch = no_watch,
+    opening: Opening | None = None,
+    is_seen: bool = True,
+) -> RunState:
+    """Fetch and show a run until it ends, waits or is interrupted; return its state.
+
+    With `pulls`, what a run wrote is pulled over the same link once it has ended, successful or not. Unless it `is_seen` by a
+    person, all that comes is shown again to the next one.
+
+    `desk` is an open one, taken over. A lost link is opened again by `opening`, without limit: silence never ends a run.
+    Raises HostError only if a person must act (a key, a login) or the host does not have the run.
+    """
+    fetched = mirror.sync.load(read_position.shown(mirror) if is_seen else None)
+    keeper = CheckpointKeeper(host, mirror, opening)
+    with _board(mirror, view) as board, _noting_shown(mirror) if is_seen else contextlib.nullcontext():
+        view.begin(mirror.run, mirror.plan(), fetched)
+        board.add(fetched)
+        del fetched  # a run may go on for weeks
+        _tell_parent(mirror, view)
+        tries = lost_pulls = 0
+
+        def answered() -> None:
+            nonlocal tries
+            if tries:
+                view.back()
+            tries = 0
+
+        while True:
+            has_ended = False
+            try:
+                with desk or open_desk(host, mirror, opening) as link:
+                    desk = None
+                    known = mirror.state()
+                    has_more = known is None or goes_on(known)  # of what has ended nothing is waited for
+                    wait_s = None if tries else WAIT_S if has_more else 0.0
+                    state = _until_end(link, mirror, view, board, keeper, watch, answered, wait_s)
+                    has_ended = pulls and is_terminal(state.state)
+                    if has_ended:
+                        _bring_home(link, mirror, view, keeper, is_last_try=lost_pulls + 1 == LOST_LINKS)
+                    keeper.finish(view)
+                    return state
+            except MachineGoneError:
+                raise
+            except UnreachableError as error:
+                desk = None
+                lost_pulls += has_ended
+                if not tries and (words := last_answer(mirror, LONG_AGO_S)):
+                    view.note(words)
+                tries += 1
+                watch(error)
+                pause(view, error, tries)
+
+
+def pause(view: View, error: UnreachableError, losses: int) -> None:
+    """Say that the link is lost, for the `losses`th time, and wait before the next try: longer after each loss.
+
+    A service that says how long to wait is heard, up to a limit.
+    """
+    wait_s = BACK_OFF_S[min(losses, len(BACK_OFF_S)) - 1] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+    asked_s = error.retry_s if isinstance(error, ServiceError) else None
+    wait_s = max(wait_s, min(asked_s or 0.0, MOST_ASKED_S))
+    view.lost(error, losses, wait_s)
+    time.sleep(wait_s)
+
+
+@contextlib.contextmanager
+def _noting_shown(mirror: Mirror) -> Iterator[None]:
+    """Note at the end how far a run was shown. What the disk refuses is shown again."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            read_position.note(mirror)
+
+
+@contextlib.contextmanager
+def _board(mirror: Mirror, view: View) -> Iterator[TensorBoard]:
+    """Write TensorBoard's files for a while; a failure to write the last of them is reported too."""
+    with mirror.disk_errors(mirror.tensorboard):
+        board = TensorBoard(mirror)
+    try:
+        yield board
+    finally:
+        board.close()
+        _tell_problem(board, view)
+
+
+def _tell_problem(board: TensorBoard, view: View) -> None:
+    if board.problem is not None:
+        view.note(f"no more for TensorBoard: {board.problem}")
+        board.problem = None
+
+
+def _tell_parent(mirror: Mirror, view: View) -> bool:
+    """Say which run a run goes on with, if it does and that has been fetched; return whether it has been."""
+    parent = mirror.parent()
+    if parent is not None:
+        view.continues(mirror.run, parent)
+        if words := move_records.still_training(mirror, parent):
+            view.note(words)
+    return parent is not None or mirror.began() is not None
+
+
+def _until_end(
+    desk: Desk,
+    mirror: Mirror,
+    view: View,
+    board: TensorBoard,
+    keeper: CheckpointKeeper,
+    watch: Watch,
+    answered: Callable[[], None],
+    wait_s: float | None,
+) -> RunState:
+    """Show a run until it does not go on; `answered` is called once it was read.
+
+    The first answer may take `wait_s`. With `None` it is what the run has sent by now, which a service must be reached for.
+    """
+    is_shown = mirror.began() is not None  # and was shown, if it continues another run
+    while True:
+        watch(None)
+        news = mirror.sync.apply(desk.runs.read(mirror.run, mirror.sync.request(), wait_s))
+        answered()
+        is_shown = is_shown or _tell_parent(mirror, view)
+        wait_s = WAIT_S if goes_on(news.state) else 0.0
+        board.add(news.events)
+        view.news(news._replace(state=news.state.on(desk.host)))
+        if mirror.plan().checkpoints == "pull" and any(event.kind == "checkpoint" for event in news.events):
+            keeper.wake()
+        keeper.tell(view)
+        _tell_problem(board, view)
+        if news.is_all and not goes_on(news.state):
+            return news.state
+
+
+def _bring_home(
+    desk: Desk, mirror: Mirror, view: View, keeper: CheckpointKeeper, *, is_last_try: bool
+) -> None:
+    """Pull what a run wrote. A failure is only noted: the run has ended all the same, and the pull can be repeated.
+
+    Raises UnreachableError for a lost link, unless it is the last try: the next one goes on with what is missing.
+    """
+    again = f"launch pull {mirror.short}"
+    try:
+        with view.stage("pull") as stage:
+            pulled = pull(desk, mirror, Choice(mirror.plan().pull_limit), stage)
+            stage.text = came(pulled) if pulled.fetched or pulled.present else None
+    except (HostError, RunError) as error:
+        if isinstance(error, UnreachableError) and not is_last_try:
+            raise
+        view.note(f"not pulled: {str(error).splitlines()[0]}   {again}")
+        return
+    keeper.finish(view)  # what it still brings does not stay there alone
+    stays = not records.ends_with(mirror.run)
+    for text in (
+        *what_stayed(pulled, desk.host, mirror, stays=stays),
+        what_failed(pulled, desk.host, mirror),
+    ):
+        if text:
+            view.note(text)
+
+
+def what_stayed(pulled: Pulled, host: str, mirror: Mirror, *, stays: bool = True) -> list[str]:
+    """Return a line for each kind of file that a pull did not bring, with the command that does; and what was renamed.
+
+    On a rented machine that ends with its run nothing `stays`: the end of its rent brings the rest, and says what is lost.
+    """
+    short = mirror.short
+    lines = [
+        f"{path.relative_to(mirror.folder)} is the file that you had changed here" for path in pulled.yours
+    ]
+    if not stays:
+        return lines
+    if pulled.over_limit:
+        lines.append(
+            f"over the limit of {decimal(mirror.plan().pull_limit)}, still on {host}: {_listed(pulled.over_limit)}"
+            f"   launch pull {short} --all"
+        )
+    if checkpoints := checkpoints_left(pulled, mirror):
+        size = decimal(sum(file.size for file in checkpoints))
+        folders = sorted({checkpoint_of(file.path) for file in checkpoints}, key=by_number)
+        more = f" and {len(folders) - 3} more" if len(folders) > 3 else ""
+        lines.append(
+            f"checkpoints stay on {host}: {', '.join(folders[-3:])}{more} ({size})   launch pull {short} {folders[-1]}"
+        )
+    return lines
+
+
+def checkpoints_left(pulled: Pulled, mirror: Mirror) -> list[Output]:
+    """Return the files of checkpoints that a pull left on the host, without those that are here all the same."""
+    copies = LocalCopies(mirror)
+    return [file for file in pulled.checkpoints if copies.status(file) != "yes"]
+
+
+def what_failed(pulled: Pulled, host: str, mirror: Mirror) -> str | None:
+    """Return which files the host could not send, with the reasons, and the command to try again; None if it sent all."""
+    if not pulled.left_out:
+        return None
+    reasons = ", ".join(f"{shown_path(path)} ({why})" for path, why in sorted(pulled.left_out.items())[:5])
+    again = f"launch pull {mirror.short}"
+    return f"{host} cannot send {len(pulled.left_out)} of its files: {reasons}   {again}"
+
+
+def _listed(files: list[Output]) -> str:
+    words = [f"{shown_path(file.path)} ({decimal(file.size)})" for file in files[:3]]
+    return ", ".join(words) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+
+
+def _correct(mirror: Mirror, state: RunState, view: View) -> None:
+    """Say what the script has done otherwise than its source let expect."""
+    expected, taken = mirror.plan().takes, state.taken
+    if expected is None or taken is None:
+        return
+    words = {"precision": "precision", "split": "batch"}
+    if own := [word for value, word in words.items() if value in expected and value not in taken]:
+        view.note(f"your script took no {' and no '.join(own)} from the plan: it decided them itself")
+    more = [word for value, word in words.items() if value in taken and value not in expected]
+    if more and not mirror.plan().adapt:  # the hook takes the batch to halve it if memory runs out
+        view.note(f"your script took its {' and '.join(more)} from the plan   launch explain")
+
+
+def _is_rehearsed(mirror: Mirror, state: RunState) -> bool:
+    """Whether the run shows something about its card: of a script that was to take nothing, the hook imitates the card."""
+    if not state.rehearsed or state.reason == "not-rehearsable":
+        return False
+    return state.taken != set() or mirror.plan().takes == []
+
+
+def _is_drawn(mirror: Mirror) -> bool:
+    """Whether the picture is newer than all that came of the run. What a run goes on from may have changed meanwhile."""
+    if mirror.parent() is not None:
+        return False
+    drawn, sources = mirror.files.status(mirror.picture), map(mirror.files.status, mirror.sizes())
+    return drawn is not None and all(
+        one is not None and one.st_mtime_ns < drawn.st_mtime_ns for one in sources
+    )
+
+
+def finish(mirror: Mirror, state: RunState, view: View) -> None:
+    """Draw a run's loss and show how it ended."""
+    # These load all of planning, which would keep whoever attaches waiting for the first line.
+    from launcher.runs.follow.precision_report import known_precision
+    from launcher.runs.launch.adapting import mending_command
+
+    if state.state == State.SUCCEEDED:
+        _correct(mirror, state, view)
+    measured = [point for _, point in joined(mirror)]
+    picture: Path | None = mirror.picture
+    report = known_precision(mirror)
+    try:
+        if not _is_drawn(mirror):
+            with view.stage("curve") as stage:  # to load what draws takes seconds
+                stage.text = None
+                png = draw(mirror.run, measured, host_figures(mirror), title_of(mirror, report))
+                mirror.files.write(mirror.picture, png)
+    except RunError:
+        picture = None  # a run without a loss has no picture, which is not an error here
+    except OSError as error:
+        picture = None
+        view.note(f"{mirror.picture}: {error.strerror}   launch plot {mirror.short}")
+    losses = [point.value for point in measured if point.name == "loss"]
+    metrics = {point.name: point.value for point in measured}
+    weights = next(
+        (
+            path
+            for path in (mirror.artifacts / "adapter", mirror.artifacts / "model")
+            if mirror.files.is_folder(path)
+        ),
+        None,
+    )
+    began, ended, seconds = mirror.began(), state.time, mirror.attempts_s()
+    if seconds is None and ended is not None and began is not None:
+        seconds = ended - began
+    first_loss = losses[0] if losses else None
+    if state.evidence is not None:
+        state = state.model_copy(update={"evidence": explained(mirror.files, state.evidence)})
+    home = {
+        path: one.st_size for path, one in LocalCopies(mirror).files().items() if stat.S_ISREG(one.st_mode)
+    }
+    adapted = mending_command(mirror, state)
+    is_rehearsed = _is_rehearsed(mirror, state)
+    result = Result(
+        weights,
+        home,
+        picture,
+        metrics,
+        first_loss,
+        seconds,
+        adapted,
+        mirror.folder,
+        is_rehearsed,
+        report.unsound if report else None,
+        move_records.successor_of(mirror),
+        records.rents_at(mirror.run),
+        records.rent_cost(mirror.run),
+        mirror.is_of_cluster,
+    )
+    view.end(mirror.run, state, result)

@@ -1,0 +1,222 @@
+"""Which precision a run used, attempt by attempt, beside what its card wants: read from the run's mirror."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+from launcher.copy.event_lines import parse_event
+from launcher.copy.mirror import MOST_GROWN, Mirror
+from launcher.errors import BadFileError
+from launcher.planning.precision.precision_comparison import (
+    PrecisionRow,
+    PrecisionVerdict,
+    compare,
+    judge,
+    on_rung,
+)
+from launcher.planning.precision.precision_history import PRECISION_FAILURES
+from launcher.runs.launch.adapting import adapted_command
+from launcher.values.method import trains_adapter
+from launcher.values.plan import Plan
+from launcher.values.precision import Precision
+from launcher.values.record import State, in_todays_words, is_terminal
+from launcher.values.reported.used_precision import PrecisionSeen
+
+HELD = "held "
+"""The prefix of a knob that a script consumed, but sets itself."""
+_NEW = (State.RESERVED, State.PREPARING, State.WAITING)
+
+
+class AttemptPrecision(NamedTuple):
+    """The precision of one attempt. `planned` is the plan's value for it, `takes_plan` whether the script takes that.
+
+    `seen` are the observations of the start-up hook in their order, `ran` the last of them, or else what the script took.
+    `torch` is its version, if the worker reported it.
+    """
+
+    attempt: int
+    rung: int
+    planned: Precision | None
+    takes_plan: bool
+    seen: tuple[PrecisionSeen, ...]
+    ran: PrecisionSeen | None
+    state: str
+    reason: str | None
+    torch: str | None
+
+    @property
+    def source(self) -> Literal["seen", "plan"] | None:
+        """Whether `ran` was seen, or is what the script took from the plan."""
+        return "seen" if self.seen else "plan" if self.ran else None
+
+    @property
+    def words(self) -> str | None:
+        """What ran, in a few words; None if nobody knows."""
+        if self.planned is not None:
+            return self.planned.title
+        if self.ran is None:
+            return None
+        weights = "/".join(sorted(self.ran.trainable))
+        return f"{'/'.join(self.ran.autocast)} autocast" if self.ran.autocast else f"{weights} weights"
+
+
+class PrecisionReport(NamedTuple):
+    """A run's precision: what ran in the last attempt that shows it, and what the first rung of the plan wants.
+
+    Without such an attempt `ran` and `verdict` are `None`, and `sentence` says why nothing is known. `next_command` is
+    `None` if there is nothing to change.
+    """
+
+    run: str
+    plan: Plan
+    attempts: tuple[AttemptPrecision, ...]
+    ran: AttemptPrecision | None
+    rows: tuple[PrecisionRow, ...]
+    verdict: PrecisionVerdict | None
+    sentence: str
+    next_command: str | None
+
+    @property
+    def words(self) -> str | None:
+        """What ran in the last attempt that shows it, in a few words; None if nobody knows."""
+        return self.ran.words if self.ran is not None else None
+
+    @property
+    def unsound(self) -> str | None:
+        """Why what ran is not sound on the card; None if it is, or if nothing is known."""
+        return self.sentence if self.verdict is not None and self.verdict.kind == "unsound" else None
+
+
+def precision_report(mirror: Mirror) -> PrecisionReport:
+    """Return which precision a run used. Raises BadFileError if this version does not understand its plan."""
+    plan = mirror.whole_plan()
+    attempts = tuple(_attempts(mirror, plan))
+    ran = next((attempt for attempt in reversed(attempts) if attempt.ran is not None), None)
+    if ran is None or ran.ran is None:
+        return PrecisionReport(mirror.run, plan, attempts, None, (), None, _why_unknown(plan, attempts), None)
+    verdict = _verdict(plan, ran.ran, ran)
+    rows = compare(
+        ran.ran, plan.ladder[0], is_rehearsed=plan.rehearsed, trains_all=not trains_adapter(plan.method)
+    )
+    may_adapt = (verdict.kind != "as-wanted" or _has_failed(ran)) and not ran.takes_plan
+    command = adapted_command(plan) if may_adapt else None
+    return PrecisionReport(
+        mirror.run, plan, attempts, ran, rows, verdict, _sentence(verdict, ran, attempts), command
+    )
+
+
+def known_precision(mirror: Mirror) -> PrecisionReport | None:
+    """Return which precision a run used; None if this version does not understand its plan."""
+    try:
+        return precision_report(mirror)
+    except BadFileError:
+        return None
+
+
+def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:
+    consumed: set[str] = (
+        set()
+    )  # what an attempt took counts for the later ones too, which may fail before they take it
+    for folder in mirror.files.numbered():
+        record, state = (mirror.files.read_json(f"{folder}/{name}.json") for name in ("attempt", "state"))
+        if record.get("kind") != "attempt":
+            continue
+        taken = state.get("consumed")
+        consumed |= {str(knob) for knob in taken} if isinstance(taken, list) else set()
+        rung = record.get("rung")
+        rung = rung if isinstance(rung, int) and 0 <= rung < len(plan.ladder) else 0
+        planned = plan.ladder[rung]
+        takes_plan = "precision" in consumed and f"{HELD}precision" not in consumed
+        seen, proof = _evidence(mirror, folder)
+        ran = (
+            seen[-1]
+            if seen
+            else PrecisionSeen.of_plan(
+                planned,
+                proof.get("dtypes"),
+                has_frozen=trains_adapter(plan.method),
+                is_rehearsed=plan.rehearsed,
+            )
+            if takes_plan
+            else None
+        )
+        number = record.get("attempt")
+        yield AttemptPrecision(
+            number if isinstance(number, int) else int(folder),
+            rung + 1,
+            planned if takes_plan else None,
+            takes_plan,
+            seen,
+            ran,
+            str(in_todays_words(state.get("state")) or State.PREPARING),
+            str(in_todays_words(state["reason"])) if state.get("reason") else None,
+            _torch(proof),
+        )
+
+
+def _evidence(mirror: Mirror, folder: str) -> tuple[tuple[PrecisionSeen, ...], dict[str, Any]]:
+    """Return what the hook saw in an attempt, and the worker's proof; empty without one."""
+    seen: list[PrecisionSeen] = []
+    proof: dict[str, Any] = {}
+    try:
+        lines = mirror.files.read(f"{folder}/events.jsonl", MOST_GROWN).splitlines()
+    except OSError:
+        return (), {}
+    for line in lines:  # of millions only a few are parsed
+        if b'"precision_seen"' not in line and b'"proof"' not in line:
+            continue
+        event = parse_event(line)
+        values = event.values if event is not None and event.kind == "evidence" else {}
+        if isinstance(values.get("precision_seen"), dict):
+            seen.append(PrecisionSeen.lenient(values["precision_seen"]))
+        if isinstance(values.get("proof"), dict):
+            proof = values["proof"]
+    return tuple(seen), proof
+
+
+def _torch(proof: dict[str, Any]) -> str | None:
+    key = proof.get("key")
+    torch = key.get("torch") if isinstance(key, dict) else None
+    return torch if isinstance(torch, str) else None
+
+
+def _verdict(plan: Plan, ran: PrecisionSeen, attempt: AttemptPrecision) -> PrecisionVerdict:
+    if attempt.seen:
+        return judge(
+            ran, plan.ladder, is_rehearsed=plan.rehearsed, trains_all=not trains_adapter(plan.method)
+        )
+    return on_rung(plan.ladder, attempt.rung, "the script takes")
+
+
+def _sentence(
+    verdict: PrecisionVerdict, ran: AttemptPrecision, attempts: tuple[AttemptPrecision, ...]
+) -> str:
+    """Return the verdict, with the reason where a failure of an earlier attempt led to a lower rung."""
+    is_fine = verdict.kind in ("as-wanted", "lower-rung")
+    earlier = [one for one in attempts if one.rung < ran.rung and one.reason]
+    if verdict.kind == "lower-rung" and ran.takes_plan and earlier:
+        last = earlier[-1]
+        return f"{verdict.sentence}: attempt {last.attempt} failed on rung {last.rung} ({last.reason})"
+    changed = "; it changed during the training" if len(ran.seen) > 1 else ""
+    failed = f", and it failed all the same ({ran.reason})" if is_fine and _has_failed(ran) else ""
+    return f"{verdict.sentence}{changed}{failed}"
+
+
+def _has_failed(attempt: AttemptPrecision) -> bool:
+    """Whether an attempt ended by a failure that a precision may explain."""
+    return attempt.reason in PRECISION_FAILURES
+
+
+def _why_unknown(plan: Plan, attempts: tuple[AttemptPrecision, ...]) -> str:
+    """Return why nothing shows which precision ran."""
+    if not attempts or attempts[-1].state in _NEW:
+        return "nothing has run yet"
+    if not plan.inject:
+        return "nothing is recorded of the precision that ran: the start-up hook was off, and the script took nothing from the plan"
+    if not is_terminal(attempts[-1].state):
+        return "nothing is recorded of the precision yet: no optimizer step of torch was seen so far"
+    return (
+        "nothing is recorded of the precision that ran: no optimizer step of torch was seen, "
+        "or the run is from a version that did not look"
+    )

@@ -1,0 +1,81 @@
+"""Follow a run through the sessions of its place: where each ends at a limit, this client has the run go on."""
+
+from __future__ import annotations
+
+import time
+
+from launcher.backends.runtimes import load
+from launcher.copy.mirror import Mirror
+from launcher.errors import BadFileError, UnreachableError
+from launcher.runs.follow.following import Watch, follow, no_watch, pause
+from launcher.runs.follow.view import View
+from launcher.runs.resume.recovering import Outcome, recover_to_follow
+from launcher.runs.run_desk import Opening, open_desk
+from launcher.transport.client.desk import Desk
+from launcher.values.host import Host
+from launcher.values.record import Reason, RunState, State
+
+ANOTHER_S = 1.0
+
+
+def follow_sessions(
+    host: Host,
+    mirror: Mirror,
+    view: View,
+    desk: Desk | None = None,
+    *,
+    pulls: bool = True,
+    watch: Watch = no_watch,
+    opening: Opening | None = None,
+    is_seen: bool = True,
+) -> RunState:
+    """Follow a run as `follow` does, and go on with it each time that its session has ended at the place's limit."""
+    while True:
+        state = follow(host, mirror, view, desk, pulls=pulls, watch=watch, opening=opening, is_seen=is_seen)
+        if not _has_a_next(mirror, state):
+            return state
+        desk = _with_next_session(host, mirror, view, opening)
+        if desk is None:
+            return state
+
+
+def _with_next_session(host: Host, mirror: Mirror, view: View, opening: Opening | None) -> Desk | None:
+    """Begin the next session of a run; return the open desk, or `None` if it does not go on. A lost link is opened again."""
+    tries = 0
+    while True:
+        try:
+            desk = open_desk(host, mirror, opening)
+            try:
+                outcome = recover_to_follow(desk, mirror, view)
+            except BaseException:
+                desk.close()
+                raise
+        except UnreachableError as error:
+            tries += 1
+            pause(view, error, tries)
+            continue
+        if outcome == Outcome.WAITING:
+            desk.close()
+            return None
+        words = "its session has ended at its limit"
+        if outcome == Outcome.RECOVERED:
+            view.note(f"{mirror.run}: {words}, and the next one is on its way")
+        elif outcome == Outcome.FAILED:
+            view.note(f"{mirror.run}: {words}, and it cannot go on in another one")
+        else:  # another client has, or is about to have it go on
+            time.sleep(ANOTHER_S)
+        return desk
+
+
+def _has_a_next(mirror: Mirror, state: RunState) -> bool:
+    """Whether a run was interrupted only by the end of its session."""
+    is_interrupted = state.state == State.INTERRUPTED and state.reason == Reason.SESSION_LIMIT
+    return is_interrupted and has_sessions(mirror)
+
+
+def has_sessions(mirror: Mirror) -> bool:
+    """Whether a run is at a place that ends it at a limit, from which a client has it go on; False before its plan is here."""
+    try:
+        return load(mirror.whole_plan().runtime).has_sessions
+    except BadFileError:
+        return False

@@ -1,0 +1,78 @@
+"""Summaries of runs: as their host reports them, or as this client remembers them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.copy import last_seen
+from launcher.copy.mirror import Mirror
+from launcher.errors import NoRunError
+from launcher.runs.follow.evidence import diagnosis, doubt, lingered
+from launcher.transport.client.desk import Desk
+from launcher.values.record import RunState, State, Summary, is_terminal
+
+
+def runs_of(desk: Desk, runs: Sequence[str]) -> list[Summary]:
+    """Return the summaries of these runs, without those that the host does not have."""
+    asked = {*runs}
+    return [summary for summary in desk.runs.summaries(*runs) if summary.run in asked] if runs else []
+
+
+def summary_of(desk: Desk, run: str) -> Summary | None:
+    """Return the summary of a run; `None` if its host has no such run."""
+    return next(iter(runs_of(desk, [run])), None)
+
+
+def has_live_session(desk: Desk, run: str) -> bool:
+    """Whether a run may be at work in a session of its host's."""
+    summary = summary_of(desk, run)
+    idle = (State.INTERRUPTED, State.RESERVED)
+    return summary is not None and summary.state not in idle and not is_terminal(summary.state)
+
+
+def known_summary(desk: Desk, run: str) -> Summary:
+    """Return the summary of a run. Raises NoRunError if its host has no such run."""
+    summary = summary_of(desk, run)
+    if summary is None:
+        words = f"{desk.host} has no run {run}: removed there?\n  look   launch ps --host {desk.host}"
+        raise NoRunError(words)
+    return summary
+
+
+def remembered(mirror: Mirror) -> Summary:
+    """Return what this client knows of a run without asking its host."""
+    return last_seen.latest(mirror, _on_record(mirror))
+
+
+def _on_record(mirror: Mirror) -> Summary:
+    """Return what the records of a run say that were fetched."""
+    plan, state = mirror.plan(), mirror.state() or RunState(state=State.PREPARING)
+    reached = state if None not in (state.step, state.loss) else mirror.last_step()
+    return Summary(
+        run=mirror.run,
+        state=state.state,
+        reason=state.reason,
+        attempt=state.attempt,
+        step=reached.step,
+        steps=plan.steps,
+        loss=reached.loss,
+        job=plan.job,
+        job_id=mirror.job_id(),
+        card=plan.card,
+        evidence=state.evidence
+        if diagnosis(state.evidence) or doubt(state.evidence) or lingered(state.evidence)
+        else None,
+        rehearsed=plan.rehearsed,
+        parent=mirror.parent(),
+        time=mirror.launched() or None,
+        ended=_ended(mirror, state),
+        took_s=mirror.attempts_s(),
+    )
+
+
+def _ended(mirror: Mirror, state: RunState) -> float | None:
+    """Return when a run ended, by this machine's clock: the host's clock may differ."""
+    began = mirror.began()
+    if not is_terminal(state.state) or state.time is None or began is None:
+        return None
+    return mirror.launched() + state.time - began

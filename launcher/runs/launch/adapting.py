@@ -1,0 +1,58 @@
+"""When a script that decides its own precision is told of `--adapt`, and the command that gives it the plan's."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+
+from launcher.copy.mirror import Mirror
+from launcher.errors import LaunchError
+from launcher.planning.precision.precision_history import PRECISION_FAILURES
+from launcher.planning.script.script import starts_python
+from launcher.values.host import LOCAL
+from launcher.values.plan import Finding, Plan
+from launcher.values.record import RunState, State
+
+
+def suggestion(plan: Plan) -> tuple[Finding, ...]:
+    """Return a note on a plan for a card whose script decides its own precision, if the hook could adapt it."""
+    if plan.profile.kind == "cpu" or plan.hands_out("precision") or not starts_python(plan.command):
+        return ()
+    message = f"your script decides its own precision; {plan.profile.title} wants {plan.ladder[0].title}"
+    return (
+        Finding(
+            level="note",
+            code="not-adapted",
+            message=message,
+            mend="--adapt     gives it that and leaves the file as it is",
+        ),
+    )
+
+
+def mending_command(mirror: Mirror, state: RunState) -> str | None:
+    """Return the command that launches a run's script with the plan's precision, where that mends its failure."""
+    if state.state != State.FAILED or state.reason not in PRECISION_FAILURES:
+        return None
+    with contextlib.suppress(LaunchError):
+        plan = mirror.whole_plan()
+        if not plan.hands_out("precision") and starts_python(plan.command):
+            return adapted_command(plan)
+    return None
+
+
+def adapted_command(plan: Plan) -> str:
+    """Return the command line that launches a plan's command with `--adapt`.
+
+    A `…` stands for what is left to the person: the settings, model and data of a job.
+    """
+    words = ["launch"]
+    if plan.host != LOCAL.name:
+        words += ["--host", plan.host]
+    if plan.rehearsed:
+        words += ["--profile", plan.profile.name, "--rehearse"]
+    for name, value in plan.variables.items():
+        words += ["-e", f"{name}={value}"]
+    for name in plan.secrets:
+        words += ["-s", name]
+    more = " …" if plan.settings or plan.model or plan.data else ""
+    return f"{shlex.join(words)} --adapt{more} -- {shlex.join(plan.command)}"

@@ -1,0 +1,125 @@
+"""A contact is a host that answers, with what a launch knows about it; plans pass the gate and find cards against it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from launcher.config import resolve
+from launcher.errors import RefusedError
+from launcher.runs.follow.view import View
+from launcher.runs.launch import cards
+from launcher.runs.launch.probing import probe
+from launcher.transport.client.desk import Desk
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.job import Job
+from launcher.values.plan import Finding, Plan
+
+LOOK_AGAIN_S = 30.0
+"""How old facts about cards may be, in seconds, before the host is probed again."""
+
+
+class Contact(NamedTuple):
+    """A host that answers, its facts, and the job that is to run there.
+
+    `gpus` is the value of `--gpus`. `deadline` is when to stop waiting for cards, by the monotonic clock. `is_rented`: the
+    machine was rented for this launch alone. `batch` is the batch that the run is for.
+    """
+
+    host: Host
+    desk: Desk
+    job: Job
+    facts: Facts
+    view: View
+    gpus: str | None = None
+    deadline: float = 0.0
+    is_rented: bool = False
+    batch: str | None = None
+
+    def probed_again(self) -> Contact:
+        """Return the contact with new facts."""
+        return self._replace(facts=probe(self.desk, self.host, self.job))
+
+
+def pass_gate(contact: Contact, plan: Plan) -> None:
+    """Check a plan, and the cards that `--gpus` asks for, against the host's facts; show the notes.
+
+    Raises RefusedError for what is refused, CardBusyError if only busy cards stand in the way.
+    """
+    from launcher.planning.gate import check  # it was loaded while the host was waited for
+
+    findings = [
+        *cards.findings(contact.gpus, plan, contact.facts),
+        *check(plan, contact.facts, contact.host, resolve.wheels(), resolve.cards()),
+    ]
+    if contact.is_rented:
+        findings = [_of_rented(finding, contact.host) for finding in findings]
+    refusals = [finding for finding in findings if finding.level == "refuse"]
+    if busy := cards.refusal(refusals, plan, contact.facts):
+        raise busy
+    settle(findings, contact.view)
+
+
+def _of_rented(finding: Finding, host: Host) -> Finding:
+    """Return a finding with what helps where each launch rents another machine: this one's cards are not to be had by it."""
+    if finding.code != "card-mismatch":
+        return finding
+    mend = f'name another type or card   launch offers --host {host.name}     in its table   type = "…"'
+    return finding.model_copy(
+        update={"message": f"{finding.message}, which its offer promised", "mend": mend}
+    )
+
+
+def settle(findings: Iterable[Finding], view: View) -> None:
+    """Show the notes among findings. Raise RefusedError, which says all the others, if there are any."""
+    found = list(findings)
+    for finding in found:
+        if finding.level == "note":
+            view.finding(finding)
+    if error := refusal(found):
+        raise error
+
+
+def refusal(findings: Iterable[Finding]) -> RefusedError | None:
+    """Return an error that says all refusals among findings; None without one."""
+    lines = [
+        f"{finding.message}\n  {finding.mend}" if finding.mend else finding.message
+        for finding in findings
+        if finding.level == "refuse"
+    ]
+    return RefusedError(cards.REFUSED + "\n".join(lines)) if lines else None
+
+
+def pass_gate_when_free(contact: Contact, plan: Plan) -> Contact:
+    """Pass the gate; while others hold the cards, probe again until the deadline. Return the contact that passed.
+
+    Raises RefusedError.
+    """
+    first = [contact]
+
+    def look() -> Contact:
+        current = first.pop() if first else contact.probed_again()
+        pass_gate(current, plan)
+        return current
+
+    return cards.waiting_for(look, contact.deadline - time.monotonic(), contact.view)
+
+
+def look_at_cards(contact: Contact, plan: Plan) -> Callable[[], cards.CardChoice]:
+    """Return a function that says which cards a plan may have, by a new probe once the facts are old.
+
+    As long as others hold all of them, the last choice stands.
+    """
+    looked_at, choice = time.monotonic(), cards.card_choice(contact.gpus, plan, contact.facts)
+
+    def look() -> cards.CardChoice:
+        nonlocal looked_at, choice
+        if choice.gpus and time.monotonic() - looked_at > LOOK_AGAIN_S:
+            latest = cards.card_choice(contact.gpus, plan, contact.probed_again().facts)
+            looked_at = time.monotonic()
+            choice = latest if len(latest.gpus) >= latest.needed > 0 else choice
+        return choice
+
+    return look

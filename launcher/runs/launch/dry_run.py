@@ -1,0 +1,203 @@
+"""Look at a launch without starting it: its plan and what speaks against it, or its ladder of precisions."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcher.backends.kaggle.kaggle_machines import expected_facts
+from launcher.config import job_check, resolve, script_check, secret_values
+from launcher.config.lookup import Lookup
+from launcher.config.script_reading import script_use
+from launcher.copy.request import Request
+from launcher.errors import HostError, RefusedError
+from launcher.planning.assembly import ladder_inputs
+from launcher.planning.gate import check, model_room
+from launcher.planning.model_gate import unknown_model
+from launcher.planning.placement import cards_of
+from launcher.planning.precision.ladder import Ladder, LadderInputs, ladder, too_large
+from launcher.runs.launch import cards, session_check
+from launcher.runs.launch.adapting import suggestion
+from launcher.runs.launch.planned import known_of, plan_of, submission_of
+from launcher.runs.launch.probing import probe
+from launcher.runs.launch.resolved_request import AUTO, Resolved, secrets_for, there, understand
+from launcher.runs.run_desk import connect
+from launcher.upload.loading import load
+from launcher.upload.upload_history import ShippedBefore
+from launcher.values.facts import Facts
+from launcher.values.job import Job
+from launcher.values.plan import Finding, Plan, PlanValue, Submission
+from launcher.values.profile import Profile
+from launcher.values.upload_selection import Cargo
+
+if TYPE_CHECKING:
+    from launcher.backends.kaggle.kaggle_preview import SessionPreview
+    from launcher.rental.price import RentalChoice
+
+
+class Preview(NamedTuple):
+    """A plan, what the gate would say, and what would travel; what a first session on Kaggle would be, or what is rented."""
+
+    plan: Plan
+    findings: tuple[Finding, ...]
+    cargo: Cargo
+    session: SessionPreview | None = None
+    rental: RentalChoice | None = None
+
+
+def preview(
+    request: Request,
+    facts: Facts | None = None,
+    lookup: Lookup | None = None,
+    silence: HostError | None = None,
+) -> Preview:
+    """Return the plan and what the gate would say; nothing is refused, nothing is left on the host.
+
+    A value that a launch would refuse to record is not in the plan. Raises UsageError as a launch does, also for a secret that is not set. With the facts of an earlier probe, or the error of one, no connection is made. Raises HostError only where the plan itself hangs on the
+    probe: no profile is named, or a name that means several.
+    """
+    resolved = understand(request, lookup)
+    host, profiles = resolved.host, resolved.profiles
+    if not session_check.refusals(resolved.task, host):
+        secrets_for(resolved)
+    of_job = [*job_check.findings(resolved.task), *secret_values.findings(resolved.values)]
+    resolved = resolved._replace(task=job_check.without_refused(resolved.task))
+    loaded = load(resolved.task, request.env_files)
+    question = None if request.is_sure else ShippedBefore(resolved.task.code, host).question(loaded)
+    unreached: tuple[Finding, ...] = ()
+    rental: RentalChoice | None = None
+    if facts is None and host.lambda_cloud is not None:
+        from launcher.runs.rented.rental_agreement import preview_rental  # few hosts rent
+        from launcher.runs.rented.rental_choice import expected
+
+        try:
+            rental, unreached = preview_rental(resolved, is_sure=request.is_sure)
+        except HostError as error:
+            if len(profiles) != 1:
+                raise
+            unreached = (_not_reached(error),)
+        if rental is not None:
+            facts, profiles = expected(host, rental), (rental.first.profile,)
+    elif facts is None:
+        try:
+            if silence is not None:
+                raise silence
+            with connect(host) as desk:
+                facts = probe(desk, host, resolved.job, resolved.machine)
+        except HostError as error:
+            if not profiles:
+                raise
+            facts = expected_of(resolved)
+            if facts is None and len(profiles) > 1:
+                choices = " or ".join(profile.name for profile in profiles)
+                words = f"{error}\n  without its probe the profile is not clear: name {choices}"
+                raise HostError(error.host, words) from error
+            unreached = (_not_reached(error),)
+    resolved = resolved._replace(profiles=profiles)
+    if facts is not None:
+        facts, profile, _ = there(resolved, facts)
+    else:
+        profile = profiles[0]
+    try:
+        plan = plan_of(profile, resolved, facts)
+        refused: tuple[Finding, ...] = ()
+    except RefusedError as error:
+        plan = plan_of(profile, _with_nothing_asked(resolved), facts)
+        refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
+    asked = cards.findings(resolved.gpus, plan, facts)
+    of_script = script_check.findings(resolved.job, loaded.cargo)
+    against = [*refused, *of_job, *loaded.cargo.findings, *of_script]
+    if question is not None:
+        against.append(question)
+    against += resolved.machine.notes if resolved.machine is not None else ()
+    against += session_check.findings(resolved.task, host)
+    against += suggestion(plan) if facts is None else [*suggestion(plan), *unknown_model(plan)]
+    against += script_check.without_effect(plan, resolved.asked, resolved.job, rehearses=request.rehearses)
+    findings = (*against, *unreached, *asked, *check(plan, facts, host, resolve.wheels(), resolve.cards()))
+    session = None
+    if host.kaggle is not None:
+        from launcher.backends.kaggle.kaggle_preview import preview_session  # few runs are there
+
+        place = facts.host_id if facts is not None else host.name
+        session = preview_session(plan, host.kaggle, place, loaded.tree)
+    return Preview(plan, findings, loaded.cargo, session, rental)
+
+
+def _not_reached(error: HostError) -> Finding:
+    return Finding(level="note", code="not-reached", message=f"the gate saw no host: {error}")
+
+
+class Explanation(NamedTuple):
+    """What a ladder is made for, the ladder, what speaks against the job on this machine, and the job.
+
+    `takes` is what the job's script takes from a plan, `slurm` what a cluster is asked for.
+    """
+
+    inputs: LadderInputs
+    ladder: Ladder
+    findings: tuple[Finding, ...]
+    job: Job
+    takes: tuple[PlanValue, ...]
+    slurm: Submission | None = None
+
+
+def explain(request: Request, facts: Facts | None = None) -> Explanation:
+    """Return the ladder of a request. The host is asked only where no profile, or several, are named.
+
+    A cluster that answers is always asked, for its name of the card. Raises RefusedError when the precision that is asked
+    for is excluded.
+    """
+    resolved = understand(request)
+    if facts is None:
+        facts = expected_of(resolved)
+    if facts is None and len(resolved.profiles) != 1 and resolved.host.lambda_cloud is not None:
+        from launcher.runs.rented.rental_agreement import choice_for
+        from launcher.runs.rented.rental_choice import expected
+
+        rental = choice_for(resolved)
+        facts = expected(resolved.host, rental)
+        resolved = resolved._replace(profiles=(rental.first.profile,))
+    elif facts is None and (len(resolved.profiles) != 1 or resolved.host.slurm is not None):
+        try:
+            with connect(resolved.host) as desk:
+                facts = probe(desk, resolved.host, resolved.job)
+        except HostError:
+            if len(resolved.profiles) != 1:
+                raise
+    profile = there(resolved, facts).profile if facts else resolved.profiles[0]
+    model, platform = known_of(resolved, facts)
+    evidence = facts.precision_evidence if facts else ()
+    script, asked = script_use(resolved.job, resolved.task.code), submission_of(profile, resolved, facts)
+    about = (model, platform, evidence, platform.torch, resolved.teacher)
+    count = asked.nodes if asked is not None else 1
+    case = ladder_inputs(profile, resolved.job, *about, asked=resolved.asked, script=script, count=count)
+    found = ladder(case, resolved.asked)
+    findings = (*job_check.findings(resolved.task), *_of_several(resolved, profile, facts))
+    if too_large(case, found.rungs[0]):
+        with contextlib.suppress(RefusedError):  # a plan may be refused for more than its ladder
+            findings = (*findings, *model_room(plan_of(profile, resolved, facts), resolve.cards()))
+    return Explanation(case, found, findings, resolved.job, script.takes or (), asked)
+
+
+def _of_several(resolved: Resolved, profile: Profile, facts: Facts | None) -> list[Finding]:
+    """Note that a name means several cards and the host has none of them: the first is taken."""
+    names = [one.name for one in resolved.profiles]
+    if len(names) < 2 or facts is None or cards_of(profile, facts):
+        return []
+    message = f"the profile's name means {' or '.join(names)}, and {resolved.host.name} has none of them: this is {profile.name}"
+    mend = "     ".join(f"--profile {name}" for name in names if name != profile.name)
+    return [Finding(level="note", code="several-profiles", message=message, mend=mend)]
+
+
+def expected_of(resolved: Resolved) -> Facts | None:
+    """Return what is expected of a machine of Kaggle's without asking anybody; None for a host that can be probed."""
+    settings, choice = resolved.host.kaggle, resolved.machine
+    if settings is None or choice is None:
+        return None
+    return expected_facts(f"kaggle-{settings.account or 'unknown'}", choice.machine, choice.profiles[0])
+
+
+def _with_nothing_asked(resolved: Resolved) -> Resolved:
+    """Return a request that leaves the precision to us, for a preview of what was refused."""
+    job = resolved.job.model_copy(update={"attention": "sdpa", "compile": False})
+    return resolved._replace(asked=AUTO, task=resolved.task._replace(job=job))

@@ -1,0 +1,120 @@
+"""What `launch init` proposes for a host: the lines of a launch.toml, and what they mean there."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.config import resolve
+from launcher.config.catalogue import user_folder_text
+from launcher.config.lookup import Lookup
+from launcher.errors import RefusedError, UnknownNameError, UsageError
+from launcher.planning.placement import runtime as choose_runtime
+from launcher.runs.launch.probing import NO_JOB, cards_there, profiles_named
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.profile import DERIVED, Profile
+
+NO_NAME = re.compile(r"[^a-z0-9_-]+")
+NUMBERS = re.compile(r"[0-9.]+|[0-9a-f:.]*:[0-9a-f:.]*")
+"""What an IPv4 or IPv6 address looks like."""
+
+_LOGIN_NODE = (
+    'this is a login node of a Slurm cluster: with   kind = "slurm"   in its table, its runs are jobs'
+)
+
+A_JOB = NO_JOB.model_copy(update={"requirements": ("torch",)})
+"""What most jobs need."""
+
+
+class Proposal(NamedTuple):
+    """A project's defaults. `profile` is None for a card that no profile names; `lines` are what a person should know."""
+
+    host: str
+    profile: str | None
+    runtime: str
+    text: str
+    lines: tuple[tuple[str, str], ...]
+
+
+def propose(host: Host, environment: str | None, facts: Facts) -> Proposal:
+    """Return the defaults for a host, by what its probe found.
+
+    Raises UsageError for an environment that is not there, or that belongs into the file that has the host.
+    """
+    is_written = host.name != "local" and host.name in Lookup().written_hosts
+    if is_written and environment is not None:
+        raise UsageError(
+            f"{host.name} is in {user_folder_text()}/hosts.toml\n  set there   environment = {json.dumps(environment)}"
+        )
+    name = host.name if is_written or host.name in ("local", *resolve.aliases()) else _short(host)
+    try:
+        named = profiles_named(host) if host.slurm is not None else ()
+        found: Profile | None = cards_there(host, A_JOB, named, None, facts).profile
+        card = ""
+    except (UnknownNameError, RefusedError) as error:
+        found, card = None, str(error).splitlines()[0]
+    is_written_down = found is not None and found.kind != "cpu" and not found.is_derived
+    profile = found.name if found is not None and is_written_down else None
+    given = host if environment is None else host.model_copy(update={"environment": environment})
+    if environment is not None and (facts.interpreter is None or facts.interpreter.error):
+        why = facts.interpreter.error if facts.interpreter else "it has no Python"
+        raise UsageError(
+            f"--environment {environment}: {why}\n  what is there   launch probe --host {host.name}"
+        )
+    runtime = choose_runtime(found or resolve.profile("cpu"), given, A_JOB, facts)
+    text = f"host = {json.dumps(name)}\n" + ("" if is_written else _table(name, host, profile, environment))
+    lines = (
+        ("host", name),
+        ("profile", _profile_words(found) if found is not None else f"-   {card}"),
+        ("runs in", _environment(runtime, environment, facts)),
+        *([("slurm", _LOGIN_NODE)] if facts.is_unused_login else []),
+    )
+    return Proposal(name, profile, runtime, text, lines)
+
+
+def _profile_words(profile: Profile) -> str:
+    return f"{profile.name} {DERIVED}" if profile.is_derived else profile.name
+
+
+def write(path: Path, text: str) -> None:
+    """Write a new file. Raises UsageError if there is one, which stays as it is, or if it cannot be written."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{path} is there already, and stays as it is\n  look   launch hosts") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+
+
+def _short(host: Host) -> str:
+    """Return a name for an address: its first part; all of it if it is made of numbers."""
+    address = (host.address or host.name).lower()
+    first = address if NUMBERS.fullmatch(address) else address.partition(".")[0]
+    return NO_NAME.sub("-", first).strip("-") or "host"
+
+
+def _environment(runtime: str, environment: str | None, facts: Facts) -> str:
+    if environment is not None and facts.interpreter is not None:
+        torch = facts.interpreter.packages.get("torch")
+        return f"{environment}   (Python {facts.interpreter.version}, torch {torch or 'is not there'})"
+    if runtime not in ("native", "slurm"):
+        return f"a container ({runtime}): the image of a job is built there once"
+    return "the Python found there if it has what a job requires, else an environment that is made there once for it"
+
+
+def _table(name: str, host: Host, profile: str | None, environment: str | None) -> str:
+    """Return the table of a host. An alias of ssh's configuration, and this machine, have no address in it."""
+    is_new = name != host.name
+    keys = {
+        "address": host.address if is_new else None,
+        "user": host.user if is_new else None,
+        "port": host.port if is_new else None,
+        "profile": profile,
+        "environment": environment,
+    }
+    lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items() if value is not None]
+    return "\n".join(["", f"[hosts.{name}]", *lines, ""]) if lines else ""

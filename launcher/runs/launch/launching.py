@@ -1,0 +1,394 @@
+"""A launch: resolve, connect, probe, plan, pass the gate, sweep, ship, start. Each stage is shown with its time."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcher.backends.registry import backend_of
+from launcher.backends.runtimes import Runtime, names, open_for_plan
+from launcher.backends.runtimes import load as load_runtime
+from launcher.base.held_interrupts import HeldInterrupts, Interrupts
+from launcher.config import build_settings, job_check, resolve, script_check, secret_values
+from launcher.copy.mirror import Mirror
+from launcher.copy.request import Request, remember
+from launcher.copy.run_id import new_run_id
+from launcher.copy.runs_folder import runs_folder
+from launcher.errors import (
+    AgentError,
+    CardBusyError,
+    ConnectionLostError,
+    EngineError,
+    HostError,
+    RefusedError,
+    ServiceError,
+    UsageError,
+)
+from launcher.runs.follow.view import Stage, View
+from launcher.runs.launch import cards, session_check, sweeping
+from launcher.runs.launch.adapting import suggestion
+from launcher.runs.launch.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
+from launcher.runs.launch.hook_note import hook_note
+from launcher.runs.launch.kaggle_account import say_if_new
+from launcher.runs.launch.probing import describe, probe
+from launcher.runs.launch.resolved_request import AUTO, Resolved, secrets_for, there, understand
+from launcher.runs.launch.shipping import Shipment, ship
+from launcher.runs.launch.verifiable import unverifiable
+from launcher.runs.launch.wanted_machine import Wanted
+from launcher.runs.rented.acquire import acquire
+from launcher.runs.run_desk import Opening, connect
+from launcher.transport.client.desk import Desk
+from launcher.upload import excluded_files, upload_record
+from launcher.upload.loading import Load, load
+from launcher.upload.upload_history import ShippedBefore
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.plan import Finding, Plan
+from launcher.values.profile import Profile
+
+if TYPE_CHECKING:
+    from launcher.batch.frozen_code import FrozenCode
+    from launcher.rental.lease.rental_lease import Lease
+
+ID_TRIES = 5
+NOT_SUBMITTED, UNSETTLED = "not-submitted", "unsettled"
+"""The agent's codes for a job that Slurm has refused, and for one of which nobody knows whether Slurm has it."""
+_OF_OPTION = re.compile(r"\boption ['`]|\bInvalid --")
+"""What sbatch says of a flag that it does not know, or whose value it cannot read."""
+
+
+class Started(NamedTuple):
+    """A run that has begun, and the open desk for `follow` to take over."""
+
+    host: Host
+    mirror: Mirror
+    desk: Desk
+    interrupts: Interrupts
+    """Ctrl-C and SIGTERM since the start, for the caller to release: from here on they do not end the run."""
+    lease: Lease | None = None
+    """Our hold on the machine, if it is rented: the caller ends the rent, or hands it over."""
+    job_id: str | None = None
+    """The id of the run's job in Slurm, on a cluster."""
+
+
+def launch(
+    request: Request,
+    view: View,
+    run_id: str | None = None,
+    *,
+    opening: Opening | None = None,
+    hold: Callable[[], Interrupts] = HeldInterrupts,
+    code: FrozenCode | None = None,
+) -> Started:
+    """Start a run, under a new id unless one is given.
+
+    Its desk is opened by `opening`, and `hold` holds interrupts back: in a thread, NoInterrupts. `code` is that of its batch.
+
+    Raises RefusedError from the gate, before anything was sent. If this raises, or is interrupted, nothing is left on
+    the host: its agent removes what was prepared when the connection ends. The start itself is not interrupted: Ctrl-C
+    waits for it, and a link that breaks there leaves a run that may have begun, as the error says.
+    """
+    resolved = understand(request)
+    host, task = resolved.host, resolved.task
+    if request.verifies:
+        backend_of(host).check_has(host, "verify")
+    settle(session_check.refusals(task, host), view)
+    secrets = secrets_for(resolved)
+    if task.said:
+        view.note(task.said)
+    settle([*job_check.findings(task), *secret_values.findings(resolved.values)], view)
+    settle(resolved.machine.notes if resolved.machine is not None else (), view)
+    settle([*session_check.findings(task, host)], view)
+    runs_folder()  # raises if it cannot be made, before anything is asked of the host
+    loaded = _load(task, request.env_files, view, code)
+    before = ShippedBefore(task.code, host)
+    if not request.is_sure:
+        _ask(before.question(loaded), view)
+    ready = _Ready(request, secrets, loaded, before, opening, hold, code.batch if code is not None else None)
+    with acquire(wanted_of(resolved, request, run_id), view) as machine:
+        profiles = resolved.profiles if machine.profile is None else (machine.profile,)
+        there = resolved._replace(host=machine.host, profiles=profiles)
+        started = _launch_on(there, ready, view, machine.run, machine.plan)
+    return started._replace(lease=machine.lease)
+
+
+def wanted_of(resolved: Resolved, request: Request, run_id: str | None = None) -> Wanted:
+    """Return what a launch needs of a machine."""
+
+    def plan_for(profile: Profile, facts: Facts) -> Plan:
+        from launcher.runs.launch.planned import plan_of  # it is loaded while a host is waited for
+
+        return plan_of(profile, resolved, facts)
+
+    return Wanted(
+        resolved.host,
+        resolved.profiles,
+        resolved.gpus,
+        resolved.job,
+        plan_for,
+        is_sure=request.is_sure,
+        wait_s=request.wait_s,
+        run=run_id,
+        most_cents=request.most_cents,
+    )
+
+
+class _Ready(NamedTuple):
+    """What a launch has at hand before it connects."""
+
+    request: Request
+    secrets: Mapping[str, str]
+    loaded: Load
+    before: ShippedBefore
+    opening: Opening | None
+    hold: Callable[[], Interrupts]
+    batch: str | None
+
+
+def _launch_on(
+    resolved: Resolved, ready: _Ready, view: View, run_id: str | None = None, shown: Plan | None = None
+) -> Started:
+    """Start a run on the machine of a request, under a new id unless one is given. A plan that was shown is not shown again."""
+    host, (request, secrets, loaded, before, opening, hold, batch) = resolved.host, ready
+    with view.stage("connect") as stage:
+        desk = connect(host, opening)
+        stage.text = desk.about
+    try:
+        facts, profile = _look(desk, resolved, view)
+        from launcher.planning.model_gate import unknown_model
+        from launcher.runs.launch.planned import plan_of
+
+        plan = plan_of(profile, resolved, facts)
+        if request.verifies:
+            from launcher.planning.verification_plan import verification  # few launches verify
+
+            settle(unverifiable(plan), view)
+            plan = verification(plan, resolved.job)
+        if shown is None or plan.digest != shown.digest:
+            view.head(plan)
+        settle([*suggestion(plan), *unknown_model(plan)], view)
+        settle(
+            script_check.without_effect(plan, resolved.asked, resolved.job, rehearses=request.rehearses), view
+        )
+        deadline = time.monotonic() + request.wait_s
+        contact = Contact(
+            host, desk, resolved.job, facts, view, resolved.gpus, deadline, shown is not None, batch
+        )
+        contact = pass_gate_when_free(contact, plan)
+        say_if_new(host, view)
+        build = build_settings.read(host, os.environ)
+        with open_for_plan(desk, host, plan, contact.facts, build) as runtime:
+            shipments: list[Shipment] = []
+            fill = functools.partial(_ship, desk, loaded, before, shipments)
+            started = begin(contact, runtime, plan, secrets, Filling("ship", fill), run_id, hold)
+        # On a full disk here, only an explanation, `rerun` and `recover --abandon` are lost.
+        with contextlib.suppress(OSError):
+            excluded_files.remember(started.mirror.files, loaded.cargo)
+            remember(started.mirror, request)
+            for shipment in shipments:
+                upload_record.write(started.mirror, upload_record.sent(loaded.tree, shipment.manifest))
+        return started
+    except BaseException:
+        desk.close()
+        raise
+
+
+def _ship(
+    desk: Desk, loaded: Load, before: ShippedBefore, shipments: list[Shipment], mirror: Mirror, stage: Stage
+) -> str:
+    """Send a load for a run; put what was sent on the list."""
+    shipments.append(ship(desk, loaded, before, mirror, stage))
+    return shipments[-1].words
+
+
+def _load(task: resolve.Task, env_files: Sequence[str], view: View, code: FrozenCode | None = None) -> Load:
+    """Collect what travels, and show what does not. Raises RefusedError for a folder or a script that is not sent."""
+    with view.stage("files") as stage:
+        stage.text = None  # its line is that of the stage `ship`
+        loaded = load(task, env_files)
+        if code is not None and not loaded.cargo.findings:
+            loaded = code.of_batch(loaded, task.file)
+    settle([*loaded.cargo.findings, *script_check.findings(task.job, loaded.cargo)], view)
+    view.cargo(loaded.cargo)
+    return loaded
+
+
+def _ask(question: Finding | None, view: View) -> None:
+    """Ask whether something large is meant to travel. Raises RefusedError if it is not, or without a terminal."""
+    if question is None:
+        return
+    answer = view.agrees(question.message)
+    if answer is None:
+        raise RefusedError(f"{cards.REFUSED}{question.message}\n  {question.mend}")
+    if not answer:
+        raise RefusedError(f"not sent, as you answered\n  {question.mend}")
+
+
+class Filling(NamedTuple):
+    """A stage that puts code and data in place for a run, by its mirror, shows how far it is, and returns what it did."""
+
+    stage: str
+    fill: Callable[[Mirror, Stage], str]
+
+
+def begin(
+    contact: Contact,
+    runtime: Runtime,
+    plan: Plan,
+    secrets: Mapping[str, str],
+    filling: Filling,
+    run_id: str | None = None,
+    hold: Callable[[], Interrupts] = HeldInterrupts,
+) -> Started:
+    """Sweep a host, make a run there with cards of its own, waiting for them if necessary, fill it, and start it.
+
+    It gets a new id, unless one is given; AgentError `run-exists` if that is taken there. The caller closes the desk if this
+    raises, which removes what was prepared. `hold` holds interrupts back from the start on; only the main thread can.
+    """
+    view = contact.view
+    if plan.verification is None and (note := hook_note(plan)):
+        view.note(note)
+    look = look_at_cards(contact, plan)
+    _sweep(runtime, view)
+    wait_s = contact.deadline - time.monotonic()
+    create = functools.partial(_create, runtime, plan, look, run_id, queues=wait_s > 0)
+    run, gpus = cards.waiting_for(create, wait_s, view)
+    mirror = Mirror(run, runs_folder())
+    with view.stage(filling.stage) as stage:
+        stage.text = filling.fill(mirror, stage)
+    if needed := runtime.needs(plan):
+        with view.stage(needed) as stage:
+            stage.text = runtime.provide(plan, stage.progress)
+    with view.stage("start") as stage:
+        if secrets:
+            runtime.entrust(mirror.run, secrets)
+        interrupts = hold()  # once the run is bound, a rent is ended only by who knows that it never began
+        try:
+            mirror.bind(contact.host, runtime.desk.root_id, plan, contact.batch)
+            job_id = _start(runtime, mirror)
+        except BaseException:
+            interrupts.release()
+            raise
+        where = [look().title(gpus)] if gpus else []
+        batch = [plan.split.title] if plan.hands_out("split") else []
+        began = "attempt 1" if plan.slurm is None else f"its job {job_id} is in Slurm's queue"
+        stage.text = ", ".join([f"run {mirror.run}", began, *where, *batch])
+    return Started(contact.host, mirror, runtime.desk, interrupts, job_id=job_id)
+
+
+def build_image(request: Request, view: View) -> None:
+    """Build, or pull, the image of a job on a host, so that no launch has to. Raises RefusedError."""
+    resolved = understand(request)
+    host = _with_images(resolved.host)
+    resolved = resolved._replace(host=host)
+    build = build_settings.read(host, os.environ)
+    with contextlib.ExitStack() as stack:
+        with view.stage("connect") as stage:
+            desk = stack.enter_context(connect(host))
+            stage.text = desk.about
+        facts, profile = _look(desk, resolved, view)
+        from launcher.runs.launch.planned import plan_of
+
+        plan = plan_of(profile, resolved, facts)
+        with contextlib.suppress(CardBusyError):  # a build needs no card
+            pass_gate(Contact(host, desk, resolved.job, facts, view), plan)
+        runtime = stack.enter_context(open_for_plan(desk, host, plan, facts, build))
+        with view.stage("image") as stage:
+            stage.text = runtime.provide(plan, stage.progress)
+
+
+def _with_images(host: Host) -> Host:
+    """Return a host whose runtime runs images. Raises UsageError if its own does not."""
+    backend_of(host).check_has(host, "image")
+    if host.runtime == AUTO:
+        name = next(name for name in names() if load_runtime(name).has_images)
+        return host.model_copy(update={"runtime": name})
+    if not load_runtime(host.runtime).has_images:
+        raise UsageError(
+            f'{host.name}: runtime = "{host.runtime}" in launch.toml: nothing runs in an image there'
+        )
+    return host
+
+
+def _look(desk: Desk, resolved: Resolved, view: View) -> tuple[Facts, Profile]:
+    """Probe a host; return its facts and the profile that they decide on. Raises HostError or UnknownNameError."""
+    with view.stage("probe") as stage:
+        facts = probe(desk, resolved.host, resolved.job, resolved.machine)
+        facts, profile, why = there(resolved, facts)
+        words = describe(facts) if resolved.machine is None else f"expected: {describe(facts)}"
+        stage.text = "; ".join(filter(None, (words, why)))
+    return facts, profile
+
+
+def _start(runtime: Runtime, mirror: Mirror) -> str | None:
+    """Start the run; return the id of its job on a cluster.
+
+    If it could not begin and its host removes it, the mirror is removed too; else it may have begun.
+    Raises RefusedError, with its words, for what a cluster's scheduler does not take.
+    """
+    try:
+        return runtime.start(mirror.run)
+    except ConnectionLostError as error:
+        words = f"{error}\n  the run may have begun   launch attach {mirror.short}"
+        raise ConnectionLostError(error.host, words) from error
+    except (AgentError, EngineError, ServiceError) as error:
+        is_taken = False
+        with contextlib.suppress(HostError):
+            is_taken = runtime.desk.preparation.take_back(mirror.run)
+        if is_taken:
+            with contextlib.suppress(OSError):
+                mirror.remove()
+            if isinstance(error, AgentError) and error.code == NOT_SUBMITTED:
+                look = f"what the cluster has   launch probe --host {error.host}"
+                if _OF_OPTION.search(str(error)):
+                    look = f"what sbatch takes   {runtime.desk.by_hand('sbatch --help')}"
+                words = f"{error}\n  {look}"
+                raise RefusedError(words) from error
+            raise
+        words = f"{error}\n  the run may have begun   launch attach {mirror.short}"
+        if isinstance(error, ServiceError):
+            raise type(error)(error.host, error.reason, words, error.retry_s) from error
+        if isinstance(error, EngineError):
+            raise EngineError(error.host, words) from error
+        if error.code == UNSETTLED:
+            words = f"{error}\n  look   launch ps     end it, if it has begun   launch stop {mirror.short}"
+        raise AgentError(error.host, error.code, words, error.values) from error
+
+
+def _sweep(runtime: Runtime, view: View) -> None:
+    """End what dead runs have left on the host: it may hold the card."""
+    with view.stage("sweep") as stage:
+        items = sweeping.sweep(runtime.desk, [runtime], dry_run=False, kept_s=sweeping.KEPT_S)
+        stage.text = sweeping.summary(items)
+    for item in items:
+        if item.did == "left":
+            view.note(f"{item.title}: left alone: {item.why}")
+
+
+def _create(
+    runtime: Runtime,
+    plan: Plan,
+    look: Callable[[], cards.CardChoice],
+    run_id: str | None,
+    *,
+    queues: bool,
+) -> tuple[str, tuple[str, ...]]:
+    """Make the run on the host under its id, or one that is free there; return the id, and the cards that it got."""
+    choice = look()
+    for tries_left in reversed(range(ID_TRIES if run_id is None else 1)):
+        run = run_id or new_run_id(plan.job)
+        try:
+            gpus = runtime.create(run, plan, choice.gpus, choice.needed, any_of=choice.any_of, queues=queues)
+        except AgentError as error:
+            if error.code == cards.LEASED:
+                raise cards.leased(error, plan, choice) from error
+            if error.code != "run-exists" or not tries_left:
+                raise
+        else:
+            return run, gpus
+    raise AssertionError("unreachable")

@@ -1,0 +1,154 @@
+"""A request as values: what its names and files mean, before any host is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from pydantic import ValidationError
+
+from launcher.backends.kaggle.kaggle_machines import MachineChoice, choose_machine
+from launcher.backends.slurm.slurm_job import settings_of as slurm_settings_of
+from launcher.config import env_file, job_variables, model_config, resolve, secret_values
+from launcher.config.env_file import HiddenValues
+from launcher.config.lookup import Lookup
+from launcher.copy.request import Request
+from launcher.errors import UsageError
+from launcher.planning.placement import requested_gpus
+from launcher.runs.launch import package_sources
+from launcher.runs.launch.probing import CardsThere, cards_there
+from launcher.runs.rented.api_key_guard import check_key_is_not_sent
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.job import Job
+from launcher.values.model import Model
+from launcher.values.precision import PrecisionRequest
+from launcher.values.profile import Profile
+
+AUTO: Literal["auto"] = "auto"
+
+
+class Resolved(NamedTuple):
+    """The request as values. The probe decides between several `profiles`, or between all that are known if none is named.
+
+    `model` is what is known here of the job's; `rehearsed_on` the CPU that a card's plan is tried on. `values` are those
+    secrets of the job that --env-file gave. `machine` is what an account of Kaggle's is asked for.
+    """
+
+    host: Host
+    profiles: tuple[Profile, ...]
+    task: resolve.Task
+    asked: PrecisionRequest
+    model: Model | None
+    rehearsed_on: Profile | None
+    gpus: str | None
+    values: HiddenValues = secret_values.NO_VALUES
+    teacher: Model | None = None
+    machine: MachineChoice | None = None
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+        return self.task.job
+
+
+def understand(request: Request, lookup: Lookup | None = None) -> Resolved:
+    """Turn names and files into values; nothing is sent. Raises UsageError and its kin.
+
+    One `lookup` for many requests reads the files that they share once.
+    """
+    lookup = lookup or Lookup()
+    host = lookup.host(request.host)
+    if request.runtime is not None:
+        host = resolve.with_runtime(host, request.runtime)
+    name = request.profile or host.profile or lookup.project.profile or AUTO
+    profiles = () if name == AUTO else lookup.profiles_meant(name)
+    variables = job_variables.assigned(request.variables)
+    task = resolve.task(request.job, request.words, request.settings, request.name, variables, lookup)
+    given, named = env_file.read_all(request.env_files), {*variables, *request.secrets}
+    job, values = secret_values.with_file(task.job, given, named)
+    job = secret_values.with_names(_with_outputs(job, request.outputs), request.secrets)
+    task = package_sources.with_packages(task._replace(job=job), host, request.packages)
+    if request.rehearses and not profiles:
+        raise UsageError(
+            "--rehearse tries a card's plan on a CPU: name the card   --profile titan_rtx --rehearse"
+        )
+    if request.rehearses and host.lambda_cloud is not None:
+        raise UsageError(
+            f"--rehearse needs no card, and nothing is rented for it\n  on this machine   launch --host local --rehearse --profile {name}"
+        )
+    _check_slurm_keys(host, task)
+    rehearsed_on = lookup.profile("cpu") if request.rehearses else None
+    requested_gpus(request.gpus, 1)
+    machine = _machine(host, profiles, request, lookup)
+    profiles = machine.profiles if machine is not None else profiles
+    model, teacher = model_config.read_here(task), model_config.read_teacher(task)
+    return Resolved(
+        host, profiles, task, request.precision, model, rehearsed_on, request.gpus, values, teacher, machine
+    )
+
+
+def _check_slurm_keys(host: Host, task: resolve.Task) -> None:
+    """Raise UsageError for Slurm's keys on a machine, and on a cluster for a job whose only image is for Docker."""
+    settings, image = slurm_settings_of(host, task.job), task.job.image
+    if settings is not None and image is not None and settings.image is None:
+        raise UsageError(
+            f'image = "{image}" is for containers of Docker, and {host.name} is a Slurm cluster\n'
+            f"  by Apptainer   --set slurm.image=docker://{image}"
+        )
+    if settings is not None or task.job.slurm is None:
+        return
+    changed = sorted(key for key in task.changed if key.partition(".")[0] == "slurm")
+    where = f"--set {changed[0]}" if changed else f"{task.file or 'the job'}: [slurm]"
+    raise UsageError(
+        f"{where}: {host.name} is not a Slurm cluster\n"
+        f'  if it is one   kind = "slurm"  in [hosts.{host.name}] of launch.toml'
+    )
+
+
+def _machine(host: Host, named: Sequence[Profile], request: Request, lookup: Lookup) -> MachineChoice | None:
+    """Return what an account of Kaggle's is asked for; None for a machine, whose probe decides. Raises RefusedError."""
+    if host.kaggle is not None:
+        return choose_machine(
+            host.name,
+            host.kaggle,
+            named,
+            lookup.profiles,
+            allow_substitute=request.allows_substitute,
+            rehearses=request.rehearses,
+        )
+    if request.allows_substitute and host.slurm is not None:
+        raise UsageError(
+            f"--allow-substitute: {host.name}: a plan for each card that may come is made by itself\n"
+            "  next   launch it without, with   --profile auto"
+        )
+    if request.allows_substitute:
+        raise UsageError(
+            f"--allow-substitute: {host.name} has the cards that its probe finds\n  next   launch it without"
+        )
+    return None
+
+
+def _with_outputs(job: Job, patterns: Sequence[str]) -> Job:
+    """Return a job with more patterns of outputs. Raises UsageError for one that cannot be a pattern."""
+    try:
+        return Job.model_validate({**dict(job), "outputs": (*job.outputs, *patterns)})
+    except ValidationError as error:
+        raise UsageError("--output: expected a pattern as in a .gitignore, e.g. --output 'out/'") from error
+
+
+def secrets_for(resolved: Resolved) -> Mapping[str, str]:
+    """Return the secrets of a launch by name. Raises UsageError for one that is not set or cannot be hidden, or may not go to its host."""
+    host, job = resolved.host, resolved.job
+    secrets = secret_values.values(job, resolved.values)
+    if host.lambda_cloud is not None:
+        check_key_is_not_sent(host.name, job, secrets)
+    return secrets
+
+
+def there(resolved: Resolved, facts: Facts) -> CardsThere:
+    """Return the cards that a request gets on its host, by what a probe of it found. Raises what `cards_there` raises."""
+    rehearses = resolved.rehearsed_on is not None
+    return cards_there(
+        resolved.host, resolved.job, resolved.profiles, resolved.gpus, facts, rehearses=rehearses
+    )

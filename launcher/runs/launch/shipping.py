@@ -1,0 +1,95 @@
+"""Shipping: sends the files of a launch that its host does not have yet."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from rich.filesize import decimal
+
+from launcher.base.meter import Meter
+from launcher.base.text import files_text
+from launcher.copy.mirror import Mirror
+from launcher.errors import ConnectionLostError, RunError
+from launcher.runs.follow.view import Stage
+from launcher.transport.client.desk import Desk
+from launcher.upload import tree
+from launcher.upload.excluded_text import left_out_line
+from launcher.upload.loading import Load
+from launcher.upload.upload_history import ShippedBefore, is_large
+from launcher.values.upload_selection import Cargo
+
+TRIES = 3
+LARGE = 10_000_000
+"""Bytes of a file that is named when it travels."""
+MOST_LARGEST = 3
+
+
+class Shipment(NamedTuple):
+    """What was put in place for a run, by the manifest, and in words how much of it had to be sent."""
+
+    manifest: Mapping[str, tree.PathRecord]
+    words: str
+
+
+def ship(desk: Desk, load: Load, before: ShippedBefore, mirror: Mirror, stage: Stage) -> Shipment:
+    """Put a load in place on the host for a run."""
+    manifest = tree.manifest(load.tree, load.digests, stage.moved)
+    load.digests.save()
+    try:
+        sent = _send(desk, mirror.run, load.tree, manifest, stage)
+    except ConnectionLostError as error:
+        words = f"{error}\n  no run was begun   the same command again sends only what has not arrived whole"
+        raise ConnectionLostError(error.host, words) from error
+    if sent or is_large(load.cargo):
+        before.record(manifest.values())
+    left_out = left_out_line(load.cargo)
+    words = f"{_sent(load.cargo, sent)}; left out: {left_out}" if left_out else _sent(load.cargo, sent)
+    return Shipment(manifest, words)
+
+
+def _sent(cargo: Cargo, sent: dict[str, int]) -> str:
+    if not sent:
+        return f"{files_text(cargo.files)}, {decimal(cargo.bytes)}, none to send"
+    largest = [f"{path} ({decimal(size)})" for path, size in cargo.largest if size >= LARGE]
+    named = f"; largest: {', '.join(largest[:MOST_LARGEST])}" if largest else ""
+    return f"{len(sent):,} of {files_text(cargo.files)} sent, {decimal(sum(sent.values()))}{named}"
+
+
+def _send(
+    desk: Desk, run: str, collected: tree.CodeTree, manifest: Mapping[str, tree.PathRecord], stage: Stage
+) -> dict[str, int]:
+    """Offer a tree to the host and send what it lacks, until it has put the tree in place; return the sizes in bytes.
+
+    Raises RunError if the host asks for what was not offered, or still lacks files after several tries.
+    """
+    sent: dict[str, int] = {}
+    sources: dict[str, tree.SizedFile] = {}
+    missing = desk.preparation.offer(run, manifest)
+    for _ in range(TRIES):
+        if not missing:
+            return sent
+        sources = sources or _sources(collected, manifest)
+        try:
+            requested = [sources[sha256] for sha256 in missing]
+        except KeyError as error:
+            raise RunError(f"{desk.host} asks for a file that was not offered") from error
+        sizes = [file.size for file in requested]
+        sent.update(zip(missing, sizes, strict=True))
+        meter = Meter(sum(sizes), stage.moved)
+        missing = desk.preparation.ship(
+            run, missing, functools.partial(tree.write_files, requested, meter=meter)
+        )
+    raise RunError(f"{desk.host} cannot keep what it is sent; is its disk sound?")
+
+
+def _sources(collected: tree.CodeTree, manifest: Mapping[str, tree.PathRecord]) -> dict[str, tree.SizedFile]:
+    """Return a file with each content, by its SHA-256."""
+    return {
+        manifest[entry.path]["sha256"]: tree.SizedFile(
+            entry.name, entry.source, int(manifest[entry.path]["size"])
+        )
+        for entry in collected.entries
+        if entry.is_file
+    }

@@ -1,0 +1,70 @@
+"""Sweeping: ends and removes on a host what is ours and what no run there needs; the rest is listed and left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.backends.base.runtime import Holding
+from launcher.backends.runtimes import Runtime
+from launcher.planning.placement import release_advice, strangers_on
+from launcher.transport.client.desk import Desk
+from launcher.values.facts import Facts
+from launcher.values.reported.answers import Sweep, Swept
+
+KEPT_S = 3600.0
+"""How long a launch keeps the container of an ended run: somebody may want to look into it."""
+LEAVING_S = 60.0
+"""How long after the end of its run a container may still be up before it counts as left over."""
+
+
+def sweep(desk: Desk, runtimes: Sequence[Runtime], *, dry_run: bool, kept_s: float = 0.0) -> list[Swept]:
+    """Sweep a host and what these runtimes keep there; return what was found. With `dry_run` nothing is touched.
+
+    What runs that ended less than `kept_s` seconds ago left with a runtime stays. Raises HostError.
+    """
+    # Look at the runtimes before asking which runs there are: what appears in between belongs to a new run.
+    holdings = [(runtime, holding) for runtime in runtimes for holding in runtime.holdings()]
+    found = desk.upkeep.sweep({holding.run for _, holding in holdings if holding.run}, dry_run=dry_run)
+    dead = [(runtime, holding) for runtime, holding in holdings if _is_dead(holding, found, kept_s)]
+    if not dry_run:
+        for runtime, holding in dead:
+            runtime.discard(holding)
+    swept = [
+        Swept(kind=holding.kind, name=holding.name, run=holding.run, did="removed", why="its run has ended")
+        for _, holding in dead
+    ]
+    return [*found.items, *swept]
+
+
+def strangers(facts: Facts) -> list[Swept]:
+    """Return the processes that hold cards of a host and belong to no run of ours, with whom to ask."""
+    return [
+        Swept(
+            kind="handed-over" if holder.receiver else "stranger",
+            name=holder.title,
+            run=holder.run,
+            did="left",
+            why=f"holds GPU {gpu.index}: {release_advice(holder, facts)}",
+            receiver=holder.receiver,
+        )
+        for gpu in facts.gpus
+        for holder in strangers_on(gpu)
+    ]
+
+
+def _is_dead(holding: Holding, found: Sweep, kept_s: float) -> bool:
+    if holding.root != found.root or holding.run not in found.ended:
+        return False
+    age_s = found.ended[holding.run]
+    return age_s is None or age_s >= (max(kept_s, LEAVING_S) if holding.is_up else kept_s)
+
+
+def summary(items: list[Swept]) -> str:
+    """Return what a sweep did in one line."""
+    words = []
+    for did in ("ended", "removed"):
+        chosen = [item for item in items if item.did == did]
+        if chosen:
+            more = f", {len(chosen) - 3} more" if len(chosen) > 3 else ""
+            words.append(f"{did} {len(chosen)} of ours: {', '.join(item.title for item in chosen[:3])}{more}")
+    return "; ".join(words) or "nothing is left over"

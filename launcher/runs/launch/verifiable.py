@@ -1,0 +1,27 @@
+"""Which jobs can be verified; and a verification itself cannot be resumed or run again."""
+
+from __future__ import annotations
+
+from launcher.copy.mirror import Mirror
+from launcher.errors import UsageError
+from launcher.values.plan import Finding, Plan
+
+
+def unverifiable(plan: Plan) -> tuple[Finding, ...]:
+    """Return the refusal to verify a script that decides its own precision: every trial would be the same."""
+    if plan.hands_out("precision"):
+        return ()
+    message = "your script decides its own precision: there are no precisions to verify"
+    mend = "--adapt     gives it the plan's, and leaves the file as it is"
+    return (Finding(level="refuse", code="not-verifiable", message=message, mend=mend),)
+
+
+def refuse_verification(plan: Plan, mirror: Mirror) -> None:
+    """Raise UsageError for a verification: it trained nothing that could be resumed or run again."""
+    if plan.verification is not None:
+        card = "" if plan.profile.is_derived else f"--profile {plan.profile.name} "
+        raise UsageError(
+            f"{mirror.run} is a verification: it trained nothing\n"
+            f"  again    launch verify --host {plan.host} {card}--job {plan.job}\n"
+            f"  or       launch rm --here {mirror.short}"
+        )

@@ -1,0 +1,235 @@
+"""A move without the old host, which does not answer: a run goes on at another one from what this client holds.
+
+The decision is on record here before the new host hears of it, and the old one hears of it at the next contact; see
+farewell.py. Until then it may still train; nothing that it does from now on counts for the successor.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.filesize import decimal
+
+from launcher.copy import move_records
+from launcher.errors import LaunchError, MachineGoneError, RunError, UnreachableError, UsageError
+from launcher.rental import records
+from launcher.runs.move.move_target import (
+    Arrival,
+    Earlier,
+    Heir,
+    MoveRequest,
+    arrival,
+    check_offered,
+    connected,
+    give_up_elsewhere,
+    go_on,
+    refuse_succeeded,
+    refuse_unresumable,
+    send_checkpoint,
+    send_files,
+    taken_up,
+)
+from launcher.runs.move.pending_stops import root_of
+from launcher.runs.pull import checkpoints_here
+from launcher.runs.rented.lost_machines import end_rental
+from launcher.runs.rented.machine_gone import gone
+from launcher.runs.resume.recovering import RecoverRequest, Recovery, recover_on
+from launcher.runs.run_desk import connect
+from launcher.upload import upload_record
+from launcher.values.reported.answers import MovedTo
+
+if TYPE_CHECKING:
+    from launcher.copy.mirror import Mirror
+    from launcher.copy.move_record import Departure
+    from launcher.runs.follow.view import Stage, View
+    from launcher.runs.pull.checkpoint_pulling import HomeCheckpoint
+    from launcher.transport.client.desk import Desk
+    from launcher.upload.tree import SizedFile
+    from launcher.upload.upload_record import Sent
+    from launcher.values.host import Host
+
+MOST_NAMED = 3
+
+
+def check_without(
+    mirror: Mirror, target: Host, request: MoveRequest, why: UnreachableError, view: View
+) -> None:
+    """Raise `why` unless it was asked to go on without a run's host, and RunError if what that takes is not here."""
+    if not _goes_without(request, why):
+        raise _explained(why, mirror, target)
+    if (intention := move_records.intention_of(mirror)) is not None:
+        give_up_elsewhere(mirror, intention.to, view)
+    _refuse_ended(mirror, target)
+    sent_from_here(mirror, target)
+    newest_here(mirror, target)
+    refuse_unresumable(resumes=checkpoints_here.resumes(mirror), mirror=mirror, host=target.name)
+
+
+def go_on_without(
+    mirror: Mirror, target: Host, request: MoveRequest, why: UnreachableError, heir: Heir, view: View
+) -> Recovery:
+    """Have a run go on at another host while its own does not answer, if that was asked for, or was done before.
+
+    A rented machine that is gone trains nothing any more: nobody has to ask for that then. Raises `why`, with the flag that
+    allows it, and what `move` raises.
+    """
+    intention = move_records.intention_of(mirror)
+    if intention is None and not _goes_without(request, why):
+        raise _explained(why, mirror, target)
+    with connected(view, functools.partial(connect, target)) as new:
+        if new.root_id == root_of(mirror):
+            return recover_on(new, mirror, RecoverRequest(request.env_files, request.is_sure), view)
+        earlier = Earlier()
+        if intention is not None:
+            earlier = taken_up(new, mirror, intention.to, target, request, view)
+        if earlier.recovery is not None:
+            _settle(mirror, why, view)
+            return earlier.recovery
+        if not _goes_without(request, why):
+            raise _explained(why, mirror, target)
+        recovery = _abandon(new, _Errand(mirror, target, request, heir, earlier.given_up), view)
+    _settle(mirror, why, view)
+    return recovery
+
+
+def _goes_without(request: MoveRequest, why: UnreachableError) -> bool:
+    return request.abandons or isinstance(why, MachineGoneError)
+
+
+def _settle(mirror: Mirror, why: UnreachableError, view: View) -> None:
+    """Say what may still train; a rented machine is not needed any more, and does not once it is gone."""
+    old, found = mirror.host().name, records.rented_for(mirror.run)
+    if isinstance(why, MachineGoneError):
+        view.note(str(why).splitlines()[0])
+        move_records.note(mirror, settled=time.time())
+    elif found is not None and end_rental(found, "its run was abandoned", view) is not None:
+        move_records.note(mirror, settled=time.time())
+    else:
+        view.note(f"{old} may still train {mirror.run}: the next command that reaches {old} ends it there")
+
+
+def _explained(why: UnreachableError, mirror: Mirror, target: Host) -> UnreachableError:
+    return UnreachableError(
+        why.host,
+        f"{why}\n  without it   launch recover {mirror.short} --host {target.name} --abandon\n"
+        f"    goes on at {target.name} from the newest checkpoint that is here; {why.host} may train on until it answers, and ends the run then",
+    )
+
+
+class _Errand(NamedTuple):
+    mirror: Mirror
+    target: Host
+    request: MoveRequest
+    heir: Heir
+    given_up: str | None
+
+
+def _abandon(new: Desk, errand: _Errand, view: View) -> Recovery:
+    mirror, target, request, heir, given_up = errand
+    old = mirror.host().name
+    if root_of(mirror) is None:
+        raise RunError(f"{mirror.run} cannot be abandoned: this client does not know the root that {old} has")
+    _refuse_ended(mirror, target)
+    sent = sent_from_here(mirror, target)
+    with view.stage("read") as stage:
+        home = newest_here(
+            mirror, target
+        )  # first: of a run that was never followed, nothing else is known here
+        refuse_unresumable(resumes=checkpoints_here.resumes(mirror), mirror=mirror, host=target.name)
+        stage.text = f"{home.checkpoint.name}, step {home.checkpoint.step}: whole, as {old} sent it"
+    place = arrival(new, mirror, target, old, request, heir, view)
+    _check_contents(new, sent, mirror, target)
+    successor = MovedTo(run=heir.id_of(place.plan.job), host=target.name, root=new.root_id)
+    departure = move_records.abandon(mirror, successor, given_up)
+    return _begin(place, departure, home, sent)
+
+
+def _begin(place: Arrival, departure: Departure, home: HomeCheckpoint, sent: Sent) -> Recovery:
+    mirror, new = place.mirror, place.contact.desk
+    if departure.root != new.root_id:
+        words = f"{mirror.run} has just been abandoned for {departure.host}, as {departure.run}, by another command"
+        raise UsageError(f"{words}\n  that run   launch recover {departure.short} --host {departure.host}")
+    return go_on(place, departure.run, home, functools.partial(fill_from_here, place, home, sent))
+
+
+def _refuse_ended(mirror: Mirror, target: Host) -> None:
+    state = mirror.state()
+    refuse_succeeded(state.state if state is not None else None, mirror, target.name)
+
+
+def newest_here(mirror: Mirror, target: Host) -> HomeCheckpoint:
+    """Return the newest whole checkpoint that is here. Raises RunError without one, MachineGoneError if its machine is gone too."""
+    here = checkpoints_here.newest_whole(mirror)
+    if here.newest is not None:
+        sealed = here.newest.checkpoint.model_copy(update={"passed_over": tuple(here.passed_over)})
+        return here.newest._replace(checkpoint=sealed)
+    wrong = "".join(f"\n  {one.checkpoint}: {one.wrong}" for one in here.passed_over[:MOST_NAMED])
+    raise _nothing_to_go_on_with(
+        mirror,
+        target,
+        f"no whole checkpoint of {mirror.run} is here{wrong}",
+        '\n  next time             checkpoints = "pull" in the job keeps the newest one here',
+    )
+
+
+def _nothing_to_go_on_with(mirror: Mirror, target: Host, why: str, more: str = "") -> LaunchError:
+    """Return the error of a run of which too little is here to go on; a rented machine that is gone never answers again."""
+    name, anew = mirror.host().name, f"launch rerun {mirror.short} --host {target.name}"
+    if (words := gone(mirror)) is not None:
+        return MachineGoneError(
+            name, f"{words.splitlines()[0]}\n  {why}\n  from its start        {anew}{more}"
+        )
+    return RunError(
+        f"{why}\n"
+        f"  once {name} answers   launch recover {mirror.short} --host {target.name}\n"
+        f"  begin anew there      {anew}{more}"
+    )
+
+
+def sent_from_here(mirror: Mirror, target: Host) -> Sent:
+    """Return what was sent for a run. Raises RunError or MachineGoneError if that is not on record here."""
+    sent = upload_record.read(mirror)
+    if sent is not None:
+        return sent
+    raise _nothing_to_go_on_with(
+        mirror,
+        target,
+        f"{mirror.run}: this client has no record of the code and data that were sent: another one launched it, or an older version",
+    )
+
+
+def _check_contents(new: Desk, sent: Sent, mirror: Mirror, target: Host) -> None:
+    """Raise RunError unless the new host has each file of code and data as it was sent, or this machine has."""
+    missing = new.preparation.lacking(sent.manifest)
+    check_offered(new, missing, sent.sizes)
+    _files(new, sent, missing, mirror, target)
+
+
+def _files(new: Desk, sent: Sent, missing: list[str], mirror: Mirror, target: Host) -> list[SizedFile]:
+    found = upload_record.find(sent, missing)
+    if found.changed:
+        names, more = ", ".join(found.changed[:MOST_NAMED]), len(found.changed) - MOST_NAMED
+        raise RunError(
+            f"not as it was sent to {mirror.host().name}, and {new.host} has no copy: {names}{f' and {more} more' if more > 0 else ''}\n"
+            f"  restore it, then   launch recover {mirror.short} --host {target.name} --abandon\n"
+            f"  begin anew there   launch rerun {mirror.short} --host {target.name}"
+        )
+    return [found.files[sha256] for sha256 in missing]
+
+
+def fill_from_here(place: Arrival, home: HomeCheckpoint, sent: Sent, child: Mirror, stage: Stage) -> str:
+    """Put the checkpoint, and code and data as they were sent, in place for a run; return what was sent, in words.
+
+    The code comes last: a run without it never began, so that none goes on without the checkpoint.
+    """
+    mirror, new, target = place.mirror, place.contact.desk, place.contact.host
+    size = send_checkpoint(new, mirror, home, child, stage)
+    missing = new.preparation.offer(child.run, sent.manifest)
+    check_offered(new, missing, sent.sizes)
+    if missing:
+        files = _files(new, sent, missing, mirror, target)
+        send_files(new, child, missing, files, stage)
+        size += sum(file.size for file in files)
+    return f"{home.checkpoint.name}, code and data of {mirror.short}; {decimal(size)} sent"

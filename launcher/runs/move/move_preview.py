@@ -1,0 +1,62 @@
+"""What a move would be, without making it: what can be refused, the plan there, and what it costs."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from launcher.config import resolve
+from launcher.copy import move_records
+from launcher.errors import UsageError
+from launcher.runs.move.move_target import Heir, MoveRequest, arrival, connected, consented, wanted_like
+from launcher.runs.move.moving import check_move
+from launcher.runs.move.pending_stops import root_of
+from launcher.runs.rented.rental_agreement import agree
+from launcher.runs.rented.rental_choice import check_limited
+from launcher.runs.resume.recovering import Outcome, RecoverRequest, Recovery, recover_on
+from launcher.runs.run_desk import connect
+
+if TYPE_CHECKING:
+    from launcher.copy.mirror import Mirror
+    from launcher.runs.follow.view import View
+    from launcher.values.host import Host
+
+
+def preview_move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
+    """Return what a move of a run would be; its plan is shown. Nothing is stopped, rented or sent.
+
+    Raises what the move itself would, before it stops the run or rents: UsageError, RefusedError, RunError and HostError.
+    """
+    target, request = resolve.host(request.host), request._replace(is_sure=True, wait_s=0.0)
+    move_records.check_readable(mirror)
+    if (earlier := move_records.intention_of(mirror)) is not None:
+        if (elsewhere := move_records.elsewhere(mirror)) is not None:
+            raise UsageError(elsewhere)
+        return _planned(
+            mirror, target, f"takes up its move to {earlier.host} as {earlier.run}, which broke off"
+        )
+    if target.lambda_cloud is not None:
+        return _rented(mirror, target, request, view)
+    with connected(view, functools.partial(connect, target)) as new:
+        if new.root_id == root_of(mirror):
+            return recover_on(new, mirror, RecoverRequest(is_dry=True), view)
+        sender = check_move(mirror, target, request, view, gives_up=False)
+        arrival(new, mirror, target, sender, request, Heir(), view)
+    return _planned(mirror, target, "goes on from its last checkpoint; the checks pass, and nothing was sent")
+
+
+def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> Recovery:
+    check_limited(target)
+    sender = check_move(mirror, target, request, view, gives_up=False)
+    before = mirror.whole_plan()
+    consented(mirror, before, target, sender, request, view)
+    choice, _ = agree(wanted_like(before, target, request), view)
+    if (asked := choice.cost.question) is not None:
+        view.finding(asked)
+    words = "goes on from its last checkpoint; the checks pass, and nothing was rented or sent"
+    return _planned(mirror, target, words)._replace(rental=choice)
+
+
+def _planned(mirror: Mirror, target: Host, words: str) -> Recovery:
+    state = mirror.state()
+    return Recovery(mirror.run, target.name, Outcome.PLANNED, state.state if state is not None else "", words)

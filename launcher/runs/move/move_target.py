@@ -1,0 +1,345 @@
+"""What a run that goes on at another host needs there, whether or not its old host is at hand.
+
+First comes what can be refused, then the successor: its checkpoint, its code and data, its start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from launcher.backends.runtimes import open_for_plan
+from launcher.base.meter import Meter
+from launcher.config import build_settings, env_file, resolve, secret_values
+from launcher.config.secret_consent import check_consent
+from launcher.copy import move_records
+from launcher.copy.mirror import Mirror
+from launcher.copy.run_id import RUN_ID, new_run_id
+from launcher.errors import AgentError, HostError, RunError, UsageError
+from launcher.planning.assembly import job_of
+from launcher.rental.records import is_rented, rented_for
+from launcher.runs.follow.summaries import known_summary, summary_of
+from launcher.runs.launch.contact import Contact, pass_gate_when_free
+from launcher.runs.launch.launching import Filling, Started, begin
+from launcher.runs.launch.planned import plan_with
+from launcher.runs.launch.probing import describe, probe
+from launcher.runs.launch.resolved_request import Resolved, there
+from launcher.runs.launch.verifiable import refuse_verification
+from launcher.runs.launch.wanted_machine import Wanted
+from launcher.runs.locating import own_copy
+from launcher.runs.pull import checkpoints_here
+from launcher.runs.rented.api_key_guard import check_key_is_not_sent
+from launcher.runs.rented.lost_machines import end_rental, look_for
+from launcher.runs.resume.recovering import Outcome, RecoverRequest, Recovery, recover_on
+from launcher.runs.run_desk import connect
+from launcher.upload import upload_record
+from launcher.upload.tree import SizedFile, write_files
+from launcher.values.record import Reason, State, is_terminal
+
+if TYPE_CHECKING:
+    from launcher.runs.follow.view import Stage, View
+    from launcher.runs.pull.checkpoint_pulling import HomeCheckpoint
+    from launcher.transport.client.desk import Desk
+    from launcher.values.host import Host
+    from launcher.values.plan import Plan
+    from launcher.values.reported.answers import MovedTo
+
+
+class MoveRequest(NamedTuple):
+    """Where a run is to go on: the host, and the card if it is named; files with secrets, and whether a plan that a host sent may name some.
+
+    `abandons`: also if the old host does not answer.
+    """
+
+    host: str
+    profile: str | None = None
+    env_files: Sequence[str] = ()
+    is_sure: bool = False
+    wait_s: float = 0.0
+    abandons: bool = False
+
+
+class Heir(NamedTuple):
+    """The id that a run's successor gets, None for a new one, and the plan that has been shown of it.
+
+    `derived_from` is the plan that its own is derived from, None for that of the run that it goes on with.
+    `expect` is called with its id before it is on record anywhere.
+    """
+
+    run: str | None = None
+    shown: Plan | None = None
+    derived_from: Plan | None = None
+    expect: Callable[[str], None] = lambda _run: None
+
+    def id_of(self, job: str) -> str:
+        """Return the successor's id."""
+        run = self.run or new_run_id(job)
+        self.expect(run)
+        return run
+
+
+class Arrival(NamedTuple):
+    """A host at which a run may go on: the gate has let its plan pass, and its secrets are at hand."""
+
+    mirror: Mirror
+    contact: Contact
+    plan: Plan
+    secrets: Mapping[str, str]
+
+
+def connected(view: View, dial: Callable[[], Desk]) -> Desk:
+    """Open a desk as a stage."""
+    with view.stage("connect") as stage:
+        desk = dial()
+        stage.text = f"{desk.host}, {desk.about}"
+    return desk
+
+
+def refuse_succeeded(state: str | None, mirror: Mirror, host: str) -> None:
+    """Raise UsageError for a run that has succeeded."""
+    if state == State.SUCCEEDED:
+        words = f"{mirror.run} has succeeded: there is nothing left to move"
+        raise UsageError(f"{words}\n  again there   launch rerun {mirror.short} --host {host}")
+
+
+def refuse_unresumable(*, resumes: bool, mirror: Mirror, host: str) -> None:
+    """Raise RunError for a run whose script would start at step 1 again."""
+    if not resumes:
+        words = (
+            f"the script of {mirror.run} never called worker.resume_from(): it would start at step 1 again"
+        )
+        raise RunError(f"{words}\n  begin anew there   launch rerun {mirror.short} --host {host}")
+
+
+class Earlier(NamedTuple):
+    """What an earlier move has come to: its successor goes on, or was given up because it never began."""
+
+    recovery: Recovery | None = None
+    given_up: str | None = None
+
+
+def taken_up(
+    new: Desk, mirror: Mirror, moved: MovedTo, target: Host, request: MoveRequest, view: View
+) -> Earlier:
+    """Go on with the successor of an earlier move; if it never began, see to it that it never will.
+
+    Then the move is made again, here or at another host. Raises UsageError if the successor may be at another host, and
+    RunError if what the old host has on record is no run.
+    """
+    check_successor(mirror, moved)
+    short = moved.run.rpartition("-")[2]
+    if moved.root != new.root_id:
+        return Earlier(given_up=give_up_elsewhere(mirror, moved, view))
+    if _give_up(new, moved, view):
+        return Earlier(given_up=moved.run)
+    heir, child = own_copy(moved.run), known_summary(new, moved.run)
+    if child.parent is None or child.parent.run != mirror.run:
+        words = f"{mirror.host().name} says that {mirror.run} was moved to {new.host} as {moved.run}, but that run does not continue it"
+        raise RunError(f"{words}\n  begin anew there   launch rerun {mirror.short} --host {request.host}")
+    heir.bind_seen(target, new.root_id, child.time)
+    if is_terminal(child.state):
+        words = f"{mirror.run} was moved to {new.host} as {moved.run}, which has {child.state}"
+        raise UsageError(f"{words}\n  a new run from its last checkpoint   launch resume {short}")
+    return Earlier(recover_on(new, heir, RecoverRequest(request.env_files, request.is_sure), view))
+
+
+def give_up_elsewhere(mirror: Mirror, moved: MovedTo, view: View) -> str:
+    """Give up a successor at another host, if it never began or is lost; return its id. Raises UsageError if it may go on."""
+    check_successor(mirror, moved)
+    if _is_known(mirror, moved) and _is_given_up(moved, view):
+        return moved.run
+    short = moved.run.rpartition("-")[2]
+    words = f"{mirror.run} was moved to {moved.host or 'another host'} as {moved.run}"
+    state = own_copy(moved.run).state()
+    if state is not None and is_terminal(state.state):
+        raise UsageError(f"{words}, which has {state.state}\n  that run   launch attach {short}")
+    raise UsageError(
+        f"{words}\n  that run   launch recover {short} --host {shlex.quote(moved.host or 'HOST')}"
+    )
+
+
+def check_successor(mirror: Mirror, moved: MovedTo) -> None:
+    """Raise RunError unless what a host has on record as a successor is a run's id: it becomes a path here."""
+    if not RUN_ID.fullmatch(moved.run):
+        raise RunError(f"{mirror.run}: its host says that it goes on as {moved.run!r}, which is no run")
+
+
+def _is_known(mirror: Mirror, moved: MovedTo) -> bool:
+    """Whether this client itself named the host of a successor. An old host's word alone leads to no connection."""
+    own = move_records.intention_of(mirror)
+    return moved.host in resolve.hosts() or (own is not None and own.to == moved)
+
+
+def _is_given_up(moved: MovedTo, view: View) -> bool:
+    """Give up a successor at another host, if that answers and the successor never began; return whether it is given up.
+
+    One on a rented machine that is gone is lost, unless a checkpoint of it is here.
+    """
+    rented = rented_for(moved.run)
+    if rented is not None and not look_for(rented).rental.is_open:
+        return _is_lost(moved, view)
+    try:
+        host = resolve.host(moved.host) if rented is None else rented.record.machine
+        with connected(view, functools.partial(connect, host)) as other:
+            is_given_up = other.root_id == moved.root and _give_up(other, moved, view)
+    except (UsageError, HostError):
+        return False
+    if is_given_up and rented is not None:
+        end_rental(rented, "its run never began", view)
+    return is_given_up
+
+
+def _is_lost(moved: MovedTo, view: View) -> bool:
+    if checkpoints_here.newest_whole(own_copy(moved.run)).newest is not None:
+        return False
+    view.note(f"{moved.run}: its rented machine is gone, and no checkpoint of it is here")
+    return True
+
+
+def _give_up(desk: Desk, moved: MovedTo, view: View) -> bool:
+    """Give up a successor that its host does not have, or only half-made, or that never started there."""
+    child = summary_of(desk, moved.run)
+    if child is not None and child.state == State.FAILED and child.reason == Reason.NEVER_STARTED:
+        view.note(f"{moved.run} never started on {desk.host}")
+        return True
+    if child is not None and not desk.runs.outlook(moved.run).half_made:
+        return False
+    return desk.preparation.forgo(moved.run)
+
+
+def consented(
+    mirror: Mirror, before: Plan, target: Host, sender: str, request: MoveRequest, view: View
+) -> Mapping[str, str]:
+    """Return the secrets of a run that is to go on at another host, once the user agrees to send them.
+
+    `sender` is the host whose word its plan is, if this client did not make it.
+    """
+    refuse_verification(before, mirror)
+    if not request.is_sure:
+        check_consent(before.secrets, mirror, sender, view, f"recover --host {target.name}")
+    job = job_of(before)
+    secrets = secret_values.values(job, env_file.read_all(request.env_files))
+    if target.lambda_cloud is not None or is_rented(target):
+        check_key_is_not_sent(target.name, job, secrets)
+    return secrets
+
+
+def arrival(
+    new: Desk, mirror: Mirror, target: Host, sender: str, request: MoveRequest, heir: Heir, view: View
+) -> Arrival:
+    """Find out whether a run can go on at a host. Raises what the gate raises, before anything is made there."""
+    before = heir.derived_from or mirror.whole_plan()
+    secrets = consented(mirror, before, target, sender, request, view)
+    job = job_of(before)
+    with view.stage("probe") as stage:
+        facts = probe(new, target, job)
+        stage.text = describe(facts)
+    resolved = resolved_there(before, target, request.profile)
+    facts, profile, _ = there(resolved, facts)
+    # Derived anew for its card; global batch, seed and schedule are those of the job.
+    plan = plan_with(profile, resolved, facts, before.script_use)
+    if heir.shown is None or plan.digest != heir.shown.digest:
+        view.head(plan)
+    deadline = time.monotonic() + request.wait_s
+    is_rented = heir.shown is not None
+    contact = Contact(target, new, job_of(plan), facts, view, deadline=deadline, is_rented=is_rented)
+    contact = pass_gate_when_free(contact, plan)
+    new.preparation.check_sources(plan)
+    return Arrival(mirror, contact, plan, secrets)
+
+
+def resolved_there(before: Plan, target: Host, profile_name: str | None) -> Resolved:
+    """Return what a launch of the same run at another host would ask for; its micro-batch is chosen anew."""
+    job = job_of(before)
+    job = job.model_copy(update={"batch": job.batch.model_copy(update={"micro": None})})
+    named = () if profile_name is None else resolve.profiles_meant(profile_name)
+    here = Path.cwd()
+    task = resolve.Task(job, here, here, frozenset(), None, packages_from=before.packages_from)
+    return Resolved(target, named, task, "auto", before.model_facts, None, None, teacher=before.teacher_facts)
+
+
+def wanted_like(before: Plan, target: Host, request: MoveRequest) -> Wanted:
+    """Return what a run that goes on with one of this plan needs of a machine: its own card, if none is named."""
+    resolved = resolved_there(before, target, request.profile or target.profile)
+    return Wanted(
+        target,
+        resolved.profiles,
+        resolved.gpus,
+        resolved.job,
+        lambda profile, facts: plan_with(profile, resolved, facts, before.script_use),
+        like=(before.profile,),
+        is_sure=request.is_sure,
+        wait_s=request.wait_s,
+    )
+
+
+def go_on(arrival: Arrival, run: str, home: HomeCheckpoint, fill: Callable[[Mirror, Stage], str]) -> Recovery:
+    """Begin the successor under its id, with what `fill` puts in place, and leave it to itself."""
+    mirror, new = arrival.mirror, arrival.contact.desk
+    try:
+        started = begin_there(arrival, run, home, fill)
+    except AgentError as error:
+        if error.code not in ("run-exists", "forgone"):
+            raise
+        words = f"{mirror.run} is being moved to {new.host} as {run} by another client"
+        again = f"launch recover {mirror.short} --host {arrival.contact.host.name}"
+        raise RunError(f"{words}\n  look again   {again}") from error
+    started.interrupts.release()
+    words = f"from step {home.checkpoint.step} of {mirror.run}"
+    return Recovery(run, new.host, Outcome.RECOVERED, State.RUNNING, words)
+
+
+def begin_there(
+    arrival: Arrival, run: str, home: HomeCheckpoint, fill: Callable[[Mirror, Stage], str]
+) -> Started:
+    """Begin a run that goes on with another one, under its id, with what `fill` puts in place."""
+    mirror, contact, plan, secrets = arrival
+    for passed in home.checkpoint.passed_over:
+        contact.view.note(f"{passed.checkpoint} passed over: {passed.wrong}")
+    build = build_settings.read(contact.host, os.environ)
+    with open_for_plan(contact.desk, contact.host, plan, contact.facts, build) as runtime:
+        started = begin(contact, runtime, plan, secrets, Filling("ship", fill), run)
+    with contextlib.suppress(OSError):  # without it, only `recover --abandon` is refused
+        upload_record.copy(mirror, started.mirror)
+    return started
+
+
+def send_checkpoint(new: Desk, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage) -> int:
+    """Send the checkpoint that lies here, as its manifest says; return the bytes that travelled."""
+    places = {
+        content.sha256: (content.size, home.folder / content.path.split("/", 2)[2])
+        for content in home.checkpoint.contents
+    }
+    missing = new.preparation.offer_checkpoint(child.run, mirror.run, home.checkpoint)
+    check_offered(new, missing, places)
+    files = [
+        SizedFile(places[sha256][1].name, mirror.files.at(places[sha256][1]), places[sha256][0])
+        for sha256 in missing
+    ]
+    new.preparation.ship_checkpoint(child.run, missing, _writer(files, stage))
+    return sum(file.size for file in files)
+
+
+def send_files(
+    new: Desk, child: Mirror, missing: Sequence[str], files: Sequence[SizedFile], stage: Stage
+) -> None:
+    """Send the missing files of a tree that was offered, in their order. Raises RunError if the host cannot keep them."""
+    if new.preparation.ship(child.run, missing, _writer(files, stage)):
+        raise RunError(f"{new.host} cannot keep what it is sent; is its disk sound?")
+
+
+def check_offered(new: Desk, missing: Sequence[str], offered: Mapping[str, object]) -> None:
+    """Raise RunError if a host asks for contents that it was not offered."""
+    if not set(missing) <= offered.keys():
+        raise RunError(f"{new.host} asks for a file that was not offered")
+
+
+def _writer(files: Sequence[SizedFile], stage: Stage) -> Callable[[IO[bytes]], None]:
+    meter = Meter(sum(file.size for file in files), stage.moved)
+    return functools.partial(write_files, files, meter=meter)

@@ -1,0 +1,309 @@
+"""A move: a run is stopped on its host, seen dead, and goes on from its last checkpoint on another one, as its child.
+
+The child's id is on record here and on the old host before the new one hears of it. So a move that broke off, at whatever
+step, is taken up by the next `launch recover RUN --host B`, and no second child begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import ConfigDict, TypeAdapter
+from rich.filesize import decimal
+
+from launcher.config import resolve
+from launcher.copy import move_records
+from launcher.copy.mirror import Mirror
+from launcher.copy.run_files import RunFiles
+from launcher.errors import AgentError, RunError, UnreachableError, UsageError
+from launcher.rental import records
+from launcher.rental.lease.handoff import take
+from launcher.rental.lease.release import hand_off
+from launcher.rental.lease.rental_lease import Lease
+from launcher.runs.follow.refreshing import refresh
+from launcher.runs.follow.summaries import known_summary
+from launcher.runs.move.abandoning import check_without, go_on_without
+from launcher.runs.move.move_target import (
+    Earlier,
+    Heir,
+    MoveRequest,
+    arrival,
+    check_offered,
+    check_successor,
+    connected,
+    consented,
+    give_up_elsewhere,
+    go_on,
+    refuse_succeeded,
+    refuse_unresumable,
+    send_checkpoint,
+    send_files,
+    taken_up,
+    wanted_like,
+)
+from launcher.runs.pull.checkpoint_pulling import LAST, WHOLE, HomeCheckpoint, pull_checkpoint
+from launcher.runs.rented.acquire import acquire, left_on_failure
+from launcher.runs.rented.lost_machines import look_for, reach
+from launcher.runs.rented.rental_choice import check_limited
+from launcher.runs.rented.rented_runs import end_rent_later, pass_on
+from launcher.runs.resume.recovering import RecoverRequest, Recovery, recover_on
+from launcher.runs.run_desk import connect
+from launcher.runs.run_stopping import stop
+from launcher.transport.client.desk import Desk
+from launcher.upload.tree import SizedFile
+from launcher.values.host import Host
+from launcher.values.record import Summary, is_terminal
+from launcher.values.reported.answers import MovedTo
+from launcher.values.reported.checkpoint import SealedFile
+
+if TYPE_CHECKING:
+    from launcher.runs.follow.view import Stage, View
+    from launcher.transport.channel import Incoming
+
+
+def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
+    """Have a run of this client go on at another host; if it lies there, recover it there.
+
+    What can be refused is refused before the run is stopped, and before a machine is rented. Raises UsageError,
+    RefusedError, RunError and HostError.
+    """
+    target = resolve.host(request.host)
+    move_records.check_readable(mirror)
+    if target.lambda_cloud is None:
+        return move_to(mirror, target, request, Heir(), view)
+    with _rented(mirror, target, request, view) as (lease, heir):
+        agreed = request if heir.shown is None else request._replace(is_sure=True)
+        recovery = move_to(mirror, lease.host, agreed, heir, view)
+    hand_off(lease, view)
+    return recovery
+
+
+@contextlib.contextmanager
+def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> Iterator[tuple[Lease, Heir]]:
+    """Yield the lease of a machine for a run's successor: that of a move that broke off, or a new one once it was agreed to."""
+    if (lease := _lease_of_earlier(mirror, target)) is not None:
+        with left_on_failure(lease, view):
+            yield lease, Heir(expect=functools.partial(pass_on, lease))
+        return
+    check_limited(target)
+    sender = check_move(mirror, target, request, view)
+    before = mirror.whole_plan()
+    consented(mirror, before, target, sender, request, view)
+    with acquire(wanted_like(before, target, request), view) as machine:
+        if machine.lease is not None:
+            yield machine.lease, Heir(machine.run, machine.plan)
+
+
+def _lease_of_earlier(mirror: Mirror, target: Host) -> Lease | None:
+    """Look after the machine of an earlier move of a run that broke off, if it is still rented; else return None.
+
+    Raises UsageError if another process does.
+    """
+    earlier = move_records.intention_of(mirror)
+    found = None if earlier is None else records.rented_for(earlier.run)
+    if earlier is None or found is None or found.record.machine.name != target.name:
+        return None
+    if not look_for(found).rental.is_open:
+        return None
+    lease = take(found)
+    if lease is None:
+        raise UsageError(move_records.moved_words(mirror, earlier.to))
+    return lease
+
+
+def check_move(
+    mirror: Mirror, target: Host, request: MoveRequest, view: View, *, gives_up: bool = True
+) -> str:
+    """Return the host whose word a run's plan is; raise what a move is refused for, as far as the old host knows.
+
+    A successor that another client has begun is given up if it never began to train, unless that is not wanted.
+    """
+    try:
+        desk = connected(view, functools.partial(reach, mirror.host(), mirror))
+    except UnreachableError as error:
+        check_without(mirror, target, request, error, view)
+        return mirror.host().name
+    with desk as old:
+        refresh(old, mirror)
+        refuse_succeeded(known_summary(old, mirror.run).state, mirror, target.name)
+        outlook = old.runs.outlook(mirror.run)
+        departure = move_records.departure_of(mirror)
+        moved = outlook.moved or (departure.to if departure is not None else None)
+        if moved is not None and not gives_up:
+            raise UsageError(move_records.moved_words(mirror, moved))
+        if moved is not None:
+            give_up_elsewhere(mirror, moved, view)
+        refuse_unresumable(resumes=outlook.resumes, mirror=mirror, host=target.name)
+        check_checkpoint(old, mirror, target)
+        return old.host
+
+
+def move_to(mirror: Mirror, target: Host, request: MoveRequest, heir: Heir, view: View) -> Recovery:
+    """Do the same with a machine as the target. A rented one that the run has left has its rent ended then, and not before."""
+    with records.moving(mirror.run):
+        return _move_to(mirror, target, request, heir, view)
+
+
+def _move_to(mirror: Mirror, target: Host, request: MoveRequest, heir: Heir, view: View) -> Recovery:
+    try:
+        desk = connected(view, functools.partial(reach, mirror.host(), mirror))
+    except UnreachableError as error:
+        return go_on_without(mirror, target, request, error, heir, view)
+    with desk as old:
+        if request.abandons:
+            view.note(f"{old.host} answers: this is an ordinary move, which stops the run there first")
+        summary = known_summary(old, mirror.run)
+        refuse_succeeded(summary.state, mirror, target.name)
+        outlook = old.runs.outlook(mirror.run)
+        departure = move_records.departure_of(mirror)
+        moved = outlook.moved or (departure.to if departure is not None else None)
+        with connected(view, functools.partial(connect, target)) as new:
+            if new.root_id == old.root_id:
+                return recover_on(new, mirror, RecoverRequest(request.env_files, request.is_sure), view)
+            earlier = taken_up(new, mirror, moved, target, request, view) if moved is not None else Earlier()
+            if earlier.recovery is not None:
+                end_rent_later(mirror, view)
+                return earlier.recovery
+            refuse_unresumable(resumes=outlook.resumes, mirror=mirror, host=target.name)
+            recovery = _move(
+                old, new, _Errand(mirror, summary, target, request, heir, earlier.given_up), view
+            )
+    end_rent_later(mirror, view)
+    return recovery
+
+
+_Tree = dict[str, dict[str, str | int]]
+SPOOL = ".moving"
+"""The folder of files on their way from host to host, each by its SHA-256."""
+_TREE = TypeAdapter(_Tree, config=ConfigDict(defer_build=True))
+
+
+class _Errand(NamedTuple):
+    mirror: Mirror
+    summary: Summary
+    target: Host
+    request: MoveRequest
+    heir: Heir
+    given_up: str | None
+
+
+def _move(old: Desk, new: Desk, errand: _Errand, view: View) -> Recovery:
+    mirror, request, target = errand.mirror, errand.request, errand.target
+    refresh(old, mirror)
+    place = arrival(new, mirror, target, old.host, request, errand.heir, view)
+    check_checkpoint(old, mirror, target)
+    # From here on the run does not go on at its old host.
+    if not is_terminal(errand.summary.state):
+        with view.stage("stop") as stage:
+            row = stop(old, mirror.run, now=False, grace_s=mirror.plan().stop_grace_s)
+            if row.problem is not None:
+                raise RunError(
+                    f"{mirror.run} was stopped on {old.host}, but not all of it is gone: {row.problem}"
+                )
+            stage.text = f"{row.summary.state} on {old.host}, step {row.summary.step or '-'}"
+        refuse_succeeded(row.summary.state, mirror, target.name)  # it came to its end before it was stopped
+    refresh(old, mirror)  # its last steps, for the curve
+    with view.stage("pull") as stage, _explained(old, mirror, target):
+        home = pull_checkpoint(old, mirror, WHOLE, stage)
+        stage.text = home.words
+    successor = MovedTo(run=errand.heir.id_of(place.plan.job), host=target.name, root=new.root_id)
+    departure = move_records.intend(mirror, successor, errand.given_up)
+    moved = old.runs.move(mirror.run, departure.to, departure.given_up)
+    check_successor(mirror, moved)
+    if moved.root != new.root_id:
+        raise RunError(f"{mirror.run} has just been moved to {moved.host} as {moved.run} by another client")
+    move_records.note(mirror, run=moved.run)  # by another command of this client, maybe
+    recovery = go_on(place, moved.run, home, functools.partial(fill_from_old, old, new, mirror, home))
+    move_records.note(mirror, settled=time.time())
+    return recovery
+
+
+def check_checkpoint(old: Desk, mirror: Mirror, target: Host) -> None:
+    """Raise RunError if the run has no checkpoint yet."""
+    with _explained(old, mirror, target):
+        old.runs.checkpoint(mirror.run, LAST)
+
+
+@contextlib.contextmanager
+def _explained(old: Desk, mirror: Mirror, target: Host) -> Iterator[None]:
+    """Say what to do if the host has no checkpoint of the run."""
+    try:
+        yield
+    except AgentError as error:
+        if error.code != "no-checkpoint":
+            raise
+        words = f"{mirror.run} has no whole checkpoint on {old.host}"
+        again = f"begin anew there   launch rerun {mirror.short} --host {target.name}"
+        raise RunError(
+            f"{words}\n  once it has one   launch recover {mirror.short} --host {target.name}\n  {again}"
+        ) from error
+
+
+# what travels
+
+
+def fill_from_old(
+    old: Desk, new: Desk, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage
+) -> str:
+    """Put the checkpoint, and code and data as they were sent to the old host, in place for a run; return what was sent, in words.
+
+    The code comes last: a run without it never began, so that none goes on without the checkpoint.
+    """
+    try:
+        size = send_checkpoint(new, mirror, home, child, stage)
+        size += _send_tree(old, new, mirror, child, stage)
+    finally:
+        with contextlib.suppress(OSError):
+            mirror.files.remove_tree(SPOOL)
+    return f"{home.checkpoint.name}, code and data of {mirror.short}; {decimal(size)} sent"
+
+
+def _send_tree(old: Desk, new: Desk, mirror: Mirror, child: Mirror, stage: Stage) -> int:
+    """Relay code and data from host to host: what the new one lacks comes here, is checked, and goes there."""
+    manifest, sizes = _manifest(old, mirror)
+    missing = new.preparation.offer(child.run, manifest)
+    check_offered(new, missing, sizes)
+    if missing:
+        with mirror.disk_errors(mirror.folder / SPOOL):
+            mirror.files.make_folder(SPOOL)
+            take = functools.partial(_spool, missing, sizes, mirror.files, old.host)
+            old.runs.contents(mirror.run, missing, take)
+        files = [
+            SizedFile(sha256[:12], mirror.files.at(f"{SPOOL}/{sha256}"), sizes[sha256]) for sha256 in missing
+        ]
+        send_files(new, child, missing, files, stage)
+    return sum(sizes[sha256] for sha256 in missing)
+
+
+def _manifest(old: Desk, mirror: Mirror) -> tuple[_Tree, dict[str, int]]:
+    """Return what was sent to a run, as its host has it, and the size of each content by its SHA-256.
+
+    It is data of another machine. The new host checks the paths; the contents get their names here.
+    """
+    try:
+        manifest = _TREE.validate_json(old.runs.tree(mirror.run))
+        files = [
+            SealedFile.model_validate(entry, strict=True) for entry in manifest.values() if "sha256" in entry
+        ]
+    except ValueError as error:
+        raise RunError(f"{old.host} sent no list of the files of {mirror.run}") from error
+    return manifest, {file.sha256: file.size for file in files}
+
+
+def _spool(
+    wanted: Sequence[str], sizes: dict[str, int], files: RunFiles, host: str, stream: Incoming
+) -> None:
+    for sha256 in wanted:
+        digest, left = hashlib.sha256(), sizes[sha256]
+        with files.open(f"{SPOOL}/{sha256}", "wb") as out:
+            while left and (piece := stream.read(min(left, 1 << 18))):
+                left -= len(piece)
+                digest.update(piece)
+                out.write(piece)
+        if digest.hexdigest() != sha256:
+            raise RunError(f"{host} has a file of the run no longer as it was sent: {sha256[:12]}")

@@ -1,0 +1,71 @@
+"""What a host must hear of a run that was abandoned while the host did not answer: it ends, and which run goes on.
+
+It is said at the next contact of any verb of this client. A host is believed by the id of its root alone, and only runs
+that this client abandoned itself are touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from launcher.copy import index, move_records
+from launcher.copy.mirror import mirror_of
+from launcher.errors import LaunchError
+from launcher.runs.follow.summaries import summary_of
+from launcher.runs.run_stopping import stop
+from launcher.values.record import is_terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.copy.mirror import Mirror
+    from launcher.copy.move_record import Departure
+    from launcher.transport.client.desk import Desk
+
+
+said: list[str] = []
+"""What this command has ended on its way, for a person to read at its end."""
+
+
+def deliver(desk: Desk, pending: Sequence[str]) -> None:
+    """Tell a host which of these runs it must end. What goes wrong is tried again at the next contact."""
+    for run in pending:
+        mirror = mirror_of(run, index.copies_of(run))
+        departure = move_records.departure_of(mirror)
+        if departure is None or not departure.is_open:
+            with contextlib.suppress(LaunchError):
+                move_records.forget(mirror)
+        elif root_of(mirror) == desk.root_id:
+            with contextlib.suppress(LaunchError):
+                _settle(desk, mirror, departure)
+
+
+def root_of(mirror: Mirror) -> str | None:
+    """Return the id of the root that a run was launched in; None if this client does not know it."""
+    entry = mirror.entry
+    return None if entry is None else entry.root
+
+
+def _settle(desk: Desk, mirror: Mirror, departure: Departure) -> None:
+    """End a run, see it dead, and have its host put the successor on record. Only the first time is its end waited for."""
+    summary = summary_of(desk, mirror.run)
+    if summary is not None and not is_terminal(summary.state):
+        if departure.told is not None:
+            desk.runs.wish(mirror.run, "cancel", force=True)
+        else:
+            desk.runs.wish(mirror.run, "cancel")
+            departure = move_records.note(mirror, told=time.time())
+            ended = stop(desk, mirror.run, now=True, grace_s=0.0).summary
+            said.append(
+                f"{mirror.run} on {desk.host} was ended, at step {ended.step or '-'}: you abandoned it, and it goes on as {departure.run}"
+            )
+    also = None
+    if summary is not None:
+        known = desk.runs.move(
+            mirror.run, departure.to, departure.given_up
+        )  # refused while anything of it lives
+        also = known.run if known != departure.to else None
+    now = time.time()
+    move_records.note(mirror, told=departure.told or now, settled=now, also=also)

@@ -1,0 +1,236 @@
+"""One sealed checkpoint comes home, proven by its own manifest; and the newest one is kept here while a run is followed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.filesize import decimal
+
+from launcher.base.text import files_text
+from launcher.copy.mirror import Mirror
+from launcher.errors import AgentError, LaunchError
+from launcher.runs.pull.local_copies import LocalCopies
+from launcher.runs.pull.transfer import ChangedError, Transfer, until_stable
+from launcher.runs.run_desk import open_desk
+from launcher.values.reported.checkpoint import MANIFEST, SealedCheckpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from launcher.runs.follow.view import Stage, View
+    from launcher.runs.run_desk import Opening
+    from launcher.transport.client.desk import Desk
+    from launcher.values.host import Host
+    from launcher.values.reported.output import Content
+
+LAST = "last"
+WHOLE = "whole"
+"""The newest one of which the host finds every file as its manifest says: a run can be continued from it."""
+KEPT = ".kept-checkpoint.json"
+"""Which checkpoint a follower keeps in the mirror, and since when."""
+
+
+class HomeCheckpoint(NamedTuple):
+    """A whole checkpoint in the mirror: what came now, how many of its files were here, and the user's own under new names."""
+
+    checkpoint: SealedCheckpoint
+    folder: Path
+    fetched: list[Content]
+    present: int
+    yours: list[Path]
+
+    @property
+    def words(self) -> str:
+        """What came, in a few words."""
+        size = decimal(sum(content.size for content in self.fetched))
+        came = f"{files_text(len(self.fetched))}, {size}" if self.fetched else "it was here"
+        return f"{self.checkpoint.name}, step {self.checkpoint.step}: {came}"
+
+
+def pull_checkpoint(desk: Desk, mirror: Mirror, which: str, stage: Stage) -> HomeCheckpoint:
+    """Bring the `best`, the `last`, a numbered or the newest `whole` checkpoint of a run to its place here.
+
+    Its manifest comes into its place last, so that a folder with one is whole. A transfer that broke goes on by file. One
+    client at a time. Raises AgentError `no-checkpoint`, and RunError if it does not fit here or this disk refuses.
+    """
+    with mirror.alone("pull"), mirror.disk_errors(mirror.folder):
+        copies = LocalCopies(mirror)
+        transfer = Transfer(desk, mirror, copies, stage)
+        fetched: list[Content] = []
+        yours: list[Path] = []
+
+        def put(content: Content, part: Path) -> None:
+            moved = copies.put(content, part)
+            fetched.append(content)
+            if moved is not None:
+                yours.append(moved)
+
+        def fetch() -> SealedCheckpoint:
+            sealed = desk.runs.checkpoint(mirror.run, which)
+            contents, before = sealed.contents, len(fetched)
+            try:
+                transfer.fetch([content for content in contents[:-1] if not copies.has(content)], put)
+                transfer.fetch([content for content in contents[-1:] if not copies.has(content)], put)
+            except (AgentError, ChangedError) as error:
+                if not isinstance(error, AgentError) or error.code == "changed":
+                    _drop(mirror, copies, sealed, fetched[before:])
+                    del fetched[before:]
+                raise
+            return sealed
+
+        try:
+            sealed = until_stable(fetch, f"launch pull {mirror.short} --checkpoint {which}")
+        finally:
+            mirror.files.sync_names(mirror.place(content.path) for content in fetched)
+        copies.save_digests()
+        came = {content.path for content in fetched}
+        present = sum(content.path not in came for content in sealed.contents)
+        return HomeCheckpoint(sealed, mirror.checkpoints / sealed.name, fetched, present, yours)
+
+
+def _drop(mirror: Mirror, copies: LocalCopies, sealed: SealedCheckpoint, fetched: Sequence[Content]) -> None:
+    """Remove what came of a checkpoint that is gone from the host, as rotation removes it: the rest will never come."""
+    for content in sealed.contents:
+        mirror.files.remove(copies.part_of(content))
+    top = mirror.checkpoints / sealed.name
+    for content in fetched:
+        place = mirror.place(content.path)
+        mirror.files.remove(place)
+        for folder in (one for one in place.parents if one.is_relative_to(top)):
+            with contextlib.suppress(OSError):  # what else lies there stays
+                mirror.files.remove_empty(folder)
+
+
+class KeptCheckpoint(NamedTuple):
+    """The checkpoint that a follower keeps in the mirror, and when it came, in seconds since 1970.
+
+    One that the user asked for by name `is_asked`: it stays when a newer one comes.
+    """
+
+    name: str
+    step: int
+    time: float
+    is_asked: bool = False
+
+
+def kept_checkpoint(mirror: Mirror) -> KeptCheckpoint | None:
+    """Return the checkpoint that a follower keeps in a mirror; None if it keeps none, or the user has removed it."""
+    record = mirror.files.read_json(KEPT)
+    name, step, came = record.get("name"), record.get("step"), record.get("time")
+    if not isinstance(name, str) or not isinstance(step, int) or not isinstance(came, int | float):
+        return None
+    is_here = mirror.files.is_file(f"checkpoints/{name}/{MANIFEST}")
+    return (
+        KeptCheckpoint(name, step, float(max(0, min(came, 1e12))), record.get("is_asked") is True)
+        if is_here
+        else None
+    )
+
+
+def note_asked(mirror: Mirror, name: str) -> None:
+    """Note that the user has asked for a checkpoint by name."""
+    kept = kept_checkpoint(mirror)
+    if kept is not None and kept.name == name:
+        _write_kept(mirror, kept._replace(is_asked=True))
+
+
+def _write_kept(mirror: Mirror, kept: KeptCheckpoint) -> None:
+    with mirror.disk_errors(mirror.folder):
+        mirror.files.write(KEPT, (json.dumps(kept._asdict()) + "\n").encode())
+
+
+class CheckpointKeeper:
+    """Keeps the newest whole checkpoint of a followed run here, over a desk of its own, beside the follower.
+
+    What goes wrong is a note, once for each cause: the run goes on.
+    """
+
+    def __init__(self, host: Host, mirror: Mirror, opening: Opening | None = None) -> None:
+        """Begin without a thread: one is started for the first checkpoint."""
+        self._host, self._mirror, self._opening = host, mirror, opening
+        self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._said: set[str] = set()
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> None:
+        """Fetch the newest checkpoint soon."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, daemon=True)
+            self._thread.start()
+        self._wanted.put(True)
+
+    def tell(self, view: View) -> None:
+        """Show what has gone wrong since the last call."""
+        while not self._notes.empty():
+            view.note(self._notes.get())
+
+    def finish(self, view: View) -> None:
+        """Wait until the newest checkpoint is here, or cannot come."""
+        if self._thread is not None:
+            self._wanted.put(False)
+            self._thread.join()
+        self.tell(view)
+
+    def _work(self) -> None:
+        while self._next():
+            try:
+                with open_desk(self._host, self._mirror, self._opening) as desk:
+                    keep_newest(desk, self._mirror)
+            except LaunchError as error:
+                words = str(error).splitlines()[0]
+                if words not in self._said:
+                    self._said.add(words)
+                    self._notes.put(f"the newest checkpoint did not come here: {words}; the run goes on")
+
+    def _next(self) -> bool:
+        """Wait for a wish; return whether to go on. Of several, the last one counts: there is one newest checkpoint."""
+        wish = self._wanted.get()
+        while wish and not self._wanted.empty():
+            wish_after = self._wanted.get()
+            if not wish_after:
+                self._wanted.put(False)  # after this one
+                break
+        return wish
+
+
+def keep_newest(desk: Desk, mirror: Mirror) -> KeptCheckpoint:
+    """Bring the newest checkpoint here, and remove the one that was kept before. Raises LaunchError."""
+    from launcher.runs.follow.view import SilentStage
+
+    before = kept_checkpoint(mirror)
+    home = pull_checkpoint(desk, mirror, LAST, SilentStage())
+    kept = KeptCheckpoint(home.checkpoint.name, home.checkpoint.step, time.time())
+    if before is not None and before.name == kept.name:
+        return before
+    _write_kept(mirror, kept)
+    if before is not None and not before.is_asked and _is_as_it_came(mirror, before.name):
+        with contextlib.suppress(OSError):
+            mirror.files.remove_tree(f"checkpoints/{before.name}")
+    return kept
+
+
+def _is_as_it_came(mirror: Mirror, name: str) -> bool:
+    """Whether a checkpoint here holds what its manifest says and nothing else: what a user added or changed stays."""
+    folder = f"checkpoints/{name}"
+    listed = mirror.files.read_json(f"{folder}/{MANIFEST}").get("files")
+    if not isinstance(listed, dict):
+        return False
+    here = {path.removeprefix(f"{folder}/") for path, _ in mirror.files.walk(folder)}
+    here.discard(MANIFEST)
+    if here != listed.keys():
+        return False
+    copies = LocalCopies(mirror)
+
+    def digest(path: str) -> str | None:
+        return copies.read(f"checkpoints/{name}/{path}", lambda _count: None)
+
+    return all(
+        isinstance(entry, dict) and digest(path) == entry.get("sha256") for path, entry in listed.items()
+    )

@@ -1,0 +1,105 @@
+"""The checkpoints of a run that are in its mirror, for when its host does not answer."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from launcher.base.client_files import UnreadableError
+from launcher.copy.mirror import Mirror
+from launcher.copy.run_files import MOST_JSON
+from launcher.runs.pull.checkpoint_pulling import HomeCheckpoint
+from launcher.runs.pull.local_copies import LocalCopies
+from launcher.values.reported.answers import PassedOver
+from launcher.values.reported.checkpoint import MANIFEST, SealedCheckpoint, sealed_checkpoint
+
+
+class Here(NamedTuple):
+    """The newest whole checkpoint that is here, None without one, and the newer ones with what is wrong."""
+
+    newest: HomeCheckpoint | None
+    passed_over: list[PassedOver]
+
+
+def newest_whole(mirror: Mirror) -> Here:
+    """Return the newest checkpoint in a mirror from which its run can go on. Every file of it is read.
+
+    Its manifest must be one that came from the host, and its files what the manifest says. One from after the first bad
+    step of a failure does not count.
+    """
+    copies, bad_steps = LocalCopies(mirror), _bad_steps(mirror)
+    passed_over = []
+    records = {name: mirror.files.read_json(f"checkpoints/{name}/{MANIFEST}") for name in _named(mirror)}
+    for name in sorted(records, key=lambda name: _step(records[name]), reverse=True):
+        try:
+            sealed = _read(mirror, name)
+            wrong = _what_is_wrong(sealed, copies) or _spoilt(records[name], sealed.step, bad_steps)
+        except (OSError, ValueError) as error:
+            wrong = error.words if isinstance(error, UnreadableError) else str(error).splitlines()[0]
+            passed_over.append(PassedOver(checkpoint=name, wrong=wrong))
+            continue
+        if wrong is None:
+            present = len(sealed.contents)
+            return Here(HomeCheckpoint(sealed, mirror.checkpoints / name, [], present, []), passed_over)
+        passed_over.append(PassedOver(checkpoint=name, wrong=wrong))
+    return Here(None, passed_over)
+
+
+def resumes(mirror: Mirror) -> bool:
+    """Whether the script has taken its checkpoint from the worker, by what has been fetched of the run."""
+    consumed: set[Any] = set()
+    for number in mirror.files.numbered():
+        consumed.update(_list(mirror.files.read_json(f"{number}/state.json").get("consumed")))
+    return "resume" in consumed and "held resume" not in consumed
+
+
+def _list(value: object) -> list[Any]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
+def _named(mirror: Mirror) -> list[str]:
+    """Return the names of the folders of checkpoints that have a manifest."""
+    names = mirror.files.names("checkpoints")
+    return [one for one in names if one[0] != "." and mirror.files.exists(f"checkpoints/{one}/{MANIFEST}")]
+
+
+def _step(manifest: Mapping[str, Any]) -> float:
+    step = manifest.get("step")
+    return step if isinstance(step, int) else -math.inf
+
+
+def _read(mirror: Mirror, name: str) -> SealedCheckpoint:
+    manifest = mirror.files.read(f"checkpoints/{name}/{MANIFEST}", MOST_JSON)
+    return sealed_checkpoint(name, manifest, hashlib.sha256(manifest).hexdigest(), {})
+
+
+def _what_is_wrong(sealed: SealedCheckpoint, copies: LocalCopies) -> str | None:
+    *files, manifest = sealed.contents
+    if not copies.came(manifest.path, manifest.sha256):
+        return "its manifest is not one that its host sent"
+    for content in files:
+        if copies.read(content.path, lambda _count: None) != content.sha256:
+            return f"{content.path.split('/', 2)[2]} is not as its manifest says"
+    return None
+
+
+def _bad_steps(mirror: Mirror) -> list[tuple[int, int]]:
+    """Return (number of the folder, first bad step) of each failure that spoilt checkpoints."""
+    found = []
+    for number in mirror.files.numbered():
+        failure = mirror.files.read_json(f"{number}/state.json").get("failure")
+        since = failure.get("since") if isinstance(failure, dict) else None
+        if isinstance(since, int):
+            found.append((int(number), since))
+    return found
+
+
+def _spoilt(manifest: Mapping[str, Any], step: int, bad_steps: list[tuple[int, int]]) -> str | None:
+    """Say from which step on a failure has spoilt the run, if that was before a checkpoint that it then had."""
+    sealer = manifest.get("folder")
+    for number, since in bad_steps:
+        if step >= since and not (isinstance(sealer, int) and sealer > number):
+            return f"attempt folder {number:04d} failed with bad steps from {since} on"
+    return None

@@ -1,0 +1,158 @@
+"""Copying a file or folder of a run to a place of the user's choice, as `cp -r` does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.copy.mirror import Mirror
+from launcher.errors import RunError, UsageError
+from launcher.runs.follow.view import Stage
+from launcher.runs.pull.local_copies import PIECE, LocalCopies, sync_folders
+from launcher.runs.pull.pulling import named_by
+from launcher.runs.pull.transfer import Transfer, until_stable
+from launcher.transport.client.desk import Desk
+from launcher.values.reported.output import Content, Output
+
+
+class Copied(NamedTuple):
+    """How many files were copied, their bytes, and where they or their folder are."""
+
+    files: int
+    bytes: int
+    place: Path
+
+
+def copy(
+    desk: Desk,
+    mirror: Mirror,
+    path: str,
+    destination: str,
+    may_replace: Callable[[Sequence[Path]], bool],
+    open_stage: Callable[[], AbstractContextManager[Stage]],
+) -> Copied:
+    """Copy a file or folder of a run to a destination here, verified; `may_replace` decides about files that exist.
+
+    A destination that is a folder, or ends with a slash, gets the file or folder into it. Raises UsageError for a destination
+    that cannot take it, and RunError if the run wrote nothing of that name.
+    """
+    listed = desk.runs.outputs(mirror.run, lambda _count: None, every_file=True)
+    files = named_by(path, listed.files, mirror.short)
+    top, places = _free_places(files, mirror, path, destination, may_replace)
+    with mirror.alone("pull"), mirror.disk_errors(top), open_stage() as stage:
+        copies = LocalCopies(mirror)
+        transfer = Transfer(desk, mirror, copies, stage)
+        until_stable(
+            lambda: _bring(transfer, copies, mirror, files, places),
+            f"launch cp {mirror.short}:{path} {destination}",
+        )
+        sync_folders(places.values(), top.parent)
+    return Copied(len(files), sum(file.size for file in files), top)
+
+
+def copy_from_here(
+    mirror: Mirror, path: str, destination: str, may_replace: Callable[[Sequence[Path]], bool]
+) -> Copied:
+    """Copy what came home of a run whose host is asked no more. Raises as `copy`, RunError too if it is not here."""
+    files = named_by(path, LocalCopies(mirror).outputs(), mirror.short)
+    top, places = _free_places(files, mirror, path, destination, may_replace)
+    with mirror.disk_errors(top):
+        for file in files:
+            _copy_whole(mirror, mirror.place(file.path), places[file.path])
+        sync_folders(places.values(), top.parent)
+    return Copied(len(files), sum(file.size for file in files), top)
+
+
+def are_here(mirror: Mirror, paths: Sequence[str]) -> bool:
+    """Whether something of each of these came home."""
+    files = LocalCopies(mirror).outputs()
+    try:
+        return all(named_by(path, files, mirror.short) for path in paths)
+    except RunError:
+        return False
+
+
+def _free_places(
+    files: Sequence[Output],
+    mirror: Mirror,
+    path: str,
+    destination: str,
+    may_replace: Callable[[Sequence[Path]], bool],
+) -> tuple[Path, dict[str, Path]]:
+    """Return where files go, as `_places`. Raises UsageError if something is there, and may not be replaced."""
+    top, places = _places(files, path, destination)
+    existing = [place for place in places.values() if os.path.lexists(place)]
+    if existing and not may_replace(existing):
+        more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
+        again = f"launch cp --force {mirror.short}:{path} {destination}"
+        raise UsageError(f"{existing[0]}{more} exists\n  replace   {again}")
+    return top, places
+
+
+def _bring(
+    transfer: Transfer, copies: LocalCopies, mirror: Mirror, files: Sequence[Output], places: dict[str, Path]
+) -> None:
+    manifest = transfer.digests(files)
+    if manifest.left_out:
+        path, why = min(manifest.left_out.items())
+        raise RunError(f"{path} cannot be read there: {why}")
+    here = [content for content in manifest.files if copies.has(content)]
+    for content in here:
+        _copy_whole(mirror, mirror.place(content.path), places[content.path])
+    others = [content for content in manifest.files if content not in here]
+    transfer.fetch(others, lambda content, part: _put(mirror, content, part, places))
+
+
+def _put(mirror: Mirror, content: Content, part: Path, places: dict[str, Path]) -> None:
+    _copy_whole(mirror, part, places[content.path])  # it may be on another disk
+    mirror.files.remove(part)
+
+
+def _copy_whole(mirror: Mirror, source: Path, place: Path) -> None:
+    """Copy a file of a run so that its place has the old or the new one, whole, at any moment."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    hidden = place.with_name(f".{place.name}.{os.getpid()}.part")
+    try:
+        with mirror.files.open(source) as file, hidden.open("wb") as copy:
+            shutil.copyfileobj(file, copy, PIECE)
+            copy.flush()
+            os.fsync(copy.fileno())
+        hidden.replace(place)
+    finally:
+        hidden.unlink(missing_ok=True)
+
+
+def _places(files: Sequence[Output], path: str, destination: str) -> tuple[Path, dict[str, Path]]:
+    """Return where the file or folder goes, and each file's place by its path. Raises UsageError."""
+    target, name = Path(destination), os.path.basename(os.path.normpath(path))
+    folder = _folder_of(files, path)
+    into = target.is_dir() or destination.endswith("/")
+    if folder is None:
+        top = target / name if into else target
+        if top.is_dir():
+            raise UsageError(f"{top} is a folder   name a file")
+        if not into and not top.parent.is_dir():
+            raise UsageError(f"{top.parent} is not a folder\n  make it   mkdir -p {top.parent}")
+        return top, {files[0].path: top}
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"{target} is a file, and {path} is a folder")
+    top = target / name if into and name not in (".", "..") else target
+    return top, {file.path: top / file.path[len(folder) + 1 :] for file in files}
+
+
+def _folder_of(files: Sequence[Output], path: str) -> str | None:
+    """Return the folder that a word named, as the host has it; None if it named one file."""
+    plain = os.path.normpath(path).removeprefix("/")
+    if len(files) == 1 and (files[0].path == plain or files[0].path == f"code/{plain}"):
+        return None
+    if plain == ".":
+        return "code"
+    return (
+        plain
+        if files[0].path.startswith(f"{plain}/") and not files[0].path.startswith(f"code/{plain}/")
+        else f"code/{plain}"
+    )

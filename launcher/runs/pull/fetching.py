@@ -1,0 +1,102 @@
+"""Pulling by command: once, or again and again until the run has ended. A lost link is opened again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from launcher.copy.mirror import Mirror
+from launcher.errors import AgentError, ConnectionLostError, RunError, UnreachableError
+from launcher.runs.follow.following import LOST_LINKS, pause
+from launcher.runs.follow.refreshing import refresh
+from launcher.runs.follow.summaries import known_summary
+from launcher.runs.follow.view import Stage, View
+from launcher.runs.pull.checkpoint_pulling import HomeCheckpoint, note_asked, pull_checkpoint
+from launcher.runs.pull.pulling import Choice, Pulled, came, pull
+from launcher.runs.run_desk import open_desk
+from launcher.transport.client.desk import Desk
+from launcher.values.host import Host
+from launcher.values.record import State, is_terminal
+
+LOOK_AGAIN_S = 5.0
+Value = TypeVar("Value")
+SETTLED_S = 10.0
+"""How long a file of a live run must have been unchanged to count as finished, in seconds."""
+
+
+def pull_once(host: Host, mirror: Mirror, choice: Choice, view: View) -> Pulled:
+    """Pull what a run wrote, and its record. Raises UnreachableError if the host does not answer for long."""
+    with view.stage("pull") as stage:
+        pulled = _over_lost_links(host, mirror, view, lambda desk: _pull(desk, mirror, choice, stage))
+        stage.text = came(pulled)
+    return pulled
+
+
+def pull_one_checkpoint(host: Host, mirror: Mirror, which: str, view: View) -> HomeCheckpoint:
+    """Pull one checkpoint of a run. Raises RunError if it has no such one, and what `pull_once` raises."""
+    with view.stage("pull") as stage:
+        try:
+            work = partial(_pull_checkpoint, mirror=mirror, which=which, stage=stage)
+            home = _over_lost_links(host, mirror, view, work)
+        except AgentError as error:
+            if error.code != "no-checkpoint":
+                raise
+            raise RunError(f"{error}\n  look   launch ls {mirror.short}") from error
+        stage.text = home.words
+    note_asked(mirror, home.checkpoint.name)
+    return home
+
+
+def _pull_checkpoint(desk: Desk, mirror: Mirror, which: str, stage: Stage) -> HomeCheckpoint:
+    refresh(desk, mirror)  # without its record, a checkpoint cannot be gone on from when the host is away
+    return pull_checkpoint(desk, mirror, which, stage)
+
+
+def pull_until_end(host: Host, mirror: Mirror, choice: Choice, view: View) -> Pulled:
+    """Pull the files of a live run as they are finished, until it has ended; the last time all of them."""
+    fetched = []
+    with view.stage("pull") as stage:
+        while True:
+            is_over = _over_lost_links(host, mirror, view, lambda desk: _is_over(desk, mirror))
+            current = choice._replace(settled_s=0.0 if is_over else SETTLED_S)
+            pulled = _over_lost_links(
+                host, mirror, view, partial(_pull, mirror=mirror, choice=current, stage=stage)
+            )
+            fetched += pulled.fetched
+            if is_over:
+                pulled = pulled._replace(fetched=fetched, present=pulled.present - len(fetched))
+                stage.text = came(pulled)
+                return pulled
+            stage.progress(f"{came(pulled._replace(fetched=fetched, present=0))}; waiting for more")
+            time.sleep(LOOK_AGAIN_S)
+
+
+def _pull(desk: Desk, mirror: Mirror, choice: Choice, stage: Stage) -> Pulled:
+    refresh(desk, mirror)
+    return pull(desk, mirror, choice, stage)
+
+
+def _is_over(desk: Desk, mirror: Mirror) -> bool:
+    summary = known_summary(desk, mirror.run)
+    return is_terminal(summary.state) or summary.state in (State.WAITING, State.INTERRUPTED)
+
+
+def _over_lost_links(host: Host, mirror: Mirror, view: View, work: Callable[[Desk], Value]) -> Value:
+    """Do some work at a desk; open another one if the link is lost, with growing pauses.
+
+    Raises HostError if the host cannot be reached at all, or after LOST_LINKS losses one after the other.
+    """
+    lost = 0
+    while True:
+        try:
+            with open_desk(host, mirror) as desk:
+                if lost:
+                    view.back()
+                return work(desk)
+        except UnreachableError as error:
+            lost += 1
+            if lost == LOST_LINKS or (lost == 1 and not isinstance(error, ConnectionLostError)):
+                raise
+            pause(view, error, lost)

@@ -1,0 +1,76 @@
+"""What a run wrote, as `launch ls` lists it: from its host, or from here once the host was freed, or while it is away."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from rich.filesize import decimal
+
+from launcher.copy.mirror import Mirror
+from launcher.errors import RunError, UnreachableError
+from launcher.runs.follow.view import Stage
+from launcher.runs.pull.local_copies import Here, LocalCopies
+from launcher.runs.pull.pulling import named_by, shown_path
+from launcher.runs.run_desk import open_desk
+from launcher.values.host import Host
+from launcher.values.public_result import public
+
+
+@public("FileRow")
+class FileRow(NamedTuple):
+    """A file of a run, and whether it is on this machine."""
+
+    path: str
+    size: int
+    kind: str
+    here: Here
+
+
+class Listing(NamedTuple):
+    """The files of a run, and those that could not be looked at with the reasons.
+
+    `unreached` is why the host was not asked: only what is here is listed then.
+    """
+
+    rows: list[FileRow]
+    left_out: dict[str, str]
+    unreached: UnreachableError | None = None
+
+
+def list_files(host: Host | None, mirror: Mirror, path: str | None, stage: Stage) -> Listing:
+    """Return what a run wrote, or what of it is at a path; without a host, what is here. Raises RunError if nothing is there."""
+    if host is None or mirror.is_freed:
+        return Listing(_rows_here(mirror, path), {})
+    try:
+        with open_desk(host, mirror) as desk:
+            listed = desk.runs.outputs(
+                mirror.run, lambda read: stage.progress(f"{decimal(read)} compared"), every_file=True
+            )
+    except UnreachableError as error:
+        return Listing(_rows_here(mirror, path), {}, error)
+    copies = LocalCopies(mirror)
+    files = listed.files if path is None else named_by(path, listed.files, mirror.short)
+    rows = [FileRow(shown_path(file.path), file.size, file.kind, copies.status(file)) for file in files]
+    return Listing(rows, listed.left_out)
+
+
+def _rows_here(mirror: Mirror, path: str | None) -> list[FileRow]:
+    kinds = {mirror.artifacts: "artifact", mirror.outputs: "output", mirror.checkpoints: "checkpoint"}
+    files = LocalCopies(mirror).files()
+    rows = []
+    for folder, kind in kinds.items():
+        base = mirror.outputs if kind == "output" else mirror.folder
+        inside = [file for file in files if file.is_relative_to(folder)]
+        rows += [
+            FileRow(file.relative_to(base).as_posix(), files[file].st_size, kind, "yes") for file in inside
+        ]
+    if path is not None:
+        plain = os.path.normpath(path)
+        rows = [row for row in rows if row.path == plain or row.path.startswith(f"{plain}/")]
+        if not rows:
+            why = "was freed" if mirror.is_freed else "does not answer"
+            raise RunError(
+                f"no {path} of {mirror.short} is here, and its host {why}   launch ls {mirror.short}"
+            )
+    return rows

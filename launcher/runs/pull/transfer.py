@@ -1,0 +1,156 @@
+"""A transfer: files of a run on their way from its host, verified, and resumed where an earlier one broke off."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from rich.filesize import decimal
+
+from launcher.base.meter import Meter
+from launcher.copy.mirror import Mirror
+from launcher.errors import AgentError, MalformedAnswerError, RunError
+from launcher.runs.follow.view import Stage
+from launcher.runs.pull.local_copies import PARTS, LocalCopies
+from launcher.transport.channel import Incoming
+from launcher.transport.client.desk import Desk
+from launcher.values.reported.output import Content, Manifest, Output
+
+PIECE = 1 << 18
+TRIES = 3
+RESERVE = 1 << 20
+"""So much room is left free where only what fits is to come: records are written too."""
+Put = Callable[[Content, Path], None]
+"""Puts a whole and verified file, which is in the given part, into its place."""
+Value = TypeVar("Value")
+
+
+class ChangedError(Exception):
+    """Raised when a file's bytes are not those that were announced: it changed meanwhile."""
+
+
+def until_stable(work: Callable[[], Value], again: str) -> Value:
+    """Do some work anew while files change under it. Raises RunError with the command `again` after several tries."""
+    tries = 0
+    while True:
+        try:
+            return work()
+        except (AgentError, ChangedError) as error:
+            tries += 1
+            if isinstance(error, AgentError) and error.code != "changed":
+                raise
+            if tries == TRIES:
+                raise RunError(f"{error}, {TRIES} times\n  once it is written   {again}") from error
+
+
+class Transfer:
+    """The transfer of files of one run over one desk."""
+
+    def __init__(self, desk: Desk, mirror: Mirror, copies: LocalCopies, stage: Stage) -> None:
+        self._desk, self._mirror, self._copies, self._stage = desk, mirror, copies, stage
+
+    def heard(self, total: int = 0) -> Callable[[int], None]:
+        """Return a function that shows how many bytes the host has read so far."""
+        meter, before = Meter(total, self._stage.moved, "checking"), 0
+
+        def show(read: int) -> None:
+            nonlocal before
+            meter.advance(read - before, f"on {self._desk.host}")
+            before = read
+
+        return show
+
+    def digests(self, files: Sequence[Output]) -> Manifest:
+        """Have the host read files; return what is in them now."""
+        if not files:
+            return Manifest([], {})
+        total = sum(file.size for file in files)
+        return self._desk.runs.manifest(self._mirror.run, [file.path for file in files], self.heard(total))
+
+    def fetch(self, contents: Sequence[Content], put: Put) -> None:
+        """Fetch files and put each into its place once it is whole, verified and on the disk.
+
+        Raises RunError, before a byte is sent, if they do not fit here, and ChangedError for one that is another by now.
+        """
+        self._check_room(contents)
+        firsts: dict[str, Content] = {}
+        twins = [content for content in contents if firsts.setdefault(content.sha256, content) is not content]
+        starts = [(content, self._copies.bytes_of_part(content)) for content in firsts.values()]
+        meter = Meter(sum(content.size - start for content, start in starts), self._stage.moved)
+        changed: list[str] = []
+
+        def take(stream: Incoming) -> None:
+            for content, start in starts:
+                if not self._receive(stream, content, start, meter):
+                    changed.append(content.path)
+                    continue
+                part = self._copies.part_of(content)
+                for twin in twins:
+                    if twin.sha256 == content.sha256:
+                        self._put_copy(part, twin, put)
+                put(content, part)
+
+        if starts:
+            self._mirror.files.make_folder(PARTS)
+            requests = [(content.path, start, content.size) for content, start in starts]
+            self._desk.runs.send(self._mirror.run, requests, take)
+        if changed:
+            raise ChangedError(f"{changed[0]} changed while it was sent")
+
+    def fitting(self, contents: Sequence[Content]) -> tuple[list[Content], dict[str, str]]:
+        """Return those that fit here, the smallest first, and why the others do not."""
+        free = shutil.disk_usage(self._mirror.folder).free - RESERVE
+        chosen, others = list[Content](), dict[str, str]()
+        for content in sorted(contents, key=lambda one: one.size):
+            needed = content.size - self._copies.bytes_of_part(content)
+            if needed > free:
+                others[content.path] = f"no room here: {decimal(needed)} would come"
+                continue
+            free -= needed
+            chosen.append(content)
+        return chosen, others
+
+    def _check_room(self, contents: Sequence[Content]) -> None:
+        needed = sum(content.size - self._copies.bytes_of_part(content) for content in contents)
+        folder, short = self._mirror.folder, self._mirror.short
+        free = shutil.disk_usage(folder).free
+        if needed > free:
+            raise RunError(
+                f"no room in {folder}: {decimal(needed)} would come, {decimal(free)} are free, "
+                f"{decimal(needed - free)} are missing\n"
+                f"  make room, then   launch pull {short}     or a part of it   launch pull {short} PATH"
+            )
+
+    def _receive(self, stream: Incoming, content: Content, start: int, meter: Meter) -> bool:
+        """Add the announced bytes of a file to its part; return whether the part is what was announced."""
+        part = self._copies.part_of(content)
+        digest, left = hashlib.sha256(), content.size - start
+        with self._mirror.files.open(part, "r+b" if start else "wb", buffering=0) as file:
+            while piece := file.read(PIECE) if start else b"":
+                digest.update(piece)
+            while left:
+                piece = stream.read(min(left, PIECE))
+                if not piece:
+                    host = self._desk.host
+                    raise MalformedAnswerError(host, f"{host}: less was sent than was announced")
+                left -= len(piece)
+                digest.update(piece)
+                file.write(piece)
+                meter.advance(len(piece), content.path)
+            os.fsync(file.fileno())
+        if digest.hexdigest() != content.sha256:
+            self._mirror.files.remove(part)
+            return False
+        return True
+
+    def _put_copy(self, part: Path, twin: Content, put: Put) -> None:
+        """Put a file into its place that has the contents of another one."""
+        copy, files = part.with_name(f"{part.name}.twin"), self._mirror.files
+        with files.open(part) as source, files.open(copy, "wb", buffering=0) as file:
+            shutil.copyfileobj(source, file, PIECE)
+            os.fsync(file.fileno())
+        put(twin, copy)

@@ -1,0 +1,233 @@
+"""Bring home what a run made on a machine that will be gone: everything that fits, proven by the host's own digests."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.filesize import decimal
+
+from launcher.copy.mirror import Mirror
+from launcher.errors import AgentError, LaunchError, RunError, UnreachableError
+from launcher.rental import records
+from launcher.rental.records import RentalRecord
+from launcher.rental.renting import minutes_text
+from launcher.runs.follow.evidence import of_rent
+from launcher.runs.follow.following import LOST_LINKS, checkpoints_left, pause
+from launcher.runs.follow.refreshing import refresh
+from launcher.runs.follow.summaries import known_summary
+from launcher.runs.pull.checkpoint_pulling import WHOLE, pull_checkpoint
+from launcher.runs.pull.local_copies import LocalCopies
+from launcher.runs.pull.pulling import Choice, by_number, came, checkpoint_of, pull, shown_path
+from launcher.runs.rented.rented_runs import mirror_of
+from launcher.runs.run_desk import open_desk
+from launcher.transport.client.desk import Desk
+from launcher.values.record import State, is_terminal
+from launcher.values.reported.output import Output
+
+if TYPE_CHECKING:
+    from launcher.base.meter import Moved
+    from launcher.rental.lease.release import Opening
+    from launcher.rental.lease.rental_lease import Lease
+    from launcher.runs.follow.view import Stage, View
+    from launcher.values.host import Host
+
+OLDER_BYTES = 20_000_000_000
+"""So much of a script's older checkpoints comes home: it costs a few minutes of the rent."""
+NO_LIMIT = sys.maxsize
+"""Everything comes home whatever its size: nothing can be fetched from a machine that is gone."""
+MOST_NAMED = 8
+STEADY_S = 5.0
+"""So long a transfer is watched before its rate is believed."""
+NEVER_BEGUN = "its run never began"
+REMOVED = "its run was removed there"
+
+
+class RunOnMachine(NamedTuple):
+    """A run on its rented machine, as its lease needs it; the view shows what comes home."""
+
+    mirror: Mirror
+    machine: Host
+    view: View
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything of it has come here: then it has begun."""
+        return self.mirror.state() is not None
+
+    @property
+    def is_stopped_by_limit(self) -> bool:
+        """Whether it was stopped because its machine's time is up, by what is known here."""
+        state = self.mirror.state()
+        return state is not None and of_rent(state.evidence)
+
+    def has_ended(self, opening: Opening) -> str | None:
+        """Ask its machine, and return the state of a run on which nothing more happens by itself; None if it goes on.
+
+        Raises NoRunError, HostError.
+        """
+        with open_desk(self.machine, self.mirror, opening) as desk:
+            state = known_summary(desk, self.mirror.run).state
+        is_over = is_terminal(state) or state in (State.WAITING, State.INTERRUPTED)
+        return state if is_over else None
+
+    def bring_home(self, lease: Lease, *, is_last: bool) -> None:
+        """Bring home what it made, each file proven by its hash. A lost link is opened again a few times.
+
+        At the last try only a machine that is gone, and the end of the time for it, keep it from going on. Raises RunError if
+        something does not come, and HostError; what can come has come then.
+        """
+        losses = 0
+        while True:
+            try:
+                with open_desk(self.machine, self.mirror, lease.opening) as desk:
+                    bring_home(desk, self.mirror, self.view, lambda: lease.left_s)
+                    return
+            except UnreachableError as error:
+                losses += 1
+                if losses == LOST_LINKS:
+                    raise
+                if is_last:
+                    lease.look(self.view, is_silent=True)
+                else:
+                    lease.watch(self.view, error)
+                pause(self.view, error, losses)
+
+    def missing(self, opening: Opening) -> str:
+        """Ask its machine which of its files are not here, and return that in words; empty if all are."""
+        try:
+            with open_desk(self.machine, self.mirror, opening) as desk:
+                return missing(desk, self.mirror)
+        except (LaunchError, OSError):
+            return "its machine does not say what it had"
+
+    def forgo(self, opening: Opening) -> str | None:
+        """Have its machine never begin it; return why the rent can end then, None if it has begun, or is kept. Raises HostError."""
+        found = records.rented_for(self.mirror.run)
+        if found is not None and found.record.keeps and self.is_known:
+            return None
+        with open_desk(self.machine, self.mirror, opening) as desk:
+            is_forgone = desk.preparation.forgo(self.mirror.run)
+        if not is_forgone:
+            return None
+        return REMOVED if self.is_known else NEVER_BEGUN
+
+
+def run_of(record: RentalRecord, view: View) -> RunOnMachine | None:
+    """Return the run of a rental; None if it never began."""
+    mirror = mirror_of(record)
+    return None if mirror is None else RunOnMachine(mirror, record.machine, view)
+
+
+class _TimedStage:
+    """A stage that says once if what is on its way cannot come in the time that is left."""
+
+    def __init__(self, stage: Stage, mirror: Mirror, view: View, left_s: Callable[[], float]) -> None:
+        self._stage, self._mirror, self._view, self._left_s = stage, mirror, view, left_s
+        self._began, self._is_said = time.monotonic(), False
+        self.text: str | None = None
+
+    def progress(self, step: str, /) -> None:
+        """Show how far it has come."""
+        self._stage.progress(step)
+
+    def moved(self, moved: Moved, /) -> None:
+        """Show how far a transfer has come."""
+        self._stage.moved(moved)
+        takes_s, is_sent = moved.eta_s, not moved.doing
+        if self._is_said or not is_sent or takes_s is None or time.monotonic() - self._began < STEADY_S:
+            return
+        if takes_s > (left_s := self._left_s()):
+            self._is_said = True
+            hours = max(0.1, round((takes_s - left_s) / 3600 + 0.1, 1))
+            self._view.note(
+                f"{self._mirror.run}: not all comes home by the limit: {decimal(moved.total - moved.done)} at {decimal(int(moved.bytes_per_s))}/s"
+                f" take {minutes_text(takes_s / 60)}, and {minutes_text(max(0.0, left_s) / 60)} are left"
+                f"   more time   launch extend {self._mirror.short} --hours {hours:g}"
+            )
+
+
+def bring_home(desk: Desk, mirror: Mirror, view: View, left_s: Callable[[], float] | None = None) -> None:
+    """Bring everything home that a run made on a machine that will be gone, and prove it by the host's own digests.
+
+    That includes its newest whole checkpoint, and those of a script that saves its own, the newest first, as long as they are not
+    too large. The others are named: they are lost with the machine. Raises RunError if something cannot be sent or does not
+    fit here, and HostError; what can come has come then. `left_s` tells how much time is left: it is said as soon as it is
+    known that something cannot come in that time.
+    """
+    refresh(desk, mirror)
+    with view.stage("home") as shown:
+        stage = shown if left_s is None else _TimedStage(shown, mirror, view, left_s)
+        pulled = pull(desk, mirror, Choice(NO_LIMIT, fits=True), stage)
+        words, failed = [came(pulled)], {**pulled.left_out}
+        folders = own_checkpoints(pulled.checkpoints)
+        try:
+            words.append(pull_checkpoint(desk, mirror, WHOLE, stage).words)
+        except AgentError as error:
+            if error.code != "no-checkpoint":
+                raise
+        except RunError as error:  # there may be room for others
+            failed["checkpoints"] = str(error).splitlines()[0]
+        if folders:
+            saved = pull(desk, mirror, Choice(NO_LIMIT, paths=(*folders,), fits=True), stage)
+            words.append(f"{_few(folders)}: {came(saved)}")
+            failed |= saved.left_out
+        if failed:
+            path, why = min(failed.items())
+            more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+            raise RunError(f"{mirror.run}: {shown_path(path)} cannot be brought home: {why}{more}")
+        shown.text = "; ".join([*words, "each as its machine has it"])
+    if older := checkpoints_left(pulled, mirror):
+        names = sorted({checkpoint_of(file.path) for file in older}, key=by_number)
+        size = decimal(sum(file.size for file in older))
+        view.note(f"older checkpoints are lost with the machine: {_few(names)} ({size})")
+
+
+def _few(folders: Sequence[str]) -> str:
+    """Return the names of the last of some folders, and how many more there are."""
+    more = f" and {len(folders) - MOST_NAMED} more" if len(folders) > MOST_NAMED else ""
+    return f"{', '.join(folders[-MOST_NAMED:])}{more}"
+
+
+def own_checkpoints(files: Iterable[Output]) -> list[str]:
+    """Return the checkpoints to bring home that a script saved by itself: they may be all that it has made.
+
+    The newest of each series comes, and the newest finished one: a Trainer that was ended while it saved has written no
+    `trainer_state.json` there. Older ones come as long as they are not too large.
+    """
+    sizes: dict[str, int] = {}
+    finished: set[str] = set()
+    for file in files:
+        if file.path.startswith("checkpoints/"):  # of those that launcher has sealed one is enough
+            continue
+        folder = checkpoint_of(file.path)
+        sizes[folder] = sizes.get(folder, 0) + file.size
+        if file.path.endswith("/trainer_state.json"):
+            finished.add(folder)
+    in_order = sorted(sizes, key=by_number)
+    newest = {by_number(folder)[0]: folder for folder in in_order}
+    newest_finished = {by_number(folder)[0]: folder for folder in in_order if folder in finished}
+    left, chosen = OLDER_BYTES, {*newest.values(), *newest_finished.values()}
+    for folder in sorted(sizes.keys() - chosen, key=lambda one: -by_number(one)[1]):
+        left -= sizes[folder]
+        if left < 0:
+            break
+        chosen.add(folder)
+    return sorted(chosen, key=by_number)
+
+
+def missing(desk: Desk, mirror: Mirror) -> str:
+    """Return in words which files of a run's machine are not here; empty if all are. Raises HostError, OSError."""
+    listed = desk.runs.outputs(mirror.run, lambda _read: None, every_file=False)
+    copies = LocalCopies(mirror)
+    files = [file for file in listed.files if copies.status(file) != "yes"]
+    sizes: dict[str, int] = {}
+    for file in files:
+        name = checkpoint_of(file.path) if file.kind == "checkpoint" else shown_path(file.path)
+        sizes[name] = sizes.get(name, 0) + file.size
+    names = [f"{name} ({decimal(size)})" for name, size in sorted(sizes.items(), key=lambda one: -one[1])]
+    names += [f"{shown_path(path)} ({why})" for path, why in sorted(listed.left_out.items())]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(names[:MOST_NAMED])}{more}"

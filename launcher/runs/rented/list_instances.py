@@ -1,0 +1,47 @@
+"""What an account has rented, as it says itself, for a computer that has no run there: a run is seen where it was launched alone."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from launcher.errors import BadFileError, HostError
+from launcher.rental.lease.renter import open_account
+
+if TYPE_CHECKING:
+    from launcher.rental.renting import Instance
+    from launcher.values.host import Host
+    from launcher.values.rental_settings import RentalSettings
+
+
+def account_words(host: Host, settings: RentalSettings) -> list[str]:
+    """Return in lines that no run of this computer is at an account, what it has, and who can see what."""
+    first = f"{host.name}: no run of this computer; those of another one are seen there alone"
+    try:
+        with contextlib.closing(open_account(settings)) as account:
+            found = [one for one in account.provider.instances() if one.is_billed]
+    except (HostError, BadFileError) as error:
+        why, *mend = str(error).splitlines()
+        return [first, f"  what the account has is not known: {why}", *mend]
+    if not found:
+        return [first, f"  its account has no machine   a first run   launch --host {host.name} …"]
+    count = "a machine" if len(found) == 1 else f"{len(found)} machines"
+    return [
+        first,
+        f"  its account has {count}, rented from elsewhere:",
+        *(f"    {_words(one)}" for one in found),
+        f"  to end one, and lose what is on it   launch reconcile --adopt {_proposed(found)}",
+    ]
+
+
+def _proposed(found: list[Instance]) -> str:
+    """Return the one machine of a launcher; of others, and of several, none is proposed."""
+    own = [one.id for one in found if one.is_launchers]
+    return own[0] if len(own) == 1 else "INSTANCE"
+
+
+def _words(one: Instance) -> str:
+    maker = (
+        f"of a launcher, {one.name}" if one.is_launchers else f"not of a launcher, {one.name or 'no name'}"
+    )
+    return ", ".join(filter(None, (one.id, one.type, one.region, one.word, maker)))

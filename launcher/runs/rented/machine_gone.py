@@ -1,0 +1,46 @@
+"""What is said of a run whose rented machine is gone: what became of it, what it cost, and where the run goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from launcher.copy import move_records
+from launcher.errors import MachineGoneError
+from launcher.rental import records
+from launcher.values.record import State, is_terminal
+from launcher.values.reported.checkpoint import MANIFEST
+
+if TYPE_CHECKING:
+    from launcher.copy.mirror import Mirror
+
+
+def gone(mirror: Mirror) -> str | None:
+    """Return what became of a run's machine if that is rented no more, what it cost, and what can be done; else None."""
+    found = records.rented_for(mirror.run)
+    if found is None or not found.is_gone:
+        return None
+    mend = _after_gone(mirror, found.record)
+    return f"{mirror.run}: {found.why_gone(records.ledger().rentals())}\n  {mend}"
+
+
+def _after_gone(mirror: Mirror, record: records.RentalRecord) -> str:
+    """Return what to type for a run whose rented machine is gone: where it goes on, or how it can."""
+    if (moved := move_records.elsewhere(mirror)) is not None:
+        return moved
+    short, state, host = mirror.short, mirror.state(), record.machine.name
+    look = f"what came home   launch ls {short}     "
+    if not any(
+        mirror.files.is_file(f"checkpoints/{name}/{MANIFEST}") for name in mirror.files.names("checkpoints")
+    ):
+        return f"{look}{records.NO_CHECKPOINT}   launch rerun {short} --host {host}"
+    has_ended = state is not None and is_terminal(state.state)
+    verb, more = "resume" if has_ended else "recover", ""
+    if state is not None and state.state == State.SUCCEEDED:
+        more = " --set steps=…"
+    return f"{look}go on elsewhere   launch {verb} {short} --host {host}{more}"
+
+
+def check_rented(mirror: Mirror) -> None:
+    """Raise MachineGoneError for a run whose machine was rented, and is rented no more: its address may be another's."""
+    if (words := gone(mirror)) is not None:
+        raise MachineGoneError(mirror.host().name, words)

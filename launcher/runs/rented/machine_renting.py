@@ -1,0 +1,304 @@
+"""Rent a machine for one launch: from a type of instance that is free to a plain SSH host for the run.
+
+The run's id is drawn first, since the ledger, the instance's name and its tags carry it. Whatever fails before the run
+begins ends the rent at once, and says what was paid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from pathlib import Path
+
+from launcher.backends.runtimes import load
+from launcher.base.whole_file import write_durably
+from launcher.config.resolve import file_of
+from launcher.copy.run_id import new_run_id
+from launcher.copy.runs_folder import make_runs_folder, runs_folder
+from launcher.errors import (
+    AuthRefusedError,
+    CardBusyError,
+    HostError,
+    HostKeyError,
+    RefusedError,
+    ServiceError,
+    UnsettledError,
+)
+from launcher.rental import records
+from launcher.rental.lease.instance_keys import holding_key, login_key, new_key, registered_key, user_data
+from launcher.rental.lease.instance_login import Login, log_in, log_in_again
+from launcher.rental.lease.rental_lease import Lease
+from launcher.rental.lease.renter import Rented, Renter, open_account
+from launcher.rental.ledger import usual_folder
+from launcher.rental.price import Candidate, RentalChoice
+from launcher.rental.provider import ProviderReason, is_passing
+from launcher.rental.records import RentalRecord
+from launcher.rental.renting import Instance, Rental, RentalReason, Setup, dollars
+from launcher.runs.follow.view import Stage, View
+from launcher.runs.launch.wanted_machine import Wanted
+from launcher.runs.rented import rental_setup
+from launcher.runs.rented.rental_choice import settings_of
+from launcher.transport.ssh.new_keys import NEW_KEYS
+from launcher.values.host import Host, MachineKeys
+from launcher.values.lambda_settings import USER
+from launcher.values.plan import Plan
+
+WAIT_S = 30.0
+"""How long to wait between two looks for a free machine."""
+
+
+def rent(wanted: Wanted, choice: RentalChoice, plan: Plan, view: View) -> Lease:
+    """Rent a machine, wait until it can be logged in to, and set it up; return this process's hold on it.
+
+    While none is free the offers are asked for anew until the wait is over. Raises CardBusyError if none is free, HostError,
+    and RefusedError if the ledger cannot be written. Nothing is rented then.
+    """
+    account = open_account(settings_of(wanted.host))
+    try:
+        return _Renting(wanted, choice, plan, account, view).rent()
+    except OSError as error:
+        account.close()
+        raise RefusedError(account.ledger.words(error)) from error
+    except BaseException:
+        account.close()
+        raise
+
+
+class _Renting:
+    """One rental from its intent to a machine that is ready for a run."""
+
+    def __init__(self, wanted: Wanted, choice: RentalChoice, plan: Plan, account: Renter, view: View) -> None:
+        self._host, self._settings = wanted.host, settings_of(wanted.host)
+        self._choice, self._wait_s = choice, wanted.wait_s
+        self._candidates = self._choice.free if wanted.wait_s > 0 else self._choice.candidates()
+        self._run = wanted.run or new_run_id(plan.job)
+        self._needs_engine = load(plan.runtime).has_images
+        self._renter, self._clock, self._view = account, account.clock, view
+        self._host_key = new_key()
+
+    def rent(self) -> Lease:
+        lease = None
+        try:
+            with self._view.stage("rent") as stage:
+                held, candidate = self._first_free(stage)
+                lease = Lease(self._renter, held, self._record(held.rental, None))
+                stage.text = self._words(held.rental, candidate)
+            with self._view.stage("boot") as stage:
+                instance = self._boot(held.rental, candidate, stage)
+            lease.record = self._record(held.rental, instance)
+            self._prepare(lease, held.rental.since + candidate.priced.boot_s)
+        except BaseException as failure:
+            if lease is not None:
+                lease.give_up(self._view)
+                if isinstance(failure, ServiceError) and failure.reason == RentalReason.NO_LOGIN:
+                    raise self._not_let_in(failure, lease) from failure
+            raise
+        return lease
+
+    def _not_let_in(self, failure: ServiceError, lease: Lease) -> ServiceError:
+        """Return the error of a machine that does not let us in with what was paid, and what to do."""
+        if lease.rental.is_open:
+            return failure  # what it costs, and what ends it, was said just now
+        host, key = self._host, self._settings.key
+        mend = f"again, on another machine   launch --host {host.name} …"
+        if isinstance(failure.__cause__, AuthRefusedError) and key is not None:
+            mend = f'in {file_of(host.name)}   identity_file = "…", the private half of key = "{key}"     or no key: launcher makes one'
+        words = f"{failure}; it was ended, and cost at most {lease.cost}\n  {mend}"
+        return ServiceError(failure.host, failure.reason, words)
+
+    # rent
+
+    def _first_free(self, stage: Stage) -> tuple[Rented, Candidate]:
+        """Rent the first candidate that is free; wait for one if that was asked for."""
+        keeping = holding_key()
+        try:
+            return self._first_of(self._setup(), stage)
+        finally:
+            if keeping is not None:
+                keeping.release()
+
+    def _first_of(self, setup: Setup, stage: Stage) -> tuple[Rented, Candidate]:
+        until = self._clock.now() + self._wait_s
+        candidates, busy = self._candidates, None
+        while True:
+            for candidate in candidates:
+                words = f"{candidate.priced.offer.type} in {candidate.region}"
+                stage.progress(words)
+                self._renter.provider.waits = functools.partial(_show_wait, stage, words)
+                try:
+                    return self._try(candidate, setup), candidate
+                except ServiceError as error:
+                    if error.reason != ProviderReason.NO_CAPACITY:
+                        raise self._refused(error) from error
+                    busy = error
+            if self._clock.now() >= until:
+                raise self._nothing_free(busy)
+            stage.progress("waiting: nothing is free just now")
+            self._clock.sleep(max(0.0, min(WAIT_S, until - self._clock.now())))
+            candidates = self._free_now()
+
+    def _free_now(self) -> tuple[Candidate, ...]:
+        """Ask for the offers anew; nothing if none is free, or the service does not answer just now."""
+        try:
+            return self._choice.renewed(self._renter.provider.offers()).free
+        except ServiceError as error:
+            if not is_passing(error):
+                raise
+            return ()
+
+    def _nothing_free(self, busy: ServiceError | None) -> CardBusyError:
+        names = ", ".join(one.offer.type for one in self._choice.found)
+        why = str(busy).splitlines()[0] if busy is not None else f"{self._host.name}: none is free"
+        words = f"{why}\n  what is free   launch offers     or wait for one   --wait 30m"
+        return CardBusyError(words, f"no capacity of {names}")
+
+    def _refused(self, error: ServiceError) -> ServiceError:
+        """Return the error of a launch that says too that nothing is rented, where that is known."""
+        own = (one for one in self._renter.ledger.rentals() if one.intent.run == self._run)
+        if isinstance(error, UnsettledError) or any(one.is_open for one in own):
+            return error
+        check = f"nothing was rented; what can be checked   launch --host {self._host.name} --dry-run"
+        return type(error)(error.host, error.reason, f"{error}\n  {check}", error.retry_s)
+
+    def _try(self, candidate: Candidate, setup: Setup) -> Rented:
+        """Launch one candidate. If this is interrupted, what it may have made is ended."""
+        deadline = self._clock.now() + candidate.priced.limit_s
+        before = {rental.nonce for rental in self._renter.ledger.rentals()}
+        try:
+            return self._renter.rent(candidate.priced.offer, candidate.region, self._run, deadline, setup)
+        except HostError:
+            raise
+        except BaseException:
+            self._end_new_ones(before)
+            raise
+
+    def _end_new_ones(self, before: set[str]) -> None:
+        """End what a launch that was interrupted may have made, and say so; raise UnsettledError if it cannot be seen yet."""
+        for rental in self._renter.ledger.rentals():
+            if rental.nonce in before or rental.intent.run != self._run or not rental.is_open:
+                continue
+            with contextlib.suppress(HostError, OSError):
+                self._renter.end(rental, "the launch was interrupted")
+            if self._renter.known(rental).is_open:
+                name, cost = self._host.name, dollars(rental.intent.cents_per_hour)
+                raise UnsettledError(
+                    name,
+                    RentalReason.STILL_BILLED,
+                    f"{name}: the launch was interrupted, and an instance of it may still appear, at {cost}/h\n  end it   launch reconcile",
+                ) from None
+            ended = self._renter.known(rental)
+            self._view.note(
+                f"{self._host.name}: instance {ended.instance} had been rented; it was ended, and cost at most {self._renter.cost(ended)}"
+            )
+            return
+        self._view.note(f"{self._host.name}: nothing was rented")
+
+    def _setup(self) -> Setup:
+        """Return what an instance is made with; our login key is in the account from here on."""
+        settings = self._settings
+        records.remember_service(settings)
+        name = settings.key or registered_key(self._renter.provider).name
+        return Setup(
+            ssh_key=name,
+            image=settings.image,
+            file_systems=(settings.file_system,) if settings.file_system else (),
+            firewalls=(settings.firewall,) if settings.firewall else (),
+            user_data=user_data(self._host_key),
+        )
+
+    def _words(self, rental: Rental, candidate: Candidate) -> str:
+        where = f"{candidate.priced.offer.type} in {candidate.region}, instance {rental.instance}"
+        return f"{where}; {candidate.priced.offer.price}, at most {dollars(candidate.priced.largest)}"
+
+    # boot
+
+    def _boot(self, rental: Rental, candidate: Candidate, stage: Stage) -> Instance:
+        def report(rental: Rental, instance: Instance | None) -> None:
+            word = "not listed yet" if instance is None else instance.word
+            stage.progress(f"{word}, {dollars(rental.cents_at(self._clock.now()))} so far")
+
+        instance = self._renter.wait_until_ready(rental, candidate.priced.boot_s, report)
+        now = self._clock.now()
+        stage.text = f"{now - rental.since:.0f} s, {dollars(rental.cents_at(now))} so far; {instance.ip}"
+        return instance
+
+    def _record(self, rental: Rental, instance: Instance | None) -> RentalRecord:
+        """Return the record of a rental: its machine has the table's keys, and the address of the instance."""
+        host = self._host
+        place = self._renter.ledger.place(rental.nonce)
+        own = {} if self._settings.key else {"identity_file": str(self._login_key)}
+        machine = Host(
+            **{
+                **own,
+                **{
+                    key: getattr(host, key)
+                    for key in MachineKeys.model_fields
+                    if getattr(host, key) is not None
+                },
+                "name": host.name,
+                "address": "0.0.0.0" if instance is None else instance.ip,  # noqa: S104 - until it has booted
+                "user": host.user or USER,
+                "known_hosts": str(place / records.KNOWN_HOSTS),
+                "hold": 0,
+                "sudo": host.sudo or self._needs_engine,
+            }
+        )
+        return RentalRecord(
+            run=self._run,
+            nonce=rental.nonce,
+            machine=machine,
+            settings=self._settings,
+            runs=str(runs_folder()),
+        )
+
+    @property
+    def _login_key(self) -> Path:
+        return login_key(usual_folder()).file
+
+    # the machine
+
+    def _prepare(self, lease: Lease, until: float) -> None:
+        """Log in, replace the host key, say until when the machine is rented, and set up what the job needs."""
+        place = self._renter.ledger.place(lease.nonce)
+        self._expect(place, lease.host, self._host_key.public)
+        make_runs_folder(Path(lease.record.runs))
+        records.write(lease.record)
+        with self._view.stage("login") as stage:
+            with contextlib.closing(self._log_in(lease, until, stage)) as login:
+                own_key = login.replace_host_key()
+            self._expect(place, lease.host, own_key)
+            with contextlib.closing(log_in_again(lease.host, stage.progress)) as login:
+                login.note_end(lease.due_s)
+                stage.text = f"{login.about}, the host key that it was given just now"
+        if self._needs_engine:
+            with self._view.stage("setup") as stage, contextlib.closing(Login(lease.host)) as login:
+                rental_setup.set_up(login, place / records.SETUP_LOG, stage)
+
+    def _log_in(self, lease: Lease, until: float, stage: Stage) -> Login:
+        """Log in to the machine; its host key must be ours, unless the user accepts a new one."""
+        try:
+            return log_in(lease.host, self._clock, until, stage.progress)
+        except HostKeyError as error:
+            image = self._settings.image or "the image"
+            words = (
+                f"{lease.host.name}: {image} did not take the host key that was given to it: who answers is not proven\n"
+                f"  {str(error).splitlines()[0]}\n"
+                "  if you trust the network   the same command with --accept-new-host-key     or another   image = …"
+            )
+            if not NEW_KEYS.are_accepted:
+                raise HostKeyError(lease.host.name, words) from error
+        (self._renter.ledger.place(lease.nonce) / records.KNOWN_HOSTS).unlink()
+        return log_in(lease.host, self._clock, until, stage.progress)
+
+    def _expect(self, place: Path, machine: Host, key: str) -> None:
+        """Let the machine's known_hosts file hold this key and no other."""
+        name = machine.address if machine.port in (None, 22) else f"[{machine.address}]:{machine.port}"
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_durably(place / records.KNOWN_HOSTS, f"{name} {key}\n".encode())
+
+
+def _show_wait(stage: Stage, words: str, wait_s: float) -> None:
+    """Say that a launch waits for the pace that the service asks for, and then that it waits no more."""
+    if wait_s > 0:
+        words += f": waits for its turn, {wait_s:.0f} s at least: all commands here share the service's pace of a launch in 12 s"
+    stage.progress(words)

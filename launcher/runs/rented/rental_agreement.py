@@ -1,0 +1,112 @@
+"""Agree on a rent: by what is expected of the machine the plan is made and checked, its price is said, and a person asked.
+
+All of this comes before anything is rented, and costs nothing. Of a preview the same is shown, and nobody is asked. The plan
+that counts is made from a probe of the machine.
+"""
+
+from __future__ import annotations
+
+import os
+
+from launcher.config import resolve
+from launcher.errors import CardBusyError, RefusedError
+from launcher.planning.gate import check
+from launcher.rental.offers import fits
+from launcher.rental.price import RentalChoice
+from launcher.runs.follow.view import View
+from launcher.runs.launch import cards
+from launcher.runs.launch.contact import settle
+from launcher.runs.launch.resolved_request import Resolved
+from launcher.runs.launch.wanted_machine import Wanted
+from launcher.runs.rented.api_key_guard import check_key_is_not_sent
+from launcher.runs.rented.rental_choice import (
+    UNTRIED,
+    check_limited,
+    choose,
+    expected,
+    has_rented,
+    offers,
+    settings_of,
+)
+from launcher.runs.rented.rental_names import name_findings
+from launcher.runs.rented.rented_runs import kept_idle
+from launcher.values.plan import Finding, Plan
+
+
+def agree(wanted: Wanted, view: View) -> tuple[RentalChoice, Plan]:
+    """Return what will do for a launch, and the plan that is expected there, once that has passed the gate and the cost is agreed to.
+
+    Raises RefusedError for a plan that cannot work, a limit that is missing or too small, and for no; UsageError for a job that
+    would take this person's key along; HostError if the service does not answer. Nothing is rented then.
+    """
+    host = wanted.host
+    check_limited(host)
+    check_key_is_not_sent(
+        host.name, wanted.job, {name: os.environ.get(name, "") for name in wanted.job.secrets}
+    )
+    with view.stage("offers") as stage:
+        offered = offers(host)
+        wrong = name_findings(host, settings_of(host), offered)
+        named = wanted.profiles or [one for one in wanted.like if any(fits(offer, one) for offer in offered)]
+        choice = choose(host, named, wanted.gpus, wanted.job, offered)
+        free = sum(bool(choice.regions_of(one)) for one in choice.found)
+        stage.text = f"{len(offered)} types, {len(choice.found)} will do, {free or 'none'} of them free"
+    settle(wrong, view)
+    facts = expected(host, choice)
+    plan = wanted.plan_for(choice.first.profile, facts)
+    view.head(plan)
+    found = [
+        *cards.findings(wanted.gpus, plan, facts),
+        *check(plan, facts, host, resolve.wheels(), resolve.cards()),
+    ]
+    settle(found, view)
+    if not has_rented():
+        view.note(f"{host.name}: {UNTRIED}")
+    for finding in choice.findings:
+        view.finding(finding)
+    for words in kept_idle(host.name):
+        view.note(words)
+    if not wanted.is_sure:
+        _confirm(choice, view)
+    return choice, plan
+
+
+def _confirm(choice: RentalChoice, view: View) -> None:
+    """Ask whether the largest cost is agreed to. Raises RefusedError for no; an interrupt is told too that nothing was rented."""
+    try:
+        choice.cost.confirm(view.agrees, "nothing was rented")
+    except RefusedError:
+        raise
+    except BaseException:  # an interrupt, or the end of the input
+        view.note("nothing was rented")
+        raise
+
+
+def preview_rental(resolved: Resolved, *, is_sure: bool) -> tuple[RentalChoice | None, tuple[Finding, ...]]:
+    """Return what would be rented, and what speaks against it; None if nothing can be for the one profile that is named.
+
+    Raises HostError, and RefusedError if the profile hangs on the account.
+    """
+    host = resolved.host
+    try:
+        check_limited(host)
+        offered = offers(host)
+        wrong = name_findings(host, settings_of(host), offered)
+        choice = choose(host, resolved.profiles, resolved.gpus, resolved.job, offered)
+    except RefusedError as error:
+        if len(resolved.profiles) != 1:
+            raise
+        return None, (Finding(level="refuse", code="not-rentable", message=str(error)),)
+    found = [*choice.findings, *wrong]
+    try:
+        choice.candidates()
+    except CardBusyError as error:
+        found += [] if wrong else [Finding(level="refuse", code="no-capacity", message=str(error))]
+    asked = None if is_sure else choice.cost.question
+    return choice, (*found, *([asked] if asked is not None else []))
+
+
+def choice_for(resolved: Resolved) -> RentalChoice:
+    """Return what would be rented for a request. Raises HostError or RefusedError."""
+    check_limited(resolved.host)
+    return choose(resolved.host, resolved.profiles, resolved.gpus, resolved.job, offers(resolved.host))

@@ -1,0 +1,149 @@
+"""What will do for a job at a host where machines are rented, and how long its last run took. Nothing is rented."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+
+from launcher.backends.lambda_cloud.lambda_machines import expected_facts
+from launcher.config import resolve
+from launcher.config.lookup import LAMBDA
+from launcher.copy.mirror import Mirror, mirrors
+from launcher.errors import RefusedError, UsageError
+from launcher.planning.placement import requested_gpus
+from launcher.rental.lease.renter import open_account
+from launcher.rental.offers import Wish
+from launcher.rental.price import Expected, RentalChoice, priced
+from launcher.rental.records import ledger
+from launcher.rental.renting import Offer
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.job import Job
+from launcher.values.lambda_settings import LambdaSettings
+from launcher.values.profile import Profile
+from launcher.values.rental_settings import PROPOSED_HOURS
+from launcher.values.states import State
+
+UNTRIED = (
+    "launcher's way to Lambda Cloud was never tried against the real service, only against a stand-in for it: "
+    "look at its page after the first rent, and please report what differs"
+)
+SETUP_HOURS = 0.25
+"""What is added to the time of a run: to boot, to set the machine up, and to bring the files home."""
+
+
+def settings_of(host: Host) -> LambdaSettings:
+    """Return the settings of a host where machines are rented. Raises UsageError for another kind of host."""
+    if host.lambda_cloud is None:
+        raise UsageError(
+            f'{host.name}: nothing is rented there: its table has no kind = "lambda-cloud"\n'
+            "  what Lambda Cloud offers   launch offers"
+        )
+    return host.lambda_cloud
+
+
+def check_limited(host: Host) -> None:
+    """Raise RefusedError for a table without a limit, before anybody is asked for anything."""
+    settings = settings_of(host)
+    if settings.max_hours is None and settings.max_cents is None:
+        raise RefusedError(
+            f"{host.name}: a rented machine costs money until it is ended, so max_hours or max_cost is needed\n"
+            f"  in {resolve.file_of(host.name)}   [hosts.{host.name}]   max_hours = {PROPOSED_HOURS}     prices   launch offers"
+        )
+
+
+def offers(host: Host) -> tuple[Offer, ...]:
+    """Ask for what a host's account can rent just now: one call, which costs nothing.
+
+    Raises BadFileError, ServiceAuthError without a key, ServiceError.
+    """
+    with contextlib.closing(open_account(settings_of(host))) as account:
+        return account.provider.offers()
+
+
+def offering_host(name: str | None) -> Host:
+    """Return the host of this name, else the project's default, else the first one, where machines are rented.
+
+    Without any it is an account at Lambda Cloud itself, as it would be in a table without further keys. Raises UsageError
+    for a host where nothing is rented.
+    """
+    if name is not None and name != LAMBDA:
+        host = resolve.host(name)
+        settings_of(host)
+        return host
+    known = resolve.hosts()
+    first = [known[one] for one in (name, resolve.project().host) if one in known]
+    for host in [*first, *known.values()]:
+        if host.lambda_cloud is not None:
+            return host
+    return Host(name=LAMBDA, kind="lambda-cloud", lambda_cloud=LambdaSettings())
+
+
+def choose(
+    host: Host, profiles: Sequence[Profile], gpus: str | None, job: Job, offered: Iterable[Offer]
+) -> RentalChoice:
+    """Return what will do for a job: for one of the named profiles, for the host's table, and for `--gpus`.
+
+    Raises UnknownNameError, UsageError, RefusedError.
+    """
+    check_limited(host)
+    settings = settings_of(host)
+    known = tuple(resolve.profiles().values())
+    wish = Wish(profiles, known, settings.type, _number_of(gpus, host))
+    return priced(
+        host.name,
+        settings,
+        offered,
+        wish,
+        lambda profile: earlier_run(job.name, profile) or _by_its_limit(job),
+    )
+
+
+def has_rented() -> bool:
+    """Whether this client has rented before."""
+    return bool(ledger().rentals())
+
+
+def earlier_run(job: str, profile: Profile) -> Expected | None:
+    """Return how long this client's last run of a job on a card took; None if none succeeded there."""
+    for mirror in reversed(mirrors()):
+        if (seconds := _seconds(mirror, job, profile)) is not None:
+            return Expected(
+                seconds / 3600 + SETUP_HOURS,
+                f"as run {mirror.short} took, and {SETUP_HOURS * 60:.0f} min around it",
+            )
+    return None
+
+
+def _seconds(mirror: Mirror, job: str, profile: Profile) -> float | None:
+    plan = mirror.plan()
+    if (plan.job, plan.card) != (job, profile.title) or plan.rehearsed:
+        return None
+    state, began = mirror.state(), mirror.began()
+    if state is None or state.state != State.SUCCEEDED or state.time is None or began is None:
+        return None
+    return max(0.0, state.time - began)
+
+
+def _by_its_limit(job: Job) -> Expected | None:
+    limit = job.time_limit_minutes
+    return (
+        None if limit is None else Expected(limit / 60 + SETUP_HOURS, f"by its time limit of {limit:g} min")
+    )
+
+
+def _number_of(gpus: str | None, host: Host) -> int | None:
+    """Return how many cards `--gpus` asks for. Raises UsageError for the ids of cards, which nobody has yet."""
+    if gpus is None:
+        return None
+    count, ids = requested_gpus(gpus, 1)
+    if ids:
+        raise UsageError(
+            f"--gpus {gpus}: {host.name} rents its cards, and they have no ids before\n  how many   --gpus {count}"
+        )
+    return count
+
+
+def expected(host: Host, choice: RentalChoice) -> Facts:
+    """Return what is expected of the machine that is planned for."""
+    return expected_facts(host, choice.first.offer, choice.first.profile)

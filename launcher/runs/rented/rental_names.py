@@ -1,0 +1,96 @@
+"""Check the names in a host's table that only its account knows: a region, an image, a file system, an SSH key, a firewall.
+
+A wrong one is found before anything is rented. What the account does not tell just now is left for the launch to refuse.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from launcher.config.resolve import file_of
+from launcher.errors import ServiceError
+from launcher.rental.lease.renter import open_account
+from launcher.rental.renting import Offer
+from launcher.transport.ssh.ssh_config import hops
+from launcher.transport.ssh.ssh_keys import may_offer
+from launcher.values.lambda_settings import USER
+from launcher.values.parsing import nearest
+from launcher.values.plan import Finding
+
+if TYPE_CHECKING:
+    from launcher.rental.provider import Provider
+    from launcher.values.host import Host
+    from launcher.values.rental_settings import RentalSettings
+
+ANY_ADDRESS = "192.0.2.1"
+"""Stands for a machine's address, which nobody knows before it is rented; it is in a range for documents."""
+
+
+def name_findings(host: Host, settings: RentalSettings, offered: Iterable[Offer]) -> list[Finding]:
+    """Return what is wrong with the names in a host's table. The account is asked only for what the table names.
+
+    Raises BadFileError and ServiceAuthError.
+    """
+    free = {region for offer in offered for region in offer.regions}
+    odd_regions = [name for name in settings.region if name not in free]
+    if host.identity_file and not settings.key:
+        words = "without key the machine has a key that launcher makes, and refuses this one"
+        mend = 'in the same table   key = "…", its name in the account     or no identity_file     nothing was rented'
+        return [_refusal(host, "identity_file", host.identity_file, "no-private-key", words, mend)]
+    if not (odd_regions or settings.image or settings.file_system or settings.key or settings.firewall):
+        return []
+    with contextlib.closing(open_account(settings)) as account:
+        return [*_findings(host, settings, free, account.provider)]
+
+
+def _findings(host: Host, settings: RentalSettings, free: set[str], service: Provider) -> Iterator[Finding]:
+    odd_regions = [name for name in settings.region if name not in free]
+    with contextlib.suppress(ServiceError):
+        images = service.images() if odd_regions or settings.image else ()
+        regions = free | {image.region for image in images if image.region is not None}
+        for name in odd_regions:
+            yield from _unknown(host, "region", name, regions)
+        yield from _unknown(host, "image", settings.image, {image.name for image in images if image.name})
+    with contextlib.suppress(ServiceError):
+        if (system := settings.file_system) is not None:
+            places = {one.name: one.region for one in service.file_systems()}
+            yield from _unknown(host, "file_system", system, places)
+            if (region := places.get(system)) is not None and {*settings.region} != {region}:
+                words = f"it is in {region}, and no machine elsewhere can mount it"
+                mend = f'in the same table   region = "{region}"     nothing was rented'
+                yield _refusal(host, "file_system", system, "wrong-region", words, mend)
+    with contextlib.suppress(ServiceError):
+        if (key := settings.key) is not None:
+            keys = {one.name: one.public_key for one in service.ssh_keys()}
+            yield from _unknown(host, "key", key, keys)
+            if key in keys and not _may_log_in(host, keys[key]):
+                looked = host.identity_file or "a usual file of ~/.ssh"
+                words = f"its private half is neither in ssh-agent nor in {looked}: nobody here could log in"
+                mend = 'in the same table   identity_file = "…"     or no key: launcher makes one     nothing was rented'
+                yield _refusal(host, "key", key, "no-private-key", words, mend)
+    with contextlib.suppress(ServiceError):
+        if settings.firewall is not None:
+            yield from _unknown(host, "firewall", settings.firewall, service.firewalls())
+
+
+def _may_log_in(host: Host, public_key: str) -> bool:
+    machine = host.model_copy(update={"address": ANY_ADDRESS, "user": host.user or USER})
+    *_, last = hops(machine)
+    return may_offer(last, public_key)
+
+
+def _unknown(host: Host, key: str, name: str | None, known: Iterable[str]) -> Iterator[Finding]:
+    """Yield what is wrong with a name, if there is one, which is none of those that the account has."""
+    names, noun = sorted({*known}), key.replace("_", " ")
+    if name is None or name in names:
+        return
+    has = f"its own are {', '.join(names)}" if names else f"it has no {noun} at all"
+    words = f"unknown {noun}, as the account says{nearest(name, names)}"
+    yield _refusal(host, key, name, "unknown-name", words, f"{has}; nothing was rented")
+
+
+def _refusal(host: Host, key: str, name: str, code: str, words: str, mend: str) -> Finding:
+    message = f'{file_of(host.name)}: hosts.{host.name}.{key} = "{name}": {words}'
+    return Finding(level="refuse", code=code, message=message, mend=mend)

@@ -1,0 +1,150 @@
+"""Runs on rented machines: the lease of a run's machine, and what is known of it here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.copy import index
+from launcher.copy.mirror import Mirror
+from launcher.copy.runs_folder import make_runs_folder, runs_folder
+from launcher.errors import HostError, LaunchError, RefusedError
+from launcher.rental import records
+from launcher.rental.records import RentalRecord, RentedMachine
+from launcher.rental.renting import RentalState
+from launcher.values.record import is_terminal
+
+if TYPE_CHECKING:
+    from launcher.rental.lease.rental_lease import Lease
+    from launcher.runs.follow.view import View
+
+
+def mirror_of(record: RentalRecord) -> Mirror | None:
+    """Return the mirror of a rental's run; None if its folder is gone, or the run never began."""
+    mirror = Mirror(record.run, Path(record.runs))
+    return mirror if index.knows(record.run) and mirror.files.is_folder() else None
+
+
+def lease_for(mirror: Mirror, view: View) -> Lease | None:
+    """Look after the rented machine of a run from now on; None if it has none, or another process looks after it.
+
+    Raises BadFileError or ServiceAuthError without a key for its account.
+    """
+    found = _rented_here(mirror)
+    if found is None:
+        return None
+    from launcher.rental.lease.handoff import keeper_log, take_over  # few runs are on a rented machine
+
+    lease = take_over(found)
+    if lease is None:
+        log = keeper_log(found.rental.nonce)
+        said = f"   {log}" if log is not None else ""
+        view.note(f"{mirror.run}: another process here brings its files home and ends the rent{said}")
+    return lease
+
+
+def leave_to_keeper(mirror: Mirror) -> None:
+    """Have a process in the background end the rent of a run's machine, unless one looks after it, or it is not rented.
+
+    Raises BadFileError or ServiceAuthError without a key for its account.
+    """
+    found = _rented_here(mirror)
+    if found is None:
+        return
+    from launcher.rental.lease.handoff import hand_over, take  # few runs are on a rented machine
+
+    if (lease := take(found)) is not None:
+        hand_over(lease)
+
+
+def end_rent_later(mirror: Mirror, view: View) -> None:
+    """Do the same for a run that has ended there. What fails is only said."""
+    try:
+        leave_to_keeper(mirror)
+    except (HostError, LaunchError, OSError) as error:
+        view.note(
+            f"{str(error).splitlines()[0]}: the machine of {mirror.run} is still rented   launch reconcile"
+        )
+
+
+def _rented_here(mirror: Mirror) -> RentedMachine | None:
+    """Return the machine that is rented for a run; its mirror may have been moved since."""
+    found = records.open_for(mirror.run)
+    if found is None:
+        return None
+    return found._replace(record=found.record.model_copy(update={"runs": str(mirror.folder.parent)}))
+
+
+def pass_on(lease: Lease, run: str) -> None:
+    """Have a machine be for another run of this folder from now on. Raises RefusedError if that cannot be recorded."""
+    try:
+        make_runs_folder(runs_folder())
+    except OSError as error:
+        raise RefusedError(
+            f"{runs_folder()}: {error.strerror}\n  no run was begun; make room, then try again"
+        ) from error
+    lease.take_in(run, str(runs_folder()))
+
+
+def leave(lease: Lease, view: View) -> None:
+    """End the rent of a launch that failed, unless its run may have begun: then it is looked after."""
+    if mirror_of(lease.record) is None:
+        lease.give_up(view)
+        return
+    from launcher.rental.lease.handoff import hand_over
+
+    keeper = hand_over(lease)
+    view.note(
+        f"{lease.record.run} may have begun: process {keeper.pid} looks after it, and ends the rent   {keeper.log}"
+    )
+
+
+def unattended(runs: Collection[str]) -> list[Mirror]:
+    """Return those of some runs whose machine is rented though no process looks after it."""
+    own = (
+        one for one in records.rented() if one.rental.is_open and one.record.run in runs and not one.is_held
+    )
+    return [mirror for one in own if (mirror := mirror_of(one.record)) is not None]
+
+
+def still_rented(mirror: Mirror) -> str | None:
+    """Return what a run's machine has cost that is still rented, and the command that ends it; None if none is."""
+    found, cost = records.open_for(mirror.run), records.rent_cost(mirror.run)
+    if found is None or cost is None or found.rental.instance is None:
+        return None
+    loses = "" if mirror.is_freed else " --force"
+    what = "to end it" if mirror.is_freed else "to end it, and lose what is only there"
+    return f"its machine is still rented: {cost.words}; {what}   launch reconcile --adopt {found.rental.instance}{loses}"
+
+
+def is_ending(mirror: Mirror) -> bool:
+    """Whether a run has ended, and its rented machine just goes back: it does not answer any more."""
+    found, state = records.rented_for(mirror.run), mirror.state()
+    is_over = state is not None and is_terminal(state.state)
+    return is_over and found is not None and found.rental.state is RentalState.ENDING
+
+
+def kept_idle(host_name: str) -> list[str]:
+    """Return what is said of the machines of a host that are kept though their runs have ended, where another one is rented."""
+    found = []
+    for one in records.rented():
+        mirror = mirror_of(one.record) if one.record.keeps and one.rental.is_open else None
+        state = mirror.state() if mirror is not None else None
+        if one.record.machine.name == host_name and mirror and state and is_terminal(state.state):
+            found.append(_kept_words(one, mirror, has_checkpoint=state.checkpoint is not None))
+    return found
+
+
+def _kept_words(found: RentedMachine, mirror: Mirror, *, has_checkpoint: bool) -> str:
+    short = found.record.short
+    use = (
+        f"train on there   launch resume {short} --set steps=…"
+        if has_checkpoint
+        else f"by hand there   launch exec {short} -- …"
+    )
+    use = "" if mirror.is_freed else f"   {use}  "
+    return (
+        f"{found.record.machine.name}: the machine of {found.record.run} is kept, at {found.rental.price}, and this rents another one"
+        f"{use}   end it   launch reconcile --adopt {found.rental.instance}"
+    )

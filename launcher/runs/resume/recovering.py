@@ -1,0 +1,256 @@
+"""Recover: give a waiting run what it waits for, and go on with an interrupted one. The run stays the same run."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcher.backends.base.runtime import Resumption
+from launcher.backends.runtimes import open_for_run
+from launcher.config import build_settings, env_file, resolve, secret_values
+from launcher.config.secret_consent import check_consent
+from launcher.copy import move_records
+from launcher.copy.mirror import Mirror
+from launcher.copy.runs_folder import runs_folder
+from launcher.errors import LaunchError, UsageError
+from launcher.rental import records
+from launcher.runs.follow.evidence import diagnosis, why_failed, words
+from launcher.runs.follow.refreshing import refresh
+from launcher.runs.follow.summaries import known_summary, summary_of
+from launcher.runs.locating import locate
+from launcher.runs.rented import machine_gone
+from launcher.runs.rented.api_key_guard import check_key_is_not_sent
+from launcher.runs.rented.lost_machines import reach
+from launcher.runs.run_listing import listing
+from launcher.transport.client.desk import Desk
+from launcher.values.record import State, Summary, is_terminal
+
+if TYPE_CHECKING:
+    from launcher.rental.price import RentalChoice
+    from launcher.runs.follow.view import Stage, View
+    from launcher.values.plan import Plan
+    from launcher.values.reported.answers import ResumedRun
+    from launcher.values.software.image import BuildOptions
+
+TO_RECOVER = (State.INTERRUPTED, State.WAITING)
+"""The states of a run that goes on only if a client has it go on."""
+
+
+class Outcome(StrEnum):
+    """What became of a run that was to be recovered."""
+
+    RECOVERED = "recovered"
+    BY_ANOTHER = "by-another"
+    NOTHING_TO_DO = "nothing-to-do"
+    WAITING = "waiting"
+    FAILED = "failed"
+    PLANNED = "planned"
+
+
+class Recovery(NamedTuple):
+    """What became of a run, its state now, and more in words; what would be rented for it, if it was only looked at."""
+
+    run: str
+    host: str
+    outcome: Outcome
+    state: str
+    words: str = ""
+    rental: RentalChoice | None = None
+
+
+class RecoverRequest(NamedTuple):
+    """Files with secrets, and whether a plan that the host sent may name some. `is_dry`: only say what would be done."""
+
+    env_files: Sequence[str] = ()
+    is_sure: bool = False
+    is_dry: bool = False
+
+
+def recover(word: str, host_name: str | None, request: RecoverRequest, view: View) -> Recovery:
+    """Go on with the run that a word means, or say why there is nothing to do.
+
+    Raises UsageError for a run that has ended or a secret that is not set here, HostError, and RunError.
+    """
+    host, mirror = locate(word, host_name)
+    if words := move_records.elsewhere(mirror):
+        raise UsageError(words)
+    if mirror.is_freed:
+        raise UsageError(
+            f"{mirror.run} was removed from {host.name}: nothing there can go on\n"
+            f"  from its start   launch rerun {mirror.short}     what is here   launch ls {mirror.short}"
+        )
+    with reach(host, mirror) as desk:
+        return recover_on(desk, mirror, request, view)
+
+
+def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> list[Recovery]:
+    """Go on with all runs of this client, or of one host, that wait or were interrupted; one that fails stops no other.
+
+    A run whose host does not answer has failed to, whatever it was when it was last seen.
+    """
+    found = []
+    gone = records.gone_machines()
+    is_machine = host_name is not None and resolve.host(host_name).lambda_cloud is None
+    for row in listing(host_name, TO_RECOVER if is_machine else (), here=host_name is None):
+        run, state = row.summary.run, row.summary.state
+        if row.goes_on is not None:
+            continue  # its successor is a row of its own
+        if run in gone and not is_terminal(state):
+            words = machine_gone.gone(Mirror(run, runs_folder())) or ""
+            found.append(Recovery(run, row.host, Outcome.FAILED, state, words))
+            continue
+        if row.is_unreachable:
+            found.append(Recovery(run, row.host, Outcome.FAILED, "unreachable", row.problem or ""))
+            continue
+        if row.problem is not None or state not in TO_RECOVER:
+            continue
+        try:
+            found.append(recover(run, None if host_name is None else row.host, request, view))
+        except LaunchError as error:
+            found.append(Recovery(run, row.host, Outcome.FAILED, state, str(error)))
+    return found
+
+
+def recover_to_follow(desk: Desk, mirror: Mirror, view: View) -> Outcome:
+    """Recover a run that is about to be followed, if it needs that; return what became of it."""
+    return _recover_to_follow(desk, mirror, known_summary(desk, mirror.run), view)
+
+
+def show_and_recover(desk: Desk, mirror: Mirror, view: View) -> Outcome:
+    """Do the same for a run that is not shown yet: one that goes on is shown as it is now, before its history is read."""
+    summary = known_summary(desk, mirror.run)
+    if summary.state not in TO_RECOVER and not is_terminal(summary.state):
+        view.ahead(summary, mirror.plan())
+    return _recover_to_follow(desk, mirror, summary, view)
+
+
+def _recover_to_follow(desk: Desk, mirror: Mirror, summary: Summary, view: View) -> Outcome:
+    if summary.state not in TO_RECOVER:
+        return Outcome.NOTHING_TO_DO
+    return _recover(desk, mirror, summary, RecoverRequest(), view).outcome
+
+
+def recover_on(desk: Desk, mirror: Mirror, request: RecoverRequest, view: View) -> Recovery:
+    """Do the same over an open desk for one run."""
+    summary = known_summary(desk, mirror.run)
+    run, host = mirror.run, desk.host
+    if is_terminal(summary.state):
+        if elsewhere := move_records.elsewhere(mirror):
+            raise UsageError(elsewhere)
+        words = f"{run} has {summary.state}: only a run that has not ended can be recovered"
+        raise UsageError(f"{words}\n  {_new_run(desk, mirror)}")
+    if summary.state not in TO_RECOVER:
+        _note_unread(run, request, view)
+        return Recovery(run, host, Outcome.NOTHING_TO_DO, summary.state)
+    if request.is_dry:
+        words = f"goes on: it is {summary.state}{f' ({summary.reason})' if summary.reason else ''}; nothing was sent"
+        return Recovery(run, host, Outcome.PLANNED, summary.state, words)
+    return _recover(desk, mirror, summary, request, view)
+
+
+def _new_run(desk: Desk, mirror: Mirror) -> str:
+    """Return the command for a new run after one that has ended: from its last checkpoint, if it has saved any."""
+    refresh(desk, mirror)
+    if any(event.kind == "checkpoint" for event in mirror.events()):
+        return f"a new run from its last checkpoint   launch resume {mirror.short}"
+    from launcher.copy.request import new_launch  # it loads planning, and few commands ask for this
+
+    return f"it left no checkpoint: a new run from its start   {new_launch(mirror)}"
+
+
+def _note_unread(run: str, request: RecoverRequest, view: View) -> None:
+    """Say that the run goes on with the secrets that it had, where a file with others was given."""
+    if request.env_files:
+        view.note(f"{run}: --env-file was not read: its host has the run's secrets, and did not ask for them")
+
+
+def _recover(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverRequest, view: View) -> Recovery:
+    """Go on with a run that waits or was interrupted; return what became of it."""
+    run, host = mirror.run, desk.host
+    resumed = _resume(desk, mirror, summary, request, view)
+    if resumed.state in TO_RECOVER and resumed.is_ours:
+        return Recovery(run, host, Outcome.WAITING, resumed.state, _needs(summary_of(desk, run)))
+    if not resumed.is_ours:
+        by = f"by {resumed.by}" if resumed.by is not None else ""
+        return Recovery(run, host, Outcome.BY_ANOTHER, resumed.state, by)
+    if resumed.state in (State.FAILED, State.STOPPED):  # it cannot go on, and has ended as that
+        return Recovery(run, host, Outcome.FAILED, resumed.state, _why_ended(summary_of(desk, run)))
+    return Recovery(run, host, Outcome.RECOVERED, resumed.state)
+
+
+def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverRequest, view: View) -> ResumedRun:
+    """Have the host go on with a run. What takes long, an image or the proof of a death, is shown as a stage."""
+
+    def plan() -> Plan:
+        refresh(desk, mirror)
+        return mirror.whole_plan()
+
+    is_asked = False
+
+    def secrets(_missing: Sequence[str]) -> Mapping[str, str]:
+        from launcher.planning.assembly import job_of  # few runs have secrets
+
+        nonlocal is_asked
+        is_asked = True
+        job = job_of(plan())
+        if not request.is_sure:  # to all that is sent, whatever the host says that it lacks
+            check_consent(job.secrets, mirror, desk.host, view, "recover")
+        values = secret_values.values(job, env_file.read_all(request.env_files))
+        if records.rented_for(mirror.run) is not None:
+            check_key_is_not_sent(desk.host, job, values)
+        return values
+
+    def build() -> BuildOptions:
+        return build_settings.read(mirror.host(), os.environ)
+
+    with contextlib.ExitStack() as shown, open_for_run(desk, summary) as runtime:
+        stages: dict[str, Stage] = {}
+
+        def stage(name: str) -> Stage:
+            if name not in stages:  # something is shown only if it takes time
+                stages[name] = shown.enter_context(view.stage(name))
+            return stages[name]
+
+        def say(step: str) -> None:
+            image = mirror.whole_plan().image
+            stage("image").text = image.name if image else None
+            stage("image").progress(step)
+
+        def wait(step: str) -> None:
+            stage("wait").text = step
+            stage("wait").progress(step)
+
+        needs = Resumption((summary.attempt or 1) + 1, plan, build, secrets, say, wait, _client())
+        resumed = runtime.resume(mirror.run, needs)
+    if not is_asked:
+        _note_unread(mirror.run, request, view)
+    return resumed
+
+
+def _client() -> str:
+    """Name this client for others: its user and its machine."""
+    try:
+        return f"{getpass.getuser()}@{platform.node()}"
+    except (OSError, KeyError):  # no name for this user
+        return platform.node()
+
+
+def _why_ended(summary: Summary | None) -> str:
+    """Say why a run has ended instead of going on."""
+    if summary is None:
+        return ""
+    why = why_failed(summary.evidence)
+    return f"{summary.state}: {summary.reason}" + (f"; {why}" if why else "")
+
+
+def _needs(summary: Summary | None) -> str:
+    """Say what a run still waits for, and how to come by it."""
+    if summary is None:
+        return ""
+    mend = diagnosis(summary.evidence).get("mend")
+    return "; ".join([*words(summary.evidence), *([mend] if mend else [])])

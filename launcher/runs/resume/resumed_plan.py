@@ -1,0 +1,145 @@
+"""The plan of a run that goes on with one that has ended: which keys may change, and whether the run's state allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from launcher.config import resolve, secret_values
+from launcher.copy import move_records
+from launcher.errors import BadFileError, InterruptedRunError, RunError, UsageError
+from launcher.planning.assembly import changed, job_of
+from launcher.values.job import Job
+from launcher.values.parsing import build, nearest
+from launcher.values.plan import Plan
+from launcher.values.record import State, Summary, is_terminal
+from launcher.values.slurm_settings import SlurmSettings
+
+if TYPE_CHECKING:
+    from launcher.copy.mirror import Mirror
+    from launcher.transport.client.desk import Desk
+    from launcher.values.host import Host
+
+FILE = "--set"
+_KEPT = {
+    "command": "its parent's command",
+    "code": "its parent's code",
+    "requirements": "its parent's packages",
+    "image": "its parent's image",
+    "model": "the model that its checkpoint is of",
+    "teacher": "the teacher that its model learns from",
+    "method": "the weights that its checkpoint holds",
+    "attention": "its parent's ladder of precisions",
+    "compile": "its parent's ladder of precisions",
+    "data": "its parent's data",
+    "seed": "the order of its data",
+    "batch.global": "the global batch, on which its data's order and its schedule hang",
+    "secrets": "its parent's secrets",
+    "slurm.nodes": "the nodes that its batch is divided among",
+    "slurm.gres": "the cards that its batch is divided among",
+    "slurm.build": "its parent's environment",
+    "slurm.image": "its parent's image",
+}
+"""The keys of a job that a resumed run always keeps from its parent, with what each stands for."""
+_NAMED = ("settings", "variables", "slurm")
+_TABLES = {
+    "batch": ("global", "micro"),
+    "data": ("train", "eval"),
+    "slurm": tuple(SlurmSettings.model_fields),
+}
+
+
+class ResumeRequest(NamedTuple):
+    """What a command line asks for: changes KEY=VALUE, the run's name, how long it may wait, and files with its secrets.
+
+    `is_sure`: a plan that the host sent may name secrets, and what is rented may cost much. `profile` is the card of a machine
+    that is rented.
+    """
+
+    settings: Sequence[str] = ()
+    name: str | None = None
+    wait_s: float = 0.0
+    env_files: Sequence[str] = ()
+    is_sure: bool = False
+    profile: str | None = None
+
+
+def check_settings(settings: Sequence[str], host: Host) -> None:
+    """Raise UsageError for a change of what a resumed run keeps, BadFileError for a key or a value that no job has."""
+    data: dict[str, Any] = {"name": "a", "command": ["a"]}
+    for setting in settings:
+        for key in keys_of(setting):
+            _check_key(key, setting, host)
+        resolve.change(data, setting)
+    build(Job, data, file=FILE)
+
+
+def _check_key(key: str, setting: str, host: Host) -> None:
+    top, _, rest = key.partition(".")
+    if top not in Job.model_fields or (rest and rest not in _TABLES.get(top, (rest,))):
+        kept = {*_KEPT, "name"}
+        names = [name for name in Job.model_fields if name in Plan.model_fields and name not in kept]
+        allowed = [*(f"{name}.NAME" if name in _NAMED else name for name in names), "batch.micro"]
+        words = f"{FILE}: unknown key '{key}'{nearest(key, allowed)}"
+        raise BadFileError(f"{words}\n  allowed: {', '.join(allowed)}")
+    if top == "name":
+        raise UsageError(f"{FILE} {setting}: a resumed run is named by --name")
+    if top == "slurm" and host.slurm is None:
+        raise UsageError(f"{FILE} {setting}: {host.name} is not a Slurm cluster")
+    is_planned = top in Plan.model_fields or top in _TABLES
+    kept_as = _KEPT.get(key) or _KEPT.get(top) or (None if is_planned else f"its parent's {top}")
+    if kept_as is not None:
+        raise UsageError(
+            f"{FILE} {setting}: a resumed run keeps {kept_as}\n"
+            f"  another one is a new run   launch --host {host.name} {FILE} {setting} …"
+        )
+
+
+def keys_of(setting: str) -> list[str]:
+    """Return the keys that a change touches: those of a table where one is given whole."""
+    table: dict[str, Any] = {}
+    key = resolve.change(table, setting)
+    value = table.get(key)
+    return [f"{key}.{name}" for name in value] if isinstance(value, dict) and key in _TABLES else [key]
+
+
+def changed_plan(parent: Plan, settings: Sequence[str], name: str | None, host: Host) -> Plan:
+    """Return the plan of the run that goes on. Raises BadFileError that names key and value."""
+    data = job_of(parent).model_dump(mode="json", by_alias=True, exclude_none=True)
+    for setting in settings:
+        resolve.change(data, setting)
+    job = build(Job, {**data, "name": name or parent.job}, file=FILE)
+    keys = {key for setting in settings for key in keys_of(setting)}
+    if "on_end" in keys:  # its address may be a secret that the parent did not have
+        named = secret_values.with_names(job, ()).secrets
+        job, keys = job.model_copy(update={"secrets": tuple(sorted(named))}), keys | {"secrets"}
+    return changed(parent, job, keys, host.name)
+
+
+def check_ended(summary: Summary, parent: Mirror, request: ResumeRequest) -> None:
+    """Raise InterruptedRunError, RunError or UsageError for a run whose state does not allow it to be resumed."""
+    short = parent.short
+    state = summary.state
+    if state in (State.INTERRUPTED, State.WAITING):
+        raise InterruptedRunError(
+            f"{parent.run} is {state}: it has not ended\n  have it go on   launch recover {short}"
+        )
+    if not is_terminal(state):
+        raise RunError(
+            f"{parent.run} is {state}: it has not ended\n"
+            f"  end it   launch stop {short}     or follow it   launch attach {short}"
+        )
+    if state == State.SUCCEEDED and not request.settings:
+        more = f"steps={2 * summary.step}" if summary.step and summary.step > 0 else "steps=…"
+        raise UsageError(
+            f"{parent.run} has succeeded: there is nothing left to do\n"
+            f"  train on   launch resume {short} --set {more}"
+        )
+
+
+def refuse_moved(desk: Desk, parent: Mirror) -> None:
+    """Raise UsageError for a run that goes on elsewhere: it would be trained twice from there."""
+    if words := move_records.elsewhere(parent):
+        raise UsageError(words)
+    if (moved := desk.runs.outlook(parent.run).moved) is not None:
+        raise UsageError(move_records.moved_words(parent, moved))

@@ -1,0 +1,175 @@
+"""A run that goes on from the newest checkpoint of one that has ended, on the same host, with some keys of its job changed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from launcher.backends.kaggle.kaggle_machines import planned_machine
+from launcher.backends.runtimes import open_for_run
+from launcher.backends.slurm.slurm_job import with_expected_cards
+from launcher.config import build_settings, env_file, job_variables, resolve, secret_values
+from launcher.config.job_check import on_end_findings, undeclared
+from launcher.config.secret_consent import check_consent
+from launcher.copy.mirror import Mirror
+from launcher.copy.request import new_launch
+from launcher.copy.run_id import new_run_id
+from launcher.errors import (
+    AgentError,
+    ConnectionLostError,
+    LaunchError,
+    RunError,
+    UsageError,
+)
+from launcher.planning.assembly import job_of
+from launcher.rental.records import RentedMachine, rented_for
+from launcher.runs.follow.refreshing import refresh
+from launcher.runs.follow.summaries import known_summary
+from launcher.runs.launch.contact import Contact, pass_gate_when_free, settle
+from launcher.runs.launch.launching import Filling, Started, begin
+from launcher.runs.launch.probing import describe, probe
+from launcher.runs.launch.verifiable import refuse_verification
+from launcher.runs.locating import locate
+from launcher.runs.rented.api_key_guard import check_key_is_not_sent
+from launcher.runs.rented.rented_runs import pass_on
+from launcher.runs.resume.resumed_plan import (
+    ResumeRequest,
+    changed_plan,
+    check_ended,
+    check_settings,
+    keys_of,
+    refuse_moved,
+)
+from launcher.runs.run_desk import open_desk
+from launcher.transport.client.desk import Desk
+from launcher.upload import upload_record
+from launcher.values.host import Host
+
+if TYPE_CHECKING:
+    from launcher.rental.lease.rental_lease import Lease
+    from launcher.runs.follow.view import View
+
+
+def resume(word: str, host_name: str | None, request: ResumeRequest, view: View) -> Started:
+    """Start a run that goes on where the run that a word means has ended.
+
+    Raises UsageError for a key that such a run cannot have, RunError or InterruptedRunError for a run that cannot be
+    gone on with, RefusedError by the gate. When it raises, nothing is left on the host, as for a launch.
+    """
+    target = None if host_name is None else resolve.host(host_name)
+    if target is None or target.lambda_cloud is None:
+        if request.profile is not None:
+            raise UsageError(
+                "--profile: a run is resumed on the card of its host; it is for a machine that is rented\n  e.g.   launch resume RUN --host lambda --profile a100_40gb"
+            )
+        host, parent = locate(word, host_name)
+    else:
+        host, parent = locate(word, None)
+    kept = rented_for(parent.run)
+    if target is not None and target.lambda_cloud is not None and not _is_kept_at(kept, target):
+        from launcher.runs.rented.rented_resume import resume_on_rented  # few runs are on a rented machine
+
+        return resume_on_rented(parent, target, request, view)
+    if kept is not None and kept.rental.is_open:
+        from launcher.runs.rented.rented_resume import resume_on_kept
+
+        return resume_on_kept(kept, parent, lambda lease: _resume(host, parent, request, view, lease))
+    return _resume(host, parent, request, view)
+
+
+def _is_kept_at(found: RentedMachine | None, target: Host) -> bool:
+    return found is not None and found.rental.is_open and found.record.machine.name == target.name
+
+
+def _resume(
+    host: Host, parent: Mirror, request: ResumeRequest, view: View, lease: Lease | None = None
+) -> Started:
+    """Resume a run on its own host. A kept machine's `lease` is the new run's before that is there."""
+    check_settings(request.settings, host)
+    name = None if request.name is None else resolve.checked_name(request.name)
+    given = env_file.read_all(request.env_files)
+    with view.stage("connect") as stage:
+        desk = open_desk(host, parent)
+        stage.text = desk.about
+    try:
+        summary = known_summary(desk, parent.run)
+        check_ended(summary, parent, request)
+        refuse_moved(desk, parent)
+        refresh(desk, parent)
+        if lease is not None:
+            from launcher.runs.rented.bringing_home import bring_home  # few runs are on a rented machine
+
+            bring_home(desk, parent, view)  # whoever ends the rent will look after the new run alone
+        before = parent.whole_plan()
+        refuse_verification(before, parent)
+        plan = changed_plan(before, request.settings, name, host)
+        against = undeclared(plan.settings, before.settings, parent.run)
+        settle([*against, *job_variables.findings(plan.variables), *on_end_findings(plan.on_end)], view)
+        if not request.is_sure:
+            check_consent(plan.secrets, parent, host.name, view, "resume")
+        secrets = secret_values.values(job_of(plan), given)
+        if lease is not None:
+            check_key_is_not_sent(host.name, job_of(plan), secrets)
+        there = host.model_copy(update={"environment": plan.host_environment})
+        with view.stage("probe") as stage:
+            facts = probe(desk, there, job_of(plan), planned_machine(plan))
+            if there.slurm is not None:
+                facts = with_expected_cards(facts, None if plan.rehearsed else plan.profile)
+            stage.text = describe(facts)
+        view.head(plan)
+        deadline = time.monotonic() + request.wait_s
+        contact = Contact(there, desk, job_of(plan), facts, view, deadline=deadline)
+        contact = pass_gate_when_free(contact, plan)
+        build_options = build_settings.read(host, os.environ)
+        # The parent's own runtime: it has the image.
+        with open_for_run(desk, summary, build_options, contact.facts) as runtime:
+            keys = sorted({key for setting in request.settings for key in keys_of(setting)})
+            inherit = functools.partial(_inherit, desk, parent, host, view, keys)
+            contact = contact._replace(host=host)
+            filling = Filling("resume", lambda child, _stage: inherit(child))
+            run = None
+            if lease is not None:
+                run = new_run_id(plan.job)
+                pass_on(lease, run)
+            started = begin(contact, runtime, plan, secrets, filling, run)
+        with contextlib.suppress(OSError):  # without it, only `recover --abandon` is refused
+            upload_record.copy(parent, started.mirror)
+        return started
+    except BaseException:
+        desk.close()
+        raise
+
+
+def _inherit(desk: Desk, parent: Mirror, host: Host, view: View, keys: Sequence[str], child: Mirror) -> str:
+    """Have the host give a run what its parent left; return what that is, in words. `keys` are those that were set."""
+    try:
+        inheritance = desk.preparation.inherit(child.run, parent.run, keys)
+    except AgentError as error:
+        raise _explained(error, parent) from error
+    except ConnectionLostError as error:
+        raise ConnectionLostError(
+            error.host, f"{error}\n  no run was begun   the same command again"
+        ) from error
+    for passed in inheritance.passed_over:
+        view.note(f"{passed.checkpoint} passed over: {passed.wrong}")
+    if inheritance.changes:
+        words = ", ".join(f"{name} {value}" for name, value in sorted(inheritance.changes.items()))
+        view.note(f"what remedies made of the plan holds on: {words}")
+    source = inheritance.parent
+    return f"{source.checkpoint} of {source.run}, step {source.step}; code and data as they lie there"
+
+
+def _explained(error: AgentError, parent: Mirror) -> LaunchError:
+    """Return what the agent said against a parent as the error that it is, with what to do."""
+    words, short = str(error), parent.short
+    if error.code == "steps":
+        return UsageError(f"{words}\n  train on   launch resume {short} --set steps=…")
+    if error.code in ("no-checkpoint", "cannot-resume", "lost"):
+        return RunError(f"{words}\n  begin anew   {new_launch(parent)}")
+    if error.code in ("not-ended", "held", "changed"):
+        return RunError(f"{words}\n  look   launch ps     again   launch resume {short}")
+    return error

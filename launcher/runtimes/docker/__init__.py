@@ -1,5 +1,0 @@
-"""Runs as containers of a host's own engine. Only `engine.py` imports docker-py, which takes 0.15 s."""
-
-from launcher.runtimes.docker.runtime import Docker
-
-RUNTIME = Docker

@@ -1,0 +1,134 @@
+"""A process that outlasts this command and waits for the next one: how it begins, and the socket at which it listens.
+
+It has nothing of this command: no secret, and no descriptor. It is marked from before it begins until it listens, so that
+`launch hosts --close` misses none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from launcher.transport import persistent_socket
+
+ALIVE_S = 2.0
+"""How long a process may take to accept a connection before it counts as busy."""
+
+_VARIABLES = re.compile(
+    "HOME|TZ|LANG|LANGUAGE|LC_(?:ALL|ADDRESS|COLLATE|CTYPE|IDENTIFICATION|MEASUREMENT|MESSAGES|MONETARY|NAME"
+    "|NUMERIC|PAPER|TELEPHONE|TIME)|PYTHON[A-Z0-9]+|PYTHON_(?:BASIC_REPL|COLORS|CONTEXT_AWARE_WARNINGS|CPU_COUNT"
+    "|DISABLE_REMOTE_DEBUG|FROZEN_MODULES|GIL|HISTORY|JIT|PERF_JIT_SUPPORT|PRESITE|THREAD_INHERIT_CONTEXT|TLBC)"
+    "|LD_(?:AUDIT|BIND_NO[TW]|DEBUG|DEBUG_OUTPUT|DYNAMIC_WEAK|HWCAP_MASK|LIBRARY_PATH|ORIGIN_PATH|PREFER_MAP_32BIT_EXEC"
+    "|PRELOAD|PROFILE|PROFILE_OUTPUT|SHOW_AUXV|VERBOSE|WARN)|GLIBC_TUNABLES|MALLOC_(?:ARENA_MAX|ARENA_TEST|CHECK_"
+    "|MMAP_MAX_|MMAP_THRESHOLD_|PERTURB_|TOP_PAD_|TRIM_THRESHOLD_)"
+    "|TYPER_(?:STANDARD_TRACEBACK|USE_RICH)|PYDANTIC_DISABLE_PLUGINS|INVOKE_DEBUG"
+    "|USER|LOGNAME|SHELL|PATH|TMPDIR|SSH_AUTH_SOCK|VIRTUAL_ENV"
+    "|XDG_(?:RUNTIME_DIR|(?:CACHE|CONFIG|DATA|STATE)_HOME|(?:CONFIG|DATA)_DIRS)"
+)
+"""The variables that it gets, each by its name: those of the C library (ld.so(8), mallopt(3)), Python and our libraries, and of the user. A secret may be in any other."""
+
+
+def begin(program: str, name: str, data: bytes, variables: Mapping[str, str]) -> None:
+    """Begin a program of ours, whose arguments are a name and its mark's path; the data are its input. This waits for nothing."""
+    kept = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
+    with contextlib.suppress(OSError), persistent_socket.new_mark() as (mark, descriptor):
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", program, name, str(mark)],
+            pass_fds=[descriptor],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**kept, **variables},
+            start_new_session=True,
+        )
+        process.returncode = 0  # nobody waits for it
+        os.write(descriptor, json.dumps([process.pid, name]).encode())
+        assert process.stdin is not None  # noqa: S101 - it is a pipe
+        with process.stdin:
+            process.stdin.write(data)
+
+
+class Listener:
+    """A socket at which this process alone listens."""
+
+    def __init__(self, path: Path, mark: Path) -> None:
+        """Listen at a path, and take away our mark. Raises OSError if another process has the path, or the mark is gone."""
+        self._path = path
+        self.socket = socket.socket(socket.AF_UNIX)
+        try:
+            with _locked(path.parent):
+                _sweep()
+                umask = os.umask(0o177)
+                try:
+                    self.socket.bind(str(path))
+                finally:
+                    os.umask(umask)
+                self.socket.listen(64)
+                self._own = path.stat().st_ino
+        except BaseException:
+            self.socket.close()
+            raise
+        try:
+            mark.unlink()  # from here on `hosts --close` finds the socket; if it has found the mark, this fails
+        except OSError:
+            self.close()
+            raise
+
+    def is_ours(self) -> bool:
+        """Whether the path still leads here; it does not once somebody has removed the socket."""
+        try:
+            return self._path.stat().st_ino == self._own
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Listen no longer, and take the socket away."""
+        with _locked(self._path.parent):
+            if self.is_ours():
+                self._path.unlink()
+        self.socket.close()
+
+
+def sweep() -> None:
+    """Take away the sockets and the marks of processes that were killed. Raises OSError if the folder is not there."""
+    with _locked(persistent_socket.socket_folder()):
+        _sweep()
+
+
+def _sweep() -> None:
+    for path in persistent_socket.sockets():
+        if not is_answered(path):
+            path.unlink(missing_ok=True)
+    for mark in persistent_socket.marks():
+        if not persistent_socket.is_alive(mark):
+            mark.unlink(missing_ok=True)
+
+
+def is_answered(path: Path) -> bool:
+    """Whether somebody listens at a socket."""
+    try:
+        persistent_socket.connect(path, ALIVE_S).close()
+    except (FileNotFoundError, ConnectionRefusedError):
+        return False
+    except OSError:
+        pass  # its process is busy, or it is not ours to remove
+    return True
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock: one process at a time makes or removes sockets there."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

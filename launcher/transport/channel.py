@@ -1,0 +1,581 @@
+"""The client's end of the channel to an agent: requests and replies, with a deadline on every wait.
+
+Only `agent_desk.py` speaks to it; everything else uses a `Desk`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import IO, Any, Protocol, Self, cast
+
+from launcher.base.text import printable
+from launcher.errors import AgentError, ConnectionLostError, HostError, MalformedAnswerError
+from launcher.remote.record import strict_json
+from launcher.transport.agent_file import MAGIC, agent_file
+from launcher.transport.agent_input import Company, told
+from launcher.values.record import DISK_WORDS
+
+DEADLINE_S = 30.0
+PING_S = 15.0
+HASHING_S = 600.0
+GREETING_S = 60.0
+MAX_LINE = 16 * 1024 * 1024
+MAX_PAYLOAD = 64 * 1024 * 1024
+MAX_CHUNK = 4 * 1024 * 1024
+MAX_NOISE = 64 * 1024
+MAX_SEEN = 500
+LEAST_RATE = 8192
+"""Bytes a second: what arrives more slowly than this counts against the deadline of all of it."""
+MOST_UNASKED = 16
+"""Messages that answer no question of ours, before the connection is given up; beside a program, one more each second."""
+_LOG = logging.getLogger(__name__)
+_ROOT_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class Stream(Protocol):
+    """A two-way stream of bytes, with a socket's manners."""
+
+    def settimeout(self, timeout: float | None, /) -> None:
+        """Bound the waits of recv and sendall, in seconds."""
+
+    def recv(self, size: int, /) -> bytes:
+        """Return some bytes; none at the end of the stream."""
+
+    def sendall(self, data: bytes, /) -> None:
+        """Send all bytes."""
+
+    def close(self) -> None:
+        """Close the stream and what carries it."""
+
+
+class Socket(Stream, Protocol):
+    """A stream whose two directions end one by one, as a socket's do."""
+
+    def shutdown(self, how: int, /) -> None:
+        """End what is received (SHUT_RD) or sent (SHUT_WR), or both (SHUT_RDWR)."""
+
+
+class Opener(Protocol):
+    """A way to a host, by which streams to what runs there are opened beside what an agent is asked."""
+
+    @property
+    def about(self) -> str:
+        """How the host is reached, in a few words."""
+
+    def by_hand(self, command: str) -> str:
+        """Return the line by which a person runs a shell's command on the host."""
+
+    def open_socket(self, path: str) -> Socket:
+        """Open a stream to a Unix socket on the host. Raises RefusedStreamError, or HostError if the way is gone."""
+
+    def open_port(self, port: int) -> Socket:
+        """Open a stream to a TCP port of the host's loopback.
+
+        Raises NobodyListensError, RefusedStreamError if the host forbids it, or HostError if the way is gone.
+        """
+
+    def open_program(self, words: Sequence[str]) -> Socket:
+        """Open a stream to the standard input and output of a program on the host. Raises HostError."""
+
+    def sever(self) -> None:
+        """Cut the connection as a failing network would: whoever is waiting for an answer gets an error."""
+
+    def close(self) -> None:
+        """Hang up. Runs continue."""
+
+
+class Passing:
+    """An opener that passes what it is asked on to another one."""
+
+    def __init__(self, opener: Opener) -> None:
+        """Pass everything on to this one."""
+        self._opener = opener
+
+    @property
+    def about(self) -> str:
+        """How the host is reached, in a few words."""
+        return self._opener.about
+
+    def by_hand(self, command: str) -> str:
+        """Return the line by which a person runs a shell's command on the host."""
+        return self._opener.by_hand(command)
+
+    def open_socket(self, path: str) -> Socket:
+        """Open a stream to a Unix socket on the host."""
+        return self._opener.open_socket(path)
+
+    def open_port(self, port: int) -> Socket:
+        """Open a stream to a TCP port of the host's loopback."""
+        return self._opener.open_port(port)
+
+    def open_program(self, words: Sequence[str]) -> Socket:
+        """Open a stream to the standard input and output of a program on the host."""
+        return self._opener.open_program(words)
+
+    def sever(self) -> None:
+        """Cut the connection without a farewell."""
+        self._opener.sever()
+
+    def close(self) -> None:
+        """Hang up. Runs continue."""
+        self._opener.close()
+
+
+class Link(Stream, Opener, Protocol):
+    """A stream to an agent, and the connection that it is on: `close` frees everything behind it."""
+
+
+class Patience:
+    """How long a host may take: `wait_s` for the next bytes; if `total_s` is given, so long for all, but for what it sends."""
+
+    def __init__(self, wait_s: float, total_s: float | None = None) -> None:
+        self._wait_s = wait_s
+        self._total_s = total_s
+        self._received = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Let the time begin now."""
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """The seconds since the beginning."""
+        return time.monotonic() - self._began
+
+    def wait_s(self) -> float:
+        """Return how long to wait for the next bytes. Raises TimeoutError once the time for all is over."""
+        if self._total_s is None:
+            return self._wait_s
+        left = self._total_s + self._received / LEAST_RATE - self.seconds
+        if left <= 0:
+            raise TimeoutError
+        return min(self._wait_s, left)
+
+    def count(self, size: int) -> None:
+        """Count bytes that have arrived."""
+        self._received += size
+
+
+class Reply:
+    """The reply to a request: its values, and the raw bytes that follow them."""
+
+    def __init__(self, values: dict[str, Any], payload: bytes) -> None:
+        self.values = values
+        self.payload = payload
+
+
+class Calls(Opener, Protocol):
+    """What a desk asks an agent through: a channel, or what chooses one of several."""
+
+    @property
+    def host(self) -> str:
+        """The host's name."""
+
+    @property
+    def root_id(self) -> str:
+        """The random id of the host's root; empty if the host gives none."""
+
+    def call(self, verb: str, payload: bytes = b"", *, deadline_s: float = DEADLINE_S, **args: Any) -> Reply:
+        """Ask for a verb and return the answer."""
+
+    def send_stream(self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any) -> Reply:
+        """Ask for a verb that takes a stream after its request; `fill` writes it."""
+
+    def receive_stream(
+        self,
+        verb: str,
+        take: Callable[[Incoming], None],
+        payload: bytes = b"",
+        *,
+        wait_s: float = HASHING_S,
+        total_s: float | None = None,
+        **args: Any,
+    ) -> Reply:
+        """Ask for a verb that sends a stream before its answer; `take` reads it, all of it."""
+
+    def execute(
+        self, verb: str, payload: bytes, take: Callable[[int, bytes], None], company: Company, **args: Any
+    ) -> Reply:
+        """Ask for a verb that runs a program; `take` gets what it prints."""
+
+
+def refusal(host: str, error: Mapping[str, Any]) -> AgentError:
+    """Return the refusal of a host's agent as an error of ours."""
+    code, text = str(error.get("code")), printable(str(error.get("message")))
+    more = error.get("values")
+    known = more if isinstance(more, dict) else None
+    disk = DISK_WORDS.get(code)
+    words = f"{disk} on {host}: {text}\n  {_mend(host, code)}" if disk else f"{host}: {text}"
+    return AgentError(host, code, words, known)
+
+
+def _mend(host: str, code: str) -> str:
+    if code == "read-only":
+        return "its kernel's log says why; once it can be written again, repeat the command"
+    return f"make room   launch gc --host {host}     or   launch rm RUN"
+
+
+def _pass() -> None:
+    pass
+
+
+class Channel(Passing):
+    """The channel to an agent on a host. One request at a time; an idle channel sends pings by itself."""
+
+    def __init__(self, host: str, link: Link) -> None:
+        """Take over a fresh link: pass over what a noisy login prints, hand the agent's file over if asked.
+
+        Raises HostError when no agent answers.
+        """
+        super().__init__(link)
+        self.host = host
+        self.root_id = ""
+        """The random id of the host's root, by which a run's root is known again."""
+        self._link = link
+        self._rest = bytearray()
+        self._patience = Patience(DEADLINE_S, GREETING_S)
+        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._next_id = 0
+        self._is_answered = True
+        self._last_said = time.monotonic()
+        self._is_closed = threading.Event()
+        try:
+            self._greet()
+        except BaseException:
+            link.close()
+            raise
+        threading.Thread(target=self._keep_alive, name=f"ping {host}", daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up. The agent leaves, the runs go on."""
+        self._is_closed.set()
+        self._link.close()
+
+    def call(
+        self,
+        verb: str,
+        payload: bytes = b"",
+        *,
+        deadline_s: float = DEADLINE_S,
+        sent: Callable[[], None] = _pass,
+        **args: Any,
+    ) -> Reply:
+        """Ask for a verb and return the answer; `sent` is called when all of the request is on its way.
+
+        The deadline is for all of the answer; what comes faster than LEAST_RATE extends it. Raises AgentError when the agent
+        refuses, ConnectionLostError when the link ends or the deadline passes.
+        """
+        began = time.monotonic()
+        with self._lock, self._link_errors():
+            self._request(verb, payload, args, Patience(deadline_s, deadline_s))
+            sent()
+            reply = self._answer()
+        _LOG.debug("%s: %s took %.3f s", self.host, verb, time.monotonic() - began)
+        return reply
+
+    def hasten(self) -> None:
+        """Have the agent answer at once what it waits with; for another thread than the one that has asked.
+
+        A word that comes too late the agent takes for a request without an id.
+        """
+        with contextlib.suppress(OSError, HostError), self._sending:  # whoever has asked gets the error too
+            self._link.sendall(told("ping"))
+
+    def send_stream(self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any) -> Reply:
+        """Ask for a verb that takes a stream after its request; `fill` writes it.
+
+        When `fill` raises, the stream is torn: the link is closed, and the agent removes what it had of it.
+        """
+        with self._lock, self._link_errors():
+            self._request(verb, payload, args, Patience(DEADLINE_S, DEADLINE_S))
+            try:
+                fill(cast("IO[bytes]", _ChunkWriter(self._link.sendall)))
+            except BaseException:
+                self.close()
+                raise
+            self._link.sendall(b'{"chunk":0}\n')
+            self._patience = Patience(HASHING_S, HASHING_S)
+            return self._answer()
+
+    def receive_stream(
+        self,
+        verb: str,
+        take: Callable[[Incoming], None],
+        payload: bytes = b"",
+        *,
+        wait_s: float = HASHING_S,
+        total_s: float | None = None,
+        **args: Any,
+    ) -> Reply:
+        """Ask for a verb that sends a stream before its answer; `take` reads it, all of it.
+
+        `wait_s` is for its next bytes, `total_s` for all of it; what comes faster than LEAST_RATE extends that. Raises AgentError when the agent refuses, in the stream's place too, and MalformedAnswerError when the stream is longer
+        than `take` reads. What `take` raises comes out as it is.
+        """
+        with self._lock:
+            with self._link_errors():
+                self._request(verb, payload, args, Patience(wait_s, total_s))
+            reader = _ChunkReader(self._chunk)
+            try:
+                take(reader)
+                if reader.read(1):
+                    raise MalformedAnswerError(self.host, f"{self.host}: more was sent than was announced")
+            except AgentError:
+                raise
+            except BaseException:
+                self.close()
+                raise
+            with self._link_errors():
+                return self._answer()
+
+    def execute(
+        self, verb: str, payload: bytes, take: Callable[[int, bytes], None], company: Company, **args: Any
+    ) -> Reply:
+        """Ask for a verb that runs a program; `take` gets what it prints as (1 or 2, bytes) while it does.
+
+        `company` says what to tell the agent meanwhile. When this raises, the link is closed, and the agent ends the program.
+        Raises AgentError when the agent refuses, ConnectionLostError when the link ends or falls silent. What `take`
+        raises comes out as it is.
+        """
+        with self._lock:
+            with self._link_errors():
+                self._request(verb, payload, args, Patience(DEADLINE_S))
+            is_over = threading.Event()
+            talker = threading.Thread(target=self._tell, args=(company(is_over),), daemon=True)
+            talker.start()
+            empty = 0
+            try:
+                while True:
+                    with self._link_errors():
+                        message, data = self._message(MAX_CHUNK)
+                    if "stream" not in message:
+                        is_over.set()
+                        talker.join()
+                        return self._unwrap(message, data)
+                    if data and message["stream"] in (1, 2):
+                        take(message["stream"], data)
+                        continue
+                    empty += 1
+                    if empty > MOST_UNASKED + self._patience.seconds:
+                        raise self._flooded()
+            except AgentError:
+                raise
+            except BaseException:
+                self.close()
+                raise
+
+    def _tell(self, words: Iterator[bytes]) -> None:
+        """Tell the agent these words while its program runs, and now and then that we listen.
+
+        A word that comes too late the agent takes for a request without an id.
+        """
+        next_ping = time.monotonic() + PING_S
+        for said in words:
+            if self._is_closed.is_set():
+                return
+            is_due = time.monotonic() >= next_ping
+            if is_due:
+                next_ping = time.monotonic() + PING_S
+            try:
+                self._link.sendall(said + told("ping") if is_due else said)
+            except (OSError, HostError):
+                return  # the next read finds the link broken, and reports it
+
+    # the wire
+
+    def _greet(self) -> None:
+        self._link.settimeout(DEADLINE_S)
+        with self._link_errors():
+            word, more = self._magic()
+            if word == "need":
+                self._link.sendall(agent_file().to_send)
+                self._patience = Patience(DEADLINE_S, GREETING_S)
+                word, more = self._magic()
+            if word == "have" and _ROOT_ID.fullmatch(more):
+                self.root_id = more
+            if word == "no-python":
+                there = f", but {printable(more)[:MAX_SEEN]}" if more else ""
+                raise HostError(
+                    self.host,
+                    f"{self.host}: no Python >= 3.8 starts there{there}\n"
+                    f'  install one, or name it: python = "/path/to/python3" under [hosts.{self.host}]',
+                )
+            if word == "error":
+                raise HostError(
+                    self.host,
+                    f'{self.host}: {printable(more)}\n  set root = "/a/writable/folder" for this host',
+                )
+
+    def _magic(self) -> tuple[str, str]:
+        """Return the next word of the agent's boot line and what it says with it, skipping what a login prints."""
+        noise = 0
+        while not (line := self._line()).startswith(MAGIC):
+            noise += len(line) + 1
+            if noise > MAX_NOISE:
+                raise HostError(self.host, f"{self.host}: its login prints without end; no agent was heard")
+        word, _, more = line.removeprefix(MAGIC).decode("utf-8", "replace").strip().partition(" ")
+        return word, more
+
+    def _request(self, verb: str, payload: bytes, args: dict[str, Any], patience: Patience) -> None:
+        self._next_id += 1
+        self._patience = patience
+        request: dict[str, Any] = {"id": self._next_id, "verb": verb, "args": args}
+        if payload:
+            request["size"] = len(payload)
+        self._link.settimeout(patience.wait_s())
+        self._is_answered = False
+        with self._sending:
+            self._link.sendall(json.dumps(request).encode() + b"\n" + payload)
+        patience.begin()
+        self._last_said = time.monotonic()
+
+    def _answer(self) -> Reply:
+        for _ in range(MOST_UNASKED):
+            message, payload = self._message()
+            if message.get("id", 0) is not None:
+                return self._unwrap(message, payload)
+            # to a word that `_tell` said too late
+        raise self._flooded()
+
+    def _flooded(self) -> ConnectionLostError:
+        return ConnectionLostError(self.host, f"{self.host}: the agent sends answers that nobody asked for")
+
+    def _unwrap(self, message: dict[str, Any], payload: bytes) -> Reply:
+        if message.get("id") != self._next_id:
+            raise ConnectionLostError(self.host, f"{self.host}: the agent answered another question")
+        self._is_answered = True
+        error = message.get("error")
+        if isinstance(error, dict):
+            raise refusal(self.host, error)
+        values = message.get("ok")
+        if not isinstance(values, dict):
+            raise ConnectionLostError(self.host, f"{self.host}: the agent's answer has no values")
+        return Reply(values, payload)
+
+    def _message(self, most: int = MAX_PAYLOAD) -> tuple[dict[str, Any], bytes]:
+        line = self._line()
+        try:
+            message = strict_json.decode(line)
+            size = int(message.get("size", 0))
+            if not 0 <= size <= most:
+                raise ValueError(size)
+        except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
+            raise ConnectionLostError(
+                self.host, f"{self.host}: the agent sent a malformed message: {printable(repr(line[:80]))}"
+            ) from error
+        return message, self._exactly(size)
+
+    def _chunk(self) -> bytes:
+        """Return the next piece of a stream; none at its end."""
+        with self._link_errors():
+            message, payload = self._message(MAX_CHUNK)
+        if "chunk" not in message:
+            self._unwrap(message, payload)
+            raise ConnectionLostError(
+                self.host, f"{self.host}: the agent answered before its stream had ended"
+            )
+        return payload
+
+    def _line(self) -> bytes:
+        searched = 0
+        while (end := self._rest.find(b"\n", searched)) < 0:
+            searched = len(self._rest)
+            if searched > MAX_LINE:
+                raise ConnectionLostError(self.host, f"{self.host}: a line without end")
+            self._fill()
+        line = bytes(self._rest[:end])
+        del self._rest[: end + 1]
+        return line
+
+    def _exactly(self, size: int) -> bytes:
+        while len(self._rest) < size:
+            self._fill()
+        data = bytes(self._rest[:size])
+        del self._rest[:size]
+        return data
+
+    def _fill(self) -> None:
+        self._link.settimeout(self._patience.wait_s())
+        piece = self._link.recv(1 << 18)
+        if not piece:
+            raise ConnectionLostError(self.host, f"{self.host}: the connection ended")
+        self._patience.count(len(piece))
+        self._rest += piece
+
+    @contextlib.contextmanager
+    def _link_errors(self) -> Iterator[None]:
+        """The one place where a link's own errors become ours."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise ConnectionLostError(self.host, f"{self.host}: no answer within the deadline") from error
+        except (OSError, EOFError) as error:
+            raise ConnectionLostError(self.host, f"{self.host}: the connection broke: {error}") from error
+
+    def _keep_alive(self) -> None:
+        while not self._is_closed.wait(PING_S / 3):
+            if time.monotonic() - self._last_said < PING_S:
+                continue
+            try:
+                self.call("ping")
+            except HostError:
+                return  # the next request finds the link broken, and reports it
+
+
+class _ChunkWriter:
+    """The writing end of a stream in chunks."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+
+    def write(self, data: bytes) -> int:
+        self._send(b'{"chunk":%d}\n' % len(data) + data)
+        return len(data)
+
+
+class Incoming(Protocol):
+    """A stream of bytes that a host sends."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return so many bytes; fewer at the end of the stream."""
+
+    def read_some(self) -> bytes:
+        """Return the bytes that have come, at least one; none at the end of the stream."""
+
+
+class _ChunkReader:
+    """The reading end of a stream in chunks."""
+
+    def __init__(self, chunk: Callable[[], bytes]) -> None:
+        self._chunk = chunk
+        self._rest = b""
+        self._is_over = False
+
+    def read(self, size: int) -> bytes:
+        while len(self._rest) < size and not self._is_over:
+            piece = self._chunk()
+            self._is_over = not piece
+            self._rest += piece
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        return piece
+
+    def read_some(self) -> bytes:
+        piece, self._rest = self.read(1) + self._rest, b""
+        return piece

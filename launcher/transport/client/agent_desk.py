@@ -1,0 +1,627 @@
+"""The desk of a host with an agent. It alone names the agent's verbs; see `desk.py` for what each method does."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Annotated, Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from launcher.base.text import is_obeyed, printable
+from launcher.errors import BadFileError, MalformedAnswerError
+from launcher.planning.software.packages import KnownImage
+from launcher.remote.record import strict_json
+from launcher.transport.agent_input import ONLY_LISTENING, Keyboard, typing, until
+from launcher.transport.channel import HASHING_S, Calls, Incoming, Passing, Reply
+from launcher.transport.client.desk import Heard, Making, Preparation, Printed, Runs, Upkeep
+from launcher.transport.client.run_reading import LoneReader, Reader
+from launcher.values.base import Record
+from launcher.values.parsing import build
+from launcher.values.record import Summary
+from launcher.values.reported.answers import (
+    CommandEnd,
+    Freed,
+    Garbage,
+    HeldLock,
+    Inheritance,
+    MadeEnvironment,
+    MovedTo,
+    Outlook,
+    PassedOver,
+    PreparedRun,
+    Removed,
+    ResumedRun,
+    Sweep,
+)
+from launcher.values.reported.checkpoint import SealedCheckpoint, sealed_checkpoint
+from launcher.values.reported.engine_access import EngineWay, RunLocation
+from launcher.values.reported.output import (
+    CONTENT,
+    MOST_FILES,
+    OUTPUT,
+    Content,
+    Loss,
+    Manifest,
+    Output,
+    Outputs,
+    checked,
+)
+
+if TYPE_CHECKING:
+    from launcher.values.facts import Facts
+    from launcher.values.plan import Plan
+    from launcher.values.software.environment import Maker
+
+SHORT_S = 60.0
+LISTING_S = 300.0
+"""How long a host may take to list its runs, in seconds: the first time, each is read."""
+SENDING_S = 600.0
+DISK_S = 600.0
+"""How long a host may take to write, check or remove much data, in seconds."""
+SWEEP_S = 60.0
+INHERIT_S = 3600.0
+"""How long a host may take to check a checkpoint, in seconds: it reads all of it."""
+MAX_LINE = 1 << 16
+"""Bytes of a line about a file or a run."""
+MAX_LINES = 128 << 20
+"""Bytes of all lines of a list: 200,000 files with paths of 500 characters."""
+MOST_SIGNS = 50
+"""Signs of life each second, and so many before the first: an agent gives one."""
+Value = TypeVar("Value", bound=BaseModel)
+Line = TypeVar("Line")
+
+
+_READ = TypeAdapter(Annotated[int, Field(ge=0)], config=ConfigDict(defer_build=True))
+"""A sign of life: how many bytes the agent has read."""
+
+
+class AgentDesk(Passing):
+    """The desk of an agent at the other end of a channel."""
+
+    def __init__(self, channel: Calls, reader: Reader | None = None) -> None:
+        """Speak over this channel, and close it at the end. `reader` reads runs, by default over this channel too."""
+        super().__init__(channel)
+        self._channel = channel
+        self._reader = reader or LoneReader(channel)
+        self.runs: Runs = _Runs(channel, self._reader)
+        self.preparation: Preparation = _Preparation(channel)
+        self.making: Making = _Making(channel)
+        self.upkeep: Upkeep = _Upkeep(channel)
+
+    @property
+    def host(self) -> str:
+        """The host's name."""
+        return self._channel.host
+
+    @property
+    def root_id(self) -> str:
+        """The random id of the host's root; empty if the host gives none."""
+        return self._channel.root_id
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def probe(
+        self,
+        *,
+        environment: str | None = None,
+        packages: Sequence[str] | None = None,
+        engine: str | None = None,
+        model: Mapping[str, str] | None = None,
+        model_keys: Sequence[str] = (),
+        slurm: bool = False,
+    ) -> Facts:
+        """Return the host's facts."""
+        from launcher.values.facts import Facts  # most commands probe nothing
+
+        reply = self._channel.call(
+            "probe",
+            env=environment,
+            packages=packages,
+            engine=engine,
+            model=model,
+            model_keys=list(model_keys),
+            slurm=slurm,
+        )
+        return _typed(Facts, reply, self.host, f"{self.host}'s probe")
+
+
+class _Part:
+    """A group of verbs over one channel."""
+
+    def __init__(self, channel: Calls) -> None:
+        self._channel = channel
+
+    def _ask(self, kind: type[Value], verb: str, payload: bytes = b"", **args: Any) -> Value:
+        """Ask for a verb and return its answer as a value of a kind."""
+        return self._as(kind, verb, self._channel.call(verb, payload, **args))
+
+    def _as(self, kind: type[Value], verb: str, reply: Reply) -> Value:
+        host = self._channel.host
+        return _typed(kind, reply, host, f"{host}: the agent's answer to `{verb}` is malformed")
+
+    def _lines(
+        self,
+        verb: str,
+        take: Callable[[bytes], None],
+        heard: Heard,
+        payload: bytes = b"",
+        *,
+        wait_s: float = HASHING_S,
+        total_s: float | None = None,
+        **args: Any,
+    ) -> Reply:
+        """Ask for a verb that sends JSON lines before its answer; `take` gets each. `wait_s` and `total_s` are as for a stream."""
+        count = size = signs = 0
+        began = time.monotonic()
+
+        def read(stream: Incoming) -> None:
+            nonlocal count, size, signs
+            for line in _split(stream):
+                try:
+                    if line[:1].isdigit():
+                        signs += 1
+                        if signs > MOST_SIGNS * (1 + time.monotonic() - began):
+                            raise self._malformed(verb, "it has nothing but signs of life")
+                        heard(_READ.validate_json(line, strict=True))
+                        continue
+                    take(line)
+                except ValidationError as error:
+                    raise self._malformed(verb, str(error.errors()[0]["msg"])) from error
+                count, size = count + 1, size + len(line)
+                if count > MOST_FILES:
+                    raise self._malformed(verb, f"it names more than {MOST_FILES:,} files")
+                if size > MAX_LINES:
+                    raise self._malformed(verb, "its names are too long to be true")
+
+        try:
+            return self._channel.receive_stream(verb, read, payload, wait_s=wait_s, total_s=total_s, **args)
+        except _LineTooLongError:
+            raise self._malformed(verb, "a line without end") from None
+
+    def _malformed(self, verb: str, why: str) -> MalformedAnswerError:
+        host = self._channel.host
+        return MalformedAnswerError(
+            host, printable(f"{host}: the agent's answer to `{verb}` is malformed: {why}")
+        )
+
+
+class _Runs(_Part):
+    """The runs of a host, by its agent."""
+
+    def __init__(self, channel: Calls, reader: Reader) -> None:
+        super().__init__(channel)
+        self._reader = reader
+
+    def summaries(
+        self, *runs: str, like: str | None = None, states: Sequence[str] = (), most: int | None = None
+    ) -> list[Summary]:
+        found: list[Summary] = []
+
+        def take(line: bytes) -> None:
+            summary = _summary(line)
+            if summary is not None:
+                found.append(summary)
+
+        self._lines(
+            "runs",
+            take,
+            _unheard,
+            wait_s=SHORT_S,
+            total_s=LISTING_S,
+            runs=list(runs) or None,
+            like=like,
+            states=list(states) or None,
+            most=most,
+        )
+        return found
+
+    def heard_before(self, *runs: str) -> list[Summary]:
+        del runs
+        return []
+
+    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> Reply:
+        return self._reader.read(run, request, wait_s)
+
+    def wish(self, run: str, wish: str, *, force: bool = False) -> str | None:
+        return self._ask(_Wished, "wish", run=run, wish=wish, force=force, deadline_s=SHORT_S).refused
+
+    def resume(self, run: str, by: str, secrets: Mapping[str, str] | None = None) -> ResumedRun:
+        payload = b"" if secrets is None else json.dumps(secrets).encode()
+        return self._ask(ResumedRun, "resume", payload, run=run, by=by, deadline_s=SHORT_S)
+
+    def await_agent(self, run: str, wait_s: float) -> bool:
+        return self._ask(_Awaited, "await", run=run, wait_s=wait_s).came
+
+    def remaining(self, run: str) -> list[str]:
+        return self._ask(_Remains, "remains", run=run, deadline_s=SHORT_S).left
+
+    def location(self, run: str) -> RunLocation:
+        return self._ask(_Located, "place", run=run).place
+
+    def entrance(self, run: str) -> list[str]:
+        return self._ask(_Entrance, "entrance", run=run, deadline_s=SHORT_S).words
+
+    def execute(
+        self, run: str, command: Sequence[str], take: Printed, is_enough: Callable[[], bool]
+    ) -> CommandEnd:
+        reply = self._channel.execute("exec", b"", take, until(is_enough), run=run, command=list(command))
+        return self._as(CommandEnd, "exec", reply)
+
+    def interact(self, run: str, command: Sequence[str], take: Printed, keyboard: Keyboard) -> CommandEnd:
+        window = keyboard.window()
+        screen = {"kind": keyboard.kind, **window._asdict()}
+        typed = typing(keyboard, window)
+        reply = self._channel.execute("interact", b"", take, typed, run=run, command=list(command), **screen)
+        return self._as(CommandEnd, "interact", reply)
+
+    def outputs(self, run: str, heard: Heard, *, every_file: bool = False) -> Outputs:
+        files: list[Output] = []
+        reply = self._lines("outputs", _each(OUTPUT, files.append), heard, run=run, all=every_file)
+        end = self._as(_OutputsEnd, "outputs", reply)
+        listed = self._checked("outputs", files)
+        refused = {file.path: UNSAFE_NAME for file in listed if is_obeyed(file.path)}
+        if refused:
+            listed = [file for file in listed if file.path not in refused]
+        return Outputs(listed, end.left_out | refused, end.now_ns)
+
+    def manifest(self, run: str, paths: Sequence[str], heard: Heard) -> Manifest:
+        files: list[Content] = []
+        payload = json.dumps(list(paths)).encode()
+        reply = self._lines("manifest", _each(CONTENT, files.append), heard, payload, run=run)
+        requested = set(paths)
+        strays = [file.path for file in files if file.path not in requested]
+        if strays or len({file.path for file in files}) != len(files):
+            raise self._malformed(
+                "manifest", f"it names {strays[:1] or 'a file twice'}, which was not asked for"
+            )
+        return Manifest(files, self._as(_ManifestEnd, "manifest", reply).left_out)
+
+    def checkpoint(self, run: str, which: str) -> SealedCheckpoint:
+        reply = self._channel.call("checkpoint", deadline_s=DISK_S, run=run, which=which)
+        sealed = self._as(_Sealed, "checkpoint", reply)
+        if hashlib.sha256(reply.payload).hexdigest() != sealed.sha256:
+            raise self._malformed("checkpoint", "its manifest is not what it announces")
+        try:
+            return sealed_checkpoint(
+                sealed.name, reply.payload, sealed.sha256, sealed.changed_ns, sealed.passed_over
+            )
+        except ValueError as error:
+            raise self._malformed("checkpoint", str(error).splitlines()[0]) from error
+
+    def outlook(self, run: str) -> Outlook:
+        return self._ask(Outlook, "outlook", run=run)
+
+    def move(self, run: str, target: MovedTo, instead: Sequence[str] = ()) -> MovedTo:
+        return self._ask(
+            _Moved,
+            "move",
+            run=run,
+            to=target.run,
+            host=target.host,
+            root=target.root,
+            instead=list(instead),
+            deadline_s=SHORT_S,
+        ).moved
+
+    def tree(self, run: str) -> bytes:
+        return self._channel.call("tree", deadline_s=DISK_S, run=run).payload
+
+    def contents(self, run: str, files: Sequence[str], take: Callable[[Incoming], None]) -> None:
+        self._channel.receive_stream("contents", take, total_s=SENDING_S, run=run, files=list(files))
+
+    def send(self, run: str, files: Sequence[tuple[str, int, int]], take: Callable[[Incoming], None]) -> None:
+        payload = json.dumps(files).encode()
+        self._channel.receive_stream("send", take, payload, total_s=SENDING_S, run=run)
+
+    def remove(self, run: str, held: Mapping[str, str], lose: Loss, heard: Heard) -> Freed:
+        payload = json.dumps(dict(held)).encode()
+        nothing: list[Content] = []
+        take = _each(CONTENT, nothing.append)
+        reply = self._lines("remove", take, heard, payload, run=run, lose=lose)
+        return self._as(Freed, "remove", reply)
+
+    def _checked(self, verb: str, files: list[Output]) -> list[Output]:
+        try:
+            return checked(files)
+        except ValueError as error:
+            raise self._malformed(verb, str(error)) from error
+
+
+def _split(stream: Incoming) -> Iterator[bytes]:
+    """Yield the lines of a stream."""
+    rest = b""
+    while piece := stream.read_some():
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+        if len(rest) > MAX_LINE:
+            raise _LineTooLongError
+    if rest:
+        raise _LineTooLongError
+
+
+UNSAFE_NAME = "its name has control characters; rename it there"
+"""Why a file of a run has no place here: whoever lists it later would have a terminal obey its name."""
+
+
+class _LineTooLongError(Exception):
+    """Raised for a line without end."""
+
+
+class _Preparation(_Part):
+    """A run that is being prepared, by the agent."""
+
+    def create(
+        self,
+        run: str,
+        plan: Plan,
+        runtime: str,
+        engine: EngineWay | None,
+        gpus: Sequence[str] | None,
+        count: int | None,
+        any_of: Sequence[str] | None,
+        *,
+        queues: bool,
+    ) -> PreparedRun:
+        return self._ask(
+            PreparedRun,
+            "create",
+            plan.to_file(),
+            run=run,
+            runtime=runtime,
+            engine=engine.model_dump() if engine is not None else None,
+            env=plan.host_environment,
+            gpus=None if gpus is None else list(gpus),
+            cards=count,
+            any_of=None if any_of is None else list(any_of),
+            queues=queues,
+        )
+
+    def check_sources(self, plan: Plan) -> None:
+        self._channel.call("sources", plan.to_file())
+
+    def lacking(self, manifest: Mapping[str, Any]) -> list[str]:
+        return self._ask(_Missing, "lacking", json.dumps(manifest).encode(), deadline_s=DISK_S).missing
+
+    def forgo(self, run: str) -> bool:
+        return not self._ask(_Forgone, "forgo", run=run, deadline_s=DISK_S).begun
+
+    def offer(self, run: str, manifest: Mapping[str, Any]) -> list[str]:
+        return self._ask(
+            _Missing,
+            "offer",
+            json.dumps(manifest, separators=(",", ":")).encode(),
+            run=run,
+            deadline_s=DISK_S,
+        ).missing
+
+    def ship(self, run: str, files: Sequence[str], write: Callable[[IO[bytes]], None]) -> list[str]:
+        reply = self._channel.send_stream("ship", b"", write, run=run, files=list(files))
+        return self._as(_Missing, "ship", reply).missing
+
+    def offer_checkpoint(self, run: str, parent: str, checkpoint: SealedCheckpoint) -> list[str]:
+        return self._ask(
+            _Missing,
+            "offer_checkpoint",
+            checkpoint.manifest,
+            run=run,
+            parent=parent,
+            name=checkpoint.name,
+            deadline_s=DISK_S,
+        ).missing
+
+    def ship_checkpoint(self, run: str, files: Sequence[str], write: Callable[[IO[bytes]], None]) -> None:
+        self._channel.send_stream("ship_checkpoint", b"", write, run=run, files=list(files))
+
+    def inherit(self, run: str, parent: str, requested_keys: Sequence[str]) -> Inheritance:
+        return self._ask(
+            Inheritance, "inherit", run=run, parent=parent, asked=list(requested_keys), deadline_s=INHERIT_S
+        )
+
+    def entrust(self, run: str, secrets: Mapping[str, str]) -> None:
+        self._channel.call("secrets", json.dumps(secrets).encode(), run=run)
+
+    def start(self, run: str) -> str | None:
+        return self._ask(_Begun, "start", run=run, deadline_s=SHORT_S).job_id
+
+    def hand_over(self, run: str) -> None:
+        self._channel.call("hand_over", run=run)
+
+    def take_back(self, run: str) -> bool:
+        return self._ask(_TakenBack, "take_back", run=run).taken
+
+
+class _Making(_Part):
+    def hold(self, lock: str) -> HeldLock:
+        return self._ask(HeldLock, "hold", name=lock)
+
+    def let_go(self, lock: str) -> None:
+        self._channel.call("hold", name=lock, release=True, deadline_s=DISK_S)
+
+    def has_buildkit(self, engine: EngineWay) -> bool:
+        return self._ask(_Builder, "builder", engine=engine.model_dump(), deadline_s=SHORT_S).buildkit
+
+    def build_image(
+        self,
+        engine: EngineWay,
+        tag: str,
+        payload: bytes,
+        take: Printed,
+        *,
+        labels: Mapping[str, str],
+        network: str | None,
+        arguments: Mapping[str, str],
+    ) -> CommandEnd:
+        reply = self._channel.execute(
+            "build",
+            payload,
+            take,
+            ONLY_LISTENING,
+            engine=engine.model_dump(),
+            tag=tag,
+            labels=dict(labels),
+            network=network,
+            arguments=dict(arguments),
+        )
+        return self._as(CommandEnd, "build", reply)
+
+    def known_of(self, image: str) -> KnownImage:
+        return self._ask(KnownImage, "packages", image=image)
+
+    def record_packages(self, image: str, packages: bytes) -> None:
+        self._channel.call("packages", packages, image=image)
+
+    def has_environment(self, name: str) -> bool:
+        return self._ask(_Environment, "environment", name=name, deadline_s=DISK_S).there
+
+    def make_environment(
+        self,
+        name: str,
+        maker: Maker,
+        payload: bytes,
+        take: Printed,
+        *,
+        index: str | None,
+        no_index: bool,
+        unimported: str | None,
+    ) -> MadeEnvironment:
+        reply = self._channel.execute(
+            "make_environment",
+            payload,
+            take,
+            ONLY_LISTENING,
+            name=name,
+            maker=maker._asdict(),
+            index=index,
+            no_index=no_index,
+            unimported=unimported,
+        )
+        return self._as(MadeEnvironment, "make_environment", reply)
+
+    def seal_environment(self, name: str) -> None:
+        self._channel.call("seal_environment", name=name, deadline_s=DISK_S)
+
+
+class _Upkeep(_Part):
+    """Sweeping and garbage collection, by the agent."""
+
+    def sweep(self, runs: Collection[str], *, dry_run: bool) -> Sweep:
+        return self._ask(Sweep, "sweep", dry_run=dry_run, runs=sorted(runs), deadline_s=SWEEP_S)
+
+    def collect_garbage(self, heard: Heard, *, dry_run: bool) -> Garbage:
+        items: list[Removed] = []
+
+        def take(line: bytes) -> None:
+            items.append(Removed.model_validate_json(line, strict=True))
+
+        reply = self._lines("gc", take, heard, wait_s=DISK_S, dry_run=dry_run)
+        return self._as(Garbage, "gc", reply).model_copy(update={"items": items})
+
+    def root_label(self) -> str:
+        return self._ask(_Root, "root").root
+
+
+class _OutputsEnd(Record):
+    left_out: dict[str, str] = {}
+    now_ns: int
+
+
+class _Sealed(Record):
+    name: str
+    sha256: str
+    changed_ns: dict[str, int] = {}
+    passed_over: list[PassedOver] = []
+
+
+class _Forgone(Record):
+    begun: bool
+
+
+class _Moved(Record):
+    moved: MovedTo
+
+
+class _ManifestEnd(Record):
+    left_out: dict[str, str] = {}
+
+
+class _Wished(Record):
+    refused: str | None = None
+
+
+class _Awaited(Record):
+    came: bool
+
+
+class _Remains(Record):
+    left: list[str]
+
+
+class _Entrance(Record):
+    """The answer to `entrance`."""
+
+    words: list[str]
+
+
+class _Located(Record):
+    place: RunLocation
+
+
+class _Missing(Record):
+    missing: list[str] = []
+
+
+class _Begun(Record):
+    job_id: str | None = None
+
+
+class _TakenBack(Record):
+    taken: bool
+
+
+class _Builder(Record):
+    buildkit: bool
+
+
+class _Environment(Record):
+    there: bool
+
+
+class _Root(Record):
+    root: str
+
+
+def _unheard(_count: int) -> None:
+    pass
+
+
+def _each(kind: TypeAdapter[Line], take: Callable[[Line], None]) -> Callable[[bytes], None]:
+    """Return a function that reads a line as a value of a kind, which `take` gets."""
+    return lambda line: take(kind.validate_json(line, strict=True))
+
+
+def _summary(line: bytes) -> Summary | None:
+    """Return a line about a run, without the fields that are malformed; `None` if what remains is not a summary."""
+    with contextlib.suppress(ValidationError):
+        return Summary.model_validate_json(line, strict=True)
+    with contextlib.suppress(ValueError, RecursionError):
+        return Summary.lenient(strict_json.decode(line))
+    return None
+
+
+def _typed(kind: type[Value], reply: Reply, host: str, what: str) -> Value:
+    """Return a reply's values as a value of a kind: the one place where a malformed answer becomes an error of ours."""
+    try:
+        return build(kind, reply.values, file=what)
+    except (BadFileError, RecursionError) as error:
+        raise MalformedAnswerError(host, printable(str(error))) from error

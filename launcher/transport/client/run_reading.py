@@ -1,0 +1,258 @@
+"""What is new in runs: an agent is asked about one run, or about those of many threads by one request at a time."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Annotated, Any, Protocol
+
+from pydantic import Field, ValidationError
+
+from launcher.errors import (
+    AgentError,
+    ConnectionLostError,
+    HostError,
+    MalformedAnswerError,
+    RefusedStreamError,
+)
+from launcher.remote.record import strict_json
+from launcher.transport.channel import DEADLINE_S, Calls, Channel, Reply, refusal
+from launcher.values.base import Record
+
+READ_S = 10.0
+"""How much later than the requested wait a reading may arrive before the link counts as lost."""
+PACE_S = 0.01
+"""The least time between two requests, for each run that is asked about: 50 runs are asked about twice a second."""
+
+
+class Reader(Protocol):
+    """Reads what is new in runs."""
+
+    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None) -> Reply:
+        """Return what is new of a run since the cursors in `request`, waiting up to `wait_s` seconds for news."""
+
+
+class LoneReader:
+    """Asks about one run by a request of its own."""
+
+    def __init__(self, channel: Calls) -> None:
+        """Ask over this channel."""
+        self._channel = channel
+
+    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None) -> Reply:
+        """Return what is new of a run. Raises AgentError, ConnectionLostError or MalformedAnswerError."""
+        until = time.monotonic() + (wait_s or 0.0)
+        while True:
+            left_s = max(0.0, until - time.monotonic())
+            deadline_s = DEADLINE_S if wait_s is None else left_s + READ_S
+            question = {"run": run, "wait_s": left_s, **request}
+            reply = self._channel.call("read", deadline_s=deadline_s, runs=[question])
+            answer = answers(self._channel.host, reply, 1).get(0)
+            if isinstance(answer, HostError):
+                raise answer
+            if answer is not None:
+                return answer
+            if time.monotonic() > until + READ_S:
+                raise ConnectionLostError(
+                    self._channel.host, f"{self._channel.host}: the agent says nothing of {run}"
+                )
+
+
+class _Answer(Record):
+    """What the line of an answer says of one question: a refusal, or the sizes of its part of the payload."""
+
+    question: Annotated[int, Field(ge=0)]
+    values: Annotated[int, Field(ge=0)] = 0
+    size: Annotated[int, Field(ge=0)] = 0
+    error: dict[str, Any] | None = None
+
+
+class _Answers(Record):
+    answers: list[_Answer]
+
+
+def answers(host: str, reply: Reply, count: int) -> dict[int, Reply | HostError]:
+    """Return an agent's answers by the numbers of the `count` questions; one without an answer has no news yet.
+
+    Raises MalformedAnswerError if they cannot be told apart.
+    """
+    try:
+        lines = _Answers.model_validate(reply.values, strict=True).answers
+    except ValidationError as error:
+        why = str(error.errors()[0]["msg"])
+        raise MalformedAnswerError(
+            host, f"{host}: the agent's answer to `read` is malformed: {why}"
+        ) from error
+    found: dict[int, Reply | HostError] = {}
+    position = 0
+    for line in lines:
+        if line.question >= count or line.question in found:
+            raise MalformedAnswerError(host, f"{host}: the agent answers a question that was not asked")
+        if line.error is not None:
+            found[line.question] = refusal(host, line.error)
+            continue
+        middle = position + line.values
+        end = middle + line.size
+        found[line.question] = _reply(host, reply.payload[position:middle], reply.payload[middle:end])
+        position = end
+    if position != len(reply.payload):
+        raise MalformedAnswerError(host, f"{host}: the agent's answer to `read` is not as long as it says")
+    return found
+
+
+def _reply(host: str, values: bytes, payload: bytes) -> Reply | HostError:
+    try:
+        known = strict_json.decode(values)
+    except (ValueError, RecursionError):
+        known = None
+    if not isinstance(known, dict):
+        return MalformedAnswerError(host, f"{host}: the agent's answer about a run is malformed")
+    return Reply(known, payload)
+
+
+class _Asked:
+    """A question that a thread waits with."""
+
+    def __init__(self, run: str, request: Mapping[str, Any], wait_s: float) -> None:
+        self._question = {"run": run, **request}
+        self._until = time.monotonic() + wait_s
+        self.answer: Future[Reply] = Future()
+
+    def left_s(self) -> float:
+        """Return how long it may still wait for news."""
+        return max(0.0, self._until - time.monotonic())
+
+    def question(self) -> dict[str, Any]:
+        """Return the question as it is asked now."""
+        return {**self._question, "wait_s": self.left_s()}
+
+    def give(self, answer: Reply | HostError) -> None:
+        """Hand the answer over."""
+        if isinstance(answer, HostError):
+            self.answer.set_exception(answer)
+        else:
+            self.answer.set_result(answer)
+
+
+class JoinedReader:
+    """Joins what many threads ask into one request at a time, over a channel of its own.
+
+    Any thread may call `read`. A thread of the reader asks, and hands the answers over; a question without an answer is
+    part of the next request too. Requests have a pace, so that many runs with much news do not cost a request for each.
+    """
+
+    def __init__(self, host: str, channel: Channel, open_channel: Callable[[], Channel]) -> None:
+        """Take over an open channel, and open another if that breaks. The thread is made for the first question."""
+        self._host = host
+        self._channel: Channel | None = channel
+        self._open_channel = open_channel
+        self._changed = threading.Condition()
+        self._asked: dict[int, _Asked] = {}
+        self._numbers = itertools.count(1)
+        self._last = 0
+        self._taken = 0
+        self._under_way: Channel | None = None
+        self._next_at = 0.0
+        self._has_thread = False
+        self._is_closed = False
+
+    def read(self, run: str, request: Mapping[str, Any], wait_s: float) -> Reply:
+        """Return what is new of a run, waiting up to `wait_s` seconds for news.
+
+        Raises AgentError or MalformedAnswerError about this run, ConnectionLostError if the link is lost.
+        """
+        asked = _Asked(run, request, wait_s)
+        with self._changed:
+            if self._is_closed:
+                raise self._hung_up()
+            self._last = number = next(self._numbers)
+            self._asked[number] = asked
+            if not self._has_thread:
+                self._has_thread = True
+                threading.Thread(target=self._work, name=f"read {self._host}", daemon=True).start()
+            self._hasten()
+            self._changed.notify()
+        try:
+            return asked.answer.result()
+        finally:
+            with self._changed:
+                self._asked.pop(number, None)  # it is still there if this thread was interrupted
+
+    def close(self) -> None:
+        """Let nobody wait any longer, and close the channel."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+            channel = None if self._has_thread else self._channel
+        self._fail(self._hung_up())
+        if channel is not None:
+            channel.close()
+
+    def _hung_up(self) -> ConnectionLostError:
+        return ConnectionLostError(self._host, f"{self._host}: the connection was closed")
+
+    def _work(self) -> None:
+        try:
+            with self._opened() as channel:
+                while self._is_due():
+                    self._ask(channel)
+        except (AgentError, RefusedStreamError) as error:  # neither is about a run
+            self._fail(ConnectionLostError(self._host, str(error)))
+        except Exception as error:  # noqa: BLE001 - it is raised where a run is read
+            self._fail(error)
+
+    def _opened(self) -> Channel:
+        """Return the channel that is open, for this thread to close, or a new one."""
+        channel, self._channel = self._channel, None
+        return channel or self._open_channel()
+
+    def _fail(self, error: Exception) -> None:
+        """Give this error to all who wait. Who asks next has a new thread ask, over a new channel."""
+        with self._changed:
+            asked, self._asked = self._asked, {}
+            self._has_thread = False
+            self._under_way = None
+        for one in asked.values():
+            one.answer.set_exception(error)
+
+    def _is_due(self) -> bool:
+        """Wait until there is a question and it is time for a request; return False once the reader is closed."""
+        with self._changed:
+            while not self._is_closed:
+                wait_s = self._next_at - time.monotonic()
+                if self._asked and wait_s <= 0:
+                    return True
+                self._changed.wait(wait_s if self._asked else None)
+            return False
+
+    def _ask(self, channel: Channel) -> None:
+        """Ask what is asked by now, and hand over what has an answer."""
+        with self._changed:
+            numbers, questions = list(self._asked), list(self._asked.values())
+            self._taken = self._last
+        self._next_at = time.monotonic() + PACE_S * len(questions)
+        deadline_s = min((one.left_s() for one in questions), default=0.0) + READ_S
+
+        def sent() -> None:
+            with self._changed:
+                self._under_way = channel
+                self._hasten()
+
+        runs = [one.question() for one in questions]
+        reply = channel.call("read", deadline_s=deadline_s, sent=sent, runs=runs)
+        found = answers(self._host, reply, len(questions))
+        with self._changed:
+            self._under_way = None
+            answered = [(self._asked.pop(numbers[place], None), answer) for place, answer in found.items()]
+        for asked, answer in answered:
+            if asked is not None:
+                asked.give(answer)
+
+    def _hasten(self) -> None:
+        """Have the request that is under way answered, once, if it lacks a question: the next one has that too."""
+        if self._under_way is not None and self._last > self._taken:
+            self._under_way.hasten()
+            self._under_way = None

@@ -1,0 +1,70 @@
+"""From a machine, or the login node of a cluster, to its desk, or to a line for many desks."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from launcher.transport.channel import Channel, Link
+from launcher.transport.client.agent_desk import AgentDesk
+from launcher.transport.client.desk import Desk
+from launcher.values.host import Host
+
+if TYPE_CHECKING:
+    from launcher.transport.persistent_connection import HeldConnection
+    from launcher.transport.shared_connection import Connection, Line
+    from launcher.transport.ssh.ssh import SshConnection
+
+_LOG = logging.getLogger(__name__)
+
+
+def connect(host: Host) -> Desk:
+    """Connect to a machine and return its desk; close it, or use it in a `with`.
+
+    Raises HostError that says what to do.
+    """
+    began = time.monotonic()
+    desk = AgentDesk(Channel(host.name, _link(host)))
+    _LOG.debug("%s: connected in %.3f s", host.name, time.monotonic() - began)
+    return desk
+
+
+def open_line(host: Host) -> Line:
+    """Return a line to a host: one connection for many desks. It connects for the first desk; close it, or use it in a `with`."""
+    from launcher.transport.shared_connection import Line  # few commands follow many runs
+
+    return Line(host, lambda: _connection(host), AgentDesk)
+
+
+def _link(host: Host) -> Link:
+    if host.is_local:
+        from launcher.transport.local import LocalLink
+
+        return LocalLink(host)
+    return _over_ssh(host).only_link()
+
+
+def _connection(host: Host) -> Connection:
+    if host.is_local:
+        from launcher.transport.local import LocalConnection
+
+        return LocalConnection(host)
+    return _over_ssh(host)
+
+
+def _over_ssh(host: Host) -> HeldConnection | SshConnection:
+    """Return the connection that is held for a host, or a new one."""
+    from launcher.transport import persistent_connection  # none of this is needed on this machine
+    from launcher.transport.ssh.ssh_config import hops
+
+    route = None
+    if host.hold and persistent_connection.is_any():
+        route = hops(host)
+        if (connection := persistent_connection.find(host, route)) is not None:
+            return connection
+    from launcher.transport.ssh.ssh import SshConnection  # fabric and paramiko take 0.15 s to import
+
+    made = SshConnection(host, route)
+    persistent_connection.note(host, needs_person=made.needs_person)
+    return made

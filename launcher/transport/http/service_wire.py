@@ -1,0 +1,281 @@
+"""HTTP to a cloud service: each call has limits of time and size, and each way to fail has a name.
+
+Nothing of ours but the Authorization header authenticates: a netrc is never read, and no redirect is followed. Proxies and
+certificates are those of the environment, as `requests` finds them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from launcher.errors import UsageError
+from launcher.remote.record import strict_json
+from launcher.transport.resolving import SilentResolverError, resolve
+
+if TYPE_CHECKING:
+    import requests
+
+CONNECT_S, READ_S, CALL_S = 10.0, 30.0, 60.0
+ANSWER_BYTES = 64_000_000
+PIECE_BYTES = 65_536
+HTTP_DATE = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT")
+"""The form in which every service has to write a date, RFC 9110 section 5.6.7."""
+YEARS = range(2020, 2101)
+"""The years that a service's clock may show: another one is an error."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Failure(StrEnum):
+    """How a call failed on its way. The words are also reasons of a ServiceError."""
+
+    NO_NETWORK = "no-network"
+    CERTIFICATE = "certificate"
+    SILENT = "silent"
+    BROKEN_OFF = "broken-off"
+    TOO_LARGE = "too-large"
+    MALFORMED = "malformed"
+
+
+class WireError(Exception):
+    """Raised when a call gets no whole answer. `was_sent` says whether the service may have acted on it.
+
+    Its words hold no URL: that of a signed link is a credential.
+    """
+
+    def __init__(self, failure: Failure, words: str, *, was_sent: bool) -> None:
+        super().__init__(words)
+        self.failure = failure
+        self.was_sent = was_sent
+
+
+class Reply(NamedTuple):
+    """A whole answer. `moment` is the service's clock, in seconds since 1970, if it says so."""
+
+    status: int
+    kind: str
+    body: bytes
+    retry_s: float | None = None
+    moment: float | None = None
+
+    def json(self) -> Any:
+        """Return its JSON; None if it is none."""
+        if "json" not in self.kind:
+            return None
+        try:
+            return strict_json.decode(self.body)
+        except (ValueError, RecursionError):
+            return None
+
+
+class ServiceWire:
+    """Calls one service at a base URL."""
+
+    def __init__(self, base: str) -> None:
+        """Raises UsageError unless it is HTTPS, or this machine's own loopback."""
+        from launcher.transport.http.answer_limit import OneAnswerSession
+
+        parts = urlsplit(base)
+        if parts.username or (parts.scheme != "https" and parts.hostname not in LOOPBACK):
+            raise UsageError(
+                f"{parts.hostname or 'the address of a service'}: its URL must begin with https://"
+            )
+        self.where = parts.hostname or base
+        self._base = base.rstrip("/")
+        self._known: set[str] = set()
+        self._session = OneAnswerSession(CALL_S)
+        self._session.trust_env = False  # it would read ~/.netrc, and let it win over our header
+        self._session.headers["User-Agent"] = "launcher"
+
+    def ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, authorization: str = ""
+    ) -> Reply:
+        """Call a path below the base, with JSON if there is a body, and return the answer, whatever its status.
+
+        Raises WireError.
+        """
+        data, headers = None, {"Accept": "application/json", **_authorization(authorization)}
+        if body is not None:
+            data = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+            headers["Content-Type"] = "application/json"
+        with self._opened(method, f"{self._base}/{path}", headers, data, READ_S) as response:
+            return _reply(response)
+
+    def post(self, path: str, body: Mapping[str, Any], authorization: str = "") -> Reply:
+        """Send JSON and return the answer, whatever its status. Raises WireError."""
+        return self.ask("POST", path, body, authorization)
+
+    def put(self, link: str, data: bytes | IO[bytes]) -> Reply:
+        """Send the bytes of a file to a link, and return the answer. Raises WireError."""
+        with self._opened("PUT", link, {}, data, READ_S) as response:
+            return _reply(response)
+
+    @contextmanager
+    def get(self, url: str, authorization: str = "", read_s: float = READ_S) -> Iterator[Download]:
+        """Open a link, or a path below the base if it begins with `/`. Raises WireError."""
+        address = f"{self._base}{url}" if url.startswith("/") else url
+        headers = {"Accept": "text/event-stream, */*", "Accept-Encoding": "identity"}
+        with self._opened(
+            "GET", address, {**headers, **_authorization(authorization)}, None, read_s
+        ) as response:
+            yield Download(response)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._session.close()
+
+    @contextmanager
+    def _opened(
+        self, method: str, url: str, headers: Mapping[str, str], data: bytes | IO[bytes] | None, read_s: float
+    ) -> Iterator[requests.Response]:
+        import requests
+
+        failed: WireError | None = None
+        proxies = dict(requests.utils.get_environ_proxies(url))
+        if not proxies:
+            self._look_up(urlsplit(url).hostname or "")
+        try:
+            response = self._session.request(
+                method,
+                url,
+                headers=headers,
+                data=data,
+                timeout=(CONNECT_S, read_s),
+                stream=True,
+                allow_redirects=False,
+                proxies=proxies,
+                verify=os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True,
+            )
+        except (requests.RequestException, OSError) as error:
+            failed = _failure(error, urlsplit(url).hostname or self.where)
+        if failed is not None:
+            raise failed  # outside of the handler: what it holds names the whole URL
+        with response:
+            yield response
+
+    def _look_up(self, name: str) -> None:
+        """Look up a name before the first call there: a resolver that never answers would hold the call for minutes."""
+        if not name or name in self._known:
+            return
+        try:
+            resolve(name, 443, time.monotonic() + CONNECT_S)
+        except SilentResolverError:
+            words = f"no resolver answers within {CONNECT_S:.0f} s for '{name}'; is the network up?"
+            raise WireError(Failure.NO_NETWORK, words, was_sent=False) from None
+        except (OSError, ValueError):
+            words = f"'{name}' cannot be resolved; is the network up?"
+            raise WireError(Failure.NO_NETWORK, words, was_sent=False) from None
+        self._known.add(name)
+
+
+class Download:
+    """An answer whose body comes in pieces."""
+
+    def __init__(self, response: requests.Response) -> None:
+        """Take an open answer."""
+        self._response = response
+        self.status = response.status_code
+        self.kind = response.headers.get("Content-Type", "").lower()
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the body as it comes. Raises WireError if it breaks off or falls silent."""
+        yield from _pieces(self._response)
+
+    def reply(self) -> Reply:
+        """Return it as a whole. Raises WireError."""
+        return _reply(self._response)
+
+
+def _authorization(value: str) -> dict[str, str]:
+    return {"Authorization": value} if value else {}
+
+
+def _reply(response: requests.Response) -> Reply:
+    """Read a whole answer, within CALL_S and ANSWER_BYTES."""
+    until, parts, size = time.monotonic() + CALL_S, [], 0
+    for piece in _pieces(response):
+        size += len(piece)
+        if size > ANSWER_BYTES:
+            raise WireError(
+                Failure.TOO_LARGE, f"its answer is larger than {ANSWER_BYTES:,} bytes", was_sent=True
+            )
+        if time.monotonic() > until:
+            raise WireError(Failure.SILENT, f"its answer is not whole after {CALL_S:.0f} s", was_sent=True)
+        parts.append(piece)
+    headers = response.headers
+    kind = headers.get("Content-Type", "").lower()
+    moment = _moment(headers.get("Date"))
+    return Reply(
+        response.status_code, kind, b"".join(parts), _retry_s(headers.get("Retry-After"), moment), moment
+    )
+
+
+def _pieces(response: requests.Response) -> Iterator[bytes]:
+    import urllib3
+
+    failed: WireError | None = None
+    try:
+        while piece := response.raw.read1(PIECE_BYTES, decode_content=True):
+            yield piece
+    except urllib3.exceptions.ReadTimeoutError:
+        failed = WireError(Failure.SILENT, "it fell silent in the middle of its answer", was_sent=True)
+    except (urllib3.exceptions.HTTPError, OSError):
+        failed = WireError(Failure.BROKEN_OFF, "its answer broke off", was_sent=True)
+    if failed is not None:
+        raise failed
+
+
+def _failure(error: Exception, where: str) -> WireError:
+    """Return what an exception of the libraries means."""
+    import requests
+    import urllib3
+
+    if isinstance(error, ValueError):  # as requests' errors about URLs are
+        return WireError(Failure.MALFORMED, "its link is no URL", was_sent=False)
+    cause = getattr(error.args[0], "reason", error.args[0]) if error.args else None
+    if isinstance(error, requests.exceptions.SSLError):
+        words = f"the certificate of {where} is not accepted here"
+        return WireError(Failure.CERTIFICATE, words, was_sent=False)
+    if isinstance(error, requests.exceptions.ProxyError):
+        words = f"the proxy before {where} does not let us through (HTTPS_PROXY)"
+        return WireError(Failure.NO_NETWORK, words, was_sent=False)
+    if isinstance(cause, urllib3.exceptions.NameResolutionError):
+        words = f"'{where}' cannot be resolved; is the network up?"
+        return WireError(Failure.NO_NETWORK, words, was_sent=False)
+    if isinstance(error, requests.exceptions.ConnectTimeout):
+        words = f"{where} does not answer within {CONNECT_S:.0f} s; is the network up?"
+        return WireError(Failure.NO_NETWORK, words, was_sent=False)
+    if isinstance(cause, urllib3.exceptions.NewConnectionError):
+        return WireError(Failure.NO_NETWORK, f"{where} cannot be reached; is the network up?", was_sent=False)
+    if isinstance(error, requests.exceptions.Timeout):
+        return WireError(Failure.SILENT, f"{where} took the call and gave no answer", was_sent=True)
+    return WireError(Failure.BROKEN_OFF, f"{where} hung up before its answer", was_sent=True)
+
+
+def _moment(text: str | None) -> float | None:
+    """Read a date, in seconds since 1970; None for what is none, and for a year that cannot be."""
+    if text is None or not HTTP_DATE.fullmatch(text):
+        return None
+    try:
+        date = parsedate_to_datetime(text)
+    except ValueError:  # as of a 31 February
+        return None
+    return date.timestamp() if date.year in YEARS else None
+
+
+def _retry_s(text: str | None, moment: float | None) -> float | None:
+    """Read Retry-After, seconds or a date, against the service's own clock. A day is the most that is believed."""
+    if text is not None and re.fullmatch("[0-9]+", text):
+        return min(float(text), 86_400.0)
+    until = _moment(text)
+    if until is None or moment is None:
+        return None
+    return min(max(0.0, until - moment), 86_400.0)

@@ -1,0 +1,194 @@
+"""This machine: the same agents over socket pairs instead of a wire."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+
+from launcher.base import own_variables
+from launcher.errors import ConnectionLostError, HostError, NobodyListensError, RefusedStreamError
+from launcher.transport.agent_file import boot_command
+from launcher.transport.local_variables import of_local_runs
+from launcher.values.host import Host
+
+LEAVE_S = 5
+
+
+class LocalLink:
+    """An agent in a process of its own, in a session of its own: Ctrl-C here is not its affair."""
+
+    def __init__(self, host: Host, variables: Mapping[str, str] | None = None) -> None:
+        """Start the agent, with the variables that its runs may have, and with these."""
+        self.about = "this machine"
+        self._name = host.name
+        self._programs: list[Program] = []
+        python = host.python or sys.executable
+        ours, theirs = socket.socketpair()
+        self._socket = ours
+        with theirs:
+            self._process = subprocess.Popen(
+                boot_command(os.path.abspath(python) if "/" in python else python, host.root),
+                cwd="/",  # in a project's folder `python -c` would import the project's modules
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                env={**of_local_runs(host, own_variables.inherited()), **(variables or {})},
+                start_new_session=True,
+            )
+        self.settimeout = ours.settimeout
+        self.recv = ours.recv
+        self.sendall = ours.sendall
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the agent has left, as far as that was looked at."""
+        return self._process.returncode is not None
+
+    def by_hand(self, command: str) -> str:
+        """Return the command as it is."""
+        return command
+
+    def open_socket(self, path: str) -> socket.socket:
+        """Open a stream to a Unix socket of this machine. Raises RefusedStreamError."""
+        return _socket(self._name, path)
+
+    def open_port(self, port: int) -> socket.socket:
+        """Open a stream to a TCP port of this machine's loopback. Raises NobodyListensError."""
+        return _port(self._name, port)
+
+    def open_program(self, words: Sequence[str]) -> Program:
+        """Open a stream to the standard input and output of a program, which ends with it. Raises HostError."""
+        self._programs.append(Program(self._name, words))
+        return self._programs[-1]
+
+    def sever(self) -> None:
+        """Cut the stream to the agent."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Hang up; the agent leaves at once. One that does not is our own child, and is made to."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the agent has left before us
+        self._socket.close()
+        for program in self._programs:  # whose stream is closed by now, or nobody's any more
+            program.close()
+        for insist in (self._process.terminate, self._process.kill, self._process.poll):
+            try:
+                self._process.wait(LEAVE_S)
+                return
+            except subprocess.TimeoutExpired:
+                insist()  # SIGTERM lets it clear away; one that is stopped hears only SIGKILL
+
+
+class LocalConnection:
+    """This machine as what several agents are on. Any thread may use it."""
+
+    about = "this machine"
+
+    def __init__(self, host: Host, variables: Mapping[str, str] | None = None) -> None:
+        """Start nothing. Agents get the variables that the host's runs may have, and these."""
+        self._host = host
+        self._variables = variables
+        self._lock = threading.Lock()
+        self._links: list[LocalLink] = []
+        self._is_closed = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is neither closed nor severed."""
+        return not self._is_closed
+
+    def open_link(self) -> LocalLink:
+        """Start one more agent, whose link ends alone. Raises ConnectionLostError if the connection is closed."""
+        link = LocalLink(self._host, self._variables)
+        with self._lock:
+            if not self._is_closed:
+                self._links = [known for known in self._links if not known.has_ended]
+                self._links.append(link)
+                return link
+        link.close()
+        raise ConnectionLostError(self._host.name, f"{self._host.name}: the connection was closed")
+
+    def by_hand(self, command: str) -> str:
+        """Return the command as it is."""
+        return command
+
+    def open_socket(self, path: str) -> socket.socket:
+        """Open a stream to a Unix socket of this machine. Raises RefusedStreamError."""
+        return _socket(self._host.name, path)
+
+    def open_port(self, port: int) -> socket.socket:
+        """Open a stream to a TCP port of this machine's loopback. Raises NobodyListensError."""
+        return _port(self._host.name, port)
+
+    def open_program(self, words: Sequence[str]) -> Program:
+        """Open a stream to the standard input and output of a program, which ends with it. Raises HostError."""
+        return Program(self._host.name, words)
+
+    def sever(self) -> None:
+        """Cut the streams to all agents."""
+        for link in self._end():
+            with contextlib.suppress(OSError):  # it has ended
+                link.sever()
+
+    def close(self) -> None:
+        """Hang up on all agents, and wait until they have left."""
+        for link in self._end():
+            link.close()
+
+    def _end(self) -> list[LocalLink]:
+        with self._lock:
+            self._is_closed = True
+            return list(self._links)
+
+
+class Program:
+    """The stream to a program's standard input and output. The program ends with it."""
+
+    def __init__(self, host: str, words: Sequence[str]) -> None:
+        """Start it, in a session of its own. Raises HostError."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    words, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
+                )
+            except OSError as error:
+                ours.close()
+                raise HostError(host, f"{host}: {words[0]}: {error.strerror}") from error
+        self._socket = ours
+        self.settimeout = ours.settimeout
+        self.recv = ours.recv
+        self.sendall = ours.sendall
+        self.shutdown = ours.shutdown
+
+    def close(self) -> None:
+        """Close the stream, and end the program."""
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def _socket(host: str, path: str) -> socket.socket:
+    with contextlib.ExitStack() as undo:
+        stream = undo.enter_context(socket.socket(socket.AF_UNIX))
+        try:
+            stream.settimeout(LEAVE_S)
+            stream.connect(path)
+        except OSError as error:
+            raise RefusedStreamError(host, f"{host}: {path}: {error.strerror}") from error
+        undo.pop_all()
+    return stream
+
+
+def _port(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_connection(("localhost", port), LEAVE_S)
+    except OSError as error:
+        raise NobodyListensError(host, f"{host}: nobody listens on port {port}") from error

@@ -1,0 +1,245 @@
+"""The route to a host, as ssh's configuration has it: its hops, and what each is believed and entered by. `ssh_lookup.py` asks ssh."""
+
+from __future__ import annotations
+
+import fnmatch
+import getpass
+import os
+import re
+import shlex
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from launcher.errors import BadFileError
+from launcher.transport.ssh.ssh_files import USER_CONFIG
+from launcher.transport.ssh.ssh_lookup import config_errors, look_up_hint, lookup
+
+PLAIN_ALGORITHMS = (
+    *("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"),
+    *("rsa-sha2-512", "rsa-sha2-256"),
+)
+"""The algorithms of host keys that both OpenSSH and paramiko have, in OpenSSH's order."""
+ALGORITHMS = (*(f"{one}-cert-v01@openssh.com" for one in PLAIN_ALGORITHMS), *PLAIN_ALGORITHMS)
+CIPHERS = (
+    *("aes128-gcm@openssh.com", "aes256-gcm@openssh.com"),
+    *("aes128-ctr", "aes192-ctr", "aes256-ctr"),
+)
+"""The ciphers of OpenSSH's default that paramiko has too, the fastest first: the first two need no code beside them."""
+DEFAULT_ORDERS = CIPHERS, (*CIPHERS[2:], *CIPHERS[:2])
+"""The orders in which the versions of OpenSSH name them when the configuration says nothing."""
+OLD_CIPHERS = "aes128-cbc", "aes192-cbc", "aes256-cbc", "3des-cbc"
+"""The ciphers that paramiko has too, for a configuration that names them."""
+LATER = {letter: f"\0{letter}" for letter in "HItfK"}
+"""What KnownHostsCommand's tokens become that only the connection can fill in."""
+MOST_HOPS = 8
+
+
+class Hop(NamedTuple):
+    """One machine on the route to a host; the last one is the host itself."""
+
+    alias: str
+    address: str
+    port: int
+    user: str
+    key_name: str
+    """The name of its key in known_hosts files."""
+    key_alias: str | None
+    """HostKeyAlias: that name as it is written, without a port."""
+    known_hosts: tuple[str, ...]
+    known_hosts_command: tuple[str, ...]
+    """A program whose lines count as a known_hosts file's; the tokens of LATER are left in it."""
+    revoked_hosts: tuple[str, ...]
+    """The files of RevokedHostKeys."""
+    host_algorithms: tuple[str, ...]
+    authority_algorithms: tuple[str, ...]
+    ciphers: tuple[str, ...]
+    accepts_new_keys: bool
+    checks_address: bool
+    """Whether known_hosts files must not have another key for its IP address."""
+    hashes_names: bool
+    identity_files: tuple[str, ...]
+    certificates: tuple[str, ...]
+    identities_only: bool
+    agent: str | None
+    """The socket of the ssh-agent."""
+    proxy_command: str | None
+    key_library: str | None
+    """A library of PKCS#11 for keys in hardware."""
+
+    @property
+    def where(self) -> str:
+        """Its address and port."""
+        return f"{self.address}:{self.port}"
+
+    @property
+    def certified_name(self) -> str:
+        """Its name in host certificates."""
+        return self.key_alias or self.address.lower()
+
+
+class Login(Protocol):
+    """What a host's own table says of the way there."""
+
+    @property
+    def address(self) -> str | None:
+        """An address, or an alias of ssh's configuration."""
+
+    @property
+    def user(self) -> str | None:
+        """Who one logs in as."""
+
+    @property
+    def port(self) -> int | None:
+        """The port of its sshd."""
+
+    @property
+    def identity_file(self) -> str | None:
+        """The only key that is offered."""
+
+    @property
+    def known_hosts(self) -> str | None:
+        """The only file of known keys."""
+
+
+def hops(host: Login) -> list[Hop]:
+    """Return the route to a host that has an address. The host's own table overrides ssh's configuration.
+
+    Raises BadFileError for a configuration that ssh would reject too, UnreachableError if ssh takes too long to read it.
+    """
+    *before, last = _route(str(host.address), host.user, host.port, (), MOST_HOPS)
+    if host.identity_file:
+        last = last._replace(identity_files=(os.path.expanduser(host.identity_file),), certificates=())
+    if host.known_hosts:
+        last = last._replace(known_hosts=(host.known_hosts,))
+    return [*before, last]
+
+
+def _route(
+    name: str, user: str | None, port: int | None, jumps: tuple[str, ...], hops_left: int
+) -> list[Hop]:
+    """Return the hops to a name, ending with it; `jumps` replace the jump hosts of the configuration."""
+    values = lookup(name, user, port, jumps)
+    hop = _hop(name, values)
+    through = values.get("proxyjump", "none")
+    if through == "none":
+        return [hop]
+    if not hops_left:
+        raise BadFileError(
+            f"{USER_CONFIG}: the route to {name} has more than {MOST_HOPS} hops{look_up_hint(name)}"
+        )
+    *before, last = through.split(",")
+    written = re.fullmatch(r"(?:ssh://)?(?:(.+)@)?(?:\[([^]]+)\]|([^:@]+))(?::(\d+))?", last)
+    if written is None:
+        raise BadFileError(f"{USER_CONFIG}: ProxyJump {through}: '{last}' is not a host")
+    jump_user, bracketed, plain, jump_port = written.groups()
+    jump_port = int(jump_port) if jump_port else None
+    return [*_route(bracketed or plain, jump_user, jump_port, tuple(before), hops_left - 1), hop]
+
+
+def _hop(name: str, values: dict[str, str]) -> Hop:
+    address, port, user = values["hostname"], int(values["port"]), values["user"]
+    key_name = address if port == 22 else f"[{address}]:{port}"
+    here = socket.gethostname()
+    tokens = {
+        "%": "%", "d": str(Path.home()), "h": address, "i": str(os.getuid()), "k": values.get("hostkeyalias", name),
+        "L": here.partition(".")[0], "l": here, "n": name, "p": str(port), "r": user, "u": getpass.getuser(),
+    }  # fmt: skip
+
+    def expand(text: str) -> str:
+        return re.sub("%(.)", lambda token: tokens.get(token[1], token[0]), text)
+
+    def expand_all(text: str, tokens: Mapping[str, str] = tokens) -> str:
+        def value(found: re.Match[str]) -> str:
+            return _variable(name, found[2]) if found[2] else tokens.get(found[1], found[0])
+
+        return re.sub(r"%(.)|\$\{([^}]+)\}", value, text)
+
+    def paths(key: str) -> tuple[str, ...]:
+        return tuple(
+            os.path.expanduser(expand_all(path))
+            for path in values.get(key, "").split("\n")
+            if path not in ("", "none")
+        )
+
+    files = [
+        *_files(values.get("userknownhostsfile", "none")),
+        *_files(values.get("globalknownhostsfile", "none")),
+    ]
+    agent = values.get("identityagent", "SSH_AUTH_SOCK")
+    if agent == "SSH_AUTH_SOCK" or agent.startswith("$"):
+        agent = os.environ.get(agent.strip("${}"), "none")
+    command = values.get("proxycommand", "none")
+    alias = values.get("hostkeyalias")
+    return Hop(
+        alias=name,
+        address=address,
+        port=port,
+        user=user,
+        key_name=(alias or key_name).lower(),
+        key_alias=alias,
+        known_hosts=tuple(files),
+        known_hosts_command=tuple(
+            expand_all(word, {**tokens, **LATER}) for word in _words(values.get("knownhostscommand"))
+        ),
+        revoked_hosts=tuple(
+            os.path.expanduser(expand(file)) for file in _files(values.get("revokedhostkeys", "none"))
+        ),
+        host_algorithms=_chosen(values.get("hostkeyalgorithms"), ALGORITHMS),
+        authority_algorithms=_chosen(values.get("casignaturealgorithms"), PLAIN_ALGORITHMS),
+        ciphers=_ciphers(values.get("ciphers")),
+        accepts_new_keys=values.get("stricthostkeychecking") in ("accept-new", "no", "off", "false"),
+        checks_address=values.get("checkhostip") == "yes",
+        hashes_names=values.get("hashknownhosts") == "yes",
+        identity_files=paths("identityfile"),
+        certificates=paths("certificatefile"),
+        identities_only=values.get("identitiesonly") == "yes",
+        agent=None if agent in ("none", "") else os.path.expanduser(expand(agent)),
+        proxy_command=None if command == "none" else expand(command),
+        key_library=next(iter(paths("pkcs11provider")), None),
+    )
+
+
+def _variable(host: str, name: str) -> str:
+    """Return an environment variable that a path names; `ssh -G` leaves it as it is written. Raises BadFileError, as ssh ends then."""
+    value = os.environ.get(name)
+    if value is None:
+        raise BadFileError(
+            f"{USER_CONFIG}: ${{{name}}} is not set in the environment{look_up_hint(host)} | grep {name}"
+        )
+    return value
+
+
+def _words(written: str | None) -> list[str]:
+    """Split a command into its words. Raises BadFileError."""
+    if written in (None, "none"):
+        return []
+    with config_errors(f"{USER_CONFIG}: KnownHostsCommand", "man ssh_config"):
+        return shlex.split(written)
+
+
+def _chosen(written: str | None, all_of: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a list of algorithms; what begins with + - or ^ changes the default, as `ssh -G` has done already."""
+    patterns = (written or "").lstrip("+-^").split(",")
+    named = [one for pattern in patterns for one in all_of if fnmatch.fnmatchcase(one, pattern)]
+    if not written or written.startswith("+"):
+        return all_of
+    if written.startswith("-"):
+        return tuple(one for one in all_of if one not in named)
+    return tuple(dict.fromkeys([*named, *all_of] if written.startswith("^") else named))
+
+
+def _ciphers(written: str | None) -> tuple[str, ...]:
+    """Return the ciphers that a configuration allows, in its order; the fastest first if it has that of OpenSSH's default.
+
+    One that allows only what paramiko lacks counts as the default.
+    """
+    known = CIPHERS if not written or written[0] in "+-^" else (*CIPHERS, *OLD_CIPHERS)
+    chosen = _chosen(written, known)
+    return chosen if chosen and chosen not in DEFAULT_ORDERS else CIPHERS
+
+
+def _files(written: str) -> list[str]:
+    """Split a list of files as `ssh -G` prints it: unquoted, so a space separates only before a / or ~."""
+    return [] if written == "none" else re.split(r" +(?=[/~])", written)

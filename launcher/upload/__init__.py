@@ -1,0 +1,5 @@
+"""What travels to a host: the files of a code folder, what is left out of it and why, and their digests.
+
+`loading.load` is the front door: it walks the folder before any host is asked.
+`upload_record` and `excluded_files` keep with a run what was sent for it.
+"""

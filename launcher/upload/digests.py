@@ -1,0 +1,143 @@
+"""A cache of what was found in files, valid while size, times and inode are unchanged: unchanged files are not read again.
+
+It holds the SHA-256 of each file, and whether it is a private key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from platformdirs.unix import Unix
+
+from launcher.base.client_files import open_regular
+from launcher.base.json_file import read_json
+from launcher.base.whole_file import write_whole
+from launcher.upload.default_exclusions import SAMPLE, holds_private_key, sample
+
+FIELDS = 6
+"""Size, two times and inode of a file as it was read, whether it is a private key, and its SHA-256."""
+RULES = 2
+"""Counts up when more files are taken for keys, so that those which were judged before are judged again."""
+_RULES_KEY = ""  # no path is empty
+PIECE = 1 << 18
+LATELY_S = 1.0
+"""For how long after a walk has begun its look at a file counts: nobody launches and changes a file in the same second."""
+SETTLED_NS = 2_000_000_000  # a file changed twice within its file system's clock tick looks the same: too young to trust
+
+
+class Known(NamedTuple):
+    """What was found in a file."""
+
+    sha256: str
+    is_private_key: bool
+
+
+class Looked(NamedTuple):
+    """What a manifest says of a file: its SHA-256, its size in bytes and its permission bits."""
+
+    sha256: str | None
+    size: int
+    mode: int
+
+
+class Digests:
+    """The digests of one folder's files, kept in ~/.cache/launch between launches."""
+
+    def __init__(self, folder: Path) -> None:
+        """Load the digests of a folder. A cache file that cannot be read is ignored."""
+        name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
+        self._file = Unix("launch").user_cache_path / "digests" / f"{name}.json"
+        self._known = read_json(self._file)
+        if self._known.pop(_RULES_KEY, None) != RULES:
+            self._known = {}
+        self._seen: dict[str, list[Any]] = {}
+        self._young: dict[str, tuple[list[int], Known]] = {}
+        self._modes: dict[str, int] = {}
+        self._judged: dict[str, tuple[list[int], bool]] = {}
+        self._has_news = False
+        self._now_ns = time.time_ns()
+        self._began = time.monotonic()
+
+    def known(self, path: str, status: os.stat_result) -> Known | None:
+        """Return what is known of a file with this status; None if it has changed since it was read, or was never read."""
+        known = self._seen.get(path) or self._known.get(path)
+        if isinstance(known, list) and len(known) == FIELDS and _is_of(known, status):
+            self._seen[path] = known
+            self._modes[path] = status.st_mode & 0o777
+            return Known(known[-1], known[-2])
+        young = self._young.get(path)
+        return young[1] if young is not None and young[0] == _look(status) else None
+
+    def lately(self, path: str) -> Looked | None:
+        """Return what was seen of a file within LATELY_S; None of any other file."""
+        mode = self._modes.get(path)
+        if mode is None or time.monotonic() - self._began > LATELY_S:
+            return None
+        return Looked(self._seen[path][-1], self._seen[path][0], mode)
+
+    def read(self, path: str, advance: Callable[[int], None]) -> tuple[Known, os.stat_result]:
+        """Read a file; return what it holds and its status. `advance` gets the bytes of each piece. Raises OSError."""
+        hashing, start = hashlib.sha256(), b""
+        with open(open_regular(path, os.O_RDONLY), "rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            while piece := file.read(PIECE):
+                start = start or piece
+                hashing.update(piece)
+                advance(len(piece))
+            is_key = self._judge(path, file, status) if status.st_size > SAMPLE else holds_private_key(start)
+        known = Known(hashing.hexdigest(), is_key)
+        if self._now_ns - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS:
+            self._seen[path] = [*_look(status), is_key, known.sha256]
+            self._modes[path] = status.st_mode & 0o777
+            self._has_news = True
+        else:
+            self._young[path] = (_look(status), known)
+        return known, status
+
+    def is_private_key(self, path: str, status: os.stat_result) -> bool:
+        """Return whether a file is a private key. Only one that has changed is read, a large one in part. What cannot be read is not."""
+        if (known := self.known(path, status)) is not None:
+            return known.is_private_key
+        try:
+            if status.st_size <= SAMPLE:
+                return self.read(path, lambda _: None)[0].is_private_key
+            with open(open_regular(path, os.O_RDONLY), "rb", buffering=0) as file:
+                return self._judge(path, file, status)
+        except OSError:
+            return False
+
+    def _judge(self, path: str, file: IO[bytes], status: os.stat_result) -> bool:
+        """Return whether a large file is a private key. It is asked twice: where a folder is walked, and where files are hashed."""
+        judged = self._judged.get(path)
+        if judged is None or judged[0] != _look(status):
+            judged = self._judged[path] = _look(status), holds_private_key(sample(file, status.st_size))
+        return judged[1]
+
+    def save(self) -> None:
+        """Save the digests that were requested and drop the others. A failing disk costs only time."""
+        if not self._has_news and len(self._seen) == len(self._known):
+            return
+        self._has_news = False
+        with contextlib.suppress(OSError):
+            write_whole(self._file, json.dumps({_RULES_KEY: RULES, **self._seen}).encode())
+
+
+def _is_of(known: list[int], status: os.stat_result) -> bool:
+    """Whether a file has this status still: as `_look` would say, without two lists for each file."""
+    return (
+        known[0] == status.st_size
+        and known[1] == status.st_mtime_ns
+        and known[2] == status.st_ctime_ns
+        and known[3] == status.st_ino
+    )
+
+
+def _look(status: os.stat_result) -> list[int]:
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]

@@ -1,0 +1,59 @@
+"""What is left out of a cargo, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.filesize import decimal
+
+from launcher.values.upload_selection import Cargo, LeftOut, Size, Why
+
+MOST_NAMED = 6
+FEW = 3
+"""So many are named whatever their size."""
+_SPOKEN_FOR = (Why.CREDENTIALS, Why.KEY_NAME, Why.ENVIRONMENT)
+"""What a name like `.env`, `id_rsa` or `.venv/` says by itself."""
+WORTH_NAMING = 1_000_000
+"""Bytes of what is left out from which its size is named. What git or a rule leaves out and is smaller is only counted."""
+
+
+def left_out_line(cargo: Cargo) -> str:
+    """Return what was left out in one line, secrets and the largest first: `.env, .venv/ (1.2 GB)`. Empty if there is nothing."""
+    worth = [one for one in cargo.left_out if not one.why.is_routine]
+    named = sorted((one for one in worth if len(worth) <= FEW or _is_worth_naming(one)), key=_rank)
+    words = [_short(one) for one in named[:MOST_NAMED]]
+    more = len(worth) - len(words)
+    return ", ".join([*words, *([f"{more:,} more"] if more else [])])
+
+
+def _is_worth_naming(one: LeftOut) -> bool:
+    is_small = one.size is not None and one.size.bytes < WORTH_NAMING and not one.size.is_at_least
+    return not (is_small and one.why in (Why.GIT, Why.RULE))
+
+
+def _rank(one: LeftOut) -> tuple[bool, int]:
+    return not one.why.is_secret, 0 if one.why.is_secret or one.size is None else -one.size.bytes
+
+
+def _short(one: LeftOut) -> str:
+    why = [] if one.why in _SPOKEN_FOR else [one.why.value]
+    size = [size_words(one.size)] if one.size and one.size.bytes >= WORTH_NAMING else []
+    return f"{path_of(one)} ({', '.join([*why, *size])})" if why or size else path_of(one)
+
+
+def path_of(one: LeftOut) -> str:
+    """Return how a path that was left out is shown."""
+    return f"{one.key} {one.path}" if one.key else one.path
+
+
+def size_words(size: Size) -> str:
+    """Return a size, for example `1.2 GB` or `over 1.2 GB`."""
+    return f"over {decimal(size.bytes)}" if size.is_at_least else decimal(size.bytes)
+
+
+def surprises(cargo: Cargo) -> Iterable[str]:
+    """Yield what a user may count on and does not travel, for example links that lead out of the folder."""
+    for one in cargo.left_out:
+        if one.why.is_surprising:
+            link = f" -> {one.link}" if one.link is not None else ""
+            yield f"{path_of(one)}{link} ({one.why.value})"

@@ -1,0 +1,104 @@
+"""What was shipped to a host from a folder before: only what is new and much is asked about."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from platformdirs.unix import Unix
+from rich.filesize import decimal
+
+from launcher.base.json_file import read_json
+from launcher.base.text import files_text
+from launcher.base.whole_file import write_whole
+from launcher.upload.loading import Load
+from launcher.upload.tree import PathRecord
+from launcher.values.host import Host
+from launcher.values.plan import Finding
+from launcher.values.upload_selection import Cargo
+
+MOST_BYTES = 200_000_000
+MOST_FILES = 20_000
+KEPT_S = 90 * 86_400
+"""Seconds after which what was shipped, and never again, is forgotten."""
+MOST_NAMED = 3
+WORTH_NAMING = 1_000_000
+_DIGITS = 16
+"""Digits of a SHA-256 that are kept: enough to know a file again, and nothing depends on it but a question."""
+
+
+class _New(NamedTuple):
+    """The files that the host has not had from this folder: their number, bytes, and the largest with their sizes."""
+
+    files: int
+    bytes: int
+    largest: list[tuple[str, int]]
+
+
+def is_large(what: Cargo | _New) -> bool:
+    """Return whether so many files, or bytes, are sent only if the user wants it."""
+    return what.bytes > MOST_BYTES or what.files > MOST_FILES
+
+
+class ShippedBefore:
+    """The contents that a host was sent from a folder, kept in ~/.cache/launch."""
+
+    def __init__(self, code: Path, host: Host) -> None:
+        """Load the record. A file that cannot be read counts as empty."""
+        name = hashlib.sha256(os.fsencode(f"{code}\0{host.name}\0{host.address}\0{host.root}")).hexdigest()[
+            :32
+        ]
+        self._file = Unix("launch").user_cache_path / "shipped" / f"{name}.json"
+        self._host = host.name
+
+    def question(self, load: Load) -> Finding | None:
+        """Return the finding that much is new to the host; None if it is little."""
+        if not is_large(load.cargo):
+            return None
+        new = self._new(load)
+        if not is_large(new):
+            return None
+        words = (
+            f"{files_text(new.files)}, {decimal(new.bytes)}, would travel to {self._host} for the first time"
+        )
+        lines = [
+            words,
+            *(f"{decimal(size):>9}  {path}" for path, size in new.largest if size >= WORTH_NAMING),
+        ]
+        mend = "launch --yes … sends them, as y does at a terminal; a .launchignore leaves files out"
+        return Finding(level="refuse", code="large-cargo", message="\n  ".join(lines), mend=mend)
+
+    def _new(self, load: Load) -> _New:
+        """Return what is new. A file whose digest is not known is read, unless the host has had nothing from here."""
+        known, sources = read_json(self._file), set()
+        new: list[tuple[str, int]] = []
+        for entry in load.tree.entries:
+            if not entry.is_file or entry.source in sources:
+                continue
+            sources.add(entry.source)
+            with contextlib.suppress(OSError):  # one that has just vanished is named when it is read
+                found = load.digests.known(entry.source, os.stat(entry.source))
+                if found is None and known:  # it is very young, or it changed
+                    found, _ = load.digests.read(entry.source, lambda _count: None)
+                if found is None or found.sha256[:_DIGITS] not in known:
+                    new.append((entry.name, entry.size))
+        largest = sorted(new, key=lambda pair: (-pair[1], pair[0]))[:MOST_NAMED]
+        return _New(len(new), sum(size for _, size in new), largest)
+
+    def record(self, entries: Iterable[PathRecord]) -> None:
+        """Record the entries of a manifest that the host has now. A failing disk costs only a question."""
+        now = int(time.time())
+        kept = {
+            digest: at
+            for digest, at in read_json(self._file).items()
+            if isinstance(at, int) and now - at < KEPT_S
+        }
+        kept.update({entry["sha256"][:_DIGITS]: now for entry in entries if "sha256" in entry})
+        with contextlib.suppress(OSError):
+            write_whole(self._file, json.dumps(kept).encode())

@@ -1,0 +1,144 @@
+"""What was sent for a run: each path with its content, and where that content lay here.
+
+It is kept beside the run's mirror. So the same code and data can be sent to another host while the first one does not
+answer, and are known to be the same.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from launcher.base.client_files import open_regular, opened_folder, parent_of
+from launcher.base.json_file import MOST_BYTES
+from launcher.copy.mirror import Mirror
+from launcher.copy.run_files import RunFiles
+from launcher.upload.tree import CodeTree, SizedFile
+
+NAME = "sent.json.gz"
+KEPT = ".sent"
+"""Beside the record: files that lie nowhere else here any more, by their SHA-256."""
+Manifest = dict[str, dict[str, str | int]]
+_SHA256 = re.compile("[0-9a-f]{64}")
+_PARTS = TypeAdapter(tuple[Manifest, dict[str, str]], config=ConfigDict(defer_build=True))
+
+
+class Sent(NamedTuple):
+    """The manifest that a host got, and a file here for each content, by its SHA-256."""
+
+    manifest: Mapping[str, Mapping[str, Any]]
+    sources: Mapping[str, str]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each content by its SHA-256."""
+        return {str(one["sha256"]): int(one["size"]) for one in self.manifest.values() if "sha256" in one}
+
+
+class Found(NamedTuple):
+    """Files here that are as they were sent, by their SHA-256, and the paths of those that are not."""
+
+    files: dict[str, SizedFile]
+    changed: list[str]
+
+
+def sent(collected: CodeTree, manifest: Mapping[str, Mapping[str, Any]]) -> Sent:
+    """Return what is on record of a tree that was sent with this manifest."""
+    sources = {
+        str(manifest[entry.path]["sha256"]): os.path.abspath(entry.source)
+        for entry in collected.entries
+        if entry.is_file
+    }
+    return Sent(manifest, sources)
+
+
+def write(mirror: Mirror, record: Sent) -> None:
+    """Keep the record beside a mirror. Raises OSError."""
+    text = json.dumps([record.manifest, record.sources], separators=(",", ":"))
+    mirror.records.write(NAME, gzip.compress(text.encode(), compresslevel=1, mtime=0))
+
+
+def read(mirror: Mirror) -> Sent | None:
+    """Return what was sent for a run; None if this client has no such record."""
+    try:
+        with mirror.records.open(NAME, most=MOST_BYTES) as packed, gzip.open(packed) as file:
+            data = file.read(MOST_BYTES)  # a longer one is cut off, and no JSON then
+        return Sent(*_PARTS.validate_json(data, strict=True))
+    except (OSError, EOFError, zlib.error, ValidationError):
+        return None
+
+
+def keep(mirror: Mirror, folder: Path) -> int:
+    """Put what was sent for a run, and lies below a folder that is about to go, beside its mirror; return how many files. Raises OSError."""
+    record = read(mirror)
+    if record is None:
+        return 0
+    top = RunFiles(Path(os.path.abspath(folder)), mirror.folder.parent)
+    kept = {
+        sha256: Path(path)
+        for sha256, path in record.sources.items()
+        if os.path.isabs(path) and top.is_file(Path(path)) and _SHA256.fullmatch(sha256)
+    }
+    if kept:
+        mirror.files.make_folder(KEPT)
+    for sha256, path in kept.items():
+        _link(top, path, mirror.files, f"{KEPT}/{sha256}")
+    if kept:
+        places = {sha256: str(mirror.folder / KEPT / sha256) for sha256 in kept}
+        write(mirror, Sent(record.manifest, {**record.sources, **places}))
+    return len(kept)
+
+
+def _link(source: RunFiles, path: Path, files: RunFiles, place: str) -> None:
+    """Give a file another name; where its file system has no links, copy it. Raises OSError."""
+    files.remove(place)
+    try:
+        with opened_folder(parent_of(source.at(path))) as here, opened_folder(files.at(KEPT)) as there:
+            names = path.name, os.path.basename(place)
+            os.link(*names, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
+    except OSError:
+        with source.open(path) as file, files.open(place, "wb") as copy:
+            shutil.copyfileobj(file, copy)
+
+
+def copy(mirror: Mirror, child: Mirror) -> None:
+    """Give a run the record of the one that it continues with the same code and data. Raises OSError."""
+    if mirror.records.is_file(NAME):
+        child.records.write(NAME, mirror.records.read(NAME))
+    if mirror.files.is_folder(KEPT):
+        keep(child, mirror.folder / KEPT)
+
+
+def find(record: Sent, wanted: Collection[str]) -> Found:
+    """Look here for contents, by their SHA-256. Each file is read."""
+    paths = {str(entry["sha256"]): path for path, entry in record.manifest.items() if "sha256" in entry}
+    sizes = record.sizes
+    files: dict[str, SizedFile] = {}
+    changed = []
+    for sha256 in wanted:
+        name, source = paths[sha256], record.sources.get(sha256, "")
+        if _is_as_sent(source, sizes[sha256], sha256):
+            files[sha256] = SizedFile(name.removeprefix("code/"), source, sizes[sha256])
+        else:
+            changed.append(name.removeprefix("code/"))
+    return Found(files, sorted(changed))
+
+
+def _is_as_sent(path: str, size: int, sha256: str) -> bool:
+    try:
+        if os.stat(path).st_size != size:
+            return False
+        with open(open_regular(path, os.O_RDONLY), "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    except OSError:
+        return False

@@ -1,0 +1,154 @@
+"""What an agent answers, one record for each kind of answer. Probes, plans and summaries have modules of their own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from launcher.planning.software.packages import Packages
+from launcher.values.base import Record
+from launcher.values.record import Parent
+from launcher.values.reported.engine_access import RunLocation
+
+
+class PreparedRun(Record):
+    """A run whose folder was made: what its container would need, and the cards (UUIDs) that it leased, if any."""
+
+    place: RunLocation
+    gpus: tuple[str, ...] | None = None
+
+
+class ResumedRun(Record):
+    """A run after `resume`. `place` is set if the client has to start the run; `gpus` are the cards that it leased.
+
+    `silence_left_s` is set if its last agent counts as dead only after so many seconds more without a sign of life,
+    `secrets` if these are missing. `is_new` says that the run needs a new container. If it is not `is_ours`, another client
+    was faster: `by` names it.
+    """
+
+    state: str
+    silence_left_s: float | None = None
+    secrets: tuple[str, ...] = ()
+    place: RunLocation | None = None
+    gpus: tuple[str, ...] = ()
+    is_new: bool = False
+    is_ours: bool = True
+    by: str | None = None
+
+
+class BusyCard(Record):
+    """A card (UUID) that cannot be leased: held by a run, or `queued` for a launch that asked earlier."""
+
+    gpu: str = ""
+    run: str | None = None
+    state: str | None = None
+
+
+class MovedTo(Record):
+    """Where a run goes on: the run there, its host by a client's name for it, and the id of its root."""
+
+    run: Annotated[str, Field(max_length=100)]
+    host: Annotated[str, Field(max_length=300)] = ""
+    root: Annotated[str, Field(max_length=300)] = ""
+
+
+class Outlook(Record):
+    """Whether the script of a run can resume, where the run has been moved to, if it has, and whether it never began: `half_made`."""
+
+    resumes: bool
+    moved: MovedTo | None = None
+    half_made: bool = False
+
+
+class PassedOver(Record):
+    """A checkpoint that cannot be used, and why."""
+
+    checkpoint: str
+    wrong: str
+
+
+class Inheritance(Record):
+    """What a run took over from its parent: the checkpoint, what remedies had changed, and the checkpoints passed over."""
+
+    parent: Parent
+    changes: dict[str, bool | int | float | str] = {}
+    passed_over: list[PassedOver] = []
+
+
+class CommandEnd(Record):
+    """How a command ended: with an exit code, or by a signal."""
+
+    exit: int | None = None
+    signal: int | None = None
+
+
+class Freed(Record):
+    """How many bytes the removal of a run has freed."""
+
+    bytes: Annotated[int, Field(ge=0)]
+
+
+class HeldLock(Record):
+    """Whether this connection holds a lock of the host, and the label of the host's root."""
+
+    held: bool
+    root: str = ""
+
+
+class MadeEnvironment(Record):
+    """What the packages of a new environment are, and `by` which program they were installed; or the `step` that failed."""
+
+    packages: Packages | None = None
+    step: str | None = None
+    by: str | None = None
+
+
+class Removed(Record):
+    """A thing that was removed because no run of the host names it: its kind, its path (below the root, or absolute), its bytes."""
+
+    kind: str
+    path: str
+    bytes: Annotated[int, Field(ge=0)]
+
+
+class Garbage(Record):
+    """What the agent removed, and what decides over the things that it cannot remove itself.
+
+    `runs` have not ended, `images` are named by a run, `root` labels what belongs to this root. `unreadable` are the runs
+    that cannot be read, with the reasons.
+    """
+
+    items: list[Removed] = []
+    runs: list[str] = []
+    images: list[str] = []
+    unreadable: dict[str, str] = {}
+    root: str = ""
+
+
+class Swept(Record):
+    """A thing that a sweep ended, removed or left alone, and why; `run` is the run that it belongs to, if known.
+
+    `receiver` is the program that the run has handed a process over to, e.g. `slurmstepd (pid 4242)`.
+    """
+
+    kind: str
+    name: str
+    run: str | None = None
+    did: Literal["ended", "removed", "left"]
+    why: str
+    receiver: str | None = None
+
+    @property
+    def title(self) -> str:
+        """A short name, with the last letters of the run's id."""
+        of = f" of {self.run.rpartition('-')[2]}" if self.run and self.kind != "container" else ""
+        return f"{self.name if self.name.startswith('pid') else f'{self.kind} {self.name}'}{of}"
+
+
+class Sweep(Record):
+    """What a sweep found. `ended` tells how many seconds ago each of the requested runs ended, `None` for one that is gone."""
+
+    items: list[Swept]
+    ended: dict[str, Annotated[float, Field(ge=-1e12, le=1e12)] | None] = {}
+    root: str = ""

@@ -1,0 +1,1 @@
+"""Images, environments, requirements and tables of torch builds, as values."""
