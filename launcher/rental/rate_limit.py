@@ -19,8 +19,8 @@ from pathlib import Path
 
 from platformdirs.unix import Unix
 
+from launcher.agent.record import strict_json
 from launcher.base.clock import Clock, look_again_after
-from launcher.remote.record import strict_json
 
 MOST_WAIT_S = 600.0
 """No mark makes a client wait longer."""

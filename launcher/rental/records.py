@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError, field_serializer, field_validator
 
+from launcher.agent.record.files import read_json, write_durably
 from launcher.base.text import printable
 from launcher.errors import BadFileError
-from launcher.remote.record.files import read_json, write_durably
 from launcher.rental.ledger import Ledger, usual_folder
 from launcher.rental.provider import FIRST, PROVIDERS, module_of
 from launcher.rental.renting import ELSEWHERE, NAMED, Rental, RentalReason, RentalState, dollars, run_cents

@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 from platformdirs.unix import Unix
 
+from launcher.agent.record import strict_json
+from launcher.agent.record.files import write_durably
+from launcher.agent.system import process
 from launcher.base.clock import SystemClock
 from launcher.errors import ServiceError
-from launcher.remote.record import strict_json
-from launcher.remote.record.files import write_durably
-from launcher.remote.system import process
 from launcher.rental.provider import FIRST
 
 MOST_AHEAD_S = 30 * 86_400.0

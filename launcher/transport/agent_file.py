@@ -1,4 +1,4 @@
-"""Packs launcher/remote into the one file that travels, named by its content, and the line that starts it."""
+"""Packs launcher/agent into the one file that travels, named by its content, and the line that starts it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import remote
-from launcher.remote.store.worker_folder import CONTENT
+from launcher import agent
+from launcher.agent.store.worker_folder import CONTENT
 
 MAGIC = b"LAUNCH-AGENT 1 "
 PYTHONS = (
@@ -151,7 +151,7 @@ class AgentFile(NamedTuple):
 @cache
 def agent_file() -> AgentFile:
     """Pack the agent, once: the same sources always give the same bytes. Each command does, so it is compressed only where it is sent."""
-    folder = Path(remote.__file__).parent
+    folder = Path(agent.__file__).parent
     members = _members(folder, "launch_agent")
     members["__main__.py"] = _MAIN.encode()
     worker = _worker_members(folder)
@@ -167,7 +167,7 @@ def agent_file() -> AgentFile:
 
 def agent_stamp() -> str:
     """Return what changes with the agent's sources: their sizes and times. Packing them takes twenty times as long."""
-    folder = Path(remote.__file__).parent
+    folder = Path(agent.__file__).parent
     sources = (entry for place in (folder, _worker_folder(folder)) for entry in _sources(str(place)))
     return repr(sorted((entry.path, (state := entry.stat()).st_mtime_ns, state.st_size) for entry in sources))
 
@@ -200,8 +200,8 @@ def _read(path: str) -> bytes:
 
 
 def torch_check() -> str:
-    """Return the program that says what a Python has of torch; see remote/making/torch_check.py."""
-    return (Path(remote.__file__).parent / "making" / "torch_check.py").read_text(encoding="utf-8")
+    """Return the program that says what a Python has of torch; see agent/making/torch_check.py."""
+    return (Path(agent.__file__).parent / "making" / "torch_check.py").read_text(encoding="utf-8")
 
 
 def boot_command(python: str, root: str) -> list[str]:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any, Protocol, Self, cast
 
+from launcher.agent.record import strict_json
 from launcher.base.text import printable
 from launcher.errors import AgentError, ConnectionLostError, HostError, MalformedAnswerError
-from launcher.remote.record import strict_json
 from launcher.transport.agent_file import MAGIC, agent_file
 from launcher.transport.agent_input import Company, told
 from launcher.values.record import DISK_WORDS

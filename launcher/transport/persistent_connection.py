@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher import errors
+from launcher.agent.record import strict_json
 from launcher.base import user_sockets
 from launcher.base.text import printable
 from launcher.errors import ConnectionLostError, HostError
-from launcher.remote.record import strict_json
 from launcher.transport import background, persistent_socket
 from launcher.transport.channel import Passing
 from launcher.transport.ssh.ssh_config import Hop

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import __version__
+from launcher.agent.record import strict_json
 from launcher.base import user_sockets
 from launcher.base.user_sockets import check_peer
-from launcher.remote.record import strict_json
 
 if TYPE_CHECKING:
     from launcher.transport.ssh.ssh_config import Hop

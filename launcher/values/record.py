@@ -1,6 +1,6 @@
 """The records of a run: states, reasons, attempts, events.
 
-The agent (launcher/remote) writes these files with the standard library alone; a round-trip test holds both to the
+The agent (launcher/agent) writes these files with the standard library alone; a round-trip test holds both to the
 same words.
 """
 

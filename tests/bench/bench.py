@@ -68,8 +68,8 @@ from testbed.many_runs import TALKS
 from testbed.sshd import ADDRESS, MissingPartError, SshHost
 from testbed.wheels import WheelServer
 
-from launcher.remote.diagnosis.logscan import LogScanner
-from launcher.remote.host import probe_host as remote_probe
+from launcher.agent.host import probe_host as remote_probe
+from launcher.agent.logs.logscan import LogScanner
 
 FLOODS = 3
 FOLLOWED = 5

@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from curves_page import SUCCEEDED, Curve, Measurement, draw, page, picture_name, read, row, write
 from testbed.client import REPOSITORY, Client, kill_all_of
 
-from launcher.remote.record import precision_evidence
-from launcher.remote.record.rundir import evidence_folder
+from launcher.agent.record import precision_evidence
+from launcher.agent.record.rundir import evidence_folder
 from launcher.runs.launch.cards import REFUSED
 from launcher.values.plan import Split
 from launcher.values.precision import Precision

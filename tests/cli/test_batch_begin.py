@@ -120,7 +120,7 @@ main()
 """
 AS_IT_IS_MADE = """
 import signal
-from launcher.runs import batch_queue
+from launcher.batch import batch_queue
 make = batch_queue.make_queue
 def interrupted(*words):
     signal.raise_signal(signal.SIGINT)

@@ -70,7 +70,13 @@ def test_two_thousand_queued_items_are_shown_by_one_query_and_without_what_reach
     assert len(of_tables) <= 4, "the version, the items, their runs, what it may cost"
     assert len(found["queries"]) <= 12, "and what is checked of any file before it is read"
     assert "launcher.cli.commands.batch.batch_table" in found["loaded"]
-    heavy = ("launcher.hosts", "launcher.planning", "launcher.copy.mirror", "launcher.values.record")
+    heavy = (
+        "launcher.transport",
+        "launcher.backends",
+        "launcher.planning",
+        "launcher.copy.mirror",
+        "launcher.values.record",
+    )
     assert not [name for name in found["loaded"] if name.startswith(heavy)]
 
 

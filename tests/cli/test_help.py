@@ -250,5 +250,5 @@ def test_help_starts_without_what_it_does_not_need():
     loaded = done.stdout.split()
     assert "launcher.cli.output.say" in loaded
     assert [
-        one for one in ("rich", "pydantic", "fabric", "launcher.runs", "launcher.hosts") if one in loaded
+        one for one in ("rich", "pydantic", "fabric", "launcher.runs", "launcher.transport") if one in loaded
     ] == []

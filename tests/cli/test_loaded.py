@@ -121,7 +121,8 @@ def test_what_follows_a_run_loads_nothing_that_plans():
 
 
 UNBUILT = """
-from launcher.runs import ended_rows, run_listing
+from launcher.copy import ended_rows
+from launcher.runs import run_listing
 from launcher.values.record import Event
 assert not Event.__pydantic_complete__
 assert not ended_rows._ROWS.pydantic_complete

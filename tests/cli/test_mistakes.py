@@ -178,7 +178,7 @@ def test_there_are_sixty_of_them():
 
 ENDS_EARLY = """
 from launcher.cli import main
-from launcher.runs import resolve
+from launcher.config import resolve
 def aliases():
     raise EOFError("of something else")
 resolve.aliases = aliases

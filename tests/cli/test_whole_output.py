@@ -12,7 +12,7 @@ from launcher.values.record import PlanSummary, RunState
 
 INTERRUPTED = """
 import signal, sys
-from launcher.cli import streams
+from launcher.cli.output import streams
 streams.prepare()
 signal.signal(signal.SIGALRM, lambda *_: None)
 signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)

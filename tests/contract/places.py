@@ -142,12 +142,17 @@ def local(client: Client) -> Place:
 
 @pytest.fixture(scope="session")
 def toy_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the launcher with a further runtime: two files, and no other is touched."""
+    """A copy of the launcher with a further runtime: two files, and a line in the table of runtimes."""
     folder = tmp_path_factory.mktemp("toy")
     for name in ("launcher", "profiles", "jobs", "images"):
         shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(HERE / "toy_runtime.py", folder / "launcher" / "runtimes" / "toy.py")
-    shutil.copy(HERE / "toy_fate.py", folder / "launcher" / "remote" / "fate" / "toy.py")
+    package = folder / "launcher" / "backends"
+    (package / "toy").mkdir()
+    shutil.copy(HERE / "toy_runtime.py", package / "toy" / "toy_runtime.py")
+    table = package / "runtimes.py"
+    line = '    "toy": "launcher.backends.toy.toy_runtime",\n}\n'
+    table.write_text(table.read_text().replace("}\n", line, 1))
+    shutil.copy(HERE / "toy_liveness.py", folder / "launcher" / "agent" / "liveness" / "toy.py")
     compileall.compile_dir(folder / "launcher", quiet=2)
     return folder
 
@@ -162,7 +167,7 @@ def toy_server(toy_package: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def toy(local: Place, toy_package: Path, toy_server: ForkServer) -> Place:
-    """This machine, under the toy runtime, by a launcher that has it: what a new runtime needs is two files."""
+    """This machine, under the toy runtime, by a launcher that has it: what a new runtime needs is two files and a line."""
     local.client.variables["PYTHONPATH"] = str(toy_package)
     local.client.server = toy_server
     local.words = ("--runtime", "toy")

@@ -12,6 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from fuzz import file_streams, toml_files
+from launcher.agent.host import slurm_facts
+from launcher.agent.liveness import run_state, slurm_jobs, slurm_turn
+from launcher.agent.logs import logscan
+from launcher.agent.record import strict_json
+from launcher.agent.record.rundir import Run
+from launcher.agent.verbs.summary import line_of
 from launcher.backends.kaggle import kaggle_log
 from launcher.backends.kaggle.kaggle_credentials import KaggleLogin
 from launcher.backends.kaggle.kaggle_kernel import KernelRef, NewKernel
@@ -24,12 +30,6 @@ from launcher.copy.mirror import Mirror
 from launcher.copy.request import Request
 from launcher.errors import LaunchError
 from launcher.planning.assembly import plan as make_plan
-from launcher.remote.diagnosis import logscan
-from launcher.remote.fate import run_state, slurm_jobs, slurm_turn
-from launcher.remote.host import slurm_facts
-from launcher.remote.record import strict_json
-from launcher.remote.record.rundir import Run
-from launcher.remote.serving.summary import line_of
 from launcher.rental.providers.lambda_cloud import LambdaCloud
 from launcher.rental.providers.lambda_credentials import LambdaKey
 from launcher.rental.rate_limit import Pace

@@ -43,7 +43,7 @@ finally:
 """
 PREPARES = """
 import sys, time
-from launcher.hosts import connect
+from launcher.transport.connecting import connect
 from launcher.values.host import Host
 desk = connect(Host.model_validate_json(sys.argv[1]))
 desk._channel.call("create", b"{}", run=sys.argv[2])

@@ -364,7 +364,7 @@ def test_a_host_key_is_judged_as_ssh_judges_it(lab, home, case):
 WITH_HOSTS = 'mount --bind "$1" /etc/hosts; shift; exec "$@"'
 BY_US = """
 from launcher.errors import HostError
-from launcher.hosts.ssh import SshConnection, SshLink
+from launcher.transport.ssh.ssh import SshConnection, SshLink
 from launcher.values.host import Host
 try:
     SshConnection(Host(name="box", address="box", python="true")).only_link().close()

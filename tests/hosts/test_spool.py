@@ -15,11 +15,11 @@ from testbed.segment import outputs_in, record_of
 from testbed.tables import mostly_long
 from testbed.toy import recorded_run
 
+from launcher.agent.record.frame import FRAME, Frame, RecordPath, read_frame
+from launcher.agent.record.rundir import Run
+from launcher.agent.segment.frames import RecordFeed
 from launcher.backends.spool import spool as spools
 from launcher.backends.spool.spool import Spool
-from launcher.remote.record.frame import FRAME, Frame, RecordPath, read_frame
-from launcher.remote.record.rundir import Run
-from launcher.remote.segment.frames import RecordFeed
 
 RUN = "261122-x-aaaaaa"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from testbed.client import REPOSITORY, processes_of, until, until_left
 
-from launcher.remote.diagnosis.diagnose import diagnose
-from launcher.remote.training.variables import Rendezvous, native_command
+from launcher.agent.diagnosis.diagnose import diagnose
+from launcher.agent.training.variables import Rendezvous, native_command
 
 pytestmark = pytest.mark.training
 

@@ -4,13 +4,13 @@ import ast
 
 import pytest
 
+from launcher.agent.training.variables import is_one_rank
 from launcher.backends.slurm.slurm_job import submission
 from launcher.config.resolve import profile
 from launcher.config.script_reading import script_use
 from launcher.planning.assembly import plan
 from launcher.planning.gate import check
 from launcher.planning.script.rank_use import rank_use
-from launcher.remote.training.variables import is_one_rank
 from launcher.values.host import Host
 from launcher.values.job import Batch, Job
 from launcher.values.plan import RankUse, ScriptUse

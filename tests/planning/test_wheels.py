@@ -10,12 +10,12 @@ from packaging.specifiers import SpecifierSet
 from launcher.base.resources import data_folder
 from launcher.config.resolve import profile, profiles, wheels
 from launcher.errors import BadFileError, RefusedError
-from launcher.planning.software.packages import Packages
 from launcher.planning.software.wheel_choice import TorchTarget, choose, objection, unfit, unimported_torch
 from launcher.planning.software.wheels import WheelTable
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
 from launcher.values.software.image import BuildOptions
+from launcher.values.software.packages import Packages
 
 TABLE = wheels()
 WRITTEN = tomllib.loads((data_folder("images") / "torch.toml").read_text())

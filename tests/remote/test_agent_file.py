@@ -51,8 +51,8 @@ def test_the_same_sources_give_the_same_bytes_in_any_process(tmp_path):
 
 
 def test_it_holds_the_agent_and_the_worker_as_they_are_and_nothing_else():
-    """Every file of launcher/remote, the worker as a package of its own, and the line that starts it."""
-    remote = REPOSITORY / "launcher" / "remote"
+    """Every file of launcher/agent, the worker as a package of its own, and the line that starts it."""
+    remote = REPOSITORY / "launcher" / "agent"
     wanted = {
         f"launch_agent/{path.relative_to(remote).as_posix()}": path.read_bytes()
         for path in remote.rglob("*.py")

@@ -14,10 +14,10 @@ from testbed.client import processes_of, until
 from testbed.tables import mostly_long
 from testbed.toy import RUN, Toy
 
-from launcher.remote.record import precision_evidence
-from launcher.remote.record.files import write_durably
-from launcher.remote.record.rundir import TERMINAL
-from launcher.remote.serving.summary import summary
+from launcher.agent.record import precision_evidence
+from launcher.agent.record.files import write_durably
+from launcher.agent.record.rundir import TERMINAL
+from launcher.agent.verbs.summary import summary
 
 pytestmark = pytest.mark.slow(
     reason="each makes attempts of a run, which are processes that end by their time limits"
@@ -623,8 +623,8 @@ def test_a_client_shows_class_line_cause_and_mend_of_a_failed_run_and_that_it_wa
 
 BEFORE_ITS_FIRST_LINE = """
 import sys
-from launcher.remote.training import attempts, command_watch
-late = {"launcher.remote.diagnosis.logscan", "launcher.remote.diagnosis.failures"} & {*sys.modules}
+from launcher.agent.training import attempts, command_watch
+late = {"launcher.agent.logs.logscan", "launcher.agent.diagnosis.failures"} & {*sys.modules}
 assert not late, late
 """
 

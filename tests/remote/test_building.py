@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from launcher.remote.making import scratch_folder
-from launcher.remote.record.locks import Lock
+from launcher.agent.making import scratch_folder
+from launcher.agent.record.locks import Lock
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from testbed.cards import DRIVER, uuid_of
 from testbed.client import is_gone, missing, until
 from testbed.tables import mostly_long
 
-from launcher.remote.cards import nvidia as looking
-from launcher.remote.cards import other_makers
-from launcher.remote.diagnosis import diagnose
-from launcher.remote.fate.ownership import Owner
-from launcher.remote.system import process
+from launcher.agent.cards import nvidia as looking
+from launcher.agent.cards import other_makers
+from launcher.agent.diagnosis import diagnose
+from launcher.agent.liveness.ownership import Owner
+from launcher.agent.system import process
 from launcher.values.facts import Gpu
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from launcher.remote.diagnosis.cause import crash
-from launcher.remote.system import oom
+from launcher.agent.diagnosis.cause import crash
+from launcher.agent.system import oom
 
 FRAME = b'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\n'
 UNSCALE = FRAME + b"ValueError: Attempting to unscale FP16 gradients.\n"

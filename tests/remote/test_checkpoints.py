@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from launcher.remote.store.checkpoints import (
+from launcher.agent.store.checkpoints import (
     LEAST_ROOM,
     ChosenCheckpoint,
     Room,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from testbed.tables import mostly_long
 
-from launcher.remote import compiled_code
-from launcher.remote.making import image_code
+from launcher.agent import compiled_code
+from launcher.agent.making import image_code
 from launcher.transport.agent_file import agent_file
 
 PING = json.dumps({"id": 1, "verb": "ping", "args": {}}).encode() + b"\n"

@@ -11,9 +11,9 @@ import zipfile
 import pytest
 from testbed.client import processes_of, until
 
-from launcher.remote.record.files import read_json, write_durably
-from launcher.remote.record.rundir import Run
-from launcher.remote.training import keeper
+from launcher.agent.record.files import read_json, write_durably
+from launcher.agent.record.rundir import Run
+from launcher.agent.training import keeper
 from launcher.transport.agent_file import agent_file
 
 TRAIN = "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(1000)\n"

@@ -1,8 +1,8 @@
 """What stands before the command of a run in an image of its cluster, once the paths of its node are known."""
 
+from launcher.agent.record.rundir import Run
+from launcher.agent.training.container_words import words_of
 from launcher.planning.software.apptainer import container_words
-from launcher.remote.record.rundir import Run
-from launcher.remote.training.container_words import words_of
 
 RUN = Run("/home/ada/.launch/runs/261126-train-aaaaaa")
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from testbed.toy import recorded_run
 
-from launcher.remote.cards import lease
-from launcher.remote.fate import docker, run_state, slurm_programs
-from launcher.remote.host import evidence_import, leftovers, probe_host, slurm_facts
-from launcher.remote.record import secret
-from launcher.remote.record.files import write_durably
-from launcher.remote.system import process
+from launcher.agent.cards import lease
+from launcher.agent.host import evidence_import, leftovers, probe_host, slurm_facts
+from launcher.agent.liveness import docker, run_state, slurm_programs
+from launcher.agent.record import secret
+from launcher.agent.record.files import write_durably
+from launcher.agent.system import process
 
 RUN = "261122-train-k3f9w2"
 ENGINE = {"name": "docker", "socket": "/run/docker.sock"}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.remote.diagnosis.diagnose import PROVABLE, Ended, diagnose, prove
-from launcher.remote.diagnosis.failures import BY_NAME, FAILURES, patterns
-from launcher.remote.diagnosis.good_exit import diagnose_log
-from launcher.remote.diagnosis.remedy import TABLE
+from launcher.agent.diagnosis.diagnose import PROVABLE, Ended, diagnose, prove
+from launcher.agent.diagnosis.failures import BY_NAME, FAILURES, patterns
+from launcher.agent.diagnosis.good_exit import diagnose_log
+from launcher.agent.diagnosis.remedy import TABLE
 
 FRAME = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n    go()\n'
 

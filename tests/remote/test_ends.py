@@ -8,11 +8,11 @@ import pytest
 from testbed.client import REPOSITORY
 from testbed.ends import BAD, ODD
 
-from launcher.remote.diagnosis.cause import crash
-from launcher.remote.diagnosis.good_exit import Reading, diagnose_log, read_good_exit
-from launcher.remote.diagnosis.logscan import LogScanner
-from launcher.remote.training.judging import Outcome, judge, suspect
-from launcher.remote.training.progress import Progress
+from launcher.agent.attempt.judging import Outcome, judge, suspect
+from launcher.agent.attempt.progress import Progress
+from launcher.agent.diagnosis.cause import crash
+from launcher.agent.diagnosis.good_exit import Reading, diagnose_log, read_good_exit
+from launcher.agent.logs.logscan import LogScanner
 
 
 def verdict(log: str) -> tuple[str, str] | None:
@@ -109,7 +109,7 @@ def test_each_row_of_the_table_in_the_docs_is_so(row):
 
 SILENT = """
 import sys
-from launcher.remote.training.judging import Outcome, suspect
+from launcher.agent.attempt.judging import Outcome, suspect
 outcome = Outcome(0, None, [], False, "run", None, None, None, False, False, False)
 assert suspect(outcome, None, 1, lambda: b"") == (None, None)
 assert not [name for name in sys.modules if name.endswith((".diagnose", ".failures", ".good_exit"))]

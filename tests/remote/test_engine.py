@@ -14,13 +14,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from launcher.remote.fate import docker, docker_container, docker_engine
-from launcher.remote.fate.fate import ALIVE, COMING_BACK, GONE, SILENT, fate_of, is_known
-from launcher.remote.fate.run_state import states_of
-from launcher.remote.fate.slurm_programs import cluster_name
-from launcher.remote.record.files import write_durably
-from launcher.remote.record.rundir import Run
-from launcher.remote.system import process
+from launcher.agent.liveness import docker, docker_container, docker_engine
+from launcher.agent.liveness.liveness import ALIVE, COMING_BACK, GONE, SILENT, fate_of, is_known
+from launcher.agent.liveness.run_state import states_of
+from launcher.agent.liveness.slurm_programs import cluster_name
+from launcher.agent.record.files import write_durably
+from launcher.agent.record.rundir import Run
+from launcher.agent.system import process
 
 ID = "0101-x-%04d"
 
@@ -215,10 +215,10 @@ def test_a_program_that_cannot_be_killed_holds_nobody_up(fake, tmp_path, monkeyp
 
 AGES = """
 import json, sys
-from launcher.remote.host import leftovers
+from launcher.agent.host import leftovers
 leftovers.sweep(sys.argv[1], dry_run=False)
 found = leftovers.ages(sys.argv[1], sys.argv[2:])
-print(json.dumps([sorted(found), sorted(name.replace("launcher.remote.", "") for name in sys.modules)]))
+print(json.dumps([sorted(found), sorted(name.replace("launcher.agent.", "") for name in sys.modules)]))
 """
 
 
@@ -234,6 +234,8 @@ def test_a_sweep_of_ended_runs_loads_nothing_to_ask_an_engine_or_a_cluster_with(
     words = [sys.executable, "-c", AGES, str(tmp_path), run.id]
     ended, loaded = json.loads(subprocess.run(words, check=True, capture_output=True).stdout)
     assert ended == [run.id]
-    assert "fate.docker" in loaded
-    unneeded = {"http.client", "fate.docker_engine"} | ({"fate.slurm"} if not cluster_name() else set())
+    assert "liveness.docker" in loaded
+    unneeded = {"http.client", "liveness.docker_engine"} | (
+        {"liveness.slurm"} if not cluster_name() else set()
+    )
     assert not unneeded & set(loaded)

@@ -9,8 +9,8 @@ import subprocess
 import pytest
 from testbed.client import missing
 
-from launcher.remote.making import environment_build, environment_seal
-from launcher.remote.system import process
+from launcher.agent.making import environment_build, environment_seal
+from launcher.agent.system import process
 
 PACKAGES = {"python": "3.11", "torch": "2.13.0+cpu"}
 

@@ -12,11 +12,11 @@ import pytest
 from testbed.client import missing
 from testbed.wheels import make_wheel
 
-from launcher.remote.host import garbage, leftovers, probe_host
-from launcher.remote.making import environment_build, environment_seal, environment_steps, installed_torch
-from launcher.remote.record.locks import Lock
-from launcher.remote.record.rundir import Run
-from launcher.remote.system import process
+from launcher.agent.host import garbage, leftovers, probe_host
+from launcher.agent.making import environment_build, environment_seal, environment_steps, installed_torch
+from launcher.agent.record.locks import Lock
+from launcher.agent.record.rundir import Run
+from launcher.agent.system import process
 
 NAME, OTHER = "0123456789ab", "ba9876543210"
 

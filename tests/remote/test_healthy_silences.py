@@ -7,9 +7,9 @@ from typing import NamedTuple
 import pytest
 from testbed.clock import Clock
 
-from launcher.remote.system.process_use import Use
-from launcher.remote.training.liveness import BUSY, IDLE, UNSEEN, Liveness
-from launcher.remote.training.progress import Progress
+from launcher.agent.attempt.hang_watch import BUSY, IDLE, UNSEEN, Liveness
+from launcher.agent.attempt.progress import Progress
+from launcher.agent.system.process_use import Use
 
 TURN_S = 5.0
 HOURS = 60.0

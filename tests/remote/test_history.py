@@ -10,13 +10,14 @@ from testbed.ended_run import EndedRun
 from testbed.history import repeat
 from testbed.tables import mostly_long
 
-from launcher.remote.cards import lease
-from launcher.remote.fate import ownership
-from launcher.remote.host import garbage, leftovers
-from launcher.remote.record.rundir import Run
-from launcher.remote.serving import cursors, run_lines, summary_cache
-from launcher.remote.serving.run_lines import Choice
-from launcher.remote.system import bearers, process
+from launcher.agent.cards import lease
+from launcher.agent.host import garbage, leftovers
+from launcher.agent.liveness import ownership
+from launcher.agent.record.rundir import Run
+from launcher.agent.serving import cursors
+from launcher.agent.system import bearers, process
+from launcher.agent.verbs import run_lines, summary_cache
+from launcher.agent.verbs.run_lines import Choice
 
 COUNT = 300
 FIRST = "261122-train-k3f9w2"

@@ -14,16 +14,16 @@ from testbed.cards import uuid_of
 from testbed.client import is_gone, until
 from testbed.toy import Toy
 
-from launcher.remote.cards.card_samples import CardSamples, read_row
-from launcher.remote.record.files import write_durably
-from launcher.remote.system.host_samples import (
+from launcher.agent.cards.card_samples import CardSamples, read_row
+from launcher.agent.record.files import write_durably
+from launcher.agent.system.host_samples import (
     HostSamples,
     cpu_percent,
     read_cgroup,
     read_cpu_times,
     read_meminfo,
 )
-from launcher.remote.training.host_watch import HostWatch
+from launcher.agent.training.host_watch import HostWatch
 
 WAITS = """
 while not os.path.exists(os.path.join({home!r}, "over")):
@@ -267,7 +267,7 @@ def test_a_program_that_ends_is_started_again_later_and_only_a_few_times(cards, 
     """A driver that was replaced under the run ends it each time."""
     cards.put("t4")
     cards.fail("gpu", "nvml")
-    monkeypatch.setattr("launcher.remote.cards.card_samples.PAUSE_S", 0.0)
+    monkeypatch.setattr("launcher.agent.cards.card_samples.PAUSE_S", 0.0)
     samples = CardSamples([uuid_of(0)], os.environ)
     for _ in range(4):
         assert samples.start() is not None

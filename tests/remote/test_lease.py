@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from launcher.remote.cards import lease
-from launcher.remote.record.files import read_json, write_durably
-from launcher.remote.record.rundir import Run
-from launcher.remote.system import process
+from launcher.agent.cards import lease
+from launcher.agent.record.files import read_json, write_durably
+from launcher.agent.record.rundir import Run
+from launcher.agent.system import process
 
 CARDS = ["GPU-a", "GPU-b", "GPU-c"]
 
@@ -197,8 +197,8 @@ def test_an_agent_whose_card_is_anothers_puts_on_record_that_it_waits(make_run):
 
 HOLDER = """
 import subprocess, sys, time
-from launcher.remote.cards import lease
-from launcher.remote.record.rundir import Run
+from launcher.agent.cards import lease
+from launcher.agent.record.rundir import Run
 taken = lease.take(Run(sys.argv[1]), ["GPU-a"])
 print(subprocess.Popen(["sleep", "1000"]).pid, flush=True)
 time.sleep(1000)

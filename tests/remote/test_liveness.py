@@ -3,7 +3,7 @@
 import pytest
 from testbed.clock import Clock
 
-from launcher.remote.training.liveness import LEAST_S, TIMES, Liveness
+from launcher.agent.attempt.hang_watch import LEAST_S, TIMES, Liveness
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import sys
 import pytest
 from testbed.client import LAUNCH
 
-from launcher.remote.diagnosis import diagnose as diagnosing
-from launcher.remote.diagnosis import log_file
-from launcher.remote.diagnosis.good_exit import diagnose_log
-from launcher.remote.diagnosis.log_file import LogFile
+from launcher.agent.diagnosis import diagnose as diagnosing
+from launcher.agent.diagnosis.good_exit import diagnose_log
+from launcher.agent.logs import log_file
+from launcher.agent.logs.log_file import LogFile
 
 LOGS = [
     b"",

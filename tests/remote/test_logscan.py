@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from launcher.remote.diagnosis.logscan import LogScanner
+from launcher.agent.logs.logscan import LogScanner
 
 
 def scan(*pieces):

@@ -10,9 +10,9 @@ import pytest
 from testbed.client import is_gone, until
 from testbed.toy import shared_agent
 
-from launcher.remote.record import secret
-from launcher.remote.record.files import write_durably
-from launcher.remote.record.rundir import Run
+from launcher.agent.record import secret
+from launcher.agent.record.files import write_durably
+from launcher.agent.record.rundir import Run
 
 TRAIN = """
 import json, os, signal, socket, sys, time

@@ -7,11 +7,11 @@ import sys
 import pytest
 from testbed.client import until
 
-from launcher.remote.diagnosis.remedy import Failure
-from launcher.remote.record.rundir import Run
-from launcher.remote.training.members import Members, start_of
-from launcher.remote.training.training_command import Start
-from launcher.remote.training.variables import Rendezvous, native_command
+from launcher.agent.attempt.training_command import Start
+from launcher.agent.diagnosis.remedy import Failure
+from launcher.agent.record.rundir import Run
+from launcher.agent.training.members import Members, start_of
+from launcher.agent.training.variables import Rendezvous, native_command
 
 HERE = Rendezvous(nodes=2, node=1, ranks=4, host="n1", port=4000, name="run-2")
 CASCADE = b"RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:7\n"
@@ -100,7 +100,7 @@ def test_orders_are_lines_of_its_standard_input(begun):
 
 def test_a_step_that_does_not_end_is_ended(begun, monkeypatch):
     """It waits for nodes that do not answer."""
-    monkeypatch.setattr("launcher.remote.training.members.KILL_S", 0.0)
+    monkeypatch.setattr("launcher.agent.training.members.KILL_S", 0.0)
     members = begun("import time; time.sleep(60)")
     members.send(signal.SIGKILL)
     assert until(lambda: waited(members), "its end") == (signal.SIGKILL,)

@@ -18,10 +18,10 @@ from testbed.client import is_gone, missing, until
 from testbed.tables import mostly_long
 from testbed.toy import Toy
 
-from launcher.remote.fate.run_state import state_of
-from launcher.remote.fate.trouble import trouble_of
-from launcher.remote.serving.summary import summary
-from launcher.remote.system import process
+from launcher.agent.liveness.run_state import state_of
+from launcher.agent.liveness.trouble import trouble_of
+from launcher.agent.system import process
+from launcher.agent.verbs.summary import summary
 
 pytestmark = pytest.mark.slow(
     reason="each test starts an agent and trains for several attempts, without torch"

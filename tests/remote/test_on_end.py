@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from testbed.client import is_gone
 
-from launcher.remote.record.rundir import Run
-from launcher.remote.training import on_end
+from launcher.agent.record.rundir import Run
+from launcher.agent.training import on_end
 from launcher.transport.agent_file import agent_file
 
 VALUES = {

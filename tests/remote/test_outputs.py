@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from testbed.ended_run import EndedRun, sha256
 
-from launcher.remote.host import garbage
-from launcher.remote.record.files import write_durably
-from launcher.remote.store import outputs as module
-from launcher.remote.store.last_copies import last_copies
-from launcher.remote.store.output_digests import OutputDigests
-from launcher.remote.store.outputs import OutputScan, open_output
-from launcher.remote.store.path_patterns import PathPatterns
+from launcher.agent.host import garbage
+from launcher.agent.record.files import write_durably
+from launcher.agent.store import outputs as module
+from launcher.agent.store.last_copies import last_copies
+from launcher.agent.store.output_digests import OutputDigests
+from launcher.agent.store.outputs import OutputScan, open_output
+from launcher.agent.store.path_patterns import PathPatterns
 
 
 @pytest.fixture
@@ -261,8 +261,8 @@ def test_a_file_that_appears_during_a_removal_stops_it(ended):
 
 def test_a_run_that_was_never_recorded_goes_once_it_is_old(tmp_path):
     """Its maker was killed between its first steps: nothing, a folder, or a folder with a lock of a dead writer."""
-    from launcher.remote.host import leftovers
-    from launcher.remote.record.rundir import Run
+    from launcher.agent.host import leftovers
+    from launcher.agent.record.rundir import Run
 
     runs = [Run(str(tmp_path / "runs" / f"261122-train-aaaaa{number}")) for number in range(4)]
     os.makedirs(runs[0].path)
@@ -281,7 +281,7 @@ def test_a_run_that_was_never_recorded_goes_once_it_is_old(tmp_path):
 
 def test_an_interrupted_removal_is_finished_by_the_next_sweep(ended, tmp_path):
     """But not while somebody removes a run."""
-    from launcher.remote.host import leftovers
+    from launcher.agent.host import leftovers
 
     away = tmp_path / "runs" / f".removed-{ended.run.id}"
     os.rename(ended.run.path, away)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from testbed.client import RECORDER, orphan, until
 from testbed.toy import recorded_run
 
-from launcher.remote.fate import ownership
-from launcher.remote.fate.ownership import HANDED_OVER, LEFTOVER, LIVE, STRANGER, Claim, Owner
-from launcher.remote.record.files import write_durably
-from launcher.remote.system import bearers, process
-from launcher.remote.system.process_lineage import ProcessEntry
+from launcher.agent.liveness import ownership
+from launcher.agent.liveness.ownership import HANDED_OVER, LEFTOVER, LIVE, STRANGER, Claim, Owner
+from launcher.agent.record.files import write_durably
+from launcher.agent.system import bearers, process
+from launcher.agent.system.process_lineage import ProcessEntry
 
 ME = 1000
 CLAIMED = {
@@ -195,7 +195,7 @@ def test_whoever_asks_is_never_its_own_leftover(tmp_path, make_run):
     """A launch from within what is left of a run does not end itself, nor the shell that it was typed into."""
     run = make_run("0101-job-aaaa", "failed")
     code = (
-        "import os, sys\nfrom launcher.remote.fate import ownership\n"
+        "import os, sys\nfrom launcher.agent.liveness import ownership\n"
         "print(ownership.owners_of(sys.argv[1], [os.getpid(), os.getppid()]), ownership.leftovers(sys.argv[1]).ours)"
     )
     words = f"{sys.executable} -c '{code}' {tmp_path}; true"

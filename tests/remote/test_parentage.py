@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from testbed.client import is_gone, orphan, until
 
-from launcher.remote.record.locks import Lock
-from launcher.remote.record.rundir import Run
-from launcher.remote.serving import serve
-from launcher.remote.serving.session import Session
-from launcher.remote.store import checkpoints, parentage
-from launcher.remote.store.parentage import ParentError, check_ended, inherit, take_over, what_is_wrong
-from launcher.remote.store.store import Store
-from launcher.remote.system.process import find, host_id
+from launcher.agent.record.locks import Lock
+from launcher.agent.record.rundir import Run
+from launcher.agent.serving import serve
+from launcher.agent.serving.session import Session
+from launcher.agent.store import checkpoints, parentage
+from launcher.agent.store.parentage import ParentError, check_ended, inherit, take_over, what_is_wrong
+from launcher.agent.store.store import Store
+from launcher.agent.system.process import find, host_id
 
 FILES = {"model": b"weights" * 99, "deep/er/state": b"s", "empty": b""}
 

@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from launcher.remote.diagnosis.cause import crash
-from launcher.remote.diagnosis.diagnose import Ended, diagnose
-from launcher.remote.diagnosis.not_started import refusal_of_image, words_of_start
+from launcher.agent.diagnosis.cause import crash
+from launcher.agent.diagnosis.diagnose import Ended, diagnose
+from launcher.agent.diagnosis.not_started import refusal_of_image, words_of_start
 
 FRAME = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n    go()\n'
 

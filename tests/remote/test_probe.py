@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from testbed.client import until
 
-from launcher.remote.cards import nvidia
-from launcher.remote.host import model_config, probe_host
-from launcher.remote.serving.serve import answer
-from launcher.remote.serving.session import Session
-from launcher.remote.system import mounts
+from launcher.agent.cards import nvidia
+from launcher.agent.host import model_config, probe_host
+from launcher.agent.serving.serve import answer
+from launcher.agent.serving.session import Session
+from launcher.agent.system import mounts
 from launcher.values.facts import Facts
 
 UUID = "GPU-6c1b2a8e-0000-4000-8000-000000000000"

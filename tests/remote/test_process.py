@@ -10,7 +10,7 @@ import sys
 import pytest
 from testbed.client import is_gone, until
 
-from launcher.remote.system import process
+from launcher.agent.system import process
 
 BSD = """\
     1     0 Ss   Fri Nov 20 08:00:00 2026
@@ -33,7 +33,7 @@ def test_a_mac_listing_is_read_without_the_ps_that_made_it():
 
 ENDS_ITS_OWN = """
 import subprocess
-from launcher.remote.system import process
+from launcher.agent.system import process
 process.IS_LINUX = False
 tree = subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
 print(tree.stdout.readline().strip(), flush=True)
@@ -133,7 +133,7 @@ def below(pid):
 
 TAKES_A_PID = """
 import os, signal, subprocess
-from launcher.remote.system import process
+from launcher.agent.system import process
 
 def start():
     return subprocess.Popen(["sleep", "1000"])
@@ -178,7 +178,7 @@ def test_without_descriptors_a_process_is_signalled_by_its_pid(monkeypatch):
 
 STAYS_AWAKE = """
 import sys
-from launcher.remote.system import process
+from launcher.agent.system import process
 sys.platform = sys.argv[1]
 process.keep_awake()
 """

@@ -13,11 +13,11 @@ from testbed.client import is_gone, missing, orphan, until
 from testbed.spooler import Spooler
 from testbed.toy import Toy, recorded_run
 
-from launcher.remote.fate import ownership
-from launcher.remote.host import leftovers
-from launcher.remote.record.files import write_durably
-from launcher.remote.system import attending, bearers, process, process_lineage
-from launcher.remote.system.process_lineage import ProcessEntry
+from launcher.agent.host import leftovers
+from launcher.agent.liveness import ownership
+from launcher.agent.record.files import write_durably
+from launcher.agent.system import attending, bearers, process, process_lineage
+from launcher.agent.system.process_lineage import ProcessEntry
 
 FLAGS = {
     "*": {"token": "ours"},
@@ -151,7 +151,7 @@ sys.path.insert(0, sys.argv[1])
 subprocess.run([sys.executable, "-c", '''
 import os, subprocess, sys
 sys.path.insert(0, sys.argv[1])
-from launcher.remote.system import bearers
+from launcher.agent.system import bearers
 os.environ.update({"LAUNCH_TOKEN": sys.argv[2], bearers.OF_ADOPTER: bearers.words_of_adopter()})
 program = subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL, start_new_session=True)
 print(program.pid, os.environ[bearers.OF_ADOPTER], flush=True)

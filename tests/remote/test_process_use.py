@@ -9,8 +9,8 @@ import time
 import pytest
 from testbed.client import until
 
-from launcher.remote.system import process
-from launcher.remote.system.process_use import CORES, Use, is_asleep, use_of
+from launcher.agent.system import process
+from launcher.agent.system.process_use import CORES, Use, is_asleep, use_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what processes use")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.remote.training.progress import Progress
+from launcher.agent.attempt.progress import Progress
 
 
 def begun(**values):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.agent.record import precision_evidence
 from launcher.config.resolve import profile
 from launcher.planning.precision.ladder import LadderInputs, ladder
-from launcher.remote.record import precision_evidence
 from launcher.values.facts import PrecisionEvidence
 
 RECORD = {

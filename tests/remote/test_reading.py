@@ -12,14 +12,14 @@ import pytest
 from testbed.client import channel_to
 from testbed.toy import recorded_run
 
+from launcher.agent.record.rundir import Run
+from launcher.agent.serving import cursors
+from launcher.agent.serving.client_connection import ClientConnection
+from launcher.agent.serving.cursors import MAX_BYTES
+from launcher.agent.serving.session import Session
+from launcher.agent.verbs.reading import Read, read
 from launcher.copy.mirror import Mirror
 from launcher.errors import AgentError
-from launcher.remote.record.rundir import Run
-from launcher.remote.serving import cursors
-from launcher.remote.serving.client_connection import ClientConnection
-from launcher.remote.serving.cursors import MAX_BYTES
-from launcher.remote.serving.reading import Read, read
-from launcher.remote.serving.session import Session
 from launcher.transport.client.run_reading import answers
 from launcher.values.host import Host
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from launcher.remote.diagnosis.failures import FAILURES
-from launcher.remote.diagnosis.remedy import (
+from launcher.agent.diagnosis.failures import FAILURES
+from launcher.agent.diagnosis.remedy import (
     TABLE,
     FailedAttempt,
     Failure,
@@ -14,7 +14,7 @@ from launcher.remote.diagnosis.remedy import (
     tries,
     went_on,
 )
-from launcher.remote.training.room_wait import back_off_s
+from launcher.agent.training.room_wait import back_off_s
 from launcher.values.record import Reason
 
 LADDER = [{"mode": "fp16", "base_dtype": "float16"}, {"mode": "fp32", "base_dtype": "float32", "tf32": True}]

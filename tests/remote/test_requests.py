@@ -5,9 +5,10 @@ import json
 
 import pytest
 
-from launcher.remote.serving import client_connection, preparing, reading, running, serve, starting
-from launcher.remote.serving.requests import RequestError, parse, read_request
-from launcher.remote.serving.session import Session
+from launcher.agent.serving import client_connection, serve
+from launcher.agent.serving.requests import RequestError, parse, read_request
+from launcher.agent.serving.session import Session
+from launcher.agent.verbs import preparing, reading, running, starting
 
 RUN = "0101-sft-w8q2"
 
@@ -15,7 +16,7 @@ RUN = "0101-sft-w8q2"
 def test_each_verb_is_answered_by_the_module_that_is_named_for_it():
     """No verb is listed without an answer, and none can be answered that is not listed."""
     for name, verbs in serve.MODULES.items():
-        module = importlib.import_module(f"launcher.remote.serving.{name}")
+        module = importlib.import_module(f"launcher.agent.verbs.{name}")
         assert set(module.VERBS) == set(verbs)
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from testbed.client import is_gone, until
 
-from launcher.remote.fate.native import end_keeper
-from launcher.remote.record import appender
-from launcher.remote.record.appender import Appender
-from launcher.remote.record.files import remove_tree, write_durably
-from launcher.remote.record.locks import Lock, is_locked
-from launcher.remote.record.rundir import Run
-from launcher.remote.serving.client_connection import ClientConnection
-from launcher.remote.training.supervise import Supervisor
+from launcher.agent.liveness.native import end_keeper
+from launcher.agent.record import appender
+from launcher.agent.record.appender import Appender
+from launcher.agent.record.files import remove_tree, write_durably
+from launcher.agent.record.locks import Lock, is_locked
+from launcher.agent.record.rundir import Run
+from launcher.agent.serving.client_connection import ClientConnection
+from launcher.agent.training.supervise import Supervisor
 
 MIB = 1024 * 1024
 
@@ -113,7 +113,7 @@ def test_an_attempt_that_never_started_its_command_is_not_counted(tmp_path, bega
 
 def test_a_client_that_reads_no_more_is_given_up(monkeypatch):
     """An agent whose client is frozen leaves after its silence, though it was in the middle of a word."""
-    monkeypatch.setattr("launcher.remote.serving.client_connection.SILENCE_S", 0.2)
+    monkeypatch.setattr("launcher.agent.serving.client_connection.SILENCE_S", 0.2)
     reader, writer = os.pipe()
     try:
         with pytest.raises(BrokenPipeError):
@@ -188,7 +188,7 @@ def test_a_link_among_the_nodes_is_not_a_node(tmp_path):
 
 def test_a_run_that_is_not_recorded_yet_is_not_interrupted(tmp_path):
     """Its maker may be at work, or has died: nobody can say which from here."""
-    from launcher.remote.fate.run_state import state_of
+    from launcher.agent.liveness.run_state import state_of
 
     run = Run(str(tmp_path / "runs" / "261122-x-aaaaaa"))
     run.make()

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from testbed.toy import recorded_run
 
-from launcher.remote.record import secret
-from launcher.remote.record.appender import Appender
-from launcher.remote.record.files import read_json, read_text, write_durably, write_over
-from launcher.remote.record.locks import Lock, is_locked
-from launcher.remote.record.safe_open import RunPath, UnreadableError, open_regular, read_tail
-from launcher.remote.serving import cursors
+from launcher.agent.record import secret
+from launcher.agent.record.appender import Appender
+from launcher.agent.record.files import read_json, read_text, write_durably, write_over
+from launcher.agent.record.locks import Lock, is_locked
+from launcher.agent.record.safe_open import RunPath, UnreadableError, open_regular, read_tail
+from launcher.agent.serving import cursors
 
 RUN = "261122-train-k3f9w2"
 KEY = "ssh-ed25519 the user's own key\n"

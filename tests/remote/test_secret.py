@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.agent.record import secret, strict_json
+from launcher.agent.record.files import write_durably
+from launcher.agent.record.rundir import Run
+from launcher.agent.record.secret import Redaction, Redactor
+from launcher.agent.training.supervise import Supervisor
 from launcher.cli.output.say import without_escapes
-from launcher.remote.record import secret, strict_json
-from launcher.remote.record.files import write_durably
-from launcher.remote.record.rundir import Run
-from launcher.remote.record.secret import Redaction, Redactor
-from launcher.remote.training.supervise import Supervisor
 
 TEXT = st.text(st.sampled_from('ab\n"\\é%/ '), min_size=4, max_size=12).filter(
     lambda text: len(text.strip()) >= 4

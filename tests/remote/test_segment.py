@@ -15,9 +15,9 @@ from testbed.client import is_gone, until
 from testbed.segment import RUN, STEPS, record_of
 from testbed.tables import mostly_long
 
-from launcher.remote.fate import run_state
-from launcher.remote.record import secret
-from launcher.remote.segment.segment import deadlines_of
+from launcher.agent.liveness import run_state
+from launcher.agent.record import secret
+from launcher.agent.segment.segment import deadlines_of
 from launcher.values.record import RunState
 
 pytestmark = pytest.mark.slow(reason="each is a session of its own, most with an environment")

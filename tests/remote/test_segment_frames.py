@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from testbed.toy import recorded_run
 
-from launcher.remote.record.frame import FRAME, NOTE, read_frame
-from launcher.remote.segment import frames
-from launcher.remote.segment.fitness import has_code_for
-from launcher.remote.segment.frames import RecordFeed, line_of, write_line
+from launcher.agent.record.frame import FRAME, NOTE, read_frame
+from launcher.agent.segment import frames
+from launcher.agent.segment.fitness import has_code_for
+from launcher.agent.segment.frames import RecordFeed, line_of, write_line
 
 
 class Printed(list):

@@ -9,7 +9,7 @@ import pytest
 from testbed.client import is_gone, until
 from testbed.toy import Toy
 
-from launcher.remote.store import worker_folder
+from launcher.agent.store import worker_folder
 
 pytestmark = [
     pytest.mark.slow(reason="each test starts an agent and waits for some seconds of silence"),

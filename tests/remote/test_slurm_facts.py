@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.agent.host import slurm_facts
+from launcher.agent.liveness import slurm_programs
 from launcher.cli.commands.hosts.probe import _cluster_rows
-from launcher.remote.fate import slurm_programs
-from launcher.remote.host import slurm_facts
 from launcher.values.reported.cluster import Cluster
 
 RECORDINGS = Path(__file__).parent / "slurm_outputs"

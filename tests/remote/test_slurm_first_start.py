@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from launcher.remote.fate import slurm
-from launcher.remote.fate.run_state import state_of
-from launcher.remote.record.files import write_durably
-from launcher.remote.record.rundir import Run
+from launcher.agent.liveness import slurm
+from launcher.agent.liveness.run_state import state_of
+from launcher.agent.record.files import write_durably
+from launcher.agent.record.rundir import Run
 
 RUN = "261126-train-aaaa22"
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from testbed.client import is_gone, until
 
-from launcher.remote.record.rundir import Run
-from launcher.remote.system import bearers
+from launcher.agent.record.rundir import Run
+from launcher.agent.system import bearers
 from launcher.transport.agent_file import agent_file
 
 LEFT = "echo '7.1|launch-members'"

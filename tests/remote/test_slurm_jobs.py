@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher.remote.fate import slurm_jobs
-from launcher.remote.fate.fate import ALIVE, COMING_BACK, GONE, SILENT
-from launcher.remote.fate.slurm_jobs import (
+from launcher.agent.liveness import slurm_jobs
+from launcher.agent.liveness.liveness import ALIVE, COMING_BACK, GONE, SILENT
+from launcher.agent.liveness.slurm_jobs import (
     CANCELLED,
     Job,
     judge,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.remote.fate import slurm_submission
-from launcher.remote.fate.slurm_jobs import asked_s, name_of
-from launcher.remote.record.rundir import Run
+from launcher.agent.liveness import slurm_submission
+from launcher.agent.liveness.slurm_jobs import asked_s, name_of
+from launcher.agent.record.rundir import Run
 
 PARTITIONS = """echo 'PartitionName=batch Default=YES DefaultTime=NONE MaxTime=7-00:00:00'
 echo 'PartitionName=short Default=NO DefaultTime=NONE MaxTime=00:01:00'"""

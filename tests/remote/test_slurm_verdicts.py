@@ -11,12 +11,12 @@ from remote.test_slurm_jobs import answers
 from testbed.slurm_cluster import job_name
 from testbed.toy import recorded_run
 
-from launcher.remote.fate import slurm, slurm_lookup
-from launcher.remote.fate.fate import ALIVE, COMING_BACK, GONE, SILENT, EndError
-from launcher.remote.fate.slurm import FATE, Slurm
-from launcher.remote.record import secret
-from launcher.remote.serving import contact
-from launcher.remote.serving.requests import RequestError
+from launcher.agent.liveness import slurm, slurm_lookup
+from launcher.agent.liveness.liveness import ALIVE, COMING_BACK, GONE, SILENT, EndError
+from launcher.agent.liveness.slurm import FATE, Slurm
+from launcher.agent.record import secret
+from launcher.agent.serving import contact
+from launcher.agent.serving.requests import RequestError
 
 RUN = "261126-cluster-aaaaaa"
 UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"

@@ -12,21 +12,21 @@ from pathlib import Path
 import pytest
 from testbed.client import REPOSITORY, until
 
-from launcher.remote.system import socket_folders
+from launcher.agent.system import socket_folders
 
 ROUNDS = 200
 RUN = "261128-x-aaaaaa"
 LISTENS = """
 import sys, time
-from launcher.remote.record.rundir import Run
-from launcher.remote.training.streams import listening
+from launcher.agent.record.rundir import Run
+from launcher.agent.attempt.streams import listening
 with listening(Run(sys.argv[1] + "/runs/261128-x-aaaaaa")) as (listener, path):
     print(path, flush=True)
     time.sleep(600)
 """
 SWEEPS = """
 import sys, time
-from launcher.remote.system import socket_folders
+from launcher.agent.system import socket_folders
 print("begun", flush=True)
 while True:
     for path in socket_folders.dead_folders(sys.argv[1]):

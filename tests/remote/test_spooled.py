@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from testbed.toy import recorded_run
 
-from launcher.remote.fate import predecessor, run_state
-from launcher.remote.record.files import write_durably
-from launcher.remote.record.rundir import Run
+from launcher.agent.liveness import predecessor, run_state
+from launcher.agent.record.files import write_durably
+from launcher.agent.record.rundir import Run
 from launcher.values.record import RunState
 
 RUN = "0101-x-aaaa"

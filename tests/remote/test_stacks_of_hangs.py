@@ -12,11 +12,11 @@ from testbed.client import REPOSITORY, until
 from testbed.clock import Clock
 from testbed.tables import mostly_long
 
-from launcher.remote.system import process
-from launcher.remote.system.process_use import is_asleep
-from launcher.remote.training.liveness import IDLE, Liveness
-from launcher.remote.training.stacks import STACKS_SIGNAL
-from launcher.remote.training.training_command import Command, Start
+from launcher.agent.attempt.hang_watch import IDLE, Liveness
+from launcher.agent.attempt.stacks import STACKS_SIGNAL
+from launcher.agent.attempt.training_command import Command, Start
+from launcher.agent.system import process
+from launcher.agent.system.process_use import is_asleep
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what processes use")
 STARTUP = REPOSITORY / "launcher" / "worker" / "launcher_worker" / "startup"

@@ -14,17 +14,17 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from launcher.remote.host import garbage
-from launcher.remote.record import strict_json
-from launcher.remote.record.files import sync_tree, write_durably
-from launcher.remote.record.locks import Lock
-from launcher.remote.record.rundir import Run
-from launcher.remote.store import large_files, parentage, settling
-from launcher.remote.store.manifest import ShippingError, check
-from launcher.remote.store.named_contents import NamedContents
-from launcher.remote.store.shipping import ChunkReader
-from launcher.remote.store.store import Store
-from launcher.remote.system import process
+from launcher.agent.host import garbage
+from launcher.agent.record import strict_json
+from launcher.agent.record.files import sync_tree, write_durably
+from launcher.agent.record.locks import Lock
+from launcher.agent.record.rundir import Run
+from launcher.agent.store import large_files, parentage, settling
+from launcher.agent.store.manifest import ShippingError, check
+from launcher.agent.store.named_contents import NamedContents
+from launcher.agent.store.shipping import ChunkReader
+from launcher.agent.store.store import Store
+from launcher.agent.system import process
 
 
 class FakeWire:

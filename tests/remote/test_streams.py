@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from launcher.remote.record.rundir import Run
-from launcher.remote.training import streams
-from launcher.remote.training.streams import Receiver, Streams, listening, most_connections
+from launcher.agent.attempt import streams
+from launcher.agent.attempt.streams import Receiver, Streams, listening, most_connections
+from launcher.agent.record.rundir import Run
 
 WORKERS = 40
 

@@ -14,15 +14,16 @@ import pytest
 from testbed.client import is_gone, missing, until
 from testbed.toy import recorded_run
 
-from launcher.remote.fate import predecessor
-from launcher.remote.fate.run_state import state_of
-from launcher.remote.record.files import write_durably, write_over
-from launcher.remote.record.rundir import Run
-from launcher.remote.serving import contact, starting
-from launcher.remote.serving.requests import RequestError
-from launcher.remote.serving.session import Session
-from launcher.remote.store import late_seals
-from launcher.remote.system import mounts, process
+from launcher.agent.liveness import predecessor
+from launcher.agent.liveness.run_state import state_of
+from launcher.agent.record.files import write_durably, write_over
+from launcher.agent.record.rundir import Run
+from launcher.agent.serving import contact
+from launcher.agent.serving.requests import RequestError
+from launcher.agent.serving.session import Session
+from launcher.agent.store import late_seals
+from launcher.agent.system import mounts, process
+from launcher.agent.verbs import starting
 
 AWARE = 'tell("consumed", knobs=["resume"])\nsignal.signal(signal.SIGTERM, lambda *_: write(sigterm=True))\n'
 STEPS = """

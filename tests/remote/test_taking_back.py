@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 from testbed.toy import recorded_run
 
+from launcher.agent.liveness import docker
+from launcher.agent.serving import serve
+from launcher.agent.serving.session import Session
 from launcher.backends.machine.docker.container import Container
 from launcher.backends.machine.docker.docker_runtime import Docker
 from launcher.errors import EngineError
-from launcher.remote.fate import docker
-from launcher.remote.serving import serve
-from launcher.remote.serving.session import Session
 from launcher.values.record import RuntimeRecord
 from launcher.values.reported.engine_access import RunLocation
 

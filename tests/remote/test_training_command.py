@@ -7,7 +7,7 @@ import sys
 import pytest
 from testbed.client import until
 
-from launcher.remote.training.training_command import Command, Start
+from launcher.agent.attempt.training_command import Command, Start
 
 CATCHES = """
 import os, signal, sys, time

@@ -9,10 +9,10 @@ from testbed.client import until
 from testbed.tables import mostly_long
 from testbed.toy import Toy, rung
 
-from launcher.remote.record import precision_evidence
-from launcher.remote.system import process
-from launcher.remote.training import trials
-from launcher.remote.training.trials import GOOD, Ended, Trial, next_trial
+from launcher.agent.record import precision_evidence
+from launcher.agent.system import process
+from launcher.agent.training import trials
+from launcher.agent.training.trials import GOOD, Ended, Trial, next_trial
 
 OOM = "cuda-oom"
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.remote.fate import docker
-from launcher.remote.fate.run_state import state_of
-from launcher.remote.fate.trouble import trouble_of
-from launcher.remote.record.files import write_durably, write_over
-from launcher.remote.record.rundir import Run
-from launcher.remote.serving.summary import summary
-from launcher.remote.system import process
+from launcher.agent.liveness import docker
+from launcher.agent.liveness.run_state import state_of
+from launcher.agent.liveness.trouble import trouble_of
+from launcher.agent.record.files import write_durably, write_over
+from launcher.agent.record.rundir import Run
+from launcher.agent.system import process
+from launcher.agent.verbs.summary import summary
 from launcher.values.record import RunState, Trouble
 
 

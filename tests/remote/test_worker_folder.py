@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.remote.store import worker_folder
+from launcher.agent.store import worker_folder
 from launcher.transport import agent_file as packing
 from launcher.transport.agent_file import agent_file
 

@@ -9,9 +9,9 @@ import pytest
 from testbed import lambda_client
 from testbed.sim_clock import START, Computer, SimClock
 
+from launcher.agent.system import process
 from launcher.base.clock import SystemClock
 from launcher.errors import ServiceError
-from launcher.remote.system import process
 from launcher.rental.service_clock import ASK_AGAIN_S, ServiceClock
 
 DAY = 86_400.0

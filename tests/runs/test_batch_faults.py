@@ -23,7 +23,7 @@ from launcher.cli import main
 main()
 """
 HASTY = """
-from launcher.runs import batch_stop
+from launcher.batch import batch_stop
 batch_stop.ANSWERS_S = 1.0
 from launcher.cli import main
 main()

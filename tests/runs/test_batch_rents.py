@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow(reason="each test rents")
 BAD_DISK = """
 import os
 from launcher.errors import RunError
-from launcher.runs import batch_queue
+from launcher.batch import batch_queue
 step = batch_queue.BatchQueue.step
 def refusing(self, item, state, **more):
     if state == "ended" and item.host == "local":

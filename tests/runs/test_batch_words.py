@@ -66,7 +66,7 @@ def test_ctrl_c_leaves_a_batch_that_another_process_works(made):
 
 INTERRUPTED = """
 import os, signal
-from launcher.cli import batch_work
+from launcher.cli.commands.batch import batch_work
 work = batch_work.work
 def interrupted(*words, **more):
     signal.raise_signal(signal.SIGINT)

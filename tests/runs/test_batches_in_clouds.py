@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow(reason="each test starts several runs")
 FULL = """
 import errno
 from launcher.errors import RunError
-from launcher.runs import batch_queue
+from launcher.batch import batch_queue
 step = batch_queue.BatchQueue.step
 def refusing(self, item, state, **more):
     if state == "confirmed":

@@ -9,7 +9,7 @@ import threading
 import pytest
 from testbed.client import processes_of, until
 
-from launcher.remote.store.store import Store
+from launcher.agent.store.store import Store
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients and runs")
 

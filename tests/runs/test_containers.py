@@ -687,8 +687,8 @@ def test_a_sweep_removes_the_containers_of_ended_runs_and_no_others(client, box)
 
 
 IMPATIENT = """
-from launcher.runtimes.docker import runtime
-runtime.CHECK_S = -60.0
+from launcher.backends.machine.docker import docker_runtime
+docker_runtime.CHECK_S = -60.0
 from launcher.cli import main
 main()
 """

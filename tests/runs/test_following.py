@@ -398,7 +398,7 @@ def test_an_entry_that_says_no_host_ends_no_listing(client):
 
 INTERRUPTED_AS_IT_IS_BOUND = """
 import os, signal
-from launcher.runs.mirror import Mirror
+from launcher.copy.mirror import Mirror
 bind = Mirror.bind
 def bound(*words):
     bind(*words)

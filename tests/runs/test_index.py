@@ -364,7 +364,7 @@ def test_a_home_on_two_machines_whose_locks_do_not_reach_each_other_loses_no_run
     """Launches enter runs as files of their own: without any lock, none is lost."""
     code = (
         "import fcntl, sys; fcntl.flock = lambda *_: None\n"
-        "from launcher.runs import index; from launcher.values.host import Host\n"
+        "from launcher.copy import index; from launcher.values.host import Host\n"
         "for n in range(50):\n"
         " run = f'261128-x-{sys.argv[1]}{n:05d}'\n"
         " index.create(index.Entry(run=run, host=Host(name='l'), root='a', launched=1.0, order=n))\n"

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from testbed.client import is_gone, processes_of, until
 
-from launcher.remote.system import process
+from launcher.agent.system import process
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients and runs that compete")
 

@@ -16,14 +16,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from testbed.entries import know
 
+from launcher.agent.record.rundir import RUN_ID as RUN_ID_THERE
+from launcher.agent.record.rundir import Run
+from launcher.agent.serving import cursors
 from launcher.copy import index
 from launcher.copy.event_lines import parse_event
 from launcher.copy.mirror import Mirror, mirrors
 from launcher.copy.run_id import RUN_ID, find, new_run_id
 from launcher.errors import ConnectionLostError, RunError, SeveralRunsError, UnknownNameError, UsageError
-from launcher.remote.record.rundir import RUN_ID as RUN_ID_THERE
-from launcher.remote.record.rundir import Run
-from launcher.remote.serving import cursors
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import remembered
 from launcher.transport.channel import Reply

@@ -220,7 +220,7 @@ def test_a_limit_ends_a_rent_although_files_are_not_home(project):
 
 BUG = """
 from testbed.sim_clock import wait_by_it
-from launcher.runs import bringing_home
+from launcher.runs.rented import bringing_home
 wait_by_it()
 bring_home = bringing_home.bring_home
 def fails(*words):
@@ -290,8 +290,8 @@ def test_who_only_looks_on_has_the_rent_ended_if_nobody_else_does(project):
 
 
 MISTAKEN = """
-from launcher.runs import bringing_home
-from launcher.rental import handoff
+from launcher.runs.rented import bringing_home
+from launcher.rental.lease import handoff
 def fails(*words):
     raise RuntimeError("a mistake of launcher's own")
 bringing_home.bring_home = fails
@@ -434,7 +434,7 @@ def test_a_keeper_with_a_refused_key_is_replaced_before_the_limit(project):
 BEGINS_NOTHING = """
 import os, signal
 from launcher.errors import ConnectionLostError
-from launcher.runs import launching
+from launcher.runs.launch import launching
 def dies(*_): os.kill(os.getpid(), signal.SIGKILL)
 def loses(*_): raise ConnectionLostError("rented", "the link is lost")
 launching._start = {}

@@ -172,7 +172,7 @@ def test_a_program_that_is_not_there_is_told_as_by_a_shell(client, ended):
 def test_a_window_of_any_size_is_a_window():
     """What a client says of its size is data: it is brought into bounds."""
     program = (
-        "import os; from launcher.remote.system.terminal import Terminal, Window\n"
+        "import os; from launcher.agent.system.terminal import Terminal, Window\n"
         "for size in (0, 0), (-1, 10**9):\n"
         "    terminal = Terminal(Window(*size)); print(*os.get_terminal_size(terminal.program_end)); terminal.close()"
     )

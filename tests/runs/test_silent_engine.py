@@ -7,21 +7,21 @@ import time
 import pytest
 from testbed.stream import Stream
 
+from launcher.agent.host import leftovers
+from launcher.agent.liveness import docker
+from launcher.agent.liveness.run_state import state_of
+from launcher.agent.record.files import write_durably
+from launcher.agent.record.rundir import Run
+from launcher.agent.serving import serve
+from launcher.agent.serving.requests import RequestError
+from launcher.agent.serving.session import Session
+from launcher.agent.system import process
+from launcher.agent.verbs.summary import summary
 from launcher.cli.commands.look import ps
 from launcher.cli.follow.plain_view import PlainView
 from launcher.copy.mirror import Mirror
 from launcher.copy.record_sync import News
 from launcher.errors import EngineError
-from launcher.remote.fate import docker
-from launcher.remote.fate.run_state import state_of
-from launcher.remote.host import leftovers
-from launcher.remote.record.files import write_durably
-from launcher.remote.record.rundir import Run
-from launcher.remote.serving import serve
-from launcher.remote.serving.requests import RequestError
-from launcher.remote.serving.session import Session
-from launcher.remote.serving.summary import summary
-from launcher.remote.system import process
 from launcher.runs import cleaning, run_stopping
 from launcher.runs.follow.evidence import words
 from launcher.runs.follow.summaries import runs_of

@@ -17,8 +17,8 @@ from testbed.client import RECORDER, is_gone, orphan, processes_of, until
 from testbed.spooler import Spooler
 from testbed.toy import recorded_run
 
-from launcher.remote.record.files import read_json, write_durably
-from launcher.remote.system import process
+from launcher.agent.record.files import read_json, write_durably
+from launcher.agent.system import process
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients and runs")
 

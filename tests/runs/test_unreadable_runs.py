@@ -111,9 +111,9 @@ def test_an_unreadable_run_is_one_line(tmp_path):
 
 FORBIDDEN = """
 import json, os, sys
-from launcher.remote.record.rundir import Run
-from launcher.remote.serving import serve
-from launcher.remote.serving.session import Session
+from launcher.agent.record.rundir import Run
+from launcher.agent.serving import serve
+from launcher.agent.serving.session import Session
 
 class Wire:
     def write(self, message, payload=b""):

@@ -15,7 +15,7 @@ import pytest
 from testbed.cards import uuid_of
 from testbed.client import marked, until
 
-from launcher.remote.system import process
+from launcher.agent.system import process
 
 pytestmark = pytest.mark.slow(reason="each test launches, and makes several attempts")
 

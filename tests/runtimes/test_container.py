@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.agent import compiled_code
 from launcher.backends.machine.docker.container import CODE, STOP_SLACK_S, EngineFacts, compiling, container
 from launcher.config import resolve
 from launcher.errors import RefusedError
 from launcher.planning.assembly import plan
-from launcher.remote import compiled_code
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.reported.engine_access import AgentCode, RunLocation

@@ -48,7 +48,7 @@ note("end")
 """
 KILLED = """
 import os, signal, threading
-from launcher.runs import batch_queue
+from launcher.batch import batch_queue
 lock = threading.Lock()
 count, when = int(os.environ["KILL_AT"]), os.environ["KILL_WHEN"]
 step = batch_queue.BatchQueue.step

@@ -9,9 +9,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.remote.record.files import write_durably
-from launcher.remote.record.rundir import Run
-from launcher.remote.system import process
+from launcher.agent.record.files import write_durably
+from launcher.agent.record.rundir import Run
+from launcher.agent.system import process
 
 RUN = "261122-train-k3f9w2"
 

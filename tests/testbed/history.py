@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.remote.record.files import read_json
-from launcher.remote.record.rundir import Run
-from launcher.remote.record.strict_json import encode
+from launcher.agent.record.files import read_json
+from launcher.agent.record.rundir import Run
+from launcher.agent.record.strict_json import encode
 
 GAP_S = 60.0
 

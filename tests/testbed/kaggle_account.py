@@ -45,11 +45,11 @@ def train(step):
 
 
 IMPATIENT = """
-from launcher.hosts import segments
-from launcher.runs import following
-from launcher.runtimes import kaggle
+from launcher.backends.spool import segments
+from launcher.runs.follow import following
+from launcher.backends.kaggle import kaggle_runtime
 following.BACK_OFF_S = (0.2, 0.4)
-kaggle.FIRST_S, kaggle.LOOK_S = 2.0, 0.5
+kaggle_runtime.FIRST_S, kaggle_runtime.LOOK_S = 2.0, 0.5
 segments.SETTLE_S, segments.SETTLE_EVERY_S, segments.BACK_OFF_S = 1.0, 0.2, (0.5,)
 segments.OVERDUE_S = 0.0
 from launcher.cli import main

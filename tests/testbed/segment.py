@@ -17,12 +17,13 @@ import pytest
 from testbed.client import REPOSITORY
 from testbed.toy import rung
 
+from launcher.agent.record.files import read_json
+from launcher.agent.record.rundir import Run
+from launcher.agent.serving import contact
+from launcher.agent.serving.requests import OfRun
+from launcher.agent.serving.session import Session
+from launcher.agent.verbs import preparing
 from launcher.backends.spool.spool import Settled, Spool
-from launcher.remote.record.files import read_json
-from launcher.remote.record.rundir import Run
-from launcher.remote.serving import contact, preparing
-from launcher.remote.serving.requests import OfRun
-from launcher.remote.serving.session import Session
 from launcher.transport.agent_file import agent_file
 
 RUN = "261122-counts-aaaaaa"

@@ -70,8 +70,8 @@ class Computer:
 
     def become(self, clock: SimClock) -> None:
         """Let this process be on it: what Python tells of time and boot is its."""
+        from launcher.agent.system import process
         from launcher.base.clock import SystemClock
-        from launcher.remote.system import process
 
         real = time.clock_gettime
 

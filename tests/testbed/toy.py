@@ -15,10 +15,10 @@ from typing import Any
 
 from testbed.client import REPOSITORY, kill_all_of, until
 
-from launcher.remote.fate.run_state import state_of
-from launcher.remote.record.files import read_json, write_durably
-from launcher.remote.record.rundir import TERMINAL, Run
-from launcher.remote.system import process
+from launcher.agent.liveness.run_state import state_of
+from launcher.agent.record.files import read_json, write_durably
+from launcher.agent.record.rundir import TERMINAL, Run
+from launcher.agent.system import process
 from launcher.transport.agent_file import agent_file
 
 RUN = "0101-toy-aaaa"

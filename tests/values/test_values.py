@@ -3,9 +3,9 @@
 import pytest
 from pydantic import ValidationError
 
+from launcher.agent.record import rundir
 from launcher.base.text import hours_text
 from launcher.config.resolve import profile, profiles
-from launcher.remote.record import rundir
 from launcher.values.plan import Split
 from launcher.values.record import TERMINAL
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from testbed.client import until
 
-from launcher.remote.system.process import catches
+from launcher.agent.system.process import catches
 
 WORKER = Path(__file__).parents[2] / "launcher" / "worker"
 HOOK = WORKER / "launcher_worker" / "startup"

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from launcher.remote.training import attempt_record
+from launcher.agent.attempt import attempt_record
 
 is_trained_here = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
 

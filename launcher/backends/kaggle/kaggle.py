@@ -20,6 +20,7 @@ from platformdirs.unix import Unix
 from pydantic import ValidationError
 from rich.filesize import decimal
 
+from launcher.agent.record.rundir import RUN_ID, Run
 from launcher.backends.kaggle import kaggle_log
 from launcher.backends.kaggle.kaggle_credentials import logins
 from launcher.backends.kaggle.kaggle_kernel import SLUG_CHARACTERS, KernelRef, LogPiece, NewKernel, OutputFile
@@ -46,7 +47,6 @@ from launcher.backends.spool.spool_trees import KeptTree, SpoolTrees
 from launcher.backends.spool.spooled_desk import SpooledDesk, connect_spool
 from launcher.base.text import printable
 from launcher.errors import BadFileError, ServiceAuthError, ServiceError, ServiceUnreachableError
-from launcher.remote.record.rundir import RUN_ID, Run
 from launcher.transport.agent_file import agent_file
 from launcher.transport.channel import Channel
 from launcher.transport.local import LocalConnection

@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
+from launcher.agent.record import strict_json
 from launcher.base.text import printable
 from launcher.errors import BadFileError
-from launcher.remote.record import strict_json
 
 MARGIN = timedelta(minutes=5)
 """An OAuth token that expires within this time is renewed first."""

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 from pydantic import ValidationError
 
+from launcher.agent.record import strict_json
 from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
 from launcher.backends.kaggle.kaggle_kernel import KernelRef, LogPiece
 from launcher.backends.kaggle.kaggle_service import HOST, KaggleService
 from launcher.errors import ServiceError, ServiceUnreachableError
-from launcher.remote.record import strict_json
 from launcher.transport.http.service_wire import Download
 
 END_OF_LOG = "END_OF_LOG"

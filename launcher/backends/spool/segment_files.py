@@ -8,9 +8,9 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from launcher.agent.record.files import read_json
+from launcher.agent.record.rundir import Run
 from launcher.backends.kaggle.kaggle_script import RUN, Member, opened
-from launcher.remote.record.files import read_json
-from launcher.remote.record.rundir import Run
 
 CONTROL = ("plan.json", "prepared.json", "manifest.json", "wish", "token")
 RECORDED = ("attempt.json", "state.json", "sealed.json", "heartbeat")

@@ -20,17 +20,17 @@ from typing import NamedTuple, Protocol
 
 from pydantic import ValidationError
 
+from launcher.agent.record import strict_json
+from launcher.agent.record.frame import read_path
+from launcher.agent.record.locks import Lock
+from launcher.agent.record.rundir import TERMINAL, Run
+from launcher.agent.store import checkpoints
 from launcher.backends.kaggle.kaggle_kernel import LogPiece
 from launcher.backends.spool.segment_record import SegmentRecord, SegmentStatus
 from launcher.backends.spool.spool import Settled, Spool
 from launcher.backends.spool.spool_trees import KeptTree
 from launcher.base.text import printable
 from launcher.errors import HostError, RunError, ServiceError, ServiceUnreachableError, UnsettledError
-from launcher.remote.record import strict_json
-from launcher.remote.record.frame import read_path
-from launcher.remote.record.locks import Lock
-from launcher.remote.record.rundir import TERMINAL, Run
-from launcher.remote.store import checkpoints
 from launcher.transport.client.desk import Heard
 
 SETTLE_S = 60.0

@@ -1,7 +1,7 @@
 """The spool: a run's folder on this machine that grows from what a segment of the run prints, and is settled by its outputs.
 
 What a segment sends is data of a job, which may have forged it: it may change the files of its own record and work, and
-nothing else. Frames (remote/record/frame.py) are applied in their order. What cannot be applied is left out, and so is all
+nothing else. Frames (agent/record/frame.py) are applied in their order. What cannot be applied is left out, and so is all
 that follows of a file that grows: it stays the beginning of the segment's own. All else that is printed goes to `service-N.log`.
 
     with Spool(run_dir, segment=1) as spool:
@@ -24,10 +24,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from launcher.base.text import is_obeyed
-from launcher.remote.record import strict_json
-from launcher.remote.record.files import REFUSED, paths_in, read_json, write_durably
-from launcher.remote.record.frame import (
+from launcher.agent.record import strict_json
+from launcher.agent.record.files import REFUSED, paths_in, read_json, write_durably
+from launcher.agent.record.frame import (
     FRAME,
     MOST_CHARS,
     Frame,
@@ -36,8 +35,8 @@ from launcher.remote.record.frame import (
     read_frame,
     read_path,
 )
-from launcher.remote.record.rundir import Run
-from launcher.remote.record.safe_open import (
+from launcher.agent.record.rundir import Run
+from launcher.agent.record.safe_open import (
     RunPath,
     UnreadableError,
     open_regular,
@@ -45,6 +44,7 @@ from launcher.remote.record.safe_open import (
     parent_of,
     status_of,
 )
+from launcher.base.text import is_obeyed
 
 VERSION = 1
 STDOUT = "stdout"

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from launcher.agent.record.locks import Lock
+from launcher.agent.record.rundir import TERMINAL, Run
 from launcher.backends.spool.segment_settings import SegmentTree
 from launcher.errors import ServiceError, ServiceUnreachableError
-from launcher.remote.record.locks import Lock
-from launcher.remote.record.rundir import TERMINAL, Run
 
 FOLDER = "trees"
 RECORDS = "control/tree*.json"

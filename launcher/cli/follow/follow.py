@@ -11,12 +11,12 @@ import typer
 
 from launcher.cli.signals import Terminated
 from launcher.copy.mirror import Mirror
-from launcher.copy.read_position import show_more, show_rest
 from launcher.errors import MachineGoneError, ServiceAuthError, ServiceError
 from launcher.rental import records
 from launcher.rental.renting import RentalReason
 from launcher.runs.follow.evidence import doubt
 from launcher.runs.follow.following import finish
+from launcher.runs.follow.read_position import show_more, show_rest
 from launcher.runs.follow.sessions import follow_sessions, has_sessions
 from launcher.runs.follow.view import View
 from launcher.transport.client.desk import Desk

@@ -15,13 +15,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from launcher.errors import RefusedError
-from launcher.planning.software.packages import Packages
 from launcher.planning.software.wheels import Machine, Release, WheelBuild, WheelTable, driver_numbers
 from launcher.values.facts import Facts
 from launcher.values.precision import numbers
 from launcher.values.profile import Profile
 from launcher.values.public_result import public
 from launcher.values.software.image import BuildOptions
+from launcher.values.software.packages import Packages
 from launcher.values.software.requirement import normalized, package_of
 
 CPU = "cpu"

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from launcher.remote.record.locks import Lock, is_locked
+from launcher.agent.record.locks import Lock, is_locked
 
 BEAT_S = 5.0
 STALE_S = 15.0

@@ -14,8 +14,8 @@ import secrets
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.agent.record.locks import Lock
 from launcher.errors import BadFileError, HostError, ServiceError
-from launcher.remote.record.locks import Lock
 from launcher.rental.lease.renter import Renter
 from launcher.rental.ledger import usual_folder
 from launcher.rental.provider import Provider, ProviderReason

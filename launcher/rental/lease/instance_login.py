@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from launcher.agent.record.rundir import RENTED
 from launcher.base.clock import Clock, look_again_after
 from launcher.errors import (
     AuthRefusedError,
@@ -16,7 +17,6 @@ from launcher.errors import (
     ServiceError,
     UnreachableError,
 )
-from launcher.remote.record.rundir import RENTED
 from launcher.rental.renting import RentalReason
 from launcher.transport.ssh.ssh import SshConnection
 from launcher.values.host import Host

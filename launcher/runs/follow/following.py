@@ -11,16 +11,17 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from launcher.copy import move_records, read_position
+from launcher.copy import move_records
 from launcher.copy.last_answer import last_answer
 from launcher.copy.mirror import Mirror
 from launcher.errors import HostError, MachineGoneError, RunError, ServiceError, UnreachableError
 from launcher.metrics.host_figures import host_figures
 from launcher.metrics.lineage import joined
 from launcher.metrics.picture import draw
-from launcher.metrics.picture_title import title_of
 from launcher.metrics.tensorboard import TensorBoard
 from launcher.rental import records
+from launcher.runs.follow import read_position
+from launcher.runs.follow.picture_title import title_of
 from launcher.runs.follow.refreshing import goes_on
 from launcher.runs.follow.view import Result, View
 from launcher.runs.pull.checkpoint_pulling import CheckpointKeeper

@@ -52,8 +52,8 @@ from launcher.values.plan import Finding, Plan
 from launcher.values.profile import Profile
 
 if TYPE_CHECKING:
-    from launcher.batch.frozen_code import FrozenCode
     from launcher.rental.lease.rental_lease import Lease
+    from launcher.upload.frozen_code import FrozenCode
 
 ID_TRIES = 5
 NOT_SUBMITTED, UNSETTLED = "not-submitted", "unsettled"

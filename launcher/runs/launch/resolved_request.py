@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from launcher.backends.kaggle.kaggle_machines import MachineChoice, choose_machine
 from launcher.backends.slurm.slurm_job import settings_of as slurm_settings_of
-from launcher.config import env_file, job_variables, model_config, resolve, secret_values
+from launcher.config import env_file, job_variables, local_model, resolve, secret_values
 from launcher.config.env_file import HiddenValues
 from launcher.config.lookup import Lookup
 from launcher.copy.request import Request
@@ -82,7 +82,7 @@ def understand(request: Request, lookup: Lookup | None = None) -> Resolved:
     requested_gpus(request.gpus, 1)
     machine = _machine(host, profiles, request, lookup)
     profiles = machine.profiles if machine is not None else profiles
-    model, teacher = model_config.read_here(task), model_config.read_teacher(task)
+    model, teacher = local_model.read_here(task), local_model.read_teacher(task)
     return Resolved(
         host, profiles, task, request.precision, model, rehearsed_on, request.gpus, values, teacher, machine
     )

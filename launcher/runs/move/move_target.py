@@ -17,7 +17,6 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 from launcher.backends.runtimes import open_for_plan
 from launcher.base.meter import Meter
 from launcher.config import build_settings, env_file, resolve, secret_values
-from launcher.config.secret_consent import check_consent
 from launcher.copy import move_records
 from launcher.copy.mirror import Mirror
 from launcher.copy.run_id import RUN_ID, new_run_id
@@ -37,6 +36,7 @@ from launcher.runs.pull import checkpoints_here
 from launcher.runs.rented.api_key_guard import check_key_is_not_sent
 from launcher.runs.rented.lost_machines import end_rental, look_for
 from launcher.runs.resume.recovering import Outcome, RecoverRequest, Recovery, recover_on
+from launcher.runs.resume.secret_consent import check_consent
 from launcher.runs.run_desk import connect
 from launcher.upload import upload_record
 from launcher.upload.tree import SizedFile, write_files

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher.backends.base.runtime import Resumption
 from launcher.backends.runtimes import open_for_run
 from launcher.config import build_settings, env_file, resolve, secret_values
-from launcher.config.secret_consent import check_consent
 from launcher.copy import move_records
 from launcher.copy.mirror import Mirror
 from launcher.copy.runs_folder import runs_folder
@@ -26,6 +25,7 @@ from launcher.runs.locating import locate
 from launcher.runs.rented import machine_gone
 from launcher.runs.rented.api_key_guard import check_key_is_not_sent
 from launcher.runs.rented.lost_machines import reach
+from launcher.runs.resume.secret_consent import check_consent
 from launcher.runs.run_listing import listing
 from launcher.transport.client.desk import Desk
 from launcher.values.record import State, Summary, is_terminal

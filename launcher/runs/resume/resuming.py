@@ -14,7 +14,6 @@ from launcher.backends.runtimes import open_for_run
 from launcher.backends.slurm.slurm_job import with_expected_cards
 from launcher.config import build_settings, env_file, job_variables, resolve, secret_values
 from launcher.config.job_check import on_end_findings, undeclared
-from launcher.config.secret_consent import check_consent
 from launcher.copy.mirror import Mirror
 from launcher.copy.request import new_launch
 from launcher.copy.run_id import new_run_id
@@ -44,6 +43,7 @@ from launcher.runs.resume.resumed_plan import (
     keys_of,
     refuse_moved,
 )
+from launcher.runs.resume.secret_consent import check_consent
 from launcher.runs.run_desk import open_desk
 from launcher.transport.client.desk import Desk
 from launcher.upload import upload_record

@@ -12,10 +12,9 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from launcher.agent.record import strict_json
 from launcher.base.text import is_obeyed, printable
 from launcher.errors import BadFileError, MalformedAnswerError
-from launcher.planning.software.packages import KnownImage
-from launcher.remote.record import strict_json
 from launcher.transport.agent_input import ONLY_LISTENING, Keyboard, typing, until
 from launcher.transport.channel import HASHING_S, Calls, Incoming, Passing, Reply
 from launcher.transport.client.desk import Heard, Making, Preparation, Printed, Runs, Upkeep
@@ -51,6 +50,7 @@ from launcher.values.reported.output import (
     Outputs,
     checked,
 )
+from launcher.values.software.packages import KnownImage
 
 if TYPE_CHECKING:
     from launcher.values.facts import Facts

@@ -17,7 +17,6 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 from launcher.transport.channel import Opener
 
 if TYPE_CHECKING:
-    from launcher.planning.software.packages import KnownImage
     from launcher.transport.agent_input import Keyboard
     from launcher.transport.channel import Incoming, Reply
     from launcher.values.facts import Facts
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from launcher.values.reported.engine_access import EngineWay, RunLocation
     from launcher.values.reported.output import Loss, Manifest, Outputs
     from launcher.values.software.environment import Maker
+    from launcher.values.software.packages import KnownImage
 
 Printed = Callable[[int, bytes], None]
 """Takes a piece of a program's output: 1 for standard output or 2 for standard error, and the bytes."""

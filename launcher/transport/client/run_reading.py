@@ -11,6 +11,7 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import Field, ValidationError
 
+from launcher.agent.record import strict_json
 from launcher.errors import (
     AgentError,
     ConnectionLostError,
@@ -18,7 +19,6 @@ from launcher.errors import (
     MalformedAnswerError,
     RefusedStreamError,
 )
-from launcher.remote.record import strict_json
 from launcher.transport.channel import DEADLINE_S, Calls, Channel, Reply, refusal
 from launcher.values.base import Record
 

@@ -17,8 +17,8 @@ from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from launcher.agent.record import strict_json
 from launcher.errors import UsageError
-from launcher.remote.record import strict_json
 from launcher.transport.resolving import SilentResolverError, resolve
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from launcher.planning.software.packages import Packages
 from launcher.values.base import Record
 from launcher.values.record import Parent
 from launcher.values.reported.engine_access import RunLocation
+from launcher.values.software.packages import Packages
 
 
 class PreparedRun(Record):

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from testbed.client import until
 from testbed.slurm_cluster import SlurmCluster, slurm_cluster
 
-from launcher.remote.host import slurm_facts
+from launcher.agent.host import slurm_facts
 
 FOLDER = Path(__file__).resolve().parent
 USER = "ada"

@@ -18,7 +18,7 @@ LABEL_ATTEMPT = "launcher.attempt"
 LABEL_CHECK = "launcher.check"
 """The label of a container in which an image is checked, or compiles the agent: the root that asks. No image has it."""
 CODE = "LAUNCH_CODE"
-"""The variable that names the folder of what an image has compiled, as in remote/compiled_code.py."""
+"""The variable that names the folder of what an image has compiled, as in agent/compiled_code.py."""
 STOP_SLACK_S = 15
 """How much longer than the job's grace the engine waits before it kills, so that the agent can record the end."""
 SHM_SHARE = 0.5

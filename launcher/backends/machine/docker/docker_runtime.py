@@ -48,7 +48,7 @@ LOOK_S = 1.0
 CHECK_S = 60.0
 """How long a container in which an image is checked may be about to begin; its client died if it takes longer."""
 READY = b"+"
-"""What remote/serving/relay.py says once a port has answered."""
+"""What agent/verbs/relay.py says once a port has answered."""
 NO_PROGRAM = (126, 127)
 """The exit codes of a container whose program cannot be started, however often the engine tries."""
 

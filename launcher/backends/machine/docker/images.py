@@ -28,13 +28,13 @@ from launcher.base import untrusted_json
 from launcher.base.text import printable
 from launcher.errors import EngineError, HostError, RefusedError
 from launcher.planning.software.build_failure import build_failure, indexes
-from launcher.planning.software.packages import Packages
 from launcher.planning.software.recipe import buildkit, classic
 from launcher.planning.software.wheel_choice import unfit, verifiable_torch
 from launcher.transport.agent_file import torch_check
 from launcher.transport.client.desk import Desk
 from launcher.values.plan import Plan
 from launcher.values.software.image import BuildOptions, Image
+from launcher.values.software.packages import Packages
 
 if TYPE_CHECKING:
     from launcher.backends.machine.docker.engine import DockerEngine, ListedImage

@@ -12,13 +12,13 @@ from launcher.base.text import printable
 from launcher.errors import AgentError, HostError, MalformedAnswerError, RefusedError
 from launcher.planning.software.build_failure import build_failure, indexes
 from launcher.planning.software.environment_plan import build_variables, environment_files, has_no_index
-from launcher.planning.software.packages import Packages
 from launcher.planning.software.wheel_choice import unfit, unimported_torch, verifiable_torch
 from launcher.transport.client.desk import Desk
 from launcher.values.plan import Plan
 from launcher.values.profile import Profile
 from launcher.values.software.environment import Environment, Maker
 from launcher.values.software.image import BuildOptions
+from launcher.values.software.packages import Packages
 
 KEPT_LINES = 200
 _STEP = re.compile(

@@ -354,8 +354,8 @@ def resume(
     from launcher.batch import batch_index
     from launcher.batch.batch_queue import Wish, open_queue, take_work, worker_of, worker_words
     from launcher.batch.batch_worker import queue_again
-    from launcher.batch.frozen_code import forget
     from launcher.cli.commands.batch.batch_table import tell_mended
+    from launcher.upload.frozen_code import forget
 
     changes = _given(max_parallel=max_parallel, max_failures=max_failures, max_cost=max_cost)
     with open_queue(name, may_be_foreign=True) as queue:

@@ -77,8 +77,8 @@ def _keep(place: Host, mirror: Mirror, view: View, lease: Lease) -> None:
     """Look after a rental in the background. What a person has seen of its run by now is noted: the rest is shown later."""
     import contextlib
 
-    from launcher.copy import read_position
     from launcher.rental.lease.rental_keeper import keep
+    from launcher.runs.follow import read_position
     from launcher.runs.rented.bringing_home import RunOnMachine
 
     def follow() -> None:

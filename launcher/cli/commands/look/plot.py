@@ -32,7 +32,7 @@ def plot(
     from launcher.metrics.host_figures import host_figures
     from launcher.metrics.lineage import joined
     from launcher.metrics.picture import draw
-    from launcher.metrics.picture_title import title_of
+    from launcher.runs.follow.picture_title import title_of
     from launcher.runs.follow.precision_report import known_precision
 
     mirror = fetch(run, host)

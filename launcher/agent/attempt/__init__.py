@@ -1,0 +1,1 @@
+"""One attempt of a run: its command, streams, writer of events, and how it ended."""

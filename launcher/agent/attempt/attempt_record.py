@@ -1,0 +1,139 @@
+"""Compose attempt.json: the values that an attempt's script runs with."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any, Dict, NamedTuple, Optional
+
+from ..diagnosis import remedy
+from ..liveness.run_state import fate_of
+from ..record.rundir import VERSION, Folder, Run, place_of
+from ..store import checkpoints
+from ..system import process
+from .hook_parts import imitates_card
+
+
+class Basis(NamedTuple):
+    """What the record of an attempt follows from.
+
+    `prepared` is the record of how the run was prepared, `runtime` how it runs now, `checkpoint` where it resumes from.
+    `trial` is what the worker has to try, in an attempt of `launch verify`.
+    """
+
+    run: Run
+    plan: Dict[str, Any]
+    prepared: Dict[str, Any]
+    runtime: Dict[str, Any]
+    in_force: remedy.InForce
+    previous: Optional[Dict[str, Any]]
+    checkpoint: checkpoints.ChosenCheckpoint
+    trial: Optional[Dict[str, Any]] = None
+
+
+def compose(basis: Basis, folder: Folder, attempt: int) -> Dict[str, Any]:
+    """Return the record of an attempt in this folder: the plan's values with the changes in force."""
+    run, plan, changes = basis.run, basis.plan, basis.in_force.changes
+    me = process.find(os.getpid())
+    rung = int(changes.get("rung", 0))
+    precision = (plan.get("ladder") or [None])[rung]
+    split = {name: changes[name] for name in ("micro_batch", "accumulation") if name in changes}
+    return {
+        "version": VERSION,
+        "run": run.id,
+        "kind": "attempt",
+        "folder": folder.number,
+        "attempt": attempt,
+        "time": time.time(),
+        "place_id": place_of(basis.prepared) or process.host_id(),
+        "boot_id": process.boot_id(),
+        "device": folder.device(),
+        "agent": {"pid": os.getpid(), "start": me.start if me else ""},
+        "job_id": fate_of(run).job_id(run),
+        "runtime": basis.runtime,
+        "previous": basis.previous,
+        "rung": rung,
+        "precision": precision,
+        "peak_tflops": _peak_tflops(plan, precision or {}),
+        "remedy": basis.in_force.remedy.record() if basis.in_force.remedy is not None else None,
+        "changes": changes,
+        "rehearsed": plan.get("rehearsed") is True,
+        "card": _card(plan["profile"]) if imitates_card(plan) else None,
+        "adapt": _adaptation(plan, split.get("accumulation", 0)) if plan.get("adapt") is True else None,
+        "trial": basis.trial,
+        "guard": "warn" if plan.get("guard") == "warn" else "end",
+        "checkpoint": checkpoints.describe(basis.checkpoint),
+        "split": {**plan["split"], **split} if plan.get("split") else None,
+        "steps": plan.get("steps"),
+        "port": _free_port(),
+        "seed": plan.get("seed"),
+        "loader_workers": changes.get("loader_workers", plan.get("loader_workers")),
+        "activation_checkpointing": changes.get("activation_checkpointing", plan.get("checkpointing", False)),
+        "save_every_steps": plan.get("save_every_steps"),
+        "save_every_minutes": plan.get("save_every_minutes"),
+        "keep_checkpoints": changes.get("keep_checkpoints", plan.get("keep_checkpoints")),
+        "method": plan.get("method"),
+        "model": _located(basis, plan.get("model"), "model"),
+        "teacher": _located(basis, plan.get("teacher"), "teacher"),
+        "data": {name: _located(basis, source, name) for name, source in (plan.get("data") or {}).items()},
+        "settings": plan.get("settings"),
+        "folders": {
+            "run": run.path,
+            "code": run.code,
+            "artifacts": run.artifacts,
+            "checkpoints": run.checkpoints,
+            "cache": run.cache,
+        },
+    }
+
+
+def _adaptation(plan: Dict[str, Any], accumulation: int) -> Dict[str, Any]:
+    """Return what the start-up hook adapts: `split` if the plan's batch replaces the script's, and how often it was halved."""
+    planned = plan["split"]["accumulation"]
+    halvings = (max(accumulation, planned) // planned).bit_length() - 1
+    return {"split": "split" in (plan.get("takes") or ()), "halvings": halvings}
+
+
+def _peak_tflops(plan: Dict[str, Any], precision: Dict[str, Any]) -> Optional[float]:
+    """Return the card's published peak rate at a precision; None for one that is not known, or not there."""
+    if plan.get("rehearsed") is True:
+        return None
+    compute = precision.get("autocast_dtype") or precision.get("base_dtype")
+    wide = "tf32" if precision.get("tf32") else "fp32"
+    rate = {"float16": "fp16", "bfloat16": "bf16", "float32": wide}.get(str(compute))
+    peak = (plan.get("profile") or {}).get("peak") or {}
+    return peak.get(rate) if rate is not None else None
+
+
+def _card(profile: Dict[str, Any]) -> Dict[str, Any]:
+    """Return what the worker needs to know of a card that it imitates; its name is the one that the driver reports."""
+    names = profile.get("probe_names") or [profile["title"]]
+    mib = profile.get("memory_mib")  # plans of older versions have the nominal size alone
+    memory = int(profile["memory_gb"] * 1e9 if mib is None else mib * 2**20)
+    return {
+        "name": names[0],
+        "memory_bytes": memory,
+        **{key: profile[key] for key in ("capability", "count")},
+    }
+
+
+def _located(basis: Basis, source: Optional[Dict[str, str]], name: str) -> Optional[str]:
+    """Return where the script finds a source: shipped files are in the run's data folder, by name."""
+    if source is None:
+        return None
+    if source["kind"] == "host":
+        paths = basis.runtime.get("paths") or {}
+        return str(paths.get(source["value"], os.path.expanduser(source["value"])))
+    if source["kind"] == "name":
+        return source["value"]
+    folder = os.path.join(basis.run.data, name)
+    names = os.listdir(folder) if os.path.isdir(folder) else []  # an empty folder is not shipped
+    return os.path.join(folder, *names[:1])  # the client put exactly one entry there
+
+
+def _free_port() -> int:
+    """Return a port that is free now. If another process takes it first, the next attempt gets another one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])

@@ -1,0 +1,242 @@
+"""What is known of an attempt from the events of its workers and from its log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Set
+
+from ..diagnosis.remedy import Failure
+from .hang_watch import Liveness
+from .history import HELD
+
+if TYPE_CHECKING:
+    from ..logs.logscan import Metric
+    from ..logs.loss_watch import Divergence, LastLoss
+
+LOST_LOSSES = 3  # in a row; a worker's guard, if the script has one, reacts earlier
+TRIP_GRACE_S = 5.0  # to end by itself with a traceback; SIGTERM would make it save its bad state
+BETWEEN_S = 3.0  # from SIGTERM to the step that reacts to it, in addition to the time of steps
+MOST_CHARS = 500
+_HOOK = "hook"  # the source of what the start-up hook reports
+NODE = "node"
+"""The source of what a member reports of its node."""
+_NON_FINITE = ("nan", "inf", "-inf")
+_TRIPS = ("nan-divergence", "not-learning")  # the classes that a worker's guard may report
+
+
+class News(NamedTuple):
+    """What a report makes necessary: to write the state, to give the attempt up after a grace, to keep its proof."""
+
+    has_new_state: bool = False
+    failure: Optional[Failure] = None
+    grace_s: float = 0.0
+    has_proof: bool = False
+
+
+class Progress:
+    """The last known step, loss and checkpoint of an attempt, and whether it has failed.
+
+    `proof` is what the worker saw in the first good steps, `trial` what it measured for `launch verify`. `doubtful_from` is the first step whose update no finite loss
+    has confirmed yet. `unsaved` is how many bytes of a checkpoint were written when saving it failed. `has_ended`: the last training that began
+    has reported its end. `is_off_card`: a card is imitated, and nothing is known to have run on it. Reports change nothing else: what
+    they make necessary is returned as `News`.
+    """
+
+    def __init__(
+        self,
+        *,
+        save_s: float = 0.0,
+        stop_grace_s: float = 30.0,
+        hang_s: Optional[float] = None,
+        imitates_card: bool = False,
+        redact: Callable[[Any], Any] = lambda value: value,
+    ) -> None:
+        """Begin before the first report; `save_s` is how long earlier attempts took to save."""
+        self.step: Optional[int] = None
+        self.loss: Any = None
+        self.checkpoint: Optional[int] = None
+        self.save_s = save_s
+        self.consumed: Set[str] = set()
+        self.failure: Optional[Failure] = None
+        self.marker: Optional[int] = None
+        self.is_marked = False
+        self.was_asked_to_end = False
+        self.uses_worker = False
+        self.has_worker_metrics = False
+        self.has_trained = False
+        self.has_ended = False
+        self.doubtful_from = 1
+        self.proof: Optional[Dict[str, Any]] = None
+        self.trial: Optional[Dict[str, Any]] = None
+        self.unsaved: Optional[int] = None
+        self.is_off_card = imitates_card
+        self.liveness = Liveness(hang_s)
+        self._stop_grace_s = stop_grace_s
+        self._redact = redact
+        self._lost_losses = 0
+        self._lost_loss: Optional[str] = None
+        self._first_step: Optional[int] = None
+        self._steps_left: Optional[int] = None
+        """The last step of a training that has begun and not reported its end."""
+
+    def lost_loss(self, of_log: Optional[LastLoss]) -> Optional[str]:
+        """Return the line of the last training loss if it was certainly not finite; `of_log` counts if nobody reports losses."""
+        if self.has_worker_metrics or of_log is None:
+            return self._lost_loss
+        return of_log.line if of_log.is_certain and not of_log.is_finite else None
+
+    @property
+    def is_without_step(self) -> bool:
+        """Whether a training was seen to begin, before its last step, and made no step."""
+        return self._first_step is not None and (self.step or 0) <= self._first_step
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether a training began, and has neither reported its end nor reached its last step."""
+        return self._steps_left is not None and (self.step or 0) < self._steps_left
+
+    @property
+    def grace_s(self) -> float:
+        """How long the training may take to save when it is asked to end: the plan's time, or longer if it needs longer."""
+        needed_s = BETWEEN_S + 2 * (self.liveness.step_s or 0.0) + 2 * self.save_s
+        return max(self._stop_grace_s, needed_s)
+
+    def learn(self, event: Dict[str, Any]) -> Optional[News]:
+        """Take in an event of a worker; return what it makes necessary, None for nothing (as for nearly all).
+
+        What the start-up hook and a node's member report counts as much, but does not show that the script itself uses the worker.
+        """
+        self.uses_worker = self.uses_worker or event.get("source") not in (_HOOK, NODE)
+        self.liveness.note_sign()
+        kind, step = event["kind"], event.get("step")
+        values: Any = event.get("values")
+        values = values if isinstance(values, dict) else {}
+        if kind == "metric":
+            self.has_worker_metrics = True
+            self._note_step(step)
+            self.loss = values.get("loss", self.loss)
+            return self._judge_loss(step, values["loss"]) if "loss" in values and _is_first(event) else None
+        if kind == "trip" and values.get("class") in _TRIPS:
+            return self._trip(step, values)
+        if kind == "consumed":
+            return self._consume(values)
+        if kind == "checkpoint" and isinstance(step, int):
+            self.checkpoint = step
+            self.save_s = values["seconds"] if isinstance(values.get("seconds"), float) else self.save_s
+            return News(has_new_state=True)  # at once: tries are counted since the last checkpoint
+        if kind == "evidence" and isinstance(values.get("proof"), dict) and self.proof is None:
+            self.proof = values["proof"]
+            return News(has_proof=True)
+        if kind == "evidence" and isinstance(values.get("rehearsal"), dict):
+            self.is_off_card = False
+        if kind == "evidence" and isinstance(values.get("unsaved"), dict):
+            size = values["unsaved"].get("bytes")
+            self.unsaved = size if isinstance(size, int) else 0
+        if kind == "evidence" and isinstance(values.get("trial"), dict):
+            self.trial = self._redact(values["trial"])
+        self._note_phase(event, step, values)
+        return None
+
+    def _note_phase(self, event: Dict[str, Any], step: Any, values: Dict[str, Any]) -> None:
+        """Take in an event that says where the training stands."""
+        kind = event["kind"]
+        if kind == "beat":
+            self._note_step(step)
+        elif kind == "stopping":
+            self.was_asked_to_end = True
+        elif kind == "begin" and isinstance(values.get("step"), int):
+            self.has_worker_metrics = self.has_worker_metrics or values.get("logs") is True
+            self.has_trained, self.has_ended = True, False
+            self.doubtful_from = values["step"] + 1
+            self._first_step = values["step"] if values["step"] != values.get("steps") else None
+            self._steps_left = values["steps"] if isinstance(values.get("steps"), int) else None
+        elif kind == "end":
+            self._end()
+        elif kind == "done" and _is_first(event):
+            self._end()
+            self.is_marked = True
+            self.marker = step if isinstance(step, int) else None
+
+    def _end(self) -> None:
+        """Note that a training has reported its end."""
+        self._steps_left, self.has_ended = None, True
+        self.liveness.rest()
+
+    def _note_step(self, step: Any) -> None:
+        if isinstance(step, int):
+            self.step = step
+            self.has_trained = self.has_trained or step > 0
+            self.liveness.note_step(step)
+
+    def _consume(self, values: Dict[str, Any]) -> Optional[News]:
+        if not isinstance(values.get("knobs"), list):
+            return None
+        held = values.get("held") if isinstance(values.get("held"), list) else []
+        reported = {*map(str, values["knobs"]), *(HELD + str(knob) for knob in held or ())}
+        if reported <= self.consumed:
+            return None
+        self.consumed = self.consumed | reported
+        return News(has_new_state=True)  # at once: a successor needs to know whether `resume` was consumed
+
+    def _trip(self, step: Any, values: Dict[str, Any]) -> News:
+        """Return the failure that a worker's guard reports; without a first bad step, no step can be trusted."""
+        if isinstance(step, int):
+            self.step = step
+        since = values.get("since")
+        values = self._redact(values)  # before the text is cut: a part of a secret is secret too
+        name, why = values["class"], str(values.get("why") or "the worker's guard gave up")
+        described = {"class", "why", "since", "key"}
+        figures = ["%s %s" % pair for pair in values.items() if pair[0] not in described]
+        failure = Failure(
+            name,
+            line=("step %s: %s" % (step, ", ".join(figures)))[:MOST_CHARS],
+            why=(why[len(name) + 2 :] if why.startswith(name + ": ") else why)[:MOST_CHARS],
+            since=since if isinstance(since, int) and since >= 0 else 0,
+        )
+        return News(failure=failure, grace_s=TRIP_GRACE_S)
+
+    def _judge_loss(self, step: Any, loss: Any) -> Optional[News]:
+        """Return a failure if a script reports several non-finite losses in a row and continues."""
+        if loss not in _NON_FINITE:
+            self._lost_losses, self._lost_loss = 0, None
+            self.doubtful_from = step if isinstance(step, int) else self.doubtful_from
+            return None
+        self._lost_losses += 1
+        self._lost_loss = line = "step %s: loss %s" % (step, loss)
+        if self._lost_losses != LOST_LOSSES:
+            return None
+        why = "the loss was not finite %d times in a row" % LOST_LOSSES
+        # The first bad loss shows that the update of the step before it was bad.
+        return News(failure=Failure("nan-divergence", line, why, since=self.doubtful_from))
+
+    def learn_divergence(self, divergence: Divergence) -> Optional[News]:
+        """Return the failure of a log whose loss diverged, unless the script's own worker reports losses."""
+        if self.has_worker_metrics:
+            return None
+        why = "the loss was not finite in two lines of the log in a row"
+        return News(failure=Failure("nan-divergence", divergence.line, why, since=divergence.since))
+
+    def learn_log_metrics(self, metrics: List[Metric]) -> bool:
+        """Take in metrics read from the log, unless the script's worker sends its own; return whether they count."""
+        if self.has_worker_metrics or not metrics:
+            return False
+        for step, values in metrics:
+            self._note_step(step)
+            self.loss = values.get("loss", self.loss)
+            self.has_trained = self.has_trained or "loss" in values
+        return True
+
+    def fail(self, failure: Failure) -> bool:
+        """Take the attempt for failed, regardless of what its script reports later; the first failure counts.
+
+        Return whether this is the first.
+        """
+        if self.failure is not None:
+            return False
+        has_trained = self.has_trained or bool(self.step)
+        self.failure = failure._replace(step=self.step, has_trained=has_trained)
+        return True
+
+
+def _is_first(event: Dict[str, Any]) -> bool:
+    """Whether an event comes from rank 0, or names no rank."""
+    return bool(event.get("rank", 0) == 0)

@@ -1,0 +1,211 @@
+"""When an attempt has to stop: requests of the user, the host's shutdown, the time limit, the end of a rent, deadlines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from ..liveness import run_state
+from ..record.files import read_json
+from ..record.rundir import SESSION_LIMIT, WISHES, Run, rent_in
+from ..system import process
+from .fence import Fence
+
+WISH_S = 0.5  # between looks at the wish
+TIME_LIMIT = "time-limit"
+OF_SEGMENT = "LAUNCH_SEGMENT"
+"""Set where the agent runs in one session of a service."""
+RENT_OVER = "client"
+"""The end of its machine's rent: the run saves, and waits for a client that brings its checkpoint home."""
+
+
+def reason_of(wish: str) -> str:
+    """Return the reason of a run that was ended by a wish."""
+    return WISHES.get(wish) or TIME_LIMIT
+
+
+def shutdown_reason(run: Run, terminations: Sequence[int]) -> str:
+    """Return why this agent was asked by signals to leave without a wish: by SIGUSR1, or in a service, its session ends."""
+    if signal.SIGUSR1 in terminations or OF_SEGMENT in os.environ:
+        return SESSION_LIMIT
+    return run_state.fate_of(run).shutdown_reason
+
+
+class RunTime:
+    """How long the run has run over all its attempts, and how long it may still run."""
+
+    def __init__(
+        self, ran_before_s: float, limit_s: Optional[float], rent_ends_s: Callable[[], float]
+    ) -> None:
+        """Start the clock of this attempt; without `limit_s` the run may run forever, or as long as its machine is rented.
+
+        `rent_ends_s` tells when that ends, by the monotonic clock: a rental may be given more time.
+        """
+        self._ran_before_s = ran_before_s
+        self._limit_s = limit_s
+        self._began_s = time.monotonic()
+        self._rent_ends_s = rent_ends_s
+
+    @property
+    def ran_s(self) -> float:
+        """How long this attempt has run."""
+        return time.monotonic() - self._began_s
+
+    @property
+    def left_s(self) -> float:
+        """How long the run may still run."""
+        return min(self._limit_left_s, self._rent_left_s)
+
+    @property
+    def limit(self) -> str:
+        """What ends the run first, as a wish: its time limit, or the end of its machine's rent."""
+        return RENT_OVER if self._rent_left_s < self._limit_left_s else TIME_LIMIT
+
+    @property
+    def _limit_left_s(self) -> float:
+        return float("inf") if self._limit_s is None else self._limit_s - self._ran_before_s - self.ran_s
+
+    @property
+    def _rent_left_s(self) -> float:
+        return self._rent_ends_s() - time.monotonic()
+
+    def leave_out(self, pause_s: float) -> None:
+        """Do not count a time of waiting."""
+        self._began_s += pause_s
+
+
+class RentEnd:
+    """When this machine's rent ends: as it was known when the run was prepared, or as it was extended since."""
+
+    def __init__(self, run: Run, runtime: Dict[str, Any]) -> None:
+        """Begin with what is on record of the run."""
+        self._run, self._look_again_s = run, 0.0
+        self._told = rent_in(runtime, "rented_")
+        self._ends_s = _ends_s(self._told)
+
+    def ends_s(self) -> float:
+        """Return what the monotonic clock will say when the rent ends; infinity without a rent."""
+        now_s = time.monotonic()
+        if self._told and now_s >= self._look_again_s:
+            self._look_again_s = now_s + WISH_S
+            told = rent_in(read_json(self._run.rented)) or self._told
+            if told != self._told:
+                self._told, self._ends_s = told, _ends_s(told)
+        return self._ends_s
+
+
+def _ends_s(rent: Dict[str, Any]) -> float:
+    """Return the end of a rent by the monotonic clock.
+
+    That is told by the boot clock. After a reboot only the wall clock is left, which is read once.
+    """
+    if "until" not in rent:
+        return float("inf")
+    if rent.get("boot") == process.boot_id() and "uptime" in rent:
+        left_s = rent["uptime"] - time.clock_gettime(time.CLOCK_BOOTTIME)
+    else:
+        left_s = rent["until"] - time.time()  # after a reboot no other clock is left
+    return time.monotonic() + float(left_s)
+
+
+class Interruption:
+    """Whether work before the command starts should be given up: the host shuts down, the user ended the run, or it went on."""
+
+    def __init__(self, run: Run, fence: Fence, terminations: List[int], on_look: Callable[[], None]) -> None:
+        """Look at fence and wish now and then, and call `on_look` each time."""
+        self._run = run
+        self._fence = fence
+        self._terminations = terminations
+        self._on_look = on_look
+        self._look_again_s = time.monotonic() + WISH_S
+        self._is_due = False
+
+    def is_due(self) -> bool:
+        """Whether to give up; once it is due it stays so."""
+        now_s = time.monotonic()
+        if now_s >= self._look_again_s:
+            self._look_again_s = now_s + WISH_S
+            self._on_look()
+            self._is_due = self._is_due or self._fence.look() or self._run.read_wish() != "run"
+        return self._is_due or bool(self._terminations)
+
+    def pause(self, pause_s: float) -> None:
+        """Wait, but not longer than until it is due."""
+        deadline_s = time.monotonic() + pause_s
+        while time.monotonic() < deadline_s and not self.is_due():
+            time.sleep(0.1)
+
+
+class Stopping:
+    """Whether the command was asked to stop, by which wish, and when it will be killed."""
+
+    def __init__(self, run: Run, terminations: List[int], may_go_on: Callable[[], bool]) -> None:
+        """Begin without a request; `terminations` are the signals that the host has sent to this agent.
+
+        SIGUSR1 says that the time is nearly up. It asks only a command that `may_go_on` later; any other has all of its time.
+        """
+        self._run = run
+        self._terminations = terminations
+        self._may_go_on = may_go_on
+        self.wish = "run"
+        self.is_asked = False
+        self._deadline_s = float("inf")
+        self._kill_at_s = float("inf")
+        self._is_killed = False
+        self._look_again_s = 0.0
+
+    @property
+    def shutdown_reason(self) -> str:
+        """Why the host, or what gave it, asked this agent to leave."""
+        return shutdown_reason(self._run, self._terminations)
+
+    def begins(self, grace_s: float, run_time: RunTime) -> bool:
+        """Look for a new request; return whether stopping begins now.
+
+        The command then has `grace_s` seconds, unless the wish is to cancel. It also begins when the time that the run may
+        still run is not longer than that.
+        """
+        now_s = time.monotonic()
+        is_due = now_s >= self._look_again_s
+        if not self.is_asked and (self._is_told() or is_due):
+            self._look_again_s = now_s + WISH_S
+            wish = self._run.read_wish()
+            if wish == "run" and run_time.left_s <= grace_s:
+                wish = run_time.limit
+            if wish != "run" or self._is_told():
+                self._ask(wish, grace_s)
+                return True
+        elif self.wish in ("stop", TIME_LIMIT, RENT_OVER) and is_due:
+            self._look_again_s = now_s + WISH_S
+            if self._run.read_wish() == "cancel":
+                self._ask("cancel", 0.0)
+        return False
+
+    def _is_told(self) -> bool:
+        if not self._terminations:
+            return False
+        return any(number != signal.SIGUSR1 for number in self._terminations) or self._may_go_on()
+
+    def _ask(self, wish: str, grace_s: float) -> None:
+        self.wish = wish
+        self.is_asked = True
+        self._deadline_s = time.monotonic() + (0.0 if wish == "cancel" else grace_s)
+
+    def give_up(self, grace_s: float) -> None:
+        """Have the command killed after a grace, because the attempt has failed."""
+        self._kill_at_s = time.monotonic() + grace_s
+
+    def must_kill(self) -> bool:
+        """Whether the command has to be killed now; true once."""
+        is_overdue = time.monotonic() >= min(self._deadline_s, self._kill_at_s)
+        if not is_overdue or self._is_killed:
+            return False
+        self._is_killed = True
+        return True
+
+    @property
+    def grace_left_s(self) -> Optional[float]:
+        """What is left of the grace of a request; None without a request."""
+        return max(0.0, self._deadline_s - time.monotonic()) if self.is_asked else None

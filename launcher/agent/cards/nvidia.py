@@ -1,0 +1,317 @@
+"""The cards of this host, as nvidia-smi reports them, and who holds them.
+
+CUDA is never initialized here: a context would hold a card, and lock others out of an exclusive one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from functools import partial
+from typing import Any, Callable, Hashable, NamedTuple
+
+from ..liveness import ownership
+from ..system import process
+from ..system.deadline import at_once, run
+from . import nvml
+
+SMI_TIMEOUT_S = 10
+HOLDER_TIMEOUT_S = 2.0
+MOST_CHARS = 200
+MOST_XIDS = 8
+KERNEL_LOG = "/dev/kmsg"
+MPS_FOLDER = "/tmp/nvidia-mps"  # noqa: S108 # NVIDIA's own default
+MEANS = {
+    "T": "stopped: it still holds the card; its owner can continue it or end it",
+    "t": "stopped by a debugger: it still holds the card; its owner can continue it or end it",
+    "D": "waits in the kernel for a driver or a disk: it cannot be ended before that answers",
+    "Z": "dead: it holds nothing; its parent has to collect it",
+    "": "not in this process table: in another pid namespace, hidden, or already gone",
+}
+_FIELDS = (
+    *("index", "uuid", "name", "compute_cap", "memory.total", "driver_version", "memory.used", "compute_mode"),
+    *("mig.mode.current", "ecc.errors.uncorrected.volatile.total", "pci.bus_id"),
+)  # fmt: skip
+_HOLDER_FIELDS = ("gpu_uuid", "pid", "used_memory", "process_name")
+_MODES = {
+    "default": "default",
+    "exclusiveprocess": "exclusive-process",
+    "eprocess": "exclusive-process",
+    "prohibited": "prohibited",
+}
+_UNKNOWN_FIELD = re.compile(r'Field "([^"]{1,80})" is not a valid field to query')
+_LOST = re.compile(r"lost|unable to determine the device handle|unknown error", re.IGNORECASE)
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F]+):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})[^)]*\): ([0-9]{1,4})\b")
+_CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
+
+
+class SmiTable(NamedTuple):
+    """What nvidia-smi printed: in every row a cell by its field, and the error if it failed."""
+
+    rows: list[dict[str, str]]
+    error: str | None = None
+
+
+def look(root: str) -> dict[str, Any]:
+    """Return the cards with their holders, the error if they could not be read, and whether NVIDIA's MPS daemon runs.
+
+    A holder is named with its run if that is below `root`. A question that hangs costs its own answer only: the cards are
+    returned without holders then, with the reason in `holders_error`.
+    """
+    if shutil.which("nvidia-smi") is None:
+        return {"gpus": [], "gpu_error": None}
+    silence = SmiTable([], "nvidia-smi did not answer in %d s" % SMI_TIMEOUT_S)
+    questions: dict[str, Callable[[], Any]] = {
+        "gpu": partial(_ask, "gpu", _FIELDS),
+        "compute-apps": partial(_ask, "compute-apps", _HOLDER_FIELDS),
+        "xids": _xids,
+        "nvidia_mps": has_mps,
+    }
+    answers = at_once(
+        questions, SMI_TIMEOUT_S + 1.0
+    )  # nvidia-smi was ended by then, unless it cannot be ended
+    cards, apps = answers.get("gpu", silence), answers.get("compute-apps", silence)
+    xids = answers.get("xids", {})
+    gpus = [gpu for gpu in (read_card(row, xids) for row in cards.rows) if gpu]
+    held = _holders(root, apps.rows)
+    for gpu in gpus:
+        gpu["holders"] = [dict(holder) for uuid, holder in held if uuid == gpu["uuid"]]
+    return {
+        "gpus": _completed(gpus),
+        "gpu_error": cards.error,
+        "holders_error": apps.error if gpus else None,
+        "nvidia_mps": bool(answers.get("nvidia_mps")),
+    }
+
+
+def listed() -> set[str]:
+    """Return the UUIDs of the cards, and of their slices, that the driver lists now; empty if it does not answer."""
+    if shutil.which("nvidia-smi") is None:
+        return set()
+    rows = _ask("gpu", ("index", "uuid", "mig.mode.current")).rows
+    is_sliced = any(row.get("mig.mode.current", "").lower() == "enabled" for row in rows)
+    slices = [one for card in nvml.cards_of_driver().values() for one in card["slices"]] if is_sliced else []
+    return {one["uuid"] for one in (*rows, *slices)}
+
+
+def _completed(gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the cards with what only the driver's library tells; a card in slices (MIG) becomes those, with their own memory.
+
+    Who holds which slice nvidia-smi does not tell: the holders of the card are those of each.
+    """
+    if not any(gpu["mig"] or not gpu["capability"] or not gpu["memory_mib"] for gpu in gpus):
+        return gpus
+    told, found = nvml.cards_of_driver(), []
+    for gpu in gpus:
+        more = told.get(gpu["uuid"], {})
+        known = dict(gpu, **{key: gpu[key] or more.get(key) for key in ("capability", "memory_mib")})
+        slices = more.get("slices", ()) if gpu["mig"] else ()
+        found += [dict(known, memory_used_mib=None, **one) for one in slices] or [known]
+    return found
+
+
+def _ask(what: str, fields: tuple[str, ...]) -> SmiTable:
+    """Ask nvidia-smi for fields; those that an older version does not have are left out."""
+    deadline = time.monotonic() + SMI_TIMEOUT_S
+    while True:
+        words = ["nvidia-smi", "--query-%s=%s" % (what, ",".join(fields)), "--format=csv,noheader,nounits"]
+        try:
+            code, out, err = run(words, max(0.1, deadline - time.monotonic()))
+        except OSError as error:
+            return SmiTable([], "nvidia-smi: %s" % error.strerror)
+        except subprocess.TimeoutExpired:
+            return SmiTable([], "nvidia-smi did not answer in %d s" % SMI_TIMEOUT_S)
+        unknown = _UNKNOWN_FIELD.search(out + err) if code != 0 else None
+        if unknown is None or unknown[1] not in fields:
+            return read_answer(fields, code, out, err)
+        fields = tuple(field for field in fields if field != unknown[1])
+
+
+def read_answer(fields: tuple[str, ...], code: int, out: str, err: str) -> SmiTable:
+    """Read what nvidia-smi printed. Between rows it may report that a card is lost, or that an infoROM is corrupt."""
+    rows, words = [], []
+    for line in out.splitlines():
+        cells = [cell.strip() for cell in line.split(",", len(fields) - 1)]
+        if len(cells) > 1 and re.fullmatch(r"[0-9]{1,4}|(GPU|MIG)-[^ ]{1,80}", cells[0]):
+            rows.append(dict(zip(fields, cells)))  # noqa: B905 # Python 3.8 has no `strict`
+        elif line.strip():
+            words.append(line.strip())
+    if code != 0:
+        return SmiTable(rows, "nvidia-smi failed (%d): %s" % (code, (" ".join(words) or err)[:MOST_CHARS]))
+    words += ["GPU " + " ".join(row.values()) for row in rows if row.get("uuid", "").startswith("[")]
+    lost = next((line for line in words if _LOST.search(line)), None)
+    return SmiTable(rows, "nvidia-smi: %s" % lost[:MOST_CHARS] if lost else None)
+
+
+def read_card(row: dict[str, str], xids: dict[tuple[int, int, int], list[int]]) -> dict[str, Any] | None:
+    """Return the card of a row, None if the row describes none. A cell like [N/A] becomes None."""
+    if not re.fullmatch(r"[0-9]{1,4}", row.get("index", "")) or _text(row, "name") is None:
+        return None
+    mig = _text(row, "mig.mode.current")
+    ecc = _number(row, "ecc.errors.uncorrected.volatile.total")
+    return {
+        "index": int(row["index"]),
+        "uuid": _text(row, "uuid") or "",
+        "name": _text(row, "name"),
+        "capability": _text(row, "compute_cap"),
+        "memory_mib": _number(row, "memory.total"),
+        "memory_used_mib": _number(row, "memory.used"),
+        "driver": _text(row, "driver_version"),
+        "compute_mode": _MODES.get(re.sub(r"[^a-z]", "", row.get("compute_mode", "").lower())),
+        "mig": {"enabled": True, "disabled": False}.get((mig or "").lower()),
+        "ecc_errors": None if ecc is None else int(ecc),
+        "xids": xids.get(_pci_address(row.get("pci.bus_id", "")) or (-1, 0, 0), []),
+        "holders": [],
+    }
+
+
+def _text(row: dict[str, str], field: str) -> str | None:
+    cell = row.get(field, "")
+    return None if cell in ("", "N/A", "ERR!") or re.fullmatch(r"\[.*\]", cell) else cell[:MOST_CHARS]
+
+
+def _number(row: dict[str, str], field: str) -> float | None:
+    cell = row.get(field, "")
+    return float(cell) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", cell) else None
+
+
+# the kernel's log
+
+
+def _pci_address(bus_id: str) -> tuple[int, int, int] | None:
+    """Return domain, bus and device of a PCI address, e.g. of `00000000:3B:00.0`."""
+    found = re.match(r"([0-9a-fA-F]{1,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\b", bus_id)
+    return (int(found[1], 16), int(found[2], 16), int(found[3], 16)) if found else None
+
+
+def _xids() -> dict[tuple[int, int, int], list[int]]:
+    """Return the driver's errors since boot by PCI address, latest last; none if we may not read the kernel's log."""
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for domain, bus, device, code in _XID.findall(_kernel_log()):
+        codes = found.setdefault((int(domain, 16), int(bus, 16), int(device, 16)), [])
+        codes.append(int(code))
+        del codes[:-MOST_XIDS]
+    return found
+
+
+def _kernel_log() -> str:
+    pieces = []
+    try:
+        log = os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:  # only root may read it, or it does not exist
+        return ""
+    try:
+        while True:
+            try:
+                piece = os.read(log, 8192)  # one record
+            except BrokenPipeError:
+                continue  # the oldest records were overwritten meanwhile
+            if not piece:
+                break
+            pieces.append(piece)
+    except OSError:  # no more for now
+        pass
+    finally:
+        os.close(log)
+    return b"".join(pieces).decode("utf-8", "replace")
+
+
+def has_mps() -> bool:
+    """Whether NVIDIA's MPS daemon runs, with which processes of one user share an exclusive card."""
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or MPS_FOLDER
+    if os.path.exists(os.path.join(folder, "control")):
+        return True
+    names = (_read("/proc/%s/comm" % name) for name in os.listdir("/proc") if name.isdigit())
+    return any(name.startswith("nvidia-cuda-mps") for name in names)  # the kernel keeps 15 characters
+
+
+# who holds them
+
+
+def _holders(root: str, rows: list[dict[str, str]]) -> list[tuple[str, dict[str, Any]]]:
+    """Return each holder with the UUID of its card.
+
+    Reading the command line or the variables of a process that waits for a driver may block, and a user's name may come
+    from a server: both are asked in threads, with a deadline.
+    """
+    rows = [row for row in rows if re.fullmatch(r"[1-9][0-9]{0,9}", row.get("pid", ""))]
+    entries = {pid: _entry(pid) for pid in {int(row["pid"]) for row in rows}}
+    present = [pid for pid, entry in entries.items() if entry["state"] not in (None, "Z")]
+    stuck = [pid for pid in present if entries[pid]["state"] == "D"]
+    quick = [pid for pid in present if pid not in stuck]
+    questions: dict[Hashable, Callable[[], Any]] = {("owner", 0): partial(ownership.owners_of, root, quick)}
+    questions.update({("owner", pid): partial(ownership.owners_of, root, [pid]) for pid in stuck})
+    questions.update({("command", pid): partial(_command, pid) for pid in present})
+    questions.update({("user", entry["uid"]): partial(_user, entry["uid"]) for entry in entries.values()})
+    answers = at_once(questions, HOLDER_TIMEOUT_S)
+    owners: dict[int, ownership.Owner] = {}
+    for pid in (0, *stuck):
+        owners.update(answers.get(("owner", pid), {}))
+    holders: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in rows:
+        pid, memory = int(row["pid"]), _number(row, "used_memory")
+        earlier = holders.get((row["gpu_uuid"], pid))
+        if earlier is not None:  # there is a row for each slice of a card
+            earlier["memory_mib"] = (earlier["memory_mib"] or 0) + (memory or 0)
+            continue
+        owner = owners.get(pid, ownership.Owner("stranger", None))
+        holders[row["gpu_uuid"], pid] = dict(
+            entries[pid],
+            pid=pid,
+            user=answers.get(("user", entries[pid]["uid"])),
+            command=answers.get(("command", pid)) or printable(_text(row, "process_name") or "") or None,
+            memory_mib=memory,
+            ownership=owner.kind,
+            run=owner.run,
+            receiver=owner.receiver,
+        )
+    return [(uuid, holder) for (uuid, _), holder in holders.items()]
+
+
+def _entry(pid: int) -> dict[str, Any]:
+    """Return what the process table says of a pid. Nothing in here can block."""
+    current = process.find(pid)
+    uids = re.search(r"^Uid:\s+([0-9]+)", _read("/proc/%d/status" % pid), re.MULTILINE)
+    container = _CONTAINER.search(_read("/proc/%d/cgroup" % pid))
+    return {
+        "uid": int(uids[1]) if uids else None,
+        "start": current.start if current else None,
+        "age_s": process.age_s(current.start) if current else None,
+        "container": container[1][:12] if container else None,
+        "state": current.letter if current else None,
+        "means": MEANS.get(current.letter if current else ""),
+    }
+
+
+def _command(pid: int) -> str:
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as file:
+            words = file.read(4096)
+    except OSError:
+        return ""
+    return printable(words.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace"))
+
+
+def printable(text: str) -> str:
+    """Return a text with a bounded length, without control characters."""
+    return "".join(char if char.isprintable() else " " for char in text)[:MOST_CHARS].strip()
+
+
+def _user(uid: int | None) -> str | None:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name if uid is not None else None
+    except KeyError:  # a uid without a name, as in a container
+        return None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(1 << 16)
+    except OSError:
+        return ""

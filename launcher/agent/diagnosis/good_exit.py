@@ -1,0 +1,233 @@
+"""Judge a command that ended with exit status 0 from its log: whether it failed all the same, or leaves a doubt.
+
+Many scripts catch an error, print it, and end as if nothing had happened. Only what leaves no doubt is a failure: an
+error of precision near the end of the log. Anything else is a doubt, which is shown with the run's success.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Dict, NamedTuple, Optional
+
+from ..logs.log_file import AnyLog, LogFile, as_file
+from ..logs.log_names import is_evaluation
+from ..logs.logscan import LogScanner
+from ..logs.loss_watch import LastLoss
+from .diagnose import END_UNKNOWN, PROVABLE, Diagnosis, Ended, LogLines, diagnose_lines, prove, read_lines
+from .failures import BY_NAME
+
+END_LINES = 12
+"""Lines with text that may follow an error which ended the work: a farewell, a summary. After more, work went on."""
+_CLEAN_UP_LINES = 16
+"""As END_LINES, for an error of precision: a training never overcomes it without a change."""
+_UNKNOWN_LINES = 3
+"""As END_LINES, for a line that only says that something failed."""
+_MOST_ERRORS = 8
+_MOST_BYTES = 1 << 18
+_BEFORE_PROOF = 1 << 20
+_PROOF_MOST = 1 << 24
+"""Bytes before an exception in which the others of its chain, and their warnings, are looked for; and of the log at most."""
+_NO_DOUBT = ("preempted", "ssh-connection-lost")
+"""Classes that say nothing about a command that ended by itself with exit status 0."""
+_OF_STACK = re.compile(rb"\s|Traceback \(most recent call last\)|frame #\d|\#\d+ ")
+_SUCCESS = re.compile(rb"(?<!un)success", re.IGNORECASE)
+_EXCEPTION = re.compile(r"\W*(?:[\w.]+\.)?\w+(?:Error|Exception): ")
+_FAILED = re.compile(
+    r"\b(?:fail(?:ed|ure|s)?|errors?|exception|abort(?:ed|ing)?|crash(?:ed)?|fatal|cannot|could not)\b|[❌✗✘]",
+    re.IGNORECASE,
+)
+_WENT_ON = re.compile(
+    r"(?:^|[,;:.(-]\s?)(?:now )?using\b|\b(?:instead|fall(?:s|ing|en)?[ -]?back|fell back|skip(?:s|ped|ping)?|switch(?:es|ed|ing) to"
+    r"|disabl(?:ed|ing)|default(?:s|ed|ing) to|continuing|ignor(?:ed|ing)|ok|as expected)\b"
+    r"|\bexpected (?:\w+ )?(?:error|failure|exception)\b|\(expected\)|✓|✔|✅",
+    re.IGNORECASE,
+)
+_IN_ANOTHER = re.compile(
+    rb"\b(?:using|fall(?:s|ing)?[ -]?back|fell back|switch(?:es|ed|ing)|retry(?:ing)?|retried|trying)\b.{0,40}"
+    rb"\b(?:[bt]?f(?:p|loat)?(?:16|32)|full precision|cpu)\b",
+    re.IGNORECASE,
+)
+"""What a script prints after a precision error if it goes on in another precision."""
+_MEASURED = re.compile(r"\W*errors?\b[\w ()%]{0,20}[:=]?\s*[-+]?[\d.][\d.eE+%-]*\W*", re.IGNORECASE)
+_NO_PLACE = "the last loss that the log shows is not finite, but the log does not place it in a training"
+_IF_GOOD = "; with exit status 0, the lines after it would count as work that went on"
+_LAST_ERROR = "the log ends with this error, although the exit status is 0"
+
+
+class Doubt(NamedTuple):
+    """Why a run that ended with exit status 0 may not have done its work: a class, the line that shows it, the reason."""
+
+    name: str
+    line: Optional[str]
+    why: str
+
+    def record(self) -> Dict[str, Optional[str]]:
+        """Return the doubt as a run's evidence holds it."""
+        return {"class": self.name, "line": self.line, "why": self.why}
+
+
+NO_STEP = Doubt("no-step", None, "a training began, and made no step")
+NO_STATUS = Doubt(
+    "no-status", None, "its script had ended, but its process had to be killed: its exit status is not known"
+)
+
+
+class Reading(NamedTuple):
+    """What a log shows: a failure, a doubt, or neither; `number` is the number of the line."""
+
+    failure: Optional[Diagnosis] = None
+    doubt: Optional[Doubt] = None
+    number: Optional[int] = None
+
+
+def read_good_exit(log: AnyLog) -> Reading:
+    """Read the end of the log of a command that ended with exit status 0."""
+    file = as_file(log)
+    end = _end_of(file)
+    return _read_end(file, end, read_lines(end))
+
+
+def _read_end(file: LogFile, end: LogFile, lines: LogLines) -> Reading:
+    """Read the end of a log, of which the lines to read are known."""
+    reading = Reading()
+    for _ in range(_MOST_ERRORS):
+        found = diagnose_lines(lines, Ended(exit=0))
+        if found.number is None:
+            break
+        end = end.after(found.number)
+        judged = _judge(found._replace(number=end.before), end)
+        if judged.failure is not None:
+            return judged
+        reading = reading if reading.doubt is not None else judged
+        lines = read_lines(end)
+    return reading if reading.doubt is not None else _lost(file)
+
+
+def _end_of(file: LogFile) -> LogFile:
+    """Return what begins with the first line that so few lines follow that an error in it may have ended the work."""
+    left, start = _CLEAN_UP_LINES + 1, file.size
+    for start, line in file.lines_backwards():  # noqa: B007 - the last one is where it begins
+        left -= _is_text(line)
+        if left < 0:
+            break
+    return file.at(start)
+
+
+def _is_text(line: bytes) -> bool:
+    """Whether a line is more than a part of a stack."""
+    return bool(line.strip()) and not _OF_STACK.match(line)
+
+
+def _judge(found: Diagnosis, after: LogFile) -> Reading:
+    """Judge one error of a log by its line and by what was printed after it."""
+    text = found.line or ""
+    is_exception = bool(_EXCEPTION.match(text))
+    if found.name in _NO_DOUBT or _is_judged_by_value(found) or _is_fallback(found):
+        return Reading()
+    following = list(filter(_is_text, after.lines()))
+    metrics = _metrics_of(after.end(_MOST_BYTES))
+    if found.name in PROVABLE:
+        is_resumed = metrics.is_of_training or any(map(_IN_ANOTHER.search, following))
+        if is_resumed or len(following) > _CLEAN_UP_LINES:
+            return Reading()
+        if is_exception or _FAILED.search(text):
+            return Reading(failure=found, number=found.number)
+    most = _UNKNOWN_LINES if found.name == "unknown" else END_LINES
+    if len(following) > most or metrics.is_any or any(map(_SUCCESS.search, following)):
+        return Reading()
+    return Reading(doubt=Doubt(found.name, found.line, _LAST_ERROR), number=found.number)
+
+
+def _is_judged_by_value(found: Diagnosis) -> bool:
+    """Whether the line of a divergence has metrics: then the last loss counts."""
+    line = (found.line or "").encode("utf-8", "replace")
+    return found.name == "nan-divergence" and _metrics_of(line).is_lost
+
+
+def _lost(log: LogFile) -> Reading:
+    """Return a doubt if the last training loss is not finite; that it diverged is judged elsewhere, from the whole log."""
+    last = _last_loss(log)
+    if last is None or last.is_finite or last.is_certain:
+        return Reading()
+    doubt = Doubt("nan-divergence", last.line, _NO_PLACE)
+    return Reading(doubt=doubt, number=_number_of(log, last.line))
+
+
+def _last_loss(log: LogFile) -> Optional[LastLoss]:
+    scanner = LogScanner()
+    scanner.feed(log.end(_MOST_BYTES))
+    scanner.finish()
+    return scanner.last_loss
+
+
+def _number_of(log: LogFile, line: str) -> Optional[int]:
+    """Return the number of the last line that is, or has in it, a line of the end of the log."""
+    end = log.end(_MOST_BYTES)
+    at = end.rfind(line.encode("utf-8", "replace"))
+    return log.newlines(log.size) - end.count(b"\n", at) + 1 if at >= 0 else None
+
+
+def diagnose_log(log: AnyLog) -> Diagnosis:
+    """Diagnose the log of a command whose end is not known, so that it contradicts neither a good end nor a bad one."""
+    file = as_file(log)
+    lines, end = read_lines(file), _end_of(file)
+    reading = _read_end(file, end, lines if end.start == file.start else read_lines(end))
+    if reading.failure is not None:
+        return reading.failure
+    found = diagnose_lines(lines, END_UNKNOWN)
+    if reading.doubt is not None:
+        return found if found.number is not None else _as_diagnosis(reading.doubt, reading.number)
+    lost = _last_loss(file)
+    if lost is not None and not lost.is_finite:
+        row = BY_NAME["nan-divergence"]
+        by_value = Diagnosis(row.name, lost.line, _number_of(file, lost.line), row.why, row.mend)
+        return found if found.name == row.name else by_value
+    if found.name == "unknown" or (found.number is not None and _is_overcome(found, file, found.number)):
+        none = BY_NAME["none"]
+        return Diagnosis(none.name, None, None, none.why, none.mend)
+    is_final = found.number is None or found.name in _NO_DOUBT
+    return found if is_final else found._replace(why=found.why + _IF_GOOD)
+
+
+def _as_diagnosis(doubt: Doubt, number: Optional[int]) -> Diagnosis:
+    row = BY_NAME[doubt.name]
+    return Diagnosis(row.name, doubt.line, number, row.why, row.mend)
+
+
+def _is_overcome(found: Diagnosis, log: LogFile, number: int) -> bool:
+    """Whether work went on after a line, or the line shows no failure; a precision error must be what ended the script."""
+    if _is_fallback(found) or _is_judged_by_value(found):
+        return True
+    after = log.after(number)
+    if found.name in PROVABLE and (
+        prove(log.end(min(len(after) + _BEFORE_PROOF, _PROOF_MOST))) is None
+        or any(map(_IN_ANOTHER.search, after.lines()))
+    ):
+        return True
+    return _metrics_of(after.end(_MOST_BYTES)).is_any
+
+
+def _is_fallback(found: Diagnosis) -> bool:
+    """Whether a line tells what is used instead, and names no exception first; or is a measured error, as `Error: 0.03`."""
+    text = found.line or ""
+    if found.name == "unknown" and _MEASURED.fullmatch(text):
+        return True
+    return found.name != "nan-divergence" and bool(_WENT_ON.search(text)) and not _EXCEPTION.match(text)
+
+
+class _Metrics(NamedTuple):
+    """Whether lines have metrics, whether some are of a training, and whether some are not finite."""
+
+    is_any: bool
+    is_of_training: bool
+    is_lost: bool
+
+
+def _metrics_of(log: bytes) -> _Metrics:
+    """Return what the end of a log has of metrics."""
+    scanner = LogScanner()
+    found = scanner.feed((log + b"\n")[-_MOST_BYTES:]) + scanner.finish()
+    is_stepped = any(one.step is not None and not all(map(is_evaluation, one.values)) for one in found)
+    is_lost = not all(math.isfinite(value) for one in found for value in one.values.values())
+    return _Metrics(bool(found), is_stepped or scanner.last_loss is not None, is_lost)

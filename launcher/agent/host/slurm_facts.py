@@ -1,0 +1,166 @@
+"""The cluster of a login node: its partitions, their limits and nodes, and what its user may ask for. No node is asked.
+
+    facts = look(root, user)
+
+Each of Slurm's programs is asked once, all at the same time. Words are those of 22.05.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import partial
+from typing import Any, Callable
+
+from ..liveness.slurm_jobs import seconds_of
+from ..liveness.slurm_programs import CONFIG, SilentError, ask, title_of
+from ..record.files import paths_in
+from ..system import process
+from ..system.deadline import at_once
+
+NODES = ("sinfo", "--noheader", "--all", "--format=%P|%a|%l|%s|%D|%t|%c|%m|%G|%f")
+"""Asks for the nodes of each partition, hidden ones too, alike nodes on one line for each state that they are in."""
+QUEUE = ("squeue", "--me", "--noheader", "--format=%t")
+ACCOUNTS = ("sacctmgr", "--noheader", "--parsable2", "show", "associations", "format=Account,QOS", "where")
+"""Asks for the accounts of the user whose name follows, `user=NAME`."""
+ANSWER_S = 8.0
+"""A stuck controller lets these programs wait for 18 s and more."""
+_MARKS = "*~#!%$@^-+"
+_DOWN = ("down", "drain", "drng", "drained", "fail", "failg", "maint", "unk", "pow_dn", "inval")
+_DRAINED = ("drain", "drng", "drained")
+_GONE = "*"
+"""The mark of a node that does not answer the controller."""
+
+
+def look(root: str, user: str) -> dict[str, Any]:
+    """Return the facts of the cluster, with an `error` if its controller does not answer; see values/reported/cluster.py."""
+    questions: dict[str, Callable[[], tuple[str, str]]] = {
+        "config": partial(_ask, *CONFIG),
+        "nodes": partial(_ask, *NODES),
+        "queue": partial(_ask, *QUEUE),
+        "accounts": partial(_ask, *ACCOUNTS, "user=" + user),
+    }
+    answers = at_once(questions, ANSWER_S + 1)
+    silence = ("", "did not answer")
+    config, config_error = answers.get("config", silence)
+    nodes, nodes_error = answers.get("nodes", silence)
+    queue, queue_error = answers.get("queue", silence)
+    accounts, accounts_error = answers.get("accounts", silence)
+    error = config_error or nodes_error
+    return {
+        **parse_config(config),
+        "partitions": parse_nodes(nodes),
+        **({} if queue_error else parse_queue(queue)),
+        **({} if accounts_error else parse_accounts(accounts)),
+        "root_was_seen": is_seen_elsewhere(root),
+        "error": error or None,
+    }
+
+
+def _ask(*words: str) -> tuple[str, str]:
+    """Return what a program of Slurm's prints, and what it did wrong, empty if nothing."""
+    try:
+        answer = ask(words, ANSWER_S)
+    except SilentError as error:
+        return "", str(error)
+    if answer.code != 0:
+        said = answer.said or answer.text or "exit %d" % answer.code
+        return "", "%s: %s" % (title_of(words), said.splitlines()[0][:200])
+    return answer.text, ""
+
+
+def parse_config(text: str) -> dict[str, Any]:
+    """Read the answer to CONFIG."""
+    found = dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", text, re.MULTILINE))
+    accounting = found.get("AccountingStorageType", "")
+    return {
+        "name": found.get("ClusterName") or None,
+        "version": found.get("SLURM_VERSION") or None,
+        "has_accounting": accounting.startswith("accounting_storage/") and not accounting.endswith("/none"),
+        "can_requeue": found["JobRequeue"] == "1" if "JobRequeue" in found else None,
+    }
+
+
+def parse_nodes(text: str) -> list[dict[str, Any]]:
+    """Read the answer to NODES: the partitions, in Slurm's order. A line that has another form is left out."""
+    partitions: dict[str, dict[str, Any]] = {}
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split("|")]
+        if len(fields) != 10:
+            continue
+        name, state, limit, size, count, node_state, cpus, memory, gres, features = fields
+        partition = partitions.setdefault(
+            name.rstrip("*"),
+            {
+                "name": name.rstrip("*"),
+                "is_default": name.endswith("*"),
+                "state": state,
+                "max_time_s": seconds_of(limit),
+                "max_nodes": _number(size.rpartition("-")[2]),
+                "nodes": [],
+            },
+        )
+        alike = {
+            "cpus": _number(cpus),
+            "memory_mib": _number(memory),
+            "gres": parse_gres(gres),
+            "features": [one for one in features.split(",") if one and one != "(null)"],
+        }
+        total = _number(count) or 0
+        if not total:
+            continue
+        same = (one for one in partition["nodes"] if all(one[key] == alike[key] for key in alike))
+        entry = next(same, None)
+        if entry is None:
+            entry = {"count": 0, "idle": 0, "down": 0, "drained": 0, **alike}
+            partition["nodes"].append(entry)
+        base = node_state.rstrip(_MARKS)
+        is_down = base in _DOWN or _GONE in node_state
+        entry["count"] += total
+        entry["idle"] += total if base == "idle" and not is_down else 0
+        entry["down"] += total if is_down else 0
+        entry["drained"] += total if base in _DRAINED else 0
+    return list(partitions.values())
+
+
+def parse_gres(text: str) -> list[dict[str, Any]]:
+    """Read what a node has, such as `gpu:a100:2(S:0-1),nvme:1`."""
+    found = []
+    for word in re.sub(r"\([^)]*\)", "", text).split(","):
+        name, *more = word.split(":")
+        more = [part for part in more if part != "no_consume"]
+        count = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", more[-1]) if more else None
+        kinds = more[:-1] if count else more
+        if name:
+            factor = 1024 ** " KMGT".index(count[2] or " ") if count else 1
+            number = int(count[1]) * factor if count else 1
+            found.append({"name": name, "type": kinds[0] if kinds else None, "count": number})
+    return found
+
+
+def parse_queue(text: str) -> dict[str, int]:
+    """Read the answer to QUEUE: how many jobs of the user wait, and how many do not."""
+    states = text.split()
+    queued = states.count("PD")
+    return {"queued": queued, "running": len(states) - queued}
+
+
+def parse_accounts(text: str) -> dict[str, list[str]]:
+    """Read the answer to ACCOUNTS. A user without any has none on record; then any may do, and nothing is returned."""
+    rows = [line.split("|") for line in text.splitlines() if line.count("|") == 1]
+    accounts = [row[0] for row in rows if row[0]]
+    qos = [name for row in rows for name in row[1].split(",") if name]
+    found = {"accounts": list(dict.fromkeys(accounts)), "qos": list(dict.fromkeys(qos))}
+    return {key: names for key, names in found.items() if names}
+
+
+def is_seen_elsewhere(root: str) -> bool:
+    """Whether another machine has kept something in the root: so others see it. What is kept of the cluster says nothing."""
+    places = {os.path.basename(path) for path in paths_in(os.path.join(root, "hosts"))}
+    return any(":" not in place for place in places - {process.host_id()})
+
+
+def _number(text: str) -> int | None:
+    """Read a number, or the least of several: `4+`."""
+    found = re.match(r"[0-9]{1,15}", text)
+    return int(found[0]) if found else None

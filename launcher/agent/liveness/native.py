@@ -1,0 +1,168 @@
+"""Native runs: processes of this host under a keeper, which restarts a dead agent and holds a lock as long as it lives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Dict, List, Optional, Sequence
+
+from ..record import secret
+from ..record.files import read_json, read_text
+from ..record.locks import is_locked
+from ..record.rundir import Run
+from ..record.safe_open import APPENDING, open_regular
+from ..system import bearers, process
+from ..system.process_lineage import ProcessEntry
+from .liveness import COMING_BACK, GONE, Fate, StartError, Verdict
+
+START_S = 20.0
+POLL_S = 0.005
+KEEPER_GRACE_S = 3.0
+STOPPED = "pid %d is stopped (SIGSTOP), its agent is dead, and its training may go on unseen"
+
+
+class Native(Fate):
+    """The keeper's lock says whether it will start the agent again, unless the keeper itself is stopped."""
+
+    is_started_by_client = False
+
+    def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
+        """Look at each keeper's lock. A keeper that is stopped starts no agent, and may never be continued."""
+        held = [run for run in runs if is_locked(run.keeper_lock)]
+        stopped = _stopped() if held else []
+        verdicts = {run.id: Verdict(GONE) for run in runs}
+        for run in held:
+            pid = next((keeper.pid for keeper in stopped if _is_keeper(keeper, run)), None)
+            verdicts[run.id] = (
+                Verdict(COMING_BACK, words="its keeper is running")
+                if pid is None
+                else Verdict(GONE, {"keeper": STOPPED % pid})
+            )
+        return verdicts
+
+    def start(self, run: Run, after: int) -> None:
+        """Start the run's keeper, and wait for its agent."""
+        start_keeper(run, after)
+
+    def wake(self, run: Run) -> None:
+        """Signal the run's agent."""
+        try:
+            agent = agent_of(run)
+        except OSError:  # its job changes modes again and again; the wish is there
+            return
+        if agent is None:
+            return
+        process.send(agent, signal.SIGTERM)
+        process.send(agent, signal.SIGCONT)  # a stopped process handles nothing else
+
+    def end(self, run: Run) -> None:
+        """Kill a run's keeper, agent and training."""
+        token = read_text(run.token)
+        if token:
+            process.end(lambda: bearers.with_token(token), "token", 0.0)
+
+    def end_without_wish(self, run: Run, *, by_force: bool) -> None:
+        """Have the keeper end the run, as on a host that shuts down."""
+        if by_force:
+            self.end(run)
+        for keeper in _keepers(run):
+            process.send(keeper, signal.SIGTERM)
+            process.send(keeper, signal.SIGCONT)
+
+    def left(self, run: Run) -> str:
+        """Name the processes that carry the run's token, and those that an earlier attempt could not end."""
+        token = read_text(run.token)
+        pids = {found.pid for found in bearers.with_token(token)} if token else set()
+        for folder in run.newest():
+            evidence = folder.read_state().get("evidence") or {}
+            for recorded in evidence.get("remaining") or []:
+                current = process.find(int(recorded["pid"]))
+                if current is not None and current.start == recorded.get("start") and current.letter != "Z":
+                    pids.add(current.pid)
+        return "pid %s is still there" % ", ".join(map(str, sorted(pids))) if pids else ""
+
+
+FATE = Native()
+
+
+def agent_of(run: Run) -> Optional[process.Process]:
+    """Return the run's agent, proven by its record and its lock; None if it is not there."""
+    last = run.last()
+    if last is None or not last.is_locked():
+        return None
+    record = last.read_attempt()
+    agent = record.get("agent") or {}
+    current = process.find(int(agent.get("pid", 0)))
+    is_same_boot = record.get("boot_id") == process.boot_id()
+    is_same = current is not None and is_same_boot and current.start == agent.get("start")
+    return current if is_same else None
+
+
+# the keeper
+
+
+def start_keeper(run: Run, after: int) -> subprocess.Popen[bytes]:
+    """Start the run's keeper in a session of its own; return it when its agent has a folder newer than `after`.
+
+    Raises StartError, with the keeper's last words, if no agent appears; nothing of it is running then.
+    """
+    keeper = _open_keeper(run)
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if run.is_taken_over(after):
+            return keeper
+        if keeper.poll() is not None:
+            break
+        time.sleep(POLL_S)
+    end_keeper(keeper.pid)
+    tail = (read_text(run.keeper_log) or "")[-500:] or "it printed nothing"
+    raise StartError("no-start", "the agent of run %s did not start: %s" % (run.id, tail))
+
+
+def _open_keeper(run: Run) -> subprocess.Popen[bytes]:
+    variables = secret.without(dict(os.environ), read_json(run.plan))
+    # The token proves that the keeper is ours, in any session that it ends up in, and what is above it says nothing.
+    variables.update({bearers.OF_RUN: read_text(run.token) or "", bearers.OF_KEEPER: "1"})
+    with open(open_regular(run.keeper_log, APPENDING), "ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-I", sys.argv[0], "keep", run.path],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=variables,
+            start_new_session=True,
+        )
+
+
+def end_keeper(pid: int) -> None:
+    """End a keeper whose agent did not come up, with everything below it, so that the run's folder may be removed."""
+
+    def targets() -> List[process.Process]:
+        keeper = process.find(pid)
+        alive = [keeper] if keeper is not None and keeper.letter != "Z" else []
+        return alive + process.descendants(pid)
+
+    process.end(targets, "child", KEEPER_GRACE_S)
+
+
+def _keepers(run: Run) -> List[process.Process]:
+    """Return the run's keeper, proven by the run's token and by its command line."""
+    found = bearers.with_token(read_text(run.token) or "?")
+    return [bearer for bearer in found if _keeps(bearer.pid, run)]
+
+
+def _stopped() -> List[ProcessEntry]:
+    """Return the processes that a signal or a tracer has stopped."""
+    return bearers.read_entries([found for found in process.table() if found.letter in ("T", "t")], ())
+
+
+def _is_keeper(entry: ProcessEntry, run: Run) -> bool:
+    return entry.token is not None and entry.token == read_text(run.token) and _keeps(entry.pid, run)
+
+
+def _keeps(pid: int, run: Run) -> bool:
+    return process.words_of(pid)[-2:] == ["keep", run.path]

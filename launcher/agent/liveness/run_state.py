@@ -1,0 +1,153 @@
+"""The state of a run: its last record, or, if that is not an end and nobody writes it any more, what its fate makes of it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, NamedTuple, Sequence
+
+from ..record.rundir import TERMINAL, UNREADABLE, WISHES, Folder, Run, unreadable
+from ..record.safe_open import UnreadableError
+from . import liveness
+
+State = Dict[str, Any]
+"""{"state", "reason", …} as in `state.json`. `fate` is there only if the state was derived from a verdict."""
+
+
+def runtime_of(run: Run) -> dict[str, Any]:
+    """Return the runtime that the run was prepared with: its kind, its interpreter or engine, its cards."""
+    runtime = run.prepared().get("runtime")
+    return runtime if isinstance(runtime, dict) else {}
+
+
+def runtime_now(run: Run) -> dict[str, Any]:
+    """Return the runtime of a run with the cards that it has now. None of a run whose cards the place gives are on record."""
+    runtime = runtime_of(run)
+    return runtime if runtime.get("gpus") is None else {**runtime, "gpus": run.cards()}
+
+
+def fate_of(run: Run) -> liveness.Fate:
+    """Return the Fate of the kind of runtime that the run was prepared with."""
+    return liveness.fate_of(_kind_of(run))
+
+
+def _kind_of(run: Run) -> str:
+    return str(runtime_of(run).get("kind") or liveness.NATIVE)
+
+
+def state_of(run: Run) -> State:
+    """Return the state of one run; see `states_of`."""
+    return states_of([run])[run.id]
+
+
+def states_of(runs: Sequence[Run]) -> Dict[str, State]:
+    """Return the states of runs by id: `state.json` of the highest folder, or what follows from its free lock.
+
+    A free lock before an end makes a run `resuming` if it is alive, coming back or silent, and `interrupted` if it is
+    gone, or `stopped` if its user wished it to stop: that needs no record, for which a full disk has no room. A verdict may
+    know better. Where no lock of a live run is seen held, the state of one that is not gone stays as written. A record made on another host is returned as written, never judged: its locks mean nothing here. All runs of one
+    kind of runtime are judged at once. A run that cannot be read is UNREADABLE, and no other run suffers from it.
+    """
+    states: Dict[str, State] = {}
+    pending = list(runs)
+    while pending:
+        unheld: List[_Unheld] = []
+        for run in pending:
+            try:
+                recorded = _recorded(run)
+            except OSError as error:  # it was just removed, or we may not read it
+                recorded = unreadable(error)
+            if isinstance(recorded, _Unheld):
+                unheld.append(recorded)
+            else:
+                states[run.id] = recorded
+        verdicts = _judge([candidate.run for candidate in unheld])
+        pending = []
+        for candidate in unheld:
+            try:
+                state = _judged(candidate, verdicts[candidate.run.id])
+            except OSError as error:
+                state = unreadable(error)
+            if state is None:
+                pending.append(candidate.run)
+            else:
+                states[candidate.run.id] = state
+    return states
+
+
+def is_unwritten(state: State) -> bool:
+    """Whether a run has ended by its user's wish alone: no record says so yet."""
+    return state.get("fate") == liveness.GONE and state["state"] in TERMINAL
+
+
+def is_silent(state: State) -> bool:
+    """Whether a run is in doubt because what keeps it does not answer."""
+    return state.get("fate") == liveness.SILENT
+
+
+class _Unheld(NamedTuple):
+    """A run of this host whose lock is free before its end, with its last folder and that folder's state."""
+
+    run: Run
+    last: Folder
+    state: State
+
+
+def _recorded(run: Run) -> State | _Unheld:
+    """Return the run's state if its record settles it, or what a verdict is needed for."""
+    last = run.last()
+    if last is None and run.has_lost_folders():
+        return unreadable(UnreadableError(run.record, "has lost its first folder"))
+    if last is None:
+        return {"state": "preparing", "reason": None}
+    ended = last.read_state()
+    if ended.get("state") in TERMINAL:  # whoever holds its lock
+        return ended
+    run_fate = fate_of(run)
+    is_ours = run.has_locks_here(run_fate.place_id())
+    is_held = is_ours and run_fate.sees_lock and last.is_locked()
+    state = last.read_state() or {"state": "preparing", "reason": None}
+    if state["state"] in (*TERMINAL, "waiting") or is_held:  # it may have ended since
+        return state
+    if (
+        not is_ours or run.place_id() is None
+    ):  # of another place, or not recorded yet: nobody may judge it here
+        return dict(state, elsewhere=True)
+    if not os.path.exists(last.state) and run.folder(last.number - 1).is_locked():
+        return state  # its writer holds the folder before until it holds this one
+    return _Unheld(run, last, state)
+
+
+def _judge(runs: Sequence[Run]) -> Dict[str, liveness.Verdict]:
+    by_kind: Dict[str, List[Run]] = {}
+    for run in runs:
+        by_kind.setdefault(_kind_of(run), []).append(run)
+    verdicts: Dict[str, liveness.Verdict] = {}
+    for kind, group in by_kind.items():
+        verdicts.update(liveness.fate_of(kind).judge(group))
+    return verdicts
+
+
+def _judged(unheld: _Unheld, verdict: liveness.Verdict) -> State | None:
+    """Return the state of a run by its verdict, None if somebody has taken it over since its lock was seen free."""
+    run, last, state = unheld
+    newest = run.last()
+    sees_lock = fate_of(run).sees_lock
+    if newest is None or newest.number != last.number or (sees_lock and last.is_locked()):
+        return None
+    latest = last.read_state()
+    if latest.get("state") in TERMINAL:
+        return latest
+    evidence = verdict.evidence
+    if state["state"] == UNREADABLE:
+        evidence = {**state["evidence"], **(evidence or {})}
+    more = {} if evidence is None else {"evidence": evidence}
+    if verdict.fate != liveness.GONE:
+        shown = verdict.state or ("resuming" if sees_lock else "")
+        derived = {"state": shown} if shown else {}
+        return {**state, **derived, "fate": verdict.fate, **more}
+    reason = WISHES[run.read_wish()]
+    if reason is not None:
+        return dict(state, state="stopped", reason=reason, fate=liveness.GONE, **more)
+    if verdict.state:
+        return dict(state, state=verdict.state, reason=verdict.reason, fate=liveness.GONE, **more)
+    return dict(state, state="interrupted", fate=liveness.GONE, **more)

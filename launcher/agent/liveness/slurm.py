@@ -1,0 +1,413 @@
+"""Runs that are jobs of a Slurm cluster: its scheduler starts them, again too, and says what became of them.
+
+A run belongs to the cluster and not to a machine: each login node may judge it, and its agent is on a compute node, whose
+processes and locks nobody sees from here. What decides is the scheduler's word, of its queue and then of the one job, then
+accounting, then our own record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from ..record import secret
+from ..record.rundir import LIVE, RUN_ID, TERMINAL, Run
+from ..record.safe_open import read_regular
+from ..system.attending import CommandError
+from . import slurm_jobs, slurm_submission
+from .liveness import GONE, SILENT, EndError, Fate, Stray, Verdict
+from .slurm_jobs import Job
+from .slurm_lookup import Lookup
+from .slurm_programs import FREED, Question, SilentError, ask, cluster_name, path_of
+from .slurm_submission import Submission
+from .slurm_turn import Turn
+
+MOST_LOG = 1 << 20
+PLACE = "slurm:"
+"""What the id of a cluster's place begins with; the name of the cluster follows."""
+KEPT_S, WAIT_S, SILENCE_S = 2.0, 3.0, 30.0
+AGAIN_S = 5.0
+"""How soon accounting is asked again about a job that has not ended by it."""
+MOST_S = 8.0
+"""How long a person waits for an answer that a stop, or a command beside a run, needs."""
+LEAVING_S = 60.0
+"""How long after the end of its run a job that runs may still have its nodes before it counts as left over."""
+BESIDE = (
+    "--overlap",
+    "--nodes=1",
+    "--ntasks=1",
+    "--relative=0",
+    "--cpu-bind=none",
+    "--export=NONE",
+    "--unbuffered",
+    "--quiet",
+)
+"""Starts one process on the first node of a job, beside what runs there; it has the job's cards too."""
+
+
+class Slurm(Fate):
+    """The answers of one cluster, kept for a moment: many runs cost one question."""
+
+    is_started_by_client = False
+    shows_processes = False
+    sees_host = False
+    sees_lock = False
+    writes_afar = True
+    shutdown_reason = "ended-by-slurm"
+
+    def __init__(self) -> None:
+        """Ask nothing yet."""
+        self._queue = Question(slurm_jobs.QUEUE, KEPT_S, WAIT_S, SILENCE_S)
+        self._submitted = Question(slurm_jobs.SUBMITTED, KEPT_S, WAIT_S, SILENCE_S)
+        self._turn = Turn()
+        self._lookup = Lookup()
+        self._missing: Set[str] = set()
+        self._history: Dict[str, _Looked] = {}
+        self._accounts_silent_until_s = 0.0
+        self._looked_at: Dict[str, int] = {}
+
+    def place_id(self) -> str:
+        """Return the id of the cluster that this machine belongs to."""
+        name = cluster_name()
+        return PLACE + name if name else ""
+
+    def job_id(self, run: Run) -> Optional[str]:
+        """Return the id of the run's job by our own record: Slurm is not asked."""
+        return slurm_submission.read(run).job
+
+    def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
+        """Ask the queue once for all runs, the controller for each job that it lacks, and accounting once for those."""
+        submissions = {run.id: slurm_submission.read(run) for run in runs}
+        try:
+            queue = _by_id(self._queue.answer())
+            jobs = {run.id: self._job_of(run, submissions[run.id]) for run in runs}
+            if any(self._is_older(run, jobs[run.id], queue) for run in runs):
+                queue = _by_id(self._queue.answer_now())
+            queued = {run.id: _own(run, queue.get(jobs[run.id] or "")) for run in runs}
+        except SilentError as error:
+            return {run.id: self._without_slurm(run, submissions[run.id], str(error)) for run in runs}
+        missing = [run for run in runs if jobs[run.id] is not None and queued[run.id] is None]
+        self._missing.update(str(jobs[run.id]) for run in missing)
+        unsaid: Dict[str, str] = {}
+        for run in missing:
+            try:
+                queued[run.id] = self._look_beyond(run, str(jobs[run.id]))
+            except SilentError as error:
+                unsaid[run.id] = str(error)
+        unknown = [run.id for run in missing if queued[run.id] is None and run.id not in unsaid]
+        self._look_up({run: str(jobs[run]) for run in unknown})
+        before = self._turn.before([job for job in queued.values() if job is not None])
+        verdicts = {
+            run.id: _silent(run, unsaid[run.id])
+            if run.id in unsaid
+            else self._verdict(run, submissions[run.id], jobs[run.id], queued[run.id], before)
+            for run in runs
+        }
+        for run in runs:
+            if verdicts[run.id].state in TERMINAL:
+                with contextlib.suppress(OSError):  # whoever looks next tries again
+                    secret.erase(run)  # no agent and no contact puts this end on record
+        return verdicts
+
+    def forget(self, run: Run) -> None:
+        """Ask the queue again the next time."""
+        del run
+        self._queue.forget()
+        self._submitted.forget()
+        self._lookup.forget()
+        self._history.clear()
+        self._missing.clear()
+
+    def is_removed(self, run: Run) -> bool:
+        """Whether no job was submitted for the run. One that has ended may have left its work."""
+        submission = slurm_submission.read(run)
+        return not submission.jobs and submission.asked is None
+
+    def hopeless(self, run: Run) -> Optional[Tuple[str, str, Dict[str, Any]]]:
+        """Do not start a run again whose job somebody has cancelled in Slurm, or whose first job could not begin."""
+        verdict = self.judge([run])[run.id]
+        if verdict.fate != GONE or verdict.state not in TERMINAL:
+            return None
+        return verdict.state, str(verdict.reason), verdict.evidence or {}
+
+    def start(self, run: Run, after: int) -> None:
+        """Submit the run's job. It may wait for long before it begins."""
+        slurm_submission.submit(run)
+        folder = run.folder(after)
+        if folder.read_state().get("state") == "preparing":
+            folder.write_state("reserved")  # for whoever has a copy of the record alone
+        self._queue.forget()
+
+    def wake(self, run: Run) -> None:
+        """Take a job out of the queue that waits, cancel one that is to end now, and tell the script of any other.
+
+        If the job runs, its agent sees the wish by itself, even if Slurm refuses.
+        """
+        job = self._job_now(run)
+        if job is None:
+            return
+        if job.state == slurm_jobs.WAITS:
+            self._cancel(run, job)
+        elif run.read_wish() == "cancel":
+            slurm_submission.cancel(job.id)
+        else:
+            slurm_submission.signal_script(job.id)
+
+    def entrance(self, run: Run) -> List[str]:
+        """Return the words of `srun` for the first node of the run's job, which must be running."""
+        try:
+            job = self._ask_for_job(run)
+            if job is None or job.state not in slurm_jobs.IN_NODES:
+                raise CommandError("no-job", self._why_no_job(run))
+            start = "\n".join(slurm_submission.start_of_agent("beside", run))
+            srun = [path_of("srun"), *BESIDE, "--jobid=%s" % job.id, "/bin/sh", "-c", start, "sh"]
+            return ["sh", "-c", FREED + 'exec "$@" 2>&1', "sh", *srun]  # why it fails is for whoever listens
+        except SilentError as error:
+            raise CommandError("silent", "Slurm does not answer: %s" % error) from None
+
+    def end(self, run: Run) -> None:
+        """Cancel the run's job."""
+        job = self._job_now(run)
+        if job is not None:
+            self._cancel(run, job)
+
+    def _cancel(self, run: Run, job: Job) -> None:
+        """Cancel a job. Raises EndError with Slurm's words if it does not, and the job has not ended meanwhile."""
+        refused = slurm_submission.cancel(job.id)
+        if refused and self.remaining(run):
+            raise EndError("Slurm does not cancel job %s of %s: %s" % (job.id, run.id, refused))
+
+    def remaining(self, run: Run) -> str:
+        """Say that the run's job still has its nodes, or may still get some."""
+        try:
+            job = self._ask_for_job(run)
+        except SilentError as error:
+            return "nobody can say whether its job has ended: %s" % error
+        if job is None or job.state == slurm_jobs.COMPLETES:
+            return ""
+        return "its job %s is %s" % (job.id, job.state)
+
+    def strays(self, root: str) -> List[Stray]:
+        """Return the jobs that were submitted for runs below a root which have ended, or were removed.
+
+        A job that runs has a moment to end with its run.
+        """
+        if not cluster_name():
+            return []
+        try:
+            answer = ask(slurm_jobs.STARTED, MOST_S)
+        except SilentError:
+            return []
+        jobs = slurm_jobs.parse_started(answer.text) if answer.code == 0 else []
+        return [found for found in (_stray(root, job) for job in jobs) if found is not None]
+
+    def standstill(self, run: Run) -> str:
+        """Say that the agent's heartbeat has stopped, although Slurm has the job running."""
+        verdict = self.judge([run])[run.id]
+        return "no sign of life from its node; %s" % verdict.words if verdict.words else ""
+
+    def _job_now(self, run: Run) -> Optional[Job]:
+        """Return the job of a run if Slurm has it; None if it has ended, or if nobody can say."""
+        try:
+            return self._ask_for_job(run)
+        except SilentError:
+            return None
+
+    def _ask_for_job(self, run: Run) -> Optional[Job]:
+        """Return the job of a run if Slurm has it, None if it has ended. Raises SilentError."""
+        queue = _by_id(self._queue.answer_now(MOST_S))
+        self._submitted.forget()
+        job_id = self._job_of(run, slurm_submission.read(run))
+        job = _own(run, queue.get(job_id or ""))
+        if job is None and job_id is not None:
+            job = self._look_beyond(run, job_id)
+        return job if job is not None and not slurm_jobs.has_ended(job) else None
+
+    def _job_of(self, run: Run, submission: Submission) -> Optional[str]:
+        """Return the id of a run's job, also of one whose `sbatch` gave no answer. Raises SilentError."""
+        if submission.asked is not None:
+            return slurm_submission.unknown_job(run, submission, self._submitted.answer())
+        return submission.job
+
+    def _why_no_job(self, run: Run) -> str:
+        verdict = self.judge([run])[run.id]
+        return verdict.words or str((verdict.evidence or {}).get("service") or "it has no job")
+
+    def _is_older(self, run: Run, job: Optional[str], queue: Dict[str, Job]) -> bool:
+        """Whether an answer about the queue seems older than what became of a run since; once for each folder of it."""
+        if job is None:
+            return False
+        if job not in queue:  # another agent may have submitted it
+            return job not in self._missing
+        last = run.last()
+        if queue[job].state != slurm_jobs.WAITS or last is None or self._looked_at.get(run.id) == last.number:
+            return False
+        self._looked_at[run.id] = last.number
+        return last.number > 1 and last.read_state().get("state") in (None, *LIVE)  # it may have begun
+
+    def _look_beyond(self, run: Run, job: str) -> Optional[Job]:
+        """Return the job of a run that the queue lacks if the controller has it, unless its end is on record. Raises SilentError."""
+        noted = slurm_submission.noted_end(run)
+        return None if noted is not None and noted.id == job else self._lookup.find(run, job)
+
+    def _look_up(self, missing: Dict[str, str]) -> None:
+        """Ask accounting for the jobs of runs which the controller has forgotten.
+
+        What has ended does not change. Anything else may: accounting hears of an end late.
+        """
+        now = time.monotonic()
+        fresh = {
+            run: job
+            for run, job in missing.items()
+            if job not in self._history or self._history[job].is_due(now)
+        }
+        if not fresh or now < self._accounts_silent_until_s:
+            return
+        # By their names too: where a controller has lost its state, numbers are given again.
+        names = "--name=" + ",".join(name for run in fresh for name in slurm_jobs.names_of(run))
+        try:
+            answer = ask([*slurm_jobs.HISTORY, ",".join(fresh.values()), names])
+        except SilentError:
+            self._accounts_silent_until_s = time.monotonic() + SILENCE_S
+            return
+        found = slurm_jobs.parse_history(answer.text) if answer.code == 0 else {}
+        self._history.update({job: _Looked(found.get(job), time.monotonic()) for job in fresh.values()})
+
+    def _without_slurm(self, run: Run, submission: Submission, words: str) -> Verdict:
+        """Return the verdict while Slurm gives no answer: the end on record of the run's job, unless Slurm may have started it again."""
+        noted = slurm_submission.noted_end(run)
+        if noted is not None and noted.id == submission.job:
+            verdict = self._verdict(run, submission, noted.id, noted, {})
+            if verdict.state != "waiting" or run.read_wish() != "run":
+                return verdict
+        return _silent(run, words)
+
+    def _verdict(
+        self,
+        run: Run,
+        submission: Submission,
+        job_id: Optional[str],
+        queued: Optional[Job],
+        before: Dict[str, int],
+    ) -> Verdict:
+        has_begun = _has_begun(run)
+        if job_id is None:
+            if not submission.may_appear:
+                return Verdict(GONE, words="no job was submitted for it")
+            return _silent(run, "sbatch has given no answer; its job may still appear in the queue")
+        noted = slurm_submission.noted_end(run)
+        looked = self._history.get(job_id)
+        if queued is not None:
+            verdict = slurm_jobs.judge(queued, has_begun=has_begun, before=before.get(queued.id))
+            if slurm_jobs.has_ended(queued):
+                _note_end(run, queued, noted)
+        elif looked is not None and looked.job is not None:
+            verdict = slurm_jobs.judge_history(looked.job, has_begun=has_begun)
+        elif noted is not None and noted.id == job_id:
+            verdict = slurm_jobs.judge(noted, has_begun=has_begun)
+        elif looked is None:
+            return _silent(run, "sacct does not say what became of its job %s" % job_id)
+        else:
+            verdict = Verdict(GONE, {"service": "Slurm has forgotten its job %s" % job_id})
+        if verdict.fate == GONE and not has_begun and not verdict.state:
+            last = _last_line(run)
+            words = verdict.words or str((verdict.evidence or {}).get("service"))
+            said = "%s; its log %s" % (words, "ends: " + last if last else "is to be " + run.slurm_log)
+            return verdict._replace(state="failed", reason="never-started", evidence={"service": said})
+        if verdict.fate == GONE and submission.refused and not verdict.state:
+            words = "its job %s is not started again: %s" % (job_id, submission.refused)
+            return verdict._replace(
+                state="waiting", reason="client", evidence={"service": words}, words=words
+            )
+        return verdict
+
+
+FATE = Slurm()
+
+
+class _Looked(NamedTuple):
+    """What accounting has said of a job, None if it knows none, and when."""
+
+    job: Optional[Job]
+    when_s: float
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether to ask again."""
+        is_final = self.job is not None and slurm_jobs.has_ended(self.job)
+        return not is_final and now_s - self.when_s > AGAIN_S
+
+
+def _own(run: Run, job: Optional[Job]) -> Optional[Job]:
+    """Return a job of the queue that has the number of a run's job, if it is that: by its comment, its name or its folder.
+
+    A controller that has lost its state gives each number again, and then it is another job of the user's. Raises SilentError.
+    """
+    if job is None or job.run_id == run.id:
+        return job
+    shown = _shown(job.id, int(time.monotonic() / SILENCE_S))
+    return job if slurm_jobs.is_shown_of(shown, run.id, run.path) else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _shown(job: str, _period: int) -> str:
+    """Return what the controller says of a job, asked once in a period. Raises SilentError."""
+    return ask([*slurm_jobs.SHOW, job]).text
+
+
+def _by_id(answer: str) -> Dict[str, Job]:
+    return {job.id: job for job in slurm_jobs.parse_queue(answer)}
+
+
+def _note_end(run: Run, job: Job, noted: Optional[Job]) -> None:
+    """Put on record how a job ended, unless it is: without accounts Slurm forgets it within minutes."""
+    if noted is None or noted[:2] != job[:2]:
+        with contextlib.suppress(OSError):  # a disk that takes nothing
+            slurm_submission.note_end(run, job.id, job.state)
+
+
+def _stray(root: str, job: slurm_jobs.Started) -> Optional[Stray]:
+    """Return a job as what no run needs; None if one does, or if it is not of this root."""
+    run_id = job.run_below(root)
+    if run_id is None or not RUN_ID.fullmatch(run_id):
+        return None
+    run = Run(os.path.join(root, "runs", run_id))
+
+    def cancel() -> bool:
+        return not slurm_submission.cancel(job.id)
+
+    try:
+        os.lstat(run.path)
+    except FileNotFoundError:
+        return Stray("job", job.id, run_id, "its run was removed", cancel)
+    except OSError:  # a home that is away for a moment says nothing of its runs
+        return None
+    last = run.last()
+    state = last.read_state() if last is not None else {}
+    age_s = time.time() - float(state.get("time") or 0.0)
+    is_leaving = job.state != slurm_jobs.WAITS and 0 <= age_s < LEAVING_S
+    if state.get("state") not in TERMINAL or is_leaving or job.id not in slurm_submission.read(run).jobs:
+        return None
+    return Stray("job", job.id, run_id, "its run has ended", cancel)
+
+
+def _last_line(run: Run) -> str:
+    """Return the last line of what a job's script has printed, empty if there is none."""
+    try:
+        text = read_regular(run.slurm_log, MOST_LOG).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return (text.strip().splitlines() or [""])[-1][-200:]
+
+
+def _has_begun(run: Run) -> bool:
+    """Whether an agent has had the run: its first folder is that of the client that prepared it."""
+    numbers = run.numbers()
+    return bool(numbers) and numbers[-1] > 1
+
+
+def _silent(run: Run, words: str) -> Verdict:
+    state = "resuming" if _has_begun(run) else "reserved"
+    return Verdict(SILENT, {"service": words, "silent": True}, words, state)

@@ -1,0 +1,346 @@
+"""What Slurm's programs say of jobs, read, and what it means for a run. Nothing here starts a program.
+
+    jobs = {job.id: job for job in parse_queue(answer_to(QUEUE))}
+    verdict = judge(jobs["7"], has_begun=False)
+
+`squeue` lists what waits, runs, and ended within the last minutes, `sacct` everything, where the cluster keeps accounts; it
+hears of changes seconds late. Words are those of 22.05. An unknown state counts as alive: to take a job
+for gone that is not would start its run twice.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from .liveness import ALIVE, COMING_BACK, GONE, SILENT, Verdict
+
+QUEUE = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T|%r|%S|%b|%D|%N|%k")
+"""Asks for all jobs of a user that the controller remembers: those that have ended within the last minutes too."""
+SUBMITTED = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%Z|%k")
+"""Asks for the same jobs: the folder and the comment that each was submitted with."""
+STARTED = ("squeue", "--me", "--noheader", "--array", "--format=%i|%T|%j|%k|%Z")
+"""Asks for the jobs of a user that have not ended: what they are called, and where they work."""
+STEPS = ("squeue", "--me", "--steps", "--noheader", "--format=%i|%j", "--jobs")
+"""Asks for the running steps of the job whose id follows. For an unknown job it prints nothing, and succeeds."""
+SHOW = ("scontrol", "--oneliner", "show", "job")
+"""Asks for the job whose id follows."""
+PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
+"""Asks for the limits of all partitions."""
+HISTORY = (
+    *("sacct", "--noheader", "--parsable2", "--allocations", "--duplicates"),
+    *("--format=JobID,State,ExitCode,Reason,NodeList", "--jobs"),
+)
+"""Asks for each start of the jobs whose ids follow, with commas between."""
+CANCELLED = "cancelled-in-slurm"
+"""The reason of a run whose job somebody has cancelled."""
+MEMBERS = "launch-members"
+"""The name of the step of a job that has a member of the run's attempt on each node."""
+COMMENT = "launch:"
+"""What the comment of a job of ours begins with; the run's id follows."""
+
+WAITS, COMPLETES = "PENDING", "COMPLETING"
+IN_NODES = frozenset(("RUNNING", "SUSPENDED", "STOPPED"))
+"""The states of a job that has its nodes, and takes another step."""
+_TO_COME = frozenset(("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
+_TAKEN = frozenset(("NODE_FAIL", "PREEMPTED", "TIMEOUT", "BOOT_FAIL"))
+_ENDED = frozenset(("COMPLETED", "FAILED", "CANCELLED", "OUT_OF_MEMORY", "DEADLINE", "REVOKED")) | _TAKEN
+
+_NODES_TAKEN = "Nodes required for job are"
+"""What a long reason begins with: … DOWN, DRAINED or reserved for jobs in higher priority partitions."""
+_REASONS = {
+    "Resources": "for free nodes",
+    "Priority": "for the jobs before it",
+    "BeginTime": "for the time that it may begin at",
+    "Dependency": "for another job",
+    "Licenses": "for a license",
+    "Reservation": "for its reservation to begin",
+    "JobHeldUser": "because it is held: scontrol release {id}",
+    "JobHeldAdmin": "because an administrator holds it",
+    "job requeued in held state": "because it is held: scontrol release {id}",
+    "launch failed requeued held": "because its node could not start it, held: scontrol release {id}",
+    "DependencyNeverSatisfied": "for ever: the job that it depends on has failed",
+    "PartitionTimeLimit": "for ever: its `time` is above the limit of its partition",
+    "PartitionNodeLimit": "for ever: it has more `nodes` than its partition allows",
+    "PartitionConfig": "for ever: its partition has no such nodes",
+    "PartitionDown": "because its partition starts no jobs at present",
+    "PartitionInactive": "because its partition starts no jobs at present",
+    "ReqNodeNotAvail": "for nodes that are down, drained or reserved",
+    _NODES_TAKEN: "for nodes that are down, drained or kept for jobs in partitions of a higher priority",
+}
+TURNS = frozenset(("Resources", "Priority"))
+"""The reasons of a job that waits for its turn alone."""
+_ASIDE = (
+    *("BeginTime", "Dependency", "DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin"),
+    *("PartitionTimeLimit", "PartitionNodeLimit", "PartitionConfig", "PartitionDown", "PartitionInactive"),
+    *("JobArrayTaskLimit", "Licenses", "Reservation", "ReservationDeleted", "ReqNodeNotAvail"),
+    *("job requeued in held state", "launch failed requeued held"),
+)
+"""The reasons of a job that would not start if it were the first in the line."""
+_ESTIMATED = frozenset(("", "Resources", "Priority", "BeginTime"))
+"""The reasons for which a time of start is more than an old estimate."""
+_CARDS = re.compile(r"gpu(?::([a-z]\w*))?(?::(\d{1,9}))?", re.IGNORECASE)
+_LIMITS = re.compile(r"(QOS|Assoc|MaxJobsPer)\w*")
+
+
+class Job(NamedTuple):
+    """One start of a job as a program prints it, in Slurm's words. What a program does not print is empty.
+
+    `starts` is a time of the cluster's clock, estimated while the job waits; `resources` are those of each node.
+    """
+
+    id: str
+    state: str
+    reason: str = ""
+    exit: str = ""
+    starts: str = ""
+    resources: str = ""
+    nodes: str = ""
+    where: str = ""
+    comment: str = ""
+
+    @property
+    def run_id(self) -> Optional[str]:
+        """The run that it was submitted for, None for any other job of the user."""
+        return self.comment[len(COMMENT) :] if self.comment.startswith(COMMENT) else None
+
+
+def parse_queue(text: str) -> List[Job]:
+    """Read an answer to QUEUE; each item of an array is a job. A line that is not of a job is left out."""
+    jobs = []
+    for line in text.splitlines():
+        fields = [_said(field) for field in line.split("|", 7)]
+        if len(fields) == 8:
+            job_id, state, reason, starts, resources, nodes, where, comment = fields
+            jobs.append(Job(job_id, state, reason, "", starts, resources, nodes, where, comment))
+    return jobs
+
+
+class Started(NamedTuple):
+    """A job that has not ended, as `squeue` prints it."""
+
+    id: str
+    state: str
+    name: str
+    comment: str
+    folder: str
+
+    def run_below(self, root: str) -> Optional[str]:
+        """Return the run below a root that it was submitted for: by its name, its comment and its folder; None if by any it was not."""
+        run = self.comment[len(COMMENT) :]
+        words = (self.comment, self.folder)
+        ours = (COMMENT + run, os.path.join(root, "runs", run))
+        return run if run and words == ours and self.name in names_of(run) else None
+
+
+def name_of(run: str) -> str:
+    """Return the name of the jobs of a run. `squeue` shows 8 letters of it, so the part that differs comes first."""
+    return "%s-launch-%s" % (run.rpartition("-")[2], run)
+
+
+def names_of(run: str) -> Tuple[str, str]:
+    """Return the names that a job of a run may have: that of new ones, and the one that was given until 2026-11-26."""
+    return name_of(run), "launch-%s" % run
+
+
+def parse_started(text: str) -> List[Started]:
+    """Read an answer to STARTED. A line that is not of a job is left out."""
+    rows = (line.split("|", 4) for line in text.splitlines())
+    return [Started(*map(_said, fields)) for fields in rows if len(fields) == 5]
+
+
+def submitted_for(text: str, run: str, folder: str) -> List[str]:
+    """Return the ids of a run's jobs by an answer to SUBMITTED: by its folder, or by its comment, which a cluster may set itself."""
+    rows = (line.strip().partition("|")[::2] for line in text.splitlines())
+    return [job for job, of in rows if of.startswith(folder + "|") or of.endswith("|" + COMMENT + run)]
+
+
+def parse_steps(text: str, name: str) -> List[str]:
+    """Return the ids of the steps with a name, such as 7.1, by an answer to STEPS."""
+    rows = (line.strip().split("|", 1) for line in text.splitlines())
+    return [fields[0] for fields in rows if len(fields) == 2 and fields[1] == name]
+
+
+def parse_shown(text: str) -> Optional[Job]:
+    """Read an answer to SHOW for one job that is no array; None if it is another text."""
+    found = {key: _said(value) for key, value in _values(text).items()}
+    if "JobId" not in found or "JobState" not in found:
+        return None
+    return Job(
+        found["JobId"],
+        found["JobState"],
+        found.get("Reason", "").replace("_", " "),
+        found.get("ExitCode", ""),
+        found.get("StartTime", ""),
+        found.get("TresPerNode", ""),
+        found.get("NumNodes", ""),
+        found.get("NodeList", ""),
+        found.get("Comment", ""),
+    )
+
+
+def is_shown_of(text: str, run: str, folder: str) -> bool:
+    """Whether an answer to SHOW is about a job of a run: by its name, or by the run's own folder, which no other job is for.
+
+    A user may give a job another name, and a cluster may set all comments itself.
+    """
+    values = _values(text)
+    return values.get("JobName") in names_of(run) or values.get("WorkDir") == folder
+
+
+def makes_way(text: str) -> bool:
+    """Whether an answer to SHOW says that its job has begun to make way for another."""
+    return bool(_said(_values(text).get("PreemptTime", "")))
+
+
+def restarts(text: str) -> int:
+    """Return how often Slurm has started a job again, or is about to, by an answer to SHOW."""
+    found = _values(text).get("Restarts", "")
+    return int(found) if re.fullmatch("[0-9]{1,9}", found) else 0
+
+
+def limit_s(text: str, names: Sequence[str]) -> Optional[int]:
+    """Return the least time of a job that asks for none, by an answer to PARTITIONS; None if none of them has a limit.
+
+    Without names it is that of the default partition.
+    """
+    found = []
+    for line in text.splitlines():
+        values = _values(line)
+        if values.get("PartitionName") in names or (not names and values.get("Default") == "YES"):
+            times = (seconds_of(values.get(key, "")) for key in ("DefaultTime", "MaxTime"))
+            found += [time for time in times if time][:1]
+    return min(found, default=None)
+
+
+def reason_of_end(text: str) -> str:
+    """Return the state that a job will end in which got TERM and does not come back, by an answer to SHOW."""
+    if makes_way(text):
+        return "PREEMPTED"
+    values = _values(text)
+    ran, limit = (seconds_of(values.get(key, "")) for key in ("RunTime", "TimeLimit"))
+    return "CANCELLED" if ran is None or limit is None or ran < limit else "TIMEOUT"
+
+
+def _values(text: str) -> Dict[str, str]:
+    """Return the values of an answer by `scontrol --oneliner`, the first one of each key."""
+    values: Dict[str, str] = {}
+    for key, value in re.findall(r"(?:^| )([A-Z]\w*)=(\S*)", text):
+        values.setdefault(key, value)
+    return values
+
+
+def seconds_of(text: str) -> Optional[int]:
+    """Return a time such as 1-02:03:04 or 30:00 in seconds; None for another text, such as `infinite`."""
+    parts = re.fullmatch(r"(?:([0-9]{1,9})-)?(?:([0-9]{1,9}):)?([0-9]{1,9}):([0-9]{1,9})", text)
+    if parts is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def asked_s(text: str) -> Optional[int]:
+    """Return a time that sbatch is asked for, such as 90 (minutes), 1:30:00 or 2-12 (days and hours), in seconds of whole minutes.
+
+    None for one without a limit, and for another text.
+    """
+    parts = re.fullmatch(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?", text)
+    if parts is None:
+        return None
+    days, *numbers = (int(part or 0) for part in parts.groups())
+    begins_with_hours = parts[1] is not None or parts[4] is not None
+    hours, minutes, seconds = numbers if begins_with_hours else (0, *numbers[:2])
+    return ((days * 24 + hours) * 60 + minutes + -(-seconds // 60)) * 60 or None
+
+
+def parse_history(text: str) -> Dict[str, Job]:
+    """Read an answer to HISTORY: the last start of each job by its id."""
+    jobs = {}
+    for line in text.splitlines():
+        fields = [_said(field) for field in line.split("|")]
+        if len(fields) == 5:
+            job_id, state, code, reason, where = fields
+            # Who cancelled it follows in the same field.
+            jobs[job_id] = Job(job_id, state.split(" ")[0], reason, code, where=where)
+    return jobs
+
+
+def _said(value: str) -> str:
+    value = value.strip()
+    return "" if value in ("None", "N/A", "(null)", "Unknown", "None assigned") else value
+
+
+def judge(job: Job, *, has_begun: bool, before: Optional[int] = None) -> Verdict:
+    """Return what becomes of a run by its job as `squeue` or `scontrol` has it.
+
+    `has_begun`: an attempt was made before; `before`: so many jobs wait before it, None if nobody can say.
+    """
+    if job.state == WAITS or job.state in _TO_COME:
+        state = "resuming" if has_begun else "reserved"
+        words = _waiting_words(job, before)
+        return Verdict(COMING_BACK, {"service": words}, words, state)
+    if job.state in _ENDED:
+        return _ended(job)
+    where = " on %s" % job.where if job.where else ""
+    return Verdict(ALIVE, words="its job %s is %s%s" % (job.id, job.state, where))
+
+
+def _ended(job: Job) -> Verdict:
+    """Return the verdict on a job that has ended. One that Slurm took away may go on, if a client has it do so.
+
+    Slurm itself starts a job again only before it has ended: that one is pending.
+    """
+    said = [job.reason, "exit code %s" % job.exit if job.exit else ""] if job.state == "FAILED" else []
+    why = ", ".join(filter(None, said))
+    words = "its job %s is %s%s" % (job.id, job.state, " (%s)" % why if why else "")
+    if job.state == "CANCELLED":
+        return Verdict(GONE, {"service": words}, words, "stopped", CANCELLED)
+    if job.state in _TAKEN:
+        return Verdict(GONE, {"service": words}, words, "waiting", "client")
+    return Verdict(GONE, {"service": words}, words)
+
+
+def has_ended(job: Job) -> bool:
+    """Whether a job is over for good."""
+    return job.state in _ENDED
+
+
+def judge_history(job: Job, *, has_begun: bool) -> Verdict:
+    """Return the verdict on a job that only `sacct` knows: if it has not ended by that, the controller has lost it."""
+    if job.state in _ENDED or job.state in _TO_COME:
+        return judge(job, has_begun=has_begun)
+    words = "its job %s is %s by accounting, and not in the queue" % (job.id, job.state)
+    return Verdict(SILENT, {"service": words}, words, "resuming" if has_begun else "reserved")
+
+
+def is_in_line(reason: str) -> bool:
+    """Whether a job that waits for a reason is before others; not if a limit of its user, or another time, keeps it back."""
+    return _first_word(reason) not in _ASIDE and not _LIMITS.fullmatch(reason)
+
+
+def _first_word(reason: str) -> str:
+    """Return a reason without what may follow it, as in `ReqNodeNotAvail, UnavailableNodes:node[1-2]`."""
+    return reason.partition(",")[0]
+
+
+def _waiting_words(job: Job, before: Optional[int]) -> str:
+    reason = _REASONS.get(_first_word(job.reason))
+    if reason is not None:
+        reason = reason.replace("{id}", job.id)
+    elif job.reason.startswith(_NODES_TAKEN):
+        reason = _REASONS[_NODES_TAKEN]
+    elif _LIMITS.fullmatch(job.reason):
+        reason = "for a limit of its user, account or QOS (%s)" % job.reason
+    else:
+        reason = "for its turn" if not job.reason else "(%s)" % job.reason
+    line = ", %d before it" % before if before and job.reason in TURNS else ""
+    cards = _CARDS.search(job.resources)
+    if cards and (job.reason == "Resources" or line):
+        each = " on each of %s nodes" % job.nodes if job.nodes not in ("", "1") else ""
+        reason = "for %s x %s%s" % (cards[2] or "1", cards[1] or "a card", each)
+    elif line:
+        reason = _REASONS["Resources"]
+    is_estimated = job.starts and job.reason in _ESTIMATED
+    about = ", to start about %s" % job.starts.replace("T", " ")[:16] if is_estimated else ""
+    return "its job %s waits %s%s%s" % (job.id, reason, line, about)

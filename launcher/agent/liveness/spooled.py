@@ -1,0 +1,93 @@
+"""Runs in a service that no agent of ours can look into: the client records what the service says, and that decides.
+
+The run's folder here is a spool, a copy that grows from what the run sends. The locks in it are never held by the run.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+from ..diagnosis import remedy
+from ..record.files import read_json
+from ..record.rundir import WISHES, Run
+from .liveness import ALIVE, GONE, SILENT, Fate, Verdict
+
+MOST_FRUITLESS = 2
+NO_PROGRESS, NOT_RESTARTABLE = "no-progress", "not-restartable"
+_FATES = {
+    **dict.fromkeys(("waiting", "sent", "queued", "running", "ended"), ALIVE),
+    **dict.fromkeys(("over", "home", "gone", "deleted", "none"), GONE),
+}
+"""The fate of a session by its status in `service.json`; with any other, the service knows nothing of it for now."""
+
+_WORDS = {
+    **dict.fromkeys(("sent", "queued"), "its session waits for a machine"),
+    "unsettled": "the push of its session has no answer yet",
+    "none": "it has no session",
+}
+
+
+class Spooled(Fate):
+    """What the client last heard from the service: `control/service.json`, written before a session is asked for.
+
+    {"version", "ref", "segment", "status", "words", "time"}; `words` say what the service said, in one clause.
+    """
+
+    shows_processes = False
+    sees_host = False
+    sees_lock = False
+
+    def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
+        """Read each run's record of its session, which is written before one is asked for: without it there is none."""
+        return {run.id: _verdict(run) for run in runs}
+
+    def hopeless(self, run: Run) -> Optional[Tuple[str, str, Dict[str, Any]]]:
+        """Give up a run that cannot go on in another session, whose last ones have left no checkpoint, or which was deleted.
+
+        Another session would end as those did; and to delete one is how a service lets a person stop it.
+        """
+        record = read_json(run.service)
+        fruitless = int(record.get("fruitless") or 0)
+        if record.get("status") == "deleted":
+            words = str(record.get("words") or "its session was deleted")
+            return "stopped", str(WISHES["stop"]), {"service": words}
+        line = str(record.get("words") or "its session is over")
+        if not _may_begin_again(run):
+            evidence = {
+                "class": NOT_RESTARTABLE,
+                "line": line,
+                "why": "its script never asked worker.resume_from(), so another session would begin at step 1 again",
+                "mend": "a script that asks for its checkpoint goes on in the next session; `restart = true` lets it begin anew",
+            }
+            return "failed", NOT_RESTARTABLE, evidence
+        if fruitless < MOST_FRUITLESS:
+            return None
+        evidence = {
+            "class": NO_PROGRESS,
+            "line": line,
+            "why": "%d sessions in a row left no new checkpoint: another one would end as they did"
+            % fruitless,
+            "mend": "what stopped them is in the log; a script saves within a session by worker.due, or `save_every_minutes`",
+        }
+        return "failed", NO_PROGRESS, evidence
+
+
+def _may_begin_again(run: Run) -> bool:
+    """Whether a script can be started again. One that never was can; else it took its checkpoint, or a remedy is due."""
+    if read_json(run.plan).get("restart"):
+        return True
+    records = run.newest_records()
+    if not any(state.get("began") for _, state in records) or remedy.in_force(records).remedy is not None:
+        return True
+    consumed = {knob for _, state in records for knob in state.get("consumed") or []}
+    return "resume" in consumed and "held resume" not in consumed
+
+
+def _verdict(run: Run) -> Verdict:
+    record = read_json(run.service)
+    status = str(record.get("status") or "none")
+    said = record.get("words") or _WORDS.get(status)
+    words = str(said or "its session is %s" % status)
+    fate = _FATES.get(status, SILENT)
+    evidence = {"service": words} if said or fate != ALIVE else None
+    return Verdict(fate, evidence, words, "reserved" if status == "waiting" else "")

@@ -1,0 +1,1 @@
+"""What a log says: lines, metrics, steps and losses, whatever library printed them."""

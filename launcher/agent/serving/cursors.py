@@ -1,0 +1,194 @@
+"""What is new in a run's numbered folders since the client's cursors.
+
+A cursor is (folder, file, offset, SHA-256 of the min(4096, offset) bytes before it). A file that is shorter, or has another
+hash, is another file: it is sent again from 0. Small files are sent whole when their hash changes.
+
+A file that was found equal to a cursor is not read again for that cursor until its status changes; one that was written
+just now, which may change again without another time stamp, is compared every AGAIN_S.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import time
+from typing import Any
+
+from ..liveness.run_state import fate_of, state_of
+from ..liveness.trouble import trouble_of
+from ..record.record_shape import MOST_BYTES
+from ..record.rundir import GROWING_FILES, SMALL_FILES, Folder, Run
+from ..record.safe_open import UnreadableError, open_regular, read_regular, status_of
+
+TAIL = 4096
+MAX_BYTES = 8 * 1024 * 1024
+SETTLED_S = 1.0
+AGAIN_S = 0.2
+LATE_S = 5.0
+"""How long a shared disk may show an old size: NFS for 3 s at least (`acregmin` in nfs(5)), and until the file is opened."""
+LOOK_S = 0.05
+_MOST_KEPT = 1000
+
+_awaited: dict[str, int] = {}
+_looks: dict[str, tuple[tuple[Any, ...], float]] = {}  # what was found equal, and until when that holds
+
+
+def read(run: Run, args: dict[str, Any], room: int = MAX_BYTES) -> tuple[dict[str, Any], bytes]:
+    """Return (answer, bytes). `args`: cursors by "NNNN/file", `from` (first folder wanted), `state` known.
+
+    Once there are `room` bytes, no more files follow.
+
+    The answer lists parts {path, offset, size} in the order of the bytes; offset 0 for a file that begins again. The
+    state is read before the files: when it is terminal and nothing is left to send, all of the run has been sent.
+    """
+    state = state_of(run)
+    state = {**state, "trouble": trouble_of(run, state)}
+    is_afar = fate_of(run).writes_afar
+    last_sizes = state.pop("sizes", None) or {}
+    numbers = run.numbers()  # once, before the files: a folder that appears meanwhile is the next answer's
+    cursors = args.get("cursors") or {}
+    parts: list[dict[str, Any]] = []
+    pieces: list[bytes] = []
+    if args.get("plan") is not True:
+        room -= _whole(run.plan, "plan.json", None, parts, pieces)
+    for place, number in enumerate(numbers):
+        if number < int(args.get("from", 0)):
+            continue
+        leader = run.folder(number)
+        if number == numbers[-1]:
+            sizes = last_sizes
+        else:
+            sizes = _sizes_before(leader, run.folder(numbers[place + 1])) if is_afar else {}
+        for folder in (leader, *leader.nodes()):
+            prefix = os.path.relpath(folder.path, run.record)
+            for name in SMALL_FILES:
+                key = "%s/%s" % (prefix, name)
+                if room > 0:
+                    room -= _whole(folder.path.below(name), key, cursors.get(key), parts, pieces)
+            for name in GROWING_FILES:
+                key = "%s/%s" % (prefix, name)
+                if room > 0:
+                    path, cursor = folder.path.below(name), cursors.get(key)
+                    if is_afar and folder is leader:
+                        _expire(path)
+                        _await_size(path, sizes.get(name))
+                    room -= _growth(path, key, cursor, room, parts, pieces)
+    answer = {
+        "state": state,
+        "parts": parts,
+        "last": numbers[-1:],
+        "is_full": room <= 0,
+        "changed": strip(state) != args.get("state"),
+    }
+    return answer, b"".join(pieces)
+
+
+def strip(state: dict[str, Any]) -> list[Any]:
+    """Return what makes a state another state in a client's eyes."""
+    return [state.get("state"), state.get("reason"), state.get("attempt"), bool(state.get("trouble"))]
+
+
+def _whole(path: str, key: str, known: Any, parts: list[dict[str, Any]], pieces: list[bytes]) -> int:
+    try:
+        data = read_regular(path, MOST_BYTES)
+    except (FileNotFoundError, UnreadableError):
+        return 0
+    if known is not None and known.get("sha256") == hashlib.sha256(data).hexdigest():
+        return 0
+    parts.append({"path": key, "offset": 0, "size": len(data), "whole": True})
+    pieces.append(data)
+    return len(data)
+
+
+def _growth(
+    path: str, key: str, cursor: Any, room: int, parts: list[dict[str, Any]], pieces: list[bytes]
+) -> int:
+    offset = int(cursor["offset"]) if cursor else 0
+    try:
+        status = status_of(path)
+        size = status.st_size
+        look = (status.st_ino, status.st_ctime_ns, size, offset, cursor and cursor.get("sha256"))
+        known, until = _looks.get(path, ((), 0.0))
+        if known == look and time.time() < until:
+            return 0
+        with open(open_regular(path, os.O_RDONLY), "rb") as file:
+            if offset and not _continues(file, offset, str(cursor.get("sha256"))):
+                offset = 0
+            file.seek(offset)
+            data = file.read(room)
+    except (FileNotFoundError, UnreadableError):
+        return 0
+    if data or not cursor or offset != int(cursor["offset"]):  # an empty file is a file of the mirror too
+        parts.append({"path": key, "offset": offset, "size": len(data)})
+        pieces.append(data)
+    else:
+        _note(path, look, status.st_ctime)
+    return len(data)
+
+
+def _note(path: str, look: tuple[Any, ...], changed: float) -> None:
+    """Note that a file, which changed at a time, has nothing new for a cursor."""
+    now = time.time()
+    if len(_looks) >= _MOST_KEPT:
+        _looks.clear()
+    _looks[path] = (look, math.inf if now - changed > SETTLED_S else now + AGAIN_S)
+
+
+def _expire(path: str) -> None:
+    """Have a file that grows on another machine opened again soon, although nothing shows that it has changed."""
+    known = _looks.get(path)
+    if known is not None and known[1] == math.inf:
+        _looks[path] = (known[0], time.time() + AGAIN_S)
+
+
+def _sizes_before(folder: Folder, following: Folder) -> dict[str, Any]:
+    """Return how long the files of a folder are by the one who ended it, if the next folder has just begun.
+
+    The client will not ask for this folder again, and a shared disk may still show it as it was: even its state. An agent that
+    was killed has left no sizes.
+    """
+    try:
+        age_s = time.time() - os.lstat(following.attempt).st_mtime
+    except FileNotFoundError:
+        age_s = 0.0
+    deadline = time.monotonic() + LATE_S
+    while age_s < LATE_S and time.monotonic() < deadline:
+        sizes = folder.read_state().get("sizes")
+        if isinstance(sizes, dict):
+            return sizes
+        time.sleep(LOOK_S)
+    return {}
+
+
+def _await_size(path: str, size: Any) -> None:
+    """Wait until a file is as long as its writer, on another machine, has said; once for each end of a run.
+
+    A shared disk shows an old size for a while: FUSE for a second, whatever is read of the file meanwhile.
+    """
+    if not isinstance(size, int) or _awaited.get(path) == size:
+        return
+    _looks.pop(path, None)
+    _awaited[path] = size
+    if len(_awaited) > _MOST_KEPT:
+        del _awaited[next(iter(_awaited))]  # the oldest
+    deadline = time.monotonic() + LATE_S
+    while time.monotonic() < deadline:
+        if _size_when_opened(path) >= size:
+            return
+        time.sleep(LOOK_S)
+
+
+def _size_when_opened(path: str) -> int:
+    """Return the size of a file, 0 if there is none: NFS asks its server once the file is opened."""
+    try:
+        with open(open_regular(path, os.O_RDONLY), "rb") as file:
+            return os.fstat(file.fileno()).st_size
+    except (FileNotFoundError, UnreadableError):
+        return 0
+
+
+def _continues(file: Any, offset: int, sha256: str) -> bool:
+    before = min(TAIL, offset)
+    file.seek(offset - before)
+    return hashlib.sha256(file.read(before)).hexdigest() == sha256

@@ -1,0 +1,150 @@
+"""A session: what one client's connection holds on this host, and how it is cleared away when the client has gone.
+
+For example, a launch holds a prepared run and its cards. If the client dies before the start, both go with the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Type
+
+from ..cards import lease, tickets
+from ..record.files import remove_folder
+from ..record.locks import Lock
+from ..record.rundir import Folder, Run
+from ..store.manifest import Manifest
+from ..store.store import Store
+from ..system import process
+from .client_connection import ClientConnection
+from .requests import Reply, RequestError, RunId
+
+if TYPE_CHECKING:
+    from ..liveness.predecessor import Silence
+
+
+class Unsealed(NamedTuple):
+    """An environment that was made here and does not count yet, with what its Python says of its packages."""
+
+    path: str
+    packages: Dict[str, Any]
+
+
+class OfferedCheckpoint(NamedTuple):
+    """A checkpoint of a run on another host, by its manifest, which was checked."""
+
+    parent: str
+    name: str
+    step: int
+    files: Dict[str, Dict[str, Any]]
+    manifest: bytes
+
+    @property
+    def sizes(self) -> Dict[str, int]:
+        """The sizes of its contents by their SHA-256."""
+        return {entry["sha256"]: entry["size"] for entry in self.files.values()}
+
+
+class Session:
+    """What a connection holds. The verbs change it; `clear_away` leaves nothing half-done behind."""
+
+    def __init__(self, root: str, connection: ClientConnection) -> None:
+        """Serve runs below `root` to the client of this connection."""
+        self.root = root
+        self.connection = connection
+        self.store = Store(root)
+        self.prepared: Dict[str, Folder] = {}
+        """The first folders, held, of runs that were not started yet: they are removed with the session."""
+        self.handed_over: Dict[str, Folder] = {}
+        """The folders, held, of runs whose agent the client starts: they stay, and are released."""
+        self.manifests: Dict[str, Manifest] = {}
+        """The manifests that were offered for prepared runs."""
+        self.cards: Dict[str, lease.Taken] = {}
+        self.ticket: Optional[tickets.Ticket] = None
+        self.locks: Dict[str, Lock] = {}
+        self.silences: Dict[str, Silence] = {}
+        """The runs whose last agent must be silent for a while before they may go on."""
+        self.checkpoints: Dict[str, OfferedCheckpoint] = {}
+        """The checkpoints that were offered for prepared runs."""
+        self.unsealed: Dict[str, Unsealed] = {}
+        """The environments in the making, by the name of their lock."""
+
+    @property
+    def label(self) -> str:
+        """What marks a container or an image as belonging to this root: the host's id and the root's path."""
+        return "%s:%s" % (process.host_id(), self.root)
+
+    def path_of(self, run_id: RunId) -> str:
+        """Return the path of a run's folder."""
+        return os.path.join(self.root, "runs", run_id)
+
+    def run(self, run_id: RunId) -> Run:
+        """Return a run that exists. Raises RequestError."""
+        run = Run(self.path_of(run_id))
+        if not os.path.isdir(run.path):
+            raise RequestError("no-run", "there is no run %s below %s" % (run.id, self.root))
+        return run
+
+    def prepared_run(self, run_id: RunId) -> Run:
+        """Return a run that is being prepared on this connection. Raises RequestError."""
+        run = self.run(run_id)
+        if run.id not in self.prepared:
+            raise RequestError("not-prepared", "run %s is not being prepared on this connection" % run.id)
+        return run
+
+    @property
+    def holds(self) -> bool:
+        """Whether something is cleared away, or released, when the client has gone."""
+        held = (self.prepared, self.handed_over, self.cards, self.locks, self.silences, self.unsealed)
+        return any(held) or self.ticket is not None
+
+    def release_cards(self, run_id: str) -> None:
+        """Let go of a run's cards, which its agent holds by now, or nobody."""
+        taken = self.cards.pop(run_id, None)
+        if taken is not None:
+            taken.release()
+
+    def leave_queue(self) -> None:
+        """Give up the place in the queue for cards."""
+        if self.ticket is not None:
+            self.ticket.leave()
+            self.ticket = None
+
+    def drop_unsealed(self, name: str) -> None:
+        """Remove the environment that was made under a lock, if it was not sealed: it failed, or it does not work."""
+        if name in self.unsealed:
+            from ..making import (
+                environment_build,  # most sessions make none, and all would wait for it to load
+            )
+
+            environment_build.remove(self.unsealed[name].path)
+            del self.unsealed[name]
+
+    def clear_away(self) -> None:
+        """Remove what was prepared and never started, and release the rest. A sweep removes what cannot be removed."""
+        with contextlib.suppress(OSError):
+            self.leave_queue()
+        for folder in self.handed_over.values():
+            folder.release()
+        if self.prepared:
+            from ..host import garbage  # most sessions prepare nothing, and all would wait for it to load
+        for run_id, folder in self.prepared.items():
+            run = Run(self.path_of(RunId(run_id)))
+            with contextlib.suppress(OSError):
+                lease.give_back(run)
+            # Held until it is out of its place: a run of this id that a client makes next is not ours.
+            with contextlib.suppress(OSError):
+                remove_folder(garbage.put_away(run))
+            folder.release()
+        for run_id in list(self.cards):
+            self.release_cards(run_id)
+        for name in list(self.unsealed):
+            with contextlib.suppress(OSError):
+                self.drop_unsealed(name)
+
+
+class Verb(NamedTuple):
+    """What answers a verb: the shape of its arguments, and a function of the session, the arguments and the payload."""
+
+    arguments: Type[Any]
+    answer: Callable[[Session, Any, bytes], Reply]

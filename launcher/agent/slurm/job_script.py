@@ -1,0 +1,318 @@
+"""The agent's verb `job RUN`: the script of a run's job, from its start by Slurm to its end.
+
+It starts the run's agent as a step of the job, and again if that dies. Two signals mean two things. USR1, of the script alone,
+is ours: the job's time is nearly up, so the run saves and the job is started again; or a client has written a wish, which the
+agent is to read now. TERM is Slurm's: it has decided, by a cancel, a limit or for another job, so the run saves, and nothing is
+started again from here: that would bring back a job that was cancelled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, Dict, Iterator, List, Optional
+
+from ..cards.allowed_cards import UnfitError, choose_cards, read_cards
+from ..liveness import slurm_jobs, slurm_submission
+from ..liveness.native import agent_of
+from ..liveness.slurm_programs import SilentError, ask
+from ..record import strict_json
+from ..record.files import read_json, read_text, write_durably
+from ..record.rundir import Run
+from ..serving import contact
+from ..serving.requests import RequestError
+from ..store import worker_folder
+from ..system import bearers, process
+from ..training.keeper import HEALTHY_S, back_off_s, handed_on, pause, size_of, tail_of
+from ..training.supervise import RESTART
+
+MOST_FAILURES = 20
+"""Agents in a row that die: the node may be broken, and another one is Slurm's to give."""
+TURN_S = 1.0
+LEAVING_S = 600.0
+"""How long Slurm may take to end a job of which it has told a step to end: the longest grace that is usual."""
+LOOK_S = 5.0
+MEMBERS_S = 1800.0
+"""How long the members of an agent that died may take to end, or Slurm to say so, before the job ends with them."""
+_OTHER_CARDS = (
+    "ask for these cards by `gres` or `constraint`; "
+    "if you named a profile, --profile auto plans for all cards that the partition names"
+)
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def main(arguments: List[str]) -> int:
+    """Keep a run in this job until it has ended, or the job has; return the job's exit status."""
+    run = Run(os.path.abspath(arguments[0]))
+    job = os.environ.get("SLURM_JOB_ID", "")
+    if not os.path.exists(run.plan):
+        _say("the folder of run %s is gone: there is nothing to do" % run.id)
+        return 0
+    if not slurm_submission.claim(run, job):
+        _say("run %s has another job: there is nothing to do" % run.id)
+        return 0
+    complete_variables()
+    with contextlib.suppress(OSError):  # what Slurm says comes first
+        slurm_submission.erase_end(run)
+    with contextlib.suppress(OSError):  # shows a later probe that nodes see this root
+        os.makedirs(os.path.join(run.root, "hosts", process.host_id()), exist_ok=True)
+    worker_folder.unpack(sys.argv[0])
+    with _signals() as signals:
+        return _Keeping(run, job, signals).keep()
+
+
+def _say(words: str) -> None:
+    sys.stderr.write("launch: %s\n" % words)
+    sys.stderr.flush()
+
+
+def complete_variables() -> None:
+    """Set what a login would have set: the job inherits nothing."""
+    user = pwd.getpwuid(os.getuid())
+    given = {
+        "HOME": user.pw_dir,
+        "USER": user.pw_name,
+        "LOGNAME": user.pw_name,
+        "SHELL": user.pw_shell,
+        "PATH": PATH,
+    }
+    for name, value in given.items():
+        os.environ.setdefault(name, value)
+
+
+class _Signals:
+    """The signals that came, and a descriptor that is ready once one has."""
+
+    def __init__(self, ready: int) -> None:
+        self.ready = ready
+        self.is_over = False
+        """Slurm has decided that the job ends."""
+        self.is_told = False
+        """The script was told that time is nearly up, or that there is a wish."""
+
+    def has_any(self) -> bool:
+        """Whether either has come."""
+        return self.is_over or self.is_told
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but not on once the job ends."""
+        deadline = time.monotonic() + seconds
+        while not self.is_over and (left := deadline - time.monotonic()) > 0:
+            self.wait(left)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a signal, or for the end of a child."""
+        if select.select([self.ready], [], [], seconds)[0]:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self.ready, 4096)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[_Signals]:
+    ends = os.pipe()
+    for end in ends:
+        os.set_blocking(end, False)
+    found = _Signals(ends[0])
+    signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
+
+    def note(number: int, _frame: object) -> None:
+        if number == signal.SIGUSR1:
+            found.is_told = True
+        elif number == signal.SIGTERM:
+            found.is_over = True
+
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, note)
+    yield found
+
+
+class _Keeping:
+    """A run in its job."""
+
+    def __init__(self, run: Run, job: str, signals: _Signals) -> None:
+        self._run = run
+        self._job = job
+        self._signals = signals
+        self._settings = slurm_submission.settings_of(run)
+
+    def keep(self) -> int:
+        """Start the run's agent until none is needed."""
+        if not self._has_its_card():
+            return 0
+        # Where all that kept it was killed at once, Slurm may start the job again on the node where the training still runs.
+        ended = contact.end_leftovers(self._run, 0.0)
+        if ended:
+            pids = ", ".join(str(proof["pid"]) for proof in ended)
+            _say("ended what an earlier start of the job had left on this node: pid %s" % pids)
+        code = self._keep_agents()
+        if code == RESTART and self._signals.is_over:
+            self._note_end()
+        return code
+
+    def _keep_agents(self) -> int:
+        seen: Optional[Dict[str, Any]] = None
+        is_first = True
+        failures = 0
+        while not self._signals.is_over and os.path.exists(self._run.plan):
+            # Slurm has ended all steps before it started the job again.
+            ended = None if is_first else self._ended_beside_members()
+            if ended is not None:
+                return ended
+            is_first = False
+            began_s, said_before = time.monotonic(), size_of(self._run.slurm_log)
+            code = self._run_agent(seen)
+            if code == 0:
+                return 0
+            if code == RESTART:
+                if self._is_over_for_us():
+                    break
+                seen = None
+                continue
+            failures = 0 if time.monotonic() - began_s > HEALTHY_S else failures + 1
+            if failures >= MOST_FAILURES:
+                _say("the agent has died %d times in a row" % failures)
+                return 1
+            words = tail_of(self._run.slurm_log, said_before)
+            # No grace: nobody records its steps.
+            proofs = contact.end_leftovers(self._run, 0.0)
+            seen = {"keeper": {"exit": code, "signal": None, "ended": proofs, "said": words}}
+            pause(back_off_s(failures), self._run, lambda: self._signals.is_over)
+        return RESTART
+
+    def _note_end(self) -> None:
+        """Put on record how Slurm ends this job, which it may forget; nothing if it will start the job again.
+
+        What Slurm itself says later comes first.
+        """
+        with contextlib.suppress(SilentError, OSError):
+            text = ask([*slurm_jobs.SHOW, self._job]).text
+            if slurm_jobs.restarts(text) <= int(os.environ.get("SLURM_RESTART_COUNT") or 0):
+                slurm_submission.note_end(self._run, self._job, slurm_jobs.reason_of_end(text))
+
+    def _has_its_card(self) -> bool:
+        """Whether the cards of this node are those that the plan was made for; the run has failed if they are not."""
+        run = self._run
+        try:
+            allowed = [read_cards(one) for one in self._settings.get("cards") or ()]
+            came = choose_cards(run.root, allowed, "node %s" % os.uname().nodename, _OTHER_CARDS)
+        except UnfitError as error:
+            _say("%s: %s" % (error.reason, error))
+            with contextlib.suppress(RequestError):
+                contact.settle(run, "failed", error.reason, evidence=error.evidence).release()
+            return False
+        if came is not None:
+            _say("%s came" % came.allowed.title)
+        if came is not None and came.allowed.plan:
+            write_durably(run.plan, strict_json.encode({**read_json(run.plan), **came.allowed.plan}) + "\n")
+        return True
+
+    def _run_agent(self, seen: Optional[Dict[str, Any]]) -> int:
+        """Start the agent as a step of the job, attend to signals until it has ended, and return its exit status."""
+        words = [sys.executable, "-I", sys.argv[0], "step", self._run.path]
+        # As a keeper's: they prove that the agent is ours, whatever is above it.
+        own = {bearers.OF_RUN: read_text(self._run.token) or "", bearers.OF_KEEPER: "1"}
+        variables = {**os.environ, **own, **handed_on(seen)}
+        if (cpus := os.environ.get("SLURM_CPUS_PER_TASK")) is not None:
+            variables["SRUN_CPUS_PER_TASK"] = cpus  # since 22.05 srun takes no notice of the job's
+        step = subprocess.Popen([*STEP, *words], stdin=subprocess.DEVNULL, env=variables)
+        passed: List[int] = []
+        while step.poll() is None:
+            self._signals.wait(TURN_S)
+            due = (
+                signal.SIGUSR1 if self._signals.is_told else signal.SIGTERM if self._signals.is_over else None
+            )
+            if due is not None and due not in passed and self._signal_agent(due):
+                passed.append(due)
+        return step.returncode if step.returncode >= 0 else 128 - step.returncode
+
+    def _ended_beside_members(self) -> Optional[int]:
+        """End the members that an earlier agent has left; return the job's exit status if it ends first, None if an agent may start.
+
+        A wish to stop ends the run without another agent: the job ends, and with it what is left of them.
+        """
+        while not self._end_members():
+            if self._signals.is_over:
+                return RESTART
+            if self._run.read_wish() != "run":
+                return 0
+            if not self._signals.is_told:
+                return 1
+            if self._is_over_for_us():
+                return RESTART
+        return None
+
+    def _end_members(self) -> bool:
+        """End the members that an earlier agent has left on any node of this job; return whether another agent may start.
+
+        A member ends with its agent, but not if it is stopped: its ranks would train on beside the next attempt. So no agent
+        starts while a step of theirs is left, or while nobody can say. If that lasts, the job ends, and with it all of them.
+        """
+        if len(read_json(self._run.plan).get("nodes") or ()) <= 1:
+            return True
+        began_s = time.monotonic()
+        said = ""
+        while left := slurm_submission.end_steps(self._job, slurm_jobs.MEMBERS):
+            waited_s = time.monotonic() - began_s
+            if waited_s > MEMBERS_S:
+                _say("the job ends, because no agent may start in it: %s" % left)
+                return False
+            if waited_s > LOOK_S and left != said:
+                _say("no agent starts yet: %s" % left)
+                said = left
+            pause(LOOK_S if said else TURN_S, self._run, self._signals.has_any)
+            if self._signals.has_any() or self._run.read_wish() != "run":
+                return False
+        return not self._signals.is_over
+
+    def _signal_agent(self, number: int) -> bool:
+        """Signal the agent, which is on this node; return whether it is there."""
+        agent = agent_of(self._run)
+        return agent is not None and process.send(agent, number)
+
+    def _is_over_for_us(self) -> bool:
+        """Whether the job ends, after an agent that was asked to leave; if its time is up, it is started again.
+
+        An agent that Slurm itself has told to end waits here for the end of its job: one that ended early would count as
+        failed, and would not be started again.
+        """
+        signals = self._signals
+        if signals.is_told and not signals.is_over and self._run.read_wish() == "run":
+            refused = slurm_submission.requeue(self._job)
+            if refused:
+                _say("the job is not started again: %s" % refused)
+                submission = slurm_submission.read(self._run)
+                slurm_submission.write(self._run, submission._replace(refused=refused))
+                return True
+        deadline = time.monotonic() + LEAVING_S
+        while not signals.is_over and time.monotonic() < deadline and self._is_being_ended():
+            signals.pause(LOOK_S)
+        signals.is_told = False
+        return signals.is_over
+
+    def _is_being_ended(self) -> bool:
+        """Whether Slurm is about to end this job; True if it does not say."""
+        try:
+            text = ask([*slurm_jobs.SHOW, self._job]).text
+        except SilentError:
+            return True
+        shown = slurm_jobs.parse_shown(text)
+        return shown is None or shown.state != "RUNNING" or slurm_jobs.makes_way(text)
+
+
+STEP = (
+    "srun",
+    "--export=ALL",
+    "--nodes=1",
+    "--ntasks=1",
+    "--overlap",
+    "--cpu-bind=none",
+    "--input=none",
+    "--quiet",
+)
+"""Starts one process on the first node of the job, with all that the job has there."""

@@ -1,0 +1,90 @@
+"""Keep on the host what an attempt shows about its precision."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, Optional
+
+from ..attempt.attempt_writer import Account
+from ..attempt.history import History, taken_knobs
+from ..attempt.progress import Progress
+from ..liveness import run_state
+from ..record import precision_evidence
+from ..record.rundir import VERSION, Run
+
+
+class Proofs:
+    """The precision evidence of one attempt, kept beside that of other runs on the same host."""
+
+    def __init__(
+        self, run: Run, plan: Dict[str, Any], history: History, account: Account, progress: Progress
+    ) -> None:
+        """Begin; nothing is written yet."""
+        self._run = run
+        self._plan = plan
+        self._history = history
+        self._account = account
+        self._progress = progress
+        self.attempt: Dict[str, Any] = {}
+
+    def keep_proof(self) -> None:
+        """Keep what the worker saw in the first good steps, if it reported a key."""
+        if isinstance((self._progress.proof or {}).get("key"), dict):
+            self._keep(None)
+
+    def keep_failure(self) -> None:
+        """Keep a failure that the precision may have caused, if the script takes its precision from us."""
+        failed = self._failed()
+        if failed is not None:
+            self._keep(failed)
+
+    def keep_refuted(self) -> None:
+        """Let go of what an earlier verification has measured of this precision and workload, beside keeping the failure."""
+        self._keep(self._failed(), refuted=self._plan["verification"]["workload"])
+
+    def keep_measured(self, measured: Dict[str, Any]) -> None:
+        """Keep what trials of this precision have measured, if the worker reported a key and figures."""
+        known = {name: measured.get(name) for name in precision_evidence.MEASURED}
+        known["workload"] = self._plan["verification"]["workload"]
+        if isinstance(measured.get("key"), dict) and precision_evidence.is_measured(known):
+            self._keep(None, {"key": measured["key"], "measured": known})
+
+    def _failed(self) -> Optional[str]:
+        failure = self._progress.failure
+        knobs = taken_knobs(self._progress.consumed | self._history.consumed)
+        is_of_precision = failure is not None and failure.name in precision_evidence.FAILURES
+        return failure.name if failure is not None and is_of_precision and "precision" in knobs else None
+
+    def _keep(
+        self, failed: Optional[str], trial: Optional[Dict[str, Any]] = None, refuted: Optional[str] = None
+    ) -> None:
+        """Keep a record, unless this is a rehearsal, which shows nothing about a card."""
+        plan, proof = self._plan, None if trial else self._progress.proof
+        if plan.get("rehearsed") is True:
+            return
+        key = (trial or proof or {}).get("key")
+        if not isinstance(key, dict):
+            packages = plan.get("environment") or plan.get("image") or {}
+            precision = precision_evidence.precision_digest(self.attempt["precision"])
+            key = {"torch": packages.get("torch"), "model": None, "trainable": None, "precision": precision}
+        record = {
+            "version": VERSION,
+            "card": (plan.get("profile") or {}).get("name"),
+            "driver": precision_evidence.driver(),
+            **{name: plan.get(name) for name in ("model", "method", "job")},
+            "key": key,
+            "proof": proof,
+            "failed": failed,
+            "measured": (trial or {}).get("measured"),
+            "refuted": refuted,
+            "run": self._run.id,
+            "time": time.time(),
+        }
+        folder = self._run.evidence(self.attempt["place_id"])
+        try:
+            if run_state.fate_of(self._run).sees_host:
+                precision_evidence.keep(folder, self._account.redact(record))
+            else:  # an agent outside takes it from there
+                self._account.write_precision(record)
+        except OSError as error:  # not worth failing this run
+            self._account.record("evidence", {"not-kept": "%s: %s" % (folder, error.strerror)})

@@ -1,0 +1,109 @@
+"""Answer failures: set aside the checkpoints that one has spoilt, free disk space, and decide on a remedy."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Set
+
+from ..attempt.attempt_writer import Account
+from ..attempt.history import History, Records, taken_knobs
+from ..diagnosis import remedy
+from ..liveness import run_state
+from ..record.rundir import Run
+from ..store import checkpoints, late_seals
+
+
+class Mending:
+    """The remedies of a run, at the time of one of its attempts."""
+
+    def __init__(self, run: Run, plan: Dict[str, Any], history: History, account: Account) -> None:
+        """Begin with the changes that the earlier attempts have led to."""
+        self._run = run
+        self._plan = plan
+        self._history = history
+        self._account = account
+        self.in_force = history.in_force
+
+    def may_begin_again(self, consumed: Set[str]) -> bool:
+        """Whether the script can be restarted: it asked the worker where to resume from, or the job allows it."""
+        return bool(self._plan.get("restart")) or "resume" in taken_knobs(consumed)
+
+    def settle(self) -> remedy.Verdict | None:
+        """Decide on a failure whose agent died before it decided; return the verdict, None without such a failure."""
+        failure = self.in_force.failure
+        if failure is None:
+            return None
+        self.set_aside(failure)
+        history = self._history
+        verdict = self._decide(failure, history.before_last_begun(), history.begun, history.consumed)
+        self._make_room(failure, history.consumed, prunes=verdict.remedy is not None)
+        if verdict.remedy is not None:
+            self._record(history.begun, failure, verdict.remedy)
+            changes = {**self.in_force.changes, **verdict.remedy.changes}
+            self.in_force = remedy.InForce(changes, verdict.remedy, None)
+        return verdict
+
+    def answer(self, failure: remedy.Failure, consumed: Set[str], *, may_mend: bool) -> remedy.Verdict:
+        """Decide what follows a failure of this attempt, after its checkpoints were set aside.
+
+        With a remedy, and unless `may_mend` forbids it, also free disk space for the next attempt and record the remedy.
+        """
+        self._make_room(failure, consumed, prunes=False)
+        history = self._history
+        verdict = self._decide(failure, history.records, history.begun + 1, consumed)
+        if verdict.remedy is not None and may_mend:
+            self._make_room(failure, consumed, prunes=True)
+            self._record(self._account.attempt, failure, verdict.remedy)
+        return verdict
+
+    def begin(self, checkpoint: Optional[int]) -> None:
+        """Let the remedy in force name the checkpoint at which the attempt begins."""
+        found = self.in_force.remedy
+        if found is not None:
+            resumes = "resume" in taken_knobs(self._history.consumed)
+            begun = remedy.begun(found, checkpoint if resumes else None)
+            self.in_force = self.in_force._replace(remedy=begun)
+
+    def set_aside(self, failure: remedy.Failure) -> None:
+        """Move the checkpoints that a failure has spoilt to where no script looks."""
+        if failure.since is not None:
+            names = checkpoints.set_aside(self._run.checkpoints, failure.since)
+            if names:
+                self._account.record("evidence", {"set-aside": names})
+
+    def _make_room(self, failure: remedy.Failure, consumed: Set[str], *, prunes: bool) -> None:
+        """On a full disk remove what crashes have left, with `prunes` also old checkpoints: even a record needs space."""
+        if failure.name == "disk-full":
+            folder = self._run.checkpoints
+            tidied = checkpoints.tidy(folder, "checkpoints" in taken_knobs(consumed))
+            removed = tidied.removed + (
+                checkpoints.prune(folder, late_seals.late(self._run)) if prunes else []
+            )
+            evidence = {"pruned": removed, "aside": tidied.aside}
+            if any(evidence.values()):
+                self._account.record(
+                    "evidence", {"checkpoints": {name: value for name, value in evidence.items() if value}}
+                )
+
+    def _decide(
+        self, failure: remedy.Failure, earlier: Records, begun: int, consumed: Set[str]
+    ) -> remedy.Verdict:
+        """Return what follows a failure after `begun` attempts; `earlier` are the records before the failed one."""
+        knobs = taken_knobs(consumed)
+        newest = checkpoints.newest(self._run.checkpoints)
+        return remedy.decide(
+            remedy.FailedAttempt(
+                failure=failure,
+                plan=self._plan,
+                changes=self.in_force.changes,
+                consumed=knobs,
+                may_begin_again=self.may_begin_again(consumed),
+                attempts_left=int(self._plan.get("attempts", 1)) - begun,
+                checkpoint=newest if "resume" in knobs else None,
+                tries=remedy.tries(earlier, failure.name, newest),
+                is_in_container=run_state.fate_of(self._run).is_in_image,
+            )
+        )
+
+    def _record(self, attempt: int, failure: remedy.Failure, found: remedy.Remedy) -> None:
+        values = {"attempt": attempt, **failure.evidence(), **found.record()}
+        self._account.record("remedy", values, failure.step)

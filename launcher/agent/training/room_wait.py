@@ -1,0 +1,36 @@
+"""Wait until the disk of a run's checkpoints has room for the next one."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import Optional
+
+from ..attempt.attempt_writer import Account
+from ..attempt.stopping import Interruption
+from ..record.rundir import Run
+from ..store import checkpoints
+
+BACK_OFF_S = (0.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""The least wait after so many failures in a row: what is free may not be ours, as with a quota."""
+LOOK_S = 3.0
+
+
+def back_off_s(tries: int) -> float:
+    """Return the least wait after so many failures since the last checkpoint, in seconds."""
+    return BACK_OFF_S[min(max(tries, 1), len(BACK_OFF_S)) - 1]
+
+
+def wait_for_room(run: Run, needed: int, account: Account, interruption: Interruption, tries: int) -> None:
+    """Wait for so many free bytes, longer after each of `tries` failures, and record what is free and needed."""
+    earliest_s = time.monotonic() + back_off_s(tries)
+    said: Optional[checkpoints.Room] = None
+    while not interruption.is_due():
+        room = checkpoints.Room(shutil.disk_usage(run.checkpoints).free, needed)
+        if room.free >= needed and time.monotonic() >= earliest_s:
+            return
+        if said is None or abs(room.free - said.free) > needed // 10:
+            said = room
+            account.say("resuming", "disk", evidence={"disk": room.words})
+            account.record("evidence", {"disk": room.words})
+        interruption.pause(LOOK_S)

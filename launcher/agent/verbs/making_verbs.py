@@ -1,0 +1,210 @@
+"""Verbs that make an image or an environment, and the locks under which one client at a time does so."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Any, Dict, NamedTuple, Optional
+
+from ..making import environment_build, environment_seal, image_build, image_code
+from ..record.files import read_json, write_durably
+from ..record.locks import Lock
+from ..serving.requests import Reply, RequestError
+from ..serving.session import Session, Unsealed, Verb
+from ..system import attending, process
+
+LOCK_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
+IMAGE_ID = re.compile(r"sha256:([0-9a-f]{64})")
+MOST_PACKAGES = 64 * 1024
+
+
+# locks
+
+
+class Hold(NamedTuple):
+    """The name of a lock, and whether to release it instead of taking it."""
+
+    name: str
+    release: bool = False
+
+
+def hold(session: Session, request: Hold, _payload: bytes) -> Reply:
+    """Take or release a lock of this host by name; return whether it is held. It is released with the connection."""
+    if not LOCK_NAME.fullmatch(request.name):
+        raise RequestError("bad-lock", "name: %r cannot be the name of a lock" % request.name)
+    if request.release:
+        session.drop_unsealed(request.name)
+        held = session.locks.pop(request.name, None)
+        if held is not None:
+            held.release()
+        return Reply({"held": False})
+    folder = os.path.join(session.root, "hosts", process.host_id(), "locks")
+    os.makedirs(folder, exist_ok=True)
+    lock = session.locks.get(request.name) or Lock.take(os.path.join(folder, request.name), 0.0)
+    if lock is not None:
+        session.locks[request.name] = lock
+    return Reply({"held": lock is not None, "root": session.label})
+
+
+# images
+
+
+class Builder(NamedTuple):
+    """How to reach an engine."""
+
+    engine: Optional[Dict[str, Any]] = None
+
+
+def builder(_session: Session, request: Builder, _payload: bytes) -> Reply:
+    """Return whether the engine's program builds with BuildKit."""
+    return Reply({"buildkit": image_build.has_buildkit(request.engine or {})})
+
+
+class Build(NamedTuple):
+    """The engine, the image's tag, labels and build arguments, and the network for its steps; see image_build.py."""
+
+    tag: str = ""
+    network: str = ""
+    engine: Optional[Dict[str, Any]] = None
+    labels: Optional[Dict[str, Any]] = None
+    arguments: Optional[Dict[str, Any]] = None
+
+
+def build(session: Session, request: Build, payload: bytes) -> Reply:
+    """Build an image while the client listens."""
+    try:
+        return Reply(image_build.build(request._asdict(), payload, session.connection))
+    except (image_build.BuildError, ValueError) as error:
+        raise RequestError("bad-build", str(error)) from None
+    except attending.CommandError as error:
+        raise RequestError(error.code, str(error)) from None
+
+
+class Packages(NamedTuple):
+    """The id of an image."""
+
+    image: str
+
+
+def packages(session: Session, request: Packages, payload: bytes) -> Reply:
+    """Return what an image once reported of its packages (see torch_check.py); a payload replaces it.
+
+    `code` is where its Python compiles the agent to, see compiled_code.py; None where the disk takes nothing.
+    """
+    image = IMAGE_ID.fullmatch(request.image)
+    if image is None or len(payload) > MOST_PACKAGES:
+        raise RequestError("bad-image", "image: %r is not the id of an image" % request.image)
+    path = os.path.join(session.root, "hosts", process.host_id(), "packages", image[1] + ".json")
+    if payload:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_durably(path, payload)
+    return Reply({"packages": read_json(path) or None, "code": _code_of(image[1])})
+
+
+def _code_of(image: str) -> Optional[Dict[str, Any]]:
+    agent = os.path.abspath(sys.argv[0])
+    folder = image_code.folder_of(agent, image)
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        is_there = image_code.is_compiled(agent, folder)
+    except OSError:
+        return None
+    return {"agent": agent, "folder": folder, "uid": os.getuid(), "gid": os.getgid(), "there": is_there}
+
+
+# environments
+
+
+class OfEnvironment(NamedTuple):
+    """The name of an environment."""
+
+    name: str
+
+
+def environment(session: Session, request: OfEnvironment, _payload: bytes) -> Reply:
+    """Return whether an environment is complete; the client asks when it has a run that names it."""
+    path = path_of(session, request.name)
+    with session.store.shared():  # a `gc` before us has removed it, one after us sees the run
+        is_there = environment_build.is_whole(path)
+    if is_there and not environment_seal.is_settled(path):
+        _settle(session, path)
+    return Reply({"there": is_there})
+
+
+def _settle(session: Session, path: str) -> None:
+    """Settle an environment whose settling was cut off, unless a process is at it."""
+    lock = Lock.take(environment_build.lock_file(session.root, path), 0.0)
+    if lock is not None:
+        environment_seal.start_settling(path, lock)
+        lock.release()
+
+
+class MakeEnvironment(NamedTuple):
+    """The name of an environment, its maker and its package index; see environment_build.py.
+
+    `unimported` is the torch that need not be imported to check it: its version, or "" for any.
+    """
+
+    name: str
+    maker: Optional[Dict[str, Any]] = None
+    index_: Optional[str] = None
+    no_index: bool = False
+    unimported: Optional[str] = None
+
+
+def make_environment(session: Session, request: MakeEnvironment, payload: bytes) -> Reply:
+    """Make an environment while the client, which holds its lock, listens.
+
+    It counts once it is sealed. Until then it is removed with its lock.
+    """
+    path, lock_name = path_of(session, request.name), environment_build.lock_of(request.name)
+    if lock_name not in session.locks:
+        raise RequestError("not-held", "%s is not held on this connection" % lock_name)
+    session.unsealed[lock_name] = Unsealed(path, {})
+    lock = session.locks[lock_name]
+    options = {
+        "maker": request.maker,
+        "index": request.index_,
+        "no_index": request.no_index,
+        "unimported": request.unimported,
+    }
+    try:
+        values = environment_build.make(path, options, payload, lock, session.connection)
+    except (environment_build.MakingError, ValueError) as error:
+        raise RequestError("bad-environment", str(error)) from None
+    except attending.CommandError as error:
+        raise RequestError(error.code, str(error)) from None
+    session.unsealed[lock_name] = Unsealed(path, values.get("packages") or {})
+    return Reply(values)
+
+
+def seal_environment(session: Session, request: OfEnvironment, _payload: bytes) -> Reply:
+    """Make an environment count that was made on this connection."""
+    lock_name = environment_build.lock_of(request.name)
+    unsealed = session.unsealed.get(lock_name)
+    if unsealed is None or not unsealed.packages:
+        raise RequestError("not-made", "%s was not made on this connection" % lock_name)
+    environment_seal.seal(*unsealed)
+    del session.unsealed[lock_name]
+    environment_seal.start_settling(unsealed.path, session.locks[lock_name])
+    return Reply({})
+
+
+def path_of(session: Session, name: Any) -> str:
+    """Return the path of an environment. Raises RequestError."""
+    try:
+        return environment_build.path_of(session.root, name)
+    except environment_build.MakingError as error:
+        raise RequestError("bad-environment", str(error)) from None
+
+
+VERBS = {
+    "hold": Verb(Hold, hold),
+    "builder": Verb(Builder, builder),
+    "build": Verb(Build, build),
+    "packages": Verb(Packages, packages),
+    "environment": Verb(OfEnvironment, environment),
+    "make_environment": Verb(MakeEnvironment, make_environment),
+    "seal_environment": Verb(OfEnvironment, seal_environment),
+}

@@ -1,0 +1,239 @@
+"""Verbs of a move: what a run hands over to its successor on another host, and what that one takes.
+
+On the old host: whether the run can be moved, where it has been moved to, and its code and data as they were sent. On the
+new one: a checkpoint, which must be what its manifest says. Every path is made here, from names that were checked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, List, Mapping, NamedTuple, Optional
+
+from ..host import garbage
+from ..liveness import run_state
+from ..record import forgone, strict_json
+from ..record.files import read_json, write_durably
+from ..record.rundir import TERMINAL, Run
+from ..record.safe_open import open_regular
+from ..serving import contact
+from ..serving.requests import NoArguments, OfRun, Reply, RequestError, RunId, read_object
+from ..serving.session import OfferedCheckpoint, Session, Verb
+from ..store import parentage, shipping
+from ..store.manifest import check, read_manifest
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+# on the old host
+
+
+def outlook(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """Say whether the script of a run can resume, where it has been moved to, if it has, and whether it never began."""
+    run = session.run(request.run)
+    return Reply(
+        {
+            "resumes": parentage.resumes(run),
+            "moved": read_json(run.moved) or None,
+            "half_made": garbage.is_half_made(run),
+        }
+    )
+
+
+class Move(NamedTuple):
+    """A run that has ended, and the run on another host that goes on with it: its id, host and root.
+
+    `instead` are successors that never began: one of them on record gives way.
+    """
+
+    run: RunId
+    to: RunId
+    host: str = ""
+    root: str = ""
+    instead: Optional[List[str]] = None
+
+
+def move(session: Session, request: Move, _payload: bytes) -> Reply:
+    """Record that a run goes on elsewhere; return what is on record, by this client or an earlier one.
+
+    From here on one other run alone goes on with it. Raises RequestError for a run that has not ended, or is still held.
+    """
+    run = session.run(request.run)
+    contact.check_is_here(run)
+    with contact.contact(run) as is_ours:
+        if not is_ours:
+            raise RequestError("held", "another client is at run %s: try again" % run.id)
+        state = run_state.state_of(run)
+        if state["state"] not in TERMINAL or run_state.is_unwritten(state):
+            raise RequestError("not-ended", "run %s is %s" % (run.id, state["state"]))
+        try:
+            parentage.check_ended(run)
+        except parentage.ParentError as error:
+            raise RequestError(error.code, str(error)) from None
+        known = read_json(run.moved)
+        if not known or known.get("run") in (request.instead or ()):
+            known = {"run": request.to, "host": request.host, "root": request.root}
+            write_durably(run.moved, strict_json.encode(known) + "\n")
+    return Reply({"moved": known})
+
+
+def tree(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """Return the manifest of a run's code and data as they were sent."""
+    run = session.run(request.run)
+    return Reply({}, strict_json.encode(read_manifest(run.manifest)).encode())
+
+
+class Contents(NamedTuple):
+    """A run, and the SHA-256 of files that were sent to it."""
+
+    run: RunId
+    files: Optional[List[str]] = None
+
+
+def contents(session: Session, request: Contents, _payload: bytes) -> Reply:
+    """Send files of a run as they were sent to it, one after the other. Raises RequestError `lost` if one is not there any more."""
+    run = session.run(request.run)
+    manifest = read_manifest(run.manifest)
+    sizes = {entry["sha256"]: entry["size"] for entry in manifest.values() if "sha256" in entry}
+    wanted = request.files or []
+    if not set(wanted) <= set(sizes):
+        raise RequestError("not-offered", "run %s: a file was asked for that it was not sent" % run.id)
+    with session.store.shared():
+        missing = [sha256 for sha256 in wanted if not session.store.holds(sha256, sizes[sha256])]
+        found = parentage.find_in_trees(run, manifest, missing)
+        stream = shipping.ChunkWriter(session.connection)
+        for sha256 in wanted:
+            path = found[sha256][0] if sha256 in found else session.store.file(sha256)
+            _send(stream, path, sizes[sha256])
+        stream.finish()
+    return Reply({})
+
+
+def _send(stream: shipping.ChunkWriter, path: str, size: int) -> None:
+    try:
+        descriptor = open_regular(path, os.O_RDONLY)
+        try:
+            is_whole = shipping.send_file(stream, descriptor, size)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise RequestError("lost", "%s: %s" % (os.path.basename(path), error.strerror)) from None
+    if not is_whole:
+        raise RequestError("lost", "%s is shorter than it was" % os.path.basename(path))
+
+
+# on the new host
+
+
+def lacking(session: Session, _request: NoArguments, payload: bytes) -> Reply:
+    """Return which files of a manifest (the payload) a run with it would have to be sent here. Nothing is made."""
+    manifest = read_object(payload, "the manifest")
+    check(manifest)
+    with session.store.shared():
+        return Reply({"missing": session.store.missing(manifest)})
+
+
+def forgo(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """See to it that a run never begins here, and remove it if it is half-made; `begun` says that it was too late."""
+    run = Run(session.path_of(request.run))
+    forgone.mark(session.root, run.id)
+    is_gone = not os.path.isdir(run.path) or (bool(run.numbers()) and garbage.remove_half_made(run))
+    return Reply({"begun": not is_gone})
+
+
+class OfferCheckpoint(NamedTuple):
+    """A prepared run, the run that it goes on with, and the name of that one's checkpoint."""
+
+    run: RunId
+    parent: RunId
+    name: str = ""
+
+
+def offer_checkpoint(session: Session, request: OfferCheckpoint, payload: bytes) -> Reply:
+    """Take a checkpoint's manifest (the payload); return which of its files must be sent."""
+    run = session.prepared_run(request.run)
+    if not _NAME.fullmatch(request.name):
+        raise RequestError("bad-checkpoint", "%r is not a valid name of a checkpoint" % request.name)
+    manifest = read_object(payload, "the manifest")
+    files, step = manifest.get("files"), manifest.get("step")
+    if not isinstance(files, dict) or not all(map(_is_file, files.values())) or not _is_size(step):
+        raise RequestError("bad-checkpoint", "the manifest of %s is not one of ours" % request.name)
+    for path in files:
+        if "\0" in path or parentage.leads_out(path):
+            raise RequestError("bad-checkpoint", "the manifest of %s names %r" % (request.name, path))
+    offered = OfferedCheckpoint(request.parent, request.name, int(manifest["step"]), files, payload)
+    session.checkpoints[run.id] = offered
+    sizes = offered.sizes
+    return Reply({"missing": sorted(one for one in sizes if not session.store.holds(one, sizes[one]))})
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_file(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and _is_size(entry.get("size"))
+        and isinstance(entry.get("sha256"), str)
+        and _SHA256.fullmatch(entry["sha256"]) is not None
+    )
+
+
+class ShipCheckpoint(NamedTuple):
+    """A prepared run, and the SHA-256 of the files that follow, in their order."""
+
+    run: RunId
+    files: Optional[List[str]] = None
+
+
+def ship_checkpoint(session: Session, request: ShipCheckpoint, _payload: bytes) -> Reply:
+    """Take the missing files of the checkpoint that was offered, and put it in place whole; the run goes on from it."""
+    run = session.prepared_run(request.run)
+    stream = shipping.ChunkReader(session.connection)
+    try:
+        if run.id not in session.checkpoints:
+            raise RequestError("not-offered", "run %s: no checkpoint was offered" % run.id)
+        offered = session.checkpoints[run.id]
+        sent, sizes = request.files or [], offered.sizes
+        if not set(sent) <= set(sizes):
+            raise RequestError("not-offered", "run %s: a file was sent that was not offered" % run.id)
+        with session.store.shared():
+            session.store.receive(stream, [(sha256, sizes[sha256]) for sha256 in sent])
+            _put(session, run, offered)
+    finally:
+        stream.skip_rest()  # the client sends the whole stream, even if it was refused
+    origin = {"run": offered.parent, "checkpoint": offered.name, "step": offered.step}
+    run.write_prepared(session.prepared[run.id], dict(run.prepared(), parent=origin, changes={}))
+    return Reply({"parent": origin})
+
+
+def _put(session: Session, run: Run, offered: OfferedCheckpoint) -> None:
+    """Copy a checkpoint out of the store, check it, and give it its name."""
+
+    def put(name: str, entry: Mapping[str, Any], copy: str) -> None:
+        parentage.copy_checked(session.store.file(entry["sha256"]), copy, entry["sha256"])
+        if os.path.getsize(copy) != entry["size"]:
+            raise RequestError("bad-checkpoint", "%s: %s has another size" % (offered.name, name))
+
+    def put_manifest(copy: str) -> None:
+        write_durably(copy, offered.manifest)
+
+    os.makedirs(run.checkpoints, exist_ok=True)
+    try:
+        parentage.publish(run.checkpoints.below(offered.name), offered.files, put, put_manifest)
+    except parentage.ParentError as error:
+        raise RequestError("bad-checkpoint", "%s: %s" % (offered.name, error)) from None
+
+
+VERBS = {
+    "outlook": Verb(OfRun, outlook),
+    "move": Verb(Move, move),
+    "tree": Verb(OfRun, tree),
+    "contents": Verb(Contents, contents),
+    "lacking": Verb(NoArguments, lacking),
+    "forgo": Verb(OfRun, forgo),
+    "offer_checkpoint": Verb(OfferCheckpoint, offer_checkpoint),
+    "ship_checkpoint": Verb(ShipCheckpoint, ship_checkpoint),
+}

@@ -1,0 +1,170 @@
+"""Verbs that bring home what a run wrote: the list of its files, their digests, and their bytes.
+
+The list and the digests are streams of JSON lines, one for each file, so that neither a deadline nor the memory at either
+end depends on how much there is. The bytes of the files follow one another without anything between them: the client
+knows from the digests' lines how long each is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+from ..record import strict_json
+from ..record.rundir import Run
+from ..serving.requests import OfRun, Reply, RequestError, RunId
+from ..serving.session import Session, Verb
+from ..store import checkpoints, late_seals
+from ..store.output_digests import OutputDigests
+from ..store.outputs import OutputScan, open_output
+from ..store.shipping import ChunkWriter, LineWriter, send_file
+
+MOST_REASONS = 100
+MOST_NAMED = 20
+WHOLE = "whole"
+
+
+class Outputs(NamedTuple):
+    """A run; whether files that the job's patterns leave out are listed too."""
+
+    run: RunId
+    all: bool = False
+
+
+def outputs(session: Session, request: Outputs, _payload: bytes) -> Reply:
+    """List what a run wrote: a line [path, kind, bytes, time of its last change] for each file."""
+    run = session.run(request.run)
+    lines = LineWriter(session.connection)
+    digests = OutputDigests(run, lines.advance)
+    scan = OutputScan(run, digests, matches_all=request.all)
+    for found in scan.outputs():
+        lines.put([found.path, found.kind, found.size, found.mark[1]])
+    digests.save()
+    lines.finish()
+    return Reply({"left_out": reasons(scan.left_out), "now_ns": time.time_ns()})
+
+
+def manifest(session: Session, request: OfRun, payload: bytes) -> Reply:
+    """Read the files whose paths are the payload: a line [path, bytes, time of its last change, SHA-256] for each."""
+    run = session.run(request.run)
+    paths = _list(payload, str)
+    lines = LineWriter(session.connection)
+    digests = OutputDigests(run, lines.advance)
+    left_out: Dict[str, str] = {}
+    for path in paths:
+        try:
+            descriptor, status = open_output(run, path)
+            try:
+                digest = digests.of(path, descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            left_out[path] = str(error.strerror)
+        else:
+            lines.put([path, status.st_size, status.st_mtime_ns, digest])
+    digests.save()
+    lines.finish()
+    return Reply({"left_out": reasons(left_out)})
+
+
+class Checkpoint(NamedTuple):
+    """A run; which of its sealed checkpoints: `last`, `best`, a step, or the newest `whole` one, of which every file is read."""
+
+    run: RunId
+    which: str = "last"
+
+
+def checkpoint(session: Session, request: Checkpoint, _payload: bytes) -> Reply:
+    """Name a sealed checkpoint and send its manifest, which proves it. Raises RequestError `no-checkpoint`."""
+    run = session.run(request.run)
+    path, passed_over = _newest_whole(run) if request.which == WHOLE else (_picked(run, request.which), [])
+    name = os.path.basename(path)
+    try:
+        manifest, files = checkpoints.read_manifest(path)
+        changed = {
+            file: os.stat(os.path.join(path, file)).st_mtime_ns for file in (*files, checkpoints.MANIFEST)
+        }
+    except OSError as error:
+        raise RequestError("changed", "%s: %s" % (name, error.strerror)) from None
+    values = {"name": name, "sha256": hashlib.sha256(manifest).hexdigest(), "changed_ns": changed}
+    return Reply({**values, "passed_over": passed_over}, manifest)
+
+
+def _newest_whole(run: Run) -> Tuple[str, List[Dict[str, Any]]]:
+    from ..store import parentage  # few clients ask for it, and all would wait for it to load
+
+    try:
+        return parentage.newest_whole(run)
+    except parentage.ParentError as error:
+        raise RequestError(error.code, str(error)) from None
+
+
+def _picked(run: Run, which: str) -> str:
+    late = late_seals.late(run)
+    sealed = [
+        found for found in checkpoints.sealed(run.checkpoints) if os.path.basename(found[1]) not in late
+    ]
+    path = checkpoints.pick(sealed, which)
+    if path is None:
+        steps = ", ".join(str(step) for step, _ in sealed[-MOST_NAMED:]) or "none"
+        also = " and ".join(word for word in ("last", "best") if checkpoints.pick(sealed, word))
+        words = "run %s has no checkpoint %r; its steps: %s%s" % (
+            run.id,
+            which,
+            steps,
+            also and "; also " + also,
+        )
+        raise RequestError("no-checkpoint", words)
+    return path
+
+
+def send(session: Session, request: OfRun, payload: bytes) -> Reply:
+    """Send the bytes of files, one file after the other; the payload lists [path, first byte, size of the whole file].
+
+    Raises RequestError `changed` in the stream's place if a file is gone, or shorter than it was.
+    """
+    run = session.run(request.run)
+    stream = ChunkWriter(session.connection)
+    for path, offset, size in _list(payload, list):
+        try:
+            descriptor, _ = open_output(run, str(path))
+        except OSError as error:
+            raise RequestError("changed", "%s: %s" % (path, error.strerror)) from None
+        try:
+            os.lseek(descriptor, int(offset), os.SEEK_SET)
+            if not send_file(stream, descriptor, int(size) - int(offset)):
+                raise RequestError("changed", "%s became shorter while it was sent" % path)
+        finally:
+            os.close(descriptor)
+    stream.finish()
+    return Reply({})
+
+
+def reasons(left_out: Dict[str, str]) -> Dict[str, str]:
+    """Return the reasons by path, as many as an answer may hold."""
+    return dict(sorted(left_out.items())[:MOST_REASONS])
+
+
+def _list(payload: bytes, kind: type) -> List[Any]:
+    """Return the list of a payload. Raises RequestError."""
+    try:
+        value = strict_json.decode(payload)
+    except ValueError:
+        value = None
+    if not isinstance(value, list) or not all(isinstance(element, kind) for element in value):
+        raise RequestError("bad-payload", "the payload is not a list of files")
+    if kind is list and not all(
+        len(entry) == 3 and all(type(one) is int for one in entry[1:]) for entry in value
+    ):
+        raise RequestError("bad-payload", "the payload is not a list of [path, first byte, size]")
+    return value
+
+
+VERBS = {
+    "outputs": Verb(Outputs, outputs),
+    "manifest": Verb(OfRun, manifest),
+    "checkpoint": Verb(Checkpoint, checkpoint),
+    "send": Verb(OfRun, send),
+}

@@ -1,0 +1,264 @@
+"""Verbs that prepare a run: its folder and cards, its code and data, what it takes over from a parent, its secrets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+
+from ..cards import lease
+from ..host import evidence_import, garbage
+from ..host.probe_host import interpreter_path
+from ..liveness import liveness, ownership, run_state
+from ..making import environment_build
+from ..record import forgone, secret
+from ..record.files import read_json, sync_folder, write_durably
+from ..record.locks import Lock
+from ..record.rundir import ONE_MACHINE, RENTED, Run, rent_in
+from ..record.safe_open import open_regular
+from ..serving import contact
+from ..serving.container_place import container_place
+from ..serving.requests import NoArguments, OfRun, Reply, RequestError, RunId, read_object
+from ..serving.session import Session, Verb
+from ..store import shipping, worker_folder
+from ..store.manifest import check, read_manifest, shared_modes_of, sizes_of
+
+# create
+
+
+class Create(NamedTuple):
+    """A new run: its kind of runtime, the host's environment or the engine, and the cards that it may have.
+
+    Of `gpus` it gets `cards`, or all of them; `any_of` it may move to later. A client that `queues` asks again.
+    """
+
+    run: RunId
+    runtime: str = liveness.NATIVE
+    env: Optional[str] = None
+    engine: Optional[Dict[str, Any]] = None
+    gpus: Optional[List[str]] = None
+    cards: Optional[int] = None
+    any_of: Optional[List[str]] = None
+    queues: bool = False
+
+
+def create(session: Session, request: Create, payload: bytes) -> Reply:
+    """Make a run's folder with its plan (the payload), and its first numbered folder, held by this process."""
+    if not liveness.is_known(request.runtime):
+        raise RequestError("bad-runtime", "runtime: %r is not known to this agent" % request.runtime)
+    plan = read_object(payload, "the plan")
+    place_id = liveness.fate_of(request.runtime).place_id()
+    if not place_id:
+        words = "this machine cannot tell which place keeps runs of %s" % request.runtime
+        raise RequestError("no-place", words)
+    contact.check_can_start(session.root)
+    worker_folder.unpack(sys.argv[0])
+    run = Run(session.path_of(request.run))
+    try:
+        run.make()
+    except FileExistsError:
+        raise RequestError("run-exists", "there is a run %s already" % run.id) from None
+    if forgone.is_marked(
+        session.root, run.id
+    ):  # asked after it was made: who marks it looks for it afterwards
+        shutil.rmtree(run.path, ignore_errors=True)
+        raise RequestError("forgone", "run %s goes on elsewhere" % run.id)
+    folder = run.new_folder()
+    session.prepared[run.id] = folder
+    _make_locks(session, run)
+    gpus = _take_cards(session, run, request)
+    write_durably(run.plan, payload)
+    run.write_wish("run")
+    write_durably(run.token, ownership.new_token(run), 0o600)
+    runtime = _runtime(session, request, plan, gpus)
+    record = contact.record_of(run, folder, "prepare", place_id=place_id, runtime=runtime, locks=ONE_MACHINE)
+    run.write_prepared(folder, record)
+    folder.write_state("preparing")
+    for path in (run.record, run.path, os.path.dirname(run.path)):
+        sync_folder(path)
+    if not liveness.fate_of(request.runtime).sees_host:
+        evidence_import.expect(run)
+    return Reply({"run": run.id, "place": container_place(session, run), "gpus": gpus})
+
+
+def _make_locks(session: Session, run: Run) -> None:
+    """Make the files of the locks that are needed to stop and remove a run: a full disk may not have room for them."""
+    for path in (run.contact_lock, garbage.lock_of_removals(session.root), session.store.lock):
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        os.close(open_regular(path, os.O_RDWR | os.O_CREAT))
+
+
+def _runtime(
+    session: Session, request: Create, plan: Dict[str, Any], gpus: Optional[List[str]]
+) -> Dict[str, Any]:
+    """Return what is on record of how the run is run."""
+    run_fate = liveness.fate_of(request.runtime)
+    return {
+        "kind": request.runtime,
+        "interpreter": None if run_fate.is_in_image else _interpreter(session, request, plan),
+        "engine": request.engine,
+        "gpus": gpus,
+        "any_of": request.any_of,
+        "paths": _host_paths(plan),
+        **_rent(session),
+    }
+
+
+def _rent(session: Session) -> Dict[str, Any]:
+    """Return until when this machine is rented, by its own clocks; empty if it is not rented."""
+    rent = rent_in(read_json(os.path.join(session.root, RENTED)))
+    return {f"rented_{name}": value for name, value in rent.items()}
+
+
+def _interpreter(session: Session, request: Create, plan: Dict[str, Any]) -> str:
+    """Return the interpreter of the environment that was made for the plan, or the one of `env`."""
+    made = plan.get("environment")
+    if made is None:
+        return interpreter_path(request.env)
+    try:
+        return environment_build.python_of(environment_build.path_of(session.root, made.get("name")))
+    except environment_build.MakingError as error:
+        raise RequestError("bad-environment", str(error)) from None
+
+
+def _take_cards(session: Session, run: Run, request: Create) -> Optional[List[str]]:
+    """Lease a new run's cards. Raises RequestError if there are not enough; nothing is left of the run then.
+
+    A client that `queues`, and asks again, keeps its place in the queue.
+    """
+    if not request.gpus:
+        return request.gpus
+    taken = lease.take(run, request.gpus, request.cards, in_line=True, ticket=session.ticket)
+    if taken.gpus or not request.queues:
+        session.leave_queue()
+    else:
+        session.ticket = lease.draw(session.root, request.gpus, request.cards, session.ticket)
+    if not taken.gpus:
+        session.prepared.pop(run.id).release()
+        shutil.rmtree(run.path, ignore_errors=True)
+        words = ", ".join(card.words for card in taken.busy)
+        raise RequestError("card-leased", words, {"busy": [card._asdict() for card in taken.busy]})
+    session.cards[run.id] = taken
+    return taken.gpus
+
+
+def _host_paths(plan: Dict[str, Any]) -> Dict[str, str]:
+    """Return the absolute paths of a plan's `host:` sources by how they are written: a container has another home."""
+    sources = [plan.get("model"), plan.get("teacher"), *(plan.get("data") or {}).values()]
+    written = [source["value"] for source in sources if source is not None and source.get("kind") == "host"]
+    paths = {text: os.path.abspath(os.path.expanduser(text)) for text in written}
+    for path in paths.values():
+        if not os.path.exists(path):
+            raise RequestError("no-source", "host:%s does not exist on this host" % path)
+    return paths
+
+
+def check_sources(_session: Session, _request: NoArguments, payload: bytes) -> Reply:
+    """Say nothing if the `host:` sources of a plan (the payload) are all here. Raises RequestError `no-source`."""
+    _host_paths(read_object(payload, "the plan"))
+    return Reply({})
+
+
+# code and data
+
+
+def offer(session: Session, request: OfRun, payload: bytes) -> Reply:
+    """Take a tree's manifest (the payload); put code/ and data/ in place, or return which files must be sent first."""
+    run = session.prepared_run(request.run)
+    manifest = read_object(payload, "the manifest")
+    check(manifest)
+    session.manifests[run.id] = manifest
+    with session.store.shared():
+        return Reply({"missing": session.store.place(manifest, run, payload)})
+
+
+class Ship(NamedTuple):
+    """A prepared run, and the SHA-256 of the files that follow, in their order."""
+
+    run: RunId
+    files: Optional[List[str]] = None
+
+
+def ship(session: Session, request: Ship, _payload: bytes) -> Reply:
+    """Take the files that the last answer named as missing, and put the tree in place."""
+    run = session.prepared_run(request.run)
+    manifest = session.manifests.get(run.id, {})
+    stream = shipping.ChunkReader(session.connection)
+    try:
+        with session.store.shared():
+            sizes = sizes_of(manifest)
+            files = request.files or []
+            if not set(files) <= set(sizes):
+                raise RequestError("not-offered", "run %s: a file was sent that was not offered" % run.id)
+            requested = [(sha256, sizes[sha256]) for sha256 in files]
+            session.store.receive(stream, requested, shared_modes_of(manifest))
+            return Reply({"missing": session.store.place(manifest, run)})
+    finally:
+        stream.skip_rest()  # the client sends the whole stream, even if it was refused
+
+
+class Inherit(NamedTuple):
+    """A prepared run, the run that it continues, and the keys of the plan that the user set anew."""
+
+    run: RunId
+    parent: RunId
+    asked: Optional[List[str]] = None
+
+
+def inherit(session: Session, request: Inherit, _payload: bytes) -> Reply:
+    """Give a prepared run code, data and the newest whole checkpoint of its parent; see parentage.py.
+
+    It replaces a tree from the client: what is on this host is not sent again.
+    """
+    from ..store import parentage  # few clients ask for it, and all would wait for it to load
+
+    run = session.prepared_run(request.run)
+    parent = session.run(request.parent)
+    contact.check_is_here(parent)
+    with _unjudged(parent):
+        try:
+            values = parentage.inherit(
+                parent, run, session.prepared[run.id], session.store, request.asked or []
+            )
+        except parentage.ParentError as error:
+            raise RequestError(error.code, str(error)) from None
+    session.manifests[run.id] = read_manifest(run.manifest)
+    return Reply(values)
+
+
+@contextlib.contextmanager
+def _unjudged(parent: Run) -> Iterator[None]:
+    """Keep other clients from judging a parent; several runs may continue it at once. Raises RequestError."""
+    lock = Lock.take(parent.contact_lock, shared=True)
+    if lock is None:
+        raise RequestError("held", "another client is at run %s: try again" % parent.id)
+    try:
+        run_state.fate_of(parent).forget(parent)
+        yield
+    finally:
+        lock.release()
+
+
+# secrets
+
+
+def take_secrets(session: Session, request: OfRun, payload: bytes) -> Reply:
+    """Put the secrets (the payload) beside the plan of a prepared run; see secret.py."""
+    run = session.prepared_run(request.run)
+    try:
+        secret.write(run, payload)
+    except ValueError as error:
+        raise RequestError("bad-secrets", str(error)) from None
+    return Reply({})
+
+
+VERBS = {
+    "create": Verb(Create, create),
+    "sources": Verb(NoArguments, check_sources),
+    "offer": Verb(OfRun, offer),
+    "ship": Verb(Ship, ship),
+    "inherit": Verb(Inherit, inherit),
+    "secrets": Verb(OfRun, take_secrets),
+}

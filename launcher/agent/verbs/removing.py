@@ -1,0 +1,168 @@
+"""Verbs that clear this host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from typing import Iterator, List, NamedTuple, Optional
+
+from ..cards import lease
+from ..host import garbage, leftovers
+from ..liveness import run_state
+from ..liveness.liveness import EndError
+from ..record.rundir import RUN_ID, TERMINAL, Run
+from ..serving import contact
+from ..serving.requests import OfRun, Reply, RequestError, RunId, read_object
+from ..serving.session import Session, Verb
+from ..store.last_copies import LastCopies, last_copies
+from ..store.output_digests import OutputDigests
+from ..store.shipping import LineWriter
+from .summary_cache import SummaryCache
+
+LEAVING_S, LOOK_S = 10.0, 0.2
+"""How long what still runs of a run that has ended may take to end, and how often to look."""
+LOSSES = ("nothing", "checkpoints", "all")
+
+
+class Remove(NamedTuple):
+    """A run, and what of it may be lost: `nothing`, `checkpoints` or `all`.
+
+    The payload is the SHA-256 of each file that the client holds, by its path below work/. With `all`, a run whose fate is
+    silent is stopped first.
+    """
+
+    run: RunId
+    lose: str = "nothing"
+
+
+def remove(session: Session, request: Remove, payload: bytes) -> Reply:
+    """Remove a run that has ended; return the bytes that this frees. Files are compared here, under the run's lock.
+
+    Raises RequestError `last-copies`, with the files, if the client does not hold all that may not be lost.
+    """
+    if request.lose not in LOSSES:
+        raise RequestError("bad-argument", "lose: it must be nothing, checkpoints or all")
+    held = read_object(payload, "the digests") if payload else {}
+    run = session.run(request.run)
+    garbage.check_writable(session.root)
+    if not garbage.is_half_made(run):
+        contact.check_is_here(run)
+    if request.lose == "all" and run_state.is_silent(run_state.state_of(run)):
+        contact.stop(run, "cancel")
+    elif run_state.state_of(run)["state"] in TERMINAL:
+        _see_out(run)
+    lines = LineWriter(session.connection)  # signs of life: reading the files may take long
+    digests = OutputDigests(run, lines.advance)
+
+    def find(run: Run) -> LastCopies:
+        return last_copies(run, digests, held, with_checkpoints=request.lose == "nothing")
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_held(run))
+        try:
+            freed = garbage.remove_run(run, None if request.lose == "all" else find, stack.close)
+        except garbage.NotRemovableError as error:
+            raise RequestError("refused", str(error)) from None
+        except garbage.LastCopyError as error:
+            digests.save()
+            words = "run %s: %s" % (run.id, error)
+            raise RequestError("last-copies", words, error.copies.describe()) from None
+    with contextlib.suppress(OSError):  # a sweep gives it back: the lease of a removed run holds no card
+        lease.give_back(run)
+    lines.finish()
+    return Reply({"bytes": freed})
+
+
+def _see_out(run: Run) -> None:
+    """Wait until nothing of a run that has ended still runs, and end it after a while. Raises RequestError."""
+    run_fate = run_state.fate_of(run)
+    for end in (run_fate.end, None):
+        deadline = time.monotonic() + LEAVING_S
+        while left := run_fate.remaining(run):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(LOOK_S)
+        else:
+            return
+        if end is not None:
+            try:
+                end(run)
+            except EndError as error:
+                raise RequestError("refused", "run %s has ended, but %s" % (run.id, error)) from None
+    raise RequestError("refused", "run %s has ended, but %s: try again" % (run.id, left))
+
+
+@contextlib.contextmanager
+def _held(run: Run) -> Iterator[None]:
+    """Keep other clients from working on a run while it is removed. Raises RequestError."""
+    if not os.path.isdir(run.control):  # it was never made whole
+        yield
+        return
+    with contact.contact(run) as is_ours:
+        if not is_ours:
+            raise RequestError("refused", "another client is working on run %s: try again" % run.id)
+        if not os.path.isdir(run.path):
+            raise RequestError("no-run", "run %s was removed just now" % run.id)
+        yield
+
+
+class CollectGarbage(NamedTuple):
+    """Whether to say only what would be removed."""
+
+    dry_run: bool = False
+
+
+def collect_garbage(session: Session, request: CollectGarbage, _payload: bytes) -> Reply:
+    """Remove what no run here names any more; send a line about each thing, and before it the number of runs read so far.
+
+    The client removes what an engine holds: `runs` are those whose containers stay, `images` those that a run names, and
+    `root` marks both as ours. While a run is `unreadable`, what it may need stays.
+    """
+    if not request.dry_run:
+        garbage.check_writable(session.root)
+    lines = LineWriter(session.connection)
+    survey = garbage.Survey(session.root, os.path.dirname(os.path.abspath(sys.argv[0])))
+    with session.store.alone():
+        survey.look(lines.advance)
+        items = survey.garbage()
+        if not request.dry_run:
+            garbage.collect(session.root, items, lines.advance)
+            SummaryCache(session.root).forget_removed()
+    survey.look(lines.advance)  # a run that was made meanwhile may name an image
+    for item in items:
+        lines.put(item)
+    lines.finish()
+    needed = {"runs": survey.unended, "images": sorted(survey.images), "unreadable": survey.doubts()}
+    return Reply({"root": session.label, **needed})
+
+
+class Sweep(NamedTuple):
+    """Whether to say only what would be done; the runs that have a container in the engine."""
+
+    dry_run: bool = False
+    runs: Optional[List[str]] = None
+
+
+def sweep(session: Session, request: Sweep, _payload: bytes) -> Reply:
+    """End and remove what is ours and not needed; see leftovers.py.
+
+    The client removes what an engine holds: `ended` says which of its `runs` have ended, and how long ago.
+    """
+    items = leftovers.sweep(session.root, dry_run=request.dry_run)
+    run_ids = [name for name in request.runs or () if RUN_ID.fullmatch(name)]
+    return Reply({"items": items, "ended": leftovers.ages(session.root, run_ids), "root": session.label})
+
+
+def remains(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """Return what is left of a run that has ended, after a moment in which its agent may leave."""
+    return Reply({"left": leftovers.remains(session.run(request.run))})
+
+
+VERBS = {
+    "remove": Verb(Remove, remove),
+    "gc": Verb(CollectGarbage, collect_garbage),
+    "sweep": Verb(Sweep, sweep),
+    "remains": Verb(OfRun, remains),
+}

@@ -1,0 +1,130 @@
+"""Verbs about runs that exist: list, stop, run a command or a shell beside one."""
+
+from __future__ import annotations
+
+from typing import List, NamedTuple, Optional
+
+from ..liveness import run_state
+from ..record.files import REFUSED
+from ..record.rundir import TERMINAL
+from ..serving import command, contact
+from ..serving.requests import OfRun, Reply, RequestError, RunId
+from ..serving.session import Session, Verb
+from ..store.shipping import LineWriter
+from ..system import attending
+from ..system.terminal import Window
+from . import run_lines
+
+
+class Runs(NamedTuple):
+    """The runs to list: these, or by default all that are chosen; see run_lines.py."""
+
+    runs: Optional[List[str]] = None
+    like: Optional[str] = None
+    states: Optional[List[str]] = None
+    most: Optional[int] = None
+
+
+def runs(session: Session, request: Runs, _payload: bytes) -> Reply:
+    """Send a summary of each of these runs of this host, a line for each; an id without a run is left out."""
+    lines = LineWriter(session.connection)
+    if request.runs is not None:
+        for line in run_lines.lines_of(session.root, request.runs):
+            lines.put_text(line)
+    else:
+        choice = run_lines.Choice(request.like, request.states, request.most)
+        for group in run_lines.chosen_lines(session.root, choice):
+            lines.advance(run_lines.GROUP)
+            for line in group:
+                lines.put_text(line)
+    lines.finish()
+    return Reply({})
+
+
+class Wish(NamedTuple):
+    """A run, and the wish for it: `stop` saves a checkpoint first, `cancel` does not.
+
+    `force` kills an agent that has not answered a wish.
+    """
+
+    run: RunId
+    wish: str = ""
+    force: bool = False
+
+
+def wish(session: Session, request: Wish, _payload: bytes) -> Reply:
+    """Write a wish to stop or cancel a run, and wake its agent; return the state that follows at once.
+
+    `refused` says why the host's disk took no record of it: the run is stopped all the same.
+    """
+    run = session.run(request.run)
+    if request.wish not in ("stop", "cancel"):
+        raise RequestError("bad-wish", "wish: it must be stop or cancel, not %r" % request.wish)
+    state = run_state.state_of(run)
+    if state["state"] in TERMINAL and not run_state.is_unwritten(state):
+        return Reply({"state": state["state"]})
+    contact.check_is_here(run)
+    refusal = contact.stop(run, request.wish, by_force=request.force)
+    refused = None if refusal is None else REFUSED.get(refusal.errno or 0, refusal.strerror)
+    return Reply({"state": run_state.state_of(run)["state"], "refused": refused})
+
+
+class Execute(NamedTuple):
+    """A run, and the words of a command."""
+
+    run: RunId
+    command: List[str]
+
+
+def execute(session: Session, request: Execute, _payload: bytes) -> Reply:
+    """Run a command beside a run while the client listens; see command.py."""
+    run = session.run(request.run)
+    contact.check_is_here(run)
+    try:
+        return Reply(command.execute(run, request.command, session.connection))
+    except attending.CommandError as error:
+        raise RequestError(error.code, str(error)) from None
+
+
+class Interact(NamedTuple):
+    """A run, the words of a command (none for a shell), and the client's terminal: its kind, and its window's size."""
+
+    run: RunId
+    command: List[str]
+    kind: str
+    rows: int
+    columns: int
+
+
+def interact(session: Session, request: Interact, _payload: bytes) -> Reply:
+    """Run a command on a terminal beside a run, while the client types; see command.py."""
+    run = session.run(request.run)
+    contact.check_is_here(run)
+    screen = command.Screen(request.kind, Window(request.rows, request.columns))
+    try:
+        return Reply(command.interact(run, request.command, screen, session.connection))
+    except attending.CommandError as error:
+        raise RequestError(error.code, str(error)) from None
+
+
+def entrance(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """Return the words that start an agent where the run's processes are, if that is not here.
+
+    Raises RequestError `no-job` if none can be started there now.
+    """
+    run = session.run(request.run)
+    contact.check_is_here(run)
+    contact.check_can_start(session.root)
+    try:
+        return Reply({"words": run_state.fate_of(run).entrance(run)})
+    except attending.CommandError as error:
+        raise RequestError(error.code, str(error)) from None
+
+
+VERBS = {
+    "runs": Verb(Runs, runs),
+    "entrance": Verb(OfRun, entrance),
+    "wish": Verb(Wish, wish),
+    "exec": Verb(Execute, execute),
+    "interact": Verb(Interact, interact),
+}

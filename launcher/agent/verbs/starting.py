@@ -1,0 +1,268 @@
+"""Verbs that start a prepared run, or one that was interrupted: here under a keeper, or handed over to the client."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from ..cards import lease
+from ..liveness import run_state
+from ..liveness.liveness import StartError
+from ..record import secret
+from ..record.files import read_json
+from ..record.rundir import SESSION_LIMIT, Folder, Run
+from ..serving import contact
+from ..serving.container_place import container_place
+from ..serving.requests import OfRun, Reply, RequestError, RunId
+from ..serving.session import Session, Verb
+from ..store import settling, worker_folder
+from ..store.manifest import ShippingError
+from ..store.secret_end import forget_secrets
+
+START_S = 20.0
+POLL_S = 0.01
+UNSETTLED = "unsettled"
+"""The code of a start of which nobody can say whether it has succeeded."""
+
+
+def start(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """Start a prepared run; return when its agent has taken over, or when it is sure to come."""
+    run = session.prepared_run(request.run)
+    folder = session.prepared.pop(run.id)
+    session.handed_over[run.id] = folder  # a run that may have begun is not cleared away
+    try:
+        _start(run, folder)
+    except RequestError as error:
+        if error.code != UNSETTLED and not run.has_folder_after(folder):
+            session.prepared[run.id] = session.handed_over.pop(run.id)
+        raise
+    del session.handed_over[run.id]
+    session.release_cards(run.id)
+    folder.release()
+    _settle(session, run)
+    return Reply({"run": run.id, "job_id": run_state.fate_of(run).job_id(run)})
+
+
+def _start(run: Run, folder: Folder) -> None:
+    """Have what keeps runs of this kind start one, after a folder that we hold. Raises RequestError."""
+    try:
+        run_state.fate_of(run).start(run, folder.number)
+    except StartError as error:
+        raise RequestError(error.code, str(error)) from None
+
+
+def hand_over(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """Leave a prepared run to what the client starts next, a container: it is not cleared away any more."""
+    run = session.prepared_run(request.run)
+    session.handed_over[run.id] = session.prepared.pop(run.id)
+    _settle(session, run)
+    return Reply({})
+
+
+def take_back(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """Take back a run of which nothing is left in what keeps it, and which never began: it is cleared away with this connection.
+
+    The answer says whether it is, which is also true of a run that was never handed over. Whatever has the folder of an
+    attempt has begun, whoever says otherwise.
+    """
+    run = session.run(request.run)
+    fate = run_state.fate_of(run)
+    fate.forget(run)
+    folder = session.handed_over.get(run.id)
+    if folder is not None and fate.is_removed(run) and not run.has_folder_after(folder):
+        session.prepared[run.id] = session.handed_over.pop(run.id)
+    return Reply({"taken": run.id in session.prepared})
+
+
+class Await(NamedTuple):
+    """A run that was handed over, and how long to wait for its agent."""
+
+    run: RunId
+    wait_s: float = START_S
+
+
+def await_agent(session: Session, request: Await, _payload: bytes) -> Reply:
+    """Wait for the agent of a run that was handed over; return whether it has come. One whose lock is not seen has, by its fate."""
+    run = session.run(request.run)
+    folder = session.handed_over.get(run.id)
+    if folder is None:
+        raise RequestError("not-prepared", "run %s was not handed over on this connection" % run.id)
+    deadline = time.monotonic() + min(request.wait_s, START_S)
+    sees_lock = run_state.fate_of(run).sees_lock
+    while sees_lock and not run.is_taken_over(folder.number):
+        if time.monotonic() >= deadline or session.connection.has_input(POLL_S):
+            return Reply({"came": False})
+    del session.handed_over[run.id]
+    session.release_cards(run.id)
+    folder.release()
+    return Reply({"came": True})
+
+
+def place(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """Return what a container of the run needs to see."""
+    return Reply({"place": container_place(session, session.run(request.run))})
+
+
+class Resume(NamedTuple):
+    """A run that is to go on, and who asks: user and machine of the client, for its other clients."""
+
+    run: RunId
+    by: Optional[str] = None
+
+
+def resume(session: Session, request: Resume, payload: bytes) -> Reply:
+    """Start a run again that was interrupted, or that waits: what is left of it is ended by proof first.
+
+    The payload is empty, or holds the secrets of the run (secret.py), which replace those on the host. While secrets are
+    missing, the answer names them, and the run waits. While nothing but silence can prove its last agent dead, the answer
+    says how long that must last: ask again. Its cards are leased anew; if another run has them by now, it waits. A run that
+    the client starts is handed over: the answer has its place, and `await` waits for its agent; `is_new` says that it needs a
+    new container. A run whose code never arrived, because its client and our `serve` died while it was sent, has failed.
+    """
+    run = session.run(request.run)
+    contact.check_is_here(run)
+    contact.check_can_start(session.root)
+    worker_folder.unpack(sys.argv[0])
+    with contact.contact(run) as is_ours:
+        state = run_state.state_of(run)
+        if is_ours and state["state"] in ("interrupted", "waiting"):
+            left_s = _silence_left_s(session, run)
+            if left_s is not None:
+                return Reply({"state": state["state"], "silence_left_s": left_s})
+            if payload:
+                _replace_secrets(run, payload)
+            return _restart(session, run, state, request.by)
+    asked = (folder.read_attempt().get("by") for folder in run.newest())
+    by = next(filter(None, asked), None)
+    return Reply({"state": run_state.state_of(run)["state"], "is_ours": False, "by": by})
+
+
+def _replace_secrets(run: Run, payload: bytes) -> None:
+    forget_secrets(run)
+    try:
+        secret.write(run, payload)
+    except ValueError as error:
+        raise RequestError("bad-secrets", str(error)) from None
+
+
+def _silence_left_s(session: Session, run: Run) -> Optional[float]:
+    """Return how long the last agent of a run must be silent before it counts as dead; None if it does.
+
+    Raises RequestError if it is alive.
+    """
+    from ..liveness import predecessor  # a launch does not need it
+
+    folder = predecessor.needs_silence(run)
+    if folder is None:
+        return None
+    silence = session.silences.setdefault(run.id, predecessor.Silence(run, folder))
+    is_dead = silence.look()
+    if is_dead is None:
+        return silence.left_s
+    del session.silences[run.id]
+    if not is_dead:
+        raise RequestError(
+            "alive", "run %s is alive: its agent, on another machine, gave a sign of life" % run.id
+        )
+    return None
+
+
+def _restart(session: Session, run: Run, judged: run_state.State, by: Optional[str]) -> Reply:
+    """Give a run that nobody holds what it needs, and start it; or have it wait, and say what it needs."""
+    waited_for = judged.get("reason") if judged["state"] == "waiting" else None
+    why = SESSION_LIMIT if judged.get("reason") == SESSION_LIMIT else "agent-lost"
+    if not os.path.isdir(run.code):
+        contact.settle(run, "failed", "never-started").release()
+        return Reply({"state": run_state.state_of(run)["state"]})
+    lost = _look_after_crash(run)
+    if lost:
+        contact.settle(run, "failed", lost["class"], evidence=lost).release()
+        return Reply({"state": run_state.state_of(run)["state"]})
+    hopeless = run_state.fate_of(run).hopeless(run)
+    if hopeless is not None:
+        state, reason, evidence = hopeless
+        contact.settle(run, state, reason, evidence=evidence).release()
+        return Reply({"state": run_state.state_of(run)["state"]})
+    missing = sorted(set(read_json(run.plan).get("secrets") or ()) - set(secret.read(run)))
+    if missing:
+        if waited_for is None:
+            evidence = {"secrets": "missing: " + ", ".join(missing)}
+            contact.settle(run, "waiting", "secret", evidence=evidence, by=by).release()
+        return Reply({"state": "waiting", "secrets": missing})
+    before = run.cards()
+    busy = _lease_again(session, run)
+    if busy:
+        if waited_for is None:
+            contact.settle(run, "waiting", "card", evidence=lease.evidence(busy), by=by).release()
+        return Reply({"state": "waiting", "busy": [card._asdict() for card in busy]})
+    runtime = run_state.runtime_now(run)
+    gpus = session.cards[run.id].gpus if run.id in session.cards else before
+    if runtime.get("gpus") is not None:
+        runtime = {**runtime, "gpus": gpus}
+    answer = _answer_failure(run, waited_for) if waited_for is not None else {}
+    folder = contact.settle(run, "resuming", waited_for or why, by=by, runtime=runtime, **answer)
+    if run_state.fate_of(run).is_started_by_client:
+        session.handed_over[run.id] = folder
+        is_new = gpus != before or waited_for in ("image", "client")
+        place = container_place(session, run)
+        return Reply({"state": "resuming", "place": place, "gpus": gpus, "is_new": is_new})
+    _start(run, folder)
+    session.release_cards(run.id)
+    folder.release()
+    return Reply({"state": run_state.state_of(run)["state"]})
+
+
+def _settle(session: Session, run: Run) -> None:
+    """Have the code of a run that has all of it written to the disk; nobody waits for it."""
+    session.manifests.pop(run.id, None)
+    settling.start_settling(run)
+
+
+def _look_after_crash(run: Run) -> Dict[str, Any]:
+    """Make whole what the disk may not have got when this host stopped; return the failure if that is not possible.
+
+    The agent of most runs does so itself, but a container does not see the store. Raises RequestError while `gc` runs.
+    """
+    run_fate = run_state.fate_of(run)
+    if run_fate.is_in_image and settling.is_doubtful(run):
+        try:
+            mended = settling.mend(run, lambda: False)
+        except ShippingError as error:
+            raise RequestError("held", str(error)) from None
+        return settling.words_of(run, mended) if mended is not None and mended.lost else {}
+    return {}
+
+
+def _answer_failure(run: Run, waited_for: str) -> Dict[str, Any]:
+    """Return what is on record of the failure after which a run has waited, as a remedy; empty if there was none."""
+    from ..diagnosis import remedy  # few runs wait, and every launch would wait for it to load
+    from ..store import checkpoints
+    from .summary import SLURM
+
+    failure = remedy.in_force(run.newest_records()).failure
+    if failure is None:
+        return {}
+    checkpoint = checkpoints.newest(run.checkpoints)
+    is_job = run_state.runtime_now(run).get("kind") == SLURM
+    return {"remedy": remedy.went_on(failure, waited_for, checkpoint, is_job=is_job).record()}
+
+
+def _lease_again(session: Session, run: Run) -> List[lease.Busy]:
+    """Lease cards for a run that starts again; return who holds them if there are not enough."""
+    taken = lease.take_again(run, wait_s=lease.LEAVING_S)
+    if taken.gpus:
+        session.cards[run.id] = taken
+        return []
+    return taken.busy
+
+
+VERBS = {
+    "start": Verb(OfRun, start),
+    "hand_over": Verb(OfRun, hand_over),
+    "take_back": Verb(OfRun, take_back),
+    "await": Verb(Await, await_agent),
+    "place": Verb(OfRun, place),
+    "resume": Verb(Resume, resume),
+}

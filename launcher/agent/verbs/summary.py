@@ -1,0 +1,130 @@
+"""One line about a run, for `launch ps` and for a client that attaches without a mirror."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from typing import Any
+
+from ..liveness.run_state import State, fate_of, runtime_of
+from ..liveness.trouble import trouble_of
+from ..record.record_shape import ATTEMPT, PLAN, read_record
+from ..record.rundir import LIVE, TERMINAL, UNREADABLE, Run, unreadable
+
+IN_DOUBT = ("resuming", "interrupted", "stop-incomplete", UNREADABLE)
+SLURM = "slurm"
+"""The kind of runtime whose runs wait in a queue before each attempt."""
+MOST_LOOKED_BACK = 8
+"""Folders in which a step is looked for, so that a long history costs a listing nothing."""
+
+
+def line_of(run: Run, state: State) -> dict[str, Any]:
+    """Return one line about a run with this state, which says why if the run cannot be read."""
+    try:
+        return summary(run, state)
+    except OSError as error:
+        runtime: dict[str, Any] = {}
+        with contextlib.suppress(OSError):
+            runtime = runtime_of(run)
+        return {"run": run.id, **unreadable(error), **_kind_and_engine(runtime)}
+
+
+def summary(run: Run, state: State) -> dict[str, Any]:
+    """Return one line about a run with this state.
+
+    `evidence` says why the run is in doubt, or which class of failure ended it; `parent` is the run that it continues.
+    Raises OSError if its plan or its first record cannot be read.
+    """
+    plan = read_record(run.plan, PLAN)
+    evidence = state.get("evidence")
+    last = run.last()
+    beat = last.read_heartbeat() if last else {}
+    known = [one for one in (state, beat) if one.get("step") is not None]
+    latest = max(known, key=lambda one: one["step"]) if known else _last_progress(run)
+    if state["state"] in TERMINAL and state.get("step") is not None:
+        latest = state
+    prepared = run.prepared()
+    recorded = prepared.get("runtime")
+    runtime = recorded if isinstance(recorded, dict) else {}
+    if not prepared and run.numbers():
+        for path in (run.prepared_record, run.folder(1).attempt):
+            read_record(path, ATTEMPT)  # raises why
+    return {
+        "run": run.id,
+        "state": state["state"],
+        "reason": state.get("reason"),
+        "attempt": state.get("attempt"),
+        "step": latest.get("step"),
+        "steps": plan.get("steps"),
+        "loss": latest.get("loss"),
+        "grace_s": beat.get("grace_s"),
+        "job": plan.get("job"),
+        "job_id": fate_of(run).job_id(run),
+        "card": (plan.get("profile") or {}).get("title"),
+        **_kind_and_engine(runtime),
+        "evidence": evidence
+        if state["state"] in (*IN_DOUBT, "waiting")
+        or {"class", "doubt", "lingered", "service"} & (evidence or {}).keys()
+        else None,
+        "remedy": _last_remedy(run),
+        "trouble": trouble_of(run, state, asks=True),
+        "rehearsed": plan.get("rehearsed") is True,
+        "parent": prepared.get("parent"),
+        "time": prepared.get("time"),
+        "ended": state.get("time") if state["state"] in TERMINAL else None,
+        "took_s": _attempts_s(run, state) if runtime.get("kind") == SLURM else None,
+    }
+
+
+def _attempts_s(run: Run, state: State) -> float:
+    """Return how long the attempts of a run took together; the last one may go on.
+
+    One whose agent died took as long as its last heartbeat says.
+    """
+    total = 0.0
+    for number, folder in enumerate(run.newest()):
+        attempt, last = folder.read_attempt(), folder.read_state()
+        begin, end = attempt.get("time"), last.get("time")
+        if attempt.get("kind") != "attempt" or begin is None or end is None:
+            continue
+        if number == 0 and state["state"] in LIVE:
+            end = time.time()
+        elif last.get("state") in LIVE:
+            end = max(end, begin + (folder.read_heartbeat().get("ran_s") or 0.0))
+        total += max(0.0, end - begin)
+    return total
+
+
+def _kind_and_engine(runtime: dict[str, Any]) -> dict[str, Any]:
+    has_name = bool((runtime.get("engine") or {}).get("name"))
+    engine = runtime["engine"] if has_name else None
+    return {"engine": engine, "runtime": {"kind": runtime.get("kind") or "native", "engine": engine}}
+
+
+def _last_progress(run: Run) -> dict[str, Any]:
+    """Return the record with the last step that is known of the run, else with the last loss: a script may print no steps.
+
+    Empty if the newest few folders know neither. A run that waits, or is being mended, shows it until its next attempt has trained
+    a step.
+    """
+    without_step: dict[str, Any] = {}
+    for folder in itertools.islice(run.newest(), MOST_LOOKED_BACK):
+        state, beat = folder.read_state(), folder.read_heartbeat()
+        if known := [one for one in (state, beat) if one.get("step") is not None]:
+            return max(known, key=lambda one: one["step"])  # an agent that died has written no end
+        newest = (state, beat) if state.get("state") in TERMINAL else (beat, state)
+        without_step = without_step or next((one for one in newest if one.get("loss") is not None), {})
+    return without_step
+
+
+def _last_remedy(run: Run) -> dict[str, Any] | None:
+    """Return the last remedy, with the attempt and the step that it answers, as the attempt after that has begun with it."""
+    following: dict[str, Any] = {}
+    for folder in run.newest():
+        state = folder.read_state()
+        if state.get("remedy"):
+            answered = {"attempt": state.get("attempt"), "step": state.get("step")}
+            return {**answered, **state["remedy"], **(following.get("remedy") or {})}
+        following = folder.read_attempt()
+    return None
