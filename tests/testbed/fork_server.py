@@ -24,7 +24,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PACKAGES = ("backends", "cli", "planning", "hosts", "rental", "runs", "runtimes", "values")
+import launcher
+
+TRAVELLING = ("agent", "worker")
+"""The packages of the launcher that a client does not import."""
 LIBRARIES = ("matplotlib.figure", "matplotlib.backends.backend_agg", "rich.live", "rich.table", "fabric")
 PROGRAM = "from launcher.cli import main; main()"
 """What a client runs; a test may give another program that ends with main()."""
@@ -122,9 +125,11 @@ def _read(descriptors: list[int], deadline: float) -> dict[int, bytes]:
 
 
 def _serve(channel: socket.socket) -> None:
-    for package in PACKAGES:
-        root = importlib.import_module(f"launcher.{package}")
-        for module in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
+    for package in pkgutil.iter_modules(launcher.__path__, "launcher."):
+        if package.name.rpartition(".")[2] in TRAVELLING:
+            continue
+        root = importlib.import_module(package.name)
+        for module in pkgutil.walk_packages(getattr(root, "__path__", ()), f"{root.__name__}."):
             importlib.import_module(module.name)
     for library in LIBRARIES:
         importlib.import_module(library)
