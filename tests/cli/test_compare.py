@@ -269,6 +269,7 @@ def away(client, name):
     path.write_text(json.dumps(record))
 
 
+@pytest.mark.long
 def test_a_host_that_is_lost_is_named_and_the_rest_is_shown(client, two_versions):
     """What is here of both runs has its diff; the command fails as one that did not reach a host.
 

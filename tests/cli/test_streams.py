@@ -66,7 +66,7 @@ def test_output_that_cannot_be_written_is_told(client, words):
     assert done.stderr.decode() == "standard output: No space left on device\n"
 
 
-@pytest.mark.parametrize("words", ["--help", "profile list", "ps", "-- true"])
+@mostly_long("words", ["--help", "profile list", "ps", "-- true"], ci=(0, 3))
 def test_closed_streams_change_nothing(client, words):
     """`>&-` and `2>&-`: as from a daemon."""
     for closed in (">&-", "2>&-", ">&- 2>&-"):

@@ -396,6 +396,7 @@ put(b"\\xac third\\n")
 """
 
 
+@pytest.mark.long
 def test_a_character_that_is_torn_comes_out_whole(client):
     """Between what was fetched and what is followed, and between two pieces of the latter."""
     client.script(TORN)

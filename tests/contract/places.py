@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 from testbed.cache import Say
 from testbed.client import REPOSITORY, Client, missing, processes_of
 from testbed.engine import BASE, Engine
@@ -44,13 +45,20 @@ PLACES = (
     ),  # CI has one launch: test_renting_containers.py
 )
 """The names of the fixtures below; `place` of test_contract.py takes each in turn."""
-HOSTS = tuple(
-    pytest.param(*one.values, marks=(*one.marks, pytest.mark.long))
-    if one.values == ("lambda_native",)
-    else one
-    for one in PLACES
-)
-"""The same, for what a rented machine does as any host behind SSH: of that place it is left to `make long`."""
+
+
+def _leaving(*names: str) -> tuple[ParameterSet, ...]:
+    """Return the places; these are left to `make long`."""
+    return tuple(
+        pytest.param(*one.values, marks=(*one.marks, pytest.mark.long)) if one.values[0] in names else one
+        for one in PLACES
+    )
+
+
+HOSTS = _leaving("lambda_native")
+"""The same, for what a rented machine does as any host behind SSH."""
+OTHER_CLIENTS = _leaving("lambda_native", "ssh_docker", "kaggle")
+"""For what a container's host does as any behind SSH, and a second client at Kaggle in runs/test_kaggle_clients.py."""
 
 
 def _no_sums(run: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from contract.places import HOSTS, PLACES
+from contract.places import HOSTS, OTHER_CLIENTS, PLACES
 from testbed.client import until
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients and a run, in each place")
@@ -182,6 +182,7 @@ def test_a_plain_script_that_fails_brings_its_files_home_and_frees_its_host(plac
     }.items() <= after.items()
 
 
+@pytest.mark.parametrize("place", OTHER_CLIENTS, indirect=True)
 def test_another_client_follows_a_run_pulls_it_and_removes_it(place):
     """With an empty folder it catches up in the middle and follows the run to its end; with another one it pulls the artifacts.
 

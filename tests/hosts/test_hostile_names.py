@@ -50,7 +50,7 @@ FINE = ("x", "x-y.example", "10.0.0.1", "fe80::1", "fe80::1%eth0", "X_1", "x.y."
 FINE_USERS = ("ada", "ada@corp", "DOM\\ada", "ada.l-1_x", "a b", "a$b", "100%", "a,b")
 
 
-@pytest.mark.parametrize("programs", ["ssh", "no ssh"])
+@pytest.mark.parametrize("programs", [pytest.param("ssh", marks=pytest.mark.long), "no ssh"])
 def test_no_name_of_a_repository_reaches_the_shell_of_a_proxy_command(client, programs, tmp_path):
     """Each is exit code 2 with the file and the key; nothing has run, whether `ssh -G` reads the configuration or not."""
     (client.home / ".ssh").mkdir()
@@ -70,7 +70,7 @@ def test_no_name_of_a_repository_reaches_the_shell_of_a_proxy_command(client, pr
         assert f"launch.toml: hosts.box.{list(table)[-1]} = " in done.stderr
 
 
-@pytest.mark.parametrize("programs", ["ssh", "no ssh"])
+@pytest.mark.parametrize("programs", ["ssh", pytest.param("no ssh", marks=pytest.mark.long)])
 def test_no_name_of_a_command_line_or_a_table_reaches_it_either(client, programs, tmp_path):
     """A pattern of the configuration takes any name, and a table's own name is its address."""
     (client.home / ".ssh").mkdir()

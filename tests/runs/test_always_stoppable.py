@@ -140,7 +140,7 @@ CONDITIONS = {
 
 @pytest.mark.parametrize(
     "condition",
-    [pytest.param(one, marks=() if one in ("full", "read-only") else pytest.mark.long) for one in CONDITIONS],
+    [pytest.param(one, marks=() if one == "read-only" else pytest.mark.long) for one in CONDITIONS],
 )
 def test_a_disk_that_takes_nothing_keeps_no_verb_from_its_work(client, disk, condition):
     """The run ends, nothing of it is left, and the verbs say what is wrong on which host; what frees room frees it."""

@@ -31,7 +31,7 @@ SUMS = f"sha256sum {MIRRORED} && sha256sum plan.json"
 HOST_SUMS = f"cd record && sha256sum {MIRRORED} && cd ../control && sha256sum plan.json"
 TREE_SUMS = "find . -type f -print0 | sort -z | xargs -0 sha256sum"
 MB = 1_000_000
-UPLOAD_MB = 60
+UPLOAD_MB = 30
 
 
 def name_hosts(client, machine, **links):

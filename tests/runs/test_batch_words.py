@@ -180,6 +180,7 @@ def test_the_latest_batch_is_the_one_made_last_and_is_named_before_it_is_removed
     assert json.loads(made.client.ok("batch", "list", "--json"))["name"] == "old"
 
 
+@pytest.mark.long
 def test_the_settings_are_in_the_table_and_the_best_line_and_its_step_is_named(made):
     """A misspelt metric is told with the nearest."""
     keys = {"host": "local", "best": "loss:min"}

@@ -51,6 +51,7 @@ def test_a_drill_tells_each_fault_and_leaves_its_ledgers_alone(client):
     ]
 
 
+@pytest.mark.long
 def test_what_is_left_fails_a_row_and_its_record_is_kept(client, monkeypatch):
     """Here the host's own `ps` says that a process is left, whatever the run says of itself."""
     script = '#!/bin/sh\n/bin/ps "$@"\nfor one in "$HOME"/.launch/cache/drill-*; do [ ! -d "$one" ] || echo "4194000 ${one##*/}"; done\n'

@@ -204,6 +204,7 @@ def test_whoever_dies_while_it_is_made_leaves_nothing_half_made(client, box, ind
     assert half_made(box) == []
 
 
+@pytest.mark.long
 def test_what_pip_cannot_find_is_told_in_its_own_words(client, box):
     """The line that caused it, no traceback, nothing left; what a shell would heed stays a requirement."""
     write_job(client, JOB.replace('["small"]', """["small", 'nosuch>9; python_version>"3"']"""))

@@ -84,6 +84,7 @@ def test_new_code_is_taken_when_it_is_asked_for(made):
     assert all(Path(path).is_file() for path in sent.sources.values()), "it may go on elsewhere"
 
 
+@pytest.mark.long
 def test_a_run_goes_on_elsewhere_with_its_code_after_its_batch_is_removed(client, ssh_host):
     """Its host is silent, the script was edited meanwhile: what is sent is what the batch had, as kept beside the run."""
     with two_hosts(client, ssh_host) as two:

@@ -230,7 +230,7 @@ def test_gits_memory_is_bounded(repository):
         ignored_by_git(repository)
 
 
-@pytest.mark.parametrize("make", ["fifo", "text"])
+@pytest.mark.parametrize("make", [pytest.param("fifo", marks=pytest.mark.long), "text"])
 def test_a_picture_obeys_no_file_of_the_folder(client, monkeypatch, make):
     """matplotlib reads `matplotlibrc` in the working folder: a pipe would hold it, and a setting name a program."""
     monkeypatch.chdir(client.project)

@@ -9,6 +9,7 @@ import struct
 
 import pytest
 from testbed.entries import know
+from testbed.tables import mostly_long
 
 from launcher.batch import batch_index
 from launcher.batch.batch_definition import Rules
@@ -231,7 +232,7 @@ STRANGE = (
 BROKEN = (schema_without_end, items_without_end, huge_value, deep_rules, wrong_limit, huge_limit, other_run, bytes_as_name, deep_point, no_time)  # fmt: skip
 
 
-@pytest.mark.parametrize("alter", STRANGE, ids=lambda alter: alter.__name__)
+@mostly_long("alter", STRANGE, ci=(0, 2, 4, 7, 8, 10, 13), ids=lambda alter: alter.__name__)
 def test_a_folder_that_launch_did_not_make_is_named_and_passed_over(client, evil, alter):
     """By `ps` and `batch list` in a line; the verbs of batches end with 2. Nothing hangs, nothing elsewhere changes.
 

@@ -86,6 +86,7 @@ def test_streams_that_are_cut_again_and_again_bring_every_byte(kaggle_account, i
     assert feed["seq"] > 3
 
 
+@pytest.mark.long
 def test_a_kernel_deleted_on_the_web_stops_the_run(kaggle_account):
     """It is how a person stops one there. What came home before stays, and a new run goes on from it."""
     account = kaggle_account
@@ -115,7 +116,6 @@ def test_a_kernel_deleted_on_the_web_stops_the_run(kaggle_account):
     assert account.kernels() == []
 
 
-@pytest.mark.long
 def test_a_kernel_deleted_before_it_has_printed_anything_is_seen_by_its_follower(kaggle_account):
     """Nothing of it is on record but the push."""
     account = kaggle_account

@@ -113,7 +113,7 @@ CRASHES = {
     "agent and keeper of a stopped tree": Crash("tree", ("keeper", "agent"), ("trained",), left=3),
 }
 
-IN_CI = {("native", "all but orphaned loader workers"), ("docker", "agent and keeper of a stopped tree")}
+IN_CI = {("docker", "agent and keeper of a stopped tree")}
 
 
 class Process(NamedTuple):

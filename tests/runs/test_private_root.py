@@ -64,7 +64,7 @@ def launch(client, ssh_host, root, script=WRITES):
     return client.run("--host", "A", "--", "python", "train.py")
 
 
-@pytest.mark.parametrize("before", ["new", "open"])
+@pytest.mark.parametrize("before", [pytest.param("new", marks=pytest.mark.long), "open"])
 def test_another_user_of_the_host_reads_nothing_below_a_root(client, ssh_host, folder, before):
     """Not what was sent, nor what the run writes, nor our own files; also below a root that was open before."""
     root = folder / "root"

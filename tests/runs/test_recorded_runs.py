@@ -329,7 +329,7 @@ def test_what_has_ended_is_listed_and_shown_as_it_was(unpacked, place):
             assert (done.returncode, done.stdout) == (said["code"], said["out"]), words
 
 
-@pytest.mark.parametrize("place", ["local", "ssh", "docker", "kaggle", "moved", "rental"])
+@mostly_long("place", ["local", "ssh", "docker", "kaggle", "moved", "rental"], ci=(0, 3, 4, 5))
 def test_an_ended_one_is_attached_again_without_its_host(unpacked, place):
     """What has ended is followed from the copy here, with the exit code of its state."""
     recorded = unpacked(place)

@@ -300,6 +300,7 @@ def test_the_key_never_goes_to_a_machine(project, how):
     assert project.service.of("launch") == []
 
 
+@pytest.mark.long
 def test_a_limit_of_any_size_can_be_said(project):
     """A cost that allows ages is a year, and the times of it can be shown."""
     project.table(max_hours=1e3, max_cost=1e30)

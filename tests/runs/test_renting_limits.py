@@ -88,6 +88,7 @@ def test_a_slow_link_does_not_decide_what_a_rent_costs(project, link, who):
         assert re.search(lost, seen.stdout + seen.stderr), seen
 
 
+@pytest.mark.long
 def test_a_run_stops_in_time_to_come_home_before_the_limit(project):
     """Its machine is told when to ask it to save: ten minutes before the limit, of a short rental a tenth of it before."""
     process = project.started("--", "python3", "train.py")

@@ -104,6 +104,7 @@ def test_a_machine_that_nobody_looks_after_is_said_by_every_command(project):
     judge(project)
 
 
+@pytest.mark.long
 def test_an_end_that_is_not_confirmed_hides_no_result(project):
     """All is home, and the run has succeeded: that is shown, and what goes on trying is to end the machine alone."""
     process = project.started("--", "python3", "train.py")
@@ -127,6 +128,7 @@ def test_the_key_that_launcher_made_leaves_the_account(project):
     judge(project)
 
 
+@pytest.mark.long
 def test_a_price_that_rises_while_a_machine_runs_is_counted(project):
     """The provider's list says it: no figure is below the bill."""
     process = project.started("--", "python3", "train.py")
@@ -137,6 +139,7 @@ def test_a_price_that_rises_while_a_machine_runs_is_counted(project):
     judge(project)
 
 
+@pytest.mark.long
 def test_a_revoked_key_is_nobody_who_ends_the_rent(project):
     """Neither the follower nor `stop` says that a process here ends it."""
     process = project.started("--", "python3", "train.py")

@@ -187,6 +187,7 @@ def test_exec_leaves_no_step(hive, ending):
     assert hive.row(hive.run)["state"] == "running"
 
 
+@pytest.mark.long
 def test_shell_is_a_terminal_in_the_node(hive):
     """It has the size of the window, the run in its prompt, and ends without a step left."""
     job = hive.job(hive.run)

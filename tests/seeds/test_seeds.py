@@ -64,15 +64,8 @@ def started(client, seed, models, *words):
     return done, folder, json.loads((folder / "state.json").read_text())
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        # The first page of the docs shows an fp16-unscale.
-        pytest.param(one, marks=() if one.script == "seed_002" else pytest.mark.long)
-        for one in SEEDS
-    ],
-    ids=lambda seed: seed.name,
-)
+@pytest.mark.long  # the first page of the docs shows a script that fails so, and its line `adapt`
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: seed.name)
 def test_as_reported_it_fails_as_reported(client, models, seed):
     """Without a word of launcher in it, on a machine without a card."""
     done, folder, state = started(client, seed, models)
@@ -100,7 +93,7 @@ ADAPTED = {"seed_000": LORA, "seed_001": (), "seed_002": (), "seed_003": LORA, "
 @pytest.mark.parametrize(
     "seed",
     [
-        pytest.param(one, marks=() if one.script == "seed_003" else pytest.mark.long)
+        pytest.param(one, marks=() if one.script == "seed_001" else pytest.mark.long)
         for one in SEEDS
         if not one.words
     ],

@@ -5,6 +5,7 @@ import itertools
 import math
 
 import pytest
+from testbed.tables import mostly_long
 
 pytestmark = pytest.mark.training
 
@@ -88,7 +89,7 @@ POISONED_TRAINERS = {
 }
 
 
-@pytest.mark.parametrize("name", POISONED_TRAINERS)
+@mostly_long("name", POISONED_TRAINERS, ci=(0, 1, 3, 5, 7, 8))
 def test_a_poisoned_trainer_ends_within_five_steps(worker, run_of, agent, llama, train, name):
     """Each poison ends the training with its class and its first bad step, and the agent gets the same report."""
     mode, changes, poison, keywords, kind, since, step = POISONED_TRAINERS[name]

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 
 import pytest
+from testbed.tables import mostly_long
 
 # Looked for, not imported: that takes seconds, also where no training is selected.
 if not all(map(importlib.util.find_spec, ("torch", "transformers", "peft", "bitsandbytes"))):
@@ -79,7 +80,7 @@ def test_a_base_in_4_bits_is_loaded_as_planned(torch, loaded, rung):
     assert {part.dtype for part in plain if part.requires_grad} == {torch.float32}
 
 
-@pytest.mark.parametrize("rung", RUNGS)
+@mostly_long("rung", RUNGS, ci=(0, 1))
 def test_every_rung_trains_and_its_gradient_is_that_of_fp32(torch, worker, loaded, train, rows, rung):
     """Over the same 4 bits; the proof counts them."""
     reference = gradient(torch, worker, loaded("fp32"), rows)

@@ -71,7 +71,9 @@ print(json.dumps([
 """
 
 
-@pytest.mark.parametrize(("card", "computes_bf16"), [("titan_rtx", False), ("l40s", True)])
+@pytest.mark.parametrize(
+    ("card", "computes_bf16"), [("titan_rtx", False), pytest.param("l40s", True, marks=pytest.mark.long)]
+)
 def test_torch_answers_as_with_the_card(rehearsed, card, computes_bf16):
     """A Turing card says that it has bf16, for torch counts emulation: that is what misleads scripts."""
     of = CARDS[card]
