@@ -9,12 +9,16 @@ from launcher.errors import Lack, LackingError
 from launcher.values.host import Host
 
 if TYPE_CHECKING:
+    from launcher.backends.base.planning import Planning
+    from launcher.backends.base.probing import Probing
+    from launcher.backends.base.running import Running
+    from launcher.backends.base.upkeep import Upkeep
     from launcher.transport.client.desk import Desk
     from launcher.transport.shared_connection import Line
 
 
 class Backend:
-    """One kind of host."""
+    """One kind of host. Its parts are loaded when they are first asked."""
 
     lacks: ClassVar[Mapping[str, Lack]] = {}
     """The verbs that it cannot do."""
@@ -35,3 +39,31 @@ class Backend:
         from launcher.transport import connecting
 
         return connecting.open_line(host)
+
+    @property
+    def probing(self) -> Probing:
+        """What it is asked before a plan."""
+        from launcher.backends.base.probing import Probing
+
+        return Probing()
+
+    @property
+    def planning(self) -> Planning:
+        """What it is asked for a plan."""
+        from launcher.backends.base.planning import Planning
+
+        return Planning()
+
+    @property
+    def running(self) -> Running:
+        """What it is asked for a run."""
+        from launcher.backends.base.running import Running
+
+        return Running()
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """What it is asked beside its runs."""
+        from launcher.backends.base.upkeep import Upkeep
+
+        return Upkeep()
