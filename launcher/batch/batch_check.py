@@ -12,12 +12,13 @@ from launcher.config import job_check, script_check, secret_values
 from launcher.config.local_paths import values_of
 from launcher.config.lookup import Lookup
 from launcher.config.resolve import Task
+from launcher.config.resolved import Resolved
 from launcher.config.script_reading import uses_worker
 from launcher.copy.request import Request
 from launcher.errors import RefusedError, UsageError
 from launcher.planning.script.source import source
 from launcher.runs.launch import session_check
-from launcher.runs.launch.resolved_request import AUTO, Resolved, understand
+from launcher.runs.launch.resolved_request import AUTO, understand
 from launcher.upload.loading import Load, load
 from launcher.upload.upload_history import ShippedBefore, is_large
 from launcher.values.credential import credential_in

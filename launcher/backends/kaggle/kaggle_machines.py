@@ -13,6 +13,7 @@ from launcher.errors import RefusedError
 from launcher.planning.placement import expected_card
 from launcher.values.facts import Facts, FileSystem, Gpu, Interpreter, PrecisionEvidence
 from launcher.values.kaggle_settings import KaggleSettings
+from launcher.values.machine_choice import MachineChoice
 from launcher.values.parsing import unknown_name
 from launcher.values.plan import Finding, Plan
 from launcher.values.profile import Profile
@@ -102,14 +103,6 @@ IMAGE = Image(
 )
 
 
-class MachineChoice(NamedTuple):
-    """The machine to ask for, the profiles of what may come, of which the first is planned, and what to tell the user."""
-
-    machine: Machine
-    profiles: tuple[Profile, ...]
-    notes: tuple[Finding, ...] = ()
-
-
 def choose_machine(
     host: str,
     settings: KaggleSettings,
@@ -127,7 +120,7 @@ def choose_machine(
     give, UnknownNameError for an accelerator that it does not have.
     """
     if rehearses:
-        return MachineChoice(_machine(NO_ACCELERATOR), (*named, known["cpu"])[:1])
+        return MachineChoice(NO_ACCELERATOR, (*named, known["cpu"])[:1])
     if settings.accelerator is not None:
         machine, retired = _by_shape(host, settings.accelerator)
     elif named:
@@ -155,7 +148,7 @@ def choose_machine(
     notes = [*_substituted(host, machine, retired), *_not_for_all(host, machine)]
     if allow_substitute and machine.cards:
         fitting += tuple(known[name] for name in _FOR_EVERYONE if known[name] not in fitting)
-    return MachineChoice(machine, fitting, tuple(notes))
+    return MachineChoice(machine.shape, fitting, tuple(notes))
 
 
 def fits(profile: Profile, machine: Machine) -> bool:
@@ -174,20 +167,20 @@ def shape_for(profile: Profile) -> str | None:
 
 def planned_machine(plan: Plan) -> MachineChoice | None:
     """Return the machine that the sessions of a recorded plan are given; None for a plan without sessions."""
-    machine = next(
-        (one for one in MACHINES if plan.session is not None and one.shape == plan.session.machine), None
-    )
-    return MachineChoice(machine, (plan.profile,)) if machine is not None else None
+    if plan.session is None or plan.session.machine not in [one.shape for one in MACHINES]:
+        return None
+    return MachineChoice(plan.session.machine, (plan.profile,))
 
 
 def expected_facts(
-    place: str, machine: Machine, profile: Profile, evidence: tuple[PrecisionEvidence, ...] = ()
+    place: str, shape: str, profile: Profile, evidence: tuple[PrecisionEvidence, ...] = ()
 ) -> Facts:
     """Return what a session is expected to find, for a plan and its checks; the kernel looks again.
 
     `place` is the id of the account's runs. The cards are those of the profile. `evidence` is what earlier runs there
     showed about precisions.
     """
+    machine = _machine(shape)
     gpus: list[Gpu] = []
     if machine.cards:
         name = next((name for name in machine.names if name in profile.probe_names), profile.probe_names[0])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.backends.kaggle.kaggle_machines import IMAGE, MachineChoice
+from launcher.backends.kaggle.kaggle_machines import IMAGE, NO_ACCELERATOR
 from launcher.backends.spool.segment_settings import SegmentSettings, SegmentTree
 from launcher.errors import RefusedError
 from launcher.planning.placement import possible_cards
 from launcher.planning.software.image_plan import torch_for
 from launcher.planning.software.wheel_choice import CPU, UNKNOWN
 from launcher.planning.software.wheels import WheelTable
+from launcher.values.machine_choice import MachineChoice
 from launcher.values.plan import CardPlan, Plan, SegmentCards, Session, TorchWheel
 from launcher.values.precision import numbers
 from launcher.values.profile import Profile
@@ -20,10 +21,10 @@ def session(
     choice: MachineChoice, others: Sequence[Plan], requirements: Sequence[str], wheels: WheelTable
 ) -> Session:
     """Return what a run's sessions are given: `others` are its plans for the choice's profiles after the first."""
-    cards = choice.profiles if choice.machine.cards else ()
+    cards = choice.profiles if choice.machine != NO_ACCELERATOR else ()
     torch = (_wheel(profile, requirements, wheels) for profile in cards)
     return Session(
-        machine=choice.machine.shape,
+        machine=choice.machine,
         others=tuple(
             CardPlan(**{key: getattr(plan, key) for key in CardPlan.model_fields}) for plan in others
         ),

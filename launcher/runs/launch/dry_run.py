@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher.backends.kaggle.kaggle_machines import expected_facts
 from launcher.config import job_check, resolve, script_check, secret_values
 from launcher.config.lookup import Lookup
+from launcher.config.resolved import Resolved
 from launcher.config.script_reading import script_use
 from launcher.copy.request import Request
 from launcher.errors import HostError, RefusedError
@@ -20,7 +21,7 @@ from launcher.runs.launch import cards, session_check
 from launcher.runs.launch.adapting import suggestion
 from launcher.runs.launch.planned import known_of, plan_of, submission_of
 from launcher.runs.launch.probing import probe
-from launcher.runs.launch.resolved_request import AUTO, Resolved, secrets_for, there, understand
+from launcher.runs.launch.resolved_request import AUTO, secrets_for, there, understand
 from launcher.runs.run_desk import connect
 from launcher.upload.loading import load
 from launcher.upload.upload_history import ShippedBefore

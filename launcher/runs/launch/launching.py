@@ -15,6 +15,7 @@ from launcher.backends.runtimes import Runtime, names, open_for_plan
 from launcher.backends.runtimes import load as load_runtime
 from launcher.base.held_interrupts import HeldInterrupts, Interrupts
 from launcher.config import build_settings, job_check, resolve, script_check, secret_values
+from launcher.config.resolved import Resolved
 from launcher.copy.mirror import Mirror
 from launcher.copy.request import Request, remember
 from launcher.copy.run_id import new_run_id
@@ -36,7 +37,7 @@ from launcher.runs.launch.contact import Contact, look_at_cards, pass_gate, pass
 from launcher.runs.launch.hook_note import hook_note
 from launcher.runs.launch.kaggle_account import say_if_new
 from launcher.runs.launch.probing import describe, probe
-from launcher.runs.launch.resolved_request import AUTO, Resolved, secrets_for, there, understand
+from launcher.runs.launch.resolved_request import AUTO, secrets_for, there, understand
 from launcher.runs.launch.shipping import Shipment, ship
 from launcher.runs.launch.verifiable import unverifiable
 from launcher.runs.launch.wanted_machine import Wanted

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from launcher.backends.kaggle.kaggle_machines import MachineChoice, expected_facts
+from launcher.backends.kaggle.kaggle_machines import expected_facts
 from launcher.backends.kaggle.kaggle_session import session
 from launcher.backends.runtimes import load as load_runtime
 from launcher.backends.slurm.slurm_gate import limit_findings
@@ -31,13 +31,14 @@ from launcher.runs.launch import cards
 from launcher.runs.launch.contact import refusal
 from launcher.values.facts import Facts
 from launcher.values.job import Job
+from launcher.values.machine_choice import MachineChoice
 from launcher.values.model import Model
 from launcher.values.plan import Plan, ScriptUse, Submission
 from launcher.values.precision import Platform
 from launcher.values.profile import Profile
 
 if TYPE_CHECKING:
-    from launcher.runs.launch.resolved_request import Resolved
+    from launcher.config.resolved import Resolved
 
 WITHOUT_FACTS = "native"
 """The runtime of a preview whose host did not answer."""

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.backends.kaggle.kaggle_machines import MachineChoice, choose_machine, expected_facts
+from launcher.backends.kaggle.kaggle_machines import choose_machine, expected_facts
 from launcher.backends.slurm.slurm_job import possible_profiles, with_expected_cards
 from launcher.backends.slurm.slurm_job import settings_of as slurm_settings_of
 from launcher.base import untrusted_json
@@ -43,6 +43,7 @@ from launcher.values.facts import Facts
 from launcher.values.host import KAGGLE, Host
 from launcher.values.job import Job
 from launcher.values.kaggle_settings import KaggleSettings
+from launcher.values.machine_choice import MachineChoice
 from launcher.values.model import CONFIG_KEYS
 from launcher.values.parsing import build, unknown_name
 from launcher.values.profile import Profile

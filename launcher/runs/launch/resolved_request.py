@@ -1,17 +1,17 @@
-"""A request as values: what its names and files mean, before any host is asked."""
+"""From a request to values: what its names and files mean, before any host is asked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pydantic import ValidationError
 
-from launcher.backends.kaggle.kaggle_machines import MachineChoice, choose_machine
+from launcher.backends.kaggle.kaggle_machines import choose_machine
 from launcher.backends.slurm.slurm_job import settings_of as slurm_settings_of
 from launcher.config import env_file, job_variables, local_model, resolve, secret_values
-from launcher.config.env_file import HiddenValues
 from launcher.config.lookup import Lookup
+from launcher.config.resolved import Resolved
 from launcher.copy.request import Request
 from launcher.errors import UsageError
 from launcher.planning.placement import requested_gpus
@@ -21,35 +21,10 @@ from launcher.runs.rented.api_key_guard import check_key_is_not_sent
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
-from launcher.values.model import Model
-from launcher.values.precision import PrecisionRequest
+from launcher.values.machine_choice import MachineChoice
 from launcher.values.profile import Profile
 
 AUTO: Literal["auto"] = "auto"
-
-
-class Resolved(NamedTuple):
-    """The request as values. The probe decides between several `profiles`, or between all that are known if none is named.
-
-    `model` is what is known here of the job's; `rehearsed_on` the CPU that a card's plan is tried on. `values` are those
-    secrets of the job that --env-file gave. `machine` is what an account of Kaggle's is asked for.
-    """
-
-    host: Host
-    profiles: tuple[Profile, ...]
-    task: resolve.Task
-    asked: PrecisionRequest
-    model: Model | None
-    rehearsed_on: Profile | None
-    gpus: str | None
-    values: HiddenValues = secret_values.NO_VALUES
-    teacher: Model | None = None
-    machine: MachineChoice | None = None
-
-    @property
-    def job(self) -> Job:
-        """The job."""
-        return self.task.job
 
 
 def understand(request: Request, lookup: Lookup | None = None) -> Resolved:

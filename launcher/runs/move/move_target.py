@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 from launcher.backends.runtimes import open_for_plan
 from launcher.base.meter import Meter
 from launcher.config import build_settings, env_file, resolve, secret_values
+from launcher.config.resolved import Resolved
 from launcher.copy import move_records
 from launcher.copy.mirror import Mirror
 from launcher.copy.run_id import RUN_ID, new_run_id
@@ -28,7 +29,7 @@ from launcher.runs.launch.contact import Contact, pass_gate_when_free
 from launcher.runs.launch.launching import Filling, Started, begin
 from launcher.runs.launch.planned import plan_with
 from launcher.runs.launch.probing import describe, probe
-from launcher.runs.launch.resolved_request import Resolved, there
+from launcher.runs.launch.resolved_request import there
 from launcher.runs.launch.verifiable import refuse_verification
 from launcher.runs.launch.wanted_machine import Wanted
 from launcher.runs.locating import own_copy

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from launcher.config import resolve
+from launcher.config.resolved import Resolved
 from launcher.errors import CardBusyError, RefusedError
 from launcher.planning.gate import check
 from launcher.rental.offers import fits
@@ -16,7 +17,6 @@ from launcher.rental.price import RentalChoice
 from launcher.runs.follow.view import View
 from launcher.runs.launch import cards
 from launcher.runs.launch.contact import settle
-from launcher.runs.launch.resolved_request import Resolved
 from launcher.runs.launch.wanted_machine import Wanted
 from launcher.runs.rented.api_key_guard import check_key_is_not_sent
 from launcher.runs.rented.rental_choice import (
