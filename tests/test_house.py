@@ -40,9 +40,6 @@ ROOMS = [
 """The rooms of the client, the lowest first: each imports only from itself and from those before it."""
 UPWARD = {
     ("launcher.planning.assembly", "launcher.backends.slurm.slurm_job"),
-    ("launcher.planning.gate", "launcher.backends.kaggle.kaggle_gate"),
-    ("launcher.planning.gate", "launcher.backends.lambda_cloud.lambda_machines"),
-    ("launcher.planning.gate", "launcher.backends.slurm.slurm_gate"),
     ("launcher.config.lookup", "launcher.backends.runtimes"),
     ("launcher.backends.kaggle.kaggle_preview", "launcher.runs.launch.kaggle_account"),
     ("launcher.runs.rerunning", "launcher.compare.plan_differences"),

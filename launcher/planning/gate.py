@@ -11,11 +11,9 @@ import contextlib
 from collections.abc import Iterable
 from typing import Literal
 
-from launcher.backends.kaggle.kaggle_gate import kaggle_findings
-from launcher.backends.lambda_cloud.lambda_machines import lambda_findings
-from launcher.backends.slurm.slurm_gate import slurm_findings
 from launcher.errors import RefusedError
 from launcher.planning.fitting import what_fits
+from launcher.planning.host_part import MACHINE_CHECKS, HostChecks
 from launcher.planning.model_gate import model_on_cpu
 from launcher.planning.placement import (
     cards_of,
@@ -74,10 +72,12 @@ def check(
     host: Host = LOCAL,
     wheels: WheelTable | None = None,
     cards: Iterable[Profile] = (),
+    own: HostChecks = MACHINE_CHECKS,
 ) -> tuple[Finding, ...]:
     """Return the findings for a plan on this host, refusals first; without facts, those that hold on any host.
 
-    With `wheels`, an installed torch is checked against the card. `cards` are proposed where the plan's does not do. Messages contain no figures that change by the minute.
+    With `wheels`, an installed torch is checked against the card. `cards` are proposed where the plan's does not do. `own` is
+    what this kind of host adds. Messages contain no figures that change by the minute.
     """
     found = [
         *_ranks(plan),
@@ -88,19 +88,16 @@ def check(
         *saved_quantized_findings(plan),
         *_packages(plan),
         *_no_checkpoint(plan),
+        *own.findings,
     ]
-    if host.kaggle is not None:
-        found += kaggle_findings(plan, host.kaggle, facts)
-    if host.lambda_cloud is not None:
-        found += lambda_findings(plan, facts)
-    if host.slurm is not None:
-        found += slurm_findings(plan, facts)
     if facts is not None:
-        found += [*_login_node(plan, facts), *_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
-        if host.slurm is None:
+        found += [*_card(plan, facts), *_how(plan, facts, host, own), *_room(facts)]
+        if not own.is_elsewhere:
             found += model_on_cpu(plan, facts, cards)
+        if wheels is not None and own.packages != "unknown":
+            found += _installed_torch(plan, facts, wheels)
         if wheels is not None:
-            found += [*_installed_torch(plan, facts, wheels), *_chosen_torch(plan, facts, wheels)]
+            found += _chosen_torch(plan, facts, wheels)
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
 
 
@@ -231,15 +228,6 @@ def model_room(plan: Plan, cards: Iterable[Profile]) -> list[Finding]:
     is_certain = is_too_much and is_size_known and plan.verification is None
     level: Literal["refuse", "note"] = "refuse" if is_certain else "note"
     return [Finding(level=level, code="model-too-large", message=message, mend=mend)]
-
-
-def _login_node(plan: Plan, facts: Facts) -> list[Finding]:
-    """Note a host that is a login node of a cluster, whose table does not say so: the training would run there itself."""
-    if not facts.is_unused_login:
-        return []
-    message = f"{plan.host}: this is a login node of a Slurm cluster, and the training runs on {facts.hostname} itself"
-    mend = f'as a job of the cluster   kind = "slurm"   in [hosts.{plan.host}]'
-    return [Finding(level="note", code="slurm-login-node", message=message, mend=mend)]
 
 
 def _card(plan: Plan, facts: Facts) -> list[Finding]:
@@ -415,7 +403,7 @@ def _installed_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Findi
     On a host without a card its torch is not at fault.
     """
     installed = (facts.interpreter.packages.get("torch") if facts.interpreter else None) or ""
-    is_used = plan.image is None and plan.environment is None and not plan.container
+    is_used = plan.image is None and plan.environment is None
     is_there = plan.profile.kind != "cuda" or bool(facts.gpus)
     if not (is_used and is_there and installed) or plan.rehearsed or facts.interpreter is None:
         return []
@@ -465,17 +453,14 @@ def _environment_room(plan: Plan, facts: Facts) -> list[Finding]:
     return [Finding(level="note", code="environment-room", message=message)]
 
 
-def _how(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
-    """Return the findings for the runtime: a container needs an engine, a native run needs the job's packages.
-
-    A kernel of Kaggle's gets them in each session. A job of Slurm's does not belong to a login.
-    """
+def _how(plan: Plan, facts: Facts, host: Host, own: HostChecks) -> list[Finding]:
+    """Return the findings for the runtime: a container needs an engine, a native run needs the job's packages."""
     if plan.runtime == "docker":
         return [*_engine(plan, facts, host), *_image_room(plan, facts)]
-    if host.kaggle is not None or plan.container:
+    if own.packages != "there":
         return []
     of_packages = [*_environment(plan, facts), *_environment_room(plan, facts)]
-    return of_packages if host.slurm is not None else [*of_packages, *_logout(plan, facts)]
+    return of_packages if own.is_elsewhere else [*of_packages, *_logout(plan, facts)]
 
 
 def _engine(plan: Plan, facts: Facts, host: Host) -> list[Finding]:

@@ -4,9 +4,9 @@ import pytest
 
 from launcher.backends.kaggle.kaggle_machines import choose_machine, expected_facts, planned_machine
 from launcher.backends.kaggle.kaggle_session import session
+from launcher.backends.registry import backend_of
 from launcher.config.resolve import profiles, wheels
 from launcher.planning.assembly import plan
-from launcher.planning.gate import check
 from launcher.values.host import KAGGLE, Host
 from launcher.values.job import Job
 from launcher.values.kaggle_settings import KaggleSettings
@@ -22,7 +22,7 @@ def job(**values):
 
 def found(asked, host=KAGGLE, facts=FACTS):
     made = plan(CHOICE.profiles[0], host, asked, runtime="kaggle")
-    return {finding.code: finding for finding in check(made, facts, host, wheels())}
+    return {finding.code: finding for finding in backend_of(host).planning.check(made, facts, host, wheels())}
 
 
 def test_a_sane_plan_is_refused_nothing_and_its_user_knows_what_is_only_expected():

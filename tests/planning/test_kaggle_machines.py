@@ -11,10 +11,10 @@ from launcher.backends.kaggle.kaggle_machines import (
     fits,
     shape_for,
 )
+from launcher.backends.registry import backend_of
 from launcher.config.resolve import profiles, wheels
 from launcher.errors import LaunchError, RefusedError, UnknownNameError
 from launcher.planning.assembly import plan
-from launcher.planning.gate import check
 from launcher.planning.placement import choose_gpus, runtime
 from launcher.values.host import KAGGLE
 from launcher.values.job import Batch, Job
@@ -174,7 +174,10 @@ def test_two_t4_are_two_ranks_and_nothing_is_leased():
     made, facts = plan_of(choice())
     assert (made.runtime, made.split.ranks, made.profile.name) == ("kaggle", 2, "t4x2")
     assert (made.allocation.how, made.allocation.cards, made.allocation.kind) == ("given", 2, "t4x2")
-    assert not any(finding.level == "refuse" for finding in check(made, facts, KAGGLE, wheels()))
+    assert not any(
+        finding.level == "refuse"
+        for finding in backend_of(KAGGLE).planning.check(made, facts, KAGGLE, wheels())
+    )
 
 
 def test_a_precision_that_the_card_excludes_is_refused_by_the_ladder_as_elsewhere():
@@ -186,7 +189,9 @@ def test_the_plan_for_another_card_is_refused_by_the_gate_as_elsewhere():
     made, _ = plan_of(choice("h100"))
     facts = expected_facts("kaggle-alice", "NvidiaTeslaT4", KNOWN["t4x2"])
     assert "card-mismatch" in {
-        one.code for one in check(made, facts, KAGGLE, wheels()) if one.level == "refuse"
+        one.code
+        for one in backend_of(KAGGLE).planning.check(made, facts, KAGGLE, wheels())
+        if one.level == "refuse"
     }
 
 
@@ -195,5 +200,7 @@ def test_the_torch_of_the_image_would_be_refused_for_a_p100():
     facts = expected_facts("kaggle-alice", "NvidiaTeslaT4", KNOWN["p100"])
     made = plan(KNOWN["p100"], KAGGLE, JOB, runtime="kaggle")
     assert "torch-unfit" in {
-        one.code for one in check(made, facts, KAGGLE, wheels()) if one.level == "refuse"
+        one.code
+        for one in backend_of(KAGGLE).planning.check(made, facts, KAGGLE, wheels())
+        if one.level == "refuse"
     }

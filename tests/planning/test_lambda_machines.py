@@ -3,9 +3,9 @@
 import pytest
 
 from launcher.backends.lambda_cloud.lambda_machines import DATE, expected_facts
+from launcher.backends.registry import backend_of
 from launcher.config.resolve import image_sources, profiles, wheels
 from launcher.planning.assembly import plan
-from launcher.planning.gate import check
 from launcher.planning.placement import runtime
 from launcher.planning.software.environment_plan import environment
 from launcher.rental.offers import profile_of
@@ -50,7 +50,9 @@ def checked(asked, one, place):
     sources = image_sources() if kind == "docker" else None
     made = environment(one[1], asked, place, facts, wheels()) if kind == "native" else None
     planned = plan(one[1], place, asked, "auto", kind, sources, environment=made)
-    return planned, {finding.code: finding for finding in check(planned, facts, place, wheels())}
+    return planned, {
+        finding.code: finding for finding in backend_of(place).planning.check(planned, facts, place, wheels())
+    }
 
 
 CARDS = {
@@ -86,8 +88,12 @@ def test_the_note_is_for_what_is_not_rented_yet():
     facts = expected_facts(host(), *one)
     planned = plan(one[1], host(), job())
     rented = Host(name="lambda", address="192.0.2.7", user="ubuntu")
-    assert "expected-only" not in {finding.code for finding in check(planned, facts, rented)}
-    assert "expected-only" not in {finding.code for finding in check(planned, None, host())}
+    assert "expected-only" not in {
+        finding.code for finding in backend_of(rented).planning.check(planned, facts, rented)
+    }
+    assert "expected-only" not in {
+        finding.code for finding in backend_of(host()).planning.check(planned, None, host())
+    }
 
 
 def test_what_the_offer_says_is_expected_and_what_nobody_says_is_unknown():

@@ -11,6 +11,7 @@ from launcher.values.host import Host
 from launcher.values.kaggle_settings import KaggleSettings
 
 if TYPE_CHECKING:
+    from launcher.backends.kaggle.kaggle_planning import KagglePlanning
     from launcher.transport.client.desk import Desk
     from launcher.transport.shared_connection import Line
 
@@ -55,6 +56,13 @@ class Kaggle(Backend):
         from launcher.backends.kaggle.kaggle import open_account_line
 
         return open_account_line(host, _settings(host))
+
+    @property
+    def planning(self) -> KagglePlanning:
+        """Plans for it."""
+        from launcher.backends.kaggle.kaggle_planning import KagglePlanning
+
+        return KagglePlanning()
 
 
 def _settings(host: Host) -> KaggleSettings:

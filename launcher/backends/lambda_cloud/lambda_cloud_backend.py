@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from launcher.backends.base.backend import Backend
 from launcher.errors import Lack, UsageError
 from launcher.values.host import Host
+
+if TYPE_CHECKING:
+    from launcher.backends.lambda_cloud.lambda_planning import LambdaPlanning
 
 LACKS = {
     "init": Lack(
@@ -41,6 +44,13 @@ class LambdaCloud(Backend):
         )
 
     open_line = connect
+
+    @property
+    def planning(self) -> LambdaPlanning:
+        """Plans for it."""
+        from launcher.backends.lambda_cloud.lambda_planning import LambdaPlanning
+
+        return LambdaPlanning()
 
 
 BACKEND = LambdaCloud()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from launcher.backends.base.backend import Backend
 from launcher.errors import Lack
+
+if TYPE_CHECKING:
+    from launcher.backends.slurm.slurm_planning import SlurmPlanning
 
 LACKS = {
     "image": Lack(
@@ -21,6 +26,13 @@ class Slurm(Backend):
     """A cluster."""
 
     lacks = LACKS
+
+    @property
+    def planning(self) -> SlurmPlanning:
+        """Plans for it."""
+        from launcher.backends.slurm.slurm_planning import SlurmPlanning
+
+        return SlurmPlanning()
 
 
 BACKEND = Slurm()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from launcher.backends.registry import backend_of
 from launcher.config import resolve
 from launcher.errors import RefusedError
 from launcher.runs.follow.view import View
@@ -48,11 +49,10 @@ def pass_gate(contact: Contact, plan: Plan) -> None:
 
     Raises RefusedError for what is refused, CardBusyError if only busy cards stand in the way.
     """
-    from launcher.planning.gate import check  # it was loaded while the host was waited for
-
+    check, host = backend_of(contact.host).planning.check, contact.host
     findings = [
         *cards.findings(contact.gpus, plan, contact.facts),
-        *check(plan, contact.facts, contact.host, resolve.wheels(), resolve.cards()),
+        *check(plan, contact.facts, host, resolve.wheels(), resolve.cards()),
     ]
     if contact.is_rented:
         findings = [_of_rented(finding, contact.host) for finding in findings]

@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.backends.kaggle.kaggle_machines import expected_facts
+from launcher.backends.registry import backend_of
 from launcher.config import job_check, resolve, script_check, secret_values
 from launcher.config.lookup import Lookup
 from launcher.config.resolved import Resolved
@@ -13,7 +14,7 @@ from launcher.config.script_reading import script_use
 from launcher.copy.request import Request
 from launcher.errors import HostError, RefusedError
 from launcher.planning.assembly import ladder_inputs
-from launcher.planning.gate import check, model_room
+from launcher.planning.gate import model_room
 from launcher.planning.model_gate import unknown_model
 from launcher.planning.placement import cards_of
 from launcher.planning.precision.ladder import Ladder, LadderInputs, ladder, too_large
@@ -114,7 +115,8 @@ def preview(
     against += session_check.findings(resolved.task, host)
     against += suggestion(plan) if facts is None else [*suggestion(plan), *unknown_model(plan)]
     against += script_check.without_effect(plan, resolved.asked, resolved.job, rehearses=request.rehearses)
-    findings = (*against, *unreached, *asked, *check(plan, facts, host, resolve.wheels(), resolve.cards()))
+    found = backend_of(host).planning.check(plan, facts, host, resolve.wheels(), resolve.cards())
+    findings = (*against, *unreached, *asked, *found)
     session = None
     if host.kaggle is not None:
         from launcher.backends.kaggle.kaggle_preview import preview_session  # few runs are there

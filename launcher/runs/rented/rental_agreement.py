@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 
+from launcher.backends.registry import backend_of
 from launcher.config import resolve
 from launcher.config.resolved import Resolved
 from launcher.errors import CardBusyError, RefusedError
-from launcher.planning.gate import check
 from launcher.rental.offers import fits
 from launcher.rental.price import RentalChoice
 from launcher.runs.follow.view import View
@@ -57,7 +57,7 @@ def agree(wanted: Wanted, view: View) -> tuple[RentalChoice, Plan]:
     view.head(plan)
     found = [
         *cards.findings(wanted.gpus, plan, facts),
-        *check(plan, facts, host, resolve.wheels(), resolve.cards()),
+        *backend_of(host).planning.check(plan, facts, host, resolve.wheels(), resolve.cards()),
     ]
     settle(found, view)
     if not has_rented():

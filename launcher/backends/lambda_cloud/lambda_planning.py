@@ -1,0 +1,19 @@
+"""Plans for a machine that is not rented yet."""
+
+from __future__ import annotations
+
+from launcher.backends.base.planning import Planning
+from launcher.backends.lambda_cloud.lambda_machines import lambda_findings
+from launcher.planning.host_part import HostChecks
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.plan import Plan
+
+
+class LambdaPlanning(Planning):
+    """What is expected of the machine."""
+
+    def own_checks(self, plan: Plan, facts: Facts | None, host: Host) -> HostChecks:
+        """Return what the plan and its checks rest on."""
+        del host
+        return HostChecks(tuple(lambda_findings(plan, facts)))

@@ -1,0 +1,22 @@
+"""What a kind of host adds to a plan, and to what the gate checks. The defaults are those of a machine."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from launcher.values.plan import Finding
+
+
+class HostChecks(NamedTuple):
+    """What the gate takes from a kind of host: its own `findings`, and which of the others apply.
+
+    `is_elsewhere`: the job runs on another machine than the one that was probed. `packages`: the job gets those that are
+    `there` by the probe, or what it lacks is `installed` at each start, or they are `unknown`, in an image.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    is_elsewhere: bool = False
+    packages: Literal["there", "installed", "unknown"] = "there"
+
+
+MACHINE_CHECKS = HostChecks()
