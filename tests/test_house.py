@@ -38,9 +38,10 @@ ROOMS = [
     "cli",
 ]
 """The rooms of the client, the lowest first: each imports only from itself and from those before it."""
+TABLE = "launcher.backends.kinds"
+"""By it every room finds a kind of host or a runtime by its name; what it names is loaded when it is used."""
 UPWARD = {
     ("launcher.planning.assembly", "launcher.backends.slurm.slurm_job"),
-    ("launcher.config.lookup", "launcher.backends.runtimes"),
     ("launcher.backends.kaggle.kaggle_preview", "launcher.runs.launch.kaggle_account"),
     ("launcher.runs.rerunning", "launcher.compare.plan_differences"),
 }
@@ -157,6 +158,8 @@ def reachable(path):
 def floor(module):
     """The floor of a module of ours: 0 for what stands below all others."""
     word = module.split(".")[1] if "." in module else module
+    if module.startswith(TABLE):
+        return ROOMS.index("values")
     return ROOMS.index(word) if word in ROOMS else 0
 
 

@@ -1,4 +1,4 @@
-"""The runtimes: how a job runs on a host. `base/runtime.py` says what one must do; a new one is a module and a line here."""
+"""The runtimes: how a job runs on a host. `base/runtime.py` says what one must do; `kinds.RUNTIMES` has the module of each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from launcher.backends.base.runtime import Runtime
+from launcher.backends.kinds import RUNTIMES
 from launcher.errors import HostError
 from launcher.values.parsing import unknown_name
 
@@ -19,26 +20,12 @@ if TYPE_CHECKING:
     from launcher.values.record import Summary
     from launcher.values.software.image import BuildOptions
 
-__all__ = ["Runtime", "load", "names", "open_all", "open_for_plan", "open_for_run"]
-
-RUNTIMES = {
-    "docker": "launcher.backends.machine.docker",
-    "kaggle": "launcher.backends.kaggle.kaggle_runtime",
-    "native": "launcher.backends.machine.native",
-    "slurm": "launcher.backends.slurm.slurm_runtime",
-}
-"""The module of each runtime, whose `RUNTIME` is a subclass of `Runtime`. Its name is what `--runtime` and `runtime = …` take."""
-
-
-def names() -> list[str]:
-    """Return the names of all runtimes; none of them is imported."""
-    return sorted(RUNTIMES)
-
+__all__ = ["Runtime", "load", "open_all", "open_for_plan", "open_for_run"]
 
 def load(name: str) -> type[Runtime]:
     """Return the runtime of a name. Raises UnknownNameError with the nearest name."""
     if name not in RUNTIMES:
-        raise unknown_name("runtime", name, names(), looked_in="the runtimes of this version")
+        raise unknown_name("runtime", name, RUNTIMES, looked_in="the runtimes of this version")
     runtime: type[Runtime] = importlib.import_module(RUNTIMES[name]).RUNTIME
     return runtime
 
@@ -69,7 +56,7 @@ def open_all(desk: Desk, host: Host, facts: Facts) -> Iterator[list[Runtime]]:
     """Open every runtime that can be used on a host."""
     with contextlib.ExitStack() as stack:
         runtimes = []
-        for kind in map(load, names()):
+        for kind in map(load, sorted(RUNTIMES)):
             record = kind.record_on(host, facts)
             if record is not None:
                 runtimes.append(stack.enter_context(kind(desk, record, None, facts)))

@@ -104,11 +104,10 @@ def _by_name(word: str) -> tuple[str, ...]:
 def _named(word: str) -> Iterable[str]:
     from launcher.config import resolve
     from launcher.config.catalogue import files
-    from launcher.config.lookup import Lookup
+    from launcher.config.lookup import Lookup, implicit_names
     from launcher.copy.mirror import run_ids
-    from launcher.values.host import KAGGLE
 
-    if word in (*Lookup().written_hosts, *resolve.aliases(), KAGGLE.name):
+    if word in (*Lookup().written_hosts, *resolve.aliases(), *implicit_names()):
         yield f"launch --host {word}"
     if word in files("profiles"):
         yield f"launch --profile {word}"

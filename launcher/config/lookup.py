@@ -12,22 +12,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.backends.runtimes import names as runtime_names
+from launcher.backends.kinds import PACKAGES, RUNTIMES, host_kind
 from launcher.base.toml import Toml, read_toml
 from launcher.config import trust
 from launcher.config.catalogue import files, user_folder, user_folder_text
 from launcher.config.host_table import read_host
 from launcher.errors import BadFileError, UnknownNameError
 from launcher.transport.ssh.ssh_files import names_and_patterns
-from launcher.values.host import KAGGLE, LOCAL, Host
+from launcher.values.host import LOCAL, Host
 from launcher.values.parsing import build, nearest, unknown_name
 from launcher.values.profile import Profile
-from launcher.values.rental_settings import CONFIRM_ABOVE, PROPOSED_HOURS
 from launcher.values.software.image import Build
 
 PROJECT_FILE = Path("launch.toml")
-LAMBDA = "lambda"
-"""The name that an account at Lambda Cloud would have; without a table it is no host, since money needs a limit."""
 
 
 class Project(NamedTuple):
@@ -59,7 +56,7 @@ class Lookup:
 
     @property
     def hosts(self) -> dict[str, Host]:
-        """Every host of the files that counts, and `local`; not `kaggle`, which is one without any file."""
+        """Every host of the files that counts, and `local`; not those of a kind that needs no table."""
         untrusted = self.untrusted
         return {name: host for name, host in self.written_hosts.items() if name not in untrusted}
 
@@ -126,7 +123,7 @@ class Lookup:
         return found
 
     def host(self, name: str | None) -> Host:
-        """Return the host of this name: from a file, an alias of ~/.ssh/config, `kaggle`, or an address like user@machine:port.
+        """Return the host of this name: from a file, an alias of ~/.ssh/config, a kind that needs no table, or an address like user@machine:port.
 
         What `launch.toml` says of it has to be trusted, else the user is asked, or BadFileError is raised. None means the project's default, else this machine. Raises UnknownNameError with the nearest name.
         """
@@ -140,15 +137,16 @@ class Lookup:
         is_plain = not re.search(r"[*?!]", wanted)
         if wanted in names or (is_plain and any(fnmatch.fnmatchcase(wanted, one) for one in patterns)):
             return build(Host, {"name": wanted, "address": wanted}, file="--host")
-        if wanted == KAGGLE.name:
-            return KAGGLE
-        if wanted == LAMBDA:
-            raise UnknownNameError(_no_table())
+        if (implicit := implicit_host(wanted)) is not None:
+            return implicit
+        for kind in PACKAGES:
+            if words := host_kind(kind).without_table(wanted, user_folder_text()):
+                raise UnknownNameError(words)
         if found := trust.ADDRESS.fullmatch(wanted):
             table = {"name": wanted, "address": found["address"].strip("[]"), "user": found["user"]}
             port = int(found["port"]) if found["port"] else None
             return build(Host, {**table, "port": port}, file="--host")
-        names_here = [*known, *names, KAGGLE.name]
+        names_here = [*known, *names, *implicit_names()]
         looked_in = f"launch.toml, {user_folder_text()}/hosts.toml, ~/.ssh/config"
         error = unknown_name("host", wanted, names_here, looked_in=looked_in)
         mend = _in_a_folder_above() or ("" if nearest(wanted, names_here) else _new_host(wanted))
@@ -240,22 +238,20 @@ def _cards_called(word: str, known: Mapping[str, Profile]) -> list[str]:
 
 def check_runtime(name: str, where: str) -> None:
     """Raise BadFileError for an unknown runtime; `where` says where its name is written."""
-    known = ["auto", *runtime_names()]
+    known = ["auto", *sorted(RUNTIMES)]
     if name not in known:
         given = "" if name in where else f" {name}"
         raise BadFileError(f"{where}{given}: expected {', '.join(known)}{nearest(name, known)}")
 
 
-def _no_table() -> str:
-    """Say what to write so that machines are rented: what that may cost has no default."""
-    return (
-        f"{LAMBDA} has no table here, and no alias of ~/.ssh/config is called so\n"
-        f"  to rent machines at Lambda Cloud, write into {user_folder_text()}/hosts.toml\n"
-        f"    [hosts.{LAMBDA}]\n"
-        '    kind = "lambda-cloud"\n'
-        f"    max_hours = {PROPOSED_HOURS}           # or max_cost = 20, in dollars: the most that one rental may take\n"
-        "  what an hour costs   launch offers     a machine of your own   address = …  instead of  kind"
-    )
+def implicit_host(name: str) -> Host | None:
+    """Return the host of this name that needs no table; None if there is none. It is named after its kind."""
+    return host_kind(name).implicit if name in PACKAGES else None
+
+
+def implicit_names() -> list[str]:
+    """Return the names of the hosts that need no table."""
+    return [kind for kind in PACKAGES if implicit_host(kind) is not None]
 
 
 def _refuse_what_is_your_own(host: Host) -> None:
@@ -263,17 +259,10 @@ def _refuse_what_is_your_own(host: Host) -> None:
 
     Raises BadFileError.
     """
-    cloud = host.lambda_cloud
-    if host.kaggle is not None and not host.kaggle.is_kaggles_own:
-        key, why = "api", "your credentials for Kaggle would go there"
-    elif cloud is not None and not cloud.is_lambdas_own:
-        key, why = "api", "your key for Lambda Cloud would go there"
-    elif cloud is not None and cloud.confirm_above > CONFIRM_ABOVE:
-        key, why = "confirm_above", "how much is spent without asking you is yours to say"
-    else:
-        return
-    own = f"{user_folder_text()}/hosts.toml"
-    raise BadFileError(f"{PROJECT_FILE}: hosts.{host.name}.{key}: {why}: write this table into {own}")
+    if objection := host_kind(host.kind).project_objection(host):
+        key, why = objection
+        own = f"{user_folder_text()}/hosts.toml"
+        raise BadFileError(f"{PROJECT_FILE}: hosts.{host.name}.{key}: {why}: write this table into {own}")
 
 
 def _environment(host: Host, file: Path) -> str | None:

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher.backends.kinds import PACKAGES, host_kind
 from launcher.base import question
 from launcher.base.text import printable
 from launcher.config.catalogue import user_folder
@@ -29,18 +30,8 @@ ADDRESS = re.compile(
 )
 """An address: it has a user, a dot or a port, by which it differs from a name."""
 _FREE = {"profile", "runtime", "hold"}
-_FREE_OF_KIND = {
-    "machine": {"kind"},
-    "kaggle": {"accelerator", "session_hours", "internet", "keep_kernels"},
-    "slurm": {"partition", "account", "qos", "time", "nodes", "gres", "constraint", "reservation"},
-}
-"""The keys of a host's table that never need trust: they neither lead to a machine or service, nor choose a program.
-
-A `kind` makes another place of a name. Only `kaggle` is one without any table.
-"""
+"""The keys of every host's table that never need trust: they neither lead to a machine or service, nor choose a program."""
 _OF_JOBS = ("secrets", "on_end")
-_OF_NO_FILE = ("local", "kaggle")
-"""The hosts that are there without any table."""
 
 
 def project_values(
@@ -51,7 +42,11 @@ def project_values(
     hosts = tables.get("hosts")
     written = hosts if isinstance(hosts, dict) else {}
     default = tables.get("host")
-    if isinstance(default, str) and default not in {*own, *aliases, *written, *_OF_NO_FILE}:
+    if (
+        isinstance(default, str)
+        and default not in {*own, *aliases, *written}
+        and not is_without_table(default)
+    ):
         found["host"] = default
     for name, table in written.items():
         if isinstance(table, dict):
@@ -68,12 +63,13 @@ def host_values(
     """
     if name in own:
         return {f"hosts.{_key(name)}.{_key(key)}": value for key, value in table.items()}
-    kind = table.get("kind", "machine")
-    free = _FREE | _FREE_OF_KIND.get(kind if isinstance(kind, str) else "", set())
-    if name == kind == "kaggle":
-        free = free | {"kind"}
+    written = table.get("kind", "machine")
+    kind = host_kind(written) if isinstance(written, str) and written in PACKAGES else None
+    free = {*_FREE, *(kind.free if kind is not None else ())}
+    if kind is not None and kind.implicit is not None and kind.implicit.name == name:
+        free.add("kind")  # elsewhere it makes another place of a name
     found = {key: value for key, value in table.items() if key not in free}
-    is_reached = kind in ("machine", "slurm") and name != "local"
+    is_reached = kind is not None and kind.is_reached and name != "local"
     if is_reached and "address" not in table and name not in aliases:
         found["address"] = name
     return {f"hosts.{_key(name)}.{_key(key)}": value for key, value in found.items()}
@@ -104,8 +100,15 @@ def _below(prefix: str, written: object, hosts: Collection[str]) -> Iterator[tup
 
 def _counts(key: str, value: object, hosts: Collection[str]) -> bool:
     words = value if isinstance(value, list) else [value]
-    is_elsewhere = any(isinstance(one, str) and one not in {*hosts, *_OF_NO_FILE} for one in words)
+    is_elsewhere = any(
+        isinstance(one, str) and one not in hosts and not is_without_table(one) for one in words
+    )
     return key.partition(".")[0] in _OF_JOBS or (key == "host" and is_elsewhere)
+
+
+def is_without_table(name: str) -> bool:
+    """Whether a name is a host that needs no table: this machine, or the one of a kind that is there without one."""
+    return name == "local" or (name in PACKAGES and host_kind(name).implicit is not None)
 
 
 def _key(name: str) -> str:

@@ -157,7 +157,7 @@ def toy_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = folder / "launcher" / "backends"
     (package / "toy").mkdir()
     shutil.copy(HERE / "toy_runtime.py", package / "toy" / "toy_runtime.py")
-    table = package / "runtimes.py"
+    table = package / "kinds.py"
     line = '    "toy": "launcher.backends.toy.toy_runtime",\n}\n'
     table.write_text(table.read_text().replace("}\n", line, 1))
     shutil.copy(HERE / "toy_liveness.py", folder / "launcher" / "agent" / "liveness" / "toy.py")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 
+from launcher.backends.lambda_cloud.lambda_cloud_host import NAME as LAMBDA
 from launcher.backends.lambda_cloud.lambda_machines import expected_facts
 from launcher.config import resolve
-from launcher.config.lookup import LAMBDA
 from launcher.copy.mirror import Mirror, mirrors
 from launcher.errors import RefusedError, UsageError
 from launcher.planning.placement import requested_gpus

@@ -1,0 +1,5 @@
+"""The table of a machine."""
+
+from launcher.values.host_kind import HostKind
+
+KIND = HostKind()

@@ -1,0 +1,65 @@
+"""The table of a Slurm cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field
+
+from launcher.errors import BadFileError
+from launcher.values import login_text
+from launcher.values.host import HOLD_S, MOST_HOLD_S, Host, MachineKeys
+from launcher.values.host_kind import HostKind
+from launcher.values.parsing import build
+from launcher.values.slurm_settings import SlurmSettings
+from launcher.values.software.image import Build
+
+_PROCESSES = "a job of Slurm's runs as processes of its node, in no container of ours"
+
+
+class _Table(SlurmSettings, MachineKeys):
+    """A table as it is written: the settings stand beside the keys of the login node. Its `build` is Slurm's."""
+
+    kind: Literal["slurm"]
+    address: Annotated[str, AfterValidator(login_text.address)] | None = None
+    known_hosts: str | None = None
+    hold: Annotated[int, Field(ge=0, le=MOST_HOLD_S)] = HOLD_S
+
+
+class SlurmKind(HostKind):
+    """A cluster, by its login node."""
+
+    title = "a Slurm cluster"
+    key = "slurm"
+    settings = SlurmSettings
+    table = _Table
+    foreign: ClassVar = {
+        "engine": _PROCESSES,
+        "sudo": _PROCESSES,
+        "variables": "a job of Slurm's inherits no variables from here; use -e NAME=VALUE",
+    }
+    free = ("partition", "account", "qos", "time", "nodes", "gres", "constraint", "reservation")
+    has_runtimes = False
+
+    def read(self, name: str, written: Mapping[str, Any], *, file: str, text: str) -> Host:
+        """Return the host of a table. `[hosts.NAME.build]` says how environments are made, and by its key `where` on which node."""
+        making = written.get("build")
+        if not isinstance(making, Mapping):
+            return super().read(name, written, file=file, text=text)
+        prefix = f"hosts.{name}.build."
+        for key in ("base", "network"):
+            if key in making:
+                raise BadFileError(
+                    f"{file}: {prefix}{key}: no image is built on a cluster\n"
+                    "  known: where ('login' or 'job'), pip_conf, ca_bundle, proxy, torch_index"
+                )
+        others = {key: value for key, value in written.items() if key != "build"}
+        if "where" in making:
+            others["build"] = making["where"]
+        host = super().read(name, others, file=file, text=text)
+        options = {key: value for key, value in making.items() if key != "where"}
+        return host.model_copy(update={"build": build(Build, options, file=file, text=text, prefix=prefix)})
+
+
+KIND = SlurmKind()

@@ -1,0 +1,62 @@
+"""What a kind of host allows in its `[hosts.NAME]` table. Each backend has one; the default is a machine's."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from launcher.values.host import Host, runtime_objection
+from launcher.values.parsing import build
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+
+class HostKind:
+    """The table of a kind of host: its keys, which of them need trust, and the host that it becomes.
+
+    `key` is the field of `Host` that holds the settings of the kind. `foreign` are keys of a machine that this kind does not
+    have, each with the reason. `free` are keys that never need trust: they lead to no machine or service, and choose no program.
+    """
+
+    title: ClassVar[str] = "a machine"
+    key: ClassVar[str] = ""
+    settings: ClassVar[type[BaseModel] | None] = None
+    table: ClassVar[type[BaseModel]] = Host
+    foreign: ClassVar[Mapping[str, str]] = {}
+    free: ClassVar[Collection[str]] = ("kind",)
+    has_runtimes: ClassVar[bool] = True
+    """Whether the table may name a runtime besides the one of its kind."""
+    is_reached: ClassVar[bool] = True
+    """Whether a table leads to a machine that one logs in to, by its address or its name."""
+    implicit: ClassVar[Host | None] = None
+    """The host of this kind that needs no table."""
+
+    @property
+    def setting_keys(self) -> Collection[str]:
+        """The keys that only tables of this kind have."""
+        return () if self.settings is None else self.settings.model_fields.keys()
+
+    def read(self, name: str, written: Mapping[str, Any], *, file: str, text: str) -> Host:
+        """Return the host of a table. Raises BadFileError that names file and key."""
+        prefix = f"hosts.{name}."
+        if self.settings is None:
+            return build(Host, {"name": name, **written}, file=file, text=text, prefix=prefix)
+        unoffered = {*self.foreign, *(() if self.has_runtimes else ("runtime",))}
+        values = dict(build(self.table, written, file=file, text=text, prefix=prefix, unoffered=unoffered))
+        if objection := runtime_objection(values["kind"], values["runtime"]):
+            from launcher.errors import BadFileError
+
+            raise BadFileError(f'{file}: {prefix}runtime = "{values["runtime"]}": {objection}')
+        settings = self.settings.model_validate({key: values.pop(key) for key in self.settings.model_fields})
+        return Host.model_validate({"name": name, self.key: settings, **values})
+
+    def project_objection(self, host: Host) -> tuple[str, str] | None:
+        """Return a key that a project's file may not set, and why: where credentials go, or how much is spent. None if there is none."""
+        del host
+        return None
+
+    def without_table(self, name: str, user_folder: str) -> str | None:
+        """Return what to write for a host of this name that has no table; None if the name means nothing special."""
+        del name, user_folder
+        return None
