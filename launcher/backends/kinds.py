@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from launcher.values.host_kind import HostKind
 
-PACKAGES = {
-    "machine": "launcher.backends.machine",
-    "kaggle": "launcher.backends.kaggle",
-    "lambda-cloud": "launcher.backends.lambda_cloud",
-    "slurm": "launcher.backends.slurm",
-}
-"""The package of each kind. Its modules NAME_host and NAME_backend, NAME being the package's, have `KIND` and `BACKEND`."""
 
-RUNTIMES = {
-    "docker": "launcher.backends.machine.docker",
-    "kaggle": "launcher.backends.kaggle.kaggle_runtime",
-    "native": "launcher.backends.machine.native",
-    "slurm": "launcher.backends.slurm.slurm_runtime",
+class Package(NamedTuple):
+    """A backend: its package, and the runtimes of its hosts.
+
+    With NAME for the package's own name, its modules NAME_host and NAME_backend have `KIND` and `BACKEND`, and a module
+    R_runtime for each runtime R has `RUNTIME`.
+    """
+
+    path: str
+    runtimes: tuple[str, ...] = ()
+
+
+PACKAGES = {
+    "machine": Package("launcher.backends.machine", ("docker", "native")),
+    "kaggle": Package("launcher.backends.kaggle", ("kaggle",)),
+    "lambda-cloud": Package("launcher.backends.lambda_cloud"),
+    "slurm": Package("launcher.backends.slurm", ("slurm",)),
 }
-"""The module of each runtime, whose `RUNTIME` is a subclass of `Runtime`. Its name is what `--runtime` and `runtime = …` take."""
+"""The backend of each kind, as `kind = …` names it."""
+RUNTIMES = {name: package.path for package in PACKAGES.values() for name in package.runtimes}
+"""The package of each runtime, as `--runtime` and `runtime = …` name it."""
 
 
 @functools.cache
@@ -37,5 +43,5 @@ def host_kind(kind: str) -> HostKind:
 
 def load(kind: str, part: str) -> ModuleType:
     """Load a module of a kind's package. Raises KeyError for an unknown kind."""
-    package = PACKAGES[kind]
-    return importlib.import_module(f"{package}.{package.rpartition('.')[2]}_{part}")
+    path = PACKAGES[kind].path
+    return importlib.import_module(f"{path}.{path.rpartition('.')[2]}_{part}")

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Runtime", "load", "open_all", "open_for_plan", "open_for_run"]
 
+
 def load(name: str) -> type[Runtime]:
     """Return the runtime of a name. Raises UnknownNameError with the nearest name."""
     if name not in RUNTIMES:
         raise unknown_name("runtime", name, RUNTIMES, looked_in="the runtimes of this version")
-    runtime: type[Runtime] = importlib.import_module(RUNTIMES[name]).RUNTIME
+    runtime: type[Runtime] = importlib.import_module(f"{RUNTIMES[name]}.{name}_runtime").RUNTIME
     return runtime
 
 

@@ -158,7 +158,7 @@ def toy_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (package / "toy").mkdir()
     shutil.copy(HERE / "toy_runtime.py", package / "toy" / "toy_runtime.py")
     table = package / "kinds.py"
-    line = '    "toy": "launcher.backends.toy.toy_runtime",\n}\n'
+    line = '    "toy": Package("launcher.backends.toy", ("toy",)),\n}\n'
     table.write_text(table.read_text().replace("}\n", line, 1))
     shutil.copy(HERE / "toy_liveness.py", folder / "launcher" / "agent" / "liveness" / "toy.py")
     compileall.compile_dir(folder / "launcher", quiet=2)

@@ -29,9 +29,7 @@ def test_the_package_with_the_toy_differs_in_two_files_and_a_line(toy_package):
         "launcher/backends/kinds.py",
         "launcher/backends/toy/toy_runtime.py",
     ]
-    ours, theirs = (
-        (root / "launcher/backends/kinds.py").read_text() for root in (REPOSITORY, toy_package)
-    )
+    ours, theirs = ((root / "launcher/backends/kinds.py").read_text() for root in (REPOSITORY, toy_package))
     assert len(set(theirs.splitlines()) - set(ours.splitlines())) == 1
 
 

@@ -13,7 +13,7 @@ from launcher.agent.liveness import docker
 from launcher.agent.serving import serve
 from launcher.agent.serving.session import Session
 from launcher.backends.machine.docker.container import Container
-from launcher.backends.machine.docker.docker_runtime import Docker
+from launcher.backends.machine.docker_runtime import Docker
 from launcher.errors import EngineError
 from launcher.values.record import RuntimeRecord
 from launcher.values.reported.engine_access import RunLocation

@@ -687,7 +687,7 @@ def test_a_sweep_removes_the_containers_of_ended_runs_and_no_others(client, box)
 
 
 IMPATIENT = """
-from launcher.backends.machine.docker import docker_runtime
+from launcher.backends.machine import docker_runtime
 docker_runtime.CHECK_S = -60.0
 from launcher.cli import main
 main()

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from testbed.client import is_gone, processes_of, until
 
-from launcher.backends.machine.native import Native
+from launcher.backends.machine.native_runtime import Native
 from launcher.copy.request import Request
 from launcher.runs.launch.launching import launch
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from launcher.backends.base.inside import Inside, serving
 from launcher.backends.base.making import alone
 from launcher.backends.base.runtime import Say
-from launcher.backends.machine.native import Native
+from launcher.backends.machine.native_runtime import Native
 from launcher.base.text import printable
 from launcher.errors import AgentError, ConnectionLostError, HostError, NobodyListensError
 from launcher.transport.agent_file import MAGIC

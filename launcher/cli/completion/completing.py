@@ -23,9 +23,9 @@ def _profile_names() -> list[str]:
 
 
 def _runtime_names() -> list[str]:
-    from launcher.backends.runtimes import names
+    from launcher.backends.kinds import RUNTIMES
 
-    return ["auto", *names()]
+    return ["auto", *sorted(RUNTIMES)]
 
 
 def _job_names() -> list[str]:

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from launcher.backends.kinds import RUNTIMES
 from launcher.backends.registry import backend_of
-from launcher.backends.runtimes import Runtime, names, open_for_plan
+from launcher.backends.runtimes import Runtime, open_for_plan
 from launcher.backends.runtimes import load as load_runtime
 from launcher.base.held_interrupts import HeldInterrupts, Interrupts
 from launcher.config import build_settings, job_check, resolve, script_check, secret_values
@@ -307,7 +308,7 @@ def _with_images(host: Host) -> Host:
     """Return a host whose runtime runs images. Raises UsageError if its own does not."""
     backend_of(host).check_has(host, "image")
     if host.runtime == AUTO:
-        name = next(name for name in names() if load_runtime(name).has_images)
+        name = next(name for name in RUNTIMES if load_runtime(name).has_images)
         return host.model_copy(update={"runtime": name})
     if not load_runtime(host.runtime).has_images:
         raise UsageError(

@@ -1,5 +1,1 @@
-"""Runs as containers of a host's own engine. Only `engine.py` imports docker-py, which takes 0.15 s."""
-
-from launcher.backends.machine.docker.docker_runtime import Docker
-
-RUNTIME = Docker
+"""Containers of a host's own engine: the engine, its images, what builds leave. Only `engine.py` imports docker-py, which takes 0.15 s."""

@@ -30,7 +30,7 @@ class Native(Runtime):
 
     def _provide_by(self, desk: Desk, plan: Plan, environment: Environment, say: Say) -> str:
         """Make sure that the plan's environment is there, by the desk of a machine that may make it."""
-        from launcher.backends.machine.native import environments
+        from launcher.backends.machine import environments
         from launcher.planning.software.environment_plan import maker_of  # few jobs need an environment made
 
         maker = maker_of(environment, self.facts, self.build) if self.facts is not None else None
