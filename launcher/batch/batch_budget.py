@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from launcher.backends.registry import backend_of
 from launcher.batch.batch_queue import BatchQueue
 from launcher.batch.batch_usage import rentals_for
 from launcher.batch.queued_item import ON_THE_WAY
@@ -19,18 +20,23 @@ from launcher.runs.launch.resolved_request import understand
 from launcher.runs.rented.rental_agreement import choice_for
 from launcher.runs.rented.rental_choice import check_limited
 from launcher.runs.rented.rented_runs import leave_to_keeper, unattended
-from launcher.values.host import Host
-from launcher.values.lambda_settings import LambdaSettings
 
 if TYPE_CHECKING:
     from launcher.runs.follow.view import View
+    from launcher.values.host import Host
+    from launcher.values.rental_settings import RentalSettings
 
 
-def rented_hosts(names: Iterable[str]) -> list[Host]:
-    """Return the hosts of these names where machines are rented. Unknown names are left out."""
+def _rentals(names: Iterable[str]) -> Iterator[tuple[Host, RentalSettings]]:
+    """Yield the hosts of these names where machines are rented, and how. Unknown names are left out."""
     known = resolve.hosts()
-    found = [known[name] for name in dict.fromkeys(names) if name in known]
-    return [host for host in found if host.lambda_cloud is not None]
+    for name in dict.fromkeys(names):
+        if name in known and (settings := _rental(known[name])) is not None:
+            yield known[name], settings
+
+
+def _rental(host: Host) -> RentalSettings | None:
+    return backend_of(host).running.rental(host)
 
 
 def spending(items: Sequence[Sequence[str]], max_cost: float | None, command: str) -> Cost | None:
@@ -38,18 +44,18 @@ def spending(items: Sequence[Sequence[str]], max_cost: float | None, command: st
 
     Raises UsageError for a batch that may rent without a limit on all of it, RefusedError for a host without one on a rental.
     """
-    hosts = rented_hosts(name for names in items for name in names)
-    if not hosts:
+    rentals = [*_rentals(name for names in items for name in names)]
+    if not rentals:
         return None
-    for host in hosts:
+    for host, _ in rentals:
         check_limited(host)
-    names = ", ".join(host.name for host in hosts)
+    names = ", ".join(host.name for host, _ in rentals)
     if max_cost is None:
         raise UsageError(
             f"{names}: machines are rented there, and nothing limits what all {len(items)} items cost together\n"
             "  in dollars   --max-cost 20     or   max_cost = 20   in the file"
         )
-    above = min((host.lambda_cloud or LambdaSettings()).confirm_above for host in hosts)
+    above = min(settings.confirm_above for _, settings in rentals)
     what = f"{names}: {'the item' if len(items) == 1 else f'the {len(items)} items together'}"
     return Cost(what, round(max_cost * 100), above, command, "a lower max_cost limits it")
 
@@ -64,20 +70,23 @@ class Budget:
         self._promised: dict[int, int] = {}
 
     @contextmanager
-    def promise(self, number: int, request: Request, view: View) -> Iterator[int]:
+    def promise(self, number: int, request: Request, view: View) -> Iterator[int | None]:
         """Keep enough for the dearest machine that an item may rent while its launch is on its way; yield how much, in cents.
 
+        Where nothing is rented, None is yielded.
         What a worker that was killed has rented for nothing is ended first: it would be paid for, and counted, until its limit.
         Raises CardBusyError if that is too much just now, RefusedError if it always will be, and ServiceError.
         """
-        resolved = understand(request)
-        host = resolved.host
+        host = resolve.host(request.host)
+        if (settings := _rental(host)) is None:
+            yield None
+            return
         from launcher.rental.settle_account import end_abandoned  # few batches rent
 
         with self._clearing:
-            end_abandoned(host.lambda_cloud or LambdaSettings(), self._queue.runs().keys(), view)
+            end_abandoned(settings, self._queue.runs().keys(), view)
             self._leave_to_keepers()
-        largest = choice_for(resolved).cost.largest
+        largest = choice_for(understand(request)).cost.largest
         with self._lock:
             self._check(host.name, largest)
             self._promised[number] = largest

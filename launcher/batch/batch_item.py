@@ -5,13 +5,13 @@ Each function runs in a thread of its own, and writes what it is about to do int
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import TypeAdapter
 
+from launcher.backends.registry import backend_of
 from launcher.base.held_interrupts import NoInterrupts
 from launcher.batch.batch_budget import Budget
 from launcher.batch.batch_queue import BatchQueue
@@ -55,18 +55,20 @@ if TYPE_CHECKING:
     from launcher.rental.lease.rental_lease import Lease
 
 RUN_EXISTS = "run-exists"
-PREPARING_LOOKS, PREPARING_LOOKS_THERE = 10, 1
-"""So often a run may be found as one in preparation before it counts as there; at Kaggle, where a session may wait for long."""
 
 
 class Lane(NamedTuple):
-    """What work on an item needs: the queue, what is left to spend, the way to its host's desks, who hears what a person must, the code."""
+    """What work on an item needs: the queue, what is left to spend, the way to its host's desks, who hears what a person must, the code.
+
+    `is_rented`: its run gets a machine that is rented for it.
+    """
 
     queue: BatchQueue
     budget: Budget
     opening: Opening | None
     tell: Callable[[str], None]
     code: FrozenCode
+    is_rented: bool
 
 
 class Verdict(StrEnum):
@@ -113,10 +115,7 @@ def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
     """Launch an item that has its run's id and its host."""
     request = request_of(item)._replace(host=item.host, name=item.name)
     try:
-        is_rented = resolve.host(item.host).lambda_cloud is not None
-        aloud = _aloud(lane, item, view)
-        kept = lane.budget.promise(item.number, request, aloud) if is_rented else contextlib.nullcontext()
-        with kept as cents:
+        with lane.budget.promise(item.number, request, _aloud(lane, item, view)) as cents:
             request = request._replace(most_cents=cents)
             started = launch(request, view, item.run, opening=lane.opening, hold=NoInterrupts, code=lane.code)
     except CardBusyError as error:
@@ -148,11 +147,12 @@ def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
     host = resolve.host(item.host)
     mirror = Mirror(run_of(item), runs_folder())
     try:
-        if host.lambda_cloud is not None:
+        if lane.is_rented:
             is_there = _is_rented(host, item, view)
         else:
             host = mirror.host() if _is_bound(mirror) else host  # its table may have changed since
-            is_there = _is_there(host, mirror, lane.opening, tries)
+            awaits = tries < backend_of(host).upkeep.preparing_looks
+            is_there = _is_there(host, mirror, lane.opening, awaits=awaits)
     except UnreachableError as error:
         return _failed(lane.queue, item, error)  # what was never bound to its host has not begun there
     except _PreparingError:
@@ -177,18 +177,17 @@ class _PreparingError(Exception):
     """Raised for a run that is prepared, and either about to begin or about to be removed."""
 
 
-def _is_there(host: Host, mirror: Mirror, opening: Opening | None, tries: int) -> bool:
+def _is_there(host: Host, mirror: Mirror, opening: Opening | None, *, awaits: bool) -> bool:
     """Whether a host has a run; its mirror is bound to it then.
 
-    Raises _PreparingError, and OtherRootError where the host has another root than the one that the run was launched in.
+    Raises _PreparingError if one in preparation is awaited, and OtherRootError where the host has another root than the one that the run was launched in.
     """
-    most = PREPARING_LOOKS if host.kaggle is None else PREPARING_LOOKS_THERE
     with connect(host, opening) as desk:
         mirror.check_root(host.name, desk.root_id)
         summaries = runs_of(desk, [mirror.run])
         if not summaries:
             return False
-        if summaries[0].state == State.PREPARING and tries < most:
+        if summaries[0].state == State.PREPARING and awaits:
             raise _PreparingError
         mirror.bind_seen(host, desk.root_id, summaries[0].time)
     return True
@@ -202,7 +201,7 @@ def _is_bound(mirror: Mirror) -> bool:
 def _bind_again(lane: Lane, item: Item, mirror: Mirror) -> None:
     """Write down again on which host a run is, where its record here was removed. Raises RunError if it is not there, HostError."""
     host = resolve.host(item.host)
-    if host.lambda_cloud is None and not _is_there(host, mirror, lane.opening, PREPARING_LOOKS):
+    if not lane.is_rented and not _is_there(host, mirror, lane.opening, awaits=False):
         raise RunError(
             f"{mirror.run} is neither here nor on {host.name}: it was removed\n"
             f"  end its item   launch batch stop {lane.queue.name}     then again   launch batch resume {lane.queue.name} --failed"

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
+from launcher.backends.base.backend import Backend
 from launcher.backends.registry import backend_of
 from launcher.base.held_interrupts import HeldInterrupts
 from launcher.base.text import first_of
@@ -85,9 +86,10 @@ class _Host:
             host = resolve.host(name)
         except UnknownNameError as error:
             self.unknown = str(error).splitlines()[0]
-        self.is_rented = host is not None and host.lambda_cloud is not None
-        self.is_account = host is not None and host.kaggle is not None
-        self.line = None if host is None or self.is_rented else backend_of(host).open_line(host)
+        backend = Backend() if host is None else backend_of(host)
+        self.is_rented = host is not None and backend.running.rental(host) is not None
+        self.line = None if host is None or self.is_rented else backend.open_line(host)
+        self.upkeep = backend.upkeep
         self.closed_until = 0.0
         self.why: str | None = None
         self.times = 0
@@ -128,10 +130,8 @@ class _Host:
         if self.is_rested:
             words = f"{FAILURES} runs in a row failed there before their first step"
             return Place(f"{self.name} is rested: {words}", going)
-        if is_beginning and not self.is_rented:
-            return Place(f"waits for another launch on {self.name}", going)
-        if self.is_account and unbegun is not None:
-            return Place(f"waits for {unbegun}, which has no machine of {self.name} yet", going)
+        if (why := self.upkeep.wait_reason(self.name, unbegun, is_launching=is_beginning)) is not None:
+            return Place(why, going)
         if time.monotonic() < self.closed_until:
             return Place(self.why, going)
         return Place(None, going, self.most)
@@ -360,9 +360,9 @@ class BatchWorker:
         self._after(begin(self._lane(host), item, host, view), view, host)
 
     def _lane(self, host: str | None) -> Lane:
-        line = self._hosts[host or ""].line
-        opening = None if line is None else on_line(line)
-        return Lane(self._queue, self._budget, opening, self._say_in_view, self._code)
+        place = self._hosts[host or ""]
+        opening = None if place.line is None else on_line(place.line)
+        return Lane(self._queue, self._budget, opening, self._say_in_view, self._code, place.is_rented)
 
     def _say_in_view(self, text: str) -> None:
         """Have the main thread say something about the batch."""
@@ -435,7 +435,7 @@ class BatchWorker:
         with contextlib.suppress(BadFileError):
             allocation = Mirror(run_of(item), runs_folder()).whole_plan().allocation
             is_for_all = not allocation.cards and allocation.how != "scheduled"
-            if is_for_all and not (host.is_rented or host.is_account):
+            if is_for_all and host.upkeep.is_shared:
                 host.most = self._rules.max_parallel or 1
 
     def _left(self, item: Item) -> None:

@@ -311,10 +311,9 @@ class Mirror:
         return entry is not None and entry.freed is not None
 
     @property
-    def is_of_cluster(self) -> bool:
-        """Whether the run is a job of a Slurm cluster."""
-        entry = self.entry
-        return entry is not None and entry.host.slurm is not None
+    def is_scheduled(self) -> bool:
+        """Whether a cluster's scheduler starts the run: it may wait in a queue."""
+        return self.plan().allocation.how == "scheduled"
 
     def host(self) -> Host:
         """Return the run's host. Raises RunError for a foreign run, and for one on the host `local` of another machine."""
@@ -453,7 +452,7 @@ class Mirror:
 
         It is by the clock of their hosts; the last one may go on. One whose agent died ends with the last thing that it reported.
         """
-        if not self.is_of_cluster:
+        if not self.is_scheduled:
             return None
         began, launched, reached = self.began(), self.launched(), self.reached()
         now = None if began is None or reached is None else reached - launched + began

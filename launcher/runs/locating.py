@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from launcher.backends.registry import backend_of
 from launcher.config.lookup import Lookup
 from launcher.copy import index
 from launcher.copy.ended_rows import EndedRows
@@ -34,10 +35,10 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
         mirror = mirror_here(word)
         return mirror.host(), mirror
     host = Lookup().host(host_name)
-    if host.lambda_cloud is not None:
-        rented = {mirror.run: mirror for mirror in rented_for(host)}
+    if (known := backend_of(host).running.known_runs(host)) is not None:
+        copies = {mirror.run: mirror for mirror in known}
         try:
-            mirror = rented[find(word, [*rented])]
+            mirror = copies[find(word, [*copies])]
         except UnknownNameError as error:
             raise UnknownNameError(f"{host.name}: {error}") from error
         return mirror.host(), mirror
@@ -125,11 +126,6 @@ def foreign_here() -> list[str]:
 def own_copy(run: str) -> Mirror:
     """Return the copy of a run, by what the index knows of where it may be."""
     return mirror_of(run, index.copies_of(run))
-
-
-def rented_for(host: Host) -> list[Mirror]:
-    """Return the runs of this client on machines that were rented for a host, the latest launched last."""
-    return [mirror for mirror in mirrors() if (entry := mirror.entry) and entry.host.name == host.name]
 
 
 def _latest() -> Mirror:

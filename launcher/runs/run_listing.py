@@ -8,6 +8,7 @@ import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from launcher.backends.registry import backend_of
 from launcher.config.lookup import Lookup
 from launcher.copy import index, last_seen, move_records
 from launcher.copy.ended_rows import EndedRows
@@ -17,7 +18,7 @@ from launcher.copy.runs_folder import ids_here, runs_folder
 from launcher.errors import LaunchError, ServiceError
 from launcher.rental import records
 from launcher.runs.follow.summaries import remembered, runs_of
-from launcher.runs.locating import own_copy, rented_for
+from launcher.runs.locating import own_copy
 from launcher.runs.run_desk import connect
 from launcher.values.host import Host
 from launcher.values.parsing import unknown_name
@@ -79,10 +80,11 @@ def listing(
     copies = {*ids_here()} if here else None
     if host is None:
         return _all_own(states, most, copies, wait_s)
+    known = backend_of(host).running.known_runs(host)
     there = (
-        _own_rows(rented_for(host), wait_s)
-        if host.lambda_cloud is not None
-        else _rows_of(host, states, most if copies is None else None)
+        _rows_of(host, states, most if copies is None else None)
+        if known is None
+        else _own_rows(known, wait_s)
     )
     there = [row for row in there if copies is None or row.summary.run in copies]
     rows = [_with_departures(row) for row in _newest(there, states)[:most]]

@@ -55,6 +55,12 @@ class FolderStart(Record):
     parent: Parent | None = None
 
 
+class AllocationSummary(Record):
+    """How a run gets its cards, as its plan says."""
+
+    how: str | None = None
+
+
 class PlanSummary(Record):
     """The part of a plan that a client shows, as stored on the run's host."""
 
@@ -68,6 +74,7 @@ class PlanSummary(Record):
     adapt: bool = False
     pull_limit: Annotated[int, Field(ge=0)] = 2_000_000_000
     checkpoints: str = "host"
+    allocation: AllocationSummary = AllocationSummary()
 
     @property
     def card(self) -> str | None:

@@ -1,5 +1,31 @@
 """What shared code asks of a backend for a run: where it goes, how it begins, goes on and ends."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from launcher.copy.mirror import Mirror
+    from launcher.values.host import Host
+    from launcher.values.rental_settings import RentalSettings
+
 
 class Running:
     """A machine's answers: it is there, and its agent keeps the runs."""
+
+    stop_loses: ClassVar[str | None] = None
+    """What is lost if a run at work is stopped, for the question before; None if it can save first."""
+
+    def rental(self, host: Host) -> RentalSettings | None:
+        """Return how a machine is rented for each run of a host; None where runs are on the host itself."""
+        del host
+        return None
+
+    def known_runs(self, host: Host) -> list[Mirror] | None:
+        """Return the runs of a host that cannot list them, as this user's index has them; None if the host can be asked."""
+        del host
+        return None
+
+    def first_note(self) -> str | None:
+        """Return what this user should know before a first run at such a host; None if nothing, or if there was one."""
+        return None

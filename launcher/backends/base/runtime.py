@@ -169,6 +169,11 @@ class Runtime(ABC):
         `desk.preparation.hand_over` first and waits with `desk.runs.await_agent`.
         """
 
+    def start_words(self, job_id: str | None) -> str:
+        """Return what is said of a run that `start` has started, with the id that it returned."""
+        del job_id
+        return "attempt 1"
+
     # a recorded run
 
     def resume(self, run: str, needs: Resumption) -> ResumedRun:

@@ -12,6 +12,8 @@ from launcher.values.kaggle_settings import KaggleSettings
 
 if TYPE_CHECKING:
     from launcher.backends.kaggle.kaggle_planning import KagglePlanning
+    from launcher.backends.kaggle.kaggle_running import KaggleRunning
+    from launcher.backends.kaggle.kaggle_upkeep import KaggleUpkeep
     from launcher.transport.client.desk import Desk
     from launcher.transport.shared_connection import Line
 
@@ -63,6 +65,20 @@ class Kaggle(Backend):
         from launcher.backends.kaggle.kaggle_planning import KagglePlanning
 
         return KagglePlanning()
+
+    @property
+    def running(self) -> KaggleRunning:
+        """Runs there."""
+        from launcher.backends.kaggle.kaggle_running import KaggleRunning
+
+        return KaggleRunning()
+
+    @property
+    def upkeep(self) -> KaggleUpkeep:
+        """What is beside its runs."""
+        from launcher.backends.kaggle.kaggle_upkeep import KaggleUpkeep
+
+        return KaggleUpkeep()
 
 
 def _settings(host: Host) -> KaggleSettings:

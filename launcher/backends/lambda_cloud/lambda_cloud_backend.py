@@ -10,6 +10,8 @@ from launcher.values.host import Host
 
 if TYPE_CHECKING:
     from launcher.backends.lambda_cloud.lambda_planning import LambdaPlanning
+    from launcher.backends.lambda_cloud.lambda_running import LambdaRunning
+    from launcher.backends.lambda_cloud.lambda_upkeep import LambdaUpkeep
 
 LACKS = {
     "init": Lack(
@@ -51,6 +53,20 @@ class LambdaCloud(Backend):
         from launcher.backends.lambda_cloud.lambda_planning import LambdaPlanning
 
         return LambdaPlanning()
+
+    @property
+    def running(self) -> LambdaRunning:
+        """Runs there."""
+        from launcher.backends.lambda_cloud.lambda_running import LambdaRunning
+
+        return LambdaRunning()
+
+    @property
+    def upkeep(self) -> LambdaUpkeep:
+        """What is beside its runs."""
+        from launcher.backends.lambda_cloud.lambda_upkeep import LambdaUpkeep
+
+        return LambdaUpkeep()
 
 
 BACKEND = LambdaCloud()

@@ -100,6 +100,10 @@ class Slurm(Native):
             with AgentDesk(Channel(host, Inside(host, stream, "job"))) as desk:
                 yield desk
 
+    def start_words(self, job_id: str | None) -> str:
+        """Return that the job waits for its turn."""
+        return f"its job {job_id} is in Slurm's queue"
+
     def stop(self, run: str, grace_s: float) -> bool:
         """Wait for the end of a run that was asked to stop. After its grace, if it has one, its job is cancelled.
 

@@ -55,15 +55,12 @@ def check_meant(asked: str, found: str, command: str, verb: str) -> None:
         raise typer.Exit(1)
 
 
-def check_loss(mirror: Mirror) -> None:
-    """Have the person confirm that a session on Kaggle is deleted, which is the only way to end it.
+def check_loss(mirror: Mirror, loss: str) -> None:
+    """Have the person confirm what a run loses if it is stopped.
 
     Raises UsageError without a terminal, and Exit with code 1 if the person declines.
     """
-    words = (
-        f"{mirror.run}: Kaggle ends a session only by deleting it: what it has printed is here and stays, "
-        "what it has written, checkpoints too, is lost"
-    )
+    words = f"{mirror.run}: {loss}"
     is_meant = agrees(words)
     if is_meant is None:
         raise UsageError(f"{words}\n  if that is meant   launch stop --now {mirror.short}")

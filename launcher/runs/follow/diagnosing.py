@@ -38,7 +38,7 @@ def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
     state = mirror.told or mirror.state()
     if mirror.told is not None and mirror.told.state == State.INTERRUPTED:
         return _interrupted(mirror, mirror.told)
-    if state is not None and mirror.is_of_cluster and (by_slurm := _by_slurm(mirror, state)) is not None:
+    if state is not None and mirror.is_scheduled and (by_slurm := _by_slurm(mirror, state)) is not None:
         return by_slurm
     known, unknown = _last_failure(mirror)
     if (

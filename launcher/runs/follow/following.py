@@ -351,6 +351,6 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
         move_records.successor_of(mirror),
         records.rents_at(mirror.run),
         records.rent_cost(mirror.run),
-        mirror.is_of_cluster,
+        mirror.is_scheduled,
     )
     view.end(mirror.run, state, result)

@@ -36,7 +36,6 @@ from launcher.runs.launch import cards, session_check, sweeping
 from launcher.runs.launch.adapting import suggestion
 from launcher.runs.launch.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
 from launcher.runs.launch.hook_note import hook_note
-from launcher.runs.launch.kaggle_account import say_if_new
 from launcher.runs.launch.probing import describe, probe
 from launcher.runs.launch.resolved_request import AUTO, secrets_for, there, understand
 from launcher.runs.launch.shipping import Shipment, ship
@@ -182,7 +181,8 @@ def _launch_on(
             host, desk, resolved.job, facts, view, resolved.gpus, deadline, shown is not None, batch
         )
         contact = pass_gate_when_free(contact, plan)
-        say_if_new(host, view)
+        if (note := backend_of(host).running.first_note()) is not None:
+            view.note(f"{host.name}: {note}")
         build = build_settings.read(host, os.environ)
         with open_for_plan(desk, host, plan, contact.facts, build) as runtime:
             shipments: list[Shipment] = []
@@ -278,8 +278,7 @@ def begin(
             raise
         where = [look().title(gpus)] if gpus else []
         batch = [plan.split.title] if plan.hands_out("split") else []
-        began = "attempt 1" if plan.slurm is None else f"its job {job_id} is in Slurm's queue"
-        stage.text = ", ".join([f"run {mirror.run}", began, *where, *batch])
+        stage.text = ", ".join([f"run {mirror.run}", runtime.start_words(job_id), *where, *batch])
     return Started(contact.host, mirror, runtime.desk, interrupts, job_id=job_id)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from launcher.backends.registry import backend_of
 from launcher.config import resolve
 from launcher.copy import move_records
 from launcher.errors import UsageError
@@ -35,7 +36,7 @@ def preview_move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
         return _planned(
             mirror, target, f"takes up its move to {earlier.host} as {earlier.run}, which broke off"
         )
-    if target.lambda_cloud is not None:
+    if backend_of(target).running.rental(target) is not None:
         return _rented(mirror, target, request, view)
     with connected(view, functools.partial(connect, target)) as new:
         if new.root_id == root_of(mirror):

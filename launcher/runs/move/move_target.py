@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
+from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import open_for_plan
 from launcher.base.meter import Meter
 from launcher.config import build_settings, env_file, resolve, secret_values
@@ -226,7 +227,7 @@ def consented(
         check_consent(before.secrets, mirror, sender, view, f"recover --host {target.name}")
     job = job_of(before)
     secrets = secret_values.values(job, env_file.read_all(request.env_files))
-    if target.lambda_cloud is not None or is_rented(target):
+    if backend_of(target).running.rental(target) is not None or is_rented(target):
         check_key_is_not_sent(target.name, job, secrets)
     return secrets
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import ConfigDict, TypeAdapter
 from rich.filesize import decimal
 
+from launcher.backends.registry import backend_of
 from launcher.config import resolve
 from launcher.copy import move_records
 from launcher.copy.mirror import Mirror
@@ -74,7 +75,7 @@ def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
     """
     target = resolve.host(request.host)
     move_records.check_readable(mirror)
-    if target.lambda_cloud is None:
+    if backend_of(target).running.rental(target) is None:
         return move_to(mirror, target, request, Heir(), view)
     with _rented(mirror, target, request, view) as (lease, heir):
         agreed = request if heir.shown is None else request._replace(is_sure=True)

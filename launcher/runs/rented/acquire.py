@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from launcher.backends.registry import backend_of
 from launcher.errors import CardBusyError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def acquire(wanted: Wanted, view: View) -> Iterator[Acquired]:
 
     Raises RefusedError if the plan or the price is refused, CardBusyError if none is free, HostError. Nothing is rented then.
     """
-    if wanted.host.lambda_cloud is None:
+    if backend_of(wanted.host).running.rental(wanted.host) is None:
         yield Acquired(wanted.host, wanted.run)
         return
     from launcher.rental.renting import dollars

@@ -20,11 +20,9 @@ from launcher.runs.launch.contact import settle
 from launcher.runs.launch.wanted_machine import Wanted
 from launcher.runs.rented.api_key_guard import check_key_is_not_sent
 from launcher.runs.rented.rental_choice import (
-    UNTRIED,
     check_limited,
     choose,
     expected,
-    has_rented,
     offers,
     settings_of,
 )
@@ -60,8 +58,8 @@ def agree(wanted: Wanted, view: View) -> tuple[RentalChoice, Plan]:
         *backend_of(host).planning.check(plan, facts, host, resolve.wheels(), resolve.cards()),
     ]
     settle(found, view)
-    if not has_rented():
-        view.note(f"{host.name}: {UNTRIED}")
+    if (note := backend_of(host).running.first_note()) is not None:
+        view.note(f"{host.name}: {note}")
     for finding in choice.findings:
         view.finding(finding)
     for words in kept_idle(host.name):

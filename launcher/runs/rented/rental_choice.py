@@ -24,10 +24,6 @@ from launcher.values.profile import Profile
 from launcher.values.rental_settings import PROPOSED_HOURS
 from launcher.values.states import State
 
-UNTRIED = (
-    "launcher's way to Lambda Cloud was never tried against the real service, only against a stand-in for it: "
-    "look at its page after the first rent, and please report what differs"
-)
 SETUP_HOURS = 0.25
 """What is added to the time of a run: to boot, to set the machine up, and to bring the files home."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.backends.base.runtime import Resumption
 from launcher.backends.runtimes import open_for_run
-from launcher.config import build_settings, env_file, resolve, secret_values
+from launcher.config import build_settings, env_file, secret_values
 from launcher.copy import move_records
 from launcher.copy.mirror import Mirror
 from launcher.copy.runs_folder import runs_folder
@@ -95,8 +95,7 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
     """
     found = []
     gone = records.gone_machines()
-    is_machine = host_name is not None and resolve.host(host_name).lambda_cloud is None
-    for row in listing(host_name, TO_RECOVER if is_machine else (), here=host_name is None):
+    for row in listing(host_name, here=host_name is None):
         run, state = row.summary.run, row.summary.state
         if row.goes_on is not None:
             continue  # its successor is a row of its own

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from launcher.backends.kaggle.kaggle_machines import planned_machine
+from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import open_for_run
 from launcher.backends.slurm.slurm_job import with_expected_cards
 from launcher.config import build_settings, env_file, job_variables, resolve, secret_values
@@ -61,16 +62,15 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
     gone on with, RefusedError by the gate. When it raises, nothing is left on the host, as for a launch.
     """
     target = None if host_name is None else resolve.host(host_name)
-    if target is None or target.lambda_cloud is None:
-        if request.profile is not None:
-            raise UsageError(
-                "--profile: a run is resumed on the card of its host; it is for a machine that is rented\n  e.g.   launch resume RUN --host lambda --profile a100_40gb"
-            )
-        host, parent = locate(word, host_name)
-    else:
-        host, parent = locate(word, None)
+    if target is not None and backend_of(target).running.rental(target) is None:
+        target = None  # it is the host of the run itself
+    if target is None and request.profile is not None:
+        raise UsageError(
+            "--profile: a run is resumed on the card of its host; it is for a machine that is rented\n  e.g.   launch resume RUN --host lambda --profile a100_40gb"
+        )
+    host, parent = locate(word, host_name if target is None else None)
     kept = rented_for(parent.run)
-    if target is not None and target.lambda_cloud is not None and not _is_kept_at(kept, target):
+    if target is not None and not _is_kept_at(kept, target):
         from launcher.runs.rented.rented_resume import resume_on_rented  # few runs are on a rented machine
 
         return resume_on_rented(parent, target, request, view)

@@ -217,10 +217,11 @@ def _left_there(queue: BatchQueue, items: Sequence[Item], results: Results) -> s
     there = [item for item in items if item.run is not None and (artifacts == "none" or item.name != home)]
     if artifacts == "all" or not there:
         return None
+    from launcher.backends.registry import backend_of
     from launcher.config import resolve
 
-    known = resolve.hosts()
-    if not (there := [one for one in there if one.host not in known or known[one.host].lambda_cloud is None]):
+    emptied = {name for name, host in resolve.hosts().items() if not backend_of(host).upkeep.keeps_files}
+    if not (there := [one for one in there if one.host not in emptied]):
         return None
     run = (there[0].run or "").rpartition("-")[2]
     runs = "1 run" if len(there) == 1 else f"{len(there)} runs"

@@ -33,6 +33,7 @@ def stop(
         launch stop w8q2
         launch stop --now w8q2
     """
+    from launcher.backends.registry import backend_of
     from launcher.errors import ConnectionLostError, RunError, UnreachableError
     from launcher.rental.records import open_for, rent_cost
     from launcher.runs.follow.evidence import words
@@ -62,8 +63,9 @@ def stop(
             raise UnreachableError(error.host, f"{error}\n  {rent}") from error
         raise
     with opened as desk:
-        if place.kaggle is not None and not now and has_live_session(desk, mirror.run):
-            check_loss(mirror)
+        loss = backend_of(place).running.stop_loses
+        if loss is not None and not now and has_live_session(desk, mirror.run):
+            check_loss(mirror, loss)
         try:
             with waiting(f"stopping {mirror.run} on {place.name}"):
                 before = summary_of(desk, mirror.run)

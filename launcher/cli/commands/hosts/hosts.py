@@ -168,13 +168,14 @@ def _show(rows: list[Probed]) -> None:
     from launcher.cli.output.columns import print_columns
 
     print_columns(_columns(), [(row.host.name, *_cells(row)) for row in rows])
+    from launcher.backends.kaggle import kaggle_running
+    from launcher.backends.lambda_cloud import lambda_running
     from launcher.cli.output.wrapping import say_wrapped
-    from launcher.runs.launch import kaggle_account
     from launcher.runs.rented import rental_choice
 
-    untried = {"kaggle": kaggle_account.UNTRIED}
+    untried = {"kaggle": kaggle_running.UNTRIED}
     if not rental_choice.has_rented():
-        untried["lambda-cloud"] = rental_choice.UNTRIED
+        untried["lambda-cloud"] = lambda_running.UNTRIED
     for kind, words in untried.items():
         if accounts := [row.host.name for row in rows if row.host.kind == kind]:
             say_wrapped(f"{', '.join(accounts)}: {words}")

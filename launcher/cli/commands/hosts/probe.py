@@ -80,7 +80,7 @@ def probe(
 def _expected_rows(facts: Facts, hours: str) -> Iterator[tuple[str, str]]:
     """Yield what is expected of a machine of Kaggle's, and its account's hours: nothing can be probed before a session."""
     from launcher.backends.kaggle.kaggle_machines import DATE, IMAGE
-    from launcher.runs.launch.kaggle_account import UNTRIED
+    from launcher.backends.kaggle.kaggle_running import UNTRIED
 
     yield "expected", f"nothing can be probed before a session: this is what was read until {DATE}"
     yield "cpus", f"{facts.cpus}, {facts.memory_gb} GB"

@@ -120,6 +120,7 @@ def _follow(place: Host, mirror: Mirror, view: View, lease: Lease | None) -> Non
     from launcher.copy import move_records
     from launcher.copy.last_answer import last_answer
     from launcher.errors import MachineGoneError, UnreachableError
+    from launcher.runs.follow.sessions import has_sessions
     from launcher.runs.rented.lost_machines import reach
     from launcher.runs.resume.recovering import Outcome, show_and_recover
     from launcher.values.states import is_terminal
@@ -135,7 +136,7 @@ def _follow(place: Host, mirror: Mirror, view: View, lease: Lease | None) -> Non
         elif show_and_recover(desk, mirror, view) == Outcome.RECOVERED:
             what = (
                 ": its last session is over, and the next one is on its way"
-                if place.kaggle is not None
+                if has_sessions(mirror)
                 else " was interrupted or waiting; its leftover processes have been ended, and it continues"
             )
             view.note(f"{mirror.run}{what}")

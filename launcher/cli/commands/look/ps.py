@@ -165,15 +165,12 @@ def _foreign(runs: list[str]) -> str:
 
 
 def _nothing_at(name: str) -> list[str]:
-    """Return what is said of a host without runs: an account where machines are rented may have some of other computers."""
+    """Return what is said of a host without runs: it may hold some of other computers."""
+    from launcher.backends.registry import backend_of
     from launcher.config import resolve
 
     host = resolve.host(name)
-    if host.lambda_cloud is None:
-        return _nothing([], is_chosen=False, here=False)
-    from launcher.runs.rented.list_instances import account_words  # few hosts rent
-
-    return account_words(host, host.lambda_cloud)
+    return backend_of(host).upkeep.others(host) or _nothing([], is_chosen=False, here=False)
 
 
 def _cells_of(rows: list[ListedRun]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:

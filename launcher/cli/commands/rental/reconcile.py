@@ -75,6 +75,7 @@ def reconcile(
         launch reconcile --adopt 0920582c7ff041399e34823a0be62549 --force
         launch reconcile --dismiss w8q2
     """
+    from launcher.backends.registry import backend_of
     from launcher.cli.follow.screens import make_view
     from launcher.cli.output.say import complain
     from launcher.config import resolve
@@ -98,7 +99,7 @@ def reconcile(
         if is_given and not named.instances:
             raise UsageError(f"reconcile: {flag} is for what --adopt names\n  next   launch reconcile")
     view = SilentView() if as_json else make_view(as_json_lines=False)
-    tables = (host.lambda_cloud for host in resolve.hosts().values())
+    tables = (backend_of(host).running.rental(host) for host in resolve.hosts().values())
     accounts = (one for one in tables if one is not None)
     settled = reconcile_all(accounts, named, lambda record: run_of(record, view), view, dry_run=dry_run)
     reports = settled.reports

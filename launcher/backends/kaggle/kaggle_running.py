@@ -1,0 +1,21 @@
+"""Runs at Kaggle: a first one is told what was never tried, and a stop deletes the session."""
+
+from __future__ import annotations
+
+from launcher.backends.base.running import Running
+from launcher.copy import index
+
+UNTRIED = "launcher's way to Kaggle was never tried against the real service, only against a stand-in for it: please report what differs"
+
+
+class KaggleRunning(Running):
+    """An account's answers."""
+
+    stop_loses = (
+        "Kaggle ends a session only by deleting it: what it has printed is here and stays, "
+        "what it has written, checkpoints too, is lost"
+    )
+
+    def first_note(self) -> str | None:
+        """Return that nothing was tried there, until a run of an account is in the index."""
+        return None if any(entry.host.kaggle is not None for entry in index.entries()) else UNTRIED

@@ -1,0 +1,34 @@
+"""Runs at Lambda Cloud: a machine is rented for each, which only this user's index knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from launcher.backends.base.running import Running
+from launcher.copy.mirror import Mirror, mirrors
+from launcher.rental.records import ledger
+
+if TYPE_CHECKING:
+    from launcher.values.host import Host
+    from launcher.values.rental_settings import RentalSettings
+
+UNTRIED = (
+    "launcher's way to Lambda Cloud was never tried against the real service, only against a stand-in for it: "
+    "look at its page after the first rent, and please report what differs"
+)
+
+
+class LambdaRunning(Running):
+    """An account's answers."""
+
+    def rental(self, host: Host) -> RentalSettings | None:
+        """Return the settings of the host's table."""
+        return host.lambda_cloud
+
+    def known_runs(self, host: Host) -> list[Mirror]:
+        """Return the runs on machines that were rented there, the latest launched last."""
+        return [mirror for mirror in mirrors() if (entry := mirror.entry) and entry.host.name == host.name]
+
+    def first_note(self) -> str | None:
+        """Return that nothing was tried there, until this client has rented."""
+        return None if ledger().rentals() else UNTRIED
