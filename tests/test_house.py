@@ -41,7 +41,6 @@ ROOMS = [
 TABLE = "launcher.backends.kinds"
 """By it every room finds a kind of host or a runtime by its name; what it names is loaded when it is used."""
 UPWARD = {
-    ("launcher.planning.assembly", "launcher.backends.slurm.slurm_job"),
     ("launcher.backends.kaggle.kaggle_preview", "launcher.runs.launch.kaggle_account"),
     ("launcher.runs.rerunning", "launcher.compare.plan_differences"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from launcher.planning.host_part import MACHINE, Resources
 from launcher.values.plan import Allocation, Node, RankUse, Split
 from launcher.values.profile import Profile
 
@@ -19,23 +20,12 @@ def nodes(split: Split, count: int = 1) -> tuple[Node, ...]:
     return (Node(ranks=split.ranks // count),) * count
 
 
-def allocation(
-    profile: Profile, *, is_rehearsed: bool, is_exclusive: bool = False, scheduled_nodes: int | None = None
-) -> Allocation:
-    """Return how a run gets its cards. CUDA cards are leased; a CPU or an Apple GPU is given, and so is a rehearsal's CPU.
-
-    `is_exclusive`: the place makes a machine for the run alone, whose cards are given to it. A scheduler gives the run
-    `scheduled_nodes`, with or without cards.
-    """
-    if scheduled_nodes is not None:
-        has_cards = profile.kind == "cuda" and not is_rehearsed
-        cards = profile.count * scheduled_nodes if has_cards else 0
-        return Allocation(how="scheduled", cards=cards, kind=profile.name)
-    if profile.kind != "cuda" or is_rehearsed:
-        return Allocation(how="given", cards=0, kind=profile.name)
-    if is_exclusive:
-        return Allocation(how="given", cards=profile.count, kind=profile.name)
-    return Allocation(how="leased", cards=profile.count, kind=profile.name)
+def allocation(profile: Profile, *, is_rehearsed: bool, resources: Resources = MACHINE) -> Allocation:
+    """Return how a run gets its cards. A CPU or an Apple GPU is given without a scheduler, and so is a rehearsal's CPU."""
+    has_cards = profile.kind == "cuda" and not is_rehearsed
+    how = resources.cards if has_cards or resources.cards == "scheduled" else "given"
+    cards = profile.count * resources.nodes if has_cards else 0
+    return Allocation(how=how, cards=cards, kind=profile.name)
 
 
 def complete(record: Mapping[str, Any]) -> dict[str, Any]:

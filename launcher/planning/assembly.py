@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from launcher.backends.slurm.slurm_job import resubmission
 from launcher.planning.allocation import allocation, nodes, processes
+from launcher.planning.host_part import MACHINE, Resources
 from launcher.planning.precision.ladder import LadderInputs, has_fitting, ladder
 from launcher.planning.precision.precision_history import concerning, failed_before, measured_in
 from launcher.planning.precision.split import split
@@ -18,7 +18,7 @@ from launcher.values.facts import PrecisionEvidence
 from launcher.values.host import Host
 from launcher.values.job import Batch, Job
 from launcher.values.model import Model
-from launcher.values.plan import UNREAD, Plan, ScriptUse, Source, Submission
+from launcher.values.plan import UNREAD, Plan, ScriptUse, Source
 from launcher.values.precision import Platform, PrecisionRequest
 from launcher.values.profile import Profile
 from launcher.values.software.environment import Environment
@@ -41,23 +41,22 @@ def plan(
     rehearsed_on: Profile | None = None,
     script: ScriptUse = UNREAD,
     packages_from: str | None = None,
-    slurm: Submission | None = None,
+    resources: Resources = MACHINE,
 ) -> Plan:
     """Return the plan. Pure: the same inputs give the same bytes.
 
     `asked` is the requested precision, `sources` are for an image, `site` describes the host, `environment` is to be made
     there for a native run, `platform` describes the host's software. `evidence` is what earlier runs showed there about
     precisions with the job's model, `teacher` that of a distillation. `rehearsed_on` is the CPU on which a card's precision and split are tried, `script` is
-    what is known of the job's script, `packages_from` where requirements are from that the job itself does not name. `slurm` is what a
-    cluster is asked for. Raises
-    RefusedError when the card excludes the requested precision or a container, UnequalSharesError when the cards cannot
+    what is known of the job's script, `packages_from` where requirements are from that the job itself does not name.
+    `resources` are what the run gets there. Raises RefusedError when the card excludes the requested precision or a container, UnequalSharesError when the cards cannot
     share the global batch equally.
     """
     on = rehearsed_on or profile
     built = image(on, job, host.build, sources, site) if runtime == "docker" else None
     packages = built or environment
     torch = packages.torch if packages else platform.torch if platform else None
-    count = slurm.nodes if slurm is not None else 1
+    count = resources.nodes
     about = (model, platform, evidence, torch, teacher)
     inputs = ladder_inputs(profile, job, *about, asked=asked, script=script, count=count)
     ranks = processes(profile, script.ranks, count)
@@ -99,13 +98,8 @@ def plan(
         split=batch,
         checkpointing=inputs.workload.is_checkpointed,
         nodes=nodes(batch, count),
-        allocation=allocation(
-            profile,
-            is_rehearsed=rehearsed_on is not None,
-            is_exclusive=host.kaggle is not None,
-            scheduled_nodes=count if slurm is not None else None,
-        ),
-        slurm=slurm,
+        allocation=allocation(profile, is_rehearsed=rehearsed_on is not None, resources=resources),
+        slurm=resources.submission,
         attempts=job.attempts,
         restart=job.restart,
         hang_minutes=job.hang_minutes,
@@ -141,14 +135,13 @@ def changed(parent: Plan, job: Job, keys: Collection[str], host: str) -> Plan:
     """Return the plan of a run that resumes another one: the parent's plan with some keys of the job changed.
 
     `job` is the parent's job with the changes. `keys` are the changed keys, as in a job's file; keys that a plan does not
-    have are ignored. `host` is the host's name here. Another micro-batch, or settings that take another amount of memory,
-    change the split, never the global batch. Keys of Slurm's replace those flags of the parent's.
+    have are ignored, and so is the backend's own table. `host` is the host's name here. Another micro-batch, or settings that
+    take another amount of memory, change the split, never the global batch.
     """
-    values = {key: getattr(job, key) for key in {key.split(".")[0] for key in keys} & {*Plan.model_fields}}
+    names = {key.split(".")[0] for key in keys} & {*Plan.model_fields} - {"slurm"}
+    values = {key: getattr(job, key) for key in names}
     if "checkpointing" in values:
         values["checkpointing"] = parent.checkpointing if job.checkpointing == "auto" else job.checkpointing
-    if "slurm" in values:
-        values["slurm"] = resubmission(parent.slurm, job.slurm)
     is_again = values.get("checkpointing", parent.checkpointing)
     workload = workload_of(parent.model_copy(update={"checkpointing": is_again}), job.settings)
     if "batch.micro" in keys or workload != workload_of(parent):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from launcher.values.plan import Finding
+from launcher.values.plan import Finding, Submission
 
 
 class HostChecks(NamedTuple):
@@ -20,3 +20,20 @@ class HostChecks(NamedTuple):
 
 
 MACHINE_CHECKS = HostChecks()
+
+
+class Resources(NamedTuple):
+    """What a run gets on a kind of host: how many nodes, and how it gets its `cards` there.
+
+    `submission` becomes the plan's `slurm`, and `title` says it as a command. `is_in_image`: the job runs in an image, where
+    no Python of the host's counts.
+    """
+
+    nodes: int = 1
+    cards: Literal["leased", "given", "scheduled"] = "leased"
+    submission: Submission | None = None
+    title: str = ""
+    is_in_image: bool = False
+
+
+MACHINE = Resources()

@@ -3,6 +3,7 @@
 import pytest
 
 from launcher.backends.kaggle.kaggle_machines import choose_machine, expected_facts, planned_machine
+from launcher.backends.kaggle.kaggle_planning import SESSION
 from launcher.backends.kaggle.kaggle_session import session
 from launcher.backends.registry import backend_of
 from launcher.config.resolve import profiles, wheels
@@ -21,7 +22,7 @@ def job(**values):
 
 
 def found(asked, host=KAGGLE, facts=FACTS):
-    made = plan(CHOICE.profiles[0], host, asked, runtime="kaggle")
+    made = plan(CHOICE.profiles[0], host, asked, runtime="kaggle", resources=SESSION)
     return {finding.code: finding for finding in backend_of(host).planning.check(made, facts, host, wheels())}
 
 
@@ -76,7 +77,7 @@ def test_packages_that_the_image_has_in_another_version_are_noted():
 
 def test_the_machine_of_a_recorded_plan_is_the_one_that_was_asked_for():
     """A resumed run expects what its parent had, whatever the host's table says by now."""
-    made = plan(CHOICE.profiles[0], KAGGLE, job(), runtime="kaggle")
+    made = plan(CHOICE.profiles[0], KAGGLE, job(), runtime="kaggle", resources=SESSION)
     assert planned_machine(made) is None
     given = made.model_copy(update={"session": session(CHOICE, (), (), wheels())})
     assert planned_machine(given).machine == CHOICE.machine

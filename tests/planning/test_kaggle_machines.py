@@ -11,6 +11,7 @@ from launcher.backends.kaggle.kaggle_machines import (
     fits,
     shape_for,
 )
+from launcher.backends.kaggle.kaggle_planning import SESSION
 from launcher.backends.registry import backend_of
 from launcher.config.resolve import profiles, wheels
 from launcher.errors import LaunchError, RefusedError, UnknownNameError
@@ -40,7 +41,13 @@ def plan_of(chosen, job=JOB, asked="auto", host=KAGGLE):
     profile = chosen.profiles[0]
     facts = expected_facts("kaggle-alice", chosen.machine, profile)
     return plan(
-        profile, host, job, asked, runtime(profile, host, job, facts), platform=facts.for_precision
+        profile,
+        host,
+        job,
+        asked,
+        runtime(profile, host, job, facts),
+        platform=facts.for_precision,
+        resources=SESSION,
     ), facts
 
 
@@ -198,7 +205,7 @@ def test_the_plan_for_another_card_is_refused_by_the_gate_as_elsewhere():
 def test_the_torch_of_the_image_would_be_refused_for_a_p100():
     """Which is what people met in 2026: the card was there, and the first operation failed."""
     facts = expected_facts("kaggle-alice", "NvidiaTeslaT4", KNOWN["p100"])
-    made = plan(KNOWN["p100"], KAGGLE, JOB, runtime="kaggle")
+    made = plan(KNOWN["p100"], KAGGLE, JOB, runtime="kaggle", resources=SESSION)
     assert "torch-unfit" in {
         one.code
         for one in backend_of(KAGGLE).planning.check(made, facts, KAGGLE, wheels())

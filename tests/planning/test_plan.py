@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.backends.kaggle.kaggle_machines import choose_machine
+from launcher.backends.kaggle.kaggle_planning import SESSION
 from launcher.backends.kaggle.kaggle_session import session
 from launcher.config.resolve import image_sources, profile, profiles, wheels
 from launcher.errors import BadFileError, RefusedError, UnknownNameError
@@ -48,7 +49,9 @@ def gpu(name, memory_mib=24576, capability="7.5", index=0):
 def kaggle_plan(card, job):
     """The plan of a job for an account of Kaggle's, with those for the cards that may come instead."""
     choice = choose_machine(KAGGLE.name, KAGGLE.kaggle, [card], profiles(), allow_substitute=True)
-    first, *others = (plan(card, KAGGLE, job, runtime="kaggle") for card in choice.profiles)
+    first, *others = (
+        plan(card, KAGGLE, job, runtime="kaggle", resources=SESSION) for card in choice.profiles
+    )
     given = session(choice, others, job.requirements, wheels())
     return first.model_copy(update={"session": given})
 

@@ -6,10 +6,12 @@ import pytest
 
 from launcher.agent.training.variables import is_one_rank
 from launcher.backends.slurm.slurm_job import submission
+from launcher.backends.slurm.slurm_planning import resources_of
 from launcher.config.resolve import profile
 from launcher.config.script_reading import script_use
 from launcher.planning.assembly import plan
 from launcher.planning.gate import check
+from launcher.planning.host_part import MACHINE
 from launcher.planning.script.rank_use import rank_use
 from launcher.values.host import Host
 from launcher.values.job import Batch, Job
@@ -137,13 +139,13 @@ def planned(source, command=COMMAND, name="t4x2", nodes=None):
     """The plan of a script for the cards of a profile, and what the gate says of its processes."""
     use = ScriptUse((), use_of(source, command))
     card, host = profile(name), Host(name="lab", address="lab")
-    slurm = None
+    resources, runtime = MACHINE, "native"
     if nodes:
         asked = SlurmSettings(nodes=nodes)
         host = Host(name="hive", address="hive", kind="slurm", slurm=asked)
-        slurm = submission(asked, (card,), None, is_rehearsed=False)
+        resources, runtime = resources_of(submission(asked, (card,), None, is_rehearsed=False)), "slurm"
     job = Job(name="train", command=command, batch=Batch(global_size=64))
-    made = plan(card, host, job, script=use, slurm=slurm, runtime="slurm" if slurm else "native")
+    made = plan(card, host, job, script=use, resources=resources, runtime=runtime)
     return made, [one for one in check(made, None, host) if one.code == "one-process"]
 
 

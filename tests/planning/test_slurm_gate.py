@@ -5,6 +5,7 @@ import pytest
 from launcher.backends.registry import backend_of
 from launcher.backends.slurm.slurm_gate import duration_text
 from launcher.backends.slurm.slurm_job import possible_profiles, settings_of, submission, with_expected_cards
+from launcher.backends.slurm.slurm_planning import resources_of
 from launcher.config.resolve import profile, profiles
 from launcher.planning.assembly import plan
 from launcher.values.facts import Facts
@@ -48,7 +49,7 @@ def found(named="a100_80gb", facts=None, cluster=None, gpus=None, environment=No
     asked = settings_of(host, job)
     cards = possible_profiles("hive", asked, [profile(named)] if named else [], gpus, there.slurm, profiles())
     wanted = submission(asked, cards, there.slurm, is_rehearsed=False)
-    made = plan(cards[0], host, job, runtime="slurm", slurm=wanted)
+    made = plan(cards[0], host, job, runtime="slurm", resources=resources_of(wanted))
     findings = backend_of(host).planning.check(made, with_expected_cards(there, cards[0]), host)
     return {one.code: one for one in findings}
 

@@ -3,6 +3,7 @@
 import pytest
 from planning.test_what_fits import MODELS
 
+from launcher.backends.registry import backend_of
 from launcher.backends.slurm.slurm_job import (
     is_of_type,
     parse_gres,
@@ -13,6 +14,7 @@ from launcher.backends.slurm.slurm_job import (
     with_expected_cards,
     with_others,
 )
+from launcher.backends.slurm.slurm_planning import resources_of
 from launcher.config.resolve import profile, profiles
 from launcher.errors import RefusedError, UnequalSharesError, UsageError
 from launcher.planning.assembly import changed, job_of, plan
@@ -211,7 +213,7 @@ def job_plan(host=None, gpus=None, named=(), **keys):
     asked = settings_of(host, job)
     cards = possible_profiles("hive", asked, [profile(name) for name in named], gpus, HIVE, profiles())
     wanted = submission(asked, cards, HIVE, is_rehearsed=False, paths=host_paths(job))
-    first, *others = (plan(one, host, job, runtime="slurm", slurm=wanted) for one in cards)
+    first, *others = (plan(one, host, job, runtime="slurm", resources=resources_of(wanted)) for one in cards)
     return with_others(first, others)
 
 
@@ -288,7 +290,8 @@ def test_a_card_that_the_asked_precision_does_not_fit_is_not_planned_for():
     host = Host(name="hive", address="hive", kind="slurm", slurm=settings())
     for asked, count in (("fp32", 0), ("bf16", 1)):
         first, *others = (
-            plan(one, host, job, asked, runtime="slurm", slurm=wanted, model=MODELS["14B"]) for one in cards
+            plan(one, host, job, asked, runtime="slurm", resources=resources_of(wanted), model=MODELS["14B"])
+            for one in cards
         )
         assert len(with_others(first, others).slurm.cards) - len(first.slurm.cards) == count
 
@@ -315,9 +318,11 @@ def test_a_run_that_goes_on_asks_for_what_its_parent_did_but_for_what_is_changed
     parent = job_plan(slurm={"time": "60", "modules": ["cuda/12.4"]}, gpus="2")
     job = job_of(parent)
     assert job.slurm is None
-    assert changed(parent, job, (), "hive") == parent
+    host = Host(name="hive", address="hive", kind="slurm", slurm=settings())
+    change = backend_of(host).planning.changed
+    assert change(changed(parent, job, (), "hive"), job) == parent
     longer = Job.model_validate({**dict(job), "slurm": {"time": "7-0", "extra": ["--exclusive"]}})
-    after = changed(parent, longer, ("slurm.time", "slurm.extra"), "hive")
+    after = change(changed(parent, longer, ("slurm.time", "slurm.extra"), "hive"), longer)
     flags = ("--partition=batch", "--time=7-0", "--nodes=1", "--gres=gpu:a100:2", "--exclusive")
     assert (after.slurm.flags, after.slurm.modules, after.slurm.cards) == (
         flags,

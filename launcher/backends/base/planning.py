@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.planning.host_part import HostChecks
+from launcher.planning.host_part import MACHINE, HostChecks, Resources
+from launcher.planning.placement import requested_gpus
 from launcher.values.plan import Finding
 
 if TYPE_CHECKING:
+    from launcher.config.resolved import Resolved
     from launcher.planning.software.wheels import WheelTable
     from launcher.values.facts import Facts
     from launcher.values.host import Host
+    from launcher.values.job import Job
     from launcher.values.plan import Plan
     from launcher.values.profile import Profile
+
+    PlanFor = Callable[[Profile, Facts], Plan | None]
+    """Returns the plan of the same request for another card; None if the job cannot run on it as it was asked for."""
 
 
 class Planning:
     """A machine's answers: a plan has nothing of its own."""
+
+    def profile(self, profile: Profile, request: Resolved, facts: Facts | None) -> Profile:
+        """Return the profile of as many cards as --gpus asks for; a CPU and Apple's GPU are one, which the checks of --gpus say."""
+        del facts
+        count, _ = requested_gpus(request.gpus, profile.count)
+        return profile if profile.kind != "cuda" or count == profile.count else profile.of_cards(count)
+
+    def resources(self, profile: Profile, request: Resolved, facts: Facts | None) -> Resources:
+        """Return what a run of a request gets, for a plan with this profile."""
+        del profile, request, facts
+        return MACHINE
+
+    def limits(self, host: str, wanted: Resources, facts: Facts) -> Sequence[Finding]:
+        """Return why a host can never give these resources, whatever the rest of the plan is."""
+        del host, wanted, facts
+        return ()
+
+    def complete(self, plan: Plan, request: Resolved, facts: Facts | None, plan_for: PlanFor) -> Plan:
+        """Return a plan with what this kind of host adds to it once it is made."""
+        del request, facts, plan_for
+        return plan
+
+    def changed(self, plan: Plan, job: Job) -> Plan:
+        """Return the plan of a run that goes on, with the changes of its job that are for this kind of host alone."""
+        del job
+        return plan
 
     def check(
         self,

@@ -19,7 +19,6 @@ from launcher.planning.placement import (
 from launcher.runs.follow.view import View
 from launcher.values.facts import Facts
 from launcher.values.plan import Finding, Plan
-from launcher.values.profile import Profile
 from launcher.values.reported.answers import BusyCard
 
 POLL_S = 2.0
@@ -44,12 +43,6 @@ class CardChoice(NamedTuple):
     def title(self, gpus: tuple[str, ...]) -> str:
         """Return cards as a person reads them."""
         return ", ".join(self.titles.get(gpu, gpu) for gpu in gpus)
-
-
-def profile_for(asked: str | None, profile: Profile) -> Profile:
-    """Return the profile of as many cards as `--gpus` asks for; a CPU and Apple's GPU are one, which `findings` says."""
-    count, _ = requested_gpus(asked, profile.count)
-    return profile if profile.kind != "cuda" or count == profile.count else profile.of_cards(count)
 
 
 def card_choice(asked: str | None, plan: Plan, facts: Facts) -> CardChoice:

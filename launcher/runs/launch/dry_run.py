@@ -15,12 +15,13 @@ from launcher.copy.request import Request
 from launcher.errors import HostError, RefusedError
 from launcher.planning.assembly import ladder_inputs
 from launcher.planning.gate import model_room
+from launcher.planning.host_part import Resources
 from launcher.planning.model_gate import unknown_model
 from launcher.planning.placement import cards_of
 from launcher.planning.precision.ladder import Ladder, LadderInputs, ladder, too_large
 from launcher.runs.launch import cards, session_check
 from launcher.runs.launch.adapting import suggestion
-from launcher.runs.launch.planned import known_of, plan_of, submission_of
+from launcher.runs.launch.planned import known_of, plan_of
 from launcher.runs.launch.probing import probe
 from launcher.runs.launch.resolved_request import AUTO, secrets_for, there, understand
 from launcher.runs.run_desk import connect
@@ -28,7 +29,7 @@ from launcher.upload.loading import load
 from launcher.upload.upload_history import ShippedBefore
 from launcher.values.facts import Facts
 from launcher.values.job import Job
-from launcher.values.plan import Finding, Plan, PlanValue, Submission
+from launcher.values.plan import Finding, Plan, PlanValue
 from launcher.values.profile import Profile
 from launcher.values.upload_selection import Cargo
 
@@ -133,7 +134,7 @@ def _not_reached(error: HostError) -> Finding:
 class Explanation(NamedTuple):
     """What a ladder is made for, the ladder, what speaks against the job on this machine, and the job.
 
-    `takes` is what the job's script takes from a plan, `slurm` what a cluster is asked for.
+    `takes` is what the job's script takes from a plan, `resources` what the run gets on its host.
     """
 
     inputs: LadderInputs
@@ -141,7 +142,7 @@ class Explanation(NamedTuple):
     findings: tuple[Finding, ...]
     job: Job
     takes: tuple[PlanValue, ...]
-    slurm: Submission | None = None
+    resources: Resources
 
 
 def explain(request: Request, facts: Facts | None = None) -> Explanation:
@@ -170,16 +171,17 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     profile = there(resolved, facts).profile if facts else resolved.profiles[0]
     model, platform = known_of(resolved, facts)
     evidence = facts.precision_evidence if facts else ()
-    script, asked = script_use(resolved.job, resolved.task.code), submission_of(profile, resolved, facts)
+    script = script_use(resolved.job, resolved.task.code)
+    resources = backend_of(resolved.host).planning.resources(profile, resolved, facts)
     about = (model, platform, evidence, platform.torch, resolved.teacher)
-    count = asked.nodes if asked is not None else 1
-    case = ladder_inputs(profile, resolved.job, *about, asked=resolved.asked, script=script, count=count)
+    asked, count = resolved.asked, resources.nodes
+    case = ladder_inputs(profile, resolved.job, *about, asked=asked, script=script, count=count)
     found = ladder(case, resolved.asked)
     findings = (*job_check.findings(resolved.task), *_of_several(resolved, profile, facts))
     if too_large(case, found.rungs[0]):
         with contextlib.suppress(RefusedError):  # a plan may be refused for more than its ladder
             findings = (*findings, *model_room(plan_of(profile, resolved, facts), resolve.cards()))
-    return Explanation(case, found, findings, resolved.job, script.takes or (), asked)
+    return Explanation(case, found, findings, resolved.job, script.takes or (), resources)
 
 
 def _of_several(resolved: Resolved, profile: Profile, facts: Facts | None) -> list[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from launcher.backends.registry import backend_of
 from launcher.config import resolve, secret_values
 from launcher.copy import move_records
 from launcher.errors import BadFileError, InterruptedRunError, RunError, UsageError
@@ -113,7 +114,7 @@ def changed_plan(parent: Plan, settings: Sequence[str], name: str | None, host: 
     if "on_end" in keys:  # its address may be a secret that the parent did not have
         named = secret_values.with_names(job, ()).secrets
         job, keys = job.model_copy(update={"secrets": tuple(sorted(named))}), keys | {"secrets"}
-    return changed(parent, job, keys, host.name)
+    return backend_of(host).planning.changed(changed(parent, job, keys, host.name), job)
 
 
 def check_ended(summary: Summary, parent: Mirror, request: ResumeRequest) -> None:

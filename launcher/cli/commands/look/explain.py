@@ -71,7 +71,7 @@ def explain(
         _of_run(run, host, as_json=as_json)
         return
     from launcher.cli.output.wrapping import say_wrapped
-    from launcher.cli.text.plan_text import CHECKPOINTING, show_findings, slurm_line
+    from launcher.cli.text.plan_text import CHECKPOINTING, show_findings
     from launcher.copy.request import Request
     from launcher.planning.precision.memory import usable_words
     from launcher.runs.launch.dry_run import explain as explain_request
@@ -79,7 +79,7 @@ def explain(
     from launcher.runs.launch.probing import saved_probe
 
     request = Request(host=host, profile=profile, job=job, precision=precision, settings=settings or ())
-    case, (rungs, excluded), findings, task, takes, asked = explain_request(
+    case, (rungs, excluded), findings, task, takes, resources = explain_request(
         request, saved_probe(probe) if probe else None
     )
     if as_json:
@@ -98,7 +98,7 @@ def explain(
                 findings=findings,
                 inject=task.inject,
                 takes=takes,
-                slurm=asked,
+                slurm=resources.submission,
             )
         )
         return
@@ -117,8 +117,8 @@ def explain(
         )
     if note := hook_note(task):
         say_wrapped(note)
-    if asked is not None:
-        say_wrapped(slurm_line(asked))
+    if resources.title:
+        say_wrapped(resources.title)
     show_findings(findings)
 
 
