@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import compileall
+import gc
+import importlib.util
 import os
 import py_compile
 import shutil
@@ -40,6 +42,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 # A shell makes a background job ignore Ctrl-C, and the clients that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# To look for cycles among the objects of 10,000 tests takes a quarter of their collection, and finds none.
+gc.disable()
 
 
 REAL_INDEX = Path(platformdirs.user_data_dir("launch")) / "runs"
@@ -279,7 +285,8 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cards]:
 @pytest.fixture(scope="session")
 def demo(say: Callable[[str], None]) -> Path:
     """A cache folder with the demo model and data."""
-    pytest.importorskip("torch")
+    if importlib.util.find_spec("torch") is None:  # looked for, not imported: that takes seconds
+        pytest.skip("torch is not installed")
     try:
         return demo_parts(say)
     except MissingPartError as error:
@@ -318,25 +325,32 @@ _ON_THE_BRIDGE = {
     "runs/test_machines.py", "runs/test_power_cut.py", "runs/test_renting_containers.py", "runtimes/test_container.py", "runtimes/test_engine.py", "testbed/test_engine.py",
 }  # fmt: skip
 """The files with such tests. They run one after the other, in one worker, which starts each machine once."""
+_WITH_LIBRARIES = ("jobs/", "seeds/", "worker/")
+"""The folders of tests that import torch and transformers, which takes 8 s of processor time: one worker does it for all."""
 _LONGEST_FIRST = (
-    "bridge", "worker/test_guard.py", "contract/test_contract.py", "docs/test_blocks.py", "runs/test_over_ssh.py",
-    "runs/test_local.py", "runs/test_leases.py", "runs/test_following.py", "runs/test_resume.py", "runs/test_renting.py", "runs/test_batches.py",
-    "runs/test_slurm_verbs.py", "runs/test_slurm_planning.py", "runs/test_slurm_breaks.py", "runs/test_slurm_faults.py", "runs/test_slurm_nodes.py",
-    "hosts/test_held.py", "runs/test_batches_in_clouds.py", "remote/test_mending.py", "remote/test_attempts.py", "cli/test_terminal.py",
-    "seeds/test_seeds.py", "programs/test_programs.py", "runs/test_verifying.py", "jobs/test_distill.py", "jobs/test_crashes.py", "jobs/test_ranks.py",
-    "worker/test_adaptation.py", "worker/test_quantization.py", "runs/test_cleaning.py", "runs/test_recorded_runs.py", "runs/test_hard_places.py",
-    "runs/test_sweep.py", "runs/test_moving.py", "runs/test_abandoning.py", "remote/test_trials.py", "remote/test_segment.py", "jobs/test_steps.py",
-    "runs/test_renting_in_trouble.py", "runs/test_renting_keepers.py", "runs/test_kaggle_upkeep.py", "runs/test_kaggle_pushes.py",
-    "remote/test_torn.py", "remote/test_probe.py", "remote/test_silence.py", "runs/test_exec.py", "runs/test_recovering.py", "worker/test_trials.py",
+    "bridge", "libraries", "docs/test_blocks.py", "contract/test_contract.py", "remote/test_mending.py", "remote/test_segment.py",
+    "hosts/test_held.py", "cli/test_lambda_words.py", "runs/test_renting_promises.py", "runs/test_trust.py", "runs/test_recorded_runs.py",
+    "runs/test_slurm_planning.py", "runs/test_local.py", "runs/test_resume.py", "runs/test_batches.py", "remote/test_host_figures.py",
+    "remote/test_attempts.py", "hosts/test_ssh.py", "runs/test_over_ssh.py", "runs/test_renting.py", "remote/test_silence.py",
+    "runs/test_moving.py", "runs/test_coming_home.py", "cli/test_terminal.py", "runs/test_sweep.py", "runs/test_cards.py",
+    "trainings/test_trainings.py", "runs/test_abandoning.py", "runs/test_slurm_verbs.py", "runs/test_kaggle_clients.py",
+    "runs/test_environments.py", "runs/test_recovering.py", "cli/test_kaggle_words.py", "runs/test_hostile_clone.py",
+    "runs/test_following.py", "runs/test_cleaning.py", "runs/test_batch_rents.py", "rental/test_rental_kills.py", "runs/test_leases.py",
+    "cli/test_shells.py", "cli/test_compare.py", "runs/test_hostile_copies.py", "runs/test_renting_newcomers.py", "runs/test_hard_places.py",
+    "cli/test_json.py", "programs/test_programs.py", "runs/test_exec.py", "runs/test_verifying.py", "remote/test_succession.py",
+    "runs/test_renting_keepers.py", "runs/test_index.py", "runs/test_kaggle_upkeep.py", "runs/test_exclusive.py", "cli/test_hosts.py",
+    "runs/test_slurm_nodes.py", "cli/test_streams.py", "runs/test_always_stoppable.py", "runs/test_on_a_line.py", "runs/test_job_check.py",
+    "hosts/test_line.py", "runs/test_slurm_faults.py", "remote/test_trials.py", "runs/test_checkpoint_pulling.py", "cli/test_probe.py",
+    "remote/test_cards.py", "runs/test_renting_moves.py", "fuzz/test_fuzz.py",
 )  # fmt: skip
 """The groups that take longest, longest first, so that the workers end at the same time."""
 
 
 def _group(nodeid: str) -> str:
-    """Return what a test is run together with: its file, or `bridge`."""
+    """Return what a test is run together with: its file, `bridge`, or `libraries`."""
     path = nodeid.partition("::")[0].removeprefix("tests/")
     is_bridged = path in _ON_THE_BRIDGE or "[ssh_docker" in nodeid or "[lambda_container" in nodeid
-    return "bridge" if is_bridged else path
+    return "bridge" if is_bridged else "libraries" if path.startswith(_WITH_LIBRARIES) else path
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -384,6 +398,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             assert marker.kwargs.get("reason"), f"{item.nodeid}: slow(reason=...) says why it takes long"
     places = {group: place for place, group in enumerate(_LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(_group(item.nodeid), len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """Look for cycles again, but not among what was collected."""
+    gc.freeze()
+    gc.enable()
 
 
 _durations = Durations()
