@@ -190,6 +190,7 @@ def test_the_probe_of_an_account_can_be_saved_for_a_dry_run(person, account):
     assert "2 x T4 16 GB" in dry(person, "--probe", "probe.json", host="k").stdout
 
 
+@pytest.mark.long
 def test_the_first_launch_says_that_nothing_was_tried_there_and_each_shows_the_hours(person, account):
     """Said once; the hours are shown before each push, of which there is one for each launch."""
     account.habits.python = sys.executable

@@ -161,6 +161,7 @@ def card_of(event, number):
     }
 
 
+@pytest.mark.long
 @pytest.mark.slow(reason="a run of 12 s")
 def test_one_program_reports_the_run_s_own_cards_and_ends_with_it(toy, cards, monkeypatch):
     """Each event has what the cards reported at one moment; a lost card and a column without a number are absent."""

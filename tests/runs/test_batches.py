@@ -53,7 +53,7 @@ def test_a_worker_that_is_killed_at_any_transition_begins_each_item_once(
 
 def test_a_detached_batch_goes_on_without_its_command(made):
     """A process of its own works it; status says which."""
-    file = made.write(made.items(2, steps=10, pause=0.1), host="local", max_parallel=1)
+    file = made.write(made.items(2, steps=3, pause=0.1), host="local", max_parallel=1)
     said = made.client.ok("batch", file, "--detach")
     assert "works sweep" in said
     assert f"process {said.split()[1]} on" in made.client.ok("batch", "status")

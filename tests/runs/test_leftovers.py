@@ -395,6 +395,7 @@ def test_a_script_that_has_ended_and_stays_gives_its_card_back(place):
     place.next_launch_has_its_cards(dead)
 
 
+@pytest.mark.long
 def test_strangers_hold_their_cards_and_are_left_alone(place):
     """Another user's container, started by hand, and a process: neither gets a signal, and a free card is taken."""
     client, engine, machine, cards = place.client, place.engine, place.machine, place.cards

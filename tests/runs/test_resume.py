@@ -266,6 +266,7 @@ print("micro", knobs.split.micro_batch, file=open(settings["ledger"] + ".micro",
 """
 
 
+@pytest.mark.long
 def test_what_mended_the_parent_holds_on_unless_it_is_set_anew(aware):
     """The new run does not begin with the batch that the card had no room for; who says so tries it again."""
     aware.script(STEPS.replace("stopping = []\n", f"stopping = []\n{SMALL_CARD}"))

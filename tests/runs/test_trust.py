@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from testbed.client import LAUNCH, Client
+from testbed.client import LAUNCH, Client, until
 from testbed.screen import Screen
 
 from launcher.config import trust
@@ -110,6 +110,13 @@ class Clone:
                 seen.append("a connection")
         return seen
 
+    def contacts(self, *words: str) -> None:
+        """Let a command connect there; it waits for an answer that never comes, and is ended."""
+        process = self.client.start(*words)
+        until(lambda: "a connection" in self.was_believed(), "its connection")
+        process.kill()
+        process.communicate()
+
     def asked(self, *words: str) -> Screen:
         """The same client at a terminal."""
         env = {key: one for key, one in self.client.env.items() if key not in ("COLUMNS", "LINES")}
@@ -165,8 +172,7 @@ def test_what_was_trusted_counts_until_it_changes(clone):
     assert 'secrets = ["MY_TOKEN"]' in said
     client.run("probe", "--host", "local")
     assert clone.was_believed() == ["a program"]
-    client.run("--dry-run", "--host", "k", "--", "true")
-    assert "a connection" in clone.was_believed()
+    clone.contacts("--dry-run", "--host", "k", "--", "true")
     written = file.read_text()
     file.write_text(f"# mine\n{written}".replace("[hosts.local]", '[hosts.local]\nprofile = "cpu"\nhold = 9'))
     client.run("probe", "--host", "local")
@@ -240,8 +246,7 @@ def test_hosts_of_this_user_need_no_trust(clone):
     own = client.home / ".config" / "launch" / "hosts.toml"
     own.parent.mkdir(parents=True)
     own.write_text(f'[hosts.mine]\naddress = "127.0.0.1"\nport = {clone.port}\n')
-    client.run("ps", "--host", "mine", timeout=60)
-    assert clone.was_believed()
+    clone.contacts("ps", "--host", "mine")
     (client.project / "launch.toml").write_bytes((client.project / "free.toml").read_bytes())
     assert "nothing was sent" in client.planned("--", "true")
     client.ok("hosts")
