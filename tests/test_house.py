@@ -42,7 +42,6 @@ TABLE = "launcher.backends.kinds"
 """By it every room finds a kind of host or a runtime by its name; what it names is loaded when it is used."""
 UPWARD = {
     ("launcher.backends.kaggle.kaggle_preview", "launcher.runs.launch.kaggle_account"),
-    ("launcher.runs.rerunning", "launcher.compare.plan_differences"),
 }
 """The imports that point up still."""
 WINGS = [

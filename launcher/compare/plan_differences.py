@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ValidationError
 from rich.filesize import decimal
 
+from launcher.base.json_file import flat
 from launcher.values.plan import Plan, Split
 from launcher.values.precision import Precision
 from launcher.values.public_result import public
@@ -96,15 +97,6 @@ def _with_unknown(difference: Difference, is_known: Sequence[bool]) -> Differenc
         values=tuple(next(values) if known else None for known in is_known),
         words=tuple(next(words) if known else UNKNOWN for known in is_known),
     )
-
-
-def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value in a tree of objects, by its path. Lists count as values."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from flat(inner, f"{path}.{key}" if path else key)
-    else:
-        yield path, value
 
 
 def _numbered(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from launcher.compare.plan_differences import flat
+from launcher.base.json_file import flat
 from launcher.copy.mirror import Mirror
 from launcher.copy.request import Request, recall
 from launcher.runs.follow.view import View

@@ -10,8 +10,6 @@ from launcher.values.rental_settings import OWN_MACHINE, RentalSettings
 API = "https://cloud.lambda.ai/api/v1"
 SECOND_API = "https://cloud.lambdalabs.com/api/v1"
 """The service's older address, which it calls deprecated, and which other tools still use."""
-USER = "ubuntu"
-"""Who one logs in as on Lambda's images, if the table does not say."""
 
 
 class LambdaSettings(RentalSettings):
@@ -19,6 +17,7 @@ class LambdaSettings(RentalSettings):
 
     provider: ClassVar[str] = "lambda"
     variable: ClassVar[str] = "LAMBDA_API_KEY"
+    usual_user: ClassVar[str] = "ubuntu"
     api: str = API
 
     @property

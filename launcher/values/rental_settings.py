@@ -45,11 +45,13 @@ class RentalSettings(Written):
     the provider's latest default; `file_system` a file system of the account; `firewall` the id of a ruleset; `key` an SSH
     key of the account, None one that launcher makes. `max_hours` and `max_cost`, in dollars, limit one rental, and one of them
     is needed to launch. `keep`: do not end the rent with the run; the limit ends it. Above `confirm_above` dollars the user is
-    asked. A provider's own settings name its key in PROVIDERS, the variable that may hold a person's key, and its usual `api`.
+    asked. A provider's own settings name its key in PROVIDERS, the variable that may hold a person's key, the usual login name on its
+    machines, and its usual `api`.
     """
 
     provider: ClassVar[str]
     variable: ClassVar[str]
+    usual_user: ClassVar[str]
     type: Names = ()
     region: Names = ()
     image: ServiceName | None = None

@@ -29,6 +29,7 @@ class ToySettings(RentalSettings):
 
     provider: ClassVar[str] = NAME
     variable: ClassVar[str] = "TOY_KEY"
+    usual_user: ClassVar[str] = "toy"
     api: str = API
 
 

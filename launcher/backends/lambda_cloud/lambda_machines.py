@@ -14,7 +14,7 @@ from launcher.rental.offers import FOR_ARM, is_arm
 from launcher.rental.renting import Offer
 from launcher.values.facts import Engine, Facts, FileSystem
 from launcher.values.host import Host
-from launcher.values.lambda_settings import USER
+from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.plan import Finding, Plan
 from launcher.values.profile import Profile
 
@@ -42,7 +42,7 @@ IMAGE = Image(
 
 def expected_facts(host: Host, offer: Offer, profile: Profile) -> Facts:
     """Return what a rented machine is expected to have; what is unknown is None or missing."""
-    user = host.user or USER
+    user = host.user or LambdaSettings.usual_user
     name = _probe_name(offer, profile)
     gpus = tuple(expected_card(profile, index, name, IMAGE.driver) for index in range(offer.cards))
     home = "/root" if user == "root" else f"/home/{user}"

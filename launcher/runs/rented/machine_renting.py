@@ -40,7 +40,6 @@ from launcher.runs.rented import rental_setup
 from launcher.runs.rented.rental_choice import settings_of
 from launcher.transport.ssh.new_keys import NEW_KEYS
 from launcher.values.host import Host, MachineKeys
-from launcher.values.lambda_settings import USER
 from launcher.values.plan import Plan
 
 WAIT_S = 30.0
@@ -237,7 +236,7 @@ class _Renting:
                 },
                 "name": host.name,
                 "address": "0.0.0.0" if instance is None else instance.ip,  # noqa: S104 - until it has booted
-                "user": host.user or USER,
+                "user": host.user or self._settings.usual_user,
                 "known_hosts": str(place / records.KNOWN_HOSTS),
                 "hold": 0,
                 "sudo": host.sudo or self._needs_engine,

@@ -15,7 +15,6 @@ from launcher.rental.lease.renter import open_account
 from launcher.rental.renting import Offer
 from launcher.transport.ssh.ssh_config import hops
 from launcher.transport.ssh.ssh_keys import may_offer
-from launcher.values.lambda_settings import USER
 from launcher.values.parsing import nearest
 from launcher.values.plan import Finding
 
@@ -65,7 +64,7 @@ def _findings(host: Host, settings: RentalSettings, free: set[str], service: Pro
         if (key := settings.key) is not None:
             keys = {one.name: one.public_key for one in service.ssh_keys()}
             yield from _unknown(host, "key", key, keys)
-            if key in keys and not _may_log_in(host, keys[key]):
+            if key in keys and not _may_log_in(host, settings.usual_user, keys[key]):
                 looked = host.identity_file or "a usual file of ~/.ssh"
                 words = f"its private half is neither in ssh-agent nor in {looked}: nobody here could log in"
                 mend = 'in the same table   identity_file = "…"     or no key: launcher makes one     nothing was rented'
@@ -75,8 +74,8 @@ def _findings(host: Host, settings: RentalSettings, free: set[str], service: Pro
             yield from _unknown(host, "firewall", settings.firewall, service.firewalls())
 
 
-def _may_log_in(host: Host, public_key: str) -> bool:
-    machine = host.model_copy(update={"address": ANY_ADDRESS, "user": host.user or USER})
+def _may_log_in(host: Host, usual_user: str, public_key: str) -> bool:
+    machine = host.model_copy(update={"address": ANY_ADDRESS, "user": host.user or usual_user})
     *_, last = hops(machine)
     return may_offer(last, public_key)
 
