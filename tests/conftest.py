@@ -325,8 +325,10 @@ _ON_THE_BRIDGE = {
     "runs/test_machines.py", "runs/test_power_cut.py", "runs/test_renting_containers.py", "runtimes/test_container.py", "runtimes/test_engine.py", "testbed/test_engine.py",
 }  # fmt: skip
 """The files with such tests. They run one after the other, in one worker, which starts each machine once."""
-_WITH_LIBRARIES = ("jobs/", "seeds/", "worker/")
-"""The folders of tests that import torch and transformers, which takes 8 s of processor time: one worker does it for all."""
+_WITH_LIBRARIES = (
+    "jobs/", "seeds/", "worker/", "runs/test_observed.py", "runs/test_host_figures_shown.py", "runs/test_tensorboard.py",
+)  # fmt: skip
+"""The folders and files of tests that import torch and transformers, which takes 8 s of processor time: one worker does it for all."""
 _LONGEST_FIRST = (
     "bridge", "libraries", "docs/test_blocks.py", "contract/test_contract.py", "remote/test_mending.py", "remote/test_segment.py",
     "hosts/test_held.py", "cli/test_lambda_words.py", "runs/test_renting_promises.py", "runs/test_trust.py", "runs/test_recorded_runs.py",

@@ -294,6 +294,7 @@ def test_a_host_that_is_lost_is_named_and_the_rest_is_shown(client, two_versions
     assert diff_in(said) == f"--- /dev/null\n+++ {short}/lib/later.py\n@@ -0,0 +1 @@\n+z = 1\n"
 
 
+@pytest.mark.long
 def test_the_code_of_another_client_s_run_comes_from_its_host(client, two_versions):
     """Without a record here, the host says what was sent. Of a run that was removed it has the code no more, or need not have it."""
     kept = {path: path.read_bytes() for path in client.index.glob("*/sent.json.gz")}

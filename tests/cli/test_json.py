@@ -181,7 +181,7 @@ def test_rows_of_runs_have_the_same_keys_in_every_state(desk):
 
 
 @mostly_long(
-    "words", [("--", "true"), ("--", "false"), ("--name", "again", "--", "python", "train.py")], ci=(1, 2)
+    "words", [("--", "true"), ("--", "false"), ("--name", "again", "--", "python", "train.py")], ci=(2,)
 )
 def test_each_line_of_a_launch_has_its_shape(desk, words):
     """From the plan to the end, and again for whoever attaches."""

@@ -131,6 +131,7 @@ def test_a_verb_gets_the_one_run_that_it_can_act_on(shell):
     assert shell.line("launch stop 26\t") == ["launch", "stop", LIVE]
 
 
+@mostly_long("name", SHELLS, ci=(0,), indirect=True)
 def test_a_run_is_found_by_the_end_or_the_start_of_its_last_part_or_its_name(shell):
     """Also for several, and before a path; no space follows the colon."""
     assert shell.line("launch logs a9w2\t") == ["launch", "logs", "aaa9w2"]

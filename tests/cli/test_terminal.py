@@ -273,7 +273,7 @@ WAITS = "import time\nimport launcher_worker as w\nw.log(1, loss=0.5)\ntime.slee
 
 
 @mostly_long("number", [signal.SIGINT, signal.SIGTERM], ci=(0,))
-@pytest.mark.parametrize("verb", ["launch", "attach"])
+@pytest.mark.parametrize("verb", ["launch", pytest.param("attach", marks=pytest.mark.long)])
 def test_ctrl_c_and_sigterm_give_the_cursor_back(client, verb, number):
     """The bar is ended, and the way back is said; the run goes on."""
     client.script(WAITS)
@@ -429,6 +429,7 @@ for step in itertools.count(first + 1):
 """
 
 
+@pytest.mark.long
 def test_logs_of_a_live_run_with_several_attempts_are_the_hosts_byte_for_byte(client):
     """What was fetched and what is followed, while the agent dies once more."""
     client.script(ENDLESS)
@@ -475,6 +476,7 @@ def test_what_another_client_fetches_meanwhile_is_shown_once(tmp_path, capsys):
     assert capsys.readouterr().out == "a\nb\nc\n"
 
 
+@pytest.mark.long
 def test_lines_that_attach_shows_are_whole(client):
     """Begun where an earlier command had stopped fetching, in the middle of a character."""
     client.script(TORN + "sys.exit('the reason')\n")

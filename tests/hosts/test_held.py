@@ -189,6 +189,7 @@ def test_two_clients_share_a_connection(place):
     assert place.logins() == before
 
 
+@pytest.mark.long
 def test_a_command_beside_a_run_works_right_after_its_launch(place):
     """Each command has an agent of its own: one that has started a run has its keeper as a child."""
     place.client.ok("ps", "--host", "A")
@@ -327,7 +328,7 @@ def change_hold(place):
 
 
 @mostly_long(
-    "prepare", [change_known_hosts, change_key_file, change_ssh_config, change_table, change_hold], ci=(0, 2)
+    "prepare", [change_known_hosts, change_key_file, change_ssh_config, change_table, change_hold], ci=(0,)
 )
 def test_a_connection_is_not_used_once_what_it_was_made_by_has_changed(place, prepare):
     """The next command logs in by itself; sshd says so."""

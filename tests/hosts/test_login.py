@@ -66,6 +66,7 @@ def test_a_passphrase_is_asked_for_on_the_terminal_once_for_all_hops(client, lab
     assert PHRASE.encode() not in record
 
 
+@pytest.mark.long
 def test_a_wrong_passphrase_is_asked_for_three_times(client, locked):
     """Then exit code 4 and the line that mends it."""
     code, shown = at_a_terminal(client, "probe", "--host", "A", answers=["a", "b", "c", PHRASE])

@@ -83,6 +83,7 @@ def test_a_line_of_a_long_log_has_the_number_that_it_has_in_the_file(noise, monk
     assert (found.name, found.number) == ("cuda-oom", log.rstrip("\n").count("\n") + 1)
 
 
+@pytest.mark.long
 def test_the_diagnosis_of_a_log_of_100_mb_needs_little_memory(client):
     """It is read in pieces. The kernel counts the memory of the process."""
     path = client.project / "crash.log"

@@ -221,6 +221,7 @@ def changed(path, content=None):
     path.write_bytes(before)
 
 
+@pytest.mark.long
 def test_the_abandoned_run_says_where_it_goes_on_and_another_root_hears_nothing(two, ssh_host):
     """`attach` and `recover` name the child. A host of the same name with another root is not told."""
     client = two.client

@@ -146,7 +146,7 @@ def test_stop_ends_what_is_queued_then_the_runs(made):
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({}, 0),
+        pytest.param({}, 0, marks=pytest.mark.long),
         pytest.param({"fail": True}, 1, marks=pytest.mark.long),
         ({"precision": "fp16", "profile": "cpu"}, 3),
         pytest.param({"host": "gone"}, 4, marks=pytest.mark.long),

@@ -93,6 +93,7 @@ def test_a_run_that_holds_a_card_is_ours_and_what_it_leaves_is_too(holding, card
     assert f"yours, of no run; to end it   kill {stranger.pid}" in said
 
 
+@pytest.mark.long
 def test_a_free_card_goes_before_a_held_one(holding, cards):
     """Whatever its index; where all are held one is shared, and that is said."""
     cards.put("l40s", "l40s")
@@ -218,6 +219,7 @@ def test_a_run_whose_only_card_was_taken_waits_for_it_and_says_who_has_it(client
             until(lambda run=run: client.summary(run)["state"] == "succeeded", "the end")
 
 
+@pytest.mark.long
 def test_a_script_that_opens_its_exclusive_card_twice_is_told_so(client, cards):
     """A parent and its child: nobody else holds the card, so it is tried once more and no more."""
     cards.put(("titan_rtx", EXCLUSIVE))

@@ -100,6 +100,7 @@ def test_a_follower_keeps_the_newest_one_and_removes_the_one_before(client):
     assert digests(home / run / "checkpoints" / "step-6") == digests(there(client, run) / "step-6")
 
 
+@pytest.mark.long
 def test_without_a_follower_none_is_kept_and_ps_says_so(client):
     """Nothing comes by itself."""
     run = client.detached("--set", "checkpoints=pull", *saving(client, steps=4, waits_at=1))

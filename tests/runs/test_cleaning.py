@@ -181,6 +181,7 @@ def test_gc_waits_for_nobody_who_ships_and_takes_nothing_from_them(client, root)
     client.ok("gc")
 
 
+@pytest.mark.long
 def test_a_run_of_an_unchanged_folder_sends_nothing(client, root):
     """The stage says so; a witness counts what arrived."""
     for number in range(150):

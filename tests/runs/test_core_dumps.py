@@ -41,7 +41,9 @@ def begun(client):
 
 
 @pytest.mark.parametrize(
-    ("words", "of_training"), [((), "unlimited"), (("-s", "A_KEY"), OFF)], ids=["none", "one"]
+    ("words", "of_training"),
+    [pytest.param((), "unlimited", marks=pytest.mark.long), (("-s", "A_KEY"), OFF)],
+    ids=["none", "one"],
 )
 def test_only_a_training_without_secrets_leaves_one(client, words, of_training):
     """The client, both agents and the keeper never; a training as the shell has it, unless it has a secret."""

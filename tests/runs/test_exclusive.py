@@ -82,7 +82,8 @@ def told(client):
     return [json.loads(path.read_text()) for path in sorted((client.home / "ranks").iterdir())]
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_the_race_for_the_first_card_fails_by_itself(project, exclusive, ranks):
     """Plain torchrun: each rank sees all cards, and one process alone gets the first."""
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "train.py"]

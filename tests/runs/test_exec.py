@@ -137,8 +137,8 @@ def test_what_it_leaves_behind_is_ended_with_it(client, ended):
 @pytest.mark.parametrize(
     ("place", "how"),
     [
-        ("local", "ctrl-c"),
-        ("local", "killed"),
+        pytest.param("local", "ctrl-c", marks=pytest.mark.long),
+        pytest.param("local", "killed", marks=pytest.mark.long),
         pytest.param("A", "ctrl-c", marks=[pytest.mark.testbed, pytest.mark.long]),
         pytest.param("A", "cut", marks=pytest.mark.testbed),
     ],

@@ -142,7 +142,8 @@ def test_a_job_s_requirements_are_there_and_the_image_serves_again(client, box, 
     assert len(index.requests) == asked
 
 
-@pytest.mark.parametrize("kind", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
 def test_a_client_that_leaves_in_a_build_takes_the_build_with_it(client, box, index, kind):
     """Ctrl-C, or death: the build ends on the host, nothing of it stays, and the next launch builds."""
     leave_in_a_build(client, box, index, kind)

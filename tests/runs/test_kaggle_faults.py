@@ -62,9 +62,8 @@ def assert_spooled(account, run, segment=1):
     assert {path: here.get(path) for path in sent} == sent
 
 
-@pytest.mark.parametrize(
-    "is_clean", [pytest.param(True, id="ended", marks=pytest.mark.long), pytest.param(False, id="broken")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("is_clean", [pytest.param(True, id="ended"), pytest.param(False, id="broken")])
 def test_streams_that_are_cut_again_and_again_bring_every_byte(kaggle_account, is_clean):
     """Before its outputs come, the record is the kernel's already; afterwards the spool is."""
     account = kaggle_account

@@ -129,7 +129,7 @@ REFUSED = [
 ]
 
 
-@mostly_long(("fault", "words", "code"), REFUSED, ids=[words for _, words, _ in REFUSED], ci=(0, 4))
+@mostly_long(("fault", "words", "code"), REFUSED, ids=[words for _, words, _ in REFUSED], ci=(0,))
 def test_a_refused_push_leaves_nothing(kaggle_account, fault, words, code):
     """The reason is said; no run is left in the spool, none here, and no kernel."""
     fault = dict(fault)

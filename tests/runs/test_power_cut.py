@@ -209,6 +209,7 @@ def test_an_empty_script_is_made_anew_and_never_a_success(client, lost, tmp_path
     trainer.judge(tmp_path / "ledger", model, STEPS, STEPS)
 
 
+@pytest.mark.long
 def test_code_that_the_store_lost_too_is_never_trained(client, lost, tmp_path):
     """The end says what is lost, and the next command."""
     manifest = json.loads((client.home / ".launch" / "runs" / lost / "control" / "manifest.json").read_text())

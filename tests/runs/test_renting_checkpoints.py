@@ -68,6 +68,7 @@ def test_the_newest_checkpoint_of_a_run_that_was_stopped_comes_home(project):
     assert checkpoints(project) == [f"step-{WAITS_AT - 1}"]
 
 
+@pytest.mark.long
 def test_the_newest_checkpoint_of_a_run_whose_time_is_up_comes_home(project):
     """Its machine is ended although it goes on."""
     waiting(project)

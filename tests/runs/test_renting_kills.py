@@ -100,6 +100,7 @@ def test_killed_while_files_come_home(each_round, record_property):
 KEEPER = ("instances", "terminate", "instances")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", points(range(len(KEEPER) + 1), 2))
 def test_a_keeper_is_killed(each_round, record_property, number):
     """At a request of its end of the rent, or before that, while files come home: two reconciles do what is left."""

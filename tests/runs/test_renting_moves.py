@@ -181,6 +181,7 @@ def test_a_successor_whose_machine_dies_before_a_checkpoint_is_here(project):
     assert (project.client.runs / child / "artifacts" / "weights").is_file()
 
 
+@pytest.mark.long
 def test_a_move_is_looked_at_before_it_is_made(project):
     """`--dry-run` shows the plan and the price, for people and for programs; the run goes on, and nothing is rented."""
     run = waiting(project, "--host", "local")

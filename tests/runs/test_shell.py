@@ -96,7 +96,7 @@ def test_a_command_has_the_terminal_too_and_gets_every_byte(client, ended):
 @pytest.mark.parametrize(
     ("place", "how"),
     [
-        ("local", "left"),
+        pytest.param("local", "left", marks=pytest.mark.long),
         pytest.param("local", "killed", marks=pytest.mark.long),
         pytest.param("A", "left", marks=[pytest.mark.testbed, pytest.mark.long]),
         pytest.param("A", "cut", marks=pytest.mark.testbed),

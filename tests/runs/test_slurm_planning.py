@@ -119,6 +119,7 @@ def test_a_time_that_leaves_little_to_train_in_is_noted(client, hive, minutes, g
     assert "cannot-go-on" not in findings
 
 
+@pytest.mark.long
 def test_explain_shows_it_too(client, hive):
     shown = client.ok("explain", "--host", "hive", "--set", "slurm.partition=short")
     assert "sbatch --partition=short --nodes=1 --gres=gpu:a100:1" in shown
@@ -277,6 +278,7 @@ def test_a_controller_that_is_stuck_is_given_up_in_time(client, hive):
     assert "scontrol show config did not answer within 8 s" in done.stderr
 
 
+@pytest.mark.long
 def test_init_writes_a_projects_file_for_a_cluster(client, hive):
     """Its table is the user's own; the card is the partition's."""
     own = client.home / ".config" / "launch" / "hosts.toml"
@@ -312,6 +314,7 @@ def test_what_slurm_refuses_is_shown_in_its_words_and_leaves_no_run(client, hive
     assert hive.ssh("squeue", "--noheader") == ""
 
 
+@pytest.mark.long
 def test_a_run_that_is_resumed_asks_for_what_its_parent_did(client, hive):
     """With the keys that are changed; those that its batch hangs on stay."""
     words = ("--set", "slurm.time=30", "--set", "slurm.modules=[]", "--name", "a")

@@ -360,6 +360,7 @@ def test_what_was_left_half_done_on_the_disk_goes_after_an_hour(client, root):
     assert os.path.exists(has_code.path)
 
 
+@pytest.mark.long
 def test_a_sweep_with_nothing_to_do_takes_no_time(client, root):
     """The stage's own figure: some milliseconds, with two hundred runs on record."""
     for number in range(200):

@@ -53,7 +53,7 @@ def code_of(lab, client):
     return f"{lab.root}/runs/{run}/work/code"
 
 
-@pytest.mark.parametrize("uses_git", [False, True])
+@pytest.mark.parametrize("uses_git", [pytest.param(False, marks=pytest.mark.long), True])
 def test_no_planted_secret_is_on_the_host(client, lab, uses_git):
     """Twelve kinds, searched for by `grep -r` there, in a plain folder and where git tracks them; `id_map.json` travels."""
     plant(client, lab)

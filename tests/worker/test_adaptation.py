@@ -295,6 +295,7 @@ def test_replicas_are_made_of_a_model_that_is_safe_to_train(model, tmp_path):
     assert lines.count("trainable weights: 1 tensor is float32 now") == 1
 
 
+@pytest.mark.long
 def test_a_saved_model_loads_where_launcher_is_not(plain_in_fp16):
     """A whole model, pickled with all of its hooks."""
     folder, *_ = plain_in_fp16

@@ -130,6 +130,7 @@ def test_a_compiled_script_is_compiled_as_a_whole_and_its_autocast_is_seen(start
     assert "Linear" in start(load, hook=False)
 
 
+@pytest.mark.long
 def test_a_script_that_trains_nothing_opens_no_connection(start, agent):
     """It may be an evaluation, or a server."""
     assert start(ONLY_READS) == "torch.Size([1, 2])\n"

@@ -188,6 +188,7 @@ def test_a_compiled_model_trains_uncompiled(rehearsed):
     assert done.stderr.count("torch.compile is left out") == 1
 
 
+@pytest.mark.long
 def test_a_card_that_triton_does_not_support_refuses_to_compile(rehearsed):
     """With the words of torch, which the table of failures knows."""
     done = rehearsed(COMPILED, "p100")
