@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from launcher.backends.base.rental_choice import check_limited
 from launcher.backends.registry import backend_of
 from launcher.batch.batch_queue import BatchQueue
 from launcher.batch.batch_usage import rentals_for
@@ -18,7 +19,6 @@ from launcher.rental.price import Cost
 from launcher.rental.renting import dollars
 from launcher.runs.launch.resolved_request import understand
 from launcher.runs.rented.rental_agreement import choice_for
-from launcher.runs.rented.rental_choice import check_limited
 from launcher.runs.rented.rented_runs import leave_to_keeper, unattended
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 from rich.filesize import decimal
 
+from launcher.backends.base.probing import NO_JOB
 from launcher.backends.base.runtime import Holding, Supply
 from launcher.backends.runtimes import Runtime, open_all, open_for_run
 from launcher.base.meter import Meter
@@ -21,7 +22,7 @@ from launcher.errors import AgentError, EngineError, HostError, LastCopyError, M
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import summary_of
 from launcher.runs.follow.view import Stage
-from launcher.runs.launch.probing import NO_JOB, probe
+from launcher.runs.launch.probing import probe
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.pulling import shown_path
 from launcher.runs.rented.machine_gone import gone

@@ -31,6 +31,8 @@ class HostKind:
     """Whether a table leads to a machine that one logs in to, by its address or its name."""
     implicit: ClassVar[Host | None] = None
     """The host of this kind that needs no table."""
+    offering: ClassVar[Host | None] = None
+    """The account whose offers are listed if no table has one; None for a kind that rents nothing."""
 
     @property
     def setting_keys(self) -> Collection[str]:

@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from testbed.cards import uuid_of
 
+from launcher.backends.base.probing import Probing, choose_profile
+from launcher.backends.slurm.slurm_probing import SlurmProbing
 from launcher.cli.commands.hosts.probe import rows
+from launcher.config.resolve import profiles
 from launcher.errors import BadFileError, HostError, LaunchError, UnknownNameError
-from launcher.runs.launch.probing import choose_profile, describe, probe, saved_probe
+from launcher.runs.launch.probing import probe, saved_probe
 from launcher.transport.channel import Reply
 from launcher.transport.client.agent_desk import AgentDesk
 from launcher.values.facts import Facts
@@ -186,8 +189,8 @@ def test_a_gpu_of_another_maker_is_told_and_what_works_there(client, saved):
         in found["message"]
     )
     told = Facts.model_validate({**RIGHT, "other_gpus": ["AMD GPU 1002:74a1 (206 GB)"] * 2})
-    assert ("gpu", "2 x AMD GPU 1002:74a1 (206 GB), not planned for") in list(rows(told))
-    assert describe(told).startswith("2 x AMD GPU 1002:74a1 (206 GB), not planned for, 2 CPUs")
+    assert ("gpu", "2 x AMD GPU 1002:74a1 (206 GB), not planned for") in list(rows(Probing(), told))
+    assert Probing().describe(told).startswith("2 x AMD GPU 1002:74a1 (206 GB), not planned for, 2 CPUs")
 
 
 def test_a_probe_shows_what_a_person_wants_to_know(client, cards):
@@ -219,7 +222,7 @@ def test_a_probe_tells_whose_a_holder_is_and_what_its_state_means():
         "holders": [{**base, "container": "0123456789ab"}, {**base, "pid": 8, "state": "D", "means": "waits"}],
     }  # fmt: skip
     told = Facts.model_validate({**RIGHT, "gpus": [gpu], "nvidia_mps": True, "holders_error": "silence"})
-    shown = [value for name, value in rows(told) if name in ("gpu 0", "")]
+    shown = [value for name, value in rows(Probing(), told) if name in ("gpu 0", "")]
     assert shown == [
         "NVIDIA L40S, capability 8.9, 45,372 MiB, driver 580, exclusive-process, MIG, 2 uncorrected ECC errors, Xid 79: held",
         "  pid 7 (eve, python x.py, container 0123456789ab, 1.3 GB, for 2 h) holds GPU 0: ask eve to end it",
@@ -293,10 +296,11 @@ def test_whatever_a_host_tells_of_itself_is_facts_or_its_error(values):
         assert str(error).startswith("lab's probe: ")
         assert str(error).isprintable()
         return
-    assert describe(found)
-    assert list(rows(found))
+    for probing in (Probing(), SlurmProbing()):
+        assert probing.describe(found)
+        assert list(rows(probing, found))
     json.dumps(found.model_dump(mode="json"), allow_nan=False)
-    _, error = outcome(choose_profile, (), found)
+    _, error = outcome(choose_profile, (), found, profiles())
     assert error is None or isinstance(error, UnknownNameError)
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from testbed.client import REPOSITORY
 
+from launcher.backends.base.probing import NO_JOB, CardRequest, Probing
+from launcher.config.lookup import Lookup
 from launcher.config.resolve import profile, profiles
 from launcher.copy.request import Request
 from launcher.planning.derived_profile import derived, profile_name
@@ -14,7 +16,6 @@ from launcher.planning.placement import as_probed, choose_gpus, match_profile
 from launcher.planning.precision.ladder import LadderInputs, ladder
 from launcher.planning.precision.memory import usable_gb
 from launcher.runs.launch.dry_run import preview
-from launcher.runs.launch.probing import NO_JOB, cards_there
 from launcher.values.facts import Facts
 from launcher.values.host import LOCAL
 
@@ -39,7 +40,7 @@ def facts(*gpus, **more):
 
 
 def there(told, gpus=None, named=()):
-    return cards_there(LOCAL, NO_JOB, named, gpus, told).profile
+    return Probing().cards(LOCAL, NO_JOB, CardRequest(named, gpus=gpus), told, Lookup()).profile
 
 
 @pytest.fixture

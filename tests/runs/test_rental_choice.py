@@ -7,6 +7,7 @@ import pytest
 from testbed.lambda_service import LambdaService as StandIn
 from testbed.sim_clock import WallClock
 
+from launcher.backends.base.rental_choice import choose, earlier_run, offering_host, offers
 from launcher.config.resolve import profile
 from launcher.copy.request import Request
 from launcher.errors import CardBusyError, RefusedError, ServiceAuthError, ServiceUnreachableError, UsageError
@@ -18,7 +19,6 @@ from launcher.runs.follow.null_view import SilentView
 from launcher.runs.launch.launching import wanted_of
 from launcher.runs.launch.resolved_request import understand
 from launcher.runs.rented.rental_agreement import agree
-from launcher.runs.rented.rental_choice import choose, earlier_run, offering_host, offers
 from launcher.values.host import LOCAL, Host
 from launcher.values.job import Job
 from launcher.values.lambda_settings import LambdaSettings

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from launcher.backends.base.probing import Probed
 from launcher.batch.batch_definition import Rules
 from launcher.batch.batch_queue import Entry, make_queue
 from launcher.batch.batch_status import rows_of, state_of
@@ -20,7 +21,6 @@ from launcher.runs.follow import following
 from launcher.runs.follow.diagnosing import diagnosis_of
 from launcher.runs.follow.summaries import remembered
 from launcher.runs.launch import launching
-from launcher.runs.launch.probing import Probed
 from launcher.runs.run_listing import ListedRun
 from launcher.values.facts import Facts
 from launcher.values.host import Host

@@ -12,6 +12,7 @@ from launcher.values.kaggle_settings import KaggleSettings
 
 if TYPE_CHECKING:
     from launcher.backends.kaggle.kaggle_planning import KagglePlanning
+    from launcher.backends.kaggle.kaggle_probing import KaggleProbing
     from launcher.backends.kaggle.kaggle_running import KaggleRunning
     from launcher.backends.kaggle.kaggle_upkeep import KaggleUpkeep
     from launcher.transport.client.desk import Desk
@@ -58,6 +59,13 @@ class Kaggle(Backend):
         from launcher.backends.kaggle.kaggle import open_account_line
 
         return open_account_line(host, _settings(host))
+
+    @property
+    def probing(self) -> KaggleProbing:
+        """Its cards."""
+        from launcher.backends.kaggle.kaggle_probing import KaggleProbing
+
+        return KaggleProbing()
 
     @property
     def planning(self) -> KagglePlanning:

@@ -7,9 +7,9 @@ import os
 from typing import IO, NamedTuple
 
 from launcher.backends.kaggle.kaggle_script import MOST_BYTES, Member, ScriptParts, parts
+from launcher.backends.kaggle.kaggle_service import quota_or_why
 from launcher.backends.kaggle.kaggle_session import segment_settings
 from launcher.errors import UsageError
-from launcher.runs.launch.kaggle_account import quota_or_why
 from launcher.transport.agent_file import agent_file
 from launcher.upload.tree import CodeTree
 from launcher.values.kaggle_settings import KaggleSettings
@@ -44,7 +44,7 @@ def preview_session(
         made_of = parts(agent_file().data, told, run)
     except OSError as error:
         raise UsageError(f"{error.filename or 'a file'} cannot be read: {error.strerror or error}") from error
-    return SessionPreview(plan.session.machine, settings.session_hours, made_of, quota_or_why(settings))
+    return SessionPreview(plan.session.machine, settings.session_hours, made_of, quota_or_why(settings.api))
 
 
 def _members(tree: CodeTree) -> list[Member]:

@@ -39,7 +39,7 @@ from launcher.backends.kaggle.kaggle_kernel import (
 )
 from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
 from launcher.base.text import printable
-from launcher.errors import ServiceAuthError, ServiceError, ServiceUnreachableError, UnsettledError
+from launcher.errors import HostError, ServiceAuthError, ServiceError, ServiceUnreachableError, UnsettledError
 from launcher.transport.http.service_wire import Download, Failure, Reply, ServiceWire, WireError
 from launcher.values.base import Record
 
@@ -108,6 +108,14 @@ def account_hours(api: str) -> tuple[str, Quota]:
         return service.user, service.quota()
     finally:
         service.close()
+
+
+def quota_or_why(api: str) -> str:
+    """Return an account's hours in one line, or why they cannot be had."""
+    try:
+        return account_hours(api)[1].title
+    except HostError as error:
+        return f"unknown: {str(error).splitlines()[0]}"
 
 
 class KaggleService:

@@ -10,6 +10,7 @@ from launcher.values.host import Host
 
 if TYPE_CHECKING:
     from launcher.backends.lambda_cloud.lambda_planning import LambdaPlanning
+    from launcher.backends.lambda_cloud.lambda_probing import LambdaProbing
     from launcher.backends.lambda_cloud.lambda_running import LambdaRunning
     from launcher.backends.lambda_cloud.lambda_upkeep import LambdaUpkeep
 
@@ -46,6 +47,13 @@ class LambdaCloud(Backend):
         )
 
     open_line = connect
+
+    @property
+    def probing(self) -> LambdaProbing:
+        """Its cards."""
+        from launcher.backends.lambda_cloud.lambda_probing import LambdaProbing
+
+        return LambdaProbing()
 
     @property
     def planning(self) -> LambdaPlanning:

@@ -34,6 +34,7 @@ class LambdaCloudKind(HostKind):
     }
     free = ()
     is_reached = False
+    offering = Host(name=NAME, kind="lambda-cloud", lambda_cloud=LambdaSettings())
 
     def project_objection(self, host: Host) -> tuple[str, str] | None:
         """Return the key `api` if a person's key would go elsewhere than to Lambda, or `confirm_above` if it is raised."""

@@ -9,6 +9,7 @@ from launcher.errors import Lack
 
 if TYPE_CHECKING:
     from launcher.backends.slurm.slurm_planning import SlurmPlanning
+    from launcher.backends.slurm.slurm_probing import SlurmProbing
 
 LACKS = {
     "image": Lack(
@@ -26,6 +27,13 @@ class Slurm(Backend):
     """A cluster."""
 
     lacks = LACKS
+
+    @property
+    def probing(self) -> SlurmProbing:
+        """Its cards."""
+        from launcher.backends.slurm.slurm_probing import SlurmProbing
+
+        return SlurmProbing()
 
     @property
     def planning(self) -> SlurmPlanning:

@@ -70,8 +70,8 @@ def preview(
     unreached: tuple[Finding, ...] = ()
     rental: RentalChoice | None = None
     if facts is None and host.lambda_cloud is not None:
+        from launcher.backends.base.rental_choice import expected
         from launcher.runs.rented.rental_agreement import preview_rental  # few hosts rent
-        from launcher.runs.rented.rental_choice import expected
 
         try:
             rental, unreached = preview_rental(resolved, is_sure=request.is_sure)
@@ -155,8 +155,8 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     if facts is None:
         facts = expected_of(resolved)
     if facts is None and len(resolved.profiles) != 1 and resolved.host.lambda_cloud is not None:
+        from launcher.backends.base.rental_choice import expected
         from launcher.runs.rented.rental_agreement import choice_for
-        from launcher.runs.rented.rental_choice import expected
 
         rental = choice_for(resolved)
         facts = expected(resolved.host, rental)

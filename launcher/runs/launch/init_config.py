@@ -7,12 +7,13 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.backends.base.probing import NO_JOB
+from launcher.backends.registry import backend_of
 from launcher.config import resolve
 from launcher.config.catalogue import user_folder_text
 from launcher.config.lookup import Lookup
 from launcher.errors import RefusedError, UnknownNameError, UsageError
 from launcher.planning.placement import runtime as choose_runtime
-from launcher.runs.launch.probing import NO_JOB, cards_there, profiles_named
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.profile import DERIVED, Profile
@@ -51,8 +52,8 @@ def propose(host: Host, environment: str | None, facts: Facts) -> Proposal:
         )
     name = host.name if is_written or host.name in ("local", *resolve.aliases()) else _short(host)
     try:
-        named = profiles_named(host) if host.slurm is not None else ()
-        found: Profile | None = cards_there(host, A_JOB, named, None, facts).profile
+        best = backend_of(host).probing.best_cards(host, A_JOB, facts, Lookup())
+        found: Profile | None = best.profile
         card = ""
     except (UnknownNameError, RefusedError) as error:
         found, card = None, str(error).splitlines()[0]

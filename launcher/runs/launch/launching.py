@@ -321,7 +321,7 @@ def _look(desk: Desk, resolved: Resolved, view: View) -> tuple[Facts, Profile]:
     with view.stage("probe") as stage:
         facts = probe(desk, resolved.host, resolved.job, resolved.machine)
         facts, profile, why = there(resolved, facts)
-        words = describe(facts) if resolved.machine is None else f"expected: {describe(facts)}"
+        words = f"{'' if resolved.machine is None else 'expected: '}{describe(resolved.host, facts)}"
         stage.text = "; ".join(filter(None, (words, why)))
     return facts, profile
 

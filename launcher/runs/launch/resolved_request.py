@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from launcher.backends.kaggle.kaggle_machines import choose_machine
+from launcher.backends.base.probing import CardRequest, CardsThere
+from launcher.backends.registry import backend_of
 from launcher.backends.slurm.slurm_job import settings_of as slurm_settings_of
 from launcher.config import env_file, job_variables, local_model, resolve, secret_values
 from launcher.config.lookup import Lookup
@@ -16,13 +17,10 @@ from launcher.copy.request import Request
 from launcher.errors import UsageError
 from launcher.planning.placement import requested_gpus
 from launcher.runs.launch import package_sources
-from launcher.runs.launch.probing import CardsThere, cards_there
 from launcher.runs.rented.api_key_guard import check_key_is_not_sent
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
-from launcher.values.machine_choice import MachineChoice
-from launcher.values.profile import Profile
 
 AUTO: Literal["auto"] = "auto"
 
@@ -48,14 +46,11 @@ def understand(request: Request, lookup: Lookup | None = None) -> Resolved:
         raise UsageError(
             "--rehearse tries a card's plan on a CPU: name the card   --profile titan_rtx --rehearse"
         )
-    if request.rehearses and host.lambda_cloud is not None:
-        raise UsageError(
-            f"--rehearse needs no card, and nothing is rented for it\n  on this machine   launch --host local --rehearse --profile {name}"
-        )
     _check_slurm_keys(host, task)
     rehearsed_on = lookup.profile("cpu") if request.rehearses else None
     requested_gpus(request.gpus, 1)
-    machine = _machine(host, profiles, request, lookup)
+    cards = CardRequest(profiles, name, request.gpus, request.rehearses, request.allows_substitute)
+    machine = backend_of(host).probing.choose(host, cards, lookup)
     profiles = machine.profiles if machine is not None else profiles
     model, teacher = local_model.read_here(task), local_model.read_teacher(task)
     return Resolved(
@@ -81,29 +76,6 @@ def _check_slurm_keys(host: Host, task: resolve.Task) -> None:
     )
 
 
-def _machine(host: Host, named: Sequence[Profile], request: Request, lookup: Lookup) -> MachineChoice | None:
-    """Return what an account of Kaggle's is asked for; None for a machine, whose probe decides. Raises RefusedError."""
-    if host.kaggle is not None:
-        return choose_machine(
-            host.name,
-            host.kaggle,
-            named,
-            lookup.profiles,
-            allow_substitute=request.allows_substitute,
-            rehearses=request.rehearses,
-        )
-    if request.allows_substitute and host.slurm is not None:
-        raise UsageError(
-            f"--allow-substitute: {host.name}: a plan for each card that may come is made by itself\n"
-            "  next   launch it without, with   --profile auto"
-        )
-    if request.allows_substitute:
-        raise UsageError(
-            f"--allow-substitute: {host.name} has the cards that its probe finds\n  next   launch it without"
-        )
-    return None
-
-
 def _with_outputs(job: Job, patterns: Sequence[str]) -> Job:
     """Return a job with more patterns of outputs. Raises UsageError for one that cannot be a pattern."""
     try:
@@ -116,14 +88,13 @@ def secrets_for(resolved: Resolved) -> Mapping[str, str]:
     """Return the secrets of a launch by name. Raises UsageError for one that is not set or cannot be hidden, or may not go to its host."""
     host, job = resolved.host, resolved.job
     secrets = secret_values.values(job, resolved.values)
-    if host.lambda_cloud is not None:
+    if backend_of(host).running.rental(host) is not None:
         check_key_is_not_sent(host.name, job, secrets)
     return secrets
 
 
 def there(resolved: Resolved, facts: Facts) -> CardsThere:
-    """Return the cards that a request gets on its host, by what a probe of it found. Raises what `cards_there` raises."""
+    """Return the cards that a request gets on its host, by what a probe of it found. Raises UnknownNameError, or RefusedError, for cards that no profile names."""
     rehearses = resolved.rehearsed_on is not None
-    return cards_there(
-        resolved.host, resolved.job, resolved.profiles, resolved.gpus, facts, rehearses=rehearses
-    )
+    asked = CardRequest(resolved.profiles, gpus=resolved.gpus, rehearses=rehearses)
+    return backend_of(resolved.host).probing.cards(resolved.host, resolved.job, asked, facts, Lookup())

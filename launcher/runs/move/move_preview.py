@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from launcher.backends.base.rental_choice import check_limited
 from launcher.backends.registry import backend_of
 from launcher.config import resolve
 from launcher.copy import move_records
@@ -13,7 +14,6 @@ from launcher.runs.move.move_target import Heir, MoveRequest, arrival, connected
 from launcher.runs.move.moving import check_move
 from launcher.runs.move.pending_stops import root_of
 from launcher.runs.rented.rental_agreement import agree
-from launcher.runs.rented.rental_choice import check_limited
 from launcher.runs.resume.recovering import Outcome, RecoverRequest, Recovery, recover_on
 from launcher.runs.run_desk import connect
 

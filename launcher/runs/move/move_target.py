@@ -241,7 +241,7 @@ def arrival(
     job = job_of(before)
     with view.stage("probe") as stage:
         facts = probe(new, target, job)
-        stage.text = describe(facts)
+        stage.text = describe(target, facts)
     resolved = resolved_there(before, target, request.profile)
     facts, profile, _ = there(resolved, facts)
     # Derived anew for its card; global batch, seed and schedule are those of the job.

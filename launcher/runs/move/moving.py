@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import ConfigDict, TypeAdapter
 from rich.filesize import decimal
 
+from launcher.backends.base.rental_choice import check_limited
 from launcher.backends.registry import backend_of
 from launcher.config import resolve
 from launcher.copy import move_records
@@ -50,7 +51,6 @@ from launcher.runs.move.move_target import (
 from launcher.runs.pull.checkpoint_pulling import LAST, WHOLE, HomeCheckpoint, pull_checkpoint
 from launcher.runs.rented.acquire import acquire, left_on_failure
 from launcher.runs.rented.lost_machines import look_for, reach
-from launcher.runs.rented.rental_choice import check_limited
 from launcher.runs.rented.rented_runs import end_rent_later, pass_on
 from launcher.runs.resume.recovering import RecoverRequest, Recovery, recover_on
 from launcher.runs.run_desk import connect

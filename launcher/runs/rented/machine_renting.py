@@ -10,6 +10,7 @@ import contextlib
 import functools
 from pathlib import Path
 
+from launcher.backends.base.rental_choice import settings_of
 from launcher.backends.runtimes import load
 from launcher.base.whole_file import write_durably
 from launcher.config.resolve import file_of
@@ -37,7 +38,6 @@ from launcher.rental.renting import Instance, Rental, RentalReason, Setup, dolla
 from launcher.runs.follow.view import Stage, View
 from launcher.runs.launch.wanted_machine import Wanted
 from launcher.runs.rented import rental_setup
-from launcher.runs.rented.rental_choice import settings_of
 from launcher.transport.ssh.new_keys import NEW_KEYS
 from launcher.values.host import Host, MachineKeys
 from launcher.values.plan import Plan

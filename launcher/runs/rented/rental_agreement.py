@@ -8,6 +8,13 @@ from __future__ import annotations
 
 import os
 
+from launcher.backends.base.rental_choice import (
+    check_limited,
+    choose,
+    expected,
+    offers,
+    settings_of,
+)
 from launcher.backends.registry import backend_of
 from launcher.config import resolve
 from launcher.config.resolved import Resolved
@@ -19,13 +26,6 @@ from launcher.runs.launch import cards
 from launcher.runs.launch.contact import settle
 from launcher.runs.launch.wanted_machine import Wanted
 from launcher.runs.rented.api_key_guard import check_key_is_not_sent
-from launcher.runs.rented.rental_choice import (
-    check_limited,
-    choose,
-    expected,
-    offers,
-    settings_of,
-)
 from launcher.runs.rented.rental_names import name_findings
 from launcher.runs.rented.rented_runs import kept_idle
 from launcher.values.plan import Finding, Plan

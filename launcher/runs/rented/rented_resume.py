@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from launcher.backends.base.rental_choice import check_limited
 from launcher.config import job_variables, resolve
 from launcher.config.job_check import on_end_findings, undeclared
 from launcher.copy import move_records
@@ -36,7 +37,6 @@ from launcher.runs.pull import checkpoints_here
 from launcher.runs.pull.checkpoint_pulling import WHOLE, HomeCheckpoint, pull_checkpoint
 from launcher.runs.rented.acquire import acquire
 from launcher.runs.rented.lost_machines import reach
-from launcher.runs.rented.rental_choice import check_limited
 from launcher.runs.rented.rented_runs import mirror_of, pass_on
 from launcher.runs.resume.resumed_plan import changed_plan, check_ended, check_settings, refuse_moved
 from launcher.runs.run_desk import connect, open_desk

@@ -9,10 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from launcher.backends.kaggle.kaggle_machines import planned_machine
 from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import open_for_run
-from launcher.backends.slurm.slurm_job import with_expected_cards
 from launcher.config import build_settings, env_file, job_variables, resolve, secret_values
 from launcher.config.job_check import on_end_findings, undeclared
 from launcher.copy.mirror import Mirror
@@ -31,7 +29,7 @@ from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import known_summary
 from launcher.runs.launch.contact import Contact, pass_gate_when_free, settle
 from launcher.runs.launch.launching import Filling, Started, begin
-from launcher.runs.launch.probing import describe, probe
+from launcher.runs.launch.probing import describe
 from launcher.runs.launch.verifiable import refuse_verification
 from launcher.runs.locating import locate
 from launcher.runs.rented.api_key_guard import check_key_is_not_sent
@@ -116,10 +114,8 @@ def _resume(
             check_key_is_not_sent(host.name, job_of(plan), secrets)
         there = host.model_copy(update={"environment": plan.host_environment})
         with view.stage("probe") as stage:
-            facts = probe(desk, there, job_of(plan), planned_machine(plan))
-            if there.slurm is not None:
-                facts = with_expected_cards(facts, None if plan.rehearsed else plan.profile)
-            stage.text = describe(facts)
+            facts = backend_of(there).probing.probe_again(desk, there, plan)
+            stage.text = describe(there, facts)
         view.head(plan)
         deadline = time.monotonic() + request.wait_s
         contact = Contact(there, desk, job_of(plan), facts, view, deadline=deadline)

@@ -28,11 +28,12 @@ def sweep(
         launch sweep --host lab
         launch sweep --host lab --dry-run
     """
+    from launcher.backends.base.probing import NO_JOB
     from launcher.backends.registry import backend_of
     from launcher.cli.output.say import say
     from launcher.config import resolve
     from launcher.runs.cleaning import open_runtimes
-    from launcher.runs.launch.probing import NO_JOB, probe
+    from launcher.runs.launch.probing import probe
     from launcher.runs.launch.sweeping import strangers
     from launcher.runs.launch.sweeping import sweep as clean
     from launcher.runs.run_desk import connect

@@ -13,9 +13,10 @@ from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
 from launcher.cli.output.say import say
 
 if TYPE_CHECKING:
+    from launcher.backends.base.probing import Probed
     from launcher.cli.json_output.host_shapes import HostRow
     from launcher.cli.output.columns import Column
-    from launcher.runs.launch.probing import Probed
+    from launcher.values.host import Host
 
 PATIENCE_S = 1.0
 
@@ -49,19 +50,20 @@ def hosts(
     if close:
         _close_held(as_json=as_json)
         return
+    from launcher.backends.base.probing import Probed
     from launcher.cli.output.wrapping import say_wrapped
     from launcher.cli.text.connection_text import show_held
     from launcher.config import resolve
     from launcher.config.lookup import Lookup
     from launcher.rental.open_rentals import open_rentals
-    from launcher.runs.launch.probing import Probed, aliases_in_use, kaggle_in_use, probe_all
+    from launcher.runs.launch.probing import accounts_in_use, aliases_in_use, probe_all
     from launcher.transport import persistent_connection
 
     lookup = Lookup()
     lookup.ask_trust()
     configured = lookup.hosts
     configured |= aliases_in_use(configured)
-    configured |= kaggle_in_use(configured)
+    configured |= accounts_in_use(configured)
     aliases = [name for name in resolve.aliases() if name not in configured] if every else []
     names = list(configured)
     rows: list[Probed] = []
@@ -168,32 +170,25 @@ def _show(rows: list[Probed]) -> None:
     from launcher.cli.output.columns import print_columns
 
     print_columns(_columns(), [(row.host.name, *_cells(row)) for row in rows])
-    from launcher.backends.kaggle import kaggle_running
-    from launcher.backends.lambda_cloud import lambda_running
+    from launcher.backends.registry import backend_of
     from launcher.cli.output.wrapping import say_wrapped
-    from launcher.runs.rented import rental_choice
 
-    untried = {"kaggle": kaggle_running.UNTRIED}
-    if not rental_choice.has_rented():
-        untried["lambda-cloud"] = lambda_running.UNTRIED
-    for kind, words in untried.items():
-        if accounts := [row.host.name for row in rows if row.host.kind == kind]:
-            say_wrapped(f"{', '.join(accounts)}: {words}")
+    alike: dict[str, list[Host]] = {}
+    for row in rows:
+        alike.setdefault(row.host.kind, []).append(row.host)
+    for hosts in alike.values():
+        if words := backend_of(hosts[0]).probing.note():
+            say_wrapped(f"{', '.join(host.name for host in hosts)}: {words}")
 
 
 def _cells(row: Probed) -> tuple[str, ...]:
+    from launcher.backends.registry import backend_of
+
     facts = row.facts
     if facts is None:
         return "-", "-", "-", "-", "-", row.problem or ""
-    cards, gpus = facts.cards_with_held, list(facts.gpus)
-    if facts.slurm is not None and row.host.slurm is not None:  # the cards of its nodes are only expected
-        cards, gpus = facts.slurm.cards(row.host.slurm.partition), []
-    sizes = dict.fromkeys(f"{gpu.memory_mib / 1024:.0f} GiB" if gpu.memory_mib else "?" for gpu in gpus)
     return (
-        cards or ("Apple GPU" if facts.has_apple_gpu else "-"),
-        ", ".join(sizes) or "-",
-        (facts.gpus[0].driver if facts.gpus and row.host.lambda_cloud is None else None) or "-",
-        f"{facts.memory_gb:.0f} GB" if facts.memory_gb is not None and facts.slurm is None else "-",
+        *backend_of(row.host).probing.cells(row.host, facts),
         f"{facts.room_gb:,.0f} GB" if facts.room_gb is not None else "-",
         row.problem
         or row.quota

@@ -44,12 +44,13 @@ def init(
         launch init --host lab
         launch init --host me@gpu.example.org:2222 --environment ~/venvs/torch
     """
+    from launcher.backends.base.probing import NO_JOB
     from launcher.backends.registry import backend_of
     from launcher.cli.follow.screens import make_view
     from launcher.config import resolve, trust
     from launcher.config.lookup import PROJECT_FILE, Lookup
     from launcher.runs.launch.init_config import propose, write
-    from launcher.runs.launch.probing import NO_JOB, describe, probe
+    from launcher.runs.launch.probing import describe, probe
     from launcher.runs.run_desk import connect
 
     path = PROJECT_FILE
@@ -62,7 +63,7 @@ def init(
     view = make_view(as_json)
     with view.stage("probe") as stage, connect(place) as desk:
         facts = probe(desk, place, NO_JOB)
-        stage.text = describe(facts)
+        stage.text = describe(place, facts)
     proposal = propose(place, environment, facts)
     _show(proposal, path)
     if agrees(f"write {path}?") is False:

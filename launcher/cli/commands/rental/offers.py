@@ -29,10 +29,10 @@ def offers(
         launch offers
         launch offers --profile a100 --json
     """
+    from launcher.backends.base.rental_choice import offering_host
+    from launcher.backends.base.rental_choice import offers as ask
     from launcher.config import resolve
     from launcher.rental.offers import by_price, profile_of
-    from launcher.runs.rented.rental_choice import offering_host
-    from launcher.runs.rented.rental_choice import offers as ask
 
     wanted = resolve.profiles_meant(profile) if profile not in (None, "auto") else ()
     place = offering_host(host)

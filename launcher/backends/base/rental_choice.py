@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 
-from launcher.backends.lambda_cloud.lambda_cloud_host import NAME as LAMBDA
-from launcher.backends.lambda_cloud.lambda_machines import expected_facts
+from launcher.backends.kinds import PACKAGES, host_kind
+from launcher.backends.registry import backend_of
 from launcher.config import resolve
 from launcher.copy.mirror import Mirror, mirrors
 from launcher.errors import RefusedError, UsageError
@@ -14,28 +14,27 @@ from launcher.planning.placement import requested_gpus
 from launcher.rental.lease.renter import open_account
 from launcher.rental.offers import Wish
 from launcher.rental.price import Expected, RentalChoice, priced
-from launcher.rental.records import ledger
 from launcher.rental.renting import Offer
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
-from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.profile import Profile
-from launcher.values.rental_settings import PROPOSED_HOURS
+from launcher.values.rental_settings import PROPOSED_HOURS, RentalSettings
 from launcher.values.states import State
 
 SETUP_HOURS = 0.25
 """What is added to the time of a run: to boot, to set the machine up, and to bring the files home."""
 
 
-def settings_of(host: Host) -> LambdaSettings:
+def settings_of(host: Host) -> RentalSettings:
     """Return the settings of a host where machines are rented. Raises UsageError for another kind of host."""
-    if host.lambda_cloud is None:
+    settings = backend_of(host).running.rental(host)
+    if settings is None:
         raise UsageError(
             f'{host.name}: nothing is rented there: its table has no kind = "lambda-cloud"\n'
             "  what Lambda Cloud offers   launch offers"
         )
-    return host.lambda_cloud
+    return settings
 
 
 def check_limited(host: Host) -> None:
@@ -60,19 +59,19 @@ def offers(host: Host) -> tuple[Offer, ...]:
 def offering_host(name: str | None) -> Host:
     """Return the host of this name, else the project's default, else the first one, where machines are rented.
 
-    Without any it is an account at Lambda Cloud itself, as it would be in a table without further keys. Raises UsageError
-    for a host where nothing is rented.
+    Without any it is an account that needs no table to list its offers. Raises UsageError for a host where nothing is rented.
     """
-    if name is not None and name != LAMBDA:
+    accounts = {one.name: one for kind in PACKAGES if (one := host_kind(kind).offering) is not None}
+    if name is not None and name not in accounts:
         host = resolve.host(name)
         settings_of(host)
         return host
     known = resolve.hosts()
     first = [known[one] for one in (name, resolve.project().host) if one in known]
     for host in [*first, *known.values()]:
-        if host.lambda_cloud is not None:
+        if backend_of(host).running.rental(host) is not None:
             return host
-    return Host(name=LAMBDA, kind="lambda-cloud", lambda_cloud=LambdaSettings())
+    return accounts[name] if name is not None else next(iter(accounts.values()))
 
 
 def choose(
@@ -93,11 +92,6 @@ def choose(
         wish,
         lambda profile: earlier_run(job.name, profile) or _by_its_limit(job),
     )
-
-
-def has_rented() -> bool:
-    """Whether this client has rented before."""
-    return bool(ledger().rentals())
 
 
 def earlier_run(job: str, profile: Profile) -> Expected | None:
@@ -142,4 +136,4 @@ def _number_of(gpus: str | None, host: Host) -> int | None:
 
 def expected(host: Host, choice: RentalChoice) -> Facts:
     """Return what is expected of the machine that is planned for."""
-    return expected_facts(host, choice.first.offer, choice.first.profile)
+    return backend_of(host).probing.expected_offer(host, choice.first.offer, choice.first.profile)

@@ -1,0 +1,155 @@
+"""The cards of a Slurm cluster: its login node tells what the nodes have, and a job is given some of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from launcher.backends.base.probing import (
+    NO_JOB,
+    CardCells,
+    CardRequest,
+    CardsThere,
+    Probed,
+    Probing,
+    ask,
+    of_software,
+    profiles_named,
+)
+from launcher.backends.slurm.slurm_gate import duration_text
+from launcher.backends.slurm.slurm_job import possible_profiles, settings_of, with_expected_cards
+from launcher.errors import HostError, RefusedError, UnknownNameError, UsageError
+from launcher.values.facts import Facts
+from launcher.values.reported.cluster import Cluster
+from launcher.values.slurm_settings import SlurmSettings
+
+if TYPE_CHECKING:
+    from launcher.config.lookup import Lookup
+    from launcher.transport.client.desk import Desk
+    from launcher.values.host import Host
+    from launcher.values.job import Job
+    from launcher.values.machine_choice import MachineChoice
+    from launcher.values.plan import Plan
+
+
+class SlurmProbing(Probing):
+    """A cluster's answers. Cards on its nodes are only expected."""
+
+    whose = "the login node's"
+
+    def choose(self, host: Host, asked: CardRequest, lookup: Lookup) -> MachineChoice | None:
+        """Return None: Slurm chooses. Raises UsageError for --allow-substitute."""
+        if asked.allows_substitute:
+            raise UsageError(
+                f"--allow-substitute: {host.name}: a plan for each card that may come is made by itself\n"
+                "  next   launch it without, with   --profile auto"
+            )
+        return super().choose(host, asked, lookup)
+
+    def probe(
+        self, desk: Desk, host: Host, job: Job | None = None, choice: MachineChoice | None = None
+    ) -> Facts:
+        """Ask the login node. Raises HostError, also if the cluster's controller does not answer."""
+        del choice
+        facts = ask(desk, host, job, slurm=True)
+        if facts.slurm is None or facts.slurm.error is not None:
+            why = facts.slurm.error if facts.slurm is not None else None
+            raise HostError(
+                host.name,
+                f"{host.name}: {facts.hostname} has no answer of Slurm's: {why or 'its agent did not ask'}\n"
+                "  look there   scontrol ping",
+            )
+        return facts
+
+    def probe_again(self, desk: Desk, host: Host, plan: Plan) -> Facts:
+        """Return the facts with the cards of the plan, which are expected."""
+        facts = super().probe_again(desk, host, plan)
+        return with_expected_cards(facts, None if plan.rehearsed else plan.profile)
+
+    def cards(self, host: Host, job: Job, asked: CardRequest, facts: Facts, lookup: Lookup) -> CardsThere:
+        """Return the cards that are expected. Raises RefusedError if no profile is known for what may come."""
+        settings = settings_of(host, job) or SlurmSettings()
+        profile, *others = possible_profiles(
+            host.name, settings, asked.profiles, asked.gpus, facts.slurm, lookup.profiles
+        )
+        why = f"or {', '.join(other.title for other in others)}" if others else ""
+        return CardsThere(with_expected_cards(facts, None if asked.rehearses else profile), profile, why)
+
+    def best_cards(self, host: Host, job: Job, facts: Facts, lookup: Lookup) -> CardsThere:
+        """Return the cards that a job gets there by the host's table."""
+        return self.cards(host, job, CardRequest(profiles_named(host, lookup)), facts, lookup)
+
+    def describe(self, facts: Facts) -> str:
+        """Return its facts in one line."""
+        return f"{_title(_cluster(facts))}, {facts.cards or 'no card'} expected, {of_software(facts)}"
+
+    def row(self, host: Host, ask: Callable[[], Facts], lookup: Lookup) -> Probed:
+        """Return what a cluster answered, with the cards that a job gets there by the host's table, if that is clear."""
+        facts = ask()
+        words = _words(_cluster(facts))
+        try:
+            there = self.best_cards(host, NO_JOB, facts, lookup)
+        except (RefusedError, UnknownNameError):
+            return Probed(host, facts, quota=words)
+        return Probed(host, there.facts, there.profile.name, quota=words)
+
+    def cells(self, host: Host, facts: Facts) -> CardCells:
+        """Return the cards of its partition as Slurm calls them."""
+        settings = host.slurm or SlurmSettings()
+        shown = super().cells(host, facts)
+        return CardCells(_cluster(facts).cards(settings.partition) or "-", "-", shown.driver, "-")
+
+    def rows(self, facts: Facts, quota: str | None) -> Iterator[tuple[str, str]]:
+        """Yield a cluster's own facts, and a line for the nodes of each partition that are alike."""
+        del quota
+        cluster = _cluster(facts)
+        accounting = "keeps accounts" if cluster.has_accounting else "keeps no accounts"
+        yield "cluster", f"{_title(cluster).removeprefix('cluster ')}, {accounting}"
+        for key, names in (("accounts", cluster.accounts), ("qos", cluster.qos)):
+            if names:
+                yield key, ", ".join(names)
+        for partition in cluster.partitions:
+            limits = [
+                "no limit of time"
+                if partition.max_time_s is None
+                else f"{duration_text(partition.max_time_s)} at most"
+            ]
+            limits += [f"{partition.max_nodes} nodes a job"] if partition.max_nodes is not None else []
+            limits += ["default"] if partition.is_default else []
+            limits += [partition.state] if partition.state != "up" else []
+            yield "nodes", f"{partition.name}   {', '.join(limits)}"
+            for alike in partition.nodes:
+                words = [f"{alike.cpus} CPUs" if alike.cpus else "", *(gres.title for gres in alike.gres)]
+                words += [f"{alike.memory_mib / 1024:.0f} GiB"] if alike.memory_mib else []
+                words += [f"features {' '.join(alike.features)}"] if alike.features else []
+                out = {"drained": alike.drained, "down": alike.down - alike.drained}
+                counts = [
+                    f"{alike.idle} idle",
+                    *(f"{count} {word}" for word, count in out.items() if count > 0),
+                ]
+                yield "", f"  {alike.count} with {', '.join(filter(None, words))}: {', '.join(counts)}"
+        yield "yours", f"{cluster.running or 0} jobs running, {cluster.queued or 0} waiting"
+
+
+def _cluster(facts: Facts) -> Cluster:
+    return facts.slurm or Cluster()
+
+
+def _title(cluster: Cluster) -> str:
+    """Return a cluster's name and version."""
+    return f"cluster {cluster.name or 'without a name'} (Slurm {cluster.version or 'of unknown version'})"
+
+
+def _words(cluster: Cluster) -> str:
+    """Return what a cluster has and what is free in it, and what the user has there, for one row."""
+    default = next((one for one in cluster.partitions if one.is_default), None)
+    words = [_title(cluster)]
+    if default is not None:
+        idle = sum(alike.idle for alike in default.nodes)
+        words.append(f"{idle} of {default.size} nodes idle in {default.name}")
+    if others := [one.name for one in cluster.partitions if one is not default]:
+        shown = ", ".join(others[:4]) + (f", +{len(others) - 4}" if len(others) > 4 else "")
+        words.append(f"also {shown}")
+    if cluster.running or cluster.queued:
+        words.append(f"yours: {cluster.running or 0} running, {cluster.queued or 0} waiting")
+    return ", ".join(words)
