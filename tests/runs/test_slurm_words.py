@@ -41,7 +41,8 @@ def mirror(tmp_path, monkeypatch):
         "",
         BEGAN,
     )
-    (mirror.folder / "plan.json").write_text(json.dumps({"job": "train", "steps": 900}))
+    plan = {"job": "train", "steps": 900, "allocation": {"how": "scheduled", "cards": 1, "kind": "h200"}}
+    (mirror.folder / "plan.json").write_text(json.dumps(plan))
     folder(mirror, "prepare", BEGAN, state="reserved", time=BEGAN)
     return mirror
 

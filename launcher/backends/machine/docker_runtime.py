@@ -322,3 +322,6 @@ def _explained(error: EngineError) -> EngineError:
     }
     mend = next((mend for word, mend in mends.items() if word in text), None)
     return EngineError(error.host, f"{text}\n  {mend}" if mend else text)
+
+
+RUNTIME = Docker
