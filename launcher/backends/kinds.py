@@ -41,6 +41,12 @@ def host_kind(kind: str) -> HostKind:
     return found
 
 
+def own_runtime(kind: str) -> str | None:
+    """Return the one runtime of a kind of host; None if its hosts are machines with several. Raises KeyError for an unknown kind."""
+    names = PACKAGES[kind].runtimes
+    return names[0] if len(names) == 1 else None
+
+
 def load(kind: str, part: str) -> ModuleType:
     """Load a module of a kind's package. Raises KeyError for an unknown kind."""
     path = PACKAGES[kind].path

@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from launcher.backends.kinds import own_runtime
 from launcher.errors import UnknownNameError, UsageError
 from launcher.planning.derived_profile import derived, host_mib
 from launcher.values.facts import Engine, Facts, Gpu, Holder
@@ -210,10 +211,10 @@ def card_choice_reason(profile: Profile, facts: Facts) -> str:
 def runtime(profile: Profile, host: Host, job: Job, facts: Facts) -> str:
     """Return the runtime of a job on a host: the host's setting; for `auto`, a container if the host has a usable engine.
 
-    An account of Kaggle's and a Slurm cluster have one runtime each. With `auto` these run natively: this machine, Apple's GPU, a host with an `environment`, and a job without
-    requirements. A job with its own image runs in a container except on Apple's GPU.
+    Some kinds of host have one runtime. With `auto` these run natively: this machine, Apple's GPU, a host with an
+    `environment`, and a job without requirements. A job with its own image runs in a container except on Apple's GPU.
     """
-    if (own := own_runtime(host)) is not None:
+    if (own := own_runtime(host.kind)) is not None:
         return own
     if host.runtime != "auto":
         return host.runtime
@@ -224,13 +225,6 @@ def runtime(profile: Profile, host: Host, job: Job, facts: Facts) -> str:
     if host.is_local or host.environment is not None or not job.requirements:
         return "native"
     return "docker" if engine(host, facts) is not None else "native"
-
-
-def own_runtime(host: Host) -> str | None:
-    """Return the one runtime of a host of this kind; None for a machine."""
-    if host.kaggle is not None:
-        return "kaggle"
-    return "slurm" if host.slurm is not None else None
 
 
 def engine(host: Host, facts: Facts) -> Engine | None:

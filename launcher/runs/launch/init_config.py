@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from launcher.backends.base.probing import NO_JOB
 from launcher.backends.registry import backend_of
+from launcher.backends.runtimes import load as load_runtime
 from launcher.config import resolve
 from launcher.config.catalogue import user_folder_text
 from launcher.config.lookup import Lookup
@@ -102,7 +103,7 @@ def _environment(runtime: str, environment: str | None, facts: Facts) -> str:
     if environment is not None and facts.interpreter is not None:
         torch = facts.interpreter.packages.get("torch")
         return f"{environment}   (Python {facts.interpreter.version}, torch {torch or 'is not there'})"
-    if runtime not in ("native", "slurm"):
+    if load_runtime(runtime).has_images:
         return f"a container ({runtime}): the image of a job is built there once"
     return "the Python found there if it has what a job requires, else an environment that is made there once for it"
 

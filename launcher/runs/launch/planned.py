@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from launcher.backends.kinds import own_runtime
 from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import load as load_runtime
 from launcher.config import resolve
@@ -14,7 +15,6 @@ from launcher.config.script_reading import script_use
 from launcher.errors import RefusedError, UnequalSharesError
 from launcher.planning.assembly import ladder_inputs
 from launcher.planning.assembly import plan as make_plan
-from launcher.planning.placement import own_runtime
 from launcher.planning.placement import runtime as choose_runtime
 from launcher.planning.precision.ladder import ladder
 from launcher.planning.script.script import starts_python
@@ -67,7 +67,7 @@ def _plan_for(profile: Profile, resolved: Resolved, facts: Facts | None, script:
         resolved = resolved._replace(task=resolved.task._replace(job=with_needed(resolved.job, rungs)))
     on = resolved.rehearsed_on or profile
     known = choose_runtime(on, resolved.host, resolved.job, facts) if facts else WITHOUT_FACTS
-    kind = load_runtime(own_runtime(resolved.host) or known)
+    kind = load_runtime(own_runtime(resolved.host.kind) or known)
     sources = resolve.image_sources() if kind.has_images else None
     made = None
     resources = planning.resources(profile, resolved, facts)

@@ -108,6 +108,7 @@ def _run_hello(host: str, *, as_json: bool) -> None:
     """Run a job of one line there, from a folder of its own. Raises Exit if it does not succeed."""
     import tempfile
 
+    from launcher.backends.kinds import own_runtime
     from launcher.cli.follow.screens import make_view
     from launcher.cli.follow.starting import start_and_follow
     from launcher.config import resolve
@@ -119,7 +120,7 @@ def _run_hello(host: str, *, as_json: bool) -> None:
         settings = [f"code={folder}", "inject=false"]
         words = ["python3", "hello.py"]
         request = Request(host=host, settings=settings, name="hello", words=words)
-        if resolve.host(host).slurm is None:
+        if own_runtime(resolve.host(host).kind) is None:
             request = request._replace(runtime="native")
         else:
             request = request._replace(profile="cpu")  # for a card it might wait
