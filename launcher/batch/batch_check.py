@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from launcher.backends.registry import backend_of
 from launcher.batch.batch_draft import Draft, Large
 from launcher.batch.batch_mistakes import Mistakes
 from launcher.config import job_check, script_check, secret_values
@@ -17,7 +18,6 @@ from launcher.config.script_reading import uses_worker
 from launcher.copy.request import Request
 from launcher.errors import RefusedError, UsageError
 from launcher.planning.script.source import source
-from launcher.runs.launch import session_check
 from launcher.runs.launch.resolved_request import AUTO, understand
 from launcher.upload.loading import Load, load
 from launcher.upload.upload_history import ShippedBefore, is_large
@@ -92,7 +92,7 @@ class _Checker:
                 refusals.append(str(error))
                 continue
             resolved = resolved or one
-            found = [*_words_of(session_check.refusals(one.task, one.host))]
+            found = [*_words_of(backend_of(one.host).planning.refusals(one.job, one.host))]
             if not found:
                 refusals = []
                 break

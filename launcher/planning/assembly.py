@@ -16,7 +16,7 @@ from launcher.planning.software.wheel_choice import UNKNOWN, Site
 from launcher.planning.verification_plan import workload_digest
 from launcher.values.facts import PrecisionEvidence
 from launcher.values.host import Host
-from launcher.values.job import Batch, Job
+from launcher.values.job import OF_ONE_KIND, Batch, Job
 from launcher.values.model import Model
 from launcher.values.plan import UNREAD, Plan, ScriptUse, Source
 from launcher.values.precision import Platform, PrecisionRequest
@@ -116,7 +116,7 @@ def plan(
 
 def job_of(plan: Plan) -> Job:
     """Return a job that would give this plan, with paths as they were written; a plan does not hold all of a job."""
-    special = {"image", "model", "teacher", "data", "slurm"}
+    special = {"image", "model", "teacher", "data", *OF_ONE_KIND}
     common = {key: getattr(plan, key) for key in Job.model_fields if key in {*Plan.model_fields} - special}
     return Job.model_validate(
         {
@@ -138,7 +138,7 @@ def changed(parent: Plan, job: Job, keys: Collection[str], host: str) -> Plan:
     have are ignored, and so is the backend's own table. `host` is the host's name here. Another micro-batch, or settings that
     take another amount of memory, change the split, never the global batch.
     """
-    names = {key.split(".")[0] for key in keys} & {*Plan.model_fields} - {"slurm"}
+    names = {key.split(".")[0] for key in keys} & {*Plan.model_fields} - OF_ONE_KIND.keys()
     values = {key: getattr(job, key) for key in names}
     if "checkpointing" in values:
         values["checkpointing"] = parent.checkpointing if job.checkpointing == "auto" else job.checkpointing

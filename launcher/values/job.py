@@ -108,3 +108,7 @@ class Job(Written):
         if any("\0" in word for word in command):
             raise ValueError("a word holds a NUL byte")
         return command
+
+
+OF_ONE_KIND = {"slurm": SlurmSettings}
+"""The tables of a job that are for one kind of host alone, by that kind's name."""

@@ -249,11 +249,6 @@ class Plan(Written):
         return self
 
     @property
-    def container(self) -> tuple[str, ...]:
-        """What the command begins with if it runs in an image on a cluster, where no Python of the host's counts; else empty."""
-        return () if self.slurm is None else self.slurm.container
-
-    @property
     def card_title(self) -> str:
         """The card, and that it is only rehearsed if it is."""
         return f"{self.profile.title}, rehearsed on a CPU" if self.rehearsed else self.profile.title

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from launcher.backends.base.planning import Planning
-from launcher.backends.kaggle.kaggle_gate import kaggle_findings
+from launcher.backends.base.planning import Planning, cannot_go_on
+from launcher.backends.kaggle.kaggle_gate import kaggle_findings, no_secrets
 from launcher.backends.kaggle.kaggle_machines import expected_facts
 from launcher.backends.kaggle.kaggle_session import session
 from launcher.config import resolve
+from launcher.config.script_reading import seems_to_resume
 from launcher.planning.host_part import HostChecks, Resources
 from launcher.planning.precision.ladder import is_too_large_as_asked
 from launcher.values.facts import Facts
 from launcher.values.host import Host
+from launcher.values.job import Job
 from launcher.values.kaggle_settings import KaggleSettings
-from launcher.values.plan import Plan
+from launcher.values.plan import Finding, Plan
 from launcher.values.profile import Profile
 
 if TYPE_CHECKING:
     from launcher.backends.base.planning import PlanFor
+    from launcher.backends.base.session_preview import SessionPreview
+    from launcher.config.resolve import Task
     from launcher.config.resolved import Resolved
+    from launcher.upload.tree import CodeTree
 
 SESSION = Resources(cards="given")
 """A session has its cards for its run alone."""
@@ -27,6 +33,17 @@ SESSION = Resources(cards="given")
 
 class KagglePlanning(Planning):
     """An account's answers."""
+
+    def refusals(self, job: Job, host: Host) -> tuple[Finding, ...]:
+        """Return the refusal of secrets."""
+        return no_secrets(host.name, job.secrets)
+
+    def task_findings(self, task: Task, host: Host) -> Iterator[Finding]:
+        """Yield a note if a job that may be longer than a session cannot go on in the next one."""
+        job, limit = task.job, task.job.time_limit_minutes
+        is_short = limit is not None and limit <= _settings(host).session_hours * 60
+        if not job.restart and not is_short and seems_to_resume(job, task.code) is False:
+            yield cannot_go_on(host.name, "a session", "one")
 
     def profile(self, profile: Profile, request: Resolved, facts: Facts | None) -> Profile:
         """Return the profile of all cards of the chosen machine, whatever --gpus asks for."""
@@ -52,7 +69,17 @@ class KagglePlanning(Planning):
         given = session(chosen, known, request.job.requirements, resolve.wheels())
         return plan.model_copy(update={"session": given})
 
+    def preview(self, plan: Plan, host: Host, place: str, tree: CodeTree) -> SessionPreview | None:
+        """Return what the first session would be."""
+        from launcher.backends.kaggle.kaggle_preview import preview_session  # a launch needs none of it
+
+        return preview_session(plan, _settings(host), place, tree)
+
     def own_checks(self, plan: Plan, facts: Facts | None, host: Host) -> HostChecks:
         """Return what speaks against a session. What it lacks is installed there."""
-        found = kaggle_findings(plan, host.kaggle or KaggleSettings(), facts)
+        found = kaggle_findings(plan, _settings(host), facts)
         return HostChecks(tuple(found), packages="installed")
+
+
+def _settings(host: Host) -> KaggleSettings:
+    return host.kaggle or KaggleSettings()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import IO, NamedTuple
+from typing import IO
 
-from launcher.backends.kaggle.kaggle_script import MOST_BYTES, Member, ScriptParts, parts
+from launcher.backends.base.session_preview import SessionPreview
+from launcher.backends.kaggle.kaggle_machines import NO_ACCELERATOR
+from launcher.backends.kaggle.kaggle_script import MOST_BYTES, Member, parts
 from launcher.backends.kaggle.kaggle_service import quota_or_why
 from launcher.backends.kaggle.kaggle_session import segment_settings
 from launcher.errors import UsageError
@@ -16,16 +18,6 @@ from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.plan import Plan
 
 RUN = "000000-dry-run-000000"
-
-
-class SessionPreview(NamedTuple):
-    """What is asked of the service, how many hours a session may last, what its script is made of, and the account's hours."""
-
-    machine: str
-    hours: float
-    parts: ScriptParts
-    quota: str
-    most_bytes: int = MOST_BYTES
 
 
 def preview_session(
@@ -44,7 +36,10 @@ def preview_session(
         made_of = parts(agent_file().data, told, run)
     except OSError as error:
         raise UsageError(f"{error.filename or 'a file'} cannot be read: {error.strerror or error}") from error
-    return SessionPreview(plan.session.machine, settings.session_hours, made_of, quota_or_why(settings.api))
+    machine = plan.session.machine
+    title = "without a card" if machine == NO_ACCELERATOR else machine
+    quota = quota_or_why(settings.api)
+    return SessionPreview(machine, title, settings.session_hours, made_of, MOST_BYTES, quota)
 
 
 def _members(tree: CodeTree) -> list[Member]:

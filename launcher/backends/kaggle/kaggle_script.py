@@ -18,6 +18,7 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, NamedTuple
 
+from launcher.backends.base.session_preview import ScriptParts
 from launcher.backends.kaggle.kaggle_kernel import SOURCE_BYTES
 from launcher.backends.spool.segment_settings import TREE_SUFFIX, SegmentSettings, SegmentTree
 from launcher.errors import BadFileError
@@ -94,20 +95,6 @@ class Member(NamedTuple):
     def is_in_tree(self) -> bool:
         """Whether it lies in the run's work/, which may travel in an archive of its own."""
         return self.path.startswith(TREE)
-
-
-class ScriptParts(NamedTuple):
-    """What a script is made of, in bytes of its text. Parts are compressed together, so they add up to a little more.
-
-    `tree` is None if the tree is in an archive of its own, whose files have `archived` bytes in all.
-    """
-
-    total: int
-    stub: int
-    agent: int
-    records: int
-    tree: int | None
-    archived: int = 0
 
 
 def payload(agent: bytes, settings: SegmentSettings, run: Iterable[Member]) -> bytes:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from launcher.backends.slurm.slurm_job import gpus_of, gres_titles, is_of_type, parse_gres
+from launcher.backends.slurm.slurm_times import MOST_TOLD, told_s
 from launcher.values.facts import Facts
 from launcher.values.parsing import nearest
 from launcher.values.plan import Finding, Plan, Submission
@@ -19,6 +20,9 @@ from launcher.values.slurm_settings import SlurmSettings
 
 _OWN_PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # noqa: S108 - nothing is written there
 """Folders that each machine has for itself."""
+_EARLY_S = 60
+"""So much earlier than it was asked to Slurm may send a signal: the page of `sbatch` on --signal."""
+_WORTH_S = 60
 _IN_MEMORY = ("tmpfs", "ramfs")
 _OF_ONE_MACHINE = (
     "ext2",
@@ -78,6 +82,20 @@ def limit_findings(host: str, asked: Submission, cluster: Cluster | None) -> lis
         *_gres(settings, partitions, host),
         *_features(settings, partitions, host),
     ]
+
+
+def short_time(host: str, grace_s: float, time: str | None, time_s: int) -> Iterable[Finding]:
+    """Yield a note if a start of a job may train for less than a minute, or may have less time to save than its grace."""
+    left_s = told_s(grace_s, time_s)
+    is_cut = left_s >= time_s * MOST_TOLD
+    if not is_cut and time_s - left_s - _EARLY_S > _WORTH_S:
+        return
+    message = (
+        f'{host}: time = "{time}" is short: each start is told to save {left_s} s before its end, '
+        f"and Slurm may say so up to {_EARLY_S} s sooner"
+    )
+    mend = "a longer time   --set slurm.time=30     or less to save in   --set stop_grace_s=10"
+    yield Finding(level="note", code="short-time", message=message, mend=mend)
 
 
 def duration_text(seconds: float) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
-from launcher.backends.base.planning import Planning
-from launcher.backends.slurm.slurm_gate import limit_findings, slurm_findings
+from launcher.backends.base.planning import Planning, cannot_go_on
+from launcher.backends.slurm.slurm_gate import limit_findings, short_time, slurm_findings
 from launcher.backends.slurm.slurm_job import (
     possible_profiles,
     resubmission,
@@ -17,6 +17,7 @@ from launcher.backends.slurm.slurm_job import (
     with_others,
 )
 from launcher.config import resolve
+from launcher.config.script_reading import seems_to_resume
 from launcher.planning.host_part import MACHINE, HostChecks, Resources
 from launcher.planning.software.apptainer import host_paths
 from launcher.values.facts import Facts
@@ -27,11 +28,37 @@ from launcher.values.profile import Profile
 
 if TYPE_CHECKING:
     from launcher.backends.base.planning import PlanFor
+    from launcher.config.resolve import Task
     from launcher.config.resolved import Resolved
 
 
 class SlurmPlanning(Planning):
     """A cluster's answers. Its login node is probed, and the job runs on another."""
+
+    needs_probe = True  # for its name of the card
+    kept: ClassVar = {
+        "slurm.nodes": "the nodes that its batch is divided among",
+        "slurm.gres": "the cards that its batch is divided among",
+        "slurm.build": "its parent's environment",
+        "slurm.image": "its parent's image",
+    }
+
+    def task_findings(self, task: Task, host: Host) -> Iterator[Finding]:
+        """Yield a note if a job that may be longer than one start cannot go on in the next one, or has little time to save."""
+        settings, job, limit = settings_of(host, task.job), task.job, task.job.time_limit_minutes
+        if settings is None or settings.time_s is None:
+            return
+        if limit is not None and limit * 60 <= settings.time_s:
+            return
+        if job.restart or seems_to_resume(job, task.code) is not False:
+            yield from short_time(host.name, job.stop_grace_s, settings.time, settings.time_s)
+        else:
+            yield cannot_go_on(host.name, f'its time = "{settings.time}"', "start of its job")
+
+    def image(self, job: Job, host: Host) -> str | None:
+        """Return the image of Apptainer's or Docker's that a job names."""
+        settings = settings_of(host, job)
+        return job.image or (settings.image if settings is not None else None)
 
     def profile(self, profile: Profile, request: Resolved, facts: Facts | None) -> Profile:
         """Return the profile that is planned, with as many cards as each node gets."""
@@ -70,6 +97,26 @@ class SlurmPlanning(Planning):
     def changed(self, plan: Plan, job: Job) -> Plan:
         """Return the plan with the changed flags of sbatch, and the parent's others."""
         return plan.model_copy(update={"slurm": resubmission(plan.slurm, job.slurm)})
+
+    def rows(self, plan: Plan) -> Sequence[tuple[str, str]]:
+        """Return what Slurm is asked for, and how the command begins in an image."""
+        asked = plan.slurm
+        if asked is None:
+            return ()
+        image = [("in image", f"{shlex.join(asked.container)} …")] if asked.container else []
+        return [("slurm", _command(asked)), *image]
+
+    def environment(self, plan: Plan) -> str:
+        """Return which Python the job gets."""
+        asked = plan.slurm
+        if plan.environment is None and asked is not None and asked.container:
+            return f"python3 of {asked.container[-1]}"
+        return super().environment(plan)
+
+    def makes_environment(self, plan: Plan) -> str:
+        """Return on which machine a plan's environment is made."""
+        is_made_in_job = plan.slurm is not None and plan.slurm.build == "job"
+        return "in the first job that needs it" if is_made_in_job else "on the login node"
 
     def own_checks(self, plan: Plan, facts: Facts | None, host: Host) -> HostChecks:
         """Return what the cluster cannot give."""

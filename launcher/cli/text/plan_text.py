@@ -5,10 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
+from launcher.backends.registry import backend_of
 from launcher.base.text import printable
 from launcher.cli.output.say import say
 from launcher.runs.launch.hook_note import hook_note
-from launcher.values.plan import Finding, Plan, PlanValue, Submission
+from launcher.values.host import Host
+from launcher.values.plan import Finding, Plan, PlanValue
 
 CHECKPOINTING = (
     "activation checkpointing: the backward pass computes activations again, about a third more time a step"
@@ -30,8 +32,9 @@ def headline(plan: Plan) -> str:
     return " · ".join(words)
 
 
-def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
+def show_plan(plan: Plan, host: Host, findings: tuple[Finding, ...]) -> None:
     """Print a plan for people."""
+    planning = backend_of(host).planning
     rungs = plan.ladder if plan.hands_out("precision") else ()
     batch = [plan.split.title] if plan.hands_out("split") else []
     from launcher.cli.output.wrapping import say_wrapped
@@ -42,10 +45,9 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
         *(f"  batch      {title}" for title in batch),
         *([f"  memory     {CHECKPOINTING}"] if _is_checkpointed(plan) else []),
         f"  command    {' '.join(plan.command)}",
-        f"  env        {_environment(plan)}",
+        f"  env        {planning.environment(plan)}",
         *([f"  variables  {_variables(plan)}"] if plan.variables else []),
-        *([f"  slurm      {slurm_line(plan.slurm)}"] if plan.slurm is not None else []),
-        *([f"  in image   {shlex.join(plan.container)} …"] if plan.container else []),
+        *(f"  {label:<10} {words}" for label, words in planning.rows(plan)),
         *([f"  on end     {' '.join(plan.on_end)}"] if plan.on_end else []),
         *(f"  hook       {note.partition(': ')[2]}" for note in [hook_note(plan)] if note),
         f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} finding{'s' * (len(findings) != 1)}; complete plan: --json)",
@@ -69,28 +71,5 @@ def show_findings(findings: Iterable[Finding]) -> None:
             say(*mend)
 
 
-def slurm_line(asked: Submission) -> str:
-    """Return what Slurm is asked for, and what the job loads, as commands."""
-    words = shlex.join(["sbatch", *asked.flags])
-    return words if not asked.modules else f"{words}     in the job   module load {' '.join(asked.modules)}"
-
-
 def _variables(plan: Plan) -> str:
     return printable(" ".join(f"{name}={shlex.quote(value)}" for name, value in plan.variables.items()))
-
-
-def _environment(plan: Plan) -> str:
-    environment = plan.environment
-    if environment is None:
-        if plan.container:
-            return f"python3 of {plan.container[-1]}"
-        return plan.host_environment or "the Python found on the host"
-    is_made_in_job = plan.slurm is not None and plan.slurm.build == "job"
-    where = (
-        "in the first job that needs it"
-        if is_made_in_job
-        else "on the login node"
-        if plan.slurm
-        else "on the host"
-    )
-    return f"{environment.name}, made once {where}   (Python {environment.python}, torch {environment.torch})"

@@ -34,8 +34,8 @@ def _is_refused(found: Preview) -> bool:
 
 
 def _print(found: Preview) -> None:
-    plan, findings, cargo, session, rental = found
-    show_plan(plan, findings)
+    host, plan, findings, cargo, session, rental = found
+    show_plan(plan, host, findings)
     show_cargo(cargo)
     if session is not None:
         show_session(session)
@@ -58,7 +58,7 @@ def _print(found: Preview) -> None:
 def _print_json(found: Preview) -> None:
     from launcher.cli.json_output.preview_shapes import CargoWithPaths, Preview
 
-    plan, findings, cargo, session, rental = found
+    _, plan, findings, cargo, session, rental = found
     shown = CargoWithPaths(**cargo.shown(), paths=sorted(cargo.paths))
     places = {"session": session_shape(session), "rental": rental_shape(rental)}
     values = plain(Preview(plan=plan, digest=plan.digest, findings=findings, cargo=shown, **places))

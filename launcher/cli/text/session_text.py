@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from launcher.backends.kaggle.kaggle_machines import NO_ACCELERATOR
 from launcher.base.text import hours_text
 from launcher.cli.output.figures import size_text
 
 if TYPE_CHECKING:
-    from launcher.backends.kaggle.kaggle_preview import SessionPreview
+    from launcher.backends.base.session_preview import SessionPreview
     from launcher.cli.json_output.preview_shapes import SessionShown
 
 
@@ -25,9 +24,8 @@ def show_session(session: SessionPreview) -> None:
         "code and data": parts.tree,
     }
     words = [f"{what} {size_text(size)}" for what, size in made_of.items() if size is not None]
-    machine = "without a card" if session.machine == NO_ACCELERATOR else session.machine
     lines = [
-        f"  session    {machine}, {hours_text(session.hours)} at most",
+        f"  session    {session.title}, {hours_text(session.hours)} at most",
         f"  script     {size_text(parts.total)} of {size_text(session.most_bytes)}: {', '.join(words)}",
     ]
     if parts.tree is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.backends.kaggle.kaggle_machines import expected_facts
 from launcher.backends.registry import backend_of
 from launcher.config import job_check, resolve, script_check, secret_values
 from launcher.config.lookup import Lookup
@@ -19,7 +18,7 @@ from launcher.planning.host_part import Resources
 from launcher.planning.model_gate import unknown_model
 from launcher.planning.placement import cards_of
 from launcher.planning.precision.ladder import Ladder, LadderInputs, ladder, too_large
-from launcher.runs.launch import cards, session_check
+from launcher.runs.launch import cards
 from launcher.runs.launch.adapting import suggestion
 from launcher.runs.launch.planned import known_of, plan_of
 from launcher.runs.launch.probing import probe
@@ -28,19 +27,21 @@ from launcher.runs.run_desk import connect
 from launcher.upload.loading import load
 from launcher.upload.upload_history import ShippedBefore
 from launcher.values.facts import Facts
+from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.plan import Finding, Plan, PlanValue
 from launcher.values.profile import Profile
 from launcher.values.upload_selection import Cargo
 
 if TYPE_CHECKING:
-    from launcher.backends.kaggle.kaggle_preview import SessionPreview
+    from launcher.backends.base.session_preview import SessionPreview
     from launcher.rental.price import RentalChoice
 
 
 class Preview(NamedTuple):
-    """A plan, what the gate would say, and what would travel; what a first session on Kaggle would be, or what is rented."""
+    """A host and a plan for it, what the gate would say, and what would travel; what a first session would be, or what is rented."""
 
+    host: Host
     plan: Plan
     findings: tuple[Finding, ...]
     cargo: Cargo
@@ -61,7 +62,9 @@ def preview(
     """
     resolved = understand(request, lookup)
     host, profiles = resolved.host, resolved.profiles
-    if not session_check.refusals(resolved.task, host):
+    backend = backend_of(host)
+    planning = backend.planning
+    if not planning.refusals(resolved.job, host):
         secrets_for(resolved)
     of_job = [*job_check.findings(resolved.task), *secret_values.findings(resolved.values)]
     resolved = resolved._replace(task=job_check.without_refused(resolved.task))
@@ -69,7 +72,7 @@ def preview(
     question = None if request.is_sure else ShippedBefore(resolved.task.code, host).question(loaded)
     unreached: tuple[Finding, ...] = ()
     rental: RentalChoice | None = None
-    if facts is None and host.lambda_cloud is not None:
+    if facts is None and backend.running.rental(host) is not None:
         from launcher.backends.base.rental_choice import expected
         from launcher.runs.rented.rental_agreement import preview_rental  # few hosts rent
 
@@ -90,7 +93,7 @@ def preview(
         except HostError as error:
             if not profiles:
                 raise
-            facts = expected_of(resolved)
+            facts = backend.probing.expected(host, resolved.machine)
             if facts is None and len(profiles) > 1:
                 choices = " or ".join(profile.name for profile in profiles)
                 words = f"{error}\n  without its probe the profile is not clear: name {choices}"
@@ -113,18 +116,14 @@ def preview(
     if question is not None:
         against.append(question)
     against += resolved.machine.notes if resolved.machine is not None else ()
-    against += session_check.findings(resolved.task, host)
+    against += planning.task_findings(resolved.task, host)
     against += suggestion(plan) if facts is None else [*suggestion(plan), *unknown_model(plan)]
     against += script_check.without_effect(plan, resolved.asked, resolved.job, rehearses=request.rehearses)
-    found = backend_of(host).planning.check(plan, facts, host, resolve.wheels(), resolve.cards())
+    found = planning.check(plan, facts, host, resolve.wheels(), resolve.cards())
     findings = (*against, *unreached, *asked, *found)
-    session = None
-    if host.kaggle is not None:
-        from launcher.backends.kaggle.kaggle_preview import preview_session  # few runs are there
-
-        place = facts.host_id if facts is not None else host.name
-        session = preview_session(plan, host.kaggle, place, loaded.tree)
-    return Preview(plan, findings, loaded.cargo, session, rental)
+    place = facts.host_id if facts is not None else host.name
+    session = planning.preview(plan, host, place, loaded.tree)
+    return Preview(host, plan, findings, loaded.cargo, session, rental)
 
 
 def _not_reached(error: HostError) -> Finding:
@@ -152,27 +151,29 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     for is excluded.
     """
     resolved = understand(request)
+    backend = backend_of(resolved.host)
     if facts is None:
-        facts = expected_of(resolved)
-    if facts is None and len(resolved.profiles) != 1 and resolved.host.lambda_cloud is not None:
+        facts = backend.probing.expected(resolved.host, resolved.machine)
+    is_clear = len(resolved.profiles) == 1
+    if facts is None and not is_clear and backend.running.rental(resolved.host) is not None:
         from launcher.backends.base.rental_choice import expected
         from launcher.runs.rented.rental_agreement import choice_for
 
         rental = choice_for(resolved)
         facts = expected(resolved.host, rental)
         resolved = resolved._replace(profiles=(rental.first.profile,))
-    elif facts is None and (len(resolved.profiles) != 1 or resolved.host.slurm is not None):
+    elif facts is None and (not is_clear or backend.planning.needs_probe):
         try:
             with connect(resolved.host) as desk:
                 facts = probe(desk, resolved.host, resolved.job)
         except HostError:
-            if len(resolved.profiles) != 1:
+            if not is_clear:
                 raise
     profile = there(resolved, facts).profile if facts else resolved.profiles[0]
     model, platform = known_of(resolved, facts)
     evidence = facts.precision_evidence if facts else ()
     script = script_use(resolved.job, resolved.task.code)
-    resources = backend_of(resolved.host).planning.resources(profile, resolved, facts)
+    resources = backend.planning.resources(profile, resolved, facts)
     about = (model, platform, evidence, platform.torch, resolved.teacher)
     asked, count = resolved.asked, resources.nodes
     case = ladder_inputs(profile, resolved.job, *about, asked=asked, script=script, count=count)
@@ -192,14 +193,6 @@ def _of_several(resolved: Resolved, profile: Profile, facts: Facts | None) -> li
     message = f"the profile's name means {' or '.join(names)}, and {resolved.host.name} has none of them: this is {profile.name}"
     mend = "     ".join(f"--profile {name}" for name in names if name != profile.name)
     return [Finding(level="note", code="several-profiles", message=message, mend=mend)]
-
-
-def expected_of(resolved: Resolved) -> Facts | None:
-    """Return what is expected of a machine of Kaggle's without asking anybody; None for a host that can be probed."""
-    settings, choice = resolved.host.kaggle, resolved.machine
-    if settings is None or choice is None:
-        return None
-    return expected_facts(f"kaggle-{settings.account or 'unknown'}", choice.machine, choice.profiles[0])
 
 
 def _with_nothing_asked(resolved: Resolved) -> Resolved:

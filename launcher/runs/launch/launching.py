@@ -32,7 +32,7 @@ from launcher.errors import (
     UsageError,
 )
 from launcher.runs.follow.view import Stage, View
-from launcher.runs.launch import cards, session_check, sweeping
+from launcher.runs.launch import cards, sweeping
 from launcher.runs.launch.adapting import suggestion
 from launcher.runs.launch.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
 from launcher.runs.launch.hook_note import hook_note
@@ -98,13 +98,14 @@ def launch(
     host, task = resolved.host, resolved.task
     if request.verifies:
         backend_of(host).check_has(host, "verify")
-    settle(session_check.refusals(task, host), view)
+    planning = backend_of(host).planning
+    settle(planning.refusals(task.job, host), view)
     secrets = secrets_for(resolved)
     if task.said:
         view.note(task.said)
     settle([*job_check.findings(task), *secret_values.findings(resolved.values)], view)
     settle(resolved.machine.notes if resolved.machine is not None else (), view)
-    settle([*session_check.findings(task, host)], view)
+    settle(planning.task_findings(task, host), view)
     runs_folder()  # raises if it cannot be made, before anything is asked of the host
     loaded = _load(task, request.env_files, view, code)
     before = ShippedBefore(task.code, host)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import PydanticCustomError
 
-from launcher.backends.slurm.slurm_job import settings_of as slurm_settings_of
+from launcher.backends.registry import backend_of
 from launcher.base.bounded_read import read_bounded
 from launcher.base.toml import MOST_BYTES, parse_toml, read_text, read_toml
 from launcher.config.resolve import Task
@@ -120,8 +120,8 @@ def with_packages(task: Task, host: Host, added: Sequence[str]) -> Task:
     Raises BadFileError for a file that cannot be read as packages, UsageError for --with.
     """
     wanted = [_checked_word(word) for word in added]
-    job, slurm = task.job, slurm_settings_of(host, task.job)
-    has_image = job.image is not None or (slurm is not None and slurm.image is not None)
+    job = task.job
+    has_image = backend_of(host).planning.image(job, host) is not None
     if has_image and wanted:
         raise UsageError("--with: the job has an image of its own, in which nothing is installed")
     is_named = task.names_packages or has_image

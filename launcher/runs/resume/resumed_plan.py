@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from launcher.backends import kinds
 from launcher.backends.registry import backend_of
 from launcher.config import resolve, secret_values
 from launcher.copy import move_records
 from launcher.errors import BadFileError, InterruptedRunError, RunError, UsageError
 from launcher.planning.assembly import changed, job_of
-from launcher.values.job import Job
+from launcher.values.job import OF_ONE_KIND, Job
 from launcher.values.parsing import build, nearest
 from launcher.values.plan import Plan
 from launcher.values.record import State, Summary, is_terminal
-from launcher.values.slurm_settings import SlurmSettings
 
 if TYPE_CHECKING:
     from launcher.copy.mirror import Mirror
@@ -36,17 +36,13 @@ _KEPT = {
     "seed": "the order of its data",
     "batch.global": "the global batch, on which its data's order and its schedule hang",
     "secrets": "its parent's secrets",
-    "slurm.nodes": "the nodes that its batch is divided among",
-    "slurm.gres": "the cards that its batch is divided among",
-    "slurm.build": "its parent's environment",
-    "slurm.image": "its parent's image",
 }
 """The keys of a job that a resumed run always keeps from its parent, with what each stands for."""
-_NAMED = ("settings", "variables", "slurm")
+_NAMED = ("settings", "variables", *OF_ONE_KIND)
 _TABLES = {
     "batch": ("global", "micro"),
     "data": ("train", "eval"),
-    "slurm": tuple(SlurmSettings.model_fields),
+    **{kind: tuple(table.model_fields) for kind, table in OF_ONE_KIND.items()},
 }
 
 
@@ -85,10 +81,13 @@ def _check_key(key: str, setting: str, host: Host) -> None:
         raise BadFileError(f"{words}\n  allowed: {', '.join(allowed)}")
     if top == "name":
         raise UsageError(f"{FILE} {setting}: a resumed run is named by --name")
-    if top == "slurm" and host.slurm is None:
-        raise UsageError(f"{FILE} {setting}: {host.name} is not a Slurm cluster")
+    if top in OF_ONE_KIND and host.kind != top:
+        raise UsageError(f"{FILE} {setting}: {host.name} is not {kinds.host_kind(top).title}")
     is_planned = top in Plan.model_fields or top in _TABLES
-    kept_as = _KEPT.get(key) or _KEPT.get(top) or (None if is_planned else f"its parent's {top}")
+    kept_there = backend_of(host).planning.kept.get(key)
+    kept_as = (
+        _KEPT.get(key) or _KEPT.get(top) or kept_there or (None if is_planned else f"its parent's {top}")
+    )
     if kept_as is not None:
         raise UsageError(
             f"{FILE} {setting}: a resumed run keeps {kept_as}\n"
