@@ -5,7 +5,6 @@ To add a place: write a fixture here that yields a `Place`, name it in `PLACES`,
 
 from __future__ import annotations
 
-import compileall
 import shutil
 import subprocess
 import sys
@@ -153,7 +152,7 @@ def toy_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the launcher with a further runtime: two files, and a line in the table of runtimes."""
     folder = tmp_path_factory.mktemp("toy")
     for name in ("launcher", "profiles", "jobs", "images"):
-        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(REPOSITORY / name, folder / name)  # with its compiled code, see pytest_configure
     package = folder / "launcher" / "backends"
     (package / "toy").mkdir()
     shutil.copy(HERE / "toy_runtime.py", package / "toy" / "toy_runtime.py")
@@ -161,7 +160,6 @@ def toy_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     line = '    "toy": Package("launcher.backends.toy", ("toy",)),\n}\n'
     table.write_text(table.read_text().replace("}\n", line, 1))
     shutil.copy(HERE / "toy_liveness.py", folder / "launcher" / "agent" / "liveness" / "toy.py")
-    compileall.compile_dir(folder / "launcher", quiet=2)
     return folder
 
 

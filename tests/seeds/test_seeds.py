@@ -93,7 +93,7 @@ ADAPTED = {"seed_000": LORA, "seed_001": (), "seed_002": (), "seed_003": LORA, "
 @pytest.mark.parametrize(
     "seed",
     [
-        pytest.param(one, marks=() if one.script == "seed_001" else pytest.mark.long)
+        pytest.param(one, marks=() if one.script == "seed_004" else pytest.mark.long)
         for one in SEEDS
         if not one.words
     ],
