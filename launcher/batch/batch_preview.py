@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from launcher.backends.registry import backend_of
 from launcher.batch.batch_draft import Draft
 from launcher.batch.batch_file import Batch
 from launcher.config.lookup import Lookup
@@ -63,10 +64,10 @@ def _within(max_cost: float | None, host: str, found: Preview) -> Preview:
 
 
 def _facts(request: Request, known: dict[Any, Facts | None], lookup: Lookup) -> Facts | None:
-    """Return the facts of a machine for a job; None for an account, of which a preview knows what to expect."""
+    """Return the facts of a machine for a job; None where a preview knows what to expect, and nothing can be probed."""
     resolved = understand(request, lookup)
     host = resolved.host
-    if host.kaggle is not None or host.lambda_cloud is not None:
+    if backend_of(host).probing.is_expected_only:
         return None
     question = _question(resolved.job)
     if question not in known:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.backends.base.probing import Probed
+from launcher.backends.slurm.slurm_runtime import NOT_SUBMITTED, Slurm
 from launcher.batch.batch_definition import Rules
 from launcher.batch.batch_queue import Entry, make_queue
 from launcher.batch.batch_status import rows_of, state_of
@@ -24,7 +25,7 @@ from launcher.runs.launch import launching
 from launcher.runs.run_listing import ListedRun
 from launcher.values.facts import Facts
 from launcher.values.host import Host
-from launcher.values.record import RunState, Summary
+from launcher.values.record import RunState, RuntimeRecord, Summary
 from launcher.values.slurm_settings import SlurmSettings
 
 RUN = "261126-train-w8q2zz"
@@ -197,14 +198,16 @@ def test_an_item_whose_job_waits_is_not_called_running(mirror):
         ("Batch job submission failed: Invalid feature specification", "launch probe --host hive"),
     ],
 )
-def test_a_refusal_names_what_shows_what_is_right(mirror, said, look):
+def test_a_refusal_names_what_shows_what_is_right(mirror, said, look, monkeypatch):
     """A probe shows partitions and nodes, and no flags."""
 
     def start(_run):
-        raise AgentError("hive", launching.NOT_SUBMITTED, f"hive: sbatch: {said}")
+        raise AgentError("hive", NOT_SUBMITTED, f"hive: sbatch: {said}")
 
     taken_back = SimpleNamespace(take_back=lambda _run: True)
     desk = SimpleNamespace(preparation=taken_back, by_hand=lambda command: f"ssh login1 {command}")
+    runtime = Slurm(desk, RuntimeRecord(kind="slurm"))
+    monkeypatch.setattr(runtime, "start", start)
     with pytest.raises(RefusedError) as refused:
-        launching._start(SimpleNamespace(start=start, desk=desk), mirror)
+        launching._start(runtime, mirror)
     assert str(refused.value).splitlines()[1].endswith(look)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from launcher.copy.mirror import Mirror
+    from launcher.transport.log_diagnosis import Diagnosis
     from launcher.values.host import Host
+    from launcher.values.record import RunState
     from launcher.values.rental_settings import RentalSettings
 
 
@@ -24,6 +26,16 @@ class Running:
     def known_runs(self, host: Host) -> list[Mirror] | None:
         """Return the runs of a host that cannot list them, as this user's index has them; None if the host can be asked."""
         del host
+        return None
+
+    def service_diagnosis(
+        self, mirror: Mirror, state: RunState, said: str | None, last_reason: object
+    ) -> Diagnosis | None:
+        """Return what a scheduler or service has done to a run that it starts; None if nothing, or where none does.
+
+        `said` are its words about the run, `last_reason` is why the run's last attempt ended.
+        """
+        del mirror, state, said, last_reason
         return None
 
     def first_note(self) -> str | None:

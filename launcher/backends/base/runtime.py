@@ -18,6 +18,7 @@ from launcher.values.record import RuntimeRecord
 from launcher.values.software.image import BuildOptions
 
 if TYPE_CHECKING:
+    from launcher.errors import AgentError
     from launcher.transport.channel import Socket
     from launcher.transport.client.desk import Desk
     from launcher.values.facts import Facts
@@ -173,6 +174,11 @@ class Runtime(ABC):
         """Return what is said of a run that `start` has started, with the id that it returned."""
         del job_id
         return "attempt 1"
+
+    def after_refusal(self, error: AgentError) -> str | None:
+        """Return what to look at if `start` failed because the host's scheduler refused the run; None for any other error."""
+        del error
+        return None
 
     # a recorded run
 

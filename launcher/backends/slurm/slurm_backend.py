@@ -10,6 +10,7 @@ from launcher.errors import Lack
 if TYPE_CHECKING:
     from launcher.backends.slurm.slurm_planning import SlurmPlanning
     from launcher.backends.slurm.slurm_probing import SlurmProbing
+    from launcher.backends.slurm.slurm_running import SlurmRunning
 
 LACKS = {
     "image": Lack(
@@ -41,6 +42,13 @@ class Slurm(Backend):
         from launcher.backends.slurm.slurm_planning import SlurmPlanning
 
         return SlurmPlanning()
+
+    @property
+    def running(self) -> SlurmRunning:
+        """Its runs."""
+        from launcher.backends.slurm.slurm_running import SlurmRunning
+
+        return SlurmRunning()
 
 
 BACKEND = Slurm()

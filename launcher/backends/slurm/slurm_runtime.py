@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,10 @@ from launcher.values.plan import Plan, Submission
 from launcher.values.record import RuntimeRecord, Summary, is_terminal
 
 IN_JOB = "job"
+NOT_SUBMITTED = "not-submitted"
+"""The agent's code for a job that Slurm has refused."""
+_OF_OPTION = re.compile(r"\boption ['`]|\bInvalid --")
+"""What sbatch says of a flag that it does not know, or whose value it cannot read."""
 LOOK_S = 0.2
 ENDING_S = 15.0
 """How much longer than its grace a run may take to stop by itself: its agent ends what ignores it."""
@@ -103,6 +108,14 @@ class Slurm(Native):
     def start_words(self, job_id: str | None) -> str:
         """Return that the job waits for its turn."""
         return f"its job {job_id} is in Slurm's queue"
+
+    def after_refusal(self, error: AgentError) -> str | None:
+        """Return where the cluster says what it has, or sbatch what it takes."""
+        if error.code != NOT_SUBMITTED:
+            return None
+        if _OF_OPTION.search(str(error)):
+            return f"what sbatch takes   {self.desk.by_hand('sbatch --help')}"
+        return f"what the cluster has   launch probe --host {error.host}"
 
     def stop(self, run: str, grace_s: float) -> bool:
         """Wait for the end of a run that was asked to stop. After its grace, if it has one, its job is cancelled.

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import io
-import re
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from launcher.backends.registry import backend_of
 from launcher.copy.mirror import Mirror
 from launcher.runs.follow.evidence import of_service, words
 from launcher.transport.log_diagnosis import BY_NAME, Diagnosis, Ended, LogFile, diagnose
@@ -23,8 +22,6 @@ _REASONS = ("exit-nonzero", "killed-by-signal")
 """What the agent calls a failure of the class `unknown`."""
 _STOPPED = ("stopped", "stop-incomplete")
 _NO_FAILURE = ("succeeded", *_STOPPED)
-_TIMEOUT = re.compile(r"\bTIMEOUT\b")
-"""Slurm's word for a job whose time was up."""
 _KNOWN = BY_NAME.keys() - {"none", "unknown"}
 
 
@@ -32,14 +29,14 @@ def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
     """Return why the last failed attempt in the mirror failed, or the doubt about a run without one; None if there is none.
 
     Of a run that is interrupted or was stopped it is that, if no attempt of a stopped one has failed for a known reason. Of a
-    job of a cluster that Slurm has ended, or could not begin, it is what Slurm said of it.
+    run that a scheduler or service has ended, or could not begin, it is what that said of it.
     Raises RunError if a log cannot be read.
     """
     state = mirror.told or mirror.state()
     if mirror.told is not None and mirror.told.state == State.INTERRUPTED:
         return _interrupted(mirror, mirror.told)
-    if state is not None and mirror.is_scheduled and (by_slurm := _by_slurm(mirror, state)) is not None:
-        return by_slurm
+    if state is not None and (by_service := _by_service(mirror, state)) is not None:
+        return by_service
     known, unknown = _last_failure(mirror)
     if (
         known is None
@@ -68,40 +65,13 @@ def _interrupted(mirror: Mirror, state: RunState) -> Diagnosis:
     return Diagnosis("interrupted", None, None, why, mend)
 
 
-def _by_slurm(mirror: Mirror, state: RunState) -> Diagnosis | None:
-    """Return what Slurm has done to a run that waits for a new job, was cancelled, or never began; None of any other run."""
-    said, short = of_service(state.evidence), mirror.short
-    if state.state == State.WAITING and state.reason == Reason.CLIENT and said:
-        _, last, _ = next(_ended_attempts(mirror), _EndedAttempt("", {}, {}))
-        is_time_up = _TIMEOUT.search(said) or last.get("reason") == Reason.SESSION_LIMIT
-        why = (
-            f"{'its limit of time was reached' if is_time_up else 'Slurm has ended its job for good'}: {said}"
-        )
-        from_step = "" if state.checkpoint is None else f", which goes on from step {state.checkpoint}"
-        mend = f"launch recover {short}     submits a new job{from_step}"
-        return Diagnosis(Reason.ENDED_BY_SLURM, None, None, why, mend)
-    if state.state == State.STOPPED and state.reason == Reason.CANCELLED_IN_SLURM:
-        why = f"somebody has cancelled its job in Slurm, as with scancel{f': {said}' if said else ''}"
-        again = f"launch rerun {short}     starts it again"
-        if state.checkpoint is not None:
-            again = f"launch resume {short}     goes on from step {state.checkpoint}"
-        return Diagnosis(Reason.CANCELLED_IN_SLURM, None, None, why, again)
-    if state.state == State.FAILED and state.reason == Reason.NEVER_STARTED and said:
-        return Diagnosis(
-            Reason.NEVER_STARTED, None, None, f"Slurm could not begin it: {said}", _begin_again(mirror)
-        )
-    return None
-
-
-def _begin_again(mirror: Mirror) -> str:
-    """Say what to do about a job that could not begin: its log stays on the cluster."""
-    host = mirror.host()
-    log = host.by_hand(shlex.join(["cat", f"{host.root}/runs/{mirror.run}/record/slurm.log"]))
-    return (
-        f"correct what is wrong, such as `extra` or `modules`, and   launch rerun {mirror.short}\n"
-        f"its log is there   {log}\n"
-        "without a log: does each node see `root`, and may it write there?"
-    )
+def _by_service(mirror: Mirror, state: RunState) -> Diagnosis | None:
+    """Return what the scheduler or service that starts a host's runs has done to one; None where none does."""
+    if (entry := mirror.entry) is None:
+        return None
+    _, last, _ = next(_ended_attempts(mirror), _EndedAttempt("", {}, {}))
+    said = of_service(state.evidence)
+    return backend_of(entry.host).running.service_diagnosis(mirror, state, said, last.get("reason"))
 
 
 def _of_success(mirror: Mirror) -> Diagnosis | None:

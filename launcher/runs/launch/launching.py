@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -57,10 +56,8 @@ if TYPE_CHECKING:
     from launcher.upload.frozen_code import FrozenCode
 
 ID_TRIES = 5
-NOT_SUBMITTED, UNSETTLED = "not-submitted", "unsettled"
-"""The agent's codes for a job that Slurm has refused, and for one of which nobody knows whether Slurm has it."""
-_OF_OPTION = re.compile(r"\boption ['`]|\bInvalid --")
-"""What sbatch says of a flag that it does not know, or whose value it cannot read."""
+UNSETTLED = "unsettled"
+"""The agent's code for a run of which nobody knows whether the host's scheduler has it."""
 
 
 class Started(NamedTuple):
@@ -331,7 +328,7 @@ def _start(runtime: Runtime, mirror: Mirror) -> str | None:
     """Start the run; return the id of its job on a cluster.
 
     If it could not begin and its host removes it, the mirror is removed too; else it may have begun.
-    Raises RefusedError, with its words, for what a cluster's scheduler does not take.
+    Raises RefusedError, with its words, for what the host's scheduler does not take.
     """
     try:
         return runtime.start(mirror.run)
@@ -345,12 +342,8 @@ def _start(runtime: Runtime, mirror: Mirror) -> str | None:
         if is_taken:
             with contextlib.suppress(OSError):
                 mirror.remove()
-            if isinstance(error, AgentError) and error.code == NOT_SUBMITTED:
-                look = f"what the cluster has   launch probe --host {error.host}"
-                if _OF_OPTION.search(str(error)):
-                    look = f"what sbatch takes   {runtime.desk.by_hand('sbatch --help')}"
-                words = f"{error}\n  {look}"
-                raise RefusedError(words) from error
+            if isinstance(error, AgentError) and (look := runtime.after_refusal(error)) is not None:
+                raise RefusedError(f"{error}\n  {look}") from error
             raise
         words = f"{error}\n  the run may have begun   launch attach {mirror.short}"
         if isinstance(error, ServiceError):

@@ -1,0 +1,55 @@
+"""Runs on a cluster: what Slurm does to their jobs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from launcher.backends.base.running import Running
+from launcher.transport.log_diagnosis import Diagnosis
+from launcher.values.record import Reason, RunState, State
+
+if TYPE_CHECKING:
+    from launcher.copy.mirror import Mirror
+
+_TIMEOUT = re.compile(r"\bTIMEOUT\b")
+"""Slurm's word for a job whose time was up."""
+
+
+class SlurmRunning(Running):
+    """A cluster's answers."""
+
+    def service_diagnosis(
+        self, mirror: Mirror, state: RunState, said: str | None, last_reason: object
+    ) -> Diagnosis | None:
+        """Return what Slurm has done to a run that waits for a new job, was cancelled, or never began; None of any other run."""
+        short = mirror.short
+        if state.state == State.WAITING and state.reason == Reason.CLIENT and said:
+            is_time_up = _TIMEOUT.search(said) or last_reason == Reason.SESSION_LIMIT
+            why = f"{'its limit of time was reached' if is_time_up else 'Slurm has ended its job for good'}: {said}"
+            from_step = "" if state.checkpoint is None else f", which goes on from step {state.checkpoint}"
+            mend = f"launch recover {short}     submits a new job{from_step}"
+            return Diagnosis(Reason.ENDED_BY_SLURM, None, None, why, mend)
+        if state.state == State.STOPPED and state.reason == Reason.CANCELLED_IN_SLURM:
+            why = f"somebody has cancelled its job in Slurm, as with scancel{f': {said}' if said else ''}"
+            again = f"launch rerun {short}     starts it again"
+            if state.checkpoint is not None:
+                again = f"launch resume {short}     goes on from step {state.checkpoint}"
+            return Diagnosis(Reason.CANCELLED_IN_SLURM, None, None, why, again)
+        if state.state == State.FAILED and state.reason == Reason.NEVER_STARTED and said:
+            return Diagnosis(
+                Reason.NEVER_STARTED, None, None, f"Slurm could not begin it: {said}", _begin_again(mirror)
+            )
+        return None
+
+
+def _begin_again(mirror: Mirror) -> str:
+    """Say what to do about a job that could not begin: its log stays on the cluster."""
+    host = mirror.host()
+    log = host.by_hand(shlex.join(["cat", f"{host.root}/runs/{mirror.run}/record/slurm.log"]))
+    return (
+        f"correct what is wrong, such as `extra` or `modules`, and   launch rerun {mirror.short}\n"
+        f"its log is there   {log}\n"
+        "without a log: does each node see `root`, and may it write there?"
+    )
