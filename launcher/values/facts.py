@@ -207,11 +207,6 @@ class Facts(Record):
     has_slurm: bool = False
 
     @property
-    def is_unused_login(self) -> bool:
-        """Whether this is a login node of a Slurm cluster, and its table does not say so: a run would train on it."""
-        return self.has_slurm and self.slurm is None
-
-    @property
     def model(self) -> Model | None:
         """The job's model, if its `config.json` is on the host."""
         return read_model(self.model_values)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from launcher.backends.kinds import host_kind
+from launcher.errors import UsageError
 from launcher.planning.host_part import MACHINE, HostChecks, Resources
 from launcher.planning.placement import requested_gpus
+from launcher.values.job import OF_ONE_KIND
 from launcher.values.plan import Finding
 
 if TYPE_CHECKING:
@@ -33,6 +36,18 @@ class Planning:
 
     kept: ClassVar[Mapping[str, str]] = {}
     """The keys of its own table in a job that a resumed run keeps from its parent, with what each stands for."""
+
+    def check_task(self, task: Task, host: Host) -> None:
+        """Raise UsageError for a job whose keys this kind of host does not have."""
+        for kind in OF_ONE_KIND:
+            if host.kind == kind or getattr(task.job, kind) is None:
+                continue
+            changed = sorted(key for key in task.changed if key.partition(".")[0] == kind)
+            where = f"--set {changed[0]}" if changed else f"{task.file or 'the job'}: [{kind}]"
+            raise UsageError(
+                f"{where}: {host.name} is not {host_kind(kind).title}\n"
+                f'  if it is one   kind = "{kind}"  in [hosts.{host.name}] of launch.toml'
+            )
 
     def refusals(self, job: Job, host: Host) -> tuple[Finding, ...]:
         """Return what a job cannot have there, before its secrets are asked for."""

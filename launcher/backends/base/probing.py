@@ -140,6 +140,10 @@ class Probing:
         """Return the best cards of a host for a job. Raises what `cards` raises."""
         return self.cards(host, job, CardRequest(), facts, lookup)
 
+    def is_unused_login(self, facts: Facts) -> bool:
+        """Whether a host is a login node of a Slurm cluster, which its table does not say: a run would train on it."""
+        return facts.has_slurm
+
     def describe(self, facts: Facts) -> str:
         """Return a host's facts in one line."""
         if facts.gpus:

@@ -18,6 +18,7 @@ from launcher.backends.slurm.slurm_job import (
 )
 from launcher.config import resolve
 from launcher.config.script_reading import seems_to_resume
+from launcher.errors import UsageError
 from launcher.planning.host_part import MACHINE, HostChecks, Resources
 from launcher.planning.software.apptainer import host_paths
 from launcher.values.facts import Facts
@@ -42,6 +43,16 @@ class SlurmPlanning(Planning):
         "slurm.build": "its parent's environment",
         "slurm.image": "its parent's image",
     }
+
+    def check_task(self, task: Task, host: Host) -> None:
+        """Raise UsageError for a job whose only image is for Docker."""
+        image, settings = task.job.image, settings_of(host, task.job)
+        if image is not None and settings is not None and settings.image is None:
+            raise UsageError(
+                f'image = "{image}" is for containers of Docker, and {host.name} is a Slurm cluster\n'
+                f"  by Apptainer   --set slurm.image=docker://{image}"
+            )
+        super().check_task(task, host)
 
     def task_findings(self, task: Task, host: Host) -> Iterator[Finding]:
         """Yield a note if a job that may be longer than one start cannot go on in the next one, or has little time to save."""

@@ -79,6 +79,11 @@ class SlurmProbing(Probing):
         """Return the cards that a job gets there by the host's table."""
         return self.cards(host, job, CardRequest(profiles_named(host, lookup)), facts, lookup)
 
+    def is_unused_login(self, facts: Facts) -> bool:
+        """Return False: its table says so."""
+        del facts
+        return False
+
     def describe(self, facts: Facts) -> str:
         """Return its facts in one line."""
         return f"{_title(_cluster(facts))}, {facts.cards or 'no card'} expected, {of_software(facts)}"

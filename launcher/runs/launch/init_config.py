@@ -52,8 +52,9 @@ def propose(host: Host, environment: str | None, facts: Facts) -> Proposal:
             f"{host.name} is in {user_folder_text()}/hosts.toml\n  set there   environment = {json.dumps(environment)}"
         )
     name = host.name if is_written or host.name in ("local", *resolve.aliases()) else _short(host)
+    probing = backend_of(host).probing
     try:
-        best = backend_of(host).probing.best_cards(host, A_JOB, facts, Lookup())
+        best = probing.best_cards(host, A_JOB, facts, Lookup())
         found: Profile | None = best.profile
         card = ""
     except (UnknownNameError, RefusedError) as error:
@@ -72,7 +73,7 @@ def propose(host: Host, environment: str | None, facts: Facts) -> Proposal:
         ("host", name),
         ("profile", _profile_words(found) if found is not None else f"-   {card}"),
         ("runs in", _environment(runtime, environment, facts)),
-        *([("slurm", _LOGIN_NODE)] if facts.is_unused_login else []),
+        *([("slurm", _LOGIN_NODE)] if probing.is_unused_login(facts) else []),
     )
     return Proposal(name, profile, runtime, text, lines)
 

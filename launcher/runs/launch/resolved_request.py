@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from launcher.backends.base.probing import CardRequest, CardsThere
 from launcher.backends.registry import backend_of
-from launcher.backends.slurm.slurm_job import settings_of as slurm_settings_of
 from launcher.config import env_file, job_variables, local_model, resolve, secret_values
 from launcher.config.lookup import Lookup
 from launcher.config.resolved import Resolved
@@ -19,7 +18,6 @@ from launcher.planning.placement import requested_gpus
 from launcher.runs.launch import package_sources
 from launcher.runs.rented.api_key_guard import check_key_is_not_sent
 from launcher.values.facts import Facts
-from launcher.values.host import Host
 from launcher.values.job import Job
 
 AUTO: Literal["auto"] = "auto"
@@ -46,33 +44,16 @@ def understand(request: Request, lookup: Lookup | None = None) -> Resolved:
         raise UsageError(
             "--rehearse tries a card's plan on a CPU: name the card   --profile titan_rtx --rehearse"
         )
-    _check_slurm_keys(host, task)
+    backend = backend_of(host)
+    backend.planning.check_task(task, host)
     rehearsed_on = lookup.profile("cpu") if request.rehearses else None
     requested_gpus(request.gpus, 1)
     cards = CardRequest(profiles, name, request.gpus, request.rehearses, request.allows_substitute)
-    machine = backend_of(host).probing.choose(host, cards, lookup)
+    machine = backend.probing.choose(host, cards, lookup)
     profiles = machine.profiles if machine is not None else profiles
     model, teacher = local_model.read_here(task), local_model.read_teacher(task)
     return Resolved(
         host, profiles, task, request.precision, model, rehearsed_on, request.gpus, values, teacher, machine
-    )
-
-
-def _check_slurm_keys(host: Host, task: resolve.Task) -> None:
-    """Raise UsageError for Slurm's keys on a machine, and on a cluster for a job whose only image is for Docker."""
-    settings, image = slurm_settings_of(host, task.job), task.job.image
-    if settings is not None and image is not None and settings.image is None:
-        raise UsageError(
-            f'image = "{image}" is for containers of Docker, and {host.name} is a Slurm cluster\n'
-            f"  by Apptainer   --set slurm.image=docker://{image}"
-        )
-    if settings is not None or task.job.slurm is None:
-        return
-    changed = sorted(key for key in task.changed if key.partition(".")[0] == "slurm")
-    where = f"--set {changed[0]}" if changed else f"{task.file or 'the job'}: [slurm]"
-    raise UsageError(
-        f"{where}: {host.name} is not a Slurm cluster\n"
-        f'  if it is one   kind = "slurm"  in [hosts.{host.name}] of launch.toml'
     )
 
 

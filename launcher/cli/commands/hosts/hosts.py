@@ -187,13 +187,15 @@ def _cells(row: Probed) -> tuple[str, ...]:
     facts = row.facts
     if facts is None:
         return "-", "-", "-", "-", "-", row.problem or ""
+    probing = backend_of(row.host).probing
+    is_login = probing.is_unused_login(facts)
     return (
-        *backend_of(row.host).probing.cells(row.host, facts),
+        *probing.cells(row.host, facts),
         f"{facts.room_gb:,.0f} GB" if facts.room_gb is not None else "-",
         row.problem
         or row.quota
         or facts.gpu_error
         or facts.holders_error
         or facts.file_system.error
-        or ('a login node of a Slurm cluster, without kind = "slurm"' if facts.is_unused_login else ""),
+        or ('a login node of a Slurm cluster, without kind = "slurm"' if is_login else ""),
     )

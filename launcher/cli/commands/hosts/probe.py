@@ -70,7 +70,7 @@ def rows(probing: Probing, facts: Facts, quota: str | None = None) -> Iterator[t
     if not probing.is_expected_only:
         yield from _machine_rows(facts, probing.whose)
     own = tuple(probing.rows(facts, quota))
-    yield from own or _card_rows(facts)
+    yield from own or _card_rows(probing, facts)
 
 
 def _machine_rows(facts: Facts, whose: str) -> Iterator[tuple[str, str]]:
@@ -105,11 +105,11 @@ def _machine_rows(facts: Facts, whose: str) -> Iterator[tuple[str, str]]:
         )
 
 
-def _card_rows(facts: Facts) -> Iterator[tuple[str, str]]:
+def _card_rows(probing: Probing, facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield the cards of a machine, and who holds them."""
     from launcher.planning.placement import release_advice
 
-    if facts.is_unused_login:
+    if probing.is_unused_login(facts):
         yield "slurm", 'a login node of a cluster: its runs are jobs with   kind = "slurm"   in its table'
     for gpu in facts.gpus:
         yield f"gpu {gpu.index}", _card(gpu, facts)
