@@ -62,6 +62,7 @@ def test_a_detached_batch_goes_on_without_its_command(made):
     made.judge(names(2))
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_what_runs_and_names_the_command_that_goes_on(made):
     """What is queued waits."""
     file = made.write(made.items(3), host="local", max_parallel=1)

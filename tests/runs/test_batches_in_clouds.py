@@ -66,9 +66,10 @@ def test_items_run_at_every_kind_of_place(made, kaggle_account, lambda_cloud):
     assert lambda_cloud.ours() == []
 
 
-@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.long)])
-@pytest.mark.parametrize("count", [1, *(pytest.param(count, marks=pytest.mark.long) for count in (2, 3))])
-@pytest.mark.parametrize("host", ["k", pytest.param("rented", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("host", ["k", "rented"])
 def test_a_worker_that_is_killed_pushes_and_rents_nothing_twice(
     made, kaggle_account, lambda_cloud, host, count, when
 ):

@@ -201,6 +201,7 @@ def test_a_run_whose_card_was_taken_moves_to_another(client, cards, take_card):
     assert stranger.poll() is None
 
 
+@pytest.mark.long
 def test_a_run_whose_only_card_was_taken_waits_for_it_and_says_who_has_it(client, cards, take_card):
     """It can be stopped meanwhile, and goes on once the stranger has left."""
     cards.put(("titan_rtx", EXCLUSIVE))

@@ -475,6 +475,7 @@ def test_files_come_while_the_run_goes_on(client):
     assert sorted(os.listdir(client.runs / run / "outputs")) == ["early", "late"]
 
 
+@pytest.mark.long
 def test_ctrl_c_while_files_come_home_leaves_what_came_and_says_how_to_go_on(client):
     """The run has ended; the command can be typed."""
     client.script("import os\nopen('w', 'wb').write(os.urandom(1 << 20) * 150)\n")

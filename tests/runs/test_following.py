@@ -115,6 +115,7 @@ def children(pid):
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.long
 def test_two_who_follow_one_run_from_one_folder_do_not_hurt_each_other(client, hear, ends):
     """One is far behind and applies an old answer while the other goes on: both end with the run, all is there."""
     gate = client.home / "gate"

@@ -441,6 +441,7 @@ def pascal(client, clean, tmp_path):
     cards.close()
 
 
+@pytest.mark.long
 def test_a_torch_without_code_for_the_card_is_caught_by_the_table_and_by_the_image_where_that_lies(
     client, pascal
 ):

@@ -214,6 +214,7 @@ def test_another_machine_of_the_same_login_recovers_it_from_an_empty_folder(clie
     assert is_once(client)
 
 
+@pytest.mark.long
 def test_all_that_need_it_are_recovered_and_nothing_else(client):
     """One line for each; a run that has ended or is running is no matter of it."""
     first = interrupted(client)

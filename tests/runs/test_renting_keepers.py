@@ -208,6 +208,7 @@ def test_a_keeper_tries_again_to_bring_files_home(project):
     assert project.rentals()[0].why == "the run has ended: succeeded"
 
 
+@pytest.mark.long
 def test_a_limit_ends_a_rent_although_files_are_not_home(project):
     """It was said in the log all the time, with what to type."""
     in_the_way(project)

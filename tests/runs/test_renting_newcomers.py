@@ -224,6 +224,7 @@ def test_a_run_whose_machine_died_is_gone(project):
     assert "no runs of yours yet" in project.client.ok("ps")
 
 
+@pytest.mark.long
 def test_what_a_rent_cost_is_said_where_people_look(project):
     """At the end of a launch, by ps and by stop, and as a number for programs; the ledger has the same."""
     done = project.client.run(*ON_RENTED, "--", "python3", "train.py", "fail")

@@ -91,6 +91,7 @@ def test_a_follower_that_is_stopped_looks_after_nothing(project):
     assert project.rentals()[0].why == "the run has ended: succeeded"
 
 
+@pytest.mark.long
 def test_a_machine_that_nobody_looks_after_is_said_by_every_command(project):
     """Its keeper was killed; `ps` and `stop` say so, and what to type."""
     project.client.ok("--detach", *ON_RENTED, "--", "python3", "train.py")

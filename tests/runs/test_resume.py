@@ -394,6 +394,7 @@ def test_a_run_that_was_interrupted_has_not_ended(aware):
     assert "launch recover" in refused(aware, 5, run)
 
 
+@pytest.mark.long
 def test_a_grandchild_stands_when_its_forebears_are_gone(succeeded):
     """Three runs are one curve; a child needs no parent, on the host or here, not even after `gc`."""
     aware, first = succeeded

@@ -180,6 +180,7 @@ def test_it_tries_card_rungs_and_batches_and_a_later_plan_reads_what_they_did(pr
     assert afterwards["plan"]["split"]["micro_batch"] == 8
 
 
+@pytest.mark.long
 def test_a_first_rung_that_fails_is_exit_code_1_and_says_which_works(project):
     """Each rung's own failure is in its row, and in the JSON."""
     project.job(BROKEN="1")
