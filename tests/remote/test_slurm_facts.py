@@ -8,10 +8,14 @@ import pytest
 
 from launcher.agent.host import slurm_facts
 from launcher.agent.liveness import slurm_programs
-from launcher.cli.commands.hosts.probe import _cluster_rows
+from launcher.backends.slurm.slurm_probing import SlurmProbing
+from launcher.values.facts import Facts
 from launcher.values.reported.cluster import Cluster
 
 RECORDINGS = Path(__file__).parent / "slurm_outputs"
+LOGIN = Facts(
+    host_id="h", boot_id="b", hostname="login", user="ada", platform="linux", machine="x86_64", cpus=8, root="/r", python="p",
+)  # fmt: skip
 
 
 def recorded(name):
@@ -50,7 +54,8 @@ def test_nodes_at_work_are_not_idle_and_drained_ones_are_down():
     found = partitions("at-work")
     (alike,) = found["batch"].nodes
     assert (alike.count, alike.idle, alike.down, alike.drained) == (2, 0, 1, 1)
-    rows = [text for _, text in _cluster_rows(Cluster(partitions=(found["batch"],)))]
+    facts = LOGIN.model_copy(update={"slurm": Cluster(partitions=(found["batch"],))})
+    rows = [text for _, text in SlurmProbing().rows(facts, None)]
     assert any(row.endswith("features a100: 0 idle, 1 drained") for row in rows)
     lost = "batch|up|infinite|1-infinite|2|down*|4|4000|(null)|(null)\nbatch|up|infinite|1-infinite|1|drain*|4|4000|(null)|(null)"
     (alike,) = slurm_facts.parse_nodes(lost)[0]["nodes"]
