@@ -446,7 +446,7 @@ SAME_NAME = {
     "evidence.py": "words for the evidence of an end; the worker's proof of a precision",
     "contact.py": "a host that answers; what a client's contact does to a run",
     "shipping.py": "the client sends files; the agent's streams",
-    "probing.py": "what a backend is asked before a plan; the client asks hosts; the agent's verbs about itself",
+    "probing.py": "what a backend is asked before a plan; the agent's verbs about itself",
     "running.py": "what a backend is asked for a run; the agent's verbs for one",
     "kaggle.py": "the account as a place, and what becomes of a run there",
 }

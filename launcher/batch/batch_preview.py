@@ -13,7 +13,6 @@ from launcher.copy.request import Request
 from launcher.errors import HostError, LaunchError
 from launcher.rental.renting import dollars
 from launcher.runs.launch.dry_run import Preview, preview
-from launcher.runs.launch.probing import probe
 from launcher.runs.launch.resolved_request import understand
 from launcher.runs.run_desk import connect
 from launcher.values.facts import Facts
@@ -72,7 +71,7 @@ def _facts(request: Request, known: dict[Any, Facts | None], lookup: Lookup) -> 
     question = _question(resolved.job)
     if question not in known:
         with connect(host) as desk:
-            known[question] = probe(desk, host, resolved.job)
+            known[question] = backend_of(host).probing.probe(desk, host, resolved.job)
     return known[question]
 
 

@@ -37,7 +37,6 @@ from launcher.runs.follow.following import follow
 from launcher.runs.follow.null_view import SilentView
 from launcher.runs.follow.view import SilentStage
 from launcher.runs.launch.launching import Started, launch
-from launcher.runs.launch.probing import probe
 from launcher.runs.launch.resolved_request import understand
 from launcher.runs.resume.recovering import TO_RECOVER, Outcome, RecoverRequest, recover_on
 from launcher.runs.run_desk import connect, open_desk
@@ -85,12 +84,13 @@ class Prepared(NamedTuple):
 def prepared(request: DrillRequest, view: View) -> Iterator[Prepared]:
     """Connect to the host and see what can be done there; nothing is sent. Raises UsageError and HostError."""
     resolved = understand(_job(request, "", Planned(Fault("none", "", By.JOB))))
-    backend_of(resolved.host).check_has(resolved.host, "drill")
+    backend = backend_of(resolved.host)
+    backend.check_has(resolved.host, "drill")
     with view.stage("connect") as stage:
         desk = connect(resolved.host)
         stage.text = desk.about
     with desk:
-        facts = probe(desk, resolved.host, resolved.job)
+        facts = backend.probing.probe(desk, resolved.host, resolved.job)
         runtime = choose_runtime(resolved.profiles[0], resolved.host, resolved.job, facts)
         planned = judging.chosen(request.faults, runtime)
         yield Prepared(desk, resolved.host, runtime, planned, _unable(desk), request)

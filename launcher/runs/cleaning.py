@@ -14,6 +14,7 @@ from rich.filesize import decimal
 
 from launcher.backends.base.probing import NO_JOB
 from launcher.backends.base.runtime import Holding, Supply
+from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import Runtime, open_all, open_for_run
 from launcher.base.meter import Meter
 from launcher.base.text import files_text
@@ -22,7 +23,6 @@ from launcher.errors import AgentError, EngineError, HostError, LastCopyError, M
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import summary_of
 from launcher.runs.follow.view import Stage
-from launcher.runs.launch.probing import probe
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.pulling import shown_path
 from launcher.runs.rented.machine_gone import gone
@@ -231,7 +231,8 @@ def images_of(desk: Desk, host: Host) -> list[Supply]:
 @contextlib.contextmanager
 def open_runtimes(desk: Desk, host: Host) -> Iterator[list[Runtime]]:
     """Open every runtime that can be used on a host, which is probed for that."""
-    with open_all(desk, host, probe(desk, host, NO_JOB)) as runtimes:
+    facts = backend_of(host).probing.probe(desk, host, NO_JOB)
+    with open_all(desk, host, facts) as runtimes:
         yield runtimes
 
 

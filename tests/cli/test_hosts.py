@@ -9,7 +9,7 @@ from testbed.screen import Screen
 from testbed.tables import mostly_long
 
 from launcher.copy.mirror import Mirror
-from launcher.runs.launch import probing
+from launcher.runs import host_probes
 from launcher.values.host import Host
 
 pytestmark = pytest.mark.slow(reason="each test starts clients that wait for hosts")
@@ -46,9 +46,11 @@ def test_fifty_hosts_are_probed_at_once(client, ssh_host):
 
 def test_a_host_that_hangs_holds_up_nobody(silent_port, monkeypatch):
     """Where they take all places, each is given up in its own time, and the next one has its turn."""
-    monkeypatch.setattr(probing, "MOST_HOSTS_AT_ONCE", 4)
+    monkeypatch.setattr(host_probes, "MOST_HOSTS_AT_ONCE", 4)
     hanging = [Host(name=f"hang{number}", address="127.0.0.1", port=silent_port) for number in range(4)]
-    rows = {row.host.name: row for row in probing.probe_all([*hanging, Host(name="mine")], deadline_s=10.0)}
+    rows = {
+        row.host.name: row for row in host_probes.probe_all([*hanging, Host(name="mine")], deadline_s=10.0)
+    }
     assert rows["mine"].facts.cpus
     assert [rows[host.name].problem for host in hanging] == [
         f"{host.name}: no answer within 10 s" for host in hanging
@@ -58,7 +60,7 @@ def test_a_host_that_hangs_holds_up_nobody(silent_port, monkeypatch):
 @pytest.mark.long
 def test_many_agents_answer_at_once():
     """Each of them is a process of its own here."""
-    rows = list(probing.probe_all([Host(name=f"mine{number}") for number in range(12)]))
+    rows = list(host_probes.probe_all([Host(name=f"mine{number}") for number in range(12)]))
     assert sorted(row.host.name for row in rows) == sorted(f"mine{number}" for number in range(12))
     assert all(row.facts and row.problem is None for row in rows)
 

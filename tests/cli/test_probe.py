@@ -13,7 +13,7 @@ from launcher.backends.slurm.slurm_probing import SlurmProbing
 from launcher.cli.commands.hosts.probe import rows
 from launcher.config.resolve import profiles
 from launcher.errors import BadFileError, HostError, LaunchError, UnknownNameError
-from launcher.runs.launch.probing import probe, saved_probe
+from launcher.runs.host_probes import saved_probe
 from launcher.transport.channel import Reply
 from launcher.transport.client.agent_desk import AgentDesk
 from launcher.values.facts import Facts
@@ -290,7 +290,9 @@ def outcome(function, *words):
 @given(JSON.map(lambda value: value if isinstance(value, dict) else {"": value}) | TOLD)
 def test_whatever_a_host_tells_of_itself_is_facts_or_its_error(values):
     """Never a traceback, and never a line of its own in the message; what is shown of facts can be shown."""
-    found, error = outcome(probe, AgentDesk(Told(values)), Host(name="lab"), Job(name="x", command=("a",)))
+    found, error = outcome(
+        Probing().probe, AgentDesk(Told(values)), Host(name="lab"), Job(name="x", command=("a",))
+    )
     if error is not None:
         assert isinstance(error, HostError)
         assert str(error).startswith("lab's probe: ")

@@ -11,7 +11,6 @@ from launcher.config import resolve
 from launcher.errors import RefusedError
 from launcher.runs.follow.view import View
 from launcher.runs.launch import cards
-from launcher.runs.launch.probing import probe
 from launcher.transport.client.desk import Desk
 from launcher.values.facts import Facts
 from launcher.values.host import Host
@@ -41,7 +40,7 @@ class Contact(NamedTuple):
 
     def probed_again(self) -> Contact:
         """Return the contact with new facts."""
-        return self._replace(facts=probe(self.desk, self.host, self.job))
+        return self._replace(facts=backend_of(self.host).probing.probe(self.desk, self.host, self.job))
 
 
 def pass_gate(contact: Contact, plan: Plan) -> None:

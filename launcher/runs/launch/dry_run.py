@@ -21,7 +21,6 @@ from launcher.planning.precision.ladder import Ladder, LadderInputs, ladder, too
 from launcher.runs.launch import cards
 from launcher.runs.launch.adapting import suggestion
 from launcher.runs.launch.planned import known_of, plan_of
-from launcher.runs.launch.probing import probe
 from launcher.runs.launch.resolved_request import AUTO, secrets_for, there, understand
 from launcher.runs.run_desk import connect
 from launcher.upload.loading import load
@@ -89,7 +88,7 @@ def preview(
             if silence is not None:
                 raise silence
             with connect(host) as desk:
-                facts = probe(desk, host, resolved.job, resolved.machine)
+                facts = backend.probing.probe(desk, host, resolved.job, resolved.machine)
         except HostError as error:
             if not profiles:
                 raise
@@ -165,7 +164,7 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     elif facts is None and (not is_clear or backend.planning.needs_probe):
         try:
             with connect(resolved.host) as desk:
-                facts = probe(desk, resolved.host, resolved.job)
+                facts = backend.probing.probe(desk, resolved.host, resolved.job)
         except HostError:
             if not is_clear:
                 raise

@@ -35,7 +35,6 @@ from launcher.runs.launch import cards, sweeping
 from launcher.runs.launch.adapting import suggestion
 from launcher.runs.launch.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
 from launcher.runs.launch.hook_note import hook_note
-from launcher.runs.launch.probing import describe, probe
 from launcher.runs.launch.resolved_request import AUTO, secrets_for, there, understand
 from launcher.runs.launch.shipping import Shipment, ship
 from launcher.runs.launch.verifiable import unverifiable
@@ -317,9 +316,10 @@ def _with_images(host: Host) -> Host:
 def _look(desk: Desk, resolved: Resolved, view: View) -> tuple[Facts, Profile]:
     """Probe a host; return its facts and the profile that they decide on. Raises HostError or UnknownNameError."""
     with view.stage("probe") as stage:
-        facts = probe(desk, resolved.host, resolved.job, resolved.machine)
+        probing = backend_of(resolved.host).probing
+        facts = probing.probe(desk, resolved.host, resolved.job, resolved.machine)
         facts, profile, why = there(resolved, facts)
-        words = f"{'' if resolved.machine is None else 'expected: '}{describe(resolved.host, facts)}"
+        words = f"{'' if resolved.machine is None else 'expected: '}{probing.describe(facts)}"
         stage.text = "; ".join(filter(None, (words, why)))
     return facts, profile
 

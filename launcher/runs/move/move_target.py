@@ -29,7 +29,6 @@ from launcher.runs.follow.summaries import known_summary, summary_of
 from launcher.runs.launch.contact import Contact, pass_gate_when_free
 from launcher.runs.launch.launching import Filling, Started, begin
 from launcher.runs.launch.planned import plan_with
-from launcher.runs.launch.probing import describe, probe
 from launcher.runs.launch.resolved_request import there
 from launcher.runs.launch.verifiable import refuse_verification
 from launcher.runs.launch.wanted_machine import Wanted
@@ -240,8 +239,9 @@ def arrival(
     secrets = consented(mirror, before, target, sender, request, view)
     job = job_of(before)
     with view.stage("probe") as stage:
-        facts = probe(new, target, job)
-        stage.text = describe(target, facts)
+        probing = backend_of(target).probing
+        facts = probing.probe(new, target, job)
+        stage.text = probing.describe(facts)
     resolved = resolved_there(before, target, request.profile)
     facts, profile, _ = there(resolved, facts)
     # Derived anew for its card; global batch, seed and schedule are those of the job.

@@ -29,7 +29,6 @@ from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import known_summary
 from launcher.runs.launch.contact import Contact, pass_gate_when_free, settle
 from launcher.runs.launch.launching import Filling, Started, begin
-from launcher.runs.launch.probing import describe
 from launcher.runs.launch.verifiable import refuse_verification
 from launcher.runs.locating import locate
 from launcher.runs.rented.api_key_guard import check_key_is_not_sent
@@ -114,8 +113,9 @@ def _resume(
             check_key_is_not_sent(host.name, job_of(plan), secrets)
         there = host.model_copy(update={"environment": plan.host_environment})
         with view.stage("probe") as stage:
-            facts = backend_of(there).probing.probe_again(desk, there, plan)
-            stage.text = describe(there, facts)
+            probing = backend_of(there).probing
+            facts = probing.probe_again(desk, there, plan)
+            stage.text = probing.describe(facts)
         view.head(plan)
         deadline = time.monotonic() + request.wait_s
         contact = Contact(there, desk, job_of(plan), facts, view, deadline=deadline)

@@ -33,7 +33,6 @@ def sweep(
     from launcher.cli.output.say import say
     from launcher.config import resolve
     from launcher.runs.cleaning import open_runtimes
-    from launcher.runs.launch.probing import probe
     from launcher.runs.launch.sweeping import strangers
     from launcher.runs.launch.sweeping import sweep as clean
     from launcher.runs.run_desk import connect
@@ -42,7 +41,7 @@ def sweep(
     backend_of(place).check_has(place, "sweep")
     with connect(place) as desk, open_runtimes(desk, place) as runtimes:
         ours = clean(desk, runtimes, dry_run=dry_run)
-        facts = probe(desk, place, NO_JOB)
+        facts = backend_of(place).probing.probe(desk, place, NO_JOB)
     items = [*ours, *strangers(facts)]
     if as_json:
         from launcher.cli.json_output.end_shapes import Leftovers

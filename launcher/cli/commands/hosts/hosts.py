@@ -56,7 +56,7 @@ def hosts(
     from launcher.config import resolve
     from launcher.config.lookup import Lookup
     from launcher.rental.open_rentals import open_rentals
-    from launcher.runs.launch.probing import accounts_in_use, aliases_in_use, probe_all
+    from launcher.runs.host_probes import accounts_in_use, aliases_in_use, probe_all
     from launcher.transport import persistent_connection
 
     lookup = Lookup()

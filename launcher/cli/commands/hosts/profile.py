@@ -118,7 +118,7 @@ def _card(name: str | None, host: str | None) -> Profile:
     if name is not None and host is None:
         return resolve.profile(name)
     from launcher.cli.output.wait_notice import waiting_for
-    from launcher.runs.launch.probing import profile_there
+    from launcher.runs.host_probes import profile_there
 
     place = resolve.host(host)
     with waiting_for(place.name):

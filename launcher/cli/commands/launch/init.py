@@ -50,7 +50,6 @@ def init(
     from launcher.config import resolve, trust
     from launcher.config.lookup import PROJECT_FILE, Lookup
     from launcher.runs.launch.init_config import propose, write
-    from launcher.runs.launch.probing import describe, probe
     from launcher.runs.run_desk import connect
 
     path = PROJECT_FILE
@@ -62,8 +61,9 @@ def init(
         place = place.model_copy(update={"environment": environment})
     view = make_view(as_json)
     with view.stage("probe") as stage, connect(place) as desk:
-        facts = probe(desk, place, NO_JOB)
-        stage.text = describe(place, facts)
+        probing = backend_of(place).probing
+        facts = probing.probe(desk, place, NO_JOB)
+        stage.text = probing.describe(facts)
     proposal = propose(place, environment, facts)
     _show(proposal, path)
     if agrees(f"write {path}?") is False:

@@ -184,8 +184,8 @@ def launch(
     )
     if dry_run:
         from launcher.cli.text.preview_text import show_preview
+        from launcher.runs.host_probes import saved_probe
         from launcher.runs.launch.dry_run import preview
-        from launcher.runs.launch.probing import saved_probe
 
         show_preview(preview(request, saved_probe(probe) if probe else None), as_json=as_json)
         return

@@ -74,9 +74,9 @@ def explain(
     from launcher.cli.text.plan_text import CHECKPOINTING, show_findings
     from launcher.copy.request import Request
     from launcher.planning.precision.memory import usable_words
+    from launcher.runs.host_probes import saved_probe
     from launcher.runs.launch.dry_run import explain as explain_request
     from launcher.runs.launch.hook_note import hook_note
-    from launcher.runs.launch.probing import saved_probe
 
     request = Request(host=host, profile=profile, job=job, precision=precision, settings=settings or ())
     case, (rungs, excluded), findings, task, takes, resources = explain_request(

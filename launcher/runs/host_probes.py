@@ -1,4 +1,4 @@
-"""Probing: what a host is and has, asked of one host or of many at once, and which profile that means."""
+"""Probes of many hosts at once, the probe in a file, and the profile of a host's card."""
 
 from __future__ import annotations
 
@@ -27,22 +27,11 @@ from launcher.values.parsing import build, unknown_name
 
 if TYPE_CHECKING:
     from launcher.backends.base.probing import Probing
-    from launcher.transport.client.desk import Desk
-    from launcher.values.job import Job
-    from launcher.values.machine_choice import MachineChoice
     from launcher.values.profile import Profile
 
 PROBE_VERSION = 1
 PROBE_DEADLINE_S = 20.0
 MOST_HOSTS_AT_ONCE = 32
-
-
-def probe(desk: Desk, host: Host, job: Job | None = None, choice: MachineChoice | None = None) -> Facts:
-    """Ask a host for its facts, and for the packages and the model of a job; without a job, for its other interpreters.
-
-    Where nothing can be probed they are what is expected of the chosen machine. Raises HostError.
-    """
-    return backend_of(host).probing.probe(desk, host, job, choice)
 
 
 def saved_probe(path: Path) -> Facts:
@@ -148,8 +137,3 @@ def profile_there(host: Host, name: str | None) -> Profile:
         raise unknown_name("profile", name, there, looked_in=f"all profiles, and the cards of {host.name}")
     named = profiles_named(host, lookup) if name is None else (there[name],)
     return probing.cards(host, NO_JOB, CardRequest(named), facts, lookup).profile
-
-
-def describe(host: Host, facts: Facts) -> str:
-    """Return a host's facts in one line."""
-    return backend_of(host).probing.describe(facts)
