@@ -214,7 +214,7 @@ def _is_rented(host: Host, item: Item, view: ItemView) -> bool:
     if found is None:
         return False
     mirror = mirror_of(found.record)
-    if mirror is not None and (mirror.began() is not None or not found.rental.is_open):
+    if mirror is not None and (mirror.record.began() is not None or not found.rental.is_open):
         return True  # or it may have been, which nobody can tell any more
     if not found.rental.is_open:
         return False

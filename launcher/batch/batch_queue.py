@@ -359,7 +359,7 @@ class BatchQueue:
             made = float(self._value("made"))
         lost: dict[str, tuple[str, str]] = {}
         for entry in index.of_batch(self.name, made):
-            name = Mirror(entry.run, self.folder.parent.parent).plan().job
+            name = Mirror(entry.run, self.folder.parent.parent).record.plan().job
             if entry.run not in known and name in items and entry.host.name in items[name].hosts:
                 lost[name] = entry.run, entry.host.name  # the latest of several
         with self._errors(), self._data:

@@ -238,7 +238,7 @@ def _bring_home(best: Best) -> list[str]:
     mirror = Mirror(best.run, runs_folder())
     try:
         with open_desk(mirror.host(), mirror) as desk:
-            pulled = pull(desk, mirror, Choice(mirror.plan().pull_limit), SilentStage())
+            pulled = pull(desk, mirror, Choice(mirror.record.plan().pull_limit), SilentStage())
     except (HostError, RunError) as error:
         return [f"{str(error).splitlines()[0]}   launch pull {mirror.short}"]
     left = len(pulled.over_limit) + len(pulled.left_out)

@@ -100,10 +100,10 @@ def _row(item: Item, view: ItemView | None, used: Used) -> ItemRow:
     from launcher.copy.move_records import words_of  # what was not begun has neither
 
     mirror = Mirror(item.run, runs_folder())
-    reached = mirror.last_step()
+    reached = mirror.record.last_step()
     goes_on = words_of(mirror) if item.outcome != State.SUCCEEDED else None
     row = row._replace(step=reached.step, loss=reached.loss, seen=mirror.reached())
-    return row._replace(steps=mirror.plan().steps, why=goes_on or item.why)
+    return row._replace(steps=mirror.record.plan().steps, why=goes_on or item.why)
 
 
 def totals(states: Iterable[str]) -> str:

@@ -169,6 +169,6 @@ def _stop(batch: str, item: Item, *, now: bool) -> Stopped:
         if not runs_of(desk, [item.run]):
             give_up_machine(item.run, SilentView())
             return dropped
-        row = stop_run(desk, item.run, now=now, grace_s=mirror.plan().stop_grace_s)
+        row = stop_run(desk, item.run, now=now, grace_s=mirror.record.plan().stop_grace_s)
     leave_to_keeper(mirror)
     return Stopped(item, row.summary.state, STOPPED, row.problem)

@@ -111,7 +111,7 @@ def _plan(mirror: Mirror) -> Mapping[str, Any] | None:
 def _compared(
     goals: Mapping[str, Goal], mirror: Mirror, plan: Mapping[str, Any] | None, manifest: Manifest | None
 ) -> ComparedRun:
-    summary, state, report = mirror.plan(), mirror.state(), known_precision(mirror)
+    summary, state, report = mirror.record.plan(), mirror.state(), known_precision(mirror)
     points = [point for _, point in joined(mirror)]
     attempts = [attempt.attempt for attempt in report.attempts] if report is not None else []
     torch = next((one.torch for one in reversed(report.attempts) if one.torch), None) if report else None
@@ -126,7 +126,7 @@ def _compared(
         state=state.state if state is not None else None,
         reason=state.reason if state is not None else None,
         attempts=max(attempts) if attempts else state.attempt if state is not None else None,
-        step=mirror.last_step().step,
+        step=mirror.record.last_step().step,
         steps=summary.steps,
         seconds=mirror.took_s(state),
         precision=report.words if report is not None else None,

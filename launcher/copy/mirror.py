@@ -6,28 +6,27 @@ import contextlib
 import fcntl
 import functools
 import hashlib
-import os
 import shlex
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from launcher.base.client_files import UnreadableError
-from launcher.base.json_file import MOST_BYTES, parse_object
+from launcher.base.json_file import parse_object
 from launcher.base.whole_file import sync
 from launcher.copy import index
-from launcher.copy.event_lines import parse_event
 from launcher.copy.launch_count import next_number
 from launcher.copy.record_sync import PLAN, RecordSync
-from launcher.copy.run_files import MOST_JSON, RunFiles, lines_of
+from launcher.copy.run_files import MOST_JSON, RunFiles
 from launcher.copy.run_id import RUN_ID
+from launcher.copy.run_record import RunRecord
 from launcher.copy.runs_folder import folder_with, make_runs_folder
 from launcher.errors import BadFileError, OtherRootError, RunError
 from launcher.values.host import Host
-from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunState, State, is_terminal
+from launcher.values.record import RunState, State, is_terminal
 
 if TYPE_CHECKING:
     from launcher.values.plan import Plan
@@ -35,19 +34,6 @@ if TYPE_CHECKING:
 REACHED = ".mirror.lock"
 """The time of change of this file says when the run's host last answered this client."""
 REACHED_S = 2.0
-MOST_LOOKED_BACK = 8
-LOOKED_BACK_BYTES = 65_536
-"""So many folders, and so much of the events of each, are searched for the last step."""
-_GROWING = (".jsonl", ".txt")
-MOST_GROWN = 2 << 30
-"""The most bytes of events, and of a log, that are read."""
-
-
-class Reached(NamedTuple):
-    """The step that a run has reached, and its loss there, as far as they are known."""
-
-    step: int | None = None
-    loss: float | str | None = None
 
 
 class Mirror:
@@ -62,7 +48,6 @@ class Mirror:
         self.files = RunFiles(self.folder, folder)
         self.records = RunFiles(index.place(run), index.folder())
         """This user's own records of the run, beside its entry in the index; `files` is data."""
-        self._plan: PlanSummary | None = None
         self.told: RunState | None = None
         """What the host said last of the run: it may derive what no record says. None before it was asked."""
         self._noted_reached = -REACHED_S
@@ -284,13 +269,13 @@ class Mirror:
         return entry is not None and entry.order > 0 and self._has_known_plan(entry)
 
     def _has_known_plan(self, entry: index.Entry) -> bool:
-        content = self.read(PLAN)
+        content = self.record.read(PLAN)
         return content is not None and hashlib.sha256(content).hexdigest() == entry.plan
 
     def place_in_order(self) -> tuple[int, float, str]:
         """Return what orders the runs of this user: the number of the launch, its time, the id. A foreign one is the oldest."""
         entry = self.entry
-        return (0, self.began() or 0.0, self.run) if entry is None else entry.place_in_order
+        return (0, self.record.began() or 0.0, self.run) if entry is None else entry.place_in_order
 
     def order(self) -> int:
         """Return the number of the launch among this user's; 0 for one of another client, and for a foreign run."""
@@ -313,7 +298,7 @@ class Mirror:
     @property
     def is_scheduled(self) -> bool:
         """Whether a cluster's scheduler starts the run: it may wait in a queue."""
-        return self.plan().allocation.how == "scheduled"
+        return self.record.plan().allocation.how == "scheduled"
 
     def host(self) -> Host:
         """Return the run's host. Raises RunError for a foreign run, and for one on the host `local` of another machine."""
@@ -349,36 +334,20 @@ class Mirror:
         if (attempts_s := self.attempts_s()) is not None:
             return attempts_s
         if state is not None and is_terminal(state.state):
-            began = self.began()
+            began = self.record.began()
             return max(0.0, state.time - began) if state.time is not None and began is not None else None
         launched, reached = self.launched(), self.reached()
         return max(0.0, reached - launched) if launched and reached is not None else None
 
     @functools.cached_property
+    def record(self) -> RunRecord:
+        """What the run's record says, as far as it is here."""
+        return RunRecord(self.files, self.disk_errors)
+
+    @functools.cached_property
     def sync(self) -> RecordSync:
         """What brings the run's record here from its host."""
         return RecordSync(self)
-
-    # reading
-
-    def read(self, name: str) -> bytes | None:
-        """Return the bytes of a file of the record; `None` if it is not here. Raises OSError."""
-        try:
-            return self.files.read(name, MOST_GROWN if name.endswith(_GROWING) else MOST_BYTES)
-        except FileNotFoundError:
-            return None
-
-    def sizes(self) -> dict[str, int]:
-        """Return the bytes of each file of events and each log that is here."""
-        names = [*self.event_files(), *self.logs()]
-        found = {name: self.files.status(name) for name in names}
-        return {name: status.st_size for name, status in found.items() if status is not None}
-
-    def plan(self) -> PlanSummary:
-        """Return the part of the plan that is shown; empty if the plan has not been fetched. Once it has been, it stays."""
-        if self._plan is None and (record := self.files.read_json(PLAN)):
-            self._plan = PlanSummary.lenient(record)
-        return self._plan or PlanSummary()
 
     def whole_plan(self) -> Plan:
         """Return the whole plan. Raises BadFileError if this version does not understand it, or if it is not the one in the index."""
@@ -410,42 +379,10 @@ class Mirror:
 
         A run that was removed before the end was on record, as on a full disk, had been stopped; also one of which no state came.
         """
-        numbers = self.files.numbered()
-        state = _state(self.files.read_json(f"{numbers[-1]}/state.json")) if numbers else None
+        state = self.record.last_state()
         if (state is None or not is_terminal(state.state)) and self.is_freed:
             return (state or RunState(state=State.PREPARING)).model_copy(update={"state": State.STOPPED})
         return state
-
-    def last_step(self) -> Reached:
-        """Return the last step that is on record here, with its loss, by the newest folders that know of one; else the last loss.
-
-        A run's last record may be that of a contact, or of an attempt that was stopped before its first step.
-        """
-        loss: float | str | None = None
-        for folder in self.files.numbered()[: -MOST_LOOKED_BACK - 1 : -1]:
-            state = _state(self.files.read_json(f"{folder}/state.json"))
-            if state is not None and state.step is not None and state.loss is not None:
-                return Reached(state.step, state.loss)
-            reported = _last_reported(self._end_of_events(folder))
-            if state is not None and state.step is not None:
-                return Reached(state.step, reported.loss)
-            if reported.step is not None:
-                return reported
-            if loss is None:
-                loss = reported.loss if state is None or state.loss is None else state.loss
-        return Reached(None, loss)
-
-    def began(self) -> float | None:
-        """Return when the run was made, by the host's clock."""
-        return FolderStart.lenient(self.files.read_json("0001/attempt.json")).time
-
-    def job_id(self) -> str | None:
-        """Return the id that Slurm gave the run's last job, by the newest folders; None elsewhere, and if no job is on record here."""
-        for folder in self.files.numbered()[: -MOST_LOOKED_BACK - 1 : -1]:
-            job_id = FolderStart.lenient(self.files.read_json(f"{folder}/attempt.json")).job_id
-            if job_id is not None:
-                return job_id
-        return None
 
     def attempts_s(self) -> float | None:
         """Return how long the attempts of a run took together whose job waits in a scheduler's queue; None of any other run.
@@ -454,105 +391,10 @@ class Mirror:
         """
         if not self.is_scheduled:
             return None
-        began, launched, reached = self.began(), self.launched(), self.reached()
-        now = None if began is None or reached is None else reached - launched + began
-        total = 0.0
-        folders = self.files.numbered()
-        for folder in folders:
-            attempt = self.files.read_json(f"{folder}/attempt.json")
-            state = self.files.read_json(f"{folder}/state.json")
-            begin, end = FolderStart.lenient(attempt).time, state.get("time")
-            if attempt.get("kind") != "attempt" or begin is None or not isinstance(end, int | float):
-                continue
-            if state.get("state") in (State.PREPARING, State.RUNNING, State.STOPPING):
-                last_time = now if folder == folders[-1] else _last_time(self._end_of_events(folder))
-                end = max(end, last_time or end)
-            total += max(0.0, end - begin)
-        return total
-
-    def parent(self) -> Parent | None:
-        """Return the run that this one continues; `None` if it continues none, or if that has not been fetched yet."""
-        return FolderStart.lenient(self.files.read_json("0001/attempt.json")).parent
-
-    def events(self) -> Iterator[Event]:
-        """Yield all fetched events, oldest folder first."""
-        for name in self.event_files():
-            with self.opened(name) as file:
-                for line in lines_of(file):
-                    event = parse_event(line)
-                    if event is not None:
-                        yield event
-
-    @contextlib.contextmanager
-    def opened(self, name: str) -> Iterator[BinaryIO]:
-        """Open a file of events or a log, to read it line by line. Raises RunError if it cannot be read."""
-        with self.disk_errors(self.folder / name), self.files.open(name, most=MOST_GROWN) as file:
-            yield file
-
-    def events_of_leader(self) -> list[str]:
-        """Return the files of fetched events of the run's first node alone, oldest folder first."""
-        return [name for name in self.event_files() if name.count("/") == 1]
-
-    def event_files(self) -> list[str]:
-        """Return the files of fetched events, oldest folder first."""
-        return self._of_all_nodes("events.jsonl")
-
-    def logs(self) -> list[str]:
-        """Return the fetched logs, oldest attempt first."""
-        return self._of_all_nodes("log.txt")
-
-    def _of_all_nodes(self, name: str) -> list[str]:
-        """Return a file of every numbered folder, oldest first; the leader's before those of the other nodes."""
-        paths = [path for path in self.of_attempts() if path.rpartition("/")[2] == name]
-        return sorted(paths, key=lambda path: path.split("/")[:-1])
-
-    def of_attempts(self) -> list[str]:
-        """Return the path of everything in the numbered folders and in those of their nodes, sorted."""
-        found = []
-        for number in self.files.numbered():
-            for name in self.files.names(number):
-                inner = self.files.names(f"{number}/{name}") if "." not in name else []
-                found += [f"{number}/{name}", *(f"{number}/{name}/{one}" for one in inner)]
-        return found
-
-    def _end_of_events(self, folder: str) -> bytes:
-        """Return the last piece of a numbered folder's events; empty if there are none."""
-        try:
-            with self.files.open(f"{folder}/events.jsonl") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - LOOKED_BACK_BYTES))
-                return file.read(LOOKED_BACK_BYTES)
-        except OSError:
-            return b""
-
-
-def _last_reported(events: bytes) -> Reached:
-    """Return the last step with a loss that the training reported in the end of its events; without any step, the last loss."""
-    without_step = Reached()
-    for line in reversed(events.splitlines()):
-        event = parse_event(line)
-        if event is None or event.kind != "metric" or event.rank != 0:
-            continue
-        loss = event.values.get("loss")
-        if not isinstance(loss, int | float | str):
-            continue
-        if event.step is not None:
-            return Reached(event.step, loss)
-        without_step = without_step if without_step.loss is not None else Reached(None, loss)
-    return without_step
-
-
-def _last_time(events: bytes) -> float | None:
-    """Return the time of the last event in the end of some events."""
-    found = map(parse_event, reversed(events.splitlines()))
-    return next((event.time for event in found if event is not None), None)
-
-
-def _state(values: object) -> RunState | None:
-    """Return a state without its malformed fields; `None` if what remains is not a state."""
-    try:
-        return RunState.lenient(values)
-    except ValidationError:
-        return None
+        began, launched, reached = self.record.began(), self.launched(), self.reached()
+        return self.record.attempts_s(
+            None if began is None or reached is None else reached - launched + began
+        )
 
 
 def mirror_of(run: str, copies: Iterable[str] = ()) -> Mirror:

@@ -111,7 +111,7 @@ class RecordSync:
         self._printed = PrintedLines(self._files)
         state = self._mirror.state()
         has_ended = state is not None and is_terminal(state.state)
-        for name in self._mirror.of_attempts():
+        for name in self._mirror.record.of_attempts():
             if _MIRRORED.fullmatch(name):
                 most = None if shown is None or name.endswith(".json") else shown.get(name, 0)
                 with self._mirror.disk_errors(self._mirror.folder / name):
@@ -124,7 +124,7 @@ class RecordSync:
         """Read what another client has written here since; return the events, and all lines: nothing follows."""
         events: list[Event] = []
         log: list[Printed] = []
-        for name in self._mirror.sizes():
+        for name in self._mirror.record.sizes():
             with self._mirror.disk_errors(self._mirror.folder / name):
                 data = self._read_again(name)
             if name.endswith("events.jsonl"):
@@ -139,7 +139,7 @@ class RecordSync:
 
     def _read_again(self, name: str, most: int | None = None) -> bytes:
         """Set a file's cursor from its first `most` bytes on the disk; return those that are new to this client."""
-        previous, data = self._cursors.pop(name, None), self._mirror.read(name)
+        previous, data = self._cursors.pop(name, None), self._mirror.record.read(name)
         if data is None:
             return b""
         data = data[:most]
@@ -196,7 +196,9 @@ class RecordSync:
         if is_complete and not update.is_full and update.last:
             self._from = update.last[0]
         self._seen_state = [state.state, state.reason, state.attempt, state.trouble is not None]
-        self._mirror.told = state = state.model_copy(update={"rehearsed": self._mirror.plan().rehearsed})
+        self._mirror.told = state = state.model_copy(
+            update={"rehearsed": self._mirror.record.plan().rehearsed}
+        )
         is_all = not update.is_full and not update.parts
         if is_all and (is_terminal(state.state) or state.state in (State.WAITING, State.INTERRUPTED)):
             log += self._printed.finish()
@@ -223,7 +225,7 @@ class RecordSync:
     def _put(self, name: str, offset: int, data: bytes) -> bool:
         """Write a piece to the disk; return False, with nothing written, if another client has changed the file."""
         if name.endswith(".json"):
-            current = self._mirror.read(name)
+            current = self._mirror.record.read(name)
             if current != data:
                 if name == PLAN and current is not None:
                     raise RunError(

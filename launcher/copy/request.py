@@ -76,7 +76,7 @@ def new_launch(mirror: Mirror) -> str:
     """Return the command that begins a run anew: its own command line is taken, if that is on record here."""
     if _recorded(mirror) is not None:
         return f"launch rerun {mirror.short}"
-    return f"launch --host {mirror.plan().host or 'HOST'} …"
+    return f"launch --host {mirror.record.plan().host or 'HOST'} …"
 
 
 def _recorded(mirror: Mirror) -> tuple[Request, Path] | None:

@@ -27,8 +27,8 @@ class Summary(NamedTuple):
 
 def host_figures(mirror: Mirror) -> Iterator[Point]:
     """Yield the figures of a run in the order of time, without those of the runs that it continues."""
-    for path in mirror.events_of_leader():
-        with mirror.opened(path) as file:
+    for path in mirror.record.events_of_leader():
+        with mirror.record.opened(path) as file:
             for line in lines_of(file):
                 event = parse_event(line) if _MARK in line else None
                 if event is not None:

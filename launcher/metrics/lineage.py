@@ -27,12 +27,12 @@ def ancestors(mirror: Mirror) -> list[Ancestor]:
     """
     found: list[Ancestor] = []
     seen = {mirror.run}
-    until, parent = math.inf, mirror.parent()
+    until, parent = math.inf, mirror.record.parent()
     while parent is not None and RUN_ID.fullmatch(parent.run) and parent.run not in seen:
         seen.add(parent.run)
         until = min(until, parent.step)
         found.append(Ancestor(_copy_of(parent.run, mirror.folder.parent), until))
-        parent = found[-1].mirror.parent()
+        parent = found[-1].mirror.record.parent()
     return found[::-1]
 
 

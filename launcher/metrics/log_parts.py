@@ -16,7 +16,7 @@ BLOCK = 1 << 16
 
 def last_lines(mirror: Mirror, count: int) -> dict[str, int]:
     """Return where to begin in each log, in bytes, so that the last `count` lines of all of them are shown."""
-    starts = {path: _size(mirror, path) for path in mirror.logs()}
+    starts = {path: _size(mirror, path) for path in mirror.record.logs()}
     for path in reversed(starts):
         if count <= 0:
             break
@@ -31,7 +31,7 @@ def lines_since(mirror: Mirror, seconds: float) -> dict[str, int]:
     The seconds count back from the run's end, or from the last sign of a live one, by its host's clock. Agents note the
     size of the log about every ten seconds.
     """
-    logs = mirror.logs()
+    logs = mirror.record.logs()
     sizes = {path: list(_sizes(mirror, path.rpartition("/")[0])) for path in logs}
     ends = [time for noted in sizes.values() for time, _ in noted]
     state = mirror.state()
@@ -60,7 +60,7 @@ def _sizes(mirror: Mirror, folder: str) -> Iterator[tuple[float, int]]:
     events = f"{folder}/events.jsonl"
     if not mirror.files.exists(events):
         return
-    with mirror.opened(events) as file:
+    with mirror.record.opened(events) as file:
         for line in lines_of(file):
             event = parse_event(line) if LOG_BYTES.encode() in line else None
             size = event.values.get(LOG_BYTES) if event is not None and event.kind == "host" else None
@@ -71,7 +71,7 @@ def _sizes(mirror: Mirror, folder: str) -> Iterator[tuple[float, int]]:
 def _start_of_last(mirror: Mirror, path: str, count: int) -> tuple[int, int]:
     """Return where the last `count` lines of a file begin, and how many lines those are."""
     found = 0
-    with mirror.opened(path) as file:
+    with mirror.record.opened(path) as file:
         end = file.seek(0, 2)
         block_end = end
         while block_end > 0:
@@ -91,7 +91,7 @@ def _start_of_last(mirror: Mirror, path: str, count: int) -> tuple[int, int]:
 
 def _start_of_line(mirror: Mirror, path: str, offset: int) -> int:
     """Return where the line that has a byte begins."""
-    with mirror.opened(path) as file:
+    with mirror.record.opened(path) as file:
         size = file.seek(0, 2)
         end = min(offset, size)
         while end > 0:

@@ -24,8 +24,8 @@ _point = functools.partial(tuple.__new__, Point)
 
 def metric_points(mirror: Mirror) -> Iterator[Point]:
     """Yield the points of all fetched metric events, oldest folder first."""
-    for path in mirror.event_files():
-        with mirror.opened(path) as file:
+    for path in mirror.record.event_files():
+        with mirror.record.opened(path) as file:
             every = lines_of(file)
             while lines := list(islice(every, READ_LINES)):
                 yield from _points([line for line in lines if _MARK in line])

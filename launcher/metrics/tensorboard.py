@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import MOST_GROWN, Mirror
+from launcher.copy.mirror import Mirror
+from launcher.copy.run_record import MOST_GROWN
 from launcher.metrics.curves import HOST, Point, host_points, points
 from launcher.metrics.event_file import EventFile
 from launcher.metrics.lineage import ancestors
@@ -76,7 +77,7 @@ class TensorBoard:
         """Draw the runs that this one continues, each up to where its successor began."""
         for one, until in ancestors(self._mirror):
             self._began = _began(one)
-            for path in one.events_of_leader():
+            for path in one.record.events_of_leader():
                 with one.files.open(path, most=MOST_GROWN) as lines:
                     while some := lines.readlines(MOST_BYTES):
                         events = [event for event in map(parse_event, some) if event is not None]
@@ -99,7 +100,7 @@ class TensorBoard:
 
 def _began(mirror: Mirror) -> float:
     """Return the time of the first event in a run's mirror."""
-    for path in mirror.events_of_leader():
+    for path in mirror.record.events_of_leader():
         with mirror.files.open(path, most=MOST_GROWN) as file:
             event = parse_event(file.readline(MOST_BYTES))
         if event is not None:

@@ -232,7 +232,7 @@ def _own_rows(own: Sequence[Mirror], wait_s: float) -> list[ListedRun]:
 
 def _kept_age_s(summary: Summary) -> float | None:
     mirror = own_copy(summary.run)
-    if is_terminal(summary.state) or mirror.plan().checkpoints != "pull":
+    if is_terminal(summary.state) or mirror.record.plan().checkpoints != "pull":
         return None
     from launcher.runs.pull.checkpoint_pulling import kept_checkpoint  # few runs have one
 

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import MOST_GROWN, Mirror
+from launcher.copy.mirror import Mirror
 from launcher.copy.request import Request, recall
+from launcher.copy.run_record import MOST_GROWN
 from launcher.errors import UsageError
 from launcher.planning.precision.ladder import clearly_fastest
 from launcher.planning.precision.precision_comparison import compare

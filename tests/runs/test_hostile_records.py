@@ -74,11 +74,11 @@ def test_any_plan_and_state_of_a_mirror_is_listed_and_followed(tmp_path, views, 
         (mirror.folder / number / "attempt.json").write_text(json.dumps(attempt))
     (mirror.folder / "plan.json").write_text(json.dumps(plan))
     (mirror.folder / "0002" / "state.json").write_text(json.dumps(state))
-    assert 0 < mirror.plan().stop_grace_s <= 3600
+    assert 0 < mirror.record.plan().stop_grace_s <= 3600
     ps._show([ListedRun("host", remembered(mirror))], None, [], is_chosen=False, here=False, as_json=False)
     state = mirror.state() or RunState(state="preparing")
     for view in views:
-        view.begin(RUN, mirror.plan(), [])
+        view.begin(RUN, mirror.record.plan(), [])
         view.news(News(state, [], [], is_all=True))
         finish(mirror, state, view)
 
@@ -114,6 +114,6 @@ def test_any_curve_is_drawn(tmp_path, told):
     lines = "".join(f"{json.dumps(one)}\n" for one in told)
     (mirror.folder / "0001" / "events.jsonl").write_text(lines)
     finish(mirror, RunState(state="succeeded"), PlainView())
-    losses = [point for point in curve(mirror.events()) if (point.name, point.rank) == ("loss", 0)]
+    losses = [point for point in curve(mirror.record.events()) if (point.name, point.rank) == ("loss", 0)]
     assert mirror.picture.exists() >= bool(losses)
     assert not list(mirror.folder.glob("*.part"))

@@ -130,12 +130,12 @@ def test_a_plan_that_comes_in_pieces_does_not_end_the_client(mirror):
 
 def test_a_plan_that_has_come_is_read_once(mirror):
     """It never changes, and each of a run's answers asks for it."""
-    assert mirror.plan().steps is None
+    assert mirror.record.plan().steps is None
     content = b'{"steps":3}'
     mirror.sync.apply(answer(part("plan.json", 0, len(content)), data=content))
-    assert mirror.plan().steps == 3
+    assert mirror.record.plan().steps == 3
     (mirror.folder / "plan.json").unlink()
-    assert mirror.plan().steps == 3
+    assert mirror.record.plan().steps == 3
 
 
 class Place:
@@ -224,12 +224,12 @@ def test_the_record_of_every_node_is_mirrored_byte_for_byte(place):
     place.new_client()
     place.drain(7)
     place.assert_equal()
-    assert [place.mirror.files.read(path).split()[0] for path in place.mirror.logs()] == [
+    assert [place.mirror.files.read(path).split()[0] for path in place.mirror.record.logs()] == [
         b"leader",
         b"node-1",
         b"node-2",
     ]
-    assert len(list(place.mirror.events())) == 2
+    assert len(list(place.mirror.record.events())) == 2
 
 
 @pytest.mark.slow(reason="a hundred mirrors of generated changes")
@@ -725,7 +725,7 @@ def test_the_last_step_and_its_loss_outlive_a_record_that_has_none(mirror, ended
     }.items():
         (mirror.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (mirror.folder / name).write_text(text)
-    assert (mirror.state().state, mirror.last_step()) == ("stopped", (43, 1 / 3))
+    assert (mirror.state().state, mirror.record.last_step()) == ("stopped", (43, 1 / 3))
 
 
 @pytest.mark.parametrize("state", [None, {"state": "running"}, {"state": "succeeded", "loss": 0.25}])
@@ -737,7 +737,7 @@ def test_the_last_loss_is_known_of_a_script_that_prints_no_steps(mirror, state):
     (mirror.folder / "0001" / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in metrics))
     if state is not None:
         (mirror.folder / "0001" / "state.json").write_text(json.dumps(state))
-    assert mirror.last_step() == (None, 0.25)
+    assert mirror.record.last_step() == (None, 0.25)
 
 
 def test_what_a_run_is_bound_to_is_on_the_disk_before_it_begins(tmp_path, monkeypatch):
@@ -767,7 +767,7 @@ def test_the_jobs_number_is_the_last_one_on_record(mirror):
         folder = mirror.folder / f"{number:04d}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "attempt.json").write_text(json.dumps({"time": 1.0, **record}))
-        numbers.append(mirror.job_id())
+        numbers.append(mirror.record.job_id())
     assert numbers == [None, "7", "12", "12", "12"]
 
 

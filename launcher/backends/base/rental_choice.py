@@ -106,10 +106,10 @@ def earlier_run(job: str, profile: Profile) -> Expected | None:
 
 
 def _seconds(mirror: Mirror, job: str, profile: Profile) -> float | None:
-    plan = mirror.plan()
+    plan = mirror.record.plan()
     if (plan.job, plan.card) != (job, profile.title) or plan.rehearsed:
         return None
-    state, began = mirror.state(), mirror.began()
+    state, began = mirror.state(), mirror.record.began()
     if state is None or state.state != State.SUCCEEDED or state.time is None or began is None:
         return None
     return max(0.0, state.time - began)

@@ -65,8 +65,8 @@ class LogView(PlainView):
 
     def show(self) -> None:
         """Show what is new in all attempts; an incomplete character is held back until its rest arrives."""
-        for path in self._mirror.logs():
-            with self._mirror.opened(path) as file:
+        for path in self._mirror.record.logs():
+            with self._mirror.record.opened(path) as file:
                 file.seek(self._shown.get(path, 0))
                 held, piece = b"", file.read(_PIECE)
                 while data := held + piece:
@@ -93,7 +93,7 @@ class JsonLogView(LogView):
         """Begin each log where `starts` says, in bytes; by default at its beginning."""
         super().__init__(mirror, starts)
         self._lines = PrintedLines(mirror.files)
-        self._is_rehearsed = mirror.plan().rehearsed
+        self._is_rehearsed = mirror.record.plan().rehearsed
 
     def close(self) -> None:
         """Show the last line, if it has no end."""

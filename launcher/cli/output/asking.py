@@ -39,7 +39,10 @@ def check_last(word: str, mirror: Mirror, verb: str, *, yes: bool, options: str 
         return
     found = f"last is {mirror.run}"
     check_meant(
-        f"{found}, {mirror.plan().job or 'a run'}", found, f"launch {verb} {mirror.short}{options}", verb
+        f"{found}, {mirror.record.plan().job or 'a run'}",
+        found,
+        f"launch {verb} {mirror.short}{options}",
+        verb,
     )
 
 

@@ -131,7 +131,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 def _log_of(mirror: Mirror, folder: str) -> Iterator[LogFile]:
     """Open an attempt's log; one that is not there is empty. Raises RunError if it cannot be read."""
     path = f"{folder}/log.txt"
-    with mirror.opened(path) if mirror.files.exists(path) else io.BytesIO() as file:
+    with mirror.record.opened(path) if mirror.files.exists(path) else io.BytesIO() as file:
         yield LogFile(file)
 
 

@@ -72,7 +72,7 @@ def follow(
     fetched = mirror.sync.load(read_position.shown(mirror) if is_seen else None)
     keeper = CheckpointKeeper(host, mirror, opening)
     with _board(mirror, view) as board, _noting_shown(mirror) if is_seen else contextlib.nullcontext():
-        view.begin(mirror.run, mirror.plan(), fetched)
+        view.begin(mirror.run, mirror.record.plan(), fetched)
         board.add(fetched)
         del fetched  # a run may go on for weeks
         _tell_parent(mirror, view)
@@ -152,12 +152,12 @@ def _tell_problem(board: TensorBoard, view: View) -> None:
 
 def _tell_parent(mirror: Mirror, view: View) -> bool:
     """Say which run a run goes on with, if it does and that has been fetched; return whether it has been."""
-    parent = mirror.parent()
+    parent = mirror.record.parent()
     if parent is not None:
         view.continues(mirror.run, parent)
         if words := move_records.still_training(mirror, parent):
             view.note(words)
-    return parent is not None or mirror.began() is not None
+    return parent is not None or mirror.record.began() is not None
 
 
 def _until_end(
@@ -174,7 +174,7 @@ def _until_end(
 
     The first answer may take `wait_s`. With `None` it is what the run has sent by now, which a service must be reached for.
     """
-    is_shown = mirror.began() is not None  # and was shown, if it continues another run
+    is_shown = mirror.record.began() is not None  # and was shown, if it continues another run
     while True:
         watch(None)
         news = mirror.sync.apply(desk.runs.read(mirror.run, mirror.sync.request(), wait_s))
@@ -183,7 +183,9 @@ def _until_end(
         wait_s = WAIT_S if goes_on(news.state) else 0.0
         board.add(news.events)
         view.news(news._replace(state=news.state.on(desk.host)))
-        if mirror.plan().checkpoints == "pull" and any(event.kind == "checkpoint" for event in news.events):
+        if mirror.record.plan().checkpoints == "pull" and any(
+            event.kind == "checkpoint" for event in news.events
+        ):
             keeper.wake()
         keeper.tell(view)
         _tell_problem(board, view)
@@ -201,7 +203,7 @@ def _bring_home(
     again = f"launch pull {mirror.short}"
     try:
         with view.stage("pull") as stage:
-            pulled = pull(desk, mirror, Choice(mirror.plan().pull_limit), stage)
+            pulled = pull(desk, mirror, Choice(mirror.record.plan().pull_limit), stage)
             stage.text = came(pulled) if pulled.fetched or pulled.present else None
     except (HostError, RunError) as error:
         if isinstance(error, UnreachableError) and not is_last_try:
@@ -231,7 +233,7 @@ def what_stayed(pulled: Pulled, host: str, mirror: Mirror, *, stays: bool = True
         return lines
     if pulled.over_limit:
         lines.append(
-            f"over the limit of {decimal(mirror.plan().pull_limit)}, still on {host}: {_listed(pulled.over_limit)}"
+            f"over the limit of {decimal(mirror.record.plan().pull_limit)}, still on {host}: {_listed(pulled.over_limit)}"
             f"   launch pull {short} --all"
         )
     if checkpoints := checkpoints_left(pulled, mirror):
@@ -266,14 +268,14 @@ def _listed(files: list[Output]) -> str:
 
 def _correct(mirror: Mirror, state: RunState, view: View) -> None:
     """Say what the script has done otherwise than its source let expect."""
-    expected, taken = mirror.plan().takes, state.taken
+    expected, taken = mirror.record.plan().takes, state.taken
     if expected is None or taken is None:
         return
     words = {"precision": "precision", "split": "batch"}
     if own := [word for value, word in words.items() if value in expected and value not in taken]:
         view.note(f"your script took no {' and no '.join(own)} from the plan: it decided them itself")
     more = [word for value, word in words.items() if value in taken and value not in expected]
-    if more and not mirror.plan().adapt:  # the hook takes the batch to halve it if memory runs out
+    if more and not mirror.record.plan().adapt:  # the hook takes the batch to halve it if memory runs out
         view.note(f"your script took its {' and '.join(more)} from the plan   launch explain")
 
 
@@ -281,14 +283,14 @@ def _is_rehearsed(mirror: Mirror, state: RunState) -> bool:
     """Whether the run shows something about its card: of a script that was to take nothing, the hook imitates the card."""
     if not state.rehearsed or state.reason == "not-rehearsable":
         return False
-    return state.taken != set() or mirror.plan().takes == []
+    return state.taken != set() or mirror.record.plan().takes == []
 
 
 def _is_drawn(mirror: Mirror) -> bool:
     """Whether the picture is newer than all that came of the run. What a run goes on from may have changed meanwhile."""
-    if mirror.parent() is not None:
+    if mirror.record.parent() is not None:
         return False
-    drawn, sources = mirror.files.status(mirror.picture), map(mirror.files.status, mirror.sizes())
+    drawn, sources = mirror.files.status(mirror.picture), map(mirror.files.status, mirror.record.sizes())
     return drawn is not None and all(
         one is not None and one.st_mtime_ns < drawn.st_mtime_ns for one in sources
     )
@@ -326,7 +328,7 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
         ),
         None,
     )
-    began, ended, seconds = mirror.began(), state.time, mirror.attempts_s()
+    began, ended, seconds = mirror.record.began(), state.time, mirror.attempts_s()
     if seconds is None and ended is not None and began is not None:
         seconds = ended - began
     first_loss = losses[0] if losses else None

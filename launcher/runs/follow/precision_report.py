@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import MOST_GROWN, Mirror
+from launcher.copy.mirror import Mirror
+from launcher.copy.run_record import MOST_GROWN
 from launcher.errors import BadFileError
 from launcher.planning.precision.precision_comparison import (
     PrecisionRow,

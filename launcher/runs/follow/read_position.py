@@ -27,7 +27,7 @@ def shown(mirror: Mirror) -> dict[str, int] | None:
 def begin(mirror: Mirror) -> None:
     """Note that what is here now was shown, before another process goes on. Raises OSError."""
     if not mirror.files.exists(SHOWN):
-        _write(mirror, mirror.sizes())
+        _write(mirror, mirror.record.sizes())
 
 
 def note(mirror: Mirror) -> None:
@@ -40,7 +40,7 @@ def show_rest(mirror: Mirror, state: RunState, view: View) -> None:
     """Show what another process has brought of a run that is over, from where a person has seen it. Raises RunError."""
     before = shown(mirror)
     if before is not None:
-        view.begin(mirror.run, mirror.plan(), mirror.sync.load(before))
+        view.begin(mirror.run, mirror.record.plan(), mirror.sync.load(before))
         show_more(mirror, state, view)
 
 

@@ -46,8 +46,8 @@ def remembered(mirror: Mirror) -> Summary:
 
 def _on_record(mirror: Mirror) -> Summary:
     """Return what the records of a run say that were fetched."""
-    plan, state = mirror.plan(), mirror.state() or RunState(state=State.PREPARING)
-    reached = state if None not in (state.step, state.loss) else mirror.last_step()
+    plan, state = mirror.record.plan(), mirror.state() or RunState(state=State.PREPARING)
+    reached = state if None not in (state.step, state.loss) else mirror.record.last_step()
     return Summary(
         run=mirror.run,
         state=state.state,
@@ -57,13 +57,13 @@ def _on_record(mirror: Mirror) -> Summary:
         steps=plan.steps,
         loss=reached.loss,
         job=plan.job,
-        job_id=mirror.job_id(),
+        job_id=mirror.record.job_id(),
         card=plan.card,
         evidence=state.evidence
         if diagnosis(state.evidence) or doubt(state.evidence) or lingered(state.evidence)
         else None,
         rehearsed=plan.rehearsed,
-        parent=mirror.parent(),
+        parent=mirror.record.parent(),
         time=mirror.launched() or None,
         ended=_ended(mirror, state),
         took_s=mirror.attempts_s(),
@@ -72,7 +72,7 @@ def _on_record(mirror: Mirror) -> Summary:
 
 def _ended(mirror: Mirror, state: RunState) -> float | None:
     """Return when a run ended, by this machine's clock: the host's clock may differ."""
-    began = mirror.began()
+    began = mirror.record.began()
     if not is_terminal(state.state) or state.time is None or began is None:
         return None
     return mirror.launched() + state.time - began

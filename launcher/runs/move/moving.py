@@ -201,7 +201,7 @@ def _move(old: Desk, new: Desk, errand: _Errand, view: View) -> Recovery:
     # From here on the run does not go on at its old host.
     if not is_terminal(errand.summary.state):
         with view.stage("stop") as stage:
-            row = stop(old, mirror.run, now=False, grace_s=mirror.plan().stop_grace_s)
+            row = stop(old, mirror.run, now=False, grace_s=mirror.record.plan().stop_grace_s)
             if row.problem is not None:
                 raise RunError(
                     f"{mirror.run} was stopped on {old.host}, but not all of it is gone: {row.problem}"

@@ -124,7 +124,7 @@ def show_and_recover(desk: Desk, mirror: Mirror, view: View) -> Outcome:
     """Do the same for a run that is not shown yet: one that goes on is shown as it is now, before its history is read."""
     summary = known_summary(desk, mirror.run)
     if summary.state not in TO_RECOVER and not is_terminal(summary.state):
-        view.ahead(summary, mirror.plan())
+        view.ahead(summary, mirror.record.plan())
     return _recover_to_follow(desk, mirror, summary, view)
 
 
@@ -155,7 +155,7 @@ def recover_on(desk: Desk, mirror: Mirror, request: RecoverRequest, view: View) 
 def _new_run(desk: Desk, mirror: Mirror) -> str:
     """Return the command for a new run after one that has ended: from its last checkpoint, if it has saved any."""
     refresh(desk, mirror)
-    if any(event.kind == "checkpoint" for event in mirror.events()):
+    if any(event.kind == "checkpoint" for event in mirror.record.events()):
         return f"a new run from its last checkpoint   launch resume {mirror.short}"
     from launcher.copy.request import new_launch  # it loads planning, and few commands ask for this
 

@@ -53,7 +53,7 @@ def stop(
             f"{mirror.short} has ended, and was removed from {place.name}\n  its record   launch logs {mirror.short}"
         )
 
-    grace_s = mirror.plan().stop_grace_s
+    grace_s = mirror.record.plan().stop_grace_s
     try:
         opened = open_desk(place, mirror)
     except UnreachableError as error:

@@ -79,7 +79,7 @@ def pull(
             raise UsageError("pull: --checkpoint stands alone\n  next   launch pull RUN --checkpoint last")
         _one_checkpoint(pull_one_checkpoint(place, mirror, checkpoint, view), mirror, view, as_json=as_json)
         return
-    choice = Choice(mirror.plan().pull_limit, tuple(paths or ()), everything)
+    choice = Choice(mirror.record.plan().pull_limit, tuple(paths or ()), everything)
     pulled = (pull_until_end if follow else pull_once)(place, mirror, choice, view)
     if as_json:
         from launcher.cli.output.answer import answer

@@ -47,7 +47,7 @@ def metrics(
     if as_json:
         import json
 
-        rehearsed = mirror.plan().rehearsed
+        rehearsed = mirror.record.plan().rehearsed
         for run_id, point in itertools.chain(measured, ((mirror.run, point) for point in figures)):
             print(json.dumps(curves.record(run_id, point, rehearsed=rehearsed)))
         return
