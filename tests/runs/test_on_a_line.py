@@ -202,7 +202,7 @@ def test_a_desk_of_a_line_hears_which_runs_were_abandoned(tmp_path, monkeypatch)
     """As one with a connection of its own does; what goes wrong there closes the desk."""
     host = Host(name="local", root=str(tmp_path / "root"))
     monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path / "mirrors"))
-    monkeypatch.setattr(run_desk.departures, "pending", lambda: ["261125-gone-aaaaaa"])
+    monkeypatch.setattr(run_desk.move_records, "pending", lambda: ["261125-gone-aaaaaa"])
     told = []
     monkeypatch.setattr(pending_stops, "deliver", lambda desk, pending: told.append((desk.root_id, pending)))
     with open_line(host) as line, run_desk.connect(host, run_desk.on_line(line)) as desk:
