@@ -9,10 +9,10 @@ from launcher.errors import Lack, UsageError
 from launcher.values.host import Host
 
 if TYPE_CHECKING:
+    from launcher.backends.base.renting_backend import RentingUpkeep
     from launcher.backends.lambda_cloud.lambda_planning import LambdaPlanning
     from launcher.backends.lambda_cloud.lambda_probing import LambdaProbing
     from launcher.backends.lambda_cloud.lambda_running import LambdaRunning
-    from launcher.backends.lambda_cloud.lambda_upkeep import LambdaUpkeep
 
 LACKS = {
     "init": Lack(
@@ -70,11 +70,11 @@ class LambdaCloud(Backend):
         return LambdaRunning()
 
     @property
-    def upkeep(self) -> LambdaUpkeep:
+    def upkeep(self) -> RentingUpkeep:
         """What is beside its runs."""
-        from launcher.backends.lambda_cloud.lambda_upkeep import LambdaUpkeep
+        from launcher.backends.base.renting_backend import RentingUpkeep
 
-        return LambdaUpkeep()
+        return RentingUpkeep()
 
 
 BACKEND = LambdaCloud()

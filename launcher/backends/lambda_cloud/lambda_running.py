@@ -1,11 +1,10 @@
-"""Runs at Lambda Cloud: a machine is rented for each, which only this user's index knows."""
+"""Runs at Lambda Cloud: a machine is rented for each."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from launcher.backends.base.running import Running
-from launcher.copy.mirror import Mirror, mirrors
+from launcher.backends.base.renting_backend import RentingRunning
 from launcher.rental.records import ledger
 
 if TYPE_CHECKING:
@@ -18,16 +17,12 @@ UNTRIED = (
 )
 
 
-class LambdaRunning(Running):
+class LambdaRunning(RentingRunning):
     """An account's answers."""
 
     def rental(self, host: Host) -> RentalSettings | None:
         """Return the settings of the host's table."""
         return host.lambda_cloud
-
-    def known_runs(self, host: Host) -> list[Mirror]:
-        """Return the runs on machines that were rented there, the latest launched last."""
-        return [mirror for mirror in mirrors() if (entry := mirror.entry) and entry.host.name == host.name]
 
     def first_note(self) -> str | None:
         """Return that nothing was tried there, until this client has rented."""

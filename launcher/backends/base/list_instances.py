@@ -11,10 +11,10 @@ from launcher.rental.lease.renter import open_account
 if TYPE_CHECKING:
     from launcher.rental.renting import Instance
     from launcher.values.host import Host
-    from launcher.values.lambda_settings import LambdaSettings
+    from launcher.values.rental_settings import RentalSettings
 
 
-def account_words(host: Host, settings: LambdaSettings) -> list[str]:
+def account_words(host: Host, settings: RentalSettings) -> list[str]:
     """Return in lines that no run of this computer is at an account, what it has, and who can see what."""
     first = f"{host.name}: no run of this computer; those of another one are seen there alone"
     try:
