@@ -86,6 +86,7 @@ def test_nobody_but_its_hop_has_a_way_to_it(machines, vault):
     assert "ssh-" in machines[0].enter("ssh-keyscan", "-T", "20", vault.address)
 
 
+@pytest.mark.long
 def test_a_run_there_outlives_cuts_of_either_hop_and_leaves_nothing(
     client, machines, vault, way, record_property
 ):

@@ -356,7 +356,7 @@ def test_a_requirement_that_pip_cannot_install_ends_the_run(segments, python, tm
     ("wheel", "internet", "reason"),
     [
         ([{"capability": "6.0", "requirement": "torch==2.7.1", "index": "http://127.0.0.1:9"}], True, None),
-        ([{"capability": "6.0", "requirement": "torch==2.7.1", "index": "http://127.0.0.1:9"}], False, "no-kernel-image"),
+        pytest.param([{"capability": "6.0", "requirement": "torch==2.7.1", "index": "http://127.0.0.1:9"}], False, "no-kernel-image", marks=pytest.mark.long),
         pytest.param([{"capability": "9.0", "requirement": "torch==2.7.1", "index": "http://127.0.0.1:9"}], True, "no-kernel-image", marks=pytest.mark.long),
     ],
     ids=["installed", "no internet", "no wheel"],

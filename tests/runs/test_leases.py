@@ -71,6 +71,7 @@ def test_twenty_launches_at_once_share_four_cards_one_at_a_time(client, cards):
     until(lambda: leases(client) == {}, "the cards to be given back")
 
 
+@pytest.mark.long
 def test_a_card_that_a_run_has_is_refused_with_its_name_and_another_is_taken(client, cards):
     """Exit 3, whose it is, and what to do; a second card is simply taken. Nothing is left of what was refused."""
     cards(2)

@@ -110,6 +110,7 @@ def check_mirrors(client, root, runs):
                 assert here.read_bytes() == there.read_bytes(), here
 
 
+@pytest.mark.long
 @pytest.mark.testbed
 @pytest.mark.slow(reason="several runs, for a while")
 def test_runs_are_launched_and_followed_over_one_connection(client, lab, talking):

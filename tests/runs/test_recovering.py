@@ -188,6 +188,7 @@ def is_once(client):
     return sorted(set(steps)) == [*range(1, 13)] and len(steps) <= 13
 
 
+@pytest.mark.long
 def test_of_several_clients_at_once_one_goes_on_with_the_run(client):
     """The others say that there is nothing to do, or who did it; no step is trained by two."""
     run = interrupted(client)

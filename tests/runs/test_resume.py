@@ -219,6 +219,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_saved(aware):
     assert [step for _, step in losses(aware, child)] == list(range(1, last + 4))
 
 
+@pytest.mark.long
 def test_a_run_that_has_failed_goes_on_with_the_same_plan(aware):
     """Once what ended it is mended, no word more is needed; the attempts are counted anew. For scripts: the parent once."""
     run = launched(aware, "--set", "settings.fails_at=8", "--set", "attempts=1")
