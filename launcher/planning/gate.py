@@ -80,7 +80,7 @@ def check(
     what this kind of host adds. Messages contain no figures that change by the minute.
     """
     found = [
-        *_ranks(plan),
+        *_ranks(plan, own),
         *_unpickled(plan),
         *_failed_precision(plan, facts),
         *_native_half(plan),
@@ -101,13 +101,13 @@ def check(
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
 
 
-def _ranks(plan: Plan) -> list[Finding]:
+def _ranks(plan: Plan, own: HostChecks) -> list[Finding]:
     """Note a command that is started once for several cards, and must start a process for each itself."""
     ranks, program, use = plan.nodes[0].ranks, plan.command[0], plan.rank_use
     if (plan.profile.count == 1 and len(plan.nodes) == 1) or (use is None and program in STARTS_RANKS):
         return []
     if use is not None and use.kind != "started":
-        return _one_process(plan, use.why) if use.kind == "none" else []
+        return _one_process(plan, use.why, own) if use.kind == "none" else []
     once = "once on each node" if len(plan.nodes) > 1 else "once"
     cards = "1 card" if ranks == 1 else f"{ranks} cards"
     processes = "1 process" if ranks == 1 else f"{ranks} processes"
@@ -118,13 +118,13 @@ def _ranks(plan: Plan) -> list[Finding]:
     return [Finding(level="note", code="one-process", message=message, mend=mend)]
 
 
-def _one_process(plan: Plan, why: str) -> list[Finding]:
+def _one_process(plan: Plan, why: str, own: HostChecks) -> list[Finding]:
     """Note a script that is one process on several cards; refuse it on several nodes, each of which would train all of it."""
     torchrun = by_torchrun(plan.command)
     more = f"if it shares its work among ranks   launch … -- {torchrun}" if torchrun else ""
     if len(plan.nodes) > 1:
         message = f"{why}: each of the {len(plan.nodes)} nodes would train all of it, into one folder"
-        mend = "\n  ".join(filter(None, ["one node   --set slurm.nodes=1", more]))
+        mend = "\n  ".join(filter(None, [own.one_node, more]))
         return [Finding(level="refuse", code="one-process", message=message, mend=mend)]
     message = f"'{plan.command[0]}' is started once and sees {plan.profile.count} cards: {why}"
     one_card = (

@@ -11,12 +11,14 @@ class HostChecks(NamedTuple):
     """What the gate takes from a kind of host: its own `findings`, and which of the others apply.
 
     `is_elsewhere`: the job runs on another machine than the one that was probed. `packages`: the job gets those that are
-    `there` by the probe, or what it lacks is `installed` at each start, or they are `unknown`, in an image.
+    `there` by the probe, or what it lacks is `installed` at each start, or they are `unknown`, in an image. `one_node` is
+    what to type for a run on one node alone.
     """
 
     findings: tuple[Finding, ...] = ()
     is_elsewhere: bool = False
     packages: Literal["there", "installed", "unknown"] = "there"
+    one_node: str = ""
 
 
 MACHINE_CHECKS = HostChecks()

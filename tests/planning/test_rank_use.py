@@ -5,12 +5,12 @@ import ast
 import pytest
 
 from launcher.agent.training.variables import is_one_rank
+from launcher.backends.registry import backend_of
 from launcher.backends.slurm.slurm_job import submission
 from launcher.backends.slurm.slurm_planning import resources_of
 from launcher.config.resolve import profile
 from launcher.config.script_reading import script_use
 from launcher.planning.assembly import plan
-from launcher.planning.gate import check
 from launcher.planning.host_part import MACHINE
 from launcher.planning.script.rank_use import rank_use
 from launcher.values.host import Host
@@ -146,7 +146,8 @@ def planned(source, command=COMMAND, name="t4x2", nodes=None):
         resources, runtime = resources_of(submission(asked, (card,), None, is_rehearsed=False)), "slurm"
     job = Job(name="train", command=command, batch=Batch(global_size=64))
     made = plan(card, host, job, script=use, resources=resources, runtime=runtime)
-    return made, [one for one in check(made, None, host) if one.code == "one-process"]
+    found = backend_of(host).planning.check(made, None, host)
+    return made, [one for one in found if one.code == "one-process"]
 
 
 def test_two_cards_and_one_process_are_what_the_plan_says():

@@ -4,6 +4,7 @@ import pytest
 from planning.test_what_fits import MODELS
 
 from launcher.backends.registry import backend_of
+from launcher.backends.slurm.apptainer import host_paths
 from launcher.backends.slurm.slurm_job import (
     is_of_type,
     parse_gres,
@@ -18,7 +19,6 @@ from launcher.backends.slurm.slurm_planning import resources_of
 from launcher.config.resolve import profile, profiles
 from launcher.errors import RefusedError, UnequalSharesError, UsageError
 from launcher.planning.assembly import changed, job_of, plan
-from launcher.planning.software.apptainer import host_paths
 from launcher.values.facts import Facts
 from launcher.values.host import LOCAL, Host
 from launcher.values.job import Job

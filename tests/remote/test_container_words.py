@@ -2,7 +2,7 @@
 
 from launcher.agent.record.rundir import Run
 from launcher.agent.training.container_words import words_of
-from launcher.planning.software.apptainer import container_words
+from launcher.backends.slurm.apptainer import container_words
 
 RUN = Run("/home/ada/.launch/runs/261126-train-aaaaaa")
 

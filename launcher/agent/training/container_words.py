@@ -1,4 +1,4 @@
-"""The words that start a run's command in an image of its cluster, which its plan has: see launcher/planning/software/apptainer.py."""
+"""The words that start a run's command in an image of its cluster, which its plan has: see launcher/backends/slurm/apptainer.py."""
 
 from __future__ import annotations
 

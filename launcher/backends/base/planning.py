@@ -111,6 +111,11 @@ class Planning:
 
         return check(plan, facts, host, wheels, cards, self.own_checks(plan, facts, host))
 
+    def gpus_refusals(self, asked: str, plan: Plan) -> Sequence[Finding]:
+        """Return the refusal of a value of --gpus where nobody can choose so, whatever cards there are."""
+        del asked, plan
+        return ()
+
     def rows(self, plan: Plan) -> Sequence[tuple[str, str]]:
         """Return what a plan shows more, each with its label."""
         del plan

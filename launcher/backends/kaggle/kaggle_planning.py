@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.backends.base.planning import Planning, cannot_go_on
@@ -12,6 +12,7 @@ from launcher.backends.kaggle.kaggle_session import session
 from launcher.config import resolve
 from launcher.config.script_reading import seems_to_resume
 from launcher.planning.host_part import HostChecks, Resources
+from launcher.planning.placement import requested_gpus
 from launcher.planning.precision.ladder import is_too_large_as_asked
 from launcher.values.facts import Facts
 from launcher.values.host import Host
@@ -68,6 +69,17 @@ class KagglePlanning(Planning):
         known = [other for other in others if other is not None and not is_too_large_as_asked(other.ladder)]
         given = session(chosen, known, request.job.requirements, resolve.wheels())
         return plan.model_copy(update={"session": given})
+
+    def gpus_refusals(self, asked: str, plan: Plan) -> Sequence[Finding]:
+        """Refuse some of a session's cards: the run has all of them."""
+        count, named = requested_gpus(asked, plan.profile.count)
+        if plan.rehearsed or (not named and count == plan.profile.count):
+            return ()
+        message = (
+            f"--gpus {asked}: a session of {plan.host} has {plan.profile.title}, all of them for its run"
+        )
+        mend = "launch it without --gpus"
+        return [Finding(level="refuse", code="no-such-card", message=message, mend=mend)]
 
     def preview(self, plan: Plan, host: Host, place: str, tree: CodeTree) -> SessionPreview | None:
         """Return what the first session would be."""

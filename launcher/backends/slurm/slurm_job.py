@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from launcher.backends.slurm.apptainer import container_words
 from launcher.errors import RefusedError, UsageError
 from launcher.planning.placement import expected_card, possible_cards, requested_gpus
 from launcher.planning.precision.ladder import is_too_large_as_asked
-from launcher.planning.software.apptainer import container_words
 from launcher.values.facts import Facts, Gpu
 from launcher.values.host import Host
 from launcher.values.job import Job

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from launcher.backends.base.planning import Planning, cannot_go_on
+from launcher.backends.slurm.apptainer import host_paths
 from launcher.backends.slurm.slurm_gate import limit_findings, short_time, slurm_findings
 from launcher.backends.slurm.slurm_job import (
     possible_profiles,
@@ -20,7 +21,7 @@ from launcher.config import resolve
 from launcher.config.script_reading import seems_to_resume
 from launcher.errors import UsageError
 from launcher.planning.host_part import MACHINE, HostChecks, Resources
-from launcher.planning.software.apptainer import host_paths
+from launcher.planning.placement import requested_gpus
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
@@ -109,6 +110,15 @@ class SlurmPlanning(Planning):
         """Return the plan with the changed flags of sbatch, and the parent's others."""
         return plan.model_copy(update={"slurm": resubmission(plan.slurm, job.slurm)})
 
+    def gpus_refusals(self, asked: str, plan: Plan) -> Sequence[Finding]:
+        """Refuse named cards: Slurm chooses them."""
+        _, named = requested_gpus(asked, plan.profile.count)
+        if not named:
+            return ()
+        message = f"--gpus {asked}: Slurm chooses the cards of a job"
+        mend = f"how many on each node   --gpus {len(named)}"
+        return [Finding(level="refuse", code="no-such-card", message=message, mend=mend)]
+
     def rows(self, plan: Plan) -> Sequence[tuple[str, str]]:
         """Return what Slurm is asked for, and how the command begins in an image."""
         asked = plan.slurm
@@ -134,7 +144,12 @@ class SlurmPlanning(Planning):
         del host
         is_in_image = plan.slurm is not None and bool(plan.slurm.container)
         found = tuple(slurm_findings(plan, facts))
-        return HostChecks(found, is_elsewhere=True, packages="unknown" if is_in_image else "there")
+        return HostChecks(
+            found,
+            is_elsewhere=True,
+            packages="unknown" if is_in_image else "there",
+            one_node="one node   --set slurm.nodes=1",
+        )
 
 
 def resources_of(asked: Submission) -> Resources:

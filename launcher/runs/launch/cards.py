@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+from launcher.backends.registry import backend_of
 from launcher.base.text import printable
 from launcher.errors import AgentError, CardBusyError
 from launcher.planning.placement import (
@@ -18,6 +19,7 @@ from launcher.planning.placement import (
 )
 from launcher.runs.follow.view import View
 from launcher.values.facts import Facts
+from launcher.values.host import Host
 from launcher.values.plan import Finding, Plan
 from launcher.values.reported.answers import BusyCard
 
@@ -57,7 +59,7 @@ def card_choice(asked: str | None, plan: Plan, facts: Facts) -> CardChoice:
     return CardChoice(gpus, any_of, plan.allocation.cards if gpus else 0, titles)
 
 
-def findings(asked: str | None, plan: Plan, facts: Facts | None) -> list[Finding]:
+def findings(asked: str | None, plan: Plan, host: Host, facts: Facts | None) -> Sequence[Finding]:
     """Return what speaks against the cards that `--gpus` asks for; that there are too few the gate says."""
     if asked is None:
         return []
@@ -67,20 +69,8 @@ def findings(asked: str | None, plan: Plan, facts: Facts | None) -> list[Finding
         return [
             Finding(level="refuse", code="no-such-card", message=message, mend="launch it without --gpus")
         ]
-    if plan.allocation.how == "given" and not plan.rehearsed:
-        count = requested_gpus(asked, plan.profile.count)[0]
-        if not named and count == plan.profile.count:
-            return []
-        message = (
-            f"--gpus {asked}: a session of {plan.host} has {plan.profile.title}, all of them for its run"
-        )
-        return [
-            Finding(level="refuse", code="no-such-card", message=message, mend="launch it without --gpus")
-        ]
-    if plan.allocation.how == "scheduled" and named:
-        message = f"--gpus {asked}: Slurm chooses the cards of a job"
-        mend = f"how many on each node   --gpus {len(named)}"
-        return [Finding(level="refuse", code="no-such-card", message=message, mend=mend)]
+    if own := backend_of(host).planning.gpus_refusals(asked, plan):
+        return own
     if facts is None or not named:
         return []
     there = {gpu.uuid: gpu for gpu in (() if plan.rehearsed else cards_of(plan.profile, facts))}

@@ -50,7 +50,7 @@ def pass_gate(contact: Contact, plan: Plan) -> None:
     """
     check, host = backend_of(contact.host).planning.check, contact.host
     findings = [
-        *cards.findings(contact.gpus, plan, contact.facts),
+        *cards.findings(contact.gpus, plan, host, contact.facts),
         *check(plan, contact.facts, host, resolve.wheels(), resolve.cards()),
     ]
     if contact.is_rented:

@@ -109,7 +109,7 @@ def preview(
     except RefusedError as error:
         plan = plan_of(profile, _with_nothing_asked(resolved), facts)
         refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
-    asked = cards.findings(resolved.gpus, plan, facts)
+    asked = cards.findings(resolved.gpus, plan, host, facts)
     of_script = script_check.findings(resolved.job, loaded.cargo)
     against = [*refused, *of_job, *loaded.cargo.findings, *of_script]
     if question is not None:

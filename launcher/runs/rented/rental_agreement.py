@@ -54,7 +54,7 @@ def agree(wanted: Wanted, view: View) -> tuple[RentalChoice, Plan]:
     plan = wanted.plan_for(choice.first.profile, facts)
     view.head(plan)
     found = [
-        *cards.findings(wanted.gpus, plan, facts),
+        *cards.findings(wanted.gpus, plan, host, facts),
         *backend_of(host).planning.check(plan, facts, host, resolve.wheels(), resolve.cards()),
     ]
     settle(found, view)
