@@ -1,8 +1,8 @@
 """The agent's reading of a log, here on the client: one table for both."""
 
-from launcher.agent.diagnosis.diagnose import Diagnosis, Ended, diagnose
+from launcher.agent.diagnosis.diagnose import Diagnosis, ProcessEnd, diagnose
 from launcher.agent.diagnosis.failures import BY_NAME
 from launcher.agent.diagnosis.good_exit import diagnose_log
 from launcher.agent.logs.log_file import LogFile
 
-__all__ = ["BY_NAME", "Diagnosis", "Ended", "LogFile", "diagnose", "diagnose_log"]
+__all__ = ["BY_NAME", "Diagnosis", "LogFile", "ProcessEnd", "diagnose", "diagnose_log"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.diagnosis.diagnose import PROVABLE, Ended, diagnose, prove
+from launcher.agent.diagnosis.diagnose import PROVABLE, ProcessEnd, diagnose, prove
 from launcher.agent.diagnosis.failures import BY_NAME, FAILURES, patterns
 from launcher.agent.diagnosis.good_exit import diagnose_log
 from launcher.agent.diagnosis.remedy import TABLE
@@ -555,14 +555,14 @@ def test_what_must_not_be_retried_is_not_taken_for_what_is():
 @pytest.mark.parametrize(
     ("ended", "log", "name"),
     [
-        (Ended(signal=9), "", "host-oom-killed"),
-        (Ended(exit=137), GOOD, "host-oom-killed"),
-        (Ended(signal=15), GOOD, "preempted"),
-        (Ended(exit=3), GOOD, "unknown"),
-        (Ended(exit=0), GOOD, "none"),
-        (Ended(), "", "unknown"),
-        (Ended(exit=1, oom_kills=True), FRAME + KEY, "host-oom-killed"),
-        (Ended(signal=9), FRAME + OOM, "cuda-oom"),
+        (ProcessEnd(signal=9), "", "host-oom-killed"),
+        (ProcessEnd(exit=137), GOOD, "host-oom-killed"),
+        (ProcessEnd(signal=15), GOOD, "preempted"),
+        (ProcessEnd(exit=3), GOOD, "unknown"),
+        (ProcessEnd(exit=0), GOOD, "none"),
+        (ProcessEnd(), "", "unknown"),
+        (ProcessEnd(exit=1, oom_kills=True), FRAME + KEY, "host-oom-killed"),
+        (ProcessEnd(signal=9), FRAME + OOM, "cuda-oom"),
     ],
 )
 def test_exit_status_signal_and_the_kernels_word_count_beside_the_log(ended, log, name):

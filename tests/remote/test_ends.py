@@ -8,10 +8,10 @@ import pytest
 from testbed.client import REPOSITORY
 from testbed.ends import BAD, ODD
 
-from launcher.agent.attempt.judging import Outcome, judge, suspect
-from launcher.agent.attempt.progress import Progress
+from launcher.agent.attempt.judging import CommandResult, judge, suspect
+from launcher.agent.attempt.progress import AttemptProgress
 from launcher.agent.diagnosis.cause import crash
-from launcher.agent.diagnosis.good_exit import Reading, diagnose_log, read_good_exit
+from launcher.agent.diagnosis.good_exit import LogReading, diagnose_log, read_good_exit
 from launcher.agent.logs.logscan import LogScanner
 
 
@@ -21,7 +21,7 @@ def verdict(log: str) -> tuple[str, str] | None:
     scanner.feed(log.encode())
     scanner.finish()
     is_killed = scanner.divergence is not None
-    if is_killed or Progress().lost_loss(scanner.last_loss) is not None:
+    if is_killed or AttemptProgress().lost_loss(scanner.last_loss) is not None:
         return "failed", "nan-divergence"
     found = read_good_exit(log.encode())
     if found.failure is not None:
@@ -63,7 +63,7 @@ def test_a_long_line_of_errors_is_judged_at_once():
 
 STEPS = 30
 UNSCALE = b'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: Attempting to unscale FP16 gradients.\n'
-PLAIN = Outcome(
+PLAIN = CommandResult(
     code=0, signal=None, remaining=[], is_stop_asked=False, wish="run", failure=None, step=None, marker=None, is_marked=False,
     was_asked_to_end=False, uses_worker=False,
 )  # fmt: skip
@@ -91,7 +91,7 @@ ROWS = {
 }  # fmt: skip
 
 
-def judged(outcome: Outcome, log: bytes) -> str:
+def judged(outcome: CommandResult, log: bytes) -> str:
     """Return the verdict as the docs write it."""
     failure, doubt = suspect(outcome, STEPS, 1, lambda: log) if outcome.is_good_exit else (None, None)
     if outcome.is_bad_end:
@@ -109,8 +109,8 @@ def test_each_row_of_the_table_in_the_docs_is_so(row):
 
 SILENT = """
 import sys
-from launcher.agent.attempt.judging import Outcome, suspect
-outcome = Outcome(0, None, [], False, "run", None, None, None, False, False, False)
+from launcher.agent.attempt.judging import CommandResult, suspect
+outcome = CommandResult(0, None, [], False, "run", None, None, None, False, False, False)
 assert suspect(outcome, None, 1, lambda: b"") == (None, None)
 assert not [name for name in sys.modules if name.endswith((".diagnose", ".failures", ".good_exit"))]
 """
@@ -118,7 +118,7 @@ assert not [name for name in sys.modules if name.endswith((".diagnose", ".failur
 
 def test_the_end_of_a_command_that_printed_nothing_waits_for_no_table_of_failures():
     """To load it takes longer than all else that follows; nothing printed shows nothing."""
-    assert read_good_exit(b"") == Reading()
+    assert read_good_exit(b"") == LogReading()
     subprocess.run([sys.executable, "-c", SILENT], check=True, timeout=60)
 
 

@@ -108,7 +108,7 @@ def container(access, run):
 def test_a_silent_engine_is_asked_once_for_all_its_runs(fake):
     """Eight runs cost one deadline, not eight; whoever acts on an answer asks anew."""
     for number in range(8):
-        with pytest.raises(docker_container.SilentError, match="timed out"):
+        with pytest.raises(docker_container.EngineSilentError, match="timed out"):
             container(fake.access, ID % number)
     assert fake.calls == 1
     fake.hold(ID % 0, {"Status": "exited", "ExitCode": 137})
@@ -119,7 +119,7 @@ def test_a_silent_engine_is_asked_once_for_all_its_runs(fake):
 
 def test_another_engines_silence_is_not_this_ones(fake):
     """A host may have several."""
-    with pytest.raises(docker_container.SilentError):
+    with pytest.raises(docker_container.EngineSilentError):
         container({"socket": f"{fake.path}-none"}, ID % 0)
     fake.hold(ID % 0, {"Status": "running"})
     assert container(fake.access, ID % 0)["status"] == "running"
@@ -207,7 +207,7 @@ def test_a_program_that_cannot_be_killed_holds_nobody_up(fake, tmp_path, monkeyp
             raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(docker_engine.subprocess, "Popen", Unkillable)
-    with pytest.raises(docker_container.SilentError, match="timed out"):
+    with pytest.raises(docker_container.EngineSilentError, match="timed out"):
         container({"program": str(program)}, ID % 0)
     os.kill(started[0].pid, 9)
     started[0].wait()

@@ -8,7 +8,7 @@ import pytest
 from testbed.clock import Clock
 
 from launcher.agent.attempt.hang_watch import BUSY, IDLE, UNSEEN, Liveness
-from launcher.agent.attempt.progress import Progress
+from launcher.agent.attempt.progress import AttemptProgress
 from launcher.agent.system.process_use import Use
 
 TURN_S = 5.0
@@ -90,7 +90,7 @@ HANG_S = {"a lock of a day, in a job that says so": 25 * 3600.0}
 def watched(phases, hang_s=None):
     """Let a script do its phases; return what it was named, in order, and after how many minutes it was ended or None."""
     clock = Clock()
-    progress = Progress()
+    progress = AttemptProgress()
     progress.liveness = live = Liveness(hang_s, clock)
     cpu_s = io = network = 0.0
     named, printed_s, begun_s = [], clock.now_s, clock.now_s

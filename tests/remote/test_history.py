@@ -17,7 +17,7 @@ from launcher.agent.record.rundir import Run
 from launcher.agent.serving import cursors
 from launcher.agent.system import bearers, process
 from launcher.agent.verbs import run_lines, summary_cache
-from launcher.agent.verbs.run_lines import Choice
+from launcher.agent.verbs.run_lines import RunFilter
 
 COUNT = 300
 FIRST = "261122-train-k3f9w2"
@@ -68,7 +68,7 @@ def opened(monkeypatch):
 
 def listed(root, **choice):
     return [
-        json.loads(line) for group in run_lines.chosen_lines(str(root), Choice(**choice)) for line in group
+        json.loads(line) for group in run_lines.chosen_lines(str(root), RunFilter(**choice)) for line in group
     ]
 
 
@@ -131,7 +131,9 @@ def test_what_is_kept_is_shown_and_decides_nothing(history):
     live = next(line["run"] for line in listed(root) if line["state"] == "interrupted")
     run = Run(str(root / "runs" / live))
     cache = summary_cache.SummaryCache(str(root))
-    cache.keep(live, summary_cache.Kept("succeeded", cache.marks_of(run), '{"run":"x","state":"succeeded"}'))
+    cache.keep(
+        live, summary_cache.CachedSummary("succeeded", cache.marks_of(run), '{"run":"x","state":"succeeded"}')
+    )
     cache.save()
     survey = garbage.Survey(str(root), "none")
     survey.look(lambda _count: None)
@@ -145,11 +147,11 @@ def test_the_file_of_kept_lines_is_rewritten_when_most_of_it_is_stale(history, m
     cache = summary_cache.SummaryCache(str(root))
     for _ in range(9):
         for run in ids[:20]:
-            cache.keep(run, summary_cache.Kept("succeeded", "x=1", "{}"))
+            cache.keep(run, summary_cache.CachedSummary("succeeded", "x=1", "{}"))
         cache.save()
         cache = summary_cache.SummaryCache(str(root))
     (kept,) = (root / "hosts").rglob("summaries-*")
-    cache.keep(ids[0], summary_cache.Kept("succeeded", "x=1", "{}"))
+    cache.keep(ids[0], summary_cache.CachedSummary("succeeded", "x=1", "{}"))
     cache.save()
     assert kept.read_bytes().count(b"\tsucceeded") <= 61
 
@@ -279,4 +281,6 @@ def test_a_run_that_says_too_much_does_not_hide_the_others(history):
     assert len(lines) == len(ids)
     assert lines[ids[11]]["state"] == "failed"
     assert "too long" in lines[ids[11]]["evidence"]["unreadable"]
-    assert max(len(line) for group in run_lines.chosen_lines(str(root), Choice()) for line in group) < 1 << 16
+    assert (
+        max(len(line) for group in run_lines.chosen_lines(str(root), RunFilter()) for line in group) < 1 << 16
+    )

@@ -7,8 +7,8 @@ import sys
 import pytest
 from testbed.client import until
 
-from launcher.agent.attempt.training_command import Start
-from launcher.agent.diagnosis.remedy import Failure
+from launcher.agent.attempt.training_command import CommandStart
+from launcher.agent.diagnosis.remedy import AttemptFailure
 from launcher.agent.record.rundir import Run
 from launcher.agent.training.members import Members, start_of
 from launcher.agent.training.variables import Rendezvous, native_command
@@ -40,7 +40,7 @@ def begun(folder):
     started = []
 
     def begin(code):
-        members = Members(Start([sys.executable, "-c", code], "/", dict(os.environ), 1), folder)
+        members = Members(CommandStart([sys.executable, "-c", code], "/", dict(os.environ), 1), folder)
         started.append(members)
         return members
 
@@ -140,7 +140,7 @@ def test_a_lost_node_is_known_by_slurms_own_words(begun, folder):
         "import sys; sys.stderr.write('srun: error: Node failure on n2\\n'); sys.stderr.flush(); input()"
     )
     failure = until(lambda: members.from_nodes() and members.failure(), "the words")
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, AttemptFailure)
     assert (failure.name, failure.line) == ("host-lost", "srun: error: Node failure on n2")
 
 

@@ -30,7 +30,7 @@ def run(tmp_path):
 
 def send(run, words, state="succeeded", reason="completed", secrets=None, begun=1):
     notice = on_end.Notice(words, run.path, dict(os.environ), secrets or {})
-    return on_end.send_once(run, notice, on_end.Ending(state, reason, VALUES), begun, lambda: None)
+    return on_end.send_once(run, notice, on_end.EndNotice(state, reason, VALUES), begun, lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def send(run, words, state="succeeded", reason="completed", secrets=None, begun=
 )  # fmt: skip
 def test_one_line_says_how_it_ended(state, reason, more, text):
     """The same line is what Slack and Discord show."""
-    ending = on_end.Ending(state, reason, {**VALUES, **more})
+    ending = on_end.EndNotice(state, reason, {**VALUES, **more})
     body = ending.body()
     assert (ending.text, body["text"], body["content"]) == (text, text, text)
     assert (body["version"], body["kind"], body["state"]) == (1, "run-ended", state)
@@ -86,7 +86,9 @@ def test_one_that_hangs_is_ended_with_all_that_it_started(run, monkeypatch):
     beats = []
     script = "trap '' TERM; sleep 600 & echo $$ $! > pids; sleep 600"
     notice = on_end.Notice(["sh", "-c", script], run.path, dict(os.environ), {})
-    sent = on_end.send_once(run, notice, on_end.Ending("failed", "oom", VALUES), 1, lambda: beats.append(1))
+    sent = on_end.send_once(
+        run, notice, on_end.EndNotice("failed", "oom", VALUES), 1, lambda: beats.append(1)
+    )
     assert sent == {"on_end": "was ended after 1 s"}
     assert len(beats) > 2
     assert [pid for pid in (Path(run.path) / "pids").read_text().split() if not is_gone(int(pid))] == []

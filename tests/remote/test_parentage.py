@@ -13,7 +13,7 @@ from testbed.client import is_gone, orphan, until
 from launcher.agent.record.locks import Lock
 from launcher.agent.record.rundir import Run
 from launcher.agent.serving import serve
-from launcher.agent.serving.session import Session
+from launcher.agent.serving.session import ClientSession
 from launcher.agent.store import checkpoints, parentage
 from launcher.agent.store.parentage import ParentError, check_ended, inherit, take_over, what_is_wrong
 from launcher.agent.store.store import Store
@@ -255,7 +255,7 @@ def test_another_host_gets_the_newest_checkpoint_that_is_neither_damaged_nor_spo
     given(tmp_path, {**ENDED, "state": "running", "failure": failure}, {"state": "stopped"})
     asked = {"run": "0101-a-aaaa", "which": "whole"}
     (tmp_path / "runs" / "0101-a-aaaa" / "work" / "checkpoints" / "step-10" / "model").write_bytes(b"w" * 693)
-    answer = serve.answer(Session(str(tmp_path), None), "checkpoint", asked).values
+    answer = serve.answer(ClientSession(str(tmp_path), None), "checkpoint", asked).values
     assert answer["name"] == "step-5"
     assert answer["passed_over"] == [{"checkpoint": "step-10", "wrong": "model has other contents"}]
 

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from launcher.agent.diagnosis.cause import crash
-from launcher.agent.diagnosis.diagnose import Ended, diagnose
+from launcher.agent.diagnosis.diagnose import ProcessEnd, diagnose
 from launcher.agent.diagnosis.not_started import refusal_of_image, words_of_start
 
 FRAME = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n    go()\n'
@@ -150,7 +150,7 @@ def test_a_deprecation_earlier_in_the_log_names_the_replacement():
 )
 def test_an_end_without_a_word_says_how_it_ended(code, number, words):
     """Nothing of ranks, which a single process does not have."""
-    for found in (crash(b"", code, number, 0), diagnose(b"loss 0.5\n", Ended(code, number))):
+    for found in (crash(b"", code, number, 0), diagnose(b"loss 0.5\n", ProcessEnd(code, number))):
         assert found.name == "unknown"
         assert words in found.why
         assert "rank" not in found.why + found.mend
@@ -170,7 +170,7 @@ def test_the_line_that_says_what_failed_stands_beside_the_exit_status():
 def test_what_a_script_said_by_sys_exit_is_the_line():
     """Such a script prints its text last and ends with 1. Another status is not that of a text."""
     text = b'loss 0.5\nmine/bad.jsonl, line 1: no "answer"\n\n'
-    found, of_file = crash(text, 1, None, 0), diagnose(text, Ended(1))
+    found, of_file = crash(text, 1, None, 0), diagnose(text, ProcessEnd(1))
     assert (found.name, found.reason, found.line) == (
         "unknown",
         "exit-nonzero",

@@ -18,7 +18,7 @@ from testbed.client import until
 from launcher.agent.cards import nvidia
 from launcher.agent.host import model_config, probe_host
 from launcher.agent.serving.serve import answer
-from launcher.agent.serving.session import Session
+from launcher.agent.serving.session import ClientSession
 from launcher.agent.system import mounts
 from launcher.values.facts import Facts
 
@@ -203,7 +203,7 @@ def test_a_root_that_hangs_costs_its_own_answer_alone(root, monkeypatch, call):
         60, gone.set
     )  # so that an agent that asks elsewhere fails here, and hangs nobody
     releases.start()
-    told = answer(Session(root, None), "probe", {"packages": ["pip"]}).values
+    told = answer(ClientSession(root, None), "probe", {"packages": ["pip"]}).values
     is_in_time = not gone.is_set()
     gone.set()
     releases.cancel()

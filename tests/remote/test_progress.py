@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.agent.attempt.progress import Progress
+from launcher.agent.attempt.progress import AttemptProgress
 
 
 def begun(**values):
@@ -11,7 +11,7 @@ def begun(**values):
 
 def test_a_script_that_only_the_hook_observes_does_not_use_the_worker():
     """Its end is judged by its exit code, but its metrics replace those of its log."""
-    progress = Progress()
+    progress = AttemptProgress()
     progress.learn(begun(logs=True))
     assert not progress.learn_log_metrics([(1, {"loss": 9.0})])
     progress.learn({"kind": "metric", "source": "hook", "step": 4, "values": {"loss": 0.5}})
@@ -34,7 +34,7 @@ def test_a_script_that_only_the_hook_observes_does_not_use_the_worker():
 )
 def test_a_training_is_cut_short_that_reports_neither_its_end_nor_its_last_step(later, is_cut_short):
     """A Trainer that stops early reports its end."""
-    progress = Progress()
+    progress = AttemptProgress()
     for event in (begun(), *later):
         progress.learn(event)
     assert progress.is_cut_short == is_cut_short
@@ -42,7 +42,7 @@ def test_a_training_is_cut_short_that_reports_neither_its_end_nor_its_last_step(
 
 def test_the_log_is_read_until_the_hook_has_metrics():
     """A Trainer with `logging_strategy="no"` logs its summary alone, and its script may print losses itself."""
-    progress = Progress()
+    progress = AttemptProgress()
     progress.learn(begun(logs=False))
     progress.learn({"kind": "beat", "source": "hook", "step": 3})
     assert progress.learn_log_metrics([(3, {"loss": 9.0})])
@@ -53,7 +53,7 @@ def test_the_log_is_read_until_the_hook_has_metrics():
 @pytest.mark.parametrize("source", [{}, {"source": "hook"}])
 def test_steps_of_the_hook_count_for_a_hang_until_its_training_ends(source):
     """As those of the worker: what follows a training may be silent."""
-    progress = Progress()
+    progress = AttemptProgress()
     for step in (1, 2, 3):
         progress.learn({"kind": "beat", "step": step, **source})
     assert progress.liveness.has_pace

@@ -16,7 +16,7 @@ from launcher.agent.record.rundir import Run
 from launcher.agent.serving import cursors
 from launcher.agent.serving.client_connection import ClientConnection
 from launcher.agent.serving.cursors import MAX_BYTES
-from launcher.agent.serving.session import Session
+from launcher.agent.serving.session import ClientSession
 from launcher.agent.verbs.reading import Read, read
 from launcher.copy.mirror import Mirror
 from launcher.errors import AgentError
@@ -103,7 +103,7 @@ def test_without_news_each_is_answered_when_its_time_is_over(many):
     assert runs.mirrors[1].sync.apply(found[1]).state.state == "interrupted"
 
 
-class SlowSession(Session):
+class SlowSession(ClientSession):
     """A session on a disk where each run takes a while to find."""
 
     def run(self, run_id):

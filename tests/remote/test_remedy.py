@@ -5,8 +5,8 @@ import pytest
 from launcher.agent.diagnosis.failures import FAILURES
 from launcher.agent.diagnosis.remedy import (
     TABLE,
+    AttemptFailure,
     FailedAttempt,
-    Failure,
     InForce,
     Remedy,
     decide,
@@ -37,7 +37,9 @@ def verdict(name="nan-divergence", failure=(), **more):
         "tries": 0,
     }
     return decide(
-        FailedAttempt(failure=Failure(**{"name": name, "since": 4, **dict(failure)}), **{**told, **more})
+        FailedAttempt(
+            failure=AttemptFailure(**{"name": name, "since": 4, **dict(failure)}), **{**told, **more}
+        )
     )
 
 
@@ -101,7 +103,7 @@ def test_what_a_client_alone_can_mend_is_waited_for(name, more, waits_for):
 @pytest.mark.parametrize(("is_job", "where"), [(False, "in a new container"), (True, "in a new job")])
 def test_a_run_goes_on_where_its_place_makes_it_anew(is_job, where):
     """A cluster has no containers of ours."""
-    remedy = went_on(Failure("preempted"), "client", 6, is_job=is_job)
+    remedy = went_on(AttemptFailure("preempted"), "client", 6, is_job=is_job)
     assert remedy.text == f"{where}; resuming from step 6"
 
 
@@ -242,7 +244,7 @@ CONTACT = ({"kind": "contact"}, {"state": "resuming", "reason": "agent-lost"})
 NEVER_BEGAN = ({"kind": "attempt", "changes": DOWN}, {})
 SMALLER = {"changes": {"micro_batch": 4}}
 ANSWERED = Remedy("nan-divergence", DOWN, 4, "down")
-UNANSWERED = Failure("nan-divergence", since=4)
+UNANSWERED = AttemptFailure("nan-divergence", since=4)
 CHILD = ({"kind": "prepare", "changes": DOWN}, {"state": "preparing"})
 
 

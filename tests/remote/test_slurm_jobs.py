@@ -13,7 +13,7 @@ from launcher.agent.liveness import slurm_jobs
 from launcher.agent.liveness.liveness import ALIVE, COMING_BACK, GONE, SILENT
 from launcher.agent.liveness.slurm_jobs import (
     CANCELLED,
-    Job,
+    SlurmJob,
     judge,
     judge_history,
     parse_history,
@@ -235,7 +235,7 @@ def test_sacct_knows_nothing_of_a_job_that_it_never_heard_of():
 )
 def test_a_reason_that_nobody_translated_is_shown_as_it_is(reason, words):
     """It is Slurm's own, which its manual explains."""
-    assert judge(Job("7", "PENDING", reason), has_begun=False).words == f"its job 7 waits {words}"
+    assert judge(SlurmJob("7", "PENDING", reason), has_begun=False).words == f"its job 7 waits {words}"
 
 
 @pytest.mark.parametrize(
@@ -245,14 +245,14 @@ def test_a_reason_that_nobody_translated_is_shown_as_it_is(reason, words):
 def test_what_follows_a_reason_does_not_hide_its_words(reason):
     """As `squeue` and `scontrol` print it."""
     expected = "its job 7 waits for nodes that are down, drained or reserved"
-    assert judge(Job("7", "PENDING", reason), has_begun=False).words == expected
+    assert judge(SlurmJob("7", "PENDING", reason), has_begun=False).words == expected
     shown = parse_shown(f"JobId=7 JobState=PENDING Reason={reason.replace(' ', '_')} Dependency=(null)")
     assert judge(shown, has_begun=False).words == expected
 
 
 def test_a_state_that_nobody_knows_is_alive():
     """As SIGNALING, which a job is for a moment while it is told to make way."""
-    assert judge(Job("7", "SIGNALING"), has_begun=True).fate == ALIVE
+    assert judge(SlurmJob("7", "SIGNALING"), has_begun=True).fate == ALIVE
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from remote.test_slurm_jobs import answers
 from testbed.client import REPOSITORY, is_gone, until
 
 from launcher.agent.liveness import slurm_programs, slurm_turn
-from launcher.agent.liveness.slurm_jobs import Job, judge, parse_queue
-from launcher.agent.liveness.slurm_programs import Question, SilentError
-from launcher.agent.liveness.slurm_turn import Turn, hides_jobs, parse_line
+from launcher.agent.liveness.slurm_jobs import SlurmJob, judge, parse_queue
+from launcher.agent.liveness.slurm_programs import CachedQuery, SlurmSilentError
+from launcher.agent.liveness.slurm_turn import QueuePosition, hides_jobs, parse_line
 
 OPEN = "PrivateData             = none"
 PRIVATE = "PrivateData             = jobs"
@@ -75,7 +75,7 @@ def test_the_order_is_the_priority_and_then_the_number(line, before):
 )
 def test_nothing_is_said_of_others_that_is_not_known(reason, before, said):
     """Nor of a job that is the first."""
-    job = Job("7", "PENDING", reason, resources="gres:gpu:a100:2", nodes="1")
+    job = SlurmJob("7", "PENDING", reason, resources="gres:gpu:a100:2", nodes="1")
     assert words(job, before) == f"its job 7 waits {said}"
 
 
@@ -97,15 +97,15 @@ def test_a_cluster_may_hide_the_jobs_of_others(said, hides):
     assert hides_jobs(f"Prolog                  = (null)\n{said}\nProctrackType           = x\n") is hides
 
 
-WAITS = [Job("7", "PENDING", "Priority"), Job("8", "PENDING", "Dependency")]
+WAITS = [SlurmJob("7", "PENDING", "Priority"), SlurmJob("8", "PENDING", "Dependency")]
 
 
 def test_one_question_is_asked_for_all_jobs_that_wait_for_their_turn_and_none_without(programs):
     """The answer is kept for long."""
     programs.put("squeue", "echo '6|batch|9|Resources'; echo '7|batch|8|Priority'")
     programs.put("scontrol", f"echo '{OPEN}'")
-    turn = Turn()
-    assert turn.before([Job("8", "PENDING", "BeginTime"), Job("9", "RUNNING")]) == {}
+    turn = QueuePosition()
+    assert turn.before([SlurmJob("8", "PENDING", "BeginTime"), SlurmJob("9", "RUNNING")]) == {}
     assert (len(programs.asked("squeue")), len(programs.asked("scontrol"))) == (0, 0)
     for _ in range(20):
         assert turn.before(WAITS) == {"7": 1}
@@ -120,7 +120,7 @@ def test_a_silent_program_delays_once_and_says_nothing(programs, monkeypatch, si
     said = {"squeue": "echo '6|batch|9|Resources'; echo '7|batch|8|Priority'", "scontrol": f"echo '{OPEN}'"}
     for name, script in said.items():
         programs.put(name, (go if name == silent else "") + script)
-    turn = Turn()
+    turn = QueuePosition()
     began = time.monotonic()
     for _ in range(50):
         assert turn.before(WAITS) == {}
@@ -133,13 +133,13 @@ def test_a_silent_program_delays_once_and_says_nothing(programs, monkeypatch, si
 def test_a_program_that_fails_says_nothing(programs):
     programs.put("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     programs.put("scontrol", f"echo '{OPEN}'")
-    assert Turn().before(WAITS) == {}
+    assert QueuePosition().before(WAITS) == {}
 
 
 def test_a_question_that_is_forgotten_leaves_nothing_open(programs):
     """Whoever forgets it before its answer, as each contact does, would run out of descriptors."""
     programs.put("squeue", "exec sleep 60")
-    question = Question(("squeue",), 2.0, 0.1, 30.0)
+    question = CachedQuery(("squeue",), 2.0, 0.1, 30.0)
     before = len(os.listdir("/proc/self/fd"))
     question.begin()
     assert len(os.listdir("/proc/self/fd")) > before
@@ -151,9 +151,9 @@ def test_a_program_that_hangs_is_ended_and_said_to_have_given_no_answer(programs
     """And not that it ended with -9; it is not asked again at once."""
     monkeypatch.setattr(slurm_programs, "ANSWER_S", 0.3)
     programs.put("squeue", "exec sleep 60")
-    question = Question(("squeue",), 600.0, 30.0, 30.0)
+    question = CachedQuery(("squeue",), 600.0, 30.0, 30.0)
     for _ in range(3):
-        with pytest.raises(SilentError, match=r"^squeue did not answer within 0\.3 s$"):
+        with pytest.raises(SlurmSilentError, match=r"^squeue did not answer within 0\.3 s$"):
             question.answer()
     assert len(programs.asked("squeue")) == 1
 
@@ -164,8 +164,8 @@ def test_a_program_that_hangs_ends_with_who_has_asked(programs, end):
     programs.put("squeue", f"echo $$ >{programs.folder}/pid; exec sleep 300")
     code = (
         "import pathlib, sys, time\n"
-        "from launcher.agent.liveness.slurm_programs import Question\n"
-        "Question(('squeue',), 2.0, 0.1, 30.0).begin()\n"
+        "from launcher.agent.liveness.slurm_programs import CachedQuery\n"
+        "CachedQuery(('squeue',), 2.0, 0.1, 30.0).begin()\n"
         f"path = pathlib.Path('{programs.folder}/pid')\n"
         f"while not (path.exists() and path.read_text().strip()): time.sleep(0.01)\n{end}"
     )

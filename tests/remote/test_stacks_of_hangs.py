@@ -14,7 +14,7 @@ from testbed.tables import mostly_long
 
 from launcher.agent.attempt.hang_watch import IDLE, Liveness
 from launcher.agent.attempt.stacks import STACKS_SIGNAL
-from launcher.agent.attempt.training_command import Command, Start
+from launcher.agent.attempt.training_command import Command, CommandStart
 from launcher.agent.system import process
 from launcher.agent.system.process_use import is_asleep
 
@@ -63,7 +63,7 @@ def test_a_script_that_hangs_is_named_with_its_stack_and_is_a_hang_after_an_hour
     stacks = str(tmp_path / "stacks.txt")
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(STARTUP), "LAUNCH_HOOK": "observe"}
     variables["LAUNCH_STACKS"] = stacks
-    command = Command(Start([sys.executable, "train.py"], str(tmp_path), variables, 1, stacks=stacks))
+    command = Command(CommandStart([sys.executable, "train.py"], str(tmp_path), variables, 1, stacks=stacks))
     printed = bytearray()
 
     def waits() -> bool:

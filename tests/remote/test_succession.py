@@ -20,7 +20,7 @@ from launcher.agent.record.files import write_durably, write_over
 from launcher.agent.record.rundir import Run
 from launcher.agent.serving import contact
 from launcher.agent.serving.requests import RequestError
-from launcher.agent.serving.session import Session
+from launcher.agent.serving.session import ClientSession
 from launcher.agent.store import late_seals
 from launcher.agent.system import mounts, process
 from launcher.agent.verbs import starting
@@ -199,7 +199,7 @@ def test_silence_proves_a_death_after_two_heartbeats_and_what_a_cache_may_hide(
     folder = run.folder(1)
     write_over(folder.heartbeat, '{"monotonic_s": 5.0}')
     os.utime(folder.heartbeat, (1, 1))
-    silence = predecessor.Silence(run, folder)
+    silence = predecessor.SilenceWatch(run, folder)
     assert (silence.lasts_s, silence.left_s, silence.look()) == (lasts_s, lasts_s, None)
     clock[0] += lasts_s - 0.1
     assert silence.look() is None
@@ -212,7 +212,7 @@ def test_silence_proves_a_death_after_two_heartbeats_and_what_a_cache_may_hide(
 def test_a_folder_that_appears_ends_the_watch(tmp_path):
     """Another one was faster."""
     run = recorded_run(tmp_path, "0101-x-aaaa", kind="attempt")
-    silence = predecessor.Silence(run, run.folder(1))
+    silence = predecessor.SilenceWatch(run, run.folder(1))
     run.new_folder().release()
     assert silence.look() is False
 
@@ -220,11 +220,11 @@ def test_a_folder_that_appears_ends_the_watch(tmp_path):
 def test_a_client_waits_for_the_silence_before_a_folder_is_made(tmp_path, monkeypatch):
     """Its agent says how long; a sign of life ends the wait, and nothing is made."""
     run = recorded_run(tmp_path, "0101-x-aaaa", kind="attempt", device=1)
-    session = Session(str(tmp_path), None)
+    session = ClientSession(str(tmp_path), None)
     monkeypatch.setattr(starting.worker_folder, "unpack", lambda _agent: None)
     clock = [1000.0]
     monkeypatch.setattr(predecessor.time, "monotonic", lambda: clock[0])
-    lasts_s = predecessor.Silence(run, run.folder(1)).lasts_s
+    lasts_s = predecessor.SilenceWatch(run, run.folder(1)).lasts_s
     asked = starting.resume(session, starting.Resume(run.id), b"").values
     assert asked == {"state": "interrupted", "silence_left_s": lasts_s}
     clock[0] += lasts_s - 1
@@ -391,16 +391,16 @@ def test_whether_an_agent_has_left_that_nobody_sees(tmp_path):
     write_over(last.heartbeat, "{}")
     later = run.new_folder()
     write_durably(later.attempt, "{}")
-    departure = predecessor.Departure(last, later)
+    departure = predecessor.PredecessorExit(last, later)
     assert not departure.is_over()
     old = time.time() - 3600
     os.utime(last.heartbeat, (old, old))
-    assert predecessor.Departure(last, later).is_over()
+    assert predecessor.PredecessorExit(last, later).is_over()
     write_over(last.heartbeat, "{}")
-    assert not predecessor.Departure(last, later).is_over()
+    assert not predecessor.PredecessorExit(last, later).is_over()
     dead = {"boot_id": process.boot_id(), "agent": {"pid": 1 << 22, "start": "1"}}
     write_durably(last.attempt, json.dumps(dead))
-    assert predecessor.Departure(last, later).is_over()
+    assert predecessor.PredecessorExit(last, later).is_over()
     last.write_state("interrupted")
     assert departure.is_over()
     later.release()

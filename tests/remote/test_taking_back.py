@@ -11,7 +11,7 @@ from testbed.toy import recorded_run
 
 from launcher.agent.liveness import docker
 from launcher.agent.serving import serve
-from launcher.agent.serving.session import Session
+from launcher.agent.serving.session import ClientSession
 from launcher.backends.machine.docker.container import Container
 from launcher.backends.machine.docker_runtime import Docker
 from launcher.errors import EngineError
@@ -40,7 +40,7 @@ def handed_over(tmp_path, monkeypatch):
         def make(kind):
             runtime = {"kind": kind, "engine": {"name": "docker", "socket": path}}
             run = recorded_run(tmp_path, RUN, "preparing", runtime=runtime)
-            session = Session(str(tmp_path), None)
+            session = ClientSession(str(tmp_path), None)
             session.handed_over[RUN] = run.folder(1)
             return session, run
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from testbed.client import until
 
-from launcher.agent.attempt.training_command import Command, Start
+from launcher.agent.attempt.training_command import Command, CommandStart
 
 CATCHES = """
 import os, signal, sys, time
@@ -45,7 +45,7 @@ def started(tmp_path, monkeypatch):
         (tmp_path / "apptainer.py").write_text(f"INSIDE = {inside!r}\n{TELLS}")
         kept = {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", **variables}
         words = [sys.executable, "apptainer.py"]
-        command = Command(Start(words, str(tmp_path), kept, ranks=2, is_in_image=True))
+        command = Command(CommandStart(words, str(tmp_path), kept, ranks=2, is_in_image=True))
         commands.append(command)
         until(lambda: all((tmp_path / name).exists() for name in ("ready", "keeper", *files)), "its start")
         return command

@@ -12,7 +12,7 @@ from testbed.toy import Toy, rung
 from launcher.agent.record import precision_evidence
 from launcher.agent.system import process
 from launcher.agent.training import trials
-from launcher.agent.training.trials import GOOD, Ended, Trial, next_trial
+from launcher.agent.training.trials import GOOD, FinishedTrial, Trial, next_trial
 
 OOM = "cuda-oom"
 
@@ -37,7 +37,7 @@ def made(plan, answers, takes_batch=True):
         assert len(told) < 40, told
         result = answers(trial)
         measured = {"key": {}} if result == GOOD else None
-        ended.append(Ended(trial, result, measured, takes_batch))
+        ended.append(FinishedTrial(trial, result, measured, takes_batch))
     return told
 
 
@@ -136,17 +136,17 @@ def test_what_says_nothing_is_made_once_more():
     twice = trials.ended_trials([recorded(trial, "port-in-use"), recorded(trial, "port-in-use")])
     assert [one.result for one in twice] == ["port-in-use"]
     good = trials.ended_trials([recorded(trial, "port-in-use"), recorded(trial, measured={"steps": 12})])
-    assert good == [Ended(trial, GOOD, {"steps": 12}, True)]
+    assert good == [FinishedTrial(trial, GOOD, {"steps": 12}, True)]
     assert trials.ended_trials([({"kind": "prepare"}, {}), recorded(trial, OOM)])[0].result == OOM
 
 
 def test_a_measurement_names_what_fits_and_what_does_not():
     """From the trials of that rung alone."""
     ended = [
-        Ended(Trial("rung", 1, 4, 4), OOM),
-        Ended(Trial("rung", 0, 4, 4), GOOD, {"tokens_per_s": 9.0}, True),
-        Ended(Trial("batch", 0, 8, 2), GOOD, {"tokens_per_s": 12.0}, True),
-        Ended(Trial("batch", 0, 16, 1), OOM),
+        FinishedTrial(Trial("rung", 1, 4, 4), OOM),
+        FinishedTrial(Trial("rung", 0, 4, 4), GOOD, {"tokens_per_s": 9.0}, True),
+        FinishedTrial(Trial("batch", 0, 8, 2), GOOD, {"tokens_per_s": 12.0}, True),
+        FinishedTrial(Trial("batch", 0, 16, 1), OOM),
     ]
     assert trials.measurement(ended, 0) == {"tokens_per_s": 9.0, "fits": 8, "too_large": 16}
     assert trials.measurement(ended, 1) is None
@@ -326,10 +326,10 @@ def test_a_measurement_is_refuted_by_what_the_precision_may_have_caused():
     rung, batch = Trial("rung", 0, 4, 4), Trial("batch", 0, 8, 2)
     refuting = ["cuda-oom", "user-code-error", "unknown", "nan-divergence"]
     for result in refuting:
-        assert trials.is_refuted([Ended(rung, result)], rung)
+        assert trials.is_refuted([FinishedTrial(rung, result)], rung)
     for result in (GOOD, "not-verifiable", "port-in-use", "gpu-busy-exclusive"):
-        assert not trials.is_refuted([Ended(rung, result)], rung)
-    assert not trials.is_refuted([Ended(rung, GOOD), Ended(batch, OOM)], batch)
+        assert not trials.is_refuted([FinishedTrial(rung, result)], rung)
+    assert not trials.is_refuted([FinishedTrial(rung, GOOD), FinishedTrial(batch, OOM)], batch)
     assert not trials.is_refuted([], rung)
 
 

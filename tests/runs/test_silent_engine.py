@@ -14,7 +14,7 @@ from launcher.agent.record.files import write_durably
 from launcher.agent.record.rundir import Run
 from launcher.agent.serving import serve
 from launcher.agent.serving.requests import RequestError
-from launcher.agent.serving.session import Session
+from launcher.agent.serving.session import ClientSession
 from launcher.agent.system import process
 from launcher.agent.verbs.summary import summary
 from launcher.cli.commands.look import ps
@@ -54,7 +54,7 @@ def session(tmp_path, monkeypatch):
         folder.release()
     write_durably(run.plan, "{}")
     write_durably(run.wish, "run")
-    return Session(str(tmp_path), Wire())
+    return ClientSession(str(tmp_path), Wire())
 
 
 def run_of(session):

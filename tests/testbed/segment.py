@@ -21,7 +21,7 @@ from launcher.agent.record.files import read_json
 from launcher.agent.record.rundir import Run
 from launcher.agent.serving import contact
 from launcher.agent.serving.requests import OfRun
-from launcher.agent.serving.session import Session
+from launcher.agent.serving.session import ClientSession
 from launcher.agent.verbs import preparing
 from launcher.backends.spool.spool import Settled, Spool
 from launcher.transport.agent_file import agent_file
@@ -65,7 +65,7 @@ class Segments:
             },
             "split": {"global_batch": 8, "ranks": 1, "micro_batch": 4, "accumulation": 2},
         }  # fmt: skip
-        session = Session(str(self.root), None)
+        session = ClientSession(str(self.root), None)
         preparing.create(session, preparing.Create(RUN, "kaggle"), json.dumps(plan).encode())
         manifest = {}
         for name, data in self.code.items():

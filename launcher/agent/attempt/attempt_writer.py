@@ -11,7 +11,7 @@ from ..record.appender import Appender
 from ..record.files import REFUSED, write_durably, write_over
 from ..record.rundir import VERSION, Folder
 from ..record.safe_open import status_of
-from .progress import Progress
+from .progress import AttemptProgress
 
 TAIL_BYTES = 256 * 1024
 """So much of the end of a log is read to judge how its command ended."""
@@ -38,7 +38,7 @@ def read_report(line: bytes) -> Report:
     return Report(line, text, event if is_event else None)
 
 
-class Account:
+class AttemptWriter:
     """Write the records of one attempt: attempt.json, state.json, events.jsonl, log.txt and the heartbeat.
 
     The secrets of the run are replaced by stars on the way. On a full disk, events and log wait in memory, heartbeats are
@@ -50,7 +50,7 @@ class Account:
         folder: Folder,
         attempt: int,
         redactor: secret.Redactor,
-        progress: Progress,
+        progress: AttemptProgress,
         *,
         is_rehearsed: bool = False,
     ) -> None:

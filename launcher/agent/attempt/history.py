@@ -33,7 +33,7 @@ class History(NamedTuple):
         return remedy.in_force(self.records)
 
     @property
-    def failure(self) -> Optional[remedy.Failure]:
+    def failure(self) -> Optional[remedy.AttemptFailure]:
         """The failure of the last attempt whose command was started; None without one."""
         begun = [state for _, state in self.records if state.get("began")]
         return remedy.read_failure(begun[-1].get("failure")) if begun else None

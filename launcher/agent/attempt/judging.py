@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional
 
-from ..diagnosis.remedy import Failure
+from ..diagnosis.remedy import AttemptFailure
 from .stopping import RENT_OVER, reason_of
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ NO_MARKER = "no-completion-marker"
 NOTHING_ON_CARD = "nothing that the command ran was on the card, so the rehearsal shows nothing about it"
 
 
-class Outcome(NamedTuple):
+class CommandResult(NamedTuple):
     """How a command ended, and what is known of its training.
 
     `code` or `signal` is None. `remaining` are processes that could not be ended. `failure` is set if the attempt was
@@ -32,7 +32,7 @@ class Outcome(NamedTuple):
     remaining: List[Dict[str, Any]]
     is_stop_asked: bool
     wish: str
-    failure: Optional[Failure]
+    failure: Optional[AttemptFailure]
     step: Optional[int]
     marker: Optional[int]
     is_marked: bool
@@ -65,7 +65,7 @@ class Outcome(NamedTuple):
         return self.is_marked and (is_at_end or not self.was_asked_to_end)
 
 
-def _unmarked(outcome: Outcome) -> Dict[str, str]:
+def _unmarked(outcome: CommandResult) -> Dict[str, str]:
     """Return the failure of a script that ended with exit status 0, and did not say that its training had ended."""
     if outcome.uses_worker:
         why = "the script uses launcher_worker, and ended with exit status 0 without worker.done(step)"
@@ -79,20 +79,20 @@ def _unmarked(outcome: Outcome) -> Dict[str, str]:
 class Suspicion(NamedTuple):
     """What an exit status of 0 hides: a failure, a doubt, or nothing."""
 
-    failure: Optional[Failure] = None
+    failure: Optional[AttemptFailure] = None
     doubt: Optional[Doubt] = None
 
 
-def suspect(outcome: Outcome, steps: Optional[int], since: int, log: Callable[[], bytes]) -> Suspicion:
+def suspect(outcome: CommandResult, steps: Optional[int], since: int, log: Callable[[], bytes]) -> Suspicion:
     """Return what the last loss and the log show of an outcome with exit status 0.
 
     `since` is the first step that no finite loss has confirmed; `log` returns the end of the log, if that is needed.
     """
     if outcome.is_off_card:
-        return Suspicion(Failure("not-rehearsable", None, NOTHING_ON_CARD))
+        return Suspicion(AttemptFailure("not-rehearsable", None, NOTHING_ON_CARD))
     if outcome.lost_loss is not None:
         why = "the last loss was not finite, although the script ended with exit status 0"
-        return Suspicion(Failure("nan-divergence", outcome.lost_loss, why, since=since))
+        return Suspicion(AttemptFailure("nan-divergence", outcome.lost_loss, why, since=since))
     if outcome.is_completed(steps):
         return Suspicion()
     text = log() if outcome.log is None else outcome.log
@@ -103,7 +103,7 @@ def suspect(outcome: Outcome, steps: Optional[int], since: int, log: Callable[[]
     found = good_exit.read_good_exit(text)
     if found.failure is not None:
         name, line, _, why, mend = found.failure
-        return Suspicion(Failure(name, line, why, mend))
+        return Suspicion(AttemptFailure(name, line, why, mend))
     if found.doubt is None and outcome.is_status_unknown:
         return Suspicion(doubt=good_exit.NO_STATUS)
     return Suspicion(
@@ -111,7 +111,7 @@ def suspect(outcome: Outcome, steps: Optional[int], since: int, log: Callable[[]
     )
 
 
-class Judgement(NamedTuple):
+class AttemptResult(NamedTuple):
     """How an attempt ended. A `failed` one with a failure may be followed by another attempt, if there is a remedy."""
 
     state: str
@@ -120,8 +120,12 @@ class Judgement(NamedTuple):
 
 
 def judge(
-    outcome: Outcome, failure: Optional[Failure], doubt: Optional[Doubt], wish: str, steps: Optional[int]
-) -> Judgement:
+    outcome: CommandResult,
+    failure: Optional[AttemptFailure],
+    doubt: Optional[Doubt],
+    wish: str,
+    steps: Optional[int],
+) -> AttemptResult:
     """Judge an attempt; `failure` and `doubt` are by the outcome or by a diagnosis, `wish` is the last one of the user."""
     evidence: Dict[str, Any] = {"exit": outcome.code, "signal": outcome.signal, "step": outcome.step}
     if outcome.remaining:
@@ -129,21 +133,23 @@ def judge(
     if outcome.lingered is not None:
         evidence["lingered"] = outcome.lingered
     if failure is None and outcome.code == 0 and outcome.is_completed(steps):
-        return Judgement("succeeded", "completed", evidence)
+        return AttemptResult("succeeded", "completed", evidence)
     if failure is not None:
         evidence.update(failure.evidence())
     if wish != "run" and outcome.remaining:
-        return Judgement("stop-incomplete", "processes-remain", evidence)
+        return AttemptResult("stop-incomplete", "processes-remain", evidence)
     if wish == RENT_OVER:
-        return Judgement("waiting", RENT_OVER, {**evidence, **RENT_WORDS})
+        return AttemptResult("waiting", RENT_OVER, {**evidence, **RENT_WORDS})
     if wish != "run":
-        return Judgement("stopped", reason_of(wish), evidence)
+        return AttemptResult("stopped", reason_of(wish), evidence)
     if failure is not None:
-        return Judgement("failed", failure.name, evidence)
+        return AttemptResult("failed", failure.name, evidence)
     if outcome.is_stop_asked:
-        return Judgement("resuming", outcome.shutdown_reason, evidence)
+        return AttemptResult("resuming", outcome.shutdown_reason, evidence)
     if outcome.uses_worker or outcome.is_cut_short:
-        return Judgement("failed", NO_MARKER, {**evidence, "marker": outcome.marker, **_unmarked(outcome)})
+        return AttemptResult(
+            "failed", NO_MARKER, {**evidence, "marker": outcome.marker, **_unmarked(outcome)}
+        )
     if doubt is not None:
         evidence["doubt"] = doubt.record()
-    return Judgement("succeeded", "exit-only", evidence)
+    return AttemptResult("succeeded", "exit-only", evidence)

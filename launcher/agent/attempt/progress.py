@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Set
 
-from ..diagnosis.remedy import Failure
+from ..diagnosis.remedy import AttemptFailure
 from .hang_watch import Liveness
 from .history import HELD
 
 if TYPE_CHECKING:
-    from ..logs.logscan import Metric
+    from ..logs.logscan import LoggedMetric
     from ..logs.loss_watch import Divergence, LastLoss
 
 LOST_LOSSES = 3  # in a row; a worker's guard, if the script has one, reacts earlier
@@ -23,22 +23,22 @@ _NON_FINITE = ("nan", "inf", "-inf")
 _TRIPS = ("nan-divergence", "not-learning")  # the classes that a worker's guard may report
 
 
-class News(NamedTuple):
+class ProgressChange(NamedTuple):
     """What a report makes necessary: to write the state, to give the attempt up after a grace, to keep its proof."""
 
     has_new_state: bool = False
-    failure: Optional[Failure] = None
+    failure: Optional[AttemptFailure] = None
     grace_s: float = 0.0
     has_proof: bool = False
 
 
-class Progress:
+class AttemptProgress:
     """The last known step, loss and checkpoint of an attempt, and whether it has failed.
 
     `proof` is what the worker saw in the first good steps, `trial` what it measured for `launch verify`. `doubtful_from` is the first step whose update no finite loss
     has confirmed yet. `unsaved` is how many bytes of a checkpoint were written when saving it failed. `has_ended`: the last training that began
     has reported its end. `is_off_card`: a card is imitated, and nothing is known to have run on it. Reports change nothing else: what
-    they make necessary is returned as `News`.
+    they make necessary is returned as `ProgressChange`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Progress:
         self.checkpoint: Optional[int] = None
         self.save_s = save_s
         self.consumed: Set[str] = set()
-        self.failure: Optional[Failure] = None
+        self.failure: Optional[AttemptFailure] = None
         self.marker: Optional[int] = None
         self.is_marked = False
         self.was_asked_to_end = False
@@ -100,7 +100,7 @@ class Progress:
         needed_s = BETWEEN_S + 2 * (self.liveness.step_s or 0.0) + 2 * self.save_s
         return max(self._stop_grace_s, needed_s)
 
-    def learn(self, event: Dict[str, Any]) -> Optional[News]:
+    def learn(self, event: Dict[str, Any]) -> Optional[ProgressChange]:
         """Take in an event of a worker; return what it makes necessary, None for nothing (as for nearly all).
 
         What the start-up hook and a node's member report counts as much, but does not show that the script itself uses the worker.
@@ -122,10 +122,10 @@ class Progress:
         if kind == "checkpoint" and isinstance(step, int):
             self.checkpoint = step
             self.save_s = values["seconds"] if isinstance(values.get("seconds"), float) else self.save_s
-            return News(has_new_state=True)  # at once: tries are counted since the last checkpoint
+            return ProgressChange(has_new_state=True)  # at once: tries are counted since the last checkpoint
         if kind == "evidence" and isinstance(values.get("proof"), dict) and self.proof is None:
             self.proof = values["proof"]
-            return News(has_proof=True)
+            return ProgressChange(has_proof=True)
         if kind == "evidence" and isinstance(values.get("rehearsal"), dict):
             self.is_off_card = False
         if kind == "evidence" and isinstance(values.get("unsaved"), dict):
@@ -167,7 +167,7 @@ class Progress:
             self.has_trained = self.has_trained or step > 0
             self.liveness.note_step(step)
 
-    def _consume(self, values: Dict[str, Any]) -> Optional[News]:
+    def _consume(self, values: Dict[str, Any]) -> Optional[ProgressChange]:
         if not isinstance(values.get("knobs"), list):
             return None
         held = values.get("held") if isinstance(values.get("held"), list) else []
@@ -175,9 +175,11 @@ class Progress:
         if reported <= self.consumed:
             return None
         self.consumed = self.consumed | reported
-        return News(has_new_state=True)  # at once: a successor needs to know whether `resume` was consumed
+        return ProgressChange(
+            has_new_state=True
+        )  # at once: a successor needs to know whether `resume` was consumed
 
-    def _trip(self, step: Any, values: Dict[str, Any]) -> News:
+    def _trip(self, step: Any, values: Dict[str, Any]) -> ProgressChange:
         """Return the failure that a worker's guard reports; without a first bad step, no step can be trusted."""
         if isinstance(step, int):
             self.step = step
@@ -186,15 +188,15 @@ class Progress:
         name, why = values["class"], str(values.get("why") or "the worker's guard gave up")
         described = {"class", "why", "since", "key"}
         figures = ["%s %s" % pair for pair in values.items() if pair[0] not in described]
-        failure = Failure(
+        failure = AttemptFailure(
             name,
             line=("step %s: %s" % (step, ", ".join(figures)))[:MOST_CHARS],
             why=(why[len(name) + 2 :] if why.startswith(name + ": ") else why)[:MOST_CHARS],
             since=since if isinstance(since, int) and since >= 0 else 0,
         )
-        return News(failure=failure, grace_s=TRIP_GRACE_S)
+        return ProgressChange(failure=failure, grace_s=TRIP_GRACE_S)
 
-    def _judge_loss(self, step: Any, loss: Any) -> Optional[News]:
+    def _judge_loss(self, step: Any, loss: Any) -> Optional[ProgressChange]:
         """Return a failure if a script reports several non-finite losses in a row and continues."""
         if loss not in _NON_FINITE:
             self._lost_losses, self._lost_loss = 0, None
@@ -206,16 +208,18 @@ class Progress:
             return None
         why = "the loss was not finite %d times in a row" % LOST_LOSSES
         # The first bad loss shows that the update of the step before it was bad.
-        return News(failure=Failure("nan-divergence", line, why, since=self.doubtful_from))
+        return ProgressChange(failure=AttemptFailure("nan-divergence", line, why, since=self.doubtful_from))
 
-    def learn_divergence(self, divergence: Divergence) -> Optional[News]:
+    def learn_divergence(self, divergence: Divergence) -> Optional[ProgressChange]:
         """Return the failure of a log whose loss diverged, unless the script's own worker reports losses."""
         if self.has_worker_metrics:
             return None
         why = "the loss was not finite in two lines of the log in a row"
-        return News(failure=Failure("nan-divergence", divergence.line, why, since=divergence.since))
+        return ProgressChange(
+            failure=AttemptFailure("nan-divergence", divergence.line, why, since=divergence.since)
+        )
 
-    def learn_log_metrics(self, metrics: List[Metric]) -> bool:
+    def learn_log_metrics(self, metrics: List[LoggedMetric]) -> bool:
         """Take in metrics read from the log, unless the script's worker sends its own; return whether they count."""
         if self.has_worker_metrics or not metrics:
             return False
@@ -225,7 +229,7 @@ class Progress:
             self.has_trained = self.has_trained or "loss" in values
         return True
 
-    def fail(self, failure: Failure) -> bool:
+    def fail(self, failure: AttemptFailure) -> bool:
         """Take the attempt for failed, regardless of what its script reports later; the first failure counts.
 
         Return whether this is the first.

@@ -9,7 +9,7 @@ import signal
 import subprocess
 from typing import IO, Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Union
 
-from ..diagnosis.remedy import Failure
+from ..diagnosis.remedy import AttemptFailure
 from ..system import bearers, process, process_use
 from ..system.attending import reap
 from ..system.core_limit import LoginLimit
@@ -38,7 +38,7 @@ class FromNodes(NamedTuple):
     output: bytes
 
 
-class Start(NamedTuple):
+class CommandStart(NamedTuple):
     """What a command is started with: its words, its folder, its variables, and the number of its ranks.
 
     `may_dump`: a crash leaves a core dump if the login's limit allows it. `is_in_image`: the words begin with Apptainer's.
@@ -58,7 +58,7 @@ class Command:
     """A running command in a session of its own."""
 
     def __init__(
-        self, start: Start, stdin: int = subprocess.DEVNULL, stderr: int = subprocess.STDOUT
+        self, start: CommandStart, stdin: int = subprocess.DEVNULL, stderr: int = subprocess.STDOUT
     ) -> None:
         """Start it. Raises OSError if it cannot be started."""
         self._ranks = start.ranks
@@ -124,7 +124,7 @@ class Command:
         """Return what has come from other nodes since the last call."""
         return FromNodes([], b"")
 
-    def failure(self) -> Optional[Failure]:
+    def failure(self) -> Optional[AttemptFailure]:
         """Return why the command cannot go on, which only what started it knows; None for nothing."""
         return None
 
@@ -188,7 +188,7 @@ def _children(pid: Optional[int]) -> List[process.Process]:
     return [] if pid is None else [child for child in process.descendants(pid) if child.parent == pid]
 
 
-class Leftovers(NamedTuple):
+class CommandLeftovers(NamedTuple):
     """The signals that were sent to processes that a command left behind, and the processes that could not be ended.
 
     `servers` are those in the background that the command started, such as tmux: they and all below them live on.
@@ -203,13 +203,13 @@ def _others(spared: Collection[int]) -> List[process.Process]:
     return [member for member in process.own_descendants() if member.pid not in spared]
 
 
-def end_leftovers(grace_s: float, wait: Callable[[], object], spared: Collection[int]) -> Leftovers:
+def end_leftovers(grace_s: float, wait: Callable[[], object], spared: Collection[int]) -> CommandLeftovers:
     """End all processes below this one but the `spared` pids, calling `wait` between looks."""
-    ending = process.Ending(lambda: _others(spared), "descendant", grace_s)
+    ending = process.ProcessTermination(lambda: _others(spared), "descendant", grace_s)
     while not ending.step():
         wait()
     servers = [
         {"pid": found.pid, "start": found.start, "program": process.server_of(found)}
         for found in process.servers_below(os.getpid())
     ]
-    return Leftovers(ending.proofs, ending.remaining, servers)
+    return CommandLeftovers(ending.proofs, ending.remaining, servers)

@@ -24,7 +24,7 @@ SETTLED_S = 0.2  # so long after a row, all rows of its report have come
 MOST_LINE_BYTES = 4096
 
 
-class Figure(NamedTuple):
+class CardFigure(NamedTuple):
     """A figure of a card: its name, what nvidia-smi's number is multiplied by, its decimals, and the most that is credible."""
 
     name: str
@@ -35,10 +35,10 @@ class Figure(NamedTuple):
 
 CARD_USE = "use_percent"
 _FIGURES = {
-    "utilization.gpu": Figure(CARD_USE, 1.0, 0, 100.0),
-    "memory.used": Figure("memory_gb", 1.048576e-3, 2, 1e5),  # from MiB
-    "power.draw": Figure("power_w", 1.0, 1, 1e5),
-    "temperature.gpu": Figure("temperature_c", 1.0, 0, 300.0),
+    "utilization.gpu": CardFigure(CARD_USE, 1.0, 0, 100.0),
+    "memory.used": CardFigure("memory_gb", 1.048576e-3, 2, 1e5),  # from MiB
+    "power.draw": CardFigure("power_w", 1.0, 1, 1e5),
+    "temperature.gpu": CardFigure("temperature_c", 1.0, 0, 300.0),
 }
 FIELDS = ("uuid", *_FIGURES)
 _UUID = re.compile(r"(GPU|MIG)-[^ ,]{1,80}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import signal
 
-from .diagnose import PROVABLE, Ended, diagnose, prove
+from .diagnose import PROVABLE, ProcessEnd, diagnose, prove
 from .failures import BY_NAME
 from .particulars import Words, words_of_end
-from .remedy import Failure, preempted
+from .remedy import AttemptFailure, preempted
 
 _KILLED = re.compile(r"-9\b|SIGKILL|\bKilled\b|[Ss]ignal 9\b")
 _HOLDER = re.compile(r"Process (\d+) has ([\d.]+) ([GM])iB memory in use")
@@ -18,7 +18,7 @@ _GIB = {"G": 1.0, "M": 1 / 1024}
 _NOT_BY_A_LOG = ("none", "nan-divergence", "not-learning", *PROVABLE)
 
 
-def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | None) -> Failure:
+def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | None) -> AttemptFailure:
     """Return the failure of a command that exited with `code` or died of signal `number`, from the end of its log.
 
     `oom_kills` is how many processes the kernel killed for lack of memory while it ran, None if the kernel does not say.
@@ -27,8 +27,8 @@ def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | Non
     proven = prove(log) if code == 1 else None  # the exit status of an uncaught exception
     is_killed = number == signal.SIGKILL or code == 128 + signal.SIGKILL
     # The killed process may have been someone else's: the count explains a SIGKILL, not an exception.
-    diagnosis = proven or diagnose(log, Ended(code, number, is_killed and bool(oom_kills)))
-    failure = Failure(diagnosis.name, diagnosis.line, diagnosis.why, diagnosis.mend)
+    diagnosis = proven or diagnose(log, ProcessEnd(code, number, is_killed and bool(oom_kills)))
+    failure = AttemptFailure(diagnosis.name, diagnosis.line, diagnosis.why, diagnosis.mend)
     if proven is None and diagnosis.name in _NOT_BY_A_LOG:
         words = (
             words_of_end(code, number) if diagnosis.name == "none" else Words(diagnosis.why, diagnosis.mend)
@@ -44,7 +44,7 @@ def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | Non
     return failure
 
 
-def shared_file_refused(failure: Failure, path: str) -> Failure:
+def shared_file_refused(failure: AttemptFailure, path: str) -> AttemptFailure:
     """Return a failure as one to write into a large file of the code, given by its path there, that runs share."""
     row = BY_NAME["shared-file-refused"]
     return failure._replace(name=row.name, why=row.why, mend=row.mend.replace("model.pt", path), reason=None)

@@ -48,7 +48,7 @@ class Diagnosis(NamedTuple):
     mend: str
 
 
-class Ended(NamedTuple):
+class ProcessEnd(NamedTuple):
     """What is known about the end of the process besides its log; `oom_kills` is from the kernel or the container engine."""
 
     exit: Optional[int] = None
@@ -56,7 +56,7 @@ class Ended(NamedTuple):
     oom_kills: bool = False
 
 
-END_UNKNOWN = Ended()
+END_UNKNOWN = ProcessEnd()
 
 
 class LogLines(NamedTuple):
@@ -443,12 +443,12 @@ def _later_ranks(lines: List[str]) -> Set[int]:
 # from signs to a class
 
 
-def diagnose(log: AnyLog, ended: Ended = END_UNKNOWN) -> Diagnosis:
+def diagnose(log: AnyLog, ended: ProcessEnd = END_UNKNOWN) -> Diagnosis:
     """Diagnose a log and what else is known about its end; the class is `none` if nothing failed."""
     return diagnose_lines(read_lines(log), ended)
 
 
-def diagnose_lines(read: LogLines, ended: Ended) -> Diagnosis:
+def diagnose_lines(read: LogLines, ended: ProcessEnd) -> Diagnosis:
     """Diagnose what `read_lines` returned, and what else is known about the end."""
     first = _diagnose(read, ended)
     rejoined = _rejoined(read) if first.name in _NOTHING else read
@@ -456,7 +456,7 @@ def diagnose_lines(read: LogLines, ended: Ended) -> Diagnosis:
     return first if second.name in _NOTHING else second
 
 
-def _diagnose(read: LogLines, ended: Ended) -> Diagnosis:
+def _diagnose(read: LogLines, ended: ProcessEnd) -> Diagnosis:
     """Diagnose these lines."""
     lines = _bare([_clean(line) for line in read.lines])
     hit = _decide(lines, _Signs(lines), ended)
@@ -477,7 +477,7 @@ def _diagnose(read: LogLines, ended: Ended) -> Diagnosis:
     return Diagnosis(failure.name, line, read.numbers[hit.place], why, mend)
 
 
-def _decide(lines: List[str], signs: _Signs, ended: Ended) -> Optional[_Hit]:
+def _decide(lines: List[str], signs: _Signs, ended: ProcessEnd) -> Optional[_Hit]:
     """Return the sign of the first cause, with index -1 if the log holds no sign; None if nothing failed."""
     causes, echoes = (
         [hit for hit in hits if not _is_ignored(lines, hit.place)]
@@ -535,7 +535,7 @@ def _explained(effect: _Hit, signs: _Signs) -> _Hit:
     return next(earlier, effect)
 
 
-def _class_of_end(ended: Ended) -> Optional[_Hit]:
+def _class_of_end(ended: ProcessEnd) -> Optional[_Hit]:
     """Return the class that exit status, signal and OOM kills suggest; None if the end was good or is unknown."""
     if ended.oom_kills or ended.signal == 9 or ended.exit == 137:
         return _Hit(-1, BY_NAME["host-oom-killed"])

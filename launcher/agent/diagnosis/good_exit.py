@@ -14,7 +14,16 @@ from ..logs.log_file import AnyLog, LogFile, as_file
 from ..logs.log_names import is_evaluation
 from ..logs.logscan import LogScanner
 from ..logs.loss_watch import LastLoss
-from .diagnose import END_UNKNOWN, PROVABLE, Diagnosis, Ended, LogLines, diagnose_lines, prove, read_lines
+from .diagnose import (
+    END_UNKNOWN,
+    PROVABLE,
+    Diagnosis,
+    LogLines,
+    ProcessEnd,
+    diagnose_lines,
+    prove,
+    read_lines,
+)
 from .failures import BY_NAME
 
 END_LINES = 12
@@ -73,7 +82,7 @@ NO_STATUS = Doubt(
 )
 
 
-class Reading(NamedTuple):
+class LogReading(NamedTuple):
     """What a log shows: a failure, a doubt, or neither; `number` is the number of the line."""
 
     failure: Optional[Diagnosis] = None
@@ -81,18 +90,18 @@ class Reading(NamedTuple):
     number: Optional[int] = None
 
 
-def read_good_exit(log: AnyLog) -> Reading:
+def read_good_exit(log: AnyLog) -> LogReading:
     """Read the end of the log of a command that ended with exit status 0."""
     file = as_file(log)
     end = _end_of(file)
     return _read_end(file, end, read_lines(end))
 
 
-def _read_end(file: LogFile, end: LogFile, lines: LogLines) -> Reading:
+def _read_end(file: LogFile, end: LogFile, lines: LogLines) -> LogReading:
     """Read the end of a log, of which the lines to read are known."""
-    reading = Reading()
+    reading = LogReading()
     for _ in range(_MOST_ERRORS):
-        found = diagnose_lines(lines, Ended(exit=0))
+        found = diagnose_lines(lines, ProcessEnd(exit=0))
         if found.number is None:
             break
         end = end.after(found.number)
@@ -119,24 +128,24 @@ def _is_text(line: bytes) -> bool:
     return bool(line.strip()) and not _OF_STACK.match(line)
 
 
-def _judge(found: Diagnosis, after: LogFile) -> Reading:
+def _judge(found: Diagnosis, after: LogFile) -> LogReading:
     """Judge one error of a log by its line and by what was printed after it."""
     text = found.line or ""
     is_exception = bool(_EXCEPTION.match(text))
     if found.name in _NO_DOUBT or _is_judged_by_value(found) or _is_fallback(found):
-        return Reading()
+        return LogReading()
     following = list(filter(_is_text, after.lines()))
     metrics = _metrics_of(after.end(_MOST_BYTES))
     if found.name in PROVABLE:
         is_resumed = metrics.is_of_training or any(map(_IN_ANOTHER.search, following))
         if is_resumed or len(following) > _CLEAN_UP_LINES:
-            return Reading()
+            return LogReading()
         if is_exception or _FAILED.search(text):
-            return Reading(failure=found, number=found.number)
+            return LogReading(failure=found, number=found.number)
     most = _UNKNOWN_LINES if found.name == "unknown" else END_LINES
     if len(following) > most or metrics.is_any or any(map(_SUCCESS.search, following)):
-        return Reading()
-    return Reading(doubt=Doubt(found.name, found.line, _LAST_ERROR), number=found.number)
+        return LogReading()
+    return LogReading(doubt=Doubt(found.name, found.line, _LAST_ERROR), number=found.number)
 
 
 def _is_judged_by_value(found: Diagnosis) -> bool:
@@ -145,13 +154,13 @@ def _is_judged_by_value(found: Diagnosis) -> bool:
     return found.name == "nan-divergence" and _metrics_of(line).is_lost
 
 
-def _lost(log: LogFile) -> Reading:
+def _lost(log: LogFile) -> LogReading:
     """Return a doubt if the last training loss is not finite; that it diverged is judged elsewhere, from the whole log."""
     last = _last_loss(log)
     if last is None or last.is_finite or last.is_certain:
-        return Reading()
+        return LogReading()
     doubt = Doubt("nan-divergence", last.line, _NO_PLACE)
-    return Reading(doubt=doubt, number=_number_of(log, last.line))
+    return LogReading(doubt=doubt, number=_number_of(log, last.line))
 
 
 def _last_loss(log: LogFile) -> Optional[LastLoss]:

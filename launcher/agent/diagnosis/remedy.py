@@ -14,7 +14,7 @@ Changes = Dict[str, Any]
 Change = Tuple[Changes, str]
 
 
-class Failure(NamedTuple):
+class AttemptFailure(NamedTuple):
     """Why an attempt failed: the class, the line that proves it, the reason in words, and what a person can do.
 
     `since` is the first step whose checkpoints must not be used, None if all may be. `reason` replaces the class as the
@@ -58,11 +58,11 @@ class Failure(NamedTuple):
         }
 
 
-def read_failure(record: Any) -> Optional[Failure]:
+def read_failure(record: Any) -> Optional[AttemptFailure]:
     """Return the failure in a record; None if it holds none."""
     if not isinstance(record, dict) or not isinstance(record.get("class"), str):
         return None
-    return Failure(
+    return AttemptFailure(
         name=record["class"],
         line=record.get("line"),
         why=record.get("why"),
@@ -115,7 +115,7 @@ class FailedAttempt(NamedTuple):
     beginning. `tries` counts the earlier attempts that failed with the same class since the newest checkpoint.
     """
 
-    failure: Failure
+    failure: AttemptFailure
     plan: Record
     changes: Changes
     consumed: Collection[str]
@@ -282,9 +282,9 @@ _ASK = "the script never called worker.resume_from(), so it is not restarted: ca
 _ASK_ALONE = "to start it again after a failure, set restart = true in the job"
 
 
-def preempted(number: int) -> Failure:
+def preempted(number: int) -> AttemptFailure:
     """Return the failure of a command that something outside the run ended with a signal."""
-    return Failure(
+    return AttemptFailure(
         "preempted",
         why="it was ended from outside by signal %d, and the kernel killed no process for lack of memory"
         % number,
@@ -292,7 +292,7 @@ def preempted(number: int) -> Failure:
     )
 
 
-class Verdict(NamedTuple):
+class FailureDecision(NamedTuple):
     """What follows a failure: a remedy, or else the end of the run with its reason and what a person can do.
 
     With `waits_for` the run does not end: it waits for a client that gives it such a thing.
@@ -304,7 +304,7 @@ class Verdict(NamedTuple):
     waits_for: Optional[str] = None
 
 
-def decide(attempt: FailedAttempt) -> Verdict:
+def decide(attempt: FailedAttempt) -> FailureDecision:
     """Return what follows an attempt that failed."""
     verdict = _decide(attempt)
     waits_for = WAITS.get(attempt.failure.name)
@@ -314,7 +314,7 @@ def decide(attempt: FailedAttempt) -> Verdict:
     return verdict._replace(waits_for=waits_for) if _may_begin_again(attempt) else verdict
 
 
-def went_on(failure: Failure, waited_for: str, checkpoint: Optional[int], *, is_job: bool) -> Remedy:
+def went_on(failure: AttemptFailure, waited_for: str, checkpoint: Optional[int], *, is_job: bool) -> Remedy:
     """Return the remedy of a failure after which a run has waited, and that a client has answered; `is_job` of a cluster."""
     how = (
         "in a new job" if is_job and waited_for == "client" else _WENT_ON.get(waited_for, "as a client asked")
@@ -340,33 +340,35 @@ def _from_where(checkpoint: Optional[int]) -> str:
     return "from the beginning" if checkpoint is None else "resuming from step %d" % checkpoint
 
 
-def _decide(attempt: FailedAttempt) -> Verdict:
+def _decide(attempt: FailedAttempt) -> FailureDecision:
     failure = attempt.failure
     name, mend = failure.name, failure.mend or ""
     reason = failure.reason or name
     edit = TABLE.get(name)
     if edit is None:
-        return Verdict(reason, None, mend)
+        return FailureDecision(reason, None, mend)
     if edit.knob is not None and edit.knob not in attempt.consumed:
         by_hand = edit.by_hand if attempt.consumed else edit.alone or edit.by_hand
-        return Verdict(reason, None, mend or by_hand)
+        return FailureDecision(reason, None, mend or by_hand)
     change = edit.find(attempt)
     if change is None:
         at_last = edit.at_last % _title_in_force(attempt) if "%s" in edit.at_last else edit.at_last
-        return Verdict(reason, None, at_last or failure.others or mend or edit.by_hand)
+        return FailureDecision(reason, None, at_last or failure.others or mend or edit.by_hand)
     waits = failure.needs is not None  # a disk fills up as often as somebody else fills it
     if edit.most is not None and attempt.tries >= edit.most and not waits:
-        return Verdict(reason, None, mend)
+        return FailureDecision(reason, None, mend)
     if not _may_begin_again(attempt):
         if attempt.consumed and failure.has_trained is False:  # it ended where it would not have asked yet
-            return Verdict(reason, None, mend)
+            return FailureDecision(reason, None, mend)
         ask = _ASK if attempt.consumed else _ASK_ALONE
-        return Verdict(reason, None, "%s; %s" % (mend, ask) if mend else ask)
+        return FailureDecision(reason, None, "%s; %s" % (mend, ask) if mend else ask)
     if attempt.attempts_left <= 0:
-        return Verdict("attempts-exhausted", None, "raise `attempts` in the job to allow another attempt")
+        return FailureDecision(
+            "attempts-exhausted", None, "raise `attempts` in the job to allow another attempt"
+        )
     changes, words = change
     text = "%s; %s" % (words, _from_where(attempt.checkpoint))
-    return Verdict(reason, Remedy(name, changes, failure.since, text), "")
+    return FailureDecision(reason, Remedy(name, changes, failure.since, text), "")
 
 
 class InForce(NamedTuple):
@@ -378,7 +380,7 @@ class InForce(NamedTuple):
 
     changes: Changes
     remedy: Optional[Remedy]
-    failure: Optional[Failure]
+    failure: Optional[AttemptFailure]
 
 
 def in_force(history: List[Tuple[Record, Record]]) -> InForce:

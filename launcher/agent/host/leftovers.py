@@ -124,7 +124,7 @@ def _handed_over(run: str, left: process.Process, receiver: str) -> Item:
     return _item("handed-over", _name(left), run, LEFT, why, receiver=receiver)
 
 
-def _leftovers(root: str) -> ownership.Leftovers:
+def _leftovers(root: str) -> ownership.LeftoverProcesses:
     """Return what is left of runs, after waiting for agents that have just recorded the end of their runs."""
     deadline = time.monotonic() + LEAVING_S
     while True:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Callable
 
 from ..liveness.slurm_jobs import seconds_of
-from ..liveness.slurm_programs import CONFIG, SilentError, ask, title_of
+from ..liveness.slurm_programs import CONFIG, SlurmSilentError, ask, title_of
 from ..record.files import paths_in
 from ..system import process
 from ..system.deadline import at_once
@@ -61,7 +61,7 @@ def _ask(*words: str) -> tuple[str, str]:
     """Return what a program of Slurm's prints, and what it did wrong, empty if nothing."""
     try:
         answer = ask(words, ANSWER_S)
-    except SilentError as error:
+    except SlurmSilentError as error:
         return "", str(error)
     if answer.code != 0:
         said = answer.said or answer.text or "exit %d" % answer.code

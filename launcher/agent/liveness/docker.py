@@ -10,8 +10,8 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..record import strict_json
 from ..record.rundir import Run
-from .docker_container import FATES, Access, Container, SilentError
-from .liveness import GONE, SILENT, Fate, Verdict
+from .docker_container import FATES, Access, Container, EngineSilentError
+from .liveness import GONE, SILENT, Fate, RunLiveness
 
 KEPT_S = 1.0
 SILENCE_KEPT_S = 5.0
@@ -33,19 +33,19 @@ class Docker(Fate):
         self._kept: Dict[str, Tuple[float, Optional[Container]]] = {}
         self._silent: Dict[str, Tuple[float, str]] = {}
 
-    def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
+    def judge(self, runs: Sequence[Run]) -> Dict[str, RunLiveness]:
         """Ask each engine about all its runs at once, and then about each container that is down."""
         by_engine: Dict[str, Tuple[Access, List[str]]] = {}
         for run in runs:
             access = _access(run)
             by_engine.setdefault(strict_json.encode(access), (access, []))[1].append(run.id)
-        verdicts: Dict[str, Verdict] = {}
+        verdicts: Dict[str, RunLiveness] = {}
         for access, ids in by_engine.values():
             try:
                 found = self.containers_of(access, ids)
-            except SilentError as error:
+            except EngineSilentError as error:
                 words = "does not answer: %s" % error
-                silent = Verdict(SILENT, {"engine": words}, "its engine %s" % words)
+                silent = RunLiveness(SILENT, {"engine": words}, "its engine %s" % words)
                 verdicts.update(dict.fromkeys(ids, silent))
             else:
                 verdicts.update({run_id: _verdict(container) for run_id, container in found.items()})
@@ -60,14 +60,14 @@ class Docker(Fate):
         """Whether the engine has no container of the run, not even one that is down; False if it is silent."""
         try:
             return self.containers_of(_access(run), [run.id])[run.id] is None
-        except SilentError:
+        except EngineSilentError:
             return False
 
     def is_paused(self, run: Run) -> bool:
         """Whether the container is paused; False if the engine is silent."""
         try:
             container = self.containers_of(_access(run), [run.id])[run.id]
-        except SilentError:
+        except EngineSilentError:
             return False
         return container is not None and container["status"] == "paused"
 
@@ -75,25 +75,25 @@ class Docker(Fate):
         """Say that the engine is silent, if it is."""
         try:
             self.containers_of(_access(run), [run.id])
-        except SilentError as error:
+        except EngineSilentError as error:
             return "its engine does not answer (%s)" % error
         return ""
 
     def containers_of(self, access: Access, run_ids: Sequence[str]) -> Dict[str, Optional[Container]]:
-        """Return the container of each run by its id, None if the engine has none. Raises SilentError."""
+        """Return the container of each run by its id, None if the engine has none. Raises EngineSilentError."""
         now = time.monotonic()
         fresh = [run_id for run_id in run_ids if now - self._kept.get(run_id, (-KEPT_S, None))[0] > KEPT_S]
         if fresh:
             key = strict_json.encode(access)
             since, reason = self._silent.get(key, (-SILENCE_KEPT_S, ""))
             if now - since <= SILENCE_KEPT_S:
-                raise SilentError(reason)
+                raise EngineSilentError(reason)
             # Most contacts need no question, and http.client takes long to load.
             from .docker_engine import ask
 
             try:
                 found = ask(access, fresh)
-            except SilentError as error:
+            except EngineSilentError as error:
                 self._silent[key] = (time.monotonic(), str(error))
                 raise
             self._kept.update({run_id: (time.monotonic(), found[run_id]) for run_id in fresh})
@@ -109,9 +109,9 @@ def _access(run: Run) -> Access:
     return access if isinstance(access, dict) else {}
 
 
-def _verdict(container: Optional[Container]) -> Verdict:
+def _verdict(container: Optional[Container]) -> RunLiveness:
     if container is None:
-        return Verdict(GONE, {"container": "removed"})
+        return RunLiveness(GONE, {"container": "removed"})
     fate = FATES.get(container["status"], GONE)
     words = "its container is %s" % container["status"]
-    return Verdict(fate, {"container": container} if fate == GONE else None, words)
+    return RunLiveness(fate, {"container": container} if fate == GONE else None, words)

@@ -15,5 +15,5 @@ Container = Dict[str, Any]
 """{"status", "exit", "oom", "error", "finished"}, as shown to people and kept as evidence."""
 
 
-class SilentError(Exception):
+class EngineSilentError(Exception):
     """Raised when an engine does not answer, so that the state of its containers is unknown."""

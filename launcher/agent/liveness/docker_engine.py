@@ -10,7 +10,7 @@ import urllib.parse
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 from ..record import strict_json
-from .docker_container import FATES, Access, Container, SilentError
+from .docker_container import FATES, Access, Container, EngineSilentError
 
 TIMEOUT_S = 2.0
 ENDING_S = 1.0
@@ -22,9 +22,9 @@ def ask(access: Access, run_ids: Sequence[str]) -> Dict[str, Optional[Container]
     """Ask an engine for the containers of some runs.
 
     For several runs, all are listed first. Only those that are down are then asked for one by one, because a list does
-    not say how they ended. Raises SilentError.
+    not say how they ended. Raises EngineSilentError.
     """
-    connection = _Connection(access)
+    connection = _EngineConnection(access)
     try:
         listed = _list(connection) if len(run_ids) > 1 else None
         found: Dict[str, Optional[Container]] = {}
@@ -40,12 +40,12 @@ def ask(access: Access, run_ids: Sequence[str]) -> Dict[str, Optional[Container]
     return found
 
 
-def _list(connection: _Connection) -> Dict[str, str]:
+def _list(connection: _EngineConnection) -> Dict[str, str]:
     """Return the status of every run's container by the run's id; a container counts by its label and its name."""
     filters = urllib.parse.quote(strict_json.encode({"label": [LABEL]}))
     status, body = connection.get("/containers/json?all=1&filters=%s" % filters)
     if status != 200 or not isinstance(body, list):
-        raise SilentError("it answers %d" % status)
+        raise EngineSilentError("it answers %d" % status)
     statuses = {}
     for entry in body:
         run_id = (entry.get("Labels") or {}).get(LABEL)
@@ -54,13 +54,13 @@ def _list(connection: _Connection) -> Dict[str, str]:
     return statuses
 
 
-def _inspect(connection: _Connection, run_id: str) -> Optional[Container]:
+def _inspect(connection: _EngineConnection, run_id: str) -> Optional[Container]:
     status, body = connection.get("/containers/launch-%s/json" % run_id)
     if status == 404:
         return None
     state = body.get("State") if isinstance(body, dict) else None
     if status != 200 or not isinstance(state, dict):
-        raise SilentError("it answers %d" % status)
+        raise EngineSilentError("it answers %d" % status)
     config = body.get("Config")
     labels = config.get("Labels") if isinstance(config, dict) else None
     if not isinstance(labels, dict) or labels.get(LABEL) != run_id:
@@ -74,7 +74,7 @@ def _inspect(connection: _Connection, run_id: str) -> Optional[Container]:
     }
 
 
-class _Connection(http.client.HTTPConnection):
+class _EngineConnection(http.client.HTTPConnection):
     """HTTP over the engine's socket, or over its program's `dial-stdio` where only the program may be used."""
 
     def __init__(self, access: Access) -> None:
@@ -83,13 +83,13 @@ class _Connection(http.client.HTTPConnection):
         self._program: subprocess.Popen[bytes] | None = None
 
     def get(self, path: str) -> Tuple[int, Any]:
-        """Return the status and the JSON of an answer. Raises SilentError."""
+        """Return the status and the JSON of an answer. Raises EngineSilentError."""
         try:
             self.request("GET", path, headers={"Host": "launch"})
             response = self.getresponse()
             return response.status, strict_json.decode(response.read(MOST_BYTES).decode())
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise SilentError(str(error) or type(error).__name__) from None
+            raise EngineSilentError(str(error) or type(error).__name__) from None
 
     def connect(self) -> None:
         path, program = self._access.get("socket"), self._access.get("program")

@@ -10,7 +10,7 @@ kind is one new file. For example `slurm.py`:
 
         def judge(self, runs):
             jobs = squeue(...)  # one question for all the runs
-            return {run.id: Verdict(COMING_BACK if run.id in jobs else GONE) for run in runs}
+            return {run.id: RunLiveness(COMING_BACK if run.id in jobs else GONE) for run in runs}
 
     FATE = Slurm()
 """
@@ -39,7 +39,7 @@ NATIVE = "native"
 _KIND = re.compile(r"[a-z][a-z0-9_]*")
 
 
-class Verdict(NamedTuple):
+class RunLiveness(NamedTuple):
     """What becomes of one run.
 
     `evidence` is recorded and shown beside the run's state, None if there is nothing to add. `words` says in one clause
@@ -100,7 +100,7 @@ class Fate(ABC):
     """Whether the agent runs inside an image: on the image's interpreter, with a GPU that the container can lose."""
 
     @abstractmethod
-    def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
+    def judge(self, runs: Sequence[Run]) -> Dict[str, RunLiveness]:
         """Return the verdict on each of these runs by id; many runs cost as few questions as possible."""
 
     def place_id(self) -> str:
@@ -193,8 +193,8 @@ class _Unknown(Fate):
     def __init__(self, kind: str) -> None:
         self._words = "%r is not known to this agent" % kind
 
-    def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
-        verdict = Verdict(SILENT, {"runtime": self._words}, "its runtime %s" % self._words)
+    def judge(self, runs: Sequence[Run]) -> Dict[str, RunLiveness]:
+        verdict = RunLiveness(SILENT, {"runtime": self._words}, "its runtime %s" % self._words)
         return {run.id: verdict for run in runs}
 
 

@@ -16,7 +16,7 @@ from ..record.rundir import Run
 from ..record.safe_open import APPENDING, open_regular
 from ..system import bearers, process
 from ..system.process_lineage import ProcessEntry
-from .liveness import COMING_BACK, GONE, Fate, StartError, Verdict
+from .liveness import COMING_BACK, GONE, Fate, RunLiveness, StartError
 
 START_S = 20.0
 POLL_S = 0.005
@@ -29,17 +29,17 @@ class Native(Fate):
 
     is_started_by_client = False
 
-    def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
+    def judge(self, runs: Sequence[Run]) -> Dict[str, RunLiveness]:
         """Look at each keeper's lock. A keeper that is stopped starts no agent, and may never be continued."""
         held = [run for run in runs if is_locked(run.keeper_lock)]
         stopped = _stopped() if held else []
-        verdicts = {run.id: Verdict(GONE) for run in runs}
+        verdicts = {run.id: RunLiveness(GONE) for run in runs}
         for run in held:
             pid = next((keeper.pid for keeper in stopped if _is_keeper(keeper, run)), None)
             verdicts[run.id] = (
-                Verdict(COMING_BACK, words="its keeper is running")
+                RunLiveness(COMING_BACK, words="its keeper is running")
                 if pid is None
-                else Verdict(GONE, {"keeper": STOPPED % pid})
+                else RunLiveness(GONE, {"keeper": STOPPED % pid})
             )
         return verdicts
 

@@ -52,7 +52,7 @@ class Claim(NamedTuple):
     in_container: bool = False
 
 
-class Leftovers(NamedTuple):
+class LeftoverProcesses(NamedTuple):
     """The processes that are left of runs which no longer need them, by run, without zombies.
 
     `handed_over` are those that the runs have handed over, each with its receiver.
@@ -135,7 +135,7 @@ def ancestry(table: Sequence[Union[ProcessEntry, process.Process]], pid: int) ->
     return line
 
 
-def leftovers(root: str, runs: Optional[Collection[str]] = None) -> Leftovers:
+def leftovers(root: str, runs: Optional[Collection[str]] = None) -> LeftoverProcesses:
     """Return what is left of runs which no longer need it: of all runs below a root, or only of `runs`."""
     for _ in range(bearers.MOST_LOOKS):
         table = bearers.read_table()
@@ -146,7 +146,7 @@ def leftovers(root: str, runs: Optional[Collection[str]] = None) -> Leftovers:
     over = {
         claim.run for claim in claimed.values() if not claim.is_needed and (runs is None or claim.run in runs)
     }
-    left = Leftovers({}, {})
+    left = LeftoverProcesses({}, {})
     for entry in table:
         kind, run, receiver = owners[entry.pid]
         if run is None or entry.letter == "Z" or run not in over:

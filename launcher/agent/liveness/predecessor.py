@@ -2,7 +2,7 @@
 
 A free lock proves that where the lock counts: on the machine that the agent ran on, and by the same mount. A machine with
 an ordinary disk of its own that has booted since proves it too. Otherwise, as on a home that several machines share and
-whose locks do not reach from one to the other, only silence does: see `Silence`.
+whose locks do not reach from one to the other, only silence does: see `SilenceWatch`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def needs_silence(run: Run) -> Optional[Folder]:
     return None if last is None or is_by_a_client(last) or lock_decides(run, last) else last
 
 
-class Departure:
+class PredecessorExit:
     """Watch the last agent of a run leave that has gone on in a later folder, where nobody sees whether it is alive.
 
     It sees that folder, ends its training, and writes that it leaves; one that is dead gives no sign of life. How long that
@@ -94,7 +94,7 @@ def _silence_s(folder: Folder) -> float:
     return 2 * HEARTBEAT_S + (0.0 if mounts.is_of_one_machine(folder.path) else CACHE_S)
 
 
-class Silence:
+class SilenceWatch:
     """Watch for signs of life in a folder: none for two heartbeats, and for as long as they may be hidden, prove its agent dead.
 
     The time is this process's own monotonic clock, because clocks of two machines may differ.

@@ -117,17 +117,17 @@ def _recorded(run: Run) -> State | _Unheld:
     return _Unheld(run, last, state)
 
 
-def _judge(runs: Sequence[Run]) -> Dict[str, liveness.Verdict]:
+def _judge(runs: Sequence[Run]) -> Dict[str, liveness.RunLiveness]:
     by_kind: Dict[str, List[Run]] = {}
     for run in runs:
         by_kind.setdefault(_kind_of(run), []).append(run)
-    verdicts: Dict[str, liveness.Verdict] = {}
+    verdicts: Dict[str, liveness.RunLiveness] = {}
     for kind, group in by_kind.items():
         verdicts.update(liveness.fate_of(kind).judge(group))
     return verdicts
 
 
-def _judged(unheld: _Unheld, verdict: liveness.Verdict) -> State | None:
+def _judged(unheld: _Unheld, verdict: liveness.RunLiveness) -> State | None:
     """Return the state of a run by its verdict, None if somebody has taken it over since its lock was seen free."""
     run, last, state = unheld
     newest = run.last()

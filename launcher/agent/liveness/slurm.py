@@ -18,12 +18,12 @@ from ..record.rundir import LIVE, RUN_ID, TERMINAL, Run
 from ..record.safe_open import read_regular
 from ..system.attending import CommandError
 from . import slurm_jobs, slurm_submission
-from .liveness import GONE, SILENT, EndError, Fate, Stray, Verdict
-from .slurm_jobs import Job
-from .slurm_lookup import Lookup
-from .slurm_programs import FREED, Question, SilentError, ask, cluster_name, path_of
-from .slurm_submission import Submission
-from .slurm_turn import Turn
+from .liveness import GONE, SILENT, EndError, Fate, RunLiveness, Stray
+from .slurm_jobs import SlurmJob
+from .slurm_lookup import JobLookup
+from .slurm_programs import FREED, CachedQuery, SlurmSilentError, ask, cluster_name, path_of
+from .slurm_submission import SubmittedJobs
+from .slurm_turn import QueuePosition
 
 MOST_LOG = 1 << 20
 PLACE = "slurm:"
@@ -60,12 +60,12 @@ class Slurm(Fate):
 
     def __init__(self) -> None:
         """Ask nothing yet."""
-        self._queue = Question(slurm_jobs.QUEUE, KEPT_S, WAIT_S, SILENCE_S)
-        self._submitted = Question(slurm_jobs.SUBMITTED, KEPT_S, WAIT_S, SILENCE_S)
-        self._turn = Turn()
-        self._lookup = Lookup()
+        self._queue = CachedQuery(slurm_jobs.QUEUE, KEPT_S, WAIT_S, SILENCE_S)
+        self._submitted = CachedQuery(slurm_jobs.SUBMITTED, KEPT_S, WAIT_S, SILENCE_S)
+        self._turn = QueuePosition()
+        self._lookup = JobLookup()
         self._missing: Set[str] = set()
-        self._history: Dict[str, _Looked] = {}
+        self._history: Dict[str, _AccountingAnswer] = {}
         self._accounts_silent_until_s = 0.0
         self._looked_at: Dict[str, int] = {}
 
@@ -78,7 +78,7 @@ class Slurm(Fate):
         """Return the id of the run's job by our own record: Slurm is not asked."""
         return slurm_submission.read(run).job
 
-    def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
+    def judge(self, runs: Sequence[Run]) -> Dict[str, RunLiveness]:
         """Ask the queue once for all runs, the controller for each job that it lacks, and accounting once for those."""
         submissions = {run.id: slurm_submission.read(run) for run in runs}
         try:
@@ -87,7 +87,7 @@ class Slurm(Fate):
             if any(self._is_older(run, jobs[run.id], queue) for run in runs):
                 queue = _by_id(self._queue.answer_now())
             queued = {run.id: _own(run, queue.get(jobs[run.id] or "")) for run in runs}
-        except SilentError as error:
+        except SlurmSilentError as error:
             return {run.id: self._without_slurm(run, submissions[run.id], str(error)) for run in runs}
         missing = [run for run in runs if jobs[run.id] is not None and queued[run.id] is None]
         self._missing.update(str(jobs[run.id]) for run in missing)
@@ -95,7 +95,7 @@ class Slurm(Fate):
         for run in missing:
             try:
                 queued[run.id] = self._look_beyond(run, str(jobs[run.id]))
-            except SilentError as error:
+            except SlurmSilentError as error:
                 unsaid[run.id] = str(error)
         unknown = [run.id for run in missing if queued[run.id] is None and run.id not in unsaid]
         self._look_up({run: str(jobs[run]) for run in unknown})
@@ -165,7 +165,7 @@ class Slurm(Fate):
             start = "\n".join(slurm_submission.start_of_agent("beside", run))
             srun = [path_of("srun"), *BESIDE, "--jobid=%s" % job.id, "/bin/sh", "-c", start, "sh"]
             return ["sh", "-c", FREED + 'exec "$@" 2>&1', "sh", *srun]  # why it fails is for whoever listens
-        except SilentError as error:
+        except SlurmSilentError as error:
             raise CommandError("silent", "Slurm does not answer: %s" % error) from None
 
     def end(self, run: Run) -> None:
@@ -174,7 +174,7 @@ class Slurm(Fate):
         if job is not None:
             self._cancel(run, job)
 
-    def _cancel(self, run: Run, job: Job) -> None:
+    def _cancel(self, run: Run, job: SlurmJob) -> None:
         """Cancel a job. Raises EndError with Slurm's words if it does not, and the job has not ended meanwhile."""
         refused = slurm_submission.cancel(job.id)
         if refused and self.remaining(run):
@@ -184,7 +184,7 @@ class Slurm(Fate):
         """Say that the run's job still has its nodes, or may still get some."""
         try:
             job = self._ask_for_job(run)
-        except SilentError as error:
+        except SlurmSilentError as error:
             return "nobody can say whether its job has ended: %s" % error
         if job is None or job.state == slurm_jobs.COMPLETES:
             return ""
@@ -199,7 +199,7 @@ class Slurm(Fate):
             return []
         try:
             answer = ask(slurm_jobs.STARTED, MOST_S)
-        except SilentError:
+        except SlurmSilentError:
             return []
         jobs = slurm_jobs.parse_started(answer.text) if answer.code == 0 else []
         return [found for found in (_stray(root, job) for job in jobs) if found is not None]
@@ -209,15 +209,15 @@ class Slurm(Fate):
         verdict = self.judge([run])[run.id]
         return "no sign of life from its node; %s" % verdict.words if verdict.words else ""
 
-    def _job_now(self, run: Run) -> Optional[Job]:
+    def _job_now(self, run: Run) -> Optional[SlurmJob]:
         """Return the job of a run if Slurm has it; None if it has ended, or if nobody can say."""
         try:
             return self._ask_for_job(run)
-        except SilentError:
+        except SlurmSilentError:
             return None
 
-    def _ask_for_job(self, run: Run) -> Optional[Job]:
-        """Return the job of a run if Slurm has it, None if it has ended. Raises SilentError."""
+    def _ask_for_job(self, run: Run) -> Optional[SlurmJob]:
+        """Return the job of a run if Slurm has it, None if it has ended. Raises SlurmSilentError."""
         queue = _by_id(self._queue.answer_now(MOST_S))
         self._submitted.forget()
         job_id = self._job_of(run, slurm_submission.read(run))
@@ -226,8 +226,8 @@ class Slurm(Fate):
             job = self._look_beyond(run, job_id)
         return job if job is not None and not slurm_jobs.has_ended(job) else None
 
-    def _job_of(self, run: Run, submission: Submission) -> Optional[str]:
-        """Return the id of a run's job, also of one whose `sbatch` gave no answer. Raises SilentError."""
+    def _job_of(self, run: Run, submission: SubmittedJobs) -> Optional[str]:
+        """Return the id of a run's job, also of one whose `sbatch` gave no answer. Raises SlurmSilentError."""
         if submission.asked is not None:
             return slurm_submission.unknown_job(run, submission, self._submitted.answer())
         return submission.job
@@ -236,7 +236,7 @@ class Slurm(Fate):
         verdict = self.judge([run])[run.id]
         return verdict.words or str((verdict.evidence or {}).get("service") or "it has no job")
 
-    def _is_older(self, run: Run, job: Optional[str], queue: Dict[str, Job]) -> bool:
+    def _is_older(self, run: Run, job: Optional[str], queue: Dict[str, SlurmJob]) -> bool:
         """Whether an answer about the queue seems older than what became of a run since; once for each folder of it."""
         if job is None:
             return False
@@ -248,8 +248,8 @@ class Slurm(Fate):
         self._looked_at[run.id] = last.number
         return last.number > 1 and last.read_state().get("state") in (None, *LIVE)  # it may have begun
 
-    def _look_beyond(self, run: Run, job: str) -> Optional[Job]:
-        """Return the job of a run that the queue lacks if the controller has it, unless its end is on record. Raises SilentError."""
+    def _look_beyond(self, run: Run, job: str) -> Optional[SlurmJob]:
+        """Return the job of a run that the queue lacks if the controller has it, unless its end is on record. Raises SlurmSilentError."""
         noted = slurm_submission.noted_end(run)
         return None if noted is not None and noted.id == job else self._lookup.find(run, job)
 
@@ -270,13 +270,15 @@ class Slurm(Fate):
         names = "--name=" + ",".join(name for run in fresh for name in slurm_jobs.names_of(run))
         try:
             answer = ask([*slurm_jobs.HISTORY, ",".join(fresh.values()), names])
-        except SilentError:
+        except SlurmSilentError:
             self._accounts_silent_until_s = time.monotonic() + SILENCE_S
             return
         found = slurm_jobs.parse_history(answer.text) if answer.code == 0 else {}
-        self._history.update({job: _Looked(found.get(job), time.monotonic()) for job in fresh.values()})
+        self._history.update(
+            {job: _AccountingAnswer(found.get(job), time.monotonic()) for job in fresh.values()}
+        )
 
-    def _without_slurm(self, run: Run, submission: Submission, words: str) -> Verdict:
+    def _without_slurm(self, run: Run, submission: SubmittedJobs, words: str) -> RunLiveness:
         """Return the verdict while Slurm gives no answer: the end on record of the run's job, unless Slurm may have started it again."""
         noted = slurm_submission.noted_end(run)
         if noted is not None and noted.id == submission.job:
@@ -288,15 +290,15 @@ class Slurm(Fate):
     def _verdict(
         self,
         run: Run,
-        submission: Submission,
+        submission: SubmittedJobs,
         job_id: Optional[str],
-        queued: Optional[Job],
+        queued: Optional[SlurmJob],
         before: Dict[str, int],
-    ) -> Verdict:
+    ) -> RunLiveness:
         has_begun = _has_begun(run)
         if job_id is None:
             if not submission.may_appear:
-                return Verdict(GONE, words="no job was submitted for it")
+                return RunLiveness(GONE, words="no job was submitted for it")
             return _silent(run, "sbatch has given no answer; its job may still appear in the queue")
         noted = slurm_submission.noted_end(run)
         looked = self._history.get(job_id)
@@ -311,7 +313,7 @@ class Slurm(Fate):
         elif looked is None:
             return _silent(run, "sacct does not say what became of its job %s" % job_id)
         else:
-            verdict = Verdict(GONE, {"service": "Slurm has forgotten its job %s" % job_id})
+            verdict = RunLiveness(GONE, {"service": "Slurm has forgotten its job %s" % job_id})
         if verdict.fate == GONE and not has_begun and not verdict.state:
             last = _last_line(run)
             words = verdict.words or str((verdict.evidence or {}).get("service"))
@@ -328,10 +330,10 @@ class Slurm(Fate):
 FATE = Slurm()
 
 
-class _Looked(NamedTuple):
+class _AccountingAnswer(NamedTuple):
     """What accounting has said of a job, None if it knows none, and when."""
 
-    job: Optional[Job]
+    job: Optional[SlurmJob]
     when_s: float
 
     def is_due(self, now_s: float) -> bool:
@@ -340,10 +342,10 @@ class _Looked(NamedTuple):
         return not is_final and now_s - self.when_s > AGAIN_S
 
 
-def _own(run: Run, job: Optional[Job]) -> Optional[Job]:
+def _own(run: Run, job: Optional[SlurmJob]) -> Optional[SlurmJob]:
     """Return a job of the queue that has the number of a run's job, if it is that: by its comment, its name or its folder.
 
-    A controller that has lost its state gives each number again, and then it is another job of the user's. Raises SilentError.
+    A controller that has lost its state gives each number again, and then it is another job of the user's. Raises SlurmSilentError.
     """
     if job is None or job.run_id == run.id:
         return job
@@ -353,22 +355,22 @@ def _own(run: Run, job: Optional[Job]) -> Optional[Job]:
 
 @functools.lru_cache(maxsize=1024)
 def _shown(job: str, _period: int) -> str:
-    """Return what the controller says of a job, asked once in a period. Raises SilentError."""
+    """Return what the controller says of a job, asked once in a period. Raises SlurmSilentError."""
     return ask([*slurm_jobs.SHOW, job]).text
 
 
-def _by_id(answer: str) -> Dict[str, Job]:
+def _by_id(answer: str) -> Dict[str, SlurmJob]:
     return {job.id: job for job in slurm_jobs.parse_queue(answer)}
 
 
-def _note_end(run: Run, job: Job, noted: Optional[Job]) -> None:
+def _note_end(run: Run, job: SlurmJob, noted: Optional[SlurmJob]) -> None:
     """Put on record how a job ended, unless it is: without accounts Slurm forgets it within minutes."""
     if noted is None or noted[:2] != job[:2]:
         with contextlib.suppress(OSError):  # a disk that takes nothing
             slurm_submission.note_end(run, job.id, job.state)
 
 
-def _stray(root: str, job: slurm_jobs.Started) -> Optional[Stray]:
+def _stray(root: str, job: slurm_jobs.ActiveJob) -> Optional[Stray]:
     """Return a job as what no run needs; None if one does, or if it is not of this root."""
     run_id = job.run_below(root)
     if run_id is None or not RUN_ID.fullmatch(run_id):
@@ -408,6 +410,6 @@ def _has_begun(run: Run) -> bool:
     return bool(numbers) and numbers[-1] > 1
 
 
-def _silent(run: Run, words: str) -> Verdict:
+def _silent(run: Run, words: str) -> RunLiveness:
     state = "resuming" if _has_begun(run) else "reserved"
-    return Verdict(SILENT, {"service": words, "silent": True}, words, state)
+    return RunLiveness(SILENT, {"service": words, "silent": True}, words, state)

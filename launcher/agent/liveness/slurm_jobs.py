@@ -14,7 +14,7 @@ import os
 import re
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from .liveness import ALIVE, COMING_BACK, GONE, SILENT, Verdict
+from .liveness import ALIVE, COMING_BACK, GONE, SILENT, RunLiveness
 
 QUEUE = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T|%r|%S|%b|%D|%N|%k")
 """Asks for all jobs of a user that the controller remembers: those that have ended within the last minutes too."""
@@ -84,7 +84,7 @@ _CARDS = re.compile(r"gpu(?::([a-z]\w*))?(?::(\d{1,9}))?", re.IGNORECASE)
 _LIMITS = re.compile(r"(QOS|Assoc|MaxJobsPer)\w*")
 
 
-class Job(NamedTuple):
+class SlurmJob(NamedTuple):
     """One start of a job as a program prints it, in Slurm's words. What a program does not print is empty.
 
     `starts` is a time of the cluster's clock, estimated while the job waits; `resources` are those of each node.
@@ -106,18 +106,18 @@ class Job(NamedTuple):
         return self.comment[len(COMMENT) :] if self.comment.startswith(COMMENT) else None
 
 
-def parse_queue(text: str) -> List[Job]:
+def parse_queue(text: str) -> List[SlurmJob]:
     """Read an answer to QUEUE; each item of an array is a job. A line that is not of a job is left out."""
     jobs = []
     for line in text.splitlines():
         fields = [_said(field) for field in line.split("|", 7)]
         if len(fields) == 8:
             job_id, state, reason, starts, resources, nodes, where, comment = fields
-            jobs.append(Job(job_id, state, reason, "", starts, resources, nodes, where, comment))
+            jobs.append(SlurmJob(job_id, state, reason, "", starts, resources, nodes, where, comment))
     return jobs
 
 
-class Started(NamedTuple):
+class ActiveJob(NamedTuple):
     """A job that has not ended, as `squeue` prints it."""
 
     id: str
@@ -144,10 +144,10 @@ def names_of(run: str) -> Tuple[str, str]:
     return name_of(run), "launch-%s" % run
 
 
-def parse_started(text: str) -> List[Started]:
+def parse_started(text: str) -> List[ActiveJob]:
     """Read an answer to STARTED. A line that is not of a job is left out."""
     rows = (line.split("|", 4) for line in text.splitlines())
-    return [Started(*map(_said, fields)) for fields in rows if len(fields) == 5]
+    return [ActiveJob(*map(_said, fields)) for fields in rows if len(fields) == 5]
 
 
 def submitted_for(text: str, run: str, folder: str) -> List[str]:
@@ -162,12 +162,12 @@ def parse_steps(text: str, name: str) -> List[str]:
     return [fields[0] for fields in rows if len(fields) == 2 and fields[1] == name]
 
 
-def parse_shown(text: str) -> Optional[Job]:
+def parse_shown(text: str) -> Optional[SlurmJob]:
     """Read an answer to SHOW for one job that is no array; None if it is another text."""
     found = {key: _said(value) for key, value in _values(text).items()}
     if "JobId" not in found or "JobState" not in found:
         return None
-    return Job(
+    return SlurmJob(
         found["JobId"],
         found["JobState"],
         found.get("Reason", "").replace("_", " "),
@@ -254,7 +254,7 @@ def asked_s(text: str) -> Optional[int]:
     return ((days * 24 + hours) * 60 + minutes + -(-seconds // 60)) * 60 or None
 
 
-def parse_history(text: str) -> Dict[str, Job]:
+def parse_history(text: str) -> Dict[str, SlurmJob]:
     """Read an answer to HISTORY: the last start of each job by its id."""
     jobs = {}
     for line in text.splitlines():
@@ -262,7 +262,7 @@ def parse_history(text: str) -> Dict[str, Job]:
         if len(fields) == 5:
             job_id, state, code, reason, where = fields
             # Who cancelled it follows in the same field.
-            jobs[job_id] = Job(job_id, state.split(" ")[0], reason, code, where=where)
+            jobs[job_id] = SlurmJob(job_id, state.split(" ")[0], reason, code, where=where)
     return jobs
 
 
@@ -271,7 +271,7 @@ def _said(value: str) -> str:
     return "" if value in ("None", "N/A", "(null)", "Unknown", "None assigned") else value
 
 
-def judge(job: Job, *, has_begun: bool, before: Optional[int] = None) -> Verdict:
+def judge(job: SlurmJob, *, has_begun: bool, before: Optional[int] = None) -> RunLiveness:
     """Return what becomes of a run by its job as `squeue` or `scontrol` has it.
 
     `has_begun`: an attempt was made before; `before`: so many jobs wait before it, None if nobody can say.
@@ -279,14 +279,14 @@ def judge(job: Job, *, has_begun: bool, before: Optional[int] = None) -> Verdict
     if job.state == WAITS or job.state in _TO_COME:
         state = "resuming" if has_begun else "reserved"
         words = _waiting_words(job, before)
-        return Verdict(COMING_BACK, {"service": words}, words, state)
+        return RunLiveness(COMING_BACK, {"service": words}, words, state)
     if job.state in _ENDED:
         return _ended(job)
     where = " on %s" % job.where if job.where else ""
-    return Verdict(ALIVE, words="its job %s is %s%s" % (job.id, job.state, where))
+    return RunLiveness(ALIVE, words="its job %s is %s%s" % (job.id, job.state, where))
 
 
-def _ended(job: Job) -> Verdict:
+def _ended(job: SlurmJob) -> RunLiveness:
     """Return the verdict on a job that has ended. One that Slurm took away may go on, if a client has it do so.
 
     Slurm itself starts a job again only before it has ended: that one is pending.
@@ -295,23 +295,23 @@ def _ended(job: Job) -> Verdict:
     why = ", ".join(filter(None, said))
     words = "its job %s is %s%s" % (job.id, job.state, " (%s)" % why if why else "")
     if job.state == "CANCELLED":
-        return Verdict(GONE, {"service": words}, words, "stopped", CANCELLED)
+        return RunLiveness(GONE, {"service": words}, words, "stopped", CANCELLED)
     if job.state in _TAKEN:
-        return Verdict(GONE, {"service": words}, words, "waiting", "client")
-    return Verdict(GONE, {"service": words}, words)
+        return RunLiveness(GONE, {"service": words}, words, "waiting", "client")
+    return RunLiveness(GONE, {"service": words}, words)
 
 
-def has_ended(job: Job) -> bool:
+def has_ended(job: SlurmJob) -> bool:
     """Whether a job is over for good."""
     return job.state in _ENDED
 
 
-def judge_history(job: Job, *, has_begun: bool) -> Verdict:
+def judge_history(job: SlurmJob, *, has_begun: bool) -> RunLiveness:
     """Return the verdict on a job that only `sacct` knows: if it has not ended by that, the controller has lost it."""
     if job.state in _ENDED or job.state in _TO_COME:
         return judge(job, has_begun=has_begun)
     words = "its job %s is %s by accounting, and not in the queue" % (job.id, job.state)
-    return Verdict(SILENT, {"service": words}, words, "resuming" if has_begun else "reserved")
+    return RunLiveness(SILENT, {"service": words}, words, "resuming" if has_begun else "reserved")
 
 
 def is_in_line(reason: str) -> bool:
@@ -324,7 +324,7 @@ def _first_word(reason: str) -> str:
     return reason.partition(",")[0]
 
 
-def _waiting_words(job: Job, before: Optional[int]) -> str:
+def _waiting_words(job: SlurmJob, before: Optional[int]) -> str:
     reason = _REASONS.get(_first_word(job.reason))
     if reason is not None:
         reason = reason.replace("{id}", job.id)

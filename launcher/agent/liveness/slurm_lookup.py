@@ -11,8 +11,8 @@ from typing import Dict, NamedTuple, Optional, Tuple
 
 from ..record.rundir import Run
 from . import slurm_jobs
-from .slurm_jobs import Job
-from .slurm_programs import SilentError, ask
+from .slurm_jobs import SlurmJob
+from .slurm_programs import SlurmSilentError, ask
 
 ANSWER_S = 3.0
 AGAIN_S = 5.0
@@ -20,22 +20,22 @@ AGAIN_S = 5.0
 _UNKNOWN = "Invalid job id specified"
 
 
-class Lookup:
+class JobLookup:
     """The answers about jobs. An end does not change, nor does it that a number is not known."""
 
     def __init__(self) -> None:
         """Ask nothing yet."""
-        self._answers: Dict[Tuple[str, str], _Looked] = {}
+        self._answers: Dict[Tuple[str, str], _ControllerAnswer] = {}
         self._silent_until_s = 0.0
         self._why = ""
 
-    def find(self, run: Run, job: str) -> Optional[Job]:
-        """Return the job of a run by its number, None if the controller knows none that is the run's. Raises SilentError."""
+    def find(self, run: Run, job: str) -> Optional[SlurmJob]:
+        """Return the job of a run by its number, None if the controller knows none that is the run's. Raises SlurmSilentError."""
         now = time.monotonic()
         looked = self._answers.get((run.id, job))
         if looked is None or looked.is_due(now):
             self._answers.pop((run.id, job), None)
-            looked = self._answers[run.id, job] = _Looked(self._ask(run, job, now), now)
+            looked = self._answers[run.id, job] = _ControllerAnswer(self._ask(run, job, now), now)
         return looked.job
 
     def forget(self) -> None:
@@ -43,20 +43,20 @@ class Lookup:
         self._answers.clear()
         self._silent_until_s = 0.0
 
-    def _ask(self, run: Run, job: str, now: float) -> Optional[Job]:
+    def _ask(self, run: Run, job: str, now: float) -> Optional[SlurmJob]:
         if now < self._silent_until_s:
-            raise SilentError(self._why)
+            raise SlurmSilentError(self._why)
         try:
             return shown(run, job)
-        except SilentError as error:  # many runs wait for one answer that does not come
+        except SlurmSilentError as error:  # many runs wait for one answer that does not come
             self._silent_until_s, self._why = time.monotonic() + AGAIN_S, str(error)
             raise
 
 
-class _Looked(NamedTuple):
+class _ControllerAnswer(NamedTuple):
     """A job as the controller had it, None if it knew none, and when."""
 
-    job: Optional[Job]
+    job: Optional[SlurmJob]
     when_s: float
 
     def is_due(self, now_s: float) -> bool:
@@ -65,14 +65,14 @@ class _Looked(NamedTuple):
         return not is_final and now_s - self.when_s > AGAIN_S
 
 
-def shown(run: Run, job: str) -> Optional[Job]:
-    """Return the job of a run by its number, asked now; None if the controller knows none that is the run's. Raises SilentError."""
+def shown(run: Run, job: str) -> Optional[SlurmJob]:
+    """Return the job of a run by its number, asked now; None if the controller knows none that is the run's. Raises SlurmSilentError."""
     answer = ask([*slurm_jobs.SHOW, job], ANSWER_S)
     if answer.code != 0 and _UNKNOWN in answer.said:
         return None
     found = slurm_jobs.parse_shown(answer.text) if answer.code == 0 else None
     if found is None:
         said = answer.said.strip().splitlines()[-1:] or ["it says nothing of job %s" % job]
-        raise SilentError("scontrol show job: %s" % said[0][:200])
+        raise SlurmSilentError("scontrol show job: %s" % said[0][:200])
     is_ours = found.run_id == run.id or slurm_jobs.is_shown_of(answer.text, run.id, run.path)
     return found if is_ours else None

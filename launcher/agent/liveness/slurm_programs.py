@@ -47,11 +47,11 @@ _OF_JOB = re.compile(r"/slurm.*/job_[0-9]")
 _NAME = re.compile(r"^\s*ClusterName\s*=\s*([\w.-]+)", re.IGNORECASE | re.MULTILINE)
 
 
-class SilentError(Exception):
+class SlurmSilentError(Exception):
     """Raised when a program is missing, or did not answer in time; the message says which and why."""
 
 
-class Answer(NamedTuple):
+class ProgramResult(NamedTuple):
     """How a program ended, and what it printed."""
 
     code: int
@@ -59,8 +59,8 @@ class Answer(NamedTuple):
     said: str
 
 
-def ask(words: Sequence[str], timeout_s: float = ANSWER_S, given: str = "") -> Answer:
-    """Run a program of Slurm's and return its answer; `given` is its standard input. Raises SilentError."""
+def ask(words: Sequence[str], timeout_s: float = ANSWER_S, given: str = "") -> ProgramResult:
+    """Run a program of Slurm's and return its answer; `given` is its standard input. Raises SlurmSilentError."""
     try:
         ended = subprocess.run(
             [path_of(words[0]), *words[1:]],
@@ -73,11 +73,11 @@ def ask(words: Sequence[str], timeout_s: float = ANSWER_S, given: str = "") -> A
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise SilentError(_late(words, timeout_s)) from None
+        raise SlurmSilentError(_late(words, timeout_s)) from None
     except OSError as error:
-        raise SilentError("%s: %s" % (words[0], error.strerror)) from None
+        raise SlurmSilentError("%s: %s" % (words[0], error.strerror)) from None
     texts = (stream[:MOST_BYTES].decode("utf-8", "replace") for stream in (ended.stdout, ended.stderr))
-    return Answer(ended.returncode, *texts)
+    return ProgramResult(ended.returncode, *texts)
 
 
 def _late(words: Sequence[str], after_s: float) -> str:
@@ -103,10 +103,10 @@ def title_of(words: Sequence[str]) -> str:
 
 
 def path_of(program: str) -> str:
-    """Return the path of a program. Raises SilentError."""
+    """Return the path of a program. Raises SlurmSilentError."""
     found = _find(program)
     if found is None:
-        raise SilentError("there is no %s on %s: is it a login node?" % (program, os.uname().nodename))
+        raise SlurmSilentError("there is no %s on %s: is it a login node?" % (program, os.uname().nodename))
     return found
 
 
@@ -136,7 +136,7 @@ def _cluster_name(_period: int) -> str:
             return found[1].lower()
     try:
         said = ask(CONFIG, 5.0).text
-    except SilentError:
+    except SlurmSilentError:
         return ""
     found = _NAME.search(said)
     return found[1].lower() if found else ""
@@ -162,7 +162,7 @@ def _end_running() -> None:
         program.kill()
 
 
-class Question:
+class CachedQuery:
     """A question that is asked again and again, of which an answer is kept for a while; a late one delays nobody for long."""
 
     def __init__(self, words: Sequence[str], kept_s: float, wait_s: float, silence_s: float) -> None:
@@ -177,7 +177,7 @@ class Question:
         self._output: Optional[IO[bytes]] = None
 
     def answer(self) -> str:
-        """Return the answer, which may be a few seconds old. Raises SilentError if there is none, or if it is too old."""
+        """Return the answer, which may be a few seconds old. Raises SlurmSilentError if there is none, or if it is too old."""
         self.begin()
         return self._answer_by(time.monotonic() + self._wait_s)
 
@@ -197,7 +197,7 @@ class Question:
             time.sleep(0.01)
         if self._answer is not None and time.monotonic() - self._answered_s <= self._silence_s:
             return self._answer
-        raise SilentError(self._why or "%s has not answered yet" % self._words[0])
+        raise SlurmSilentError(self._why or "%s has not answered yet" % self._words[0])
 
     def forget(self) -> None:
         """Wait for an answer to a question that is asked from now on, the next time."""
@@ -213,13 +213,13 @@ class Question:
         self._program = None
 
     def answer_now(self, timeout_s: float = ANSWER_S) -> str:
-        """Return an answer to a question that is asked now. Raises SilentError."""
+        """Return an answer to a question that is asked now. Raises SlurmSilentError."""
         self.forget()
         reply = ask(self._words, timeout_s)
         self._take(reply.code, reply.text, reply.said)
         self._asked_s = time.monotonic()
         if self._answer is None:
-            raise SilentError(self._why)
+            raise SlurmSilentError(self._why)
         return self._answer
 
     def _begin(self, now: float) -> None:
@@ -234,7 +234,7 @@ class Question:
                 env=variables(),
                 cwd="/",
             )
-        except (OSError, SilentError) as error:
+        except (OSError, SlurmSilentError) as error:
             self._output.close()
             self._why = str(error)
         else:

@@ -24,7 +24,7 @@ from ..record.rundir import VERSION, Run
 from ..record.safe_open import UnreadableError, unlink
 from . import slurm_jobs, slurm_lookup
 from .liveness import StartError
-from .slurm_programs import Answer, SilentError, ask, cluster_name, variables
+from .slurm_programs import ProgramResult, SlurmSilentError, ask, cluster_name, variables
 
 SUBMIT_S = 30.0
 LIMIT_S = 3.0
@@ -65,7 +65,7 @@ _END: Shape = {"job": _is_id, "state": _is_text}
 """What a record must look like: a job can write one, too."""
 
 
-class Submission(NamedTuple):
+class SubmittedJobs(NamedTuple):
     """The jobs of a run, the last one its own; when a submission began that has no answer yet; why no requeue was possible."""
 
     jobs: Tuple[str, ...] = ()
@@ -83,16 +83,16 @@ class Submission(NamedTuple):
         return self.asked is not None and abs(time.time() - self.asked) < UNSETTLED_S
 
 
-def read(run: Run) -> Submission:
+def read(run: Run) -> SubmittedJobs:
     """Return what is on record of a run's jobs. If that cannot be ours, the run's job is the one that its comment shows."""
     try:
         record = read_record(run.slurm, _SUBMISSION)
     except UnreadableError:
-        return Submission((), 0.0)
-    return Submission(tuple(record.get("jobs") or ()), record.get("asked"), record.get("refused") or "")
+        return SubmittedJobs((), 0.0)
+    return SubmittedJobs(tuple(record.get("jobs") or ()), record.get("asked"), record.get("refused") or "")
 
 
-def write(run: Run, submission: Submission) -> None:
+def write(run: Run, submission: SubmittedJobs) -> None:
     """Put it on record, durably."""
     record = {"version": VERSION, "cluster": cluster_name(), **submission._asdict()}
     write_durably(run.slurm, strict_json.encode(record) + "\n")
@@ -107,22 +107,22 @@ def submit(run: Run) -> str:
     if before.asked is not None:
         found = _find(run, before)
         if found is not None:
-            write(run, Submission((*before.jobs, found)))
+            write(run, SubmittedJobs((*before.jobs, found)))
             return found
     words = ["sbatch", *flags(run)]
-    intent = Submission(before.jobs, time.time())
+    intent = SubmittedJobs(before.jobs, time.time())
     write(run, intent)
     try:
         answer = ask(words, SUBMIT_S, script(run))
-    except SilentError as error:
-        answer = Answer(1, "", "%s: timed out" % error)
+    except SlurmSilentError as error:
+        answer = ProgramResult(1, "", "%s: timed out" % error)
     plain = _PARSABLE.fullmatch(answer.text.strip())
     job = plain[1] if plain is not None and answer.code == 0 else _settle(run, intent, answer)
-    write(run, Submission((*before.jobs, job)))
+    write(run, SubmittedJobs((*before.jobs, job)))
     return job
 
 
-def _settle(run: Run, intent: Submission, answer: Answer) -> str:
+def _settle(run: Run, intent: SubmittedJobs, answer: ProgramResult) -> str:
     """Return the job of an `sbatch` that failed, or printed more than its number, if there is one. Raises StartError."""
     lines = [line.replace("sbatch: error: ", "") for line in answer.said.strip().splitlines()]
     words = "sbatch: %s" % ("; ".join(lines) or "it ended with %d" % answer.code)
@@ -144,24 +144,24 @@ def _settle(run: Run, intent: Submission, answer: Answer) -> str:
 def _named(run: Run, text: str) -> Optional[str]:
     """Return the last number that an `sbatch` has printed which is a job of the run, by the controller; None if none is."""
     for number in list(dict.fromkeys(reversed(_NUMBER.findall(text))))[:MOST_NUMBERS]:
-        with contextlib.suppress(SilentError):
+        with contextlib.suppress(SlurmSilentError):
             if slurm_lookup.shown(run, number) is not None:
                 return str(number)
     return None
 
 
-def _find(run: Run, submission: Submission) -> Optional[str]:
+def _find(run: Run, submission: SubmittedJobs) -> Optional[str]:
     """Return a job of a run that is not on record, None if the queue has none. Raises StartError if nobody can say."""
     try:
         answer = ask(slurm_jobs.SUBMITTED)
-    except SilentError as error:
+    except SlurmSilentError as error:
         raise StartError("unsettled", str(error)) from None
     if answer.code != 0:
         return None
     return unknown_job(run, submission, answer.text)
 
 
-def unknown_job(run: Run, submission: Submission, text: str) -> Optional[str]:
+def unknown_job(run: Run, submission: SubmittedJobs, text: str) -> Optional[str]:
     """Return a job of a run that is not on record, by an answer to SUBMITTED; None if there is none."""
     found = slurm_jobs.submitted_for(text, run.id, run.path)
     return next((job for job in found if job not in submission.jobs), None)
@@ -171,7 +171,7 @@ def claim(run: Run, job: str) -> bool:
     """Take a job that has begun for the run's own, if its `sbatch` has no answer; return whether it is the run's."""
     submission = read(run)
     if submission.asked is not None and job not in submission.jobs:
-        submission = Submission((*submission.jobs, job))
+        submission = SubmittedJobs((*submission.jobs, job))
         write(run, submission)
     return submission.job == job
 
@@ -190,13 +190,13 @@ def erase_end(run: Run) -> None:
         unlink(run.slurm_end)
 
 
-def noted_end(run: Run) -> Optional[slurm_jobs.Job]:
+def noted_end(run: Run) -> Optional[slurm_jobs.SlurmJob]:
     """Return the job of a run that ended by our own record, None if none is on record."""
     try:
         record = read_record(run.slurm_end, _END)
     except UnreadableError:
         return None
-    noted = slurm_jobs.Job(record.get("job") or "", record.get("state") or "")
+    noted = slurm_jobs.SlurmJob(record.get("job") or "", record.get("state") or "")
     return noted if noted.id and slurm_jobs.has_ended(noted) else None
 
 
@@ -247,7 +247,7 @@ def _partition_limit_s(settings: Dict[str, Any]) -> Optional[int]:
     names = [name for name in partition.split(",") if name]
     try:
         text = ask(slurm_jobs.PARTITIONS, LIMIT_S).text
-    except SilentError:
+    except SlurmSilentError:
         return None
     return slurm_jobs.limit_s(text, names)
 
@@ -296,7 +296,7 @@ def end_steps(job: str, name: str) -> str:
         steps = slurm_jobs.parse_steps(answer.text, name)
         if steps:
             ask(["scancel", "--signal=KILL", *steps], LOOK_S)
-    except SilentError as error:
+    except SlurmSilentError as error:
         return str(error)
     return "step %s has not ended" % ", ".join(steps) if steps else ""
 
@@ -310,7 +310,7 @@ def _refusal(words: List[str]) -> str:
     """Give Slurm an order; return in its words why it does not take it, empty if it does."""
     try:
         answer = ask(words)
-    except SilentError as error:
+    except SlurmSilentError as error:
         return str(error)
     said = "; ".join((answer.said.strip() or answer.text.strip()).splitlines())
     return "" if answer.code == 0 else said or "%s ended with %d" % (words[0], answer.code)

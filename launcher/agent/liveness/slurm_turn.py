@@ -11,8 +11,8 @@ import functools
 import re
 from typing import Dict, FrozenSet, List, NamedTuple, Sequence, Tuple
 
-from .slurm_jobs import TURNS, WAITS, Job, is_in_line
-from .slurm_programs import CONFIG, Question, SilentError
+from .slurm_jobs import TURNS, WAITS, SlurmJob, is_in_line
+from .slurm_programs import CONFIG, CachedQuery, SlurmSilentError
 
 LINE = ("squeue", "--all", "--noheader", "--array", "--states=PENDING", "--format=%i|%P|%Q|%r")
 """Asks for the jobs of all users that wait; each item of an array is a job."""
@@ -22,15 +22,15 @@ _PRIVATE = re.compile(r"^PrivateData\s*=\s*(\S.*?)\s*$", re.MULTILINE)
 _ID = re.compile(r"(\d{1,15})(?:\D(\d{1,15}))?")
 
 
-class Turn:
+class QueuePosition:
     """The place in the line that jobs have which wait for nothing else."""
 
     def __init__(self) -> None:
         """Ask nothing yet."""
-        self._line = Question(LINE, KEPT_S, WAIT_S, OLD_S)
-        self._config = Question(CONFIG, CONFIG_KEPT_S, WAIT_S, CONFIG_KEPT_S + OLD_S)
+        self._line = CachedQuery(LINE, KEPT_S, WAIT_S, OLD_S)
+        self._config = CachedQuery(CONFIG, CONFIG_KEPT_S, WAIT_S, CONFIG_KEPT_S + OLD_S)
 
-    def before(self, jobs: Sequence[Job]) -> Dict[str, int]:
+    def before(self, jobs: Sequence[SlurmJob]) -> Dict[str, int]:
         """Return how many jobs wait before each of these, by its id; only for those that wait for their turn, if Slurm says it."""
         waiting = [job.id for job in jobs if job.state == WAITS and job.reason in TURNS]
         if not waiting:
@@ -40,7 +40,7 @@ class Turn:
             if hides_jobs(self._config.answer_at_hand()):
                 return {}
             line = parse_line(self._line.answer_at_hand())
-        except SilentError:
+        except SlurmSilentError:
             return {}
         return {job: line.before(job) for job in waiting if job in line.places}
 
@@ -51,17 +51,17 @@ def hides_jobs(text: str) -> bool:
     return found is None or not {"jobs", "all"}.isdisjoint(found[1].lower().split(","))
 
 
-class Place(NamedTuple):
+class JobPriority(NamedTuple):
     """Where a job stands: one of a higher priority, or that was submitted earlier, is before it."""
 
     partitions: FrozenSet[str]
     order: Tuple[int, int, int]
 
 
-class Line:
+class WaitingJobs:
     """The jobs of a cluster that wait."""
 
-    def __init__(self, places: Dict[str, Place], counted: List[Place]) -> None:
+    def __init__(self, places: Dict[str, JobPriority], counted: List[JobPriority]) -> None:
         """Take the place of each job, and those that count for others."""
         self.places = places
         self._counted = counted
@@ -78,7 +78,7 @@ class Line:
 
 
 @functools.lru_cache(maxsize=1)
-def parse_line(text: str) -> Line:
+def parse_line(text: str) -> WaitingJobs:
     """Read an answer to LINE. A line that is not of a job is left out."""
     places, counted = {}, []
     for line in text.splitlines():
@@ -87,7 +87,7 @@ def parse_line(text: str) -> Line:
         if len(fields) != 4 or found is None or not re.fullmatch("[0-9]{1,15}", fields[2]):
             continue
         order = (-int(fields[2]), int(found[1]), int(found[2] or 0))
-        places[fields[0]] = place = Place(frozenset(fields[1].split(",")), order)
+        places[fields[0]] = place = JobPriority(frozenset(fields[1].split(",")), order)
         if is_in_line(fields[3]):
             counted.append(place)
-    return Line(places, counted)
+    return WaitingJobs(places, counted)

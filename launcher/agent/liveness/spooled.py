@@ -10,7 +10,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 from ..diagnosis import remedy
 from ..record.files import read_json
 from ..record.rundir import WISHES, Run
-from .liveness import ALIVE, GONE, SILENT, Fate, Verdict
+from .liveness import ALIVE, GONE, SILENT, Fate, RunLiveness
 
 MOST_FRUITLESS = 2
 NO_PROGRESS, NOT_RESTARTABLE = "no-progress", "not-restartable"
@@ -37,7 +37,7 @@ class Spooled(Fate):
     sees_host = False
     sees_lock = False
 
-    def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
+    def judge(self, runs: Sequence[Run]) -> Dict[str, RunLiveness]:
         """Read each run's record of its session, which is written before one is asked for: without it there is none."""
         return {run.id: _verdict(run) for run in runs}
 
@@ -83,11 +83,11 @@ def _may_begin_again(run: Run) -> bool:
     return "resume" in consumed and "held resume" not in consumed
 
 
-def _verdict(run: Run) -> Verdict:
+def _verdict(run: Run) -> RunLiveness:
     record = read_json(run.service)
     status = str(record.get("status") or "none")
     said = record.get("words") or _WORDS.get(status)
     words = str(said or "its session is %s" % status)
     fate = _FATES.get(status, SILENT)
     evidence = {"service": words} if said or fate != ALIVE else None
-    return Verdict(fate, evidence, words, "reserved" if status == "waiting" else "")
+    return RunLiveness(fate, evidence, words, "reserved" if status == "waiting" else "")

@@ -48,7 +48,7 @@ class Prefix(NamedTuple):
     is_label: bool = False
 
 
-class Segments:
+class LineSplitter:
     """The lines of a log, however its bytes arrive. A line ends at a newline or a carriage return; one over MAX_LINE bytes is empty."""
 
     def __init__(self) -> None:

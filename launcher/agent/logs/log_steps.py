@@ -55,14 +55,14 @@ class Count(NamedTuple):
     beside: Tuple[str, ...] = ()
 
 
-class Place(NamedTuple):
+class LinePosition(NamedTuple):
     """The count of a line and its epoch, which may be a fraction; None where the line has none."""
 
     counted: Optional[Count]
     epoch: Optional[float]
 
 
-NOWHERE = Place(None, None)
+NOWHERE = LinePosition(None, None)
 
 
 class _CountForm(NamedTuple):
@@ -83,7 +83,7 @@ class PlaceForm(NamedTuple):
     epoch: Optional[slice] = None
     fraction: Optional[slice] = None
 
-    def of(self, line: str) -> Place:
+    def of(self, line: str) -> LinePosition:
         """Return where a line of this form stands."""
         form, whole, shown = self.counted, None, None
         if self.epoch is not None:
@@ -93,10 +93,10 @@ class PlaceForm(NamedTuple):
             else:
                 shown = float("%s.%s" % (line[self.epoch], line[self.fraction]))
         if form is None:
-            return NOWHERE if shown is None else Place(None, shown)
+            return NOWHERE if shown is None else LinePosition(None, shown)
         position = None if form.position is None else int(line[form.position].replace(",", ""))
         length = None if form.length is None else int(line[form.length].replace(",", ""))
-        return Place(Count(form.name, position, length, whole, *form[3:]), shown)
+        return LinePosition(Count(form.name, position, length, whole, *form[3:]), shown)
 
 
 def place_form(line: str) -> PlaceForm:
@@ -182,7 +182,7 @@ _KEYS = {
 }
 
 
-def place_of_dict(pairs: Dict[str, str]) -> Place:
+def place_of_dict(pairs: Dict[str, str]) -> LinePosition:
     """Return where a printed dict or JSON object stands."""
     if _KEYS.keys().isdisjoint(pairs):
         return NOWHERE
@@ -192,7 +192,7 @@ def place_of_dict(pairs: Dict[str, str]) -> Place:
         if position is not None:
             # An epoch that is written as a fraction counts beside the step; a whole one may contain it.
             within = epoch if "." not in pairs.get("epoch", ".") else None
-            return Place(Count(key, position, None, within, is_global), None)
+            return LinePosition(Count(key, position, None, within, is_global), None)
     return NOWHERE
 
 
@@ -204,7 +204,7 @@ def _whole(text: str) -> Optional[int]:
     return int(value) if 0 <= value <= MOST_STEP and value == int(value) else None
 
 
-class Axis:
+class StepCounter:
     """The steps of one counter. `is_lost` says that the log contradicted itself, or never said enough."""
 
     def __init__(self) -> None:

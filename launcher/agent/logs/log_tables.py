@@ -14,7 +14,7 @@ from typing import List, NamedTuple, Optional, Tuple
 
 from .log_names import Name, aside_name, column_meaning
 from .log_pairs import NUMBER, number
-from .log_steps import Count, Place
+from .log_steps import Count, LinePosition
 
 _CELLS = re.compile(r"\s{2,}|\t|\s{0,8}\|\s{0,8}")
 _COMMAS = re.compile(
@@ -41,7 +41,7 @@ _DETECTION = {
 class Row(NamedTuple):
     """A row of a table: its place, its numbers, and whether they come from an evaluation."""
 
-    place: Place
+    place: LinePosition
     pairs: List[Tuple[Name, float]]
     is_evaluation: bool
 
@@ -114,7 +114,7 @@ class Table:
             return None
         self._misfits = 0
         count = Count("table", step, None, None, is_global=True) if step is not None else None
-        return Row(Place(count, None if epoch is None else float(epoch)), pairs, is_class)
+        return Row(LinePosition(count, None if epoch is None else float(epoch)), pairs, is_class)
 
 
 def _of_evaluation(name: Name) -> Name:

@@ -15,11 +15,11 @@ from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 from .log_bars import Bar, Passes, Shown, bar_form, without_drawing
 from .log_filter import is_likely, is_phase, search_of, words_of
 from .log_forms import ASIDE, TextForm, line_form, text_form
-from .log_lines import Segments, text_of
+from .log_lines import LineSplitter, text_of
 from .log_names import Name, aside_name, is_evaluation, is_measure, loss_of, named
 from .log_pairs import DictForm, dict_values
 from .log_shapes import Shapes
-from .log_steps import NOWHERE, Axis, Count, Place, place_form, place_of_dict
+from .log_steps import NOWHERE, Count, LinePosition, StepCounter, place_form, place_of_dict
 from .log_tables import Table
 from .loss_watch import Divergence, LastLoss, LossWatch
 
@@ -33,7 +33,7 @@ _MOST_NAMES = 1000
 _MOST_COUNTERS = 64
 
 
-class Metric(NamedTuple):
+class LoggedMetric(NamedTuple):
     """The values of a metric line, and its step if the log gives one."""
 
     step: Optional[int]
@@ -53,12 +53,12 @@ class LogScanner:
 
     def __init__(self) -> None:
         """Start before the first line."""
-        self._segments = Segments()
+        self._segments = LineSplitter()
         self._lines = Shapes(line_form)
         self._bars = Shapes(bar_form)
         self._watch = LossWatch()
-        self._metrics: List[Metric] = []
-        self._axes: Dict[str, Axis] = {}
+        self._metrics: List[LoggedMetric] = []
+        self._axes: Dict[str, StepCounter] = {}
         self._outranked: Set[str] = set()
         self._passes: Dict[str, Passes] = {}
         self._unnamed: Optional[str] = None
@@ -77,7 +77,7 @@ class LogScanner:
         self._is_evaluating = False
         self._is_of_validation = False
         self._has_loss = False
-        self._head: Optional[Place] = None
+        self._head: Optional[LinePosition] = None
 
     @property
     def divergence(self) -> Optional[Divergence]:
@@ -89,7 +89,7 @@ class LogScanner:
         """The last training loss, None before the first."""
         return self._watch.last
 
-    def feed(self, piece: bytes) -> List[Metric]:
+    def feed(self, piece: bytes) -> List[LoggedMetric]:
         """Take the next bytes of the log; return the metrics of the lines that they complete."""
         segments = self._segments.cut(piece)
         low = b"\n".join(segments).lower()
@@ -101,7 +101,7 @@ class LogScanner:
         metrics, self._metrics = self._metrics, []
         return metrics
 
-    def finish(self) -> List[Metric]:
+    def finish(self) -> List[LoggedMetric]:
         """Return the metrics of the last line, which may lack its end."""
         metrics = self.feed(b"\n")
         self._settle(None)
@@ -154,7 +154,7 @@ class LogScanner:
             return False
         if bar.position == bar.length and row.place.epoch is not None:
             count = Count("row", bar.position, bar.length, int(row.place.epoch), is_within=True)
-            self._emit(row.pairs, Place(count, row.place.epoch), bar.title, is_aside=row.is_evaluation)
+            self._emit(row.pairs, LinePosition(count, row.place.epoch), bar.title, is_aside=row.is_evaluation)
         return True
 
     def _take_numbers(self, bar: Bar) -> None:
@@ -190,7 +190,7 @@ class LogScanner:
         if self._keras_epoch is None:
             return
         count = Count("keras", bar.position, bar.length, self._keras_epoch, is_within=True)
-        self._emit(bar.pairs, Place(count, float(self._keras_epoch)), bar.postfix, is_aside=False)
+        self._emit(bar.pairs, LinePosition(count, float(self._keras_epoch)), bar.postfix, is_aside=False)
         if any(name.is_evaluation for name, _ in bar.pairs):
             self._keras_epoch = None
 
@@ -313,7 +313,7 @@ class LogScanner:
             return
         found = pairs.of(line)
         if is_other:
-            where = Place(None, where.epoch)
+            where = LinePosition(None, where.epoch)
         if aside is None and where == NOWHERE and self._is_evaluating:
             self._emit(found, where, line, is_aside=True)
             return
@@ -327,7 +327,7 @@ class LogScanner:
         if where.counted is not None and (where.counted.is_within or where.counted.length is not None):
             if where.counted.position != where.counted.length:
                 return
-            where = Place(None, where.epoch)
+            where = LinePosition(None, where.epoch)
         self._emit(found, where, line, is_aside=True, is_doubtful=aside.is_doubtful)
 
     # what was read
@@ -335,7 +335,7 @@ class LogScanner:
     def _emit(
         self,
         pairs: List[Tuple[Name, float]],
-        where: Place,
+        where: LinePosition,
         line: str,
         *,
         is_aside: bool,
@@ -345,7 +345,7 @@ class LogScanner:
         values = named(pairs, where.epoch, is_aside=is_aside)
         self._record(values, step, where.counted.name if where.counted else None, line, is_aside=is_aside)
 
-    def _step(self, where: Place, *, is_aside: bool, is_doubtful: bool = False) -> Optional[int]:
+    def _step(self, where: LinePosition, *, is_aside: bool, is_doubtful: bool = False) -> Optional[int]:
         """Return the step of a place. `iter 20` is none where other lines have `iter 20 step 10`: their steps are the axis."""
         count = where.counted
         if count is None or (count.name not in self._axes and len(self._axes) >= _MOST_COUNTERS):
@@ -354,7 +354,7 @@ class LogScanner:
             self._outranked.update(count.beside)
         if count.name in self._outranked:
             return None
-        axis = self._axes.setdefault(count.name, Axis())
+        axis = self._axes.setdefault(count.name, StepCounter())
         return axis.step_aside(count, is_doubtful=is_doubtful) if is_aside else axis.step(count)
 
     def _record(
@@ -382,7 +382,7 @@ class LogScanner:
             if not any(is_measure(key) or is_evaluation(key) for key in values):
                 return
             loss = None
-        self._metrics.append(Metric(step, self._renamed(values, loss, step)))
+        self._metrics.append(LoggedMetric(step, self._renamed(values, loss, step)))
 
     def _renamed(
         self, values: Dict[str, float], loss: Optional[str], step: Optional[int]

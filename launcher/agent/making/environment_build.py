@@ -96,11 +96,11 @@ def make(path: str, args: dict[str, Any], payload: bytes, lock: Lock, wire: Any)
     with scratch_folder() as folder, attending.guarded() as run:
         for name, text in (*files.items(), *secrets.items()):
             write_base64(os.path.join(folder, name), text)
-        making = _Making(folder, path, _variables(folder, variables), lock, run, wire)
+        making = _EnvironmentBuild(folder, path, _variables(folder, variables), lock, run, wire)
         return making.make(args)
 
 
-class _Making:
+class _EnvironmentBuild:
     """An environment in the making: its folders, and how its steps are run."""
 
     def __init__(
@@ -109,7 +109,7 @@ class _Making:
         path: str,
         variables: dict[str, str],
         lock: Lock,
-        run: Callable[[attending.Program, Any], dict[str, Any]],
+        run: Callable[[attending.AttendedProgram, Any], dict[str, Any]],
         wire: Any,
     ) -> None:
         self._folder = folder
@@ -141,7 +141,7 @@ class _Making:
         return {"step": None, "packages": packages, "by": "uv" if uv else "pip"}
 
     def _run(self, words: List[str], wire: Any) -> dict[str, Any]:
-        program = attending.Program(words, self._folder, self._variables, (self._lock.fileno(),))
+        program = attending.AttendedProgram(words, self._folder, self._variables, (self._lock.fileno(),))
         return self._attend(program, wire)
 
     def _import_torch(self) -> Tuple[dict[str, Any], Optional[dict[str, Any]]]:

@@ -83,7 +83,7 @@ def build(args: dict[str, Any], payload: bytes, wire: Any) -> dict[str, Any]:
                 )
             words = ["sudo", "-n", "env", *("%s=%s" % pair for pair in variables.items()), *words]
         words.append(context)
-        return attending.attend(attending.Program(words, folder, dict(os.environ, **variables)), wire)
+        return attending.attend(attending.AttendedProgram(words, folder, dict(os.environ, **variables)), wire)
 
 
 def _output_of(words: list[str]) -> str | None:

@@ -17,7 +17,7 @@ from . import strict_json
 from .files import sync_folder
 from .rundir import Run
 from .safe_open import UnreadableError, open_regular, parent_of, read_regular, unlink, write_all
-from .visible import MOST_ESCAPE, Reading, is_plain, open_escape, parted, readings
+from .visible import MOST_ESCAPE, VisibleText, is_plain, open_escape, parted, readings
 
 MODE = 0o600
 MOST_BYTES = 16 << 20
@@ -220,7 +220,7 @@ class Redactor:
             rest = shown
         return as_bytes(done), as_bytes(rest) + data[whole:]
 
-    def _spans(self, text: str, seen: Iterable[Reading]) -> List[Tuple[int, int]]:
+    def _spans(self, text: str, seen: Iterable[VisibleText]) -> List[Tuple[int, int]]:
         """Return from where to where the values stand in a text, in order: as it is, and as it is seen."""
         found = self._text.pattern.finditer
         spans = [match.span() for match in found(text)] if self._text.are_in(text) else []

@@ -38,15 +38,15 @@ def is_plain(data: bytes) -> bool:
     return not data.translate(None, _PLAIN)
 
 
-def readings(text: str) -> Iterator[Reading]:
+def readings(text: str) -> Iterator[VisibleText]:
     """Yield the readings of a text in which something is not visible; none if that is nothing."""
-    first = Reading(text, _INVISIBLE)
+    first = VisibleText(text, _INVISIBLE)
     if first.text != text:
         yield first
     if _HAS_SHORT.search(text):
-        yield Reading(text, _INVISIBLE_BUT_SHORT)
+        yield VisibleText(text, _INVISIBLE_BUT_SHORT)
     if "\x08" in text:
-        yield Reading(text, _OVERSTRUCK)
+        yield VisibleText(text, _OVERSTRUCK)
 
 
 def parted(text: str) -> Tuple[str, str]:
@@ -60,7 +60,7 @@ def open_escape(text: str) -> int:
     return found.start() if found is not None else len(text)
 
 
-class Reading:
+class VisibleText:
     """What one reader sees of a text."""
 
     def __init__(self, text: str, invisible: re.Pattern[str]) -> None:

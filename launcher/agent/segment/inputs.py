@@ -22,7 +22,7 @@ _NOT_TAKEN = ("data", "incoming")
 _PIECE = 1 << 20
 
 
-class Earlier(NamedTuple):
+class EarlierOutputs(NamedTuple):
     """The outputs of an earlier segment: its run's folder, and the number of the last folder of its record."""
 
     path: str
@@ -92,14 +92,14 @@ def _check_member(member: tarfile.TarInfo, path: str) -> None:
 # the segment before this one
 
 
-def find_earlier(inputs: str, run_id: str) -> Optional[Earlier]:
+def find_earlier(inputs: str, run_id: str) -> Optional[EarlierOutputs]:
     """Return the newest outputs of a run below the inputs; None if there are none."""
-    found: List[Earlier] = []
+    found: List[EarlierOutputs] = []
     tail = os.path.join(ROOT, "runs", run_id)
     for folder, names, _ in os.walk(inputs):
         path = os.path.join(folder, tail)
         if os.path.isdir(os.path.join(path, "record")):
-            found.append(Earlier(path, _last_number(path)))
+            found.append(EarlierOutputs(path, _last_number(path)))
             names.clear()
     return max(found, key=lambda one: one.last, default=None)
 
@@ -109,7 +109,7 @@ def _last_number(path: str) -> int:
     return max(numbers, default=0)
 
 
-def lay_over(earlier: Earlier, run: Run) -> int:
+def lay_over(earlier: EarlierOutputs, run: Run) -> int:
     """Put what an earlier segment wrote over a run's work/; return how many files that were. Raises OSError."""
     count = 0
     work = os.path.join(earlier.path, "work")
@@ -139,7 +139,7 @@ def _put(source: str, target: str) -> None:
         os.chmod(target, mode)
 
 
-def _know_seals(earlier: Earlier, run: Run) -> None:
+def _know_seals(earlier: EarlierOutputs, run: Run) -> None:
     """Note the earlier segment's checkpoints in the folders that clients made since: their makers may not have had them.
 
     No late seal is hidden by that: the earlier segment was over before those folders were made.

@@ -14,7 +14,7 @@ from typing import Any, Iterator, List, NamedTuple, Tuple
 
 from ..liveness import run_state
 from ..record.rundir import Run
-from ..system.attending import CommandError, Program, attend
+from ..system.attending import AttendedProgram, CommandError, attend
 from ..system.terminal import Window
 from ..training.variables import interpreter_of, native_command, variables
 
@@ -27,7 +27,7 @@ def execute(run: Run, command: list[str], connection: Any) -> dict[str, Any]:
     if not command:
         raise CommandError("bad-command", "the command has no words")
     words, values = _beside(run, command)
-    return attend(Program(words, run.code, values), connection)
+    return attend(AttendedProgram(words, run.code, values), connection)
 
 
 class Screen(NamedTuple):
@@ -42,10 +42,10 @@ def interact(run: Run, command: list[str], screen: Screen, connection: Any) -> d
     words, values = _beside(run, command or [_shell()])
     values["TERM"] = screen.kind if _KIND.fullmatch(screen.kind) else "dumb"
     if command or os.path.basename(words[0]) != "bash":
-        return attend(Program(words, run.code, values, window=screen.window), connection)
+        return attend(AttendedProgram(words, run.code, values, window=screen.window), connection)
     with _read_at_start(_start_of_bash(run, values["PATH"])) as reader:
         words += ["--rcfile", "/dev/fd/%d" % reader]
-        return attend(Program(words, run.code, values, (reader,), screen.window), connection)
+        return attend(AttendedProgram(words, run.code, values, (reader,), screen.window), connection)
 
 
 _KIND = re.compile(r"[A-Za-z0-9._+-]{1,60}")

@@ -10,10 +10,10 @@ from ..cards import lease
 from ..host.probe_host import user
 from ..record.rundir import Run
 from ..system import process
-from .session import Session
+from .session import ClientSession
 
 
-def container_place(session: Session, run: Run) -> Dict[str, Any]:
+def container_place(session: ClientSession, run: Run) -> Dict[str, Any]:
     """Return the paths that a container of a run reads and writes, made if missing, and the user it runs as.
 
     It writes to its record and its work, not to what controls the run. Of the leases it sees those of its own cards.

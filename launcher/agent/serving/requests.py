@@ -49,7 +49,7 @@ class RunId(str):
     __slots__ = ()
 
 
-class Request(NamedTuple):
+class AgentRequest(NamedTuple):
     """One line of a client, and the size of the payload that follows it."""
 
     id: Any
@@ -58,7 +58,7 @@ class Request(NamedTuple):
     size: int
 
 
-class Reply(NamedTuple):
+class VerbReply(NamedTuple):
     """What a verb answers: values for the line, and raw bytes to send after it."""
 
     values: Dict[str, Any]
@@ -75,7 +75,7 @@ class OfRun(NamedTuple):
     run: RunId
 
 
-def read_request(line: bytes) -> Request:
+def read_request(line: bytes) -> AgentRequest:
     """Return the request in a line. Raises ValueError for any other line: the connection must end then."""
     message = strict_json.decode(line)
     is_object = isinstance(message, dict)
@@ -83,7 +83,7 @@ def read_request(line: bytes) -> Request:
     arguments = message.get("args") or {} if is_object else None
     if type(size) is not int or not 0 <= size <= MAX_PAYLOAD or not isinstance(arguments, dict):
         raise ValueError("a request needs a size in bounds and arguments by name")
-    return Request(message.get("id"), str(message.get("verb")), arguments, size)
+    return AgentRequest(message.get("id"), str(message.get("verb")), arguments, size)
 
 
 def parse(shape: Type[Arguments], verb: str, values: Dict[str, Any]) -> Arguments:

@@ -18,8 +18,8 @@ from ..store import worker_folder
 from ..store.manifest import ShippingError
 from ..system import login_umask
 from .client_connection import ClientConnection
-from .requests import Reply, RequestError, parse, read_request, refusal, refusal_of
-from .session import Session, Verb
+from .requests import RequestError, VerbReply, parse, read_request, refusal, refusal_of
+from .session import ClientSession, Verb
 
 MODULES = {
     "probing": ("ping", "probe", "root", "holds"),
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
         OSError
     ):  # the verbs that start a run report a full disk; the others need no worker
         worker_folder.ensure(sys.argv[0])
-    session = Session(root, ClientConnection(0, 1))
+    session = ClientSession(root, ClientConnection(0, 1))
     try:
         while True:
             serve_one(session)
@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
         session.clear_away()
 
 
-def serve_one(session: Session) -> None:
+def serve_one(session: ClientSession) -> None:
     """Answer the next request. Raises EOFError when the client has gone, or sends something else than a request."""
     connection = session.connection
     try:
@@ -93,7 +93,7 @@ def serve_one(session: Session) -> None:
     connection.write(dict(message, id=request.id), back)
 
 
-def answer(session: Session, verb: str, arguments: Dict[str, Any], payload: bytes = b"") -> Reply:
+def answer(session: ClientSession, verb: str, arguments: Dict[str, Any], payload: bytes = b"") -> VerbReply:
     """Answer one verb. Raises RequestError, ShippingError and OSError."""
     if verb not in _MODULE_OF:
         raise RequestError("unknown-verb", "the agent has no verb %r" % verb)

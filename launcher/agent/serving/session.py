@@ -17,10 +17,10 @@ from ..store.manifest import Manifest
 from ..store.store import Store
 from ..system import process
 from .client_connection import ClientConnection
-from .requests import Reply, RequestError, RunId
+from .requests import RequestError, RunId, VerbReply
 
 if TYPE_CHECKING:
-    from ..liveness.predecessor import Silence
+    from ..liveness.predecessor import SilenceWatch
 
 
 class Unsealed(NamedTuple):
@@ -45,7 +45,7 @@ class OfferedCheckpoint(NamedTuple):
         return {entry["sha256"]: entry["size"] for entry in self.files.values()}
 
 
-class Session:
+class ClientSession:
     """What a connection holds. The verbs change it; `clear_away` leaves nothing half-done behind."""
 
     def __init__(self, root: str, connection: ClientConnection) -> None:
@@ -62,7 +62,7 @@ class Session:
         self.cards: Dict[str, lease.Taken] = {}
         self.ticket: Optional[tickets.Ticket] = None
         self.locks: Dict[str, Lock] = {}
-        self.silences: Dict[str, Silence] = {}
+        self.silences: Dict[str, SilenceWatch] = {}
         """The runs whose last agent must be silent for a while before they may go on."""
         self.checkpoints: Dict[str, OfferedCheckpoint] = {}
         """The checkpoints that were offered for prepared runs."""
@@ -147,4 +147,4 @@ class Verb(NamedTuple):
     """What answers a verb: the shape of its arguments, and a function of the session, the arguments and the payload."""
 
     arguments: Type[Any]
-    answer: Callable[[Session, Any, bytes], Reply]
+    answer: Callable[[ClientSession, Any, bytes], VerbReply]

@@ -21,7 +21,7 @@ from typing import Any, Dict, Iterator, List, Optional
 from ..cards.allowed_cards import UnfitError, choose_cards, read_cards
 from ..liveness import slurm_jobs, slurm_submission
 from ..liveness.native import agent_of
-from ..liveness.slurm_programs import SilentError, ask
+from ..liveness.slurm_programs import SlurmSilentError, ask
 from ..record import strict_json
 from ..record.files import read_json, read_text, write_durably
 from ..record.rundir import Run
@@ -190,7 +190,7 @@ class _Keeping:
 
         What Slurm itself says later comes first.
         """
-        with contextlib.suppress(SilentError, OSError):
+        with contextlib.suppress(SlurmSilentError, OSError):
             text = ask([*slurm_jobs.SHOW, self._job]).text
             if slurm_jobs.restarts(text) <= int(os.environ.get("SLURM_RESTART_COUNT") or 0):
                 slurm_submission.note_end(self._run, self._job, slurm_jobs.reason_of_end(text))
@@ -299,7 +299,7 @@ class _Keeping:
         """Whether Slurm is about to end this job; True if it does not say."""
         try:
             text = ask([*slurm_jobs.SHOW, self._job]).text
-        except SilentError:
+        except SlurmSilentError:
             return True
         shown = slurm_jobs.parse_shown(text)
         return shown is None or shown.state != "RUNNING" or slurm_jobs.makes_way(text)

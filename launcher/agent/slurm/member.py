@@ -22,7 +22,7 @@ from ..attempt.fence import Fence
 from ..attempt.hook_parts import hook_parts
 from ..attempt.progress import NODE
 from ..attempt.streams import Receiver, Streams, listening
-from ..attempt.training_command import Command, Start, end_leftovers
+from ..attempt.training_command import Command, CommandStart, end_leftovers
 from ..record import secret, strict_json
 from ..record.appender import Appender
 from ..record.files import read_json
@@ -79,7 +79,7 @@ class _Member:
         self._secrets = secret.read(run)
         self._node = folder.of_node(node_name())
         os.makedirs(self._node.path, mode=0o755, exist_ok=True)
-        self._notes = _Notes(self._node, secret.Redactor(self._secrets.values()))
+        self._notes = _NodeRecord(self._node, secret.Redactor(self._secrets.values()))
         self._fence = Fence(run, folder)
         self._orders: Set[str] = set()
         self._is_asked = False
@@ -114,7 +114,7 @@ class _Member:
             return 0
         return 128 + number if number is not None else code or 0
 
-    def _start(self, socket_path: str) -> Start:
+    def _start(self, socket_path: str) -> CommandStart:
         """Return what the command is started with on this node."""
         run, plan, record = self._run_of, self._plan, self._record
         runtime = record.get("runtime") or {}
@@ -146,7 +146,7 @@ class _Member:
         python = PYTHON if before else interpreter_of(runtime)
         words = [*before, *native_command(command, python, by_us(plan, sum(ranks)))]
         # One rank here is one of several, which torchrun starts.
-        return Start(
+        return CommandStart(
             words,
             run.code,
             variables,
@@ -209,7 +209,7 @@ class _Member:
         self._notes.record({"node": node_name(), **values})
 
 
-class _Notes:
+class _NodeRecord:
     """What a node's workers have reported and its command has printed, in the node's folder, without secrets."""
 
     def __init__(self, node: Folder, redactor: secret.Redactor) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple
 from ..record import strict_json
 from ..record.rundir import Run
 from .output_digests import OutputDigests
-from .outputs import CHECKPOINT, Output, OutputScan, open_output
+from .outputs import CHECKPOINT, OutputScan, WrittenFile, open_output
 
 MOST_NAMED = 1000
 
@@ -20,7 +20,7 @@ class LastCopies(NamedTuple):
     `look` changes with every file that the run wrote: a later look with the same value found the same files.
     """
 
-    files: List[Output]
+    files: List[WrittenFile]
     number: int
     size: int
     unseen: Dict[str, str]
@@ -40,7 +40,7 @@ def last_copies(
     Without `with_checkpoints` the loss of a checkpoint does not count.
     """
     scan = OutputScan(run, digests, matches_all=True)  # a pattern says what comes home, not what may be lost
-    files: List[Output] = []
+    files: List[WrittenFile] = []
     number = size = 0
     look = hashlib.sha256()
     for found in scan.outputs():
@@ -62,11 +62,11 @@ def look_again(run: Run, digests: OutputDigests) -> str:
     return look.hexdigest()
 
 
-def _line(found: Output) -> bytes:
+def _line(found: WrittenFile) -> bytes:
     return strict_json.encode([found.path, *found.mark]).encode()
 
 
-def _digest(run: Run, found: Output, digests: OutputDigests) -> str | None:
+def _digest(run: Run, found: WrittenFile, digests: OutputDigests) -> str | None:
     """Return the digest of a file as it was found; None if it is another one by now."""
     try:
         descriptor, status = open_output(run, found.path)

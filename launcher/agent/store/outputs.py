@@ -39,7 +39,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class Output(NamedTuple):
+class WrittenFile(NamedTuple):
     """A file that a run wrote. `path` is below the run's work/; `mark` changes with the file."""
 
     path: str
@@ -73,7 +73,7 @@ class OutputScan:
         self._names = HiddenNames(run)
         self.left_out: Dict[str, str] = {}
 
-    def outputs(self) -> Iterator[Output]:
+    def outputs(self) -> Iterator[WrittenFile]:
         """Yield the files, in the order of their paths."""
         tops = [("artifacts", self._run.artifacts), ("checkpoints", self._run.checkpoints)]
         tops += [("code", self._run.code)]
@@ -95,7 +95,7 @@ class OutputScan:
         self.left_out = {self._names.shown(path): why for path, why in self.left_out.items()}
         self._names.save()
 
-    def _below(self, descriptor: int, path: str, depth: int) -> Iterator[Output]:
+    def _below(self, descriptor: int, path: str, depth: int) -> Iterator[WrittenFile]:
         """Yield the outputs in an open folder and its folders."""
         try:
             entries = [(entry.name, entry.stat(follow_symlinks=False)) for entry in _entries(descriptor)]
@@ -118,7 +118,7 @@ class OutputScan:
             elif stat.S_ISREG(status.st_mode):
                 yield from self._file(descriptor, name, inner, status)
 
-    def _folder(self, parent: int, name: str, path: str, depth: int) -> Iterator[Output]:
+    def _folder(self, parent: int, name: str, path: str, depth: int) -> Iterator[WrittenFile]:
         if name in CACHES and _may_be_cache(path):
             return
         if depth >= MOST_FOLDERS_DEEP:
@@ -134,7 +134,7 @@ class OutputScan:
         finally:
             os.close(descriptor)
 
-    def _file(self, parent: int, name: str, path: str, status: os.stat_result) -> Iterator[Output]:
+    def _file(self, parent: int, name: str, path: str, status: os.stat_result) -> Iterator[WrittenFile]:
         kind = self._kind(path)
         if kind is None:
             return
@@ -148,7 +148,7 @@ class OutputScan:
             self.left_out[path] = _reason(error)
             return
         self._count += 1
-        yield Output(self._names.shown(path), kind, mark_of(status))
+        yield WrittenFile(self._names.shown(path), kind, mark_of(status))
 
     def _kind(self, path: str) -> str | None:
         """Return the kind of a file, None if the job's patterns leave it out."""

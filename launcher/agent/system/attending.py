@@ -55,7 +55,7 @@ class CommandError(Exception):
         self.code = code
 
 
-class Program(NamedTuple):
+class AttendedProgram(NamedTuple):
     """A program to run: its command line, its working folder, its variables, and descriptors that it inherits.
 
     With a `window` it runs on a terminal of that size, and the client types into it; else it has no input.
@@ -100,7 +100,7 @@ def reap(child: subprocess.Popen[bytes]) -> int | None:
     return None
 
 
-def attend(program: Program, wire: Any) -> dict[str, Any]:
+def attend(program: AttendedProgram, wire: Any) -> dict[str, Any]:
     """Start a program, and send the client what it prints until it and all its descendants have ended.
 
     Return {"exit", "signal"}, one of them None. Raises CommandError, and what the wire raises when the client has gone.
@@ -110,7 +110,7 @@ def attend(program: Program, wire: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def guarded() -> Iterator[Callable[[Program, Any], dict[str, Any]]]:
+def guarded() -> Iterator[Callable[[AttendedProgram, Any], dict[str, Any]]]:
     """Provide `attend` for several programs, one after the other, under one guard.
 
     The programs get a token in their variables as MARK, so that the guard can end them if this process dies.
@@ -126,7 +126,7 @@ def guarded() -> Iterator[Callable[[Program, Any], dict[str, Any]]]:
             process.end(process.own_descendants, "descendant", 0.0)
 
 
-def _attend(token: str, guard: int, program: Program, wire: Any) -> dict[str, Any]:
+def _attend(token: str, guard: int, program: AttendedProgram, wire: Any) -> dict[str, Any]:
     started = _start(program, token)
     find_all = partial(_descendants_but, guard)
     try:
@@ -137,7 +137,7 @@ def _attend(token: str, guard: int, program: Program, wire: Any) -> dict[str, An
     return {"exit": code, "signal": number}
 
 
-def _start(program: Program, token: str) -> _Started:
+def _start(program: AttendedProgram, token: str) -> _Started:
     if program.window is None:
         return _Started(_popen(program, token, subprocess.DEVNULL, subprocess.PIPE), None)
     try:
@@ -153,7 +153,7 @@ def _start(program: Program, token: str) -> _Started:
         terminal.give_away()
 
 
-def _popen(program: Program, token: str, stdin: int, stdout: int) -> subprocess.Popen[bytes]:
+def _popen(program: AttendedProgram, token: str, stdin: int, stdout: int) -> subprocess.Popen[bytes]:
     try:
         with login_umask():
             return subprocess.Popen(
@@ -206,7 +206,7 @@ class _Listening:
         self._find_all = find_all
         self._streams = started.outputs()
         self._status: int | None = None
-        self._ending: process.Ending | None = None
+        self._ending: process.ProcessTermination | None = None
         self._is_ended = False
 
     def run(self) -> int:
@@ -232,7 +232,9 @@ class _Listening:
             message = strict_json.decode(self._wire.read_line())
             verb = message.get("verb")
             if verb == "end":
-                self._ending = self._ending or process.Ending(self._find_all, "descendant", GRACE_S)
+                self._ending = self._ending or process.ProcessTermination(
+                    self._find_all, "descendant", GRACE_S
+                )
             elif self._terminal is not None and verb in ("type", "window"):
                 self._take(self._terminal, message)
             elif self._wire.wait([], 0.0) is not None:  # the client accepts an answer
@@ -259,6 +261,6 @@ class _Listening:
 
     def _end_what_is_left(self) -> None:
         if self._status is not None and self._ending is None:
-            self._ending = process.Ending(self._find_all, "descendant", GRACE_S)
+            self._ending = process.ProcessTermination(self._find_all, "descendant", GRACE_S)
         if self._ending is not None and not self._is_ended:
             self._is_ended = self._ending.step()

@@ -277,7 +277,7 @@ def waits_for(pid: int) -> str | None:
     return None if name in ("", "0") else name
 
 
-class Ending:
+class ProcessTermination:
     """Ends every process that `find_targets` returns, step by step, so that the caller can keep reading their pipes.
 
     It sends SIGTERM first and SIGKILL after the grace period. Children are not reaped here: a zombie counts as ended.
@@ -325,7 +325,7 @@ def end(find_targets: Callable[[], list[Process]], why: str, grace_s: float) -> 
 
     A process that could not be ended is included without a signal, but with its state in the process table.
     """
-    ending = Ending(find_targets, why, grace_s)
+    ending = ProcessTermination(find_targets, why, grace_s)
     while not ending.step():
         reap_children()
         time.sleep(0.02)

@@ -47,7 +47,7 @@ def _is_over(run: Run, last: Folder) -> bool:
         if is_locked:
             _say("another agent writes %s: nothing to do" % last.path)
         return not is_locked
-    silence = predecessor.Silence(run, last)
+    silence = predecessor.SilenceWatch(run, last)
     words = "the lock of %s does not show from here if its agent is alive; waiting for %.0f s of silence"
     _say(words % (last.path, silence.lasts_s))
     while (is_dead := silence.look()) is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Callable, NamedTuple
 
-from ..attempt.attempt_writer import Account
+from ..attempt.attempt_writer import AttemptWriter
 from ..attempt.stopping import Interruption
 from ..cards import lease, nvidia
 from ..host import leftovers
@@ -20,14 +20,14 @@ BUSY_S = 3.0  # between looks at a card that another process uses
 UNSEEN_S = 30.0  # before the next try if users of the card cannot be seen; doubled each time
 
 
-class Look(NamedTuple):
+class CardUsers(NamedTuple):
     """Which of a run's possible cards accept it now, its own first, then free ones; and who uses the others, in words."""
 
     admitting: list[str]
     holders: str
 
 
-def look(run: Run) -> Look | None:
+def look(run: Run) -> CardUsers | None:
     """Look who uses the cards that a run may have; None if the agent cannot see it, or the driver does not answer."""
     if not run_state.fate_of(run).sees_host:
         return None
@@ -45,7 +45,7 @@ def look(run: Run) -> Look | None:
     closed = {gpu["uuid"]: gpu for gpu in gpus if _is_closed(gpu, held[gpu["uuid"]], report["nvidia_mps"])}
     admitting = [uuid for uuid in held if uuid not in closed]
     admitting.sort(key=lambda uuid: (uuid not in current, bool(held[uuid])))
-    return Look(admitting, ", ".join(_words(gpu, held[uuid]) for uuid, gpu in closed.items()))
+    return CardUsers(admitting, ", ".join(_words(gpu, held[uuid]) for uuid, gpu in closed.items()))
 
 
 def _holders(gpu: dict[str, Any]) -> list[dict[str, Any]]:
@@ -81,14 +81,14 @@ def others(run: Run, taken: lease.Taken) -> str | None:
     return seen.holders if set(taken.gpus) - set(seen.admitting) else None
 
 
-class Acquired(NamedTuple):
+class AdmittedCards(NamedTuple):
     """The cards of a run, the same as before or others, and who uses them if they do not accept it."""
 
     taken: lease.Taken
     holders: str | None
 
 
-def acquire_cards(run: Run, taken: lease.Taken) -> Acquired | None:
+def acquire_cards(run: Run, taken: lease.Taken) -> AdmittedCards | None:
     """Replace those cards of a run that do not accept it; None if users of the cards cannot be seen."""
     seen = look(run)
     if seen is None:
@@ -100,17 +100,17 @@ def acquire_cards(run: Run, taken: lease.Taken) -> Acquired | None:
             with contextlib.suppress(OSError):  # the next agent or a sweep removes what stays
                 lease.keep_only(run, fresh.gpus)
             taken.release()
-            return Acquired(fresh, None)
+            return AdmittedCards(fresh, None)
         words += [busy.words for busy in fresh.busy]
     except OSError:  # without leases it keeps the cards that it has
         pass
-    return Acquired(taken, None if set(taken.gpus) <= set(seen.admitting) else ", ".join(words))
+    return AdmittedCards(taken, None if set(taken.gpus) <= set(seen.admitting) else ", ".join(words))
 
 
 def wait_for_cards(
     run: Run,
     taken: lease.Taken,
-    account: Account,
+    account: AttemptWriter,
     interruption: Interruption,
     tries: int,
     on_move: Callable[[lease.Taken], None],

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, Optional
 
-from ..attempt.attempt_writer import Account
+from ..attempt.attempt_writer import AttemptWriter
 from ..attempt.history import History, taken_knobs
-from ..attempt.progress import Progress
+from ..attempt.progress import AttemptProgress
 from ..liveness import run_state
 from ..record import precision_evidence
 from ..record.rundir import VERSION, Run
@@ -17,7 +17,12 @@ class Proofs:
     """The precision evidence of one attempt, kept beside that of other runs on the same host."""
 
     def __init__(
-        self, run: Run, plan: Dict[str, Any], history: History, account: Account, progress: Progress
+        self,
+        run: Run,
+        plan: Dict[str, Any],
+        history: History,
+        account: AttemptWriter,
+        progress: AttemptProgress,
     ) -> None:
         """Begin; nothing is written yet."""
         self._run = run

@@ -8,23 +8,23 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
-from ..attempt.attempt_writer import TAIL_BYTES, Account, read_report
+from ..attempt.attempt_writer import TAIL_BYTES, AttemptWriter, read_report
 from ..attempt.fence import Fence
 from ..attempt.hang_watch import BUSY, IDLE, UNSEEN
-from ..attempt.judging import Outcome
+from ..attempt.judging import CommandResult
 from ..attempt.lingering import Lingering
-from ..attempt.progress import News, Progress
+from ..attempt.progress import AttemptProgress, ProgressChange
 from ..attempt.stopping import RunTime, Stopping
 from ..attempt.streams import Receiver, Streams
 from ..attempt.training_command import Command, End, end_leftovers
-from ..diagnosis.remedy import Failure
+from ..diagnosis.remedy import AttemptFailure
 from ..system import process
 from ..system.process_use import COUNTED
 from .checkpoint_evidence import Proofs
 from .host_watch import HostWatch
 
 if TYPE_CHECKING:
-    from ..logs.logscan import LogScanner, Metric
+    from ..logs.logscan import LoggedMetric, LogScanner
 
 TURN_S = 0.5
 """So often the agent of a run that says nothing looks up: for the wish, its successor, and how the host is."""
@@ -41,8 +41,8 @@ class Running:
 
     def __init__(
         self,
-        account: Account,
-        progress: Progress,
+        account: AttemptWriter,
+        progress: AttemptProgress,
         fence: Fence,
         stopping: Stopping,
         run_time: RunTime,
@@ -66,7 +66,7 @@ class Running:
         self._scanner: Optional[LogScanner] = None
         """What reads the log, from its first piece on: to load it takes as long as all else that an attempt begins with."""
 
-    def run(self, command: Command, listener: socket.socket) -> Outcome:
+    def run(self, command: Command, listener: socket.socket) -> CommandResult:
         """Attend to a command until it and everything that it started have ended."""
         with selectors.DefaultSelector() as selector:
             receiver = Receiver(self.take_lines, self._take_output, self._finish_output, self._beat)
@@ -88,7 +88,7 @@ class Running:
         self._note_failure(command)
         progress = self._progress
         ended = self._own_end(command.pid, command.ended(status))
-        return Outcome(
+        return CommandResult(
             code=ended.code,
             signal=ended.signal,
             log=ended.log,
@@ -178,7 +178,7 @@ class Running:
         if self._scanner is not None:
             self._learn(self._scanner, self._scanner.feed(piece))
 
-    def _learn(self, scanner: LogScanner, metrics: List[Metric]) -> None:
+    def _learn(self, scanner: LogScanner, metrics: List[LoggedMetric]) -> None:
         """Record what was read from the log."""
         if self._progress.learn_log_metrics(metrics):
             self._account.write_events(
@@ -192,7 +192,7 @@ class Running:
             if news is not None:
                 self._react(news)
 
-    def _react(self, news: News) -> None:
+    def _react(self, news: ProgressChange) -> None:
         """Do what a report makes necessary."""
         if news.has_new_state:
             self._account.say_again()
@@ -201,7 +201,7 @@ class Running:
         if news.has_proof:
             self._proofs.keep_proof()
 
-    def _give_up(self, failure: Failure, grace_s: float) -> None:
+    def _give_up(self, failure: AttemptFailure, grace_s: float) -> None:
         """Take the attempt for failed, and have its command killed after a grace."""
         if self._progress.fail(failure):
             self._stopping.give_up(grace_s)
@@ -334,7 +334,7 @@ class Running:
 
 def hang_failure(
     step: Optional[int], silent_s: float, step_s: Optional[float], *, has_ended: bool
-) -> Failure:
+) -> AttemptFailure:
     """Return the failure of a command that has been silent for too long; `step_s` is None without a pace."""
     if step_s is not None:
         why = "no step and no output for %.0f s, although a step takes %.3g s" % (silent_s, step_s)
@@ -346,4 +346,4 @@ def hang_failure(
     if step_s is None:
         mend += "; for a wait that is meant to be longer, set hang_minutes"
     where = "no step: nothing" if step is None else "step %d: nothing since" % step
-    return Failure("hang", "%s for %.0f s" % (where, silent_s), why, mend)
+    return AttemptFailure("hang", "%s for %.0f s" % (where, silent_s), why, mend)

@@ -6,7 +6,7 @@ import os
 import time
 from typing import IO, Any, Dict, List, Optional, Sequence
 
-from ..attempt.attempt_writer import Account
+from ..attempt.attempt_writer import AttemptWriter
 from ..attempt.streams import Streams
 from ..cards.card_samples import CARD_USE, EVERY_S, CardSamples
 from ..record import secret
@@ -25,7 +25,7 @@ class HostWatch:
     It has the size of the log too, by which a client finds what was printed since a time.
     """
 
-    def __init__(self, account: Account, host: HostSamples, cards: CardSamples) -> None:
+    def __init__(self, account: AttemptWriter, host: HostSamples, cards: CardSamples) -> None:
         """Begin; nothing is started before the first turn."""
         self._account = account
         self._host = host
@@ -79,7 +79,7 @@ class HostWatch:
             self._cards.end()
 
 
-def make_watch(run: Run, plan: Dict[str, Any], gpus: Sequence[str], account: Account) -> HostWatch:
+def make_watch(run: Run, plan: Dict[str, Any], gpus: Sequence[str], account: AttemptWriter) -> HostWatch:
     """Return what records the figures of this host and of a run's own cards, by their UUIDs."""
     inherited = secret.without(dict(os.environ), plan)
     variables = {**inherited, "LAUNCH_TOKEN": read_text(run.token) or ""}

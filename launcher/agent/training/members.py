@@ -21,9 +21,9 @@ from typing import Any, Collection, Dict, List, NamedTuple, Optional
 
 from ..attempt.attempt_writer import TAIL_BYTES
 from ..attempt.progress import NODE
-from ..attempt.training_command import Command, End, FromNodes, Start
+from ..attempt.training_command import Command, CommandStart, End, FromNodes
 from ..diagnosis.failures import BY_NAME
-from ..diagnosis.remedy import Failure
+from ..diagnosis.remedy import AttemptFailure
 from ..liveness.slurm_jobs import MEMBERS
 from ..record import strict_json
 from ..record.rundir import Folder, Run
@@ -57,7 +57,7 @@ _TASK = re.compile(
 _OUT_OF_MEMORY = re.compile(r"Out Of Memory|oom[-_]kill", re.IGNORECASE)
 
 
-def start_of(run: Run, folder: Folder, nodes: int, grace_s: float) -> Start:
+def start_of(run: Run, folder: Folder, nodes: int, grace_s: float) -> CommandStart:
     """Return what starts a member of an attempt on each node of this job, from within a step of one node.
 
     What Slurm says of that step to the agent does not hold for this one.
@@ -76,13 +76,13 @@ def start_of(run: Run, folder: Folder, nodes: int, grace_s: float) -> Start:
         *(sys.executable, "-I", sys.argv[0]),
         *member,
     ]
-    return Start(words, "/", variables, 1)
+    return CommandStart(words, "/", variables, 1)
 
 
 class Members(Command):
     """The step that has a member on each node, for the agent as good as the command itself."""
 
-    def __init__(self, start: Start, folder: Folder) -> None:
+    def __init__(self, start: CommandStart, folder: Folder) -> None:
         """Start it. Raises OSError if there is no `srun`."""
         super().__init__(start, subprocess.PIPE, subprocess.PIPE)
         assert self._child.stdin is not None  # noqa: S101 - asked for with PIPE
@@ -92,7 +92,7 @@ class Members(Command):
         os.set_blocking(self._orders, False)
         os.set_blocking(self._slurm, False)
         self._folder = folder
-        self._readers: Dict[str, _Reader] = {}
+        self._readers: Dict[str, _NodeReader] = {}
         self._words = ""
         self._has_ended = False
         self._ended_at_s = float("inf")
@@ -142,7 +142,7 @@ class Members(Command):
         lines = [_evidence({"slurm": line}) for line in self._read_words()]
         output = []
         for node in self._folder.nodes():
-            reader = self._readers.setdefault(node.path, _Reader.of(node))
+            reader = self._readers.setdefault(node.path, _NodeReader.of(node))
             lines += reader.reports.read(b"\n", self._has_ended).split(b"\n")
             output.append(reader.output.read(b"\r\n", self._has_ended))
         return FromNodes([line for line in lines if line], b"".join(output))
@@ -156,13 +156,13 @@ class Members(Command):
         self._words = (self._words + said)[-_MOST_WORDS:]
         return said.splitlines()
 
-    def failure(self) -> Optional[Failure]:
+    def failure(self) -> Optional[AttemptFailure]:
         """Return that a node was lost, once Slurm has said so: what the other nodes say of it counts less."""
         found = _LOST.search(self._words)
         if found is None:
             return None
         row = BY_NAME[LOST]
-        return Failure(LOST, found[0].strip(), row.why, row.mend)
+        return AttemptFailure(LOST, found[0].strip(), row.why, row.mend)
 
     def ended(self, status: int) -> End:
         """Return how the command ended on the node that ended first with an error: it has ended the others."""
@@ -208,14 +208,14 @@ class _Tail:
         return data
 
 
-class _Reader(NamedTuple):
+class _NodeReader(NamedTuple):
     """What is read of a node."""
 
     reports: _Tail
     output: _Tail
 
     @classmethod
-    def of(cls, node: Folder) -> _Reader:
+    def of(cls, node: Folder) -> _NodeReader:
         """Begin with a node's folder."""
         return cls(_Tail(node.reports), _Tail(node.output))
 

@@ -33,7 +33,7 @@ MOST_SAID = 300
 _SECRET = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
-class Ending(NamedTuple):
+class EndNotice(NamedTuple):
     """How a run ends, in the words of its notice; `values` are for programs."""
 
     state: str
@@ -79,7 +79,7 @@ class Notice(NamedTuple):
 
 
 def send_once(
-    run: Run, notice: Notice, ending: Ending, begun: int, beat: Callable[[], None]
+    run: Run, notice: Notice, ending: EndNotice, begun: int, beat: Callable[[], None]
 ) -> Dict[str, str]:
     """Send the notice of an end, unless that was done; return what went wrong as evidence, {} for nothing.
 
@@ -107,7 +107,7 @@ def told(run: Run, begun: int) -> Dict[str, Any]:
     return {}
 
 
-def _is_first(run: Run, ending: Ending, begun: int) -> bool:
+def _is_first(run: Run, ending: EndNotice, begun: int) -> bool:
     """Leave the mark of this end; return False if it was there."""
     known = {name: ending.values.get(name) for name in ("step", "loss")}
     mark = {"begun": begun, "state": ending.state, "reason": ending.reason, **known}
@@ -126,7 +126,7 @@ def _is_first(run: Run, ending: Ending, begun: int) -> bool:
     return True
 
 
-def _send(notice: Notice, ending: Ending, beat: Callable[[], None], limit_s: float) -> Optional[str]:
+def _send(notice: Notice, ending: EndNotice, beat: Callable[[], None], limit_s: float) -> Optional[str]:
     """Run the command, or the one that calls the webhook; return what went wrong."""
     body = ending.body()
     hidden = Redaction(Redactor(notice.secrets.values()))

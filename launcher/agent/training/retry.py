@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional, Set
 
-from ..attempt.attempt_writer import Account
+from ..attempt.attempt_writer import AttemptWriter
 from ..attempt.history import History, Records, taken_knobs
 from ..diagnosis import remedy
 from ..liveness import run_state
@@ -15,7 +15,7 @@ from ..store import checkpoints, late_seals
 class Mending:
     """The remedies of a run, at the time of one of its attempts."""
 
-    def __init__(self, run: Run, plan: Dict[str, Any], history: History, account: Account) -> None:
+    def __init__(self, run: Run, plan: Dict[str, Any], history: History, account: AttemptWriter) -> None:
         """Begin with the changes that the earlier attempts have led to."""
         self._run = run
         self._plan = plan
@@ -27,7 +27,7 @@ class Mending:
         """Whether the script can be restarted: it asked the worker where to resume from, or the job allows it."""
         return bool(self._plan.get("restart")) or "resume" in taken_knobs(consumed)
 
-    def settle(self) -> remedy.Verdict | None:
+    def settle(self) -> remedy.FailureDecision | None:
         """Decide on a failure whose agent died before it decided; return the verdict, None without such a failure."""
         failure = self.in_force.failure
         if failure is None:
@@ -42,7 +42,9 @@ class Mending:
             self.in_force = remedy.InForce(changes, verdict.remedy, None)
         return verdict
 
-    def answer(self, failure: remedy.Failure, consumed: Set[str], *, may_mend: bool) -> remedy.Verdict:
+    def answer(
+        self, failure: remedy.AttemptFailure, consumed: Set[str], *, may_mend: bool
+    ) -> remedy.FailureDecision:
         """Decide what follows a failure of this attempt, after its checkpoints were set aside.
 
         With a remedy, and unless `may_mend` forbids it, also free disk space for the next attempt and record the remedy.
@@ -63,14 +65,14 @@ class Mending:
             begun = remedy.begun(found, checkpoint if resumes else None)
             self.in_force = self.in_force._replace(remedy=begun)
 
-    def set_aside(self, failure: remedy.Failure) -> None:
+    def set_aside(self, failure: remedy.AttemptFailure) -> None:
         """Move the checkpoints that a failure has spoilt to where no script looks."""
         if failure.since is not None:
             names = checkpoints.set_aside(self._run.checkpoints, failure.since)
             if names:
                 self._account.record("evidence", {"set-aside": names})
 
-    def _make_room(self, failure: remedy.Failure, consumed: Set[str], *, prunes: bool) -> None:
+    def _make_room(self, failure: remedy.AttemptFailure, consumed: Set[str], *, prunes: bool) -> None:
         """On a full disk remove what crashes have left, with `prunes` also old checkpoints: even a record needs space."""
         if failure.name == "disk-full":
             folder = self._run.checkpoints
@@ -85,8 +87,8 @@ class Mending:
                 )
 
     def _decide(
-        self, failure: remedy.Failure, earlier: Records, begun: int, consumed: Set[str]
-    ) -> remedy.Verdict:
+        self, failure: remedy.AttemptFailure, earlier: Records, begun: int, consumed: Set[str]
+    ) -> remedy.FailureDecision:
         """Return what follows a failure after `begun` attempts; `earlier` are the records before the failed one."""
         knobs = taken_knobs(consumed)
         newest = checkpoints.newest(self._run.checkpoints)
@@ -104,6 +106,6 @@ class Mending:
             )
         )
 
-    def _record(self, attempt: int, failure: remedy.Failure, found: remedy.Remedy) -> None:
+    def _record(self, attempt: int, failure: remedy.AttemptFailure, found: remedy.Remedy) -> None:
         values = {"attempt": attempt, **failure.evidence(), **found.record()}
         self._account.record("remedy", values, failure.step)

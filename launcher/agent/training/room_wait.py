@@ -6,7 +6,7 @@ import shutil
 import time
 from typing import Optional
 
-from ..attempt.attempt_writer import Account
+from ..attempt.attempt_writer import AttemptWriter
 from ..attempt.stopping import Interruption
 from ..record.rundir import Run
 from ..store import checkpoints
@@ -21,7 +21,9 @@ def back_off_s(tries: int) -> float:
     return BACK_OFF_S[min(max(tries, 1), len(BACK_OFF_S)) - 1]
 
 
-def wait_for_room(run: Run, needed: int, account: Account, interruption: Interruption, tries: int) -> None:
+def wait_for_room(
+    run: Run, needed: int, account: AttemptWriter, interruption: Interruption, tries: int
+) -> None:
     """Wait for so many free bytes, longer after each of `tries` failures, and record what is free and needed."""
     earliest_s = time.monotonic() + back_off_s(tries)
     said: Optional[checkpoints.Room] = None

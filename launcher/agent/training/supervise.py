@@ -18,12 +18,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..attempt.attempt_record import Basis, compose
-from ..attempt.attempt_writer import TAIL_BYTES, Account
+from ..attempt.attempt_writer import TAIL_BYTES, AttemptWriter
 from ..attempt.fence import Fence
 from ..attempt.history import describe_previous, read_history, taken_knobs
 from ..attempt.hook_parts import hook_parts, imitates_card
-from ..attempt.judging import RENT_WORDS, Outcome, judge, suspect
-from ..attempt.progress import Progress
+from ..attempt.judging import RENT_WORDS, CommandResult, judge, suspect
+from ..attempt.progress import AttemptProgress
 from ..attempt.stopping import (
     OF_SEGMENT,
     RENT_OVER,
@@ -35,7 +35,7 @@ from ..attempt.stopping import (
     shutdown_reason,
 )
 from ..attempt.streams import listening
-from ..attempt.training_command import Command, Start
+from ..attempt.training_command import Command, CommandStart
 from ..diagnosis import remedy
 from ..liveness import predecessor, run_state
 from ..record import secret
@@ -94,14 +94,14 @@ class Supervisor:
         redactor = secret.Redactor(self.secrets.values())
         self.history = read_history(run)
         self.previous = redactor.redact(describe_previous(last, seen))
-        self.progress = Progress(
+        self.progress = AttemptProgress(
             save_s=self.history.save_s,
             stop_grace_s=float(self.plan.get("stop_grace_s", 30.0)),
             hang_s=_seconds(self.plan.get("hang_minutes")),
             imitates_card=imitates_card(self.plan),
             redact=redactor.redact,
         )
-        self.account = Account(
+        self.account = AttemptWriter(
             run.new_folder(last, late_seals.sealed_now(run)),
             1 + self.history.begun,
             redactor,
@@ -180,7 +180,7 @@ class Supervisor:
         last = self._last
         if last is None or not run_state.fate_of(self.run).writes_afar or predecessor.is_by_a_client(last):
             return
-        departure = predecessor.Departure(last, self.account.folder)
+        departure = predecessor.PredecessorExit(last, self.account.folder)
         began_s = time.monotonic()
         while not departure.is_over() and not interruption.is_due():
             time.sleep(0.1)
@@ -263,7 +263,7 @@ class Supervisor:
         self.cards = cards
         self._write_attempt()
 
-    def _end_early(self, verdict: remedy.Verdict | None) -> int | None:
+    def _end_early(self, verdict: remedy.FailureDecision | None) -> int | None:
         """End the attempt if its command must not start; return None if it may."""
         if self.fence.look():
             return self.leave()
@@ -319,7 +319,7 @@ class Supervisor:
             outcome = running.run(command, listener)
         return self._conclude(outcome)
 
-    def _start(self, socket_path: str) -> Start:
+    def _start(self, socket_path: str) -> CommandStart:
         """Return what the command is started with; on several nodes, what starts a member on each."""
         run, runtime, grace_s = self.run, self.record["runtime"], self.progress.grace_s
         if self._nodes > 1:
@@ -342,7 +342,7 @@ class Supervisor:
         before = words_of(run, self.plan, socket_path)
         python = PYTHON if before else interpreter_of(runtime)
         words = [*before, *native_command(words, python, by_us(self.plan, ranks))]
-        return Start(
+        return CommandStart(
             words,
             run.code,
             variables,
@@ -352,7 +352,7 @@ class Supervisor:
             stacks=self.account.folder.stacks,
         )
 
-    def _begin(self, start: Start) -> Command:
+    def _begin(self, start: CommandStart) -> Command:
         """Start the command. Raises OSError."""
         if self._nodes <= 1:
             return Command(start)
@@ -376,7 +376,7 @@ class Supervisor:
 
     # its end
 
-    def _conclude(self, outcome: Outcome) -> int | None:
+    def _conclude(self, outcome: CommandResult) -> int | None:
         """Record how the command ended; return the agent's exit status, None if another attempt follows."""
         if self.fence.look():  # first: what follows may move checkpoints
             return self.leave()
@@ -400,7 +400,7 @@ class Supervisor:
     def _may_begin_again(self) -> bool:
         return self.mending.may_begin_again(self.progress.consumed | self.history.consumed)
 
-    def _failure_of(self, outcome: Outcome) -> remedy.Failure | None:
+    def _failure_of(self, outcome: CommandResult) -> remedy.AttemptFailure | None:
         """Return the failure of an attempt: the one seen while it ran, or else the diagnosis of a bad end."""
         if outcome.failure is not None or outcome.is_stop_asked:
             return outcome.failure
@@ -413,7 +413,7 @@ class Supervisor:
             self.proofs.keep_failure()
         return self.progress.failure
 
-    def _look_behind(self, outcome: Outcome) -> Doubt | None:
+    def _look_behind(self, outcome: CommandResult) -> Doubt | None:
         """Take an attempt with exit status 0 for failed if that is certain; return a doubt if it is not."""
         since, steps = self.progress.doubtful_from, self.plan.get("steps")
         failure, doubt = suspect(outcome, steps, since, lambda: self.account.log_tail(TAIL_BYTES))
@@ -421,7 +421,7 @@ class Supervisor:
             self.progress.fail(failure)
         return doubt
 
-    def _diagnose(self, outcome: Outcome) -> remedy.Failure:
+    def _diagnose(self, outcome: CommandResult) -> remedy.AttemptFailure:
         """Return the failure of a command that ended badly."""
         from ..diagnosis import (
             cause,  # the table of failures takes long to load, and most attempts do not need it
@@ -454,7 +454,7 @@ class Supervisor:
             failure = cause.shared_file_refused(failure, refused) if refused is not None else failure
         return self._with_room(failure) if failure.name == "disk-full" else failure
 
-    def _with_room(self, failure: remedy.Failure) -> remedy.Failure:
+    def _with_room(self, failure: remedy.AttemptFailure) -> remedy.AttemptFailure:
         """Return a full disk's failure with what the next checkpoint needs, or that the disk is not that of the checkpoints.
 
         In a session of a service nobody will make room.
@@ -468,7 +468,7 @@ class Supervisor:
             is_elsewhere=False, needs=None if OF_SEGMENT in os.environ else room.needed, why=why
         )
 
-    def _answer(self, failure: remedy.Failure, evidence: dict[str, Any]) -> int | None:
+    def _answer(self, failure: remedy.AttemptFailure, evidence: dict[str, Any]) -> int | None:
         """Record what follows a failure; return the agent's exit status, None if another attempt follows."""
         may_mend = "remaining" not in evidence  # nothing may start beside processes that are still there
         consumed = self.progress.consumed | self.history.consumed
@@ -489,7 +489,9 @@ class Supervisor:
             return RESTART
         return None
 
-    def _give_up(self, verdict: remedy.Verdict, evidence: dict[str, Any], *, may_wait: bool = True) -> int:
+    def _give_up(
+        self, verdict: remedy.FailureDecision, evidence: dict[str, Any], *, may_wait: bool = True
+    ) -> int:
         """End a run whose failure has no remedy here, or have it wait for what a client can give it; return the exit status."""
         evidence = {**evidence, "mend": verdict.mend}
         needs = verdict.waits_for
@@ -589,7 +591,7 @@ class Supervisor:
         words = native_command(words, interpreter_of(runtime))
         notice = on_end.Notice(words, self.run.code, variables(self.run, runtime), self.secrets)
         begun = self.history.begun + self.account.has_begun
-        return on_end.send_once(self.run, notice, on_end.Ending(state, reason, values), begun, self.beat)
+        return on_end.send_once(self.run, notice, on_end.EndNotice(state, reason, values), begun, self.beat)
 
     def _end_as_told(self) -> int | None:
         """Record the end that the last agent has told and not recorded; return None if there is none."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ..attempt.judging import NOTHING_ON_CARD, Outcome, judge
+from ..attempt.judging import NOTHING_ON_CARD, CommandResult, judge
 from ..diagnosis import remedy
 from . import trials
 from .supervise import RESTART, Supervisor
@@ -37,7 +37,7 @@ class TrialSupervisor(Supervisor):
         )
         self.mending.in_force = remedy.InForce(changes, waits, None)
 
-    def _end_early(self, verdict: remedy.Verdict | None) -> int | None:
+    def _end_early(self, verdict: remedy.FailureDecision | None) -> int | None:
         if self.trial is None:  # the last agent died between the last trial and the end of the run
             return self._end_run(trials.ended_trials(self.history.records), {})
         return super()._end_early(verdict)
@@ -74,7 +74,7 @@ class TrialSupervisor(Supervisor):
             return ["python", "-m", "launcher_worker.trials.card"], 1
         return super()._command()
 
-    def _conclude(self, outcome: Outcome) -> int | None:
+    def _conclude(self, outcome: CommandResult) -> int | None:
         """Record what the trial has shown; return the agent's exit status, None if another one follows."""
         assert self.trial is not None  # noqa: S101 - without a trial no command was started
         failure = self._failure_of(outcome) or self._missing(outcome)
@@ -107,21 +107,21 @@ class TrialSupervisor(Supervisor):
             return status
         return RESTART if self.terminations else None
 
-    def _missing(self, outcome: Outcome) -> remedy.Failure | None:
+    def _missing(self, outcome: CommandResult) -> remedy.AttemptFailure | None:
         """Return why a command that ended well was no trial."""
         if outcome.is_stop_asked:
             return None
         if outcome.is_off_card and self.trial is not None and self.trial.kind != trials.CARD:
-            return remedy.Failure("not-rehearsable", None, NOTHING_ON_CARD)
+            return remedy.AttemptFailure("not-rehearsable", None, NOTHING_ON_CARD)
         if self.progress.trial is None:
             why = "the command ended without a training step that launcher could follow"
             mend = "let the script take the plan's precision   launch verify … --adapt"
-            return remedy.Failure(trials.NOT_VERIFIABLE, None, why, mend)
+            return remedy.AttemptFailure(trials.NOT_VERIFIABLE, None, why, mend)
         if self.trial is not None and self.trial.kind == trials.RUNG:
             return trials.too_short(self.progress.trial, self.plan["verification"])
         return None
 
-    def _keep(self, ended: list[trials.Ended]) -> None:
+    def _keep(self, ended: list[trials.FinishedTrial]) -> None:
         """Keep on the host what the trials of this rung have measured; a rung that fails has measured nothing that holds."""
         assert self.trial is not None  # noqa: S101 - as above
         if self.trial.kind != trials.CARD:
@@ -131,7 +131,7 @@ class TrialSupervisor(Supervisor):
             elif trials.is_refuted(ended, self.trial):
                 self.proofs.keep_refuted()
 
-    def _end_run(self, ended: list[trials.Ended], evidence: dict[str, Any], **more: Any) -> int:
+    def _end_run(self, ended: list[trials.FinishedTrial], evidence: dict[str, Any], **more: Any) -> int:
         """Record the end of the verification: it has succeeded if the job trains in some precision."""
         if trials.best(ended) is not None:
             return self._end("succeeded", "verified", evidence, **more)

@@ -49,7 +49,7 @@ class Trial(NamedTuple):
         return "micro-batch %d" % self.micro_batch if self.kind == BATCH else self.kind
 
 
-class Ended(NamedTuple):
+class FinishedTrial(NamedTuple):
     """A trial, how it ended, what it measured, and whether its script took its batch from the plan."""
 
     trial: Trial
@@ -66,13 +66,13 @@ def read_trial(attempt: Dict[str, Any]) -> Optional[Trial]:
     return Trial(changes["trial"], changes["rung"], changes["micro_batch"], changes["accumulation"])
 
 
-def ended_trials(records: Sequence[Tuple[Dict[str, Any], Dict[str, Any]]]) -> List[Ended]:
+def ended_trials(records: Sequence[Tuple[Dict[str, Any], Dict[str, Any]]]) -> List[FinishedTrial]:
     """Return the trials that have ended, from (attempt.json, state.json) of each folder.
 
     `trial` in a state holds what was measured. A trial whose agent died in the middle has not ended. Nor has one that failed
     for the first time, if the reason says nothing about the precision.
     """
-    ended: List[Ended] = []
+    ended: List[FinishedTrial] = []
     excused = set()
     for attempt, state in records:
         trial = read_trial(attempt)
@@ -85,11 +85,11 @@ def ended_trials(records: Sequence[Tuple[Dict[str, Any], Dict[str, Any]]]) -> Li
             excused.add((trial, result))
         elif result is not None:
             takes_batch = "split" in (state.get("consumed") or ())
-            ended.append(Ended(trial, result, measured, takes_batch))
+            ended.append(FinishedTrial(trial, result, measured, takes_batch))
     return ended
 
 
-def next_trial(plan: Dict[str, Any], ended: Sequence[Ended]) -> Optional[Trial]:
+def next_trial(plan: Dict[str, Any], ended: Sequence[FinishedTrial]) -> Optional[Trial]:
     """Return the trial that comes next; None once all have been made, or if the card itself cannot be used."""
     is_rehearsed = plan.get("rehearsed") is True
     if not is_rehearsed and not ended:
@@ -115,7 +115,7 @@ def is_reference(precision: Dict[str, Any]) -> bool:
     return precision.get("mode") == "fp32" and not precision.get("tf32")
 
 
-def measurement(ended: Sequence[Ended], rung: int) -> Optional[Dict[str, Any]]:
+def measurement(ended: Sequence[FinishedTrial], rung: int) -> Optional[Dict[str, Any]]:
     """Return what the trials of a rung have measured so far; None if it has not worked.
 
     These are the figures of the rung's own trial, and `fits` and `too_large`: the largest micro-batch that worked, and the
@@ -130,7 +130,7 @@ def measurement(ended: Sequence[Ended], rung: int) -> Optional[Dict[str, Any]]:
     return {**own, "fits": max(fits), "too_large": min(too_large, default=None)}
 
 
-def is_refuted(ended: Sequence[Ended], trial: Trial) -> bool:
+def is_refuted(ended: Sequence[FinishedTrial], trial: Trial) -> bool:
     """Whether a rung has just failed, so that what an earlier verification measured of it does not hold any more."""
     last = ended[-1] if ended else None
     if last is None or last.trial != trial or trial.kind != RUNG:
@@ -138,23 +138,23 @@ def is_refuted(ended: Sequence[Ended], trial: Trial) -> bool:
     return last.result not in (GOOD, NOT_VERIFIABLE, *BY_CHANCE)
 
 
-def too_short(measured: Dict[str, Any], verification: Dict[str, Any]) -> Optional[remedy.Failure]:
+def too_short(measured: Dict[str, Any], verification: Dict[str, Any]) -> Optional[remedy.AttemptFailure]:
     """Return why a trial of a rung has shown nothing: the job ended while its weights were held, so none could move."""
     steps, held = measured.get("steps"), int(verification["held"])
     if isinstance(steps, int) and steps > held:
         return None
     why = "the job ended after %s steps, and the weights are held for the first %d" % (steps, held)
     mend = "a job of more steps   launch verify … --set steps=%d" % int(verification["steps"])
-    return remedy.Failure(NOT_VERIFIABLE, None, why, mend)
+    return remedy.AttemptFailure(NOT_VERIFIABLE, None, why, mend)
 
 
-def best(ended: Sequence[Ended]) -> Optional[Ended]:
+def best(ended: Sequence[FinishedTrial]) -> Optional[FinishedTrial]:
     """Return the first rung of the ladder that worked; None if none has."""
     good = [one for one in ended if one.trial.kind == RUNG and one.result == GOOD]
     return min(good, key=lambda one: one.trial.rung, default=None)
 
 
-def _of_rung(plan: Dict[str, Any], rung: int, made: Sequence[Ended]) -> Optional[Trial]:
+def _of_rung(plan: Dict[str, Any], rung: int, made: Sequence[FinishedTrial]) -> Optional[Trial]:
     if not made:
         return Trial(RUNG, rung, **_split(plan, int(plan["split"]["micro_batch"])))
     last = made[-1]
@@ -164,7 +164,7 @@ def _of_rung(plan: Dict[str, Any], rung: int, made: Sequence[Ended]) -> Optional
     return None
 
 
-def _of_batch(plan: Dict[str, Any], ended: Sequence[Ended]) -> Optional[Trial]:
+def _of_batch(plan: Dict[str, Any], ended: Sequence[FinishedTrial]) -> Optional[Trial]:
     """Return the next larger micro-batch: twice the largest that fits, then what lies between it and the first that does not."""
     worked = best(ended)
     tried = [one for one in ended if one.trial.kind == BATCH]

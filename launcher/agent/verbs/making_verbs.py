@@ -10,8 +10,8 @@ from typing import Any, Dict, NamedTuple, Optional
 from ..making import environment_build, environment_seal, image_build, image_code
 from ..record.files import read_json, write_durably
 from ..record.locks import Lock
-from ..serving.requests import Reply, RequestError
-from ..serving.session import Session, Unsealed, Verb
+from ..serving.requests import RequestError, VerbReply
+from ..serving.session import ClientSession, Unsealed, Verb
 from ..system import attending, process
 
 LOCK_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
@@ -22,14 +22,14 @@ MOST_PACKAGES = 64 * 1024
 # locks
 
 
-class Hold(NamedTuple):
+class LockRequest(NamedTuple):
     """The name of a lock, and whether to release it instead of taking it."""
 
     name: str
     release: bool = False
 
 
-def hold(session: Session, request: Hold, _payload: bytes) -> Reply:
+def hold(session: ClientSession, request: LockRequest, _payload: bytes) -> VerbReply:
     """Take or release a lock of this host by name; return whether it is held. It is released with the connection."""
     if not LOCK_NAME.fullmatch(request.name):
         raise RequestError("bad-lock", "name: %r cannot be the name of a lock" % request.name)
@@ -38,13 +38,13 @@ def hold(session: Session, request: Hold, _payload: bytes) -> Reply:
         held = session.locks.pop(request.name, None)
         if held is not None:
             held.release()
-        return Reply({"held": False})
+        return VerbReply({"held": False})
     folder = os.path.join(session.root, "hosts", process.host_id(), "locks")
     os.makedirs(folder, exist_ok=True)
     lock = session.locks.get(request.name) or Lock.take(os.path.join(folder, request.name), 0.0)
     if lock is not None:
         session.locks[request.name] = lock
-    return Reply({"held": lock is not None, "root": session.label})
+    return VerbReply({"held": lock is not None, "root": session.label})
 
 
 # images
@@ -56,12 +56,12 @@ class Builder(NamedTuple):
     engine: Optional[Dict[str, Any]] = None
 
 
-def builder(_session: Session, request: Builder, _payload: bytes) -> Reply:
+def builder(_session: ClientSession, request: Builder, _payload: bytes) -> VerbReply:
     """Return whether the engine's program builds with BuildKit."""
-    return Reply({"buildkit": image_build.has_buildkit(request.engine or {})})
+    return VerbReply({"buildkit": image_build.has_buildkit(request.engine or {})})
 
 
-class Build(NamedTuple):
+class BuildRequest(NamedTuple):
     """The engine, the image's tag, labels and build arguments, and the network for its steps; see image_build.py."""
 
     tag: str = ""
@@ -71,23 +71,23 @@ class Build(NamedTuple):
     arguments: Optional[Dict[str, Any]] = None
 
 
-def build(session: Session, request: Build, payload: bytes) -> Reply:
+def build(session: ClientSession, request: BuildRequest, payload: bytes) -> VerbReply:
     """Build an image while the client listens."""
     try:
-        return Reply(image_build.build(request._asdict(), payload, session.connection))
+        return VerbReply(image_build.build(request._asdict(), payload, session.connection))
     except (image_build.BuildError, ValueError) as error:
         raise RequestError("bad-build", str(error)) from None
     except attending.CommandError as error:
         raise RequestError(error.code, str(error)) from None
 
 
-class Packages(NamedTuple):
+class PackagesRequest(NamedTuple):
     """The id of an image."""
 
     image: str
 
 
-def packages(session: Session, request: Packages, payload: bytes) -> Reply:
+def packages(session: ClientSession, request: PackagesRequest, payload: bytes) -> VerbReply:
     """Return what an image once reported of its packages (see torch_check.py); a payload replaces it.
 
     `code` is where its Python compiles the agent to, see compiled_code.py; None where the disk takes nothing.
@@ -99,7 +99,7 @@ def packages(session: Session, request: Packages, payload: bytes) -> Reply:
     if payload:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_durably(path, payload)
-    return Reply({"packages": read_json(path) or None, "code": _code_of(image[1])})
+    return VerbReply({"packages": read_json(path) or None, "code": _code_of(image[1])})
 
 
 def _code_of(image: str) -> Optional[Dict[str, Any]]:
@@ -122,17 +122,17 @@ class OfEnvironment(NamedTuple):
     name: str
 
 
-def environment(session: Session, request: OfEnvironment, _payload: bytes) -> Reply:
+def environment(session: ClientSession, request: OfEnvironment, _payload: bytes) -> VerbReply:
     """Return whether an environment is complete; the client asks when it has a run that names it."""
     path = path_of(session, request.name)
     with session.store.shared():  # a `gc` before us has removed it, one after us sees the run
         is_there = environment_build.is_whole(path)
     if is_there and not environment_seal.is_settled(path):
         _settle(session, path)
-    return Reply({"there": is_there})
+    return VerbReply({"there": is_there})
 
 
-def _settle(session: Session, path: str) -> None:
+def _settle(session: ClientSession, path: str) -> None:
     """Settle an environment whose settling was cut off, unless a process is at it."""
     lock = Lock.take(environment_build.lock_file(session.root, path), 0.0)
     if lock is not None:
@@ -153,7 +153,7 @@ class MakeEnvironment(NamedTuple):
     unimported: Optional[str] = None
 
 
-def make_environment(session: Session, request: MakeEnvironment, payload: bytes) -> Reply:
+def make_environment(session: ClientSession, request: MakeEnvironment, payload: bytes) -> VerbReply:
     """Make an environment while the client, which holds its lock, listens.
 
     It counts once it is sealed. Until then it is removed with its lock.
@@ -176,10 +176,10 @@ def make_environment(session: Session, request: MakeEnvironment, payload: bytes)
     except attending.CommandError as error:
         raise RequestError(error.code, str(error)) from None
     session.unsealed[lock_name] = Unsealed(path, values.get("packages") or {})
-    return Reply(values)
+    return VerbReply(values)
 
 
-def seal_environment(session: Session, request: OfEnvironment, _payload: bytes) -> Reply:
+def seal_environment(session: ClientSession, request: OfEnvironment, _payload: bytes) -> VerbReply:
     """Make an environment count that was made on this connection."""
     lock_name = environment_build.lock_of(request.name)
     unsealed = session.unsealed.get(lock_name)
@@ -188,10 +188,10 @@ def seal_environment(session: Session, request: OfEnvironment, _payload: bytes) 
     environment_seal.seal(*unsealed)
     del session.unsealed[lock_name]
     environment_seal.start_settling(unsealed.path, session.locks[lock_name])
-    return Reply({})
+    return VerbReply({})
 
 
-def path_of(session: Session, name: Any) -> str:
+def path_of(session: ClientSession, name: Any) -> str:
     """Return the path of an environment. Raises RequestError."""
     try:
         return environment_build.path_of(session.root, name)
@@ -200,10 +200,10 @@ def path_of(session: Session, name: Any) -> str:
 
 
 VERBS = {
-    "hold": Verb(Hold, hold),
+    "hold": Verb(LockRequest, hold),
     "builder": Verb(Builder, builder),
-    "build": Verb(Build, build),
-    "packages": Verb(Packages, packages),
+    "build": Verb(BuildRequest, build),
+    "packages": Verb(PackagesRequest, packages),
     "environment": Verb(OfEnvironment, environment),
     "make_environment": Verb(MakeEnvironment, make_environment),
     "seal_environment": Verb(OfEnvironment, seal_environment),

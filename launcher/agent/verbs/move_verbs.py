@@ -17,8 +17,8 @@ from ..record.files import read_json, write_durably
 from ..record.rundir import TERMINAL, Run
 from ..record.safe_open import open_regular
 from ..serving import contact
-from ..serving.requests import NoArguments, OfRun, Reply, RequestError, RunId, read_object
-from ..serving.session import OfferedCheckpoint, Session, Verb
+from ..serving.requests import NoArguments, OfRun, RequestError, RunId, VerbReply, read_object
+from ..serving.session import ClientSession, OfferedCheckpoint, Verb
 from ..store import parentage, shipping
 from ..store.manifest import check, read_manifest
 
@@ -29,10 +29,10 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 # on the old host
 
 
-def outlook(session: Session, request: OfRun, _payload: bytes) -> Reply:
+def outlook(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
     """Say whether the script of a run can resume, where it has been moved to, if it has, and whether it never began."""
     run = session.run(request.run)
-    return Reply(
+    return VerbReply(
         {
             "resumes": parentage.resumes(run),
             "moved": read_json(run.moved) or None,
@@ -54,7 +54,7 @@ class Move(NamedTuple):
     instead: Optional[List[str]] = None
 
 
-def move(session: Session, request: Move, _payload: bytes) -> Reply:
+def move(session: ClientSession, request: Move, _payload: bytes) -> VerbReply:
     """Record that a run goes on elsewhere; return what is on record, by this client or an earlier one.
 
     From here on one other run alone goes on with it. Raises RequestError for a run that has not ended, or is still held.
@@ -75,13 +75,13 @@ def move(session: Session, request: Move, _payload: bytes) -> Reply:
         if not known or known.get("run") in (request.instead or ()):
             known = {"run": request.to, "host": request.host, "root": request.root}
             write_durably(run.moved, strict_json.encode(known) + "\n")
-    return Reply({"moved": known})
+    return VerbReply({"moved": known})
 
 
-def tree(session: Session, request: OfRun, _payload: bytes) -> Reply:
+def tree(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
     """Return the manifest of a run's code and data as they were sent."""
     run = session.run(request.run)
-    return Reply({}, strict_json.encode(read_manifest(run.manifest)).encode())
+    return VerbReply({}, strict_json.encode(read_manifest(run.manifest)).encode())
 
 
 class Contents(NamedTuple):
@@ -91,7 +91,7 @@ class Contents(NamedTuple):
     files: Optional[List[str]] = None
 
 
-def contents(session: Session, request: Contents, _payload: bytes) -> Reply:
+def contents(session: ClientSession, request: Contents, _payload: bytes) -> VerbReply:
     """Send files of a run as they were sent to it, one after the other. Raises RequestError `lost` if one is not there any more."""
     run = session.run(request.run)
     manifest = read_manifest(run.manifest)
@@ -107,7 +107,7 @@ def contents(session: Session, request: Contents, _payload: bytes) -> Reply:
             path = found[sha256][0] if sha256 in found else session.store.file(sha256)
             _send(stream, path, sizes[sha256])
         stream.finish()
-    return Reply({})
+    return VerbReply({})
 
 
 def _send(stream: shipping.ChunkWriter, path: str, size: int) -> None:
@@ -126,20 +126,20 @@ def _send(stream: shipping.ChunkWriter, path: str, size: int) -> None:
 # on the new host
 
 
-def lacking(session: Session, _request: NoArguments, payload: bytes) -> Reply:
+def lacking(session: ClientSession, _request: NoArguments, payload: bytes) -> VerbReply:
     """Return which files of a manifest (the payload) a run with it would have to be sent here. Nothing is made."""
     manifest = read_object(payload, "the manifest")
     check(manifest)
     with session.store.shared():
-        return Reply({"missing": session.store.missing(manifest)})
+        return VerbReply({"missing": session.store.missing(manifest)})
 
 
-def forgo(session: Session, request: OfRun, _payload: bytes) -> Reply:
+def forgo(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
     """See to it that a run never begins here, and remove it if it is half-made; `begun` says that it was too late."""
     run = Run(session.path_of(request.run))
     forgone.mark(session.root, run.id)
     is_gone = not os.path.isdir(run.path) or (bool(run.numbers()) and garbage.remove_half_made(run))
-    return Reply({"begun": not is_gone})
+    return VerbReply({"begun": not is_gone})
 
 
 class OfferCheckpoint(NamedTuple):
@@ -150,7 +150,7 @@ class OfferCheckpoint(NamedTuple):
     name: str = ""
 
 
-def offer_checkpoint(session: Session, request: OfferCheckpoint, payload: bytes) -> Reply:
+def offer_checkpoint(session: ClientSession, request: OfferCheckpoint, payload: bytes) -> VerbReply:
     """Take a checkpoint's manifest (the payload); return which of its files must be sent."""
     run = session.prepared_run(request.run)
     if not _NAME.fullmatch(request.name):
@@ -165,7 +165,7 @@ def offer_checkpoint(session: Session, request: OfferCheckpoint, payload: bytes)
     offered = OfferedCheckpoint(request.parent, request.name, int(manifest["step"]), files, payload)
     session.checkpoints[run.id] = offered
     sizes = offered.sizes
-    return Reply({"missing": sorted(one for one in sizes if not session.store.holds(one, sizes[one]))})
+    return VerbReply({"missing": sorted(one for one in sizes if not session.store.holds(one, sizes[one]))})
 
 
 def _is_size(value: Any) -> bool:
@@ -188,7 +188,7 @@ class ShipCheckpoint(NamedTuple):
     files: Optional[List[str]] = None
 
 
-def ship_checkpoint(session: Session, request: ShipCheckpoint, _payload: bytes) -> Reply:
+def ship_checkpoint(session: ClientSession, request: ShipCheckpoint, _payload: bytes) -> VerbReply:
     """Take the missing files of the checkpoint that was offered, and put it in place whole; the run goes on from it."""
     run = session.prepared_run(request.run)
     stream = shipping.ChunkReader(session.connection)
@@ -206,10 +206,10 @@ def ship_checkpoint(session: Session, request: ShipCheckpoint, _payload: bytes) 
         stream.skip_rest()  # the client sends the whole stream, even if it was refused
     origin = {"run": offered.parent, "checkpoint": offered.name, "step": offered.step}
     run.write_prepared(session.prepared[run.id], dict(run.prepared(), parent=origin, changes={}))
-    return Reply({"parent": origin})
+    return VerbReply({"parent": origin})
 
 
-def _put(session: Session, run: Run, offered: OfferedCheckpoint) -> None:
+def _put(session: ClientSession, run: Run, offered: OfferedCheckpoint) -> None:
     """Copy a checkpoint out of the store, check it, and give it its name."""
 
     def put(name: str, entry: Mapping[str, Any], copy: str) -> None:

@@ -14,8 +14,8 @@ from typing import Any, Dict, List, NamedTuple, Tuple
 
 from ..record import strict_json
 from ..record.rundir import Run
-from ..serving.requests import OfRun, Reply, RequestError, RunId
-from ..serving.session import Session, Verb
+from ..serving.requests import OfRun, RequestError, RunId, VerbReply
+from ..serving.session import ClientSession, Verb
 from ..store import checkpoints, late_seals
 from ..store.output_digests import OutputDigests
 from ..store.outputs import OutputScan, open_output
@@ -26,14 +26,14 @@ MOST_NAMED = 20
 WHOLE = "whole"
 
 
-class Outputs(NamedTuple):
+class OutputsRequest(NamedTuple):
     """A run; whether files that the job's patterns leave out are listed too."""
 
     run: RunId
     all: bool = False
 
 
-def outputs(session: Session, request: Outputs, _payload: bytes) -> Reply:
+def outputs(session: ClientSession, request: OutputsRequest, _payload: bytes) -> VerbReply:
     """List what a run wrote: a line [path, kind, bytes, time of its last change] for each file."""
     run = session.run(request.run)
     lines = LineWriter(session.connection)
@@ -43,10 +43,10 @@ def outputs(session: Session, request: Outputs, _payload: bytes) -> Reply:
         lines.put([found.path, found.kind, found.size, found.mark[1]])
     digests.save()
     lines.finish()
-    return Reply({"left_out": reasons(scan.left_out), "now_ns": time.time_ns()})
+    return VerbReply({"left_out": reasons(scan.left_out), "now_ns": time.time_ns()})
 
 
-def manifest(session: Session, request: OfRun, payload: bytes) -> Reply:
+def manifest(session: ClientSession, request: OfRun, payload: bytes) -> VerbReply:
     """Read the files whose paths are the payload: a line [path, bytes, time of its last change, SHA-256] for each."""
     run = session.run(request.run)
     paths = _list(payload, str)
@@ -66,7 +66,7 @@ def manifest(session: Session, request: OfRun, payload: bytes) -> Reply:
             lines.put([path, status.st_size, status.st_mtime_ns, digest])
     digests.save()
     lines.finish()
-    return Reply({"left_out": reasons(left_out)})
+    return VerbReply({"left_out": reasons(left_out)})
 
 
 class Checkpoint(NamedTuple):
@@ -76,7 +76,7 @@ class Checkpoint(NamedTuple):
     which: str = "last"
 
 
-def checkpoint(session: Session, request: Checkpoint, _payload: bytes) -> Reply:
+def checkpoint(session: ClientSession, request: Checkpoint, _payload: bytes) -> VerbReply:
     """Name a sealed checkpoint and send its manifest, which proves it. Raises RequestError `no-checkpoint`."""
     run = session.run(request.run)
     path, passed_over = _newest_whole(run) if request.which == WHOLE else (_picked(run, request.which), [])
@@ -89,7 +89,7 @@ def checkpoint(session: Session, request: Checkpoint, _payload: bytes) -> Reply:
     except OSError as error:
         raise RequestError("changed", "%s: %s" % (name, error.strerror)) from None
     values = {"name": name, "sha256": hashlib.sha256(manifest).hexdigest(), "changed_ns": changed}
-    return Reply({**values, "passed_over": passed_over}, manifest)
+    return VerbReply({**values, "passed_over": passed_over}, manifest)
 
 
 def _newest_whole(run: Run) -> Tuple[str, List[Dict[str, Any]]]:
@@ -120,7 +120,7 @@ def _picked(run: Run, which: str) -> str:
     return path
 
 
-def send(session: Session, request: OfRun, payload: bytes) -> Reply:
+def send(session: ClientSession, request: OfRun, payload: bytes) -> VerbReply:
     """Send the bytes of files, one file after the other; the payload lists [path, first byte, size of the whole file].
 
     Raises RequestError `changed` in the stream's place if a file is gone, or shorter than it was.
@@ -139,7 +139,7 @@ def send(session: Session, request: OfRun, payload: bytes) -> Reply:
         finally:
             os.close(descriptor)
     stream.finish()
-    return Reply({})
+    return VerbReply({})
 
 
 def reasons(left_out: Dict[str, str]) -> Dict[str, str]:
@@ -163,7 +163,7 @@ def _list(payload: bytes, kind: type) -> List[Any]:
 
 
 VERBS = {
-    "outputs": Verb(Outputs, outputs),
+    "outputs": Verb(OutputsRequest, outputs),
     "manifest": Verb(OfRun, manifest),
     "checkpoint": Verb(Checkpoint, checkpoint),
     "send": Verb(OfRun, send),

@@ -20,8 +20,8 @@ from ..record.rundir import ONE_MACHINE, RENTED, Run, rent_in
 from ..record.safe_open import open_regular
 from ..serving import contact
 from ..serving.container_place import container_place
-from ..serving.requests import NoArguments, OfRun, Reply, RequestError, RunId, read_object
-from ..serving.session import Session, Verb
+from ..serving.requests import NoArguments, OfRun, RequestError, RunId, VerbReply, read_object
+from ..serving.session import ClientSession, Verb
 from ..store import shipping, worker_folder
 from ..store.manifest import check, read_manifest, shared_modes_of, sizes_of
 
@@ -44,7 +44,7 @@ class Create(NamedTuple):
     queues: bool = False
 
 
-def create(session: Session, request: Create, payload: bytes) -> Reply:
+def create(session: ClientSession, request: Create, payload: bytes) -> VerbReply:
     """Make a run's folder with its plan (the payload), and its first numbered folder, held by this process."""
     if not liveness.is_known(request.runtime):
         raise RequestError("bad-runtime", "runtime: %r is not known to this agent" % request.runtime)
@@ -80,10 +80,10 @@ def create(session: Session, request: Create, payload: bytes) -> Reply:
         sync_folder(path)
     if not liveness.fate_of(request.runtime).sees_host:
         evidence_import.expect(run)
-    return Reply({"run": run.id, "place": container_place(session, run), "gpus": gpus})
+    return VerbReply({"run": run.id, "place": container_place(session, run), "gpus": gpus})
 
 
-def _make_locks(session: Session, run: Run) -> None:
+def _make_locks(session: ClientSession, run: Run) -> None:
     """Make the files of the locks that are needed to stop and remove a run: a full disk may not have room for them."""
     for path in (run.contact_lock, garbage.lock_of_removals(session.root), session.store.lock):
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -91,7 +91,7 @@ def _make_locks(session: Session, run: Run) -> None:
 
 
 def _runtime(
-    session: Session, request: Create, plan: Dict[str, Any], gpus: Optional[List[str]]
+    session: ClientSession, request: Create, plan: Dict[str, Any], gpus: Optional[List[str]]
 ) -> Dict[str, Any]:
     """Return what is on record of how the run is run."""
     run_fate = liveness.fate_of(request.runtime)
@@ -106,13 +106,13 @@ def _runtime(
     }
 
 
-def _rent(session: Session) -> Dict[str, Any]:
+def _rent(session: ClientSession) -> Dict[str, Any]:
     """Return until when this machine is rented, by its own clocks; empty if it is not rented."""
     rent = rent_in(read_json(os.path.join(session.root, RENTED)))
     return {f"rented_{name}": value for name, value in rent.items()}
 
 
-def _interpreter(session: Session, request: Create, plan: Dict[str, Any]) -> str:
+def _interpreter(session: ClientSession, request: Create, plan: Dict[str, Any]) -> str:
     """Return the interpreter of the environment that was made for the plan, or the one of `env`."""
     made = plan.get("environment")
     if made is None:
@@ -123,7 +123,7 @@ def _interpreter(session: Session, request: Create, plan: Dict[str, Any]) -> str
         raise RequestError("bad-environment", str(error)) from None
 
 
-def _take_cards(session: Session, run: Run, request: Create) -> Optional[List[str]]:
+def _take_cards(session: ClientSession, run: Run, request: Create) -> Optional[List[str]]:
     """Lease a new run's cards. Raises RequestError if there are not enough; nothing is left of the run then.
 
     A client that `queues`, and asks again, keeps its place in the queue.
@@ -155,23 +155,23 @@ def _host_paths(plan: Dict[str, Any]) -> Dict[str, str]:
     return paths
 
 
-def check_sources(_session: Session, _request: NoArguments, payload: bytes) -> Reply:
+def check_sources(_session: ClientSession, _request: NoArguments, payload: bytes) -> VerbReply:
     """Say nothing if the `host:` sources of a plan (the payload) are all here. Raises RequestError `no-source`."""
     _host_paths(read_object(payload, "the plan"))
-    return Reply({})
+    return VerbReply({})
 
 
 # code and data
 
 
-def offer(session: Session, request: OfRun, payload: bytes) -> Reply:
+def offer(session: ClientSession, request: OfRun, payload: bytes) -> VerbReply:
     """Take a tree's manifest (the payload); put code/ and data/ in place, or return which files must be sent first."""
     run = session.prepared_run(request.run)
     manifest = read_object(payload, "the manifest")
     check(manifest)
     session.manifests[run.id] = manifest
     with session.store.shared():
-        return Reply({"missing": session.store.place(manifest, run, payload)})
+        return VerbReply({"missing": session.store.place(manifest, run, payload)})
 
 
 class Ship(NamedTuple):
@@ -181,7 +181,7 @@ class Ship(NamedTuple):
     files: Optional[List[str]] = None
 
 
-def ship(session: Session, request: Ship, _payload: bytes) -> Reply:
+def ship(session: ClientSession, request: Ship, _payload: bytes) -> VerbReply:
     """Take the files that the last answer named as missing, and put the tree in place."""
     run = session.prepared_run(request.run)
     manifest = session.manifests.get(run.id, {})
@@ -194,7 +194,7 @@ def ship(session: Session, request: Ship, _payload: bytes) -> Reply:
                 raise RequestError("not-offered", "run %s: a file was sent that was not offered" % run.id)
             requested = [(sha256, sizes[sha256]) for sha256 in files]
             session.store.receive(stream, requested, shared_modes_of(manifest))
-            return Reply({"missing": session.store.place(manifest, run)})
+            return VerbReply({"missing": session.store.place(manifest, run)})
     finally:
         stream.skip_rest()  # the client sends the whole stream, even if it was refused
 
@@ -207,7 +207,7 @@ class Inherit(NamedTuple):
     asked: Optional[List[str]] = None
 
 
-def inherit(session: Session, request: Inherit, _payload: bytes) -> Reply:
+def inherit(session: ClientSession, request: Inherit, _payload: bytes) -> VerbReply:
     """Give a prepared run code, data and the newest whole checkpoint of its parent; see parentage.py.
 
     It replaces a tree from the client: what is on this host is not sent again.
@@ -225,7 +225,7 @@ def inherit(session: Session, request: Inherit, _payload: bytes) -> Reply:
         except parentage.ParentError as error:
             raise RequestError(error.code, str(error)) from None
     session.manifests[run.id] = read_manifest(run.manifest)
-    return Reply(values)
+    return VerbReply(values)
 
 
 @contextlib.contextmanager
@@ -244,14 +244,14 @@ def _unjudged(parent: Run) -> Iterator[None]:
 # secrets
 
 
-def take_secrets(session: Session, request: OfRun, payload: bytes) -> Reply:
+def take_secrets(session: ClientSession, request: OfRun, payload: bytes) -> VerbReply:
     """Put the secrets (the payload) beside the plan of a prepared run; see secret.py."""
     run = session.prepared_run(request.run)
     try:
         secret.write(run, payload)
     except ValueError as error:
         raise RequestError("bad-secrets", str(error)) from None
-    return Reply({})
+    return VerbReply({})
 
 
 VERBS = {

@@ -7,11 +7,11 @@ import os
 from typing import Any, List, NamedTuple, Optional
 
 from ..host import probe_host
-from ..serving.requests import NoArguments, Reply
-from ..serving.session import Session, Verb
+from ..serving.requests import NoArguments, VerbReply
+from ..serving.session import ClientSession, Verb
 
 
-class Probe(NamedTuple):
+class ProbeRequest(NamedTuple):
     """The job's interpreter and packages, the engine and the model to look for, whether Slurm is asked; see probe_host.py."""
 
     env: Optional[str] = None
@@ -22,32 +22,32 @@ class Probe(NamedTuple):
     slurm: bool = False
 
 
-def ping(_session: Session, _request: NoArguments, _payload: bytes) -> Reply:
+def ping(_session: ClientSession, _request: NoArguments, _payload: bytes) -> VerbReply:
     """Answer, so that the client knows that the connection lives."""
-    return Reply({})
+    return VerbReply({})
 
 
-def probe(session: Session, request: Probe, _payload: bytes) -> Reply:
+def probe(session: ClientSession, request: ProbeRequest, _payload: bytes) -> VerbReply:
     """Return the host's facts."""
-    return Reply(probe_host.probe(session.root, *request))
+    return VerbReply(probe_host.probe(session.root, *request))
 
 
-def root(session: Session, _request: NoArguments, _payload: bytes) -> Reply:
+def root(session: ClientSession, _request: NoArguments, _payload: bytes) -> VerbReply:
     """Return what marks a container or an image as belonging to this root, and the root's id, None once it is gone."""
     root_id = None
     with contextlib.suppress(OSError):
         root_id = os.readlink(os.path.join(session.root, "root-id"))
-    return Reply({"root": session.label, "id": root_id})
+    return VerbReply({"root": session.label, "id": root_id})
 
 
-def holds(session: Session, _request: NoArguments, _payload: bytes) -> Reply:
+def holds(session: ClientSession, _request: NoArguments, _payload: bytes) -> VerbReply:
     """Return whether something would end with this connection: a prepared run, cards, a place in a queue, a lock."""
-    return Reply({"holds": session.holds})
+    return VerbReply({"holds": session.holds})
 
 
 VERBS = {
     "ping": Verb(NoArguments, ping),
-    "probe": Verb(Probe, probe),
+    "probe": Verb(ProbeRequest, probe),
     "root": Verb(NoArguments, root),
     "holds": Verb(NoArguments, holds),
 }

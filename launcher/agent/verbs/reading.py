@@ -12,15 +12,15 @@ from ..record import strict_json
 from ..record.rundir import Run
 from ..serving import cursors
 from ..serving.client_connection import SILENCE_S
-from ..serving.requests import Reply, RequestError, RunId, parse, refusal_of
-from ..serving.session import Session, Verb
+from ..serving.requests import RequestError, RunId, VerbReply, parse, refusal_of
+from ..serving.session import ClientSession, Verb
 
 POLL_S = 0.01
 REST = 4.0
 """After a look at all runs the agent rests so many times as long as that took: many runs take a fifth of a core."""
 
 
-class Question(NamedTuple):
+class RunQuestion(NamedTuple):
     """A client's cursors in a run, and how long to wait for something new; see cursors.py."""
 
     run: RunId
@@ -37,7 +37,7 @@ class Read(NamedTuple):
     runs: List[Dict[str, Any]]
 
 
-class Answer(NamedTuple):
+class RunAnswer(NamedTuple):
     """What is new in a run: values as JSON, then bytes; or a refusal. `number` is that of the question."""
 
     number: int
@@ -59,10 +59,10 @@ class Answer(NamedTuple):
         return {"question": self.number, "values": len(self.values), "size": len(self.payload)}
 
 
-class _Asked:
+class _PendingQuestion:
     """A question, and the run that it is about, which is the same at each look."""
 
-    def __init__(self, session: Session, number: int, question: Question, now: float) -> None:
+    def __init__(self, session: ClientSession, number: int, question: RunQuestion, now: float) -> None:
         self._session = session
         self._number = number
         self._question = question
@@ -75,16 +75,16 @@ class _Asked:
         }
         self.until = now + min(question.wait_s, SILENCE_S / 2)
 
-    def look(self, room: int, now: float) -> Optional[Answer]:
+    def look(self, room: int, now: float) -> Optional[RunAnswer]:
         """Return what is new, in about `room` bytes; None if nothing is and there is time to wait."""
         try:
             self._run = self._run or self._session.run(self._question.run)
             values, payload = cursors.read(self._run, self._positions, room)
         except (RequestError, OSError) as error:
-            return Answer(self._number, refusal=self._refusal(error))
+            return RunAnswer(self._number, refusal=self._refusal(error))
         if not payload and not values["changed"] and now < self.until:
             return None
-        return Answer(self._number, strict_json.encode(values).encode(), payload, values["is_full"])
+        return RunAnswer(self._number, strict_json.encode(values).encode(), payload, values["is_full"])
 
     def _refusal(self, error: Union[RequestError, OSError]) -> Dict[str, Any]:
         try:
@@ -94,14 +94,14 @@ class _Asked:
         return refusal_of(error, self._session.root)
 
 
-def read(session: Session, request: Read, _payload: bytes) -> Reply:
+def read(session: ClientSession, request: Read, _payload: bytes) -> VerbReply:
     """Return what is new in runs since the client's cursors, waiting until one has news, or a question's time is over.
 
     The line lists the answers as {question, values, size}: the payload has the values of each, then its bytes.
     """
     began = time.monotonic()
     asked = [
-        _Asked(session, number, parse(Question, "read", values), began)
+        _PendingQuestion(session, number, parse(RunQuestion, "read", values), began)
         for number, values in enumerate(request.runs)
     ]
     while True:
@@ -111,17 +111,17 @@ def read(session: Session, request: Read, _payload: bytes) -> Reply:
         rest_s = max(POLL_S, min(REST * (now - began), left_s))
         if answers or not asked or session.connection.has_input(rest_s):
             payload = b"".join(part for answer in answers for part in (answer.values, answer.payload))
-            return Reply({"answers": [answer.line for answer in answers]}, payload)
+            return VerbReply({"answers": [answer.line for answer in answers]}, payload)
         began = time.monotonic()
 
 
-def _look(asked: List[_Asked], now: float) -> List[Answer]:
+def _look(asked: List[_PendingQuestion], now: float) -> List[RunAnswer]:
     """Look at each run once. Each has the same room; what is left of all room goes to those that have more to send.
 
     Whose time is over is decided by when the look began: runs that were asked about together are answered together,
     however long it takes.
     """
-    answers: List[Answer] = []
+    answers: List[RunAnswer] = []
     share, left = cursors.MAX_BYTES // max(1, len(asked)), cursors.MAX_BYTES
     for question in asked:
         if left <= 0:  # the others are the first of the next request

@@ -14,8 +14,8 @@ from ..liveness import run_state
 from ..liveness.liveness import EndError
 from ..record.rundir import RUN_ID, TERMINAL, Run
 from ..serving import contact
-from ..serving.requests import OfRun, Reply, RequestError, RunId, read_object
-from ..serving.session import Session, Verb
+from ..serving.requests import OfRun, RequestError, RunId, VerbReply, read_object
+from ..serving.session import ClientSession, Verb
 from ..store.last_copies import LastCopies, last_copies
 from ..store.output_digests import OutputDigests
 from ..store.shipping import LineWriter
@@ -37,7 +37,7 @@ class Remove(NamedTuple):
     lose: str = "nothing"
 
 
-def remove(session: Session, request: Remove, payload: bytes) -> Reply:
+def remove(session: ClientSession, request: Remove, payload: bytes) -> VerbReply:
     """Remove a run that has ended; return the bytes that this frees. Files are compared here, under the run's lock.
 
     Raises RequestError `last-copies`, with the files, if the client does not hold all that may not be lost.
@@ -72,7 +72,7 @@ def remove(session: Session, request: Remove, payload: bytes) -> Reply:
     with contextlib.suppress(OSError):  # a sweep gives it back: the lease of a removed run holds no card
         lease.give_back(run)
     lines.finish()
-    return Reply({"bytes": freed})
+    return VerbReply({"bytes": freed})
 
 
 def _see_out(run: Run) -> None:
@@ -114,7 +114,7 @@ class CollectGarbage(NamedTuple):
     dry_run: bool = False
 
 
-def collect_garbage(session: Session, request: CollectGarbage, _payload: bytes) -> Reply:
+def collect_garbage(session: ClientSession, request: CollectGarbage, _payload: bytes) -> VerbReply:
     """Remove what no run here names any more; send a line about each thing, and before it the number of runs read so far.
 
     The client removes what an engine holds: `runs` are those whose containers stay, `images` those that a run names, and
@@ -135,34 +135,34 @@ def collect_garbage(session: Session, request: CollectGarbage, _payload: bytes) 
         lines.put(item)
     lines.finish()
     needed = {"runs": survey.unended, "images": sorted(survey.images), "unreadable": survey.doubts()}
-    return Reply({"root": session.label, **needed})
+    return VerbReply({"root": session.label, **needed})
 
 
-class Sweep(NamedTuple):
+class SweepRequest(NamedTuple):
     """Whether to say only what would be done; the runs that have a container in the engine."""
 
     dry_run: bool = False
     runs: Optional[List[str]] = None
 
 
-def sweep(session: Session, request: Sweep, _payload: bytes) -> Reply:
+def sweep(session: ClientSession, request: SweepRequest, _payload: bytes) -> VerbReply:
     """End and remove what is ours and not needed; see leftovers.py.
 
     The client removes what an engine holds: `ended` says which of its `runs` have ended, and how long ago.
     """
     items = leftovers.sweep(session.root, dry_run=request.dry_run)
     run_ids = [name for name in request.runs or () if RUN_ID.fullmatch(name)]
-    return Reply({"items": items, "ended": leftovers.ages(session.root, run_ids), "root": session.label})
+    return VerbReply({"items": items, "ended": leftovers.ages(session.root, run_ids), "root": session.label})
 
 
-def remains(session: Session, request: OfRun, _payload: bytes) -> Reply:
+def remains(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
     """Return what is left of a run that has ended, after a moment in which its agent may leave."""
-    return Reply({"left": leftovers.remains(session.run(request.run))})
+    return VerbReply({"left": leftovers.remains(session.run(request.run))})
 
 
 VERBS = {
     "remove": Verb(Remove, remove),
     "gc": Verb(CollectGarbage, collect_garbage),
-    "sweep": Verb(Sweep, sweep),
+    "sweep": Verb(SweepRequest, sweep),
     "remains": Verb(OfRun, remains),
 }

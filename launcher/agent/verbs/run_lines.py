@@ -9,7 +9,7 @@ from ..liveness import run_state
 from ..record import strict_json
 from ..record.rundir import RUN_ID, TERMINAL, UNREADABLE, Run
 from .summary import line_of
-from .summary_cache import Kept, SummaryCache
+from .summary_cache import CachedSummary, SummaryCache
 
 GROUP = 50
 MOST_BYTES = 60_000
@@ -17,7 +17,7 @@ MOST_BYTES = 60_000
 _TOO_LONG = {UNREADABLE: "what its record says is too long to list"}
 
 
-class Choice(NamedTuple):
+class RunFilter(NamedTuple):
     """Which runs: those `like` the start of an id or of its last part, or of that name, in one of these states, the newest `most`."""
 
     like: Optional[str] = None
@@ -36,7 +36,7 @@ def lines_of(root: str, run_ids: List[str]) -> Iterator[str]:
             yield text_of(line_of(run, states[run.id]))
 
 
-def chosen_lines(root: str, choice: Choice) -> Iterator[List[str]]:
+def chosen_lines(root: str, choice: RunFilter) -> Iterator[List[str]]:
     """Yield the lines about the chosen runs in groups, some of them empty, so that the client hears of progress."""
     names = _names(os.path.join(root, "runs"), choice)
     cache, left = SummaryCache(root), len(names) if choice.most is None else choice.most
@@ -64,7 +64,7 @@ def text_of(line: Dict[str, Any]) -> str:
     )
 
 
-def _names(folder: str, choice: Choice) -> List[str]:
+def _names(folder: str, choice: RunFilter) -> List[str]:
     """Return the ids of the runs whose names are chosen, those last whose folders were made first."""
     try:
         names = [name for name in os.listdir(folder) if RUN_ID.fullmatch(name)]
@@ -103,7 +103,7 @@ def _group(root: str, names: List[str], cache: SummaryCache) -> List[Tuple[str, 
             if not os.path.isdir(runs[name].path):
                 continue
             line = line_of(runs[name], states[name])
-            known = Kept(line["state"], marks[name] or "", text_of(line))
+            known = CachedSummary(line["state"], marks[name] or "", text_of(line))
             is_recorded = known.state in TERMINAL and not run_state.is_unwritten(states[name])
             if is_recorded and known.marks:
                 cache.keep(name, known)

@@ -8,15 +8,15 @@ from ..liveness import run_state
 from ..record.files import REFUSED
 from ..record.rundir import TERMINAL
 from ..serving import command, contact
-from ..serving.requests import OfRun, Reply, RequestError, RunId
-from ..serving.session import Session, Verb
+from ..serving.requests import OfRun, RequestError, RunId, VerbReply
+from ..serving.session import ClientSession, Verb
 from ..store.shipping import LineWriter
 from ..system import attending
 from ..system.terminal import Window
 from . import run_lines
 
 
-class Runs(NamedTuple):
+class RunsRequest(NamedTuple):
     """The runs to list: these, or by default all that are chosen; see run_lines.py."""
 
     runs: Optional[List[str]] = None
@@ -25,23 +25,23 @@ class Runs(NamedTuple):
     most: Optional[int] = None
 
 
-def runs(session: Session, request: Runs, _payload: bytes) -> Reply:
+def runs(session: ClientSession, request: RunsRequest, _payload: bytes) -> VerbReply:
     """Send a summary of each of these runs of this host, a line for each; an id without a run is left out."""
     lines = LineWriter(session.connection)
     if request.runs is not None:
         for line in run_lines.lines_of(session.root, request.runs):
             lines.put_text(line)
     else:
-        choice = run_lines.Choice(request.like, request.states, request.most)
+        choice = run_lines.RunFilter(request.like, request.states, request.most)
         for group in run_lines.chosen_lines(session.root, choice):
             lines.advance(run_lines.GROUP)
             for line in group:
                 lines.put_text(line)
     lines.finish()
-    return Reply({})
+    return VerbReply({})
 
 
-class Wish(NamedTuple):
+class StopRequest(NamedTuple):
     """A run, and the wish for it: `stop` saves a checkpoint first, `cancel` does not.
 
     `force` kills an agent that has not answered a wish.
@@ -52,7 +52,7 @@ class Wish(NamedTuple):
     force: bool = False
 
 
-def wish(session: Session, request: Wish, _payload: bytes) -> Reply:
+def wish(session: ClientSession, request: StopRequest, _payload: bytes) -> VerbReply:
     """Write a wish to stop or cancel a run, and wake its agent; return the state that follows at once.
 
     `refused` says why the host's disk took no record of it: the run is stopped all the same.
@@ -62,11 +62,11 @@ def wish(session: Session, request: Wish, _payload: bytes) -> Reply:
         raise RequestError("bad-wish", "wish: it must be stop or cancel, not %r" % request.wish)
     state = run_state.state_of(run)
     if state["state"] in TERMINAL and not run_state.is_unwritten(state):
-        return Reply({"state": state["state"]})
+        return VerbReply({"state": state["state"]})
     contact.check_is_here(run)
     refusal = contact.stop(run, request.wish, by_force=request.force)
     refused = None if refusal is None else REFUSED.get(refusal.errno or 0, refusal.strerror)
-    return Reply({"state": run_state.state_of(run)["state"], "refused": refused})
+    return VerbReply({"state": run_state.state_of(run)["state"], "refused": refused})
 
 
 class Execute(NamedTuple):
@@ -76,12 +76,12 @@ class Execute(NamedTuple):
     command: List[str]
 
 
-def execute(session: Session, request: Execute, _payload: bytes) -> Reply:
+def execute(session: ClientSession, request: Execute, _payload: bytes) -> VerbReply:
     """Run a command beside a run while the client listens; see command.py."""
     run = session.run(request.run)
     contact.check_is_here(run)
     try:
-        return Reply(command.execute(run, request.command, session.connection))
+        return VerbReply(command.execute(run, request.command, session.connection))
     except attending.CommandError as error:
         raise RequestError(error.code, str(error)) from None
 
@@ -96,18 +96,18 @@ class Interact(NamedTuple):
     columns: int
 
 
-def interact(session: Session, request: Interact, _payload: bytes) -> Reply:
+def interact(session: ClientSession, request: Interact, _payload: bytes) -> VerbReply:
     """Run a command on a terminal beside a run, while the client types; see command.py."""
     run = session.run(request.run)
     contact.check_is_here(run)
     screen = command.Screen(request.kind, Window(request.rows, request.columns))
     try:
-        return Reply(command.interact(run, request.command, screen, session.connection))
+        return VerbReply(command.interact(run, request.command, screen, session.connection))
     except attending.CommandError as error:
         raise RequestError(error.code, str(error)) from None
 
 
-def entrance(session: Session, request: OfRun, _payload: bytes) -> Reply:
+def entrance(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
     """Return the words that start an agent where the run's processes are, if that is not here.
 
     Raises RequestError `no-job` if none can be started there now.
@@ -116,15 +116,15 @@ def entrance(session: Session, request: OfRun, _payload: bytes) -> Reply:
     contact.check_is_here(run)
     contact.check_can_start(session.root)
     try:
-        return Reply({"words": run_state.fate_of(run).entrance(run)})
+        return VerbReply({"words": run_state.fate_of(run).entrance(run)})
     except attending.CommandError as error:
         raise RequestError(error.code, str(error)) from None
 
 
 VERBS = {
-    "runs": Verb(Runs, runs),
+    "runs": Verb(RunsRequest, runs),
     "entrance": Verb(OfRun, entrance),
-    "wish": Verb(Wish, wish),
+    "wish": Verb(StopRequest, wish),
     "exec": Verb(Execute, execute),
     "interact": Verb(Interact, interact),
 }

@@ -15,8 +15,8 @@ from ..record.files import read_json
 from ..record.rundir import SESSION_LIMIT, Folder, Run
 from ..serving import contact
 from ..serving.container_place import container_place
-from ..serving.requests import OfRun, Reply, RequestError, RunId
-from ..serving.session import Session, Verb
+from ..serving.requests import OfRun, RequestError, RunId, VerbReply
+from ..serving.session import ClientSession, Verb
 from ..store import settling, worker_folder
 from ..store.manifest import ShippingError
 from ..store.secret_end import forget_secrets
@@ -27,7 +27,7 @@ UNSETTLED = "unsettled"
 """The code of a start of which nobody can say whether it has succeeded."""
 
 
-def start(session: Session, request: OfRun, _payload: bytes) -> Reply:
+def start(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
     """Start a prepared run; return when its agent has taken over, or when it is sure to come."""
     run = session.prepared_run(request.run)
     folder = session.prepared.pop(run.id)
@@ -42,7 +42,7 @@ def start(session: Session, request: OfRun, _payload: bytes) -> Reply:
     session.release_cards(run.id)
     folder.release()
     _settle(session, run)
-    return Reply({"run": run.id, "job_id": run_state.fate_of(run).job_id(run)})
+    return VerbReply({"run": run.id, "job_id": run_state.fate_of(run).job_id(run)})
 
 
 def _start(run: Run, folder: Folder) -> None:
@@ -53,15 +53,15 @@ def _start(run: Run, folder: Folder) -> None:
         raise RequestError(error.code, str(error)) from None
 
 
-def hand_over(session: Session, request: OfRun, _payload: bytes) -> Reply:
+def hand_over(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
     """Leave a prepared run to what the client starts next, a container: it is not cleared away any more."""
     run = session.prepared_run(request.run)
     session.handed_over[run.id] = session.prepared.pop(run.id)
     _settle(session, run)
-    return Reply({})
+    return VerbReply({})
 
 
-def take_back(session: Session, request: OfRun, _payload: bytes) -> Reply:
+def take_back(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
     """Take back a run of which nothing is left in what keeps it, and which never began: it is cleared away with this connection.
 
     The answer says whether it is, which is also true of a run that was never handed over. Whatever has the folder of an
@@ -73,7 +73,7 @@ def take_back(session: Session, request: OfRun, _payload: bytes) -> Reply:
     folder = session.handed_over.get(run.id)
     if folder is not None and fate.is_removed(run) and not run.has_folder_after(folder):
         session.prepared[run.id] = session.handed_over.pop(run.id)
-    return Reply({"taken": run.id in session.prepared})
+    return VerbReply({"taken": run.id in session.prepared})
 
 
 class Await(NamedTuple):
@@ -83,7 +83,7 @@ class Await(NamedTuple):
     wait_s: float = START_S
 
 
-def await_agent(session: Session, request: Await, _payload: bytes) -> Reply:
+def await_agent(session: ClientSession, request: Await, _payload: bytes) -> VerbReply:
     """Wait for the agent of a run that was handed over; return whether it has come. One whose lock is not seen has, by its fate."""
     run = session.run(request.run)
     folder = session.handed_over.get(run.id)
@@ -93,16 +93,16 @@ def await_agent(session: Session, request: Await, _payload: bytes) -> Reply:
     sees_lock = run_state.fate_of(run).sees_lock
     while sees_lock and not run.is_taken_over(folder.number):
         if time.monotonic() >= deadline or session.connection.has_input(POLL_S):
-            return Reply({"came": False})
+            return VerbReply({"came": False})
     del session.handed_over[run.id]
     session.release_cards(run.id)
     folder.release()
-    return Reply({"came": True})
+    return VerbReply({"came": True})
 
 
-def place(session: Session, request: OfRun, _payload: bytes) -> Reply:
+def place(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
     """Return what a container of the run needs to see."""
-    return Reply({"place": container_place(session, session.run(request.run))})
+    return VerbReply({"place": container_place(session, session.run(request.run))})
 
 
 class Resume(NamedTuple):
@@ -112,7 +112,7 @@ class Resume(NamedTuple):
     by: Optional[str] = None
 
 
-def resume(session: Session, request: Resume, payload: bytes) -> Reply:
+def resume(session: ClientSession, request: Resume, payload: bytes) -> VerbReply:
     """Start a run again that was interrupted, or that waits: what is left of it is ended by proof first.
 
     The payload is empty, or holds the secrets of the run (secret.py), which replace those on the host. While secrets are
@@ -130,13 +130,13 @@ def resume(session: Session, request: Resume, payload: bytes) -> Reply:
         if is_ours and state["state"] in ("interrupted", "waiting"):
             left_s = _silence_left_s(session, run)
             if left_s is not None:
-                return Reply({"state": state["state"], "silence_left_s": left_s})
+                return VerbReply({"state": state["state"], "silence_left_s": left_s})
             if payload:
                 _replace_secrets(run, payload)
             return _restart(session, run, state, request.by)
     asked = (folder.read_attempt().get("by") for folder in run.newest())
     by = next(filter(None, asked), None)
-    return Reply({"state": run_state.state_of(run)["state"], "is_ours": False, "by": by})
+    return VerbReply({"state": run_state.state_of(run)["state"], "is_ours": False, "by": by})
 
 
 def _replace_secrets(run: Run, payload: bytes) -> None:
@@ -147,7 +147,7 @@ def _replace_secrets(run: Run, payload: bytes) -> None:
         raise RequestError("bad-secrets", str(error)) from None
 
 
-def _silence_left_s(session: Session, run: Run) -> Optional[float]:
+def _silence_left_s(session: ClientSession, run: Run) -> Optional[float]:
     """Return how long the last agent of a run must be silent before it counts as dead; None if it does.
 
     Raises RequestError if it is alive.
@@ -157,7 +157,7 @@ def _silence_left_s(session: Session, run: Run) -> Optional[float]:
     folder = predecessor.needs_silence(run)
     if folder is None:
         return None
-    silence = session.silences.setdefault(run.id, predecessor.Silence(run, folder))
+    silence = session.silences.setdefault(run.id, predecessor.SilenceWatch(run, folder))
     is_dead = silence.look()
     if is_dead is None:
         return silence.left_s
@@ -169,34 +169,34 @@ def _silence_left_s(session: Session, run: Run) -> Optional[float]:
     return None
 
 
-def _restart(session: Session, run: Run, judged: run_state.State, by: Optional[str]) -> Reply:
+def _restart(session: ClientSession, run: Run, judged: run_state.State, by: Optional[str]) -> VerbReply:
     """Give a run that nobody holds what it needs, and start it; or have it wait, and say what it needs."""
     waited_for = judged.get("reason") if judged["state"] == "waiting" else None
     why = SESSION_LIMIT if judged.get("reason") == SESSION_LIMIT else "agent-lost"
     if not os.path.isdir(run.code):
         contact.settle(run, "failed", "never-started").release()
-        return Reply({"state": run_state.state_of(run)["state"]})
+        return VerbReply({"state": run_state.state_of(run)["state"]})
     lost = _look_after_crash(run)
     if lost:
         contact.settle(run, "failed", lost["class"], evidence=lost).release()
-        return Reply({"state": run_state.state_of(run)["state"]})
+        return VerbReply({"state": run_state.state_of(run)["state"]})
     hopeless = run_state.fate_of(run).hopeless(run)
     if hopeless is not None:
         state, reason, evidence = hopeless
         contact.settle(run, state, reason, evidence=evidence).release()
-        return Reply({"state": run_state.state_of(run)["state"]})
+        return VerbReply({"state": run_state.state_of(run)["state"]})
     missing = sorted(set(read_json(run.plan).get("secrets") or ()) - set(secret.read(run)))
     if missing:
         if waited_for is None:
             evidence = {"secrets": "missing: " + ", ".join(missing)}
             contact.settle(run, "waiting", "secret", evidence=evidence, by=by).release()
-        return Reply({"state": "waiting", "secrets": missing})
+        return VerbReply({"state": "waiting", "secrets": missing})
     before = run.cards()
     busy = _lease_again(session, run)
     if busy:
         if waited_for is None:
             contact.settle(run, "waiting", "card", evidence=lease.evidence(busy), by=by).release()
-        return Reply({"state": "waiting", "busy": [card._asdict() for card in busy]})
+        return VerbReply({"state": "waiting", "busy": [card._asdict() for card in busy]})
     runtime = run_state.runtime_now(run)
     gpus = session.cards[run.id].gpus if run.id in session.cards else before
     if runtime.get("gpus") is not None:
@@ -207,14 +207,14 @@ def _restart(session: Session, run: Run, judged: run_state.State, by: Optional[s
         session.handed_over[run.id] = folder
         is_new = gpus != before or waited_for in ("image", "client")
         place = container_place(session, run)
-        return Reply({"state": "resuming", "place": place, "gpus": gpus, "is_new": is_new})
+        return VerbReply({"state": "resuming", "place": place, "gpus": gpus, "is_new": is_new})
     _start(run, folder)
     session.release_cards(run.id)
     folder.release()
-    return Reply({"state": run_state.state_of(run)["state"]})
+    return VerbReply({"state": run_state.state_of(run)["state"]})
 
 
-def _settle(session: Session, run: Run) -> None:
+def _settle(session: ClientSession, run: Run) -> None:
     """Have the code of a run that has all of it written to the disk; nobody waits for it."""
     session.manifests.pop(run.id, None)
     settling.start_settling(run)
@@ -249,7 +249,7 @@ def _answer_failure(run: Run, waited_for: str) -> Dict[str, Any]:
     return {"remedy": remedy.went_on(failure, waited_for, checkpoint, is_job=is_job).record()}
 
 
-def _lease_again(session: Session, run: Run) -> List[lease.Busy]:
+def _lease_again(session: ClientSession, run: Run) -> List[lease.Busy]:
     """Lease cards for a run that starts again; return who holds them if there are not enough."""
     taken = lease.take_again(run, wait_s=lease.LEAVING_S)
     if taken.gpus:

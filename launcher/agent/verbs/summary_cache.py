@@ -27,7 +27,7 @@ SETTLED_S = 2.0
 MOST_STALE = 1000
 
 
-class Kept(NamedTuple):
+class CachedSummary(NamedTuple):
     """A line about a run, as JSON, the state in it, and the marks of the files that it was made from."""
 
     state: str
@@ -42,7 +42,7 @@ class SummaryCache:
         """Read the lines. What cannot be read counts as never kept."""
         self._path = os.path.join(root, "hosts", process.host_id(), "summaries-%s" % FORMAT)
         self._runs = os.path.join(root, "runs")
-        self._kept: Dict[str, Kept] = {}
+        self._kept: Dict[str, CachedSummary] = {}
         self._fresh: List[str] = []
         self._stale = 0
         with contextlib.suppress(OSError):
@@ -51,9 +51,9 @@ class SummaryCache:
                 if check == _check(text):  # otherwise it is torn
                     name, *parts = text.decode().split("\t")
                     self._stale += name in self._kept
-                    self._kept[name] = Kept(*parts)
+                    self._kept[name] = CachedSummary(*parts)
 
-    def line_of(self, run_id: str) -> Optional[Kept]:
+    def line_of(self, run_id: str) -> Optional[CachedSummary]:
         """Return what is kept of a run, None if there is nothing or its files have changed."""
         kept = self._kept.get(run_id)
         if kept is None:
@@ -83,7 +83,7 @@ class SummaryCache:
         except OSError:
             return None
 
-    def keep(self, run_id: str, kept: Kept) -> None:
+    def keep(self, run_id: str, kept: CachedSummary) -> None:
         """Keep a line about a run that has ended."""
         self._kept[run_id] = kept
         self._fresh.append(run_id)

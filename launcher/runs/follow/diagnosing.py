@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from launcher.backends.registry import backend_of
 from launcher.copy.mirror import Mirror
 from launcher.runs.follow.evidence import of_service, words
-from launcher.transport.log_diagnosis import BY_NAME, Diagnosis, Ended, LogFile, diagnose
+from launcher.transport.log_diagnosis import BY_NAME, Diagnosis, LogFile, ProcessEnd, diagnose
 from launcher.upload.excluded_files import explained
 from launcher.values.record import Reason, RunState, State, in_todays_words
 
@@ -165,7 +165,7 @@ def _as_reported(
     return Diagnosis(reason if name == "unknown" and reason in _REASONS else name, line, number, why, mend)
 
 
-def _ended(evidence: Mapping[str, Any], previous: Mapping[str, Any]) -> Ended:
+def _ended(evidence: Mapping[str, Any], previous: Mapping[str, Any]) -> ProcessEnd:
     """Return how an attempt ended, as reported by its agent, else by the next folder, its keeper or its container."""
     nested = (report.get(key) for report in (evidence, previous) for key in ("keeper", "container"))
     reports = [evidence, previous, *(report for report in nested if isinstance(report, dict))]
@@ -173,6 +173,6 @@ def _ended(evidence: Mapping[str, Any], previous: Mapping[str, Any]) -> Ended:
         key: next((report[key] for report in reports if isinstance(report.get(key), int)), None)
         for key in ("exit", "signal")
     }
-    return Ended(
+    return ProcessEnd(
         **numbers, oom_kills=any(report.get("oom") is True or report.get("oom_kills") for report in reports)
     )
