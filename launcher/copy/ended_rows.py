@@ -75,7 +75,7 @@ class EndedRows:
             return []
         return list(zip(lines, rows, strict=False))
 
-    def keep(self, mirror: Mirror, entry: index.Entry, host: str, summary: Summary) -> None:
+    def keep(self, mirror: Mirror, entry: index.IndexEntry, host: str, summary: Summary) -> None:
         """Keep a row from now on, unless one of its folders has changed lately."""
         folder = str(mirror.folder.parent)
         entered, changed = self.runs.get(mirror.run, 0), self._changed(folder, mirror.run)

@@ -25,10 +25,10 @@ from launcher.errors import RunError
 from launcher.values.base import Record
 from launcher.values.host import Host
 
-__all__ = ["Entry", "folder", "knows", "place", "runs"]
+__all__ = ["IndexEntry", "folder", "knows", "place", "runs"]
 
 
-class Entry(Record):
+class IndexEntry(Record):
     """A run of this user.
 
     `machine` names the machine that the host `local` was. `plan` is the SHA-256 of the run's plan, empty until it was seen.
@@ -66,7 +66,7 @@ def this_machine() -> str:
     return platform.node()
 
 
-def find(run: str) -> Entry | None:
+def find(run: str) -> IndexEntry | None:
     """Return a run's entry; None if this user has no such run, or if its entry is damaged. One that has not changed is read once."""
     try:
         status = os.stat(place(run) / FILE)
@@ -79,26 +79,26 @@ def find(run: str) -> Entry | None:
     return known[2]
 
 
-_found: dict[str, tuple[tuple[int, int, int], Path, Entry | None]] = {}
+_found: dict[str, tuple[tuple[int, int, int], Path, IndexEntry | None]] = {}
 """The entries that this process has read, each with the inode, time and size of its file."""
 
 
-def _read(run: str) -> Entry | None:
+def _read(run: str) -> IndexEntry | None:
     values = read(run)
     try:
-        entry = Entry.model_validate(values) if values else None
+        entry = IndexEntry.model_validate(values) if values else None
     except ValidationError:
         return None
     return entry if entry is not None and entry.run == run else None
 
 
-def entries() -> list[Entry]:
+def entries() -> list[IndexEntry]:
     """Return all entries, the latest launched last."""
     found = [entry for run in runs() if (entry := find(run)) is not None]
     return sorted(found, key=lambda entry: entry.place_in_order)
 
 
-def of_batch(name: str, since: float) -> list[Entry]:
+def of_batch(name: str, since: float) -> list[IndexEntry]:
     """Return the runs of a batch that were launched since a moment, the latest last."""
     recent = (find(run) for run, changed in runs().items() if changed >= since * 1e9)
     found = [entry for entry in recent if entry and entry.batch == name and entry.launched >= since]
@@ -133,7 +133,7 @@ def damaged(run: str) -> Path | None:
     return path if find(run) is None else None
 
 
-def create(entry: Entry) -> None:
+def create(entry: IndexEntry) -> None:
     """Write the entry of a new run; it is on the disk when this returns. Raises FileExistsError, and other OSErrors.
 
     What was torn when this machine lost its power counts as none, and is replaced.
@@ -154,7 +154,7 @@ def create(entry: Entry) -> None:
     _sync_folders(where)
 
 
-def update(entry: Entry, **news: object) -> Entry:
+def update(entry: IndexEntry, **news: object) -> IndexEntry:
     """Replace the entry of a run; return the new one, which is on the disk. Raises OSError."""
     changed, where = entry.model_copy(update=news), place(entry.run)
     if changed != entry:
@@ -178,7 +178,7 @@ def _sync_folders(where: Path) -> None:
     sync(where, *where.parents[:3])
 
 
-def _written(entry: Entry) -> bytes:
+def _written(entry: IndexEntry) -> bytes:
     return f"{entry.model_dump_json()}\n".encode()
 
 

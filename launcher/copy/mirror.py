@@ -137,7 +137,7 @@ class Mirror:
     # the run's place in the index
 
     @property
-    def entry(self) -> index.Entry | None:
+    def entry(self) -> index.IndexEntry | None:
         """The run's entry in the index of this user's runs; None of a foreign run."""
         return index.find(self.run)
 
@@ -180,9 +180,9 @@ class Mirror:
         with self.disk_errors(self.folder), self.alone("mirror"):
             pass
 
-    def _entry_for(self, host: Host, root_id: str, launched: float) -> index.Entry:
+    def _entry_for(self, host: Host, root_id: str, launched: float) -> index.IndexEntry:
         is_here = host.is_local and host.kind == "machine"
-        return index.Entry(
+        return index.IndexEntry(
             run=self.run,
             host=host,
             machine=index.this_machine() if is_here else None,
@@ -191,7 +191,7 @@ class Mirror:
             copies=(str(self.folder.parent),),
         )
 
-    def _enter(self, made: index.Entry) -> None:
+    def _enter(self, made: index.IndexEntry) -> None:
         """Put an entry into the index, or bring the one that is there up to date."""
         before = self.entry
         if before is None:
@@ -212,7 +212,7 @@ class Mirror:
             copies=tuple(dict.fromkeys((*before.copies, *made.copies))),
         )
 
-    def _check_copy(self, made: index.Entry) -> None:
+    def _check_copy(self, made: index.IndexEntry) -> None:
         """Raise OtherRootError if a copy that is here was made of a run in another root, as versions before the index wrote down."""
         root = self.files.read_json("client.json").get("root")
         if isinstance(root, str) and root not in ("", made.root):
@@ -268,7 +268,7 @@ class Mirror:
         entry = self.entry
         return entry is not None and entry.order > 0 and self._has_known_plan(entry)
 
-    def _has_known_plan(self, entry: index.Entry) -> bool:
+    def _has_known_plan(self, entry: index.IndexEntry) -> bool:
         content = self.record.read(PLAN)
         return content is not None and hashlib.sha256(content).hexdigest() == entry.plan
 

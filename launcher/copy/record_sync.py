@@ -20,7 +20,7 @@ from launcher.copy import index
 from launcher.copy.event_lines import parse_events
 from launcher.copy.printed_lines import Printed, PrintedLines
 from launcher.errors import ConnectionLostError, RunError
-from launcher.transport.channel import Reply
+from launcher.transport.channel import AgentReply
 from launcher.values.base import Record
 from launcher.values.record import Event, RunState, State, is_terminal
 
@@ -51,7 +51,7 @@ class News(NamedTuple):
     size: int = 0
 
 
-class _Part(Record):
+class _SyncedPiece(Record):
     """A piece of a file: JSON files come whole, the others grow from an offset in bytes."""
 
     path: str
@@ -70,7 +70,7 @@ class _Update(Record):
     """The agent's answer to `read`; the bytes of the parts follow in their order."""
 
     state: dict[str, Any]
-    parts: list[_Part] = []
+    parts: list[_SyncedPiece] = []
     last: Annotated[list[int], Field(max_length=1)] = []
     is_full: bool = False
 
@@ -160,7 +160,7 @@ class RecordSync:
         has_plan = (entry is None or bool(entry.plan)) and self._files.is_file(PLAN)
         return {"cursors": cursors, "from": self._from, "state": self._seen_state, "plan": has_plan}
 
-    def apply(self, answer: Reply) -> News:
+    def apply(self, answer: AgentReply) -> News:
         """Write the parts of an answer to the disk; return what they contain.
 
         Raises ConnectionLostError for an answer that does not fit the request, such as an unknown path or a gap, and
@@ -205,7 +205,7 @@ class RecordSync:
         size = len(answer.payload)
         return News(state, events, log, is_all, self._printed.unfinished, update.is_full, size)
 
-    def _cut(self, parts: list[_Part], payload: bytes) -> list[tuple[str, int, bytes]]:
+    def _cut(self, parts: list[_SyncedPiece], payload: bytes) -> list[tuple[str, int, bytes]]:
         """Return each part's name, offset and bytes. Raises ConnectionLostError for a part that was not asked for."""
         pieces = []
         position = 0

@@ -86,7 +86,7 @@ _SCRIPTS_ON_CLUSTER = {
 """What the shell of a login node does instead, or for a fault that only a cluster has."""
 
 
-class Place(NamedTuple):
+class DrillPlace(NamedTuple):
     """Where a row's run lies on its host: its folder, and that of its ledger; and the word that its training bears."""
 
     folder: str
@@ -102,7 +102,7 @@ class Place(NamedTuple):
 def bring_about(
     watching: Desk,
     planned: Planned,
-    place: Place,
+    place: DrillPlace,
     runtime: str,
     followed: Desk,
 ) -> str | None:

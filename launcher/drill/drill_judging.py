@@ -15,7 +15,7 @@ from launcher.values.base import Record
 from launcher.values.parsing import unknown_name
 
 
-class Line(Record):
+class LedgerLine(Record):
     """A line of the ledger: a start behind a step, a step that begins, the fault, or the end. Times are the host's."""
 
     time: float | None = None
@@ -26,14 +26,14 @@ class Line(Record):
     end: int | None = None
 
 
-class Start(NamedTuple):
+class TrainingStart(NamedTuple):
     """A start of the training: the step behind which it began, and its lines."""
 
     begin: int
-    lines: list[Line]
+    lines: list[LedgerLine]
 
     @property
-    def steps(self) -> list[Line]:
+    def steps(self) -> list[LedgerLine]:
         """The steps that it began."""
         return [line for line in self.lines if line.step is not None]
 
@@ -43,21 +43,21 @@ class Start(NamedTuple):
         return max((line.step or 0 for line in self.steps), default=self.begin)
 
 
-class Ledger(NamedTuple):
+class WitnessLedger(NamedTuple):
     """What the witness wrote: the training's starts, how many there were when the fault came, and how often it ended."""
 
-    starts: list[Start]
+    starts: list[TrainingStart]
     starts_before: int | None
     ends: int
 
 
-class Seen(NamedTuple):
+class RunObservation(NamedTuple):
     """What was seen of a run from outside, after it had ended: its ledger, its model, and how it says that it ended.
 
     `differing` are the files of the record that are not the same here; `left` are processes and containers.
     """
 
-    ledger: Ledger
+    ledger: WitnessLedger
     model: str
     state: str
     reason: str | None
@@ -65,7 +65,7 @@ class Seen(NamedTuple):
     left: Sequence[str]
 
 
-class Judgement(NamedTuple):
+class DrillJudgement(NamedTuple):
     """What is wrong, the steps trained again, and the seconds without a step."""
 
     problems: tuple[str, ...]
@@ -99,23 +99,23 @@ def _planned(word: str, known: dict[str, Fault]) -> Planned:
     return Planned(fault, int(step))
 
 
-def read_ledger(text: str) -> Ledger:
+def read_ledger(text: str) -> WitnessLedger:
     """Read a ledger. A line that is not ours, or that a kill cut short, counts as none."""
-    starts: list[Start] = []
+    starts: list[TrainingStart] = []
     before, ends = None, 0
     for written in text.splitlines():
         try:
-            line = Line.model_validate_json(written)
+            line = LedgerLine.model_validate_json(written)
         except ValidationError:
             continue
         if line.hurt is not None and before is None:
             before = len(starts)
         if line.begin is not None:
-            starts.append(Start(line.begin, [line]))
+            starts.append(TrainingStart(line.begin, [line]))
         elif starts:
             starts[-1].lines.append(line)
         ends += line.end is not None
-    return Ledger(starts, before, ends)
+    return WitnessLedger(starts, before, ends)
 
 
 def model_after(steps: int) -> str:
@@ -126,7 +126,7 @@ def model_after(steps: int) -> str:
     return model
 
 
-def judge(planned: Planned, seen: Seen) -> Judgement:
+def judge(planned: Planned, seen: RunObservation) -> DrillJudgement:
     """Judge a run: the stated end, no sample skipped, at most so many intervals again, nothing left, the mirror whole."""
     fault, ledger = planned.fault, seen.ledger
     problems = [*_wrong_end(fault, seen), *_wrong_samples(ledger)]
@@ -146,10 +146,10 @@ def judge(planned: Planned, seen: Seen) -> Judgement:
         )
     problems += [f"the mirror differs from the host: {path}" for path in sorted(seen.differing)]
     problems += [f"left on the host: {thing}" for thing in seen.left]
-    return Judgement(tuple(problems), again, _silence(ledger))
+    return DrillJudgement(tuple(problems), again, _silence(ledger))
 
 
-def _wrong_end(fault: Fault, seen: Seen) -> list[str]:
+def _wrong_end(fault: Fault, seen: RunObservation) -> list[str]:
     ended = seen.state if seen.reason is None else f"{seen.state}: {seen.reason}"
     if fault.reason is not None:
         stated = f"failed: {fault.reason}"
@@ -163,7 +163,7 @@ def _wrong_end(fault: Fault, seen: Seen) -> list[str]:
     return problems
 
 
-def _wrong_samples(ledger: Ledger) -> list[str]:
+def _wrong_samples(ledger: WitnessLedger) -> list[str]:
     for start in ledger.starts:
         for number, line in enumerate(start.steps, start.begin + 1):
             if line.step != number:
@@ -173,7 +173,7 @@ def _wrong_samples(ledger: Ledger) -> list[str]:
     return []
 
 
-def _silence(ledger: Ledger) -> float | None:
+def _silence(ledger: WitnessLedger) -> float | None:
     """Return the time from the last line before the start that followed the fault to its first step; None without one."""
     count = ledger.starts_before
     if not count or len(ledger.starts) <= count or not ledger.starts[count].steps:

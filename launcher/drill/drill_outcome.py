@@ -64,7 +64,7 @@ class Planned(NamedTuple):
         return self.fault.name if self.at == AT else f"{self.fault.name}@{self.at}"
 
 
-class Result(StrEnum):
+class DrillResult(StrEnum):
     """What a row of a drill says."""
 
     OK = "ok"
@@ -82,7 +82,7 @@ class FaultOutcome(NamedTuple):
     """
 
     planned: Planned
-    result: Result
+    result: DrillResult
     run: str | None = None
     failure: str | None = None
     remedy: str | None = None

@@ -28,8 +28,8 @@ from launcher.copy.request import Request
 from launcher.copy.runs_folder import runs_folder
 from launcher.drill import drill_judging as judging
 from launcher.drill import host_shell
-from launcher.drill.drill_faults import Place, bring_about
-from launcher.drill.drill_outcome import By, Drill, Fault, FaultOutcome, Planned, Result
+from launcher.drill.drill_faults import DrillPlace, bring_about
+from launcher.drill.drill_outcome import By, Drill, DrillResult, Fault, FaultOutcome, Planned
 from launcher.errors import HostError, LaunchError, RefusedError
 from launcher.planning.placement import runtime as choose_runtime
 from launcher.runs.cleaning import free, remove_here
@@ -105,11 +105,11 @@ def drill(ready: Prepared, view: View, rows: list[FaultOutcome]) -> Drill:
     for planned in ready.planned:
         with view.stage(planned.name) as stage:
             if (why := ready.unable.get(planned.fault.name)) is not None:
-                row = _without(planned, Result.NOT_RUN, why)
+                row = _without(planned, DrillResult.NOT_RUN, why)
             else:
                 row = _row(ready, planned, folder, stage)
-            stage.text = summary(row) if row.result == Result.OK else None
-        if row.result != Result.OK:
+            stage.text = summary(row) if row.result == DrillResult.OK else None
+        if row.result != DrillResult.OK:
             view.finding(Finding(level="note", code="drill", message=f"{planned.name} {summary(row)}"))
         rows.append(row)
     return Drill(ready.host.name, ready.runtime, tuple(rows), str(folder))
@@ -129,7 +129,7 @@ def _evidence_folder(host: str) -> Path:
 
 def summary(row: FaultOutcome) -> str:
     """Return a row in a few words."""
-    if row.result != Result.OK:
+    if row.result != DrillResult.OK:
         return f"{row.result.replace('-', ' ')}: {'; '.join(row.problems)}"
     words = [row.planned.fault.expected]
     if row.steps_again:
@@ -139,7 +139,7 @@ def summary(row: FaultOutcome) -> str:
     return ", ".join(words)
 
 
-def _without(planned: Planned, result: Result, why: str, run: str | None = None) -> FaultOutcome:
+def _without(planned: Planned, result: DrillResult, why: str, run: str | None = None) -> FaultOutcome:
     return FaultOutcome(planned, result, run, problems=(why,))
 
 
@@ -176,14 +176,14 @@ def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> Fault
     try:
         started = launch(_job(ready.request, token, planned), SilentView())
     except RefusedError as error:
-        return _without(planned, Result.NOT_RUN, " ".join(str(error).split()))
+        return _without(planned, DrillResult.NOT_RUN, " ".join(str(error).split()))
     except LaunchError as error:  # whole: the run may have begun, and it says what to type then
-        return _without(planned, Result.FAILED, " ".join(str(error).split()))
+        return _without(planned, DrillResult.FAILED, " ".join(str(error).split()))
     place = None
     try:
         try:
             path = started.desk.runs.location(started.mirror.run).path
-            place = Place(path, f"{os.path.dirname(os.path.dirname(path))}/cache/{token}", token)
+            place = DrillPlace(path, f"{os.path.dirname(os.path.dirname(path))}/cache/{token}", token)
         finally:
             number = started.interrupts.release()
         if number is not None:
@@ -192,17 +192,21 @@ def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> Fault
         state, problems = _hurt(ready, planned, started, place)
         row = _judged(ready.desk, planned, started.mirror, place, state, problems, folder)
     except LaunchError as error:
-        row = _without(planned, Result.FAILED, str(error).splitlines()[0], started.mirror.run)
+        row = _without(planned, DrillResult.FAILED, str(error).splitlines()[0], started.mirror.run)
     except BaseException as error:  # Ctrl-C: whoever answers it says what could not be removed
         if (problem := _clear_away(started, place, keeps_mirror=False)) is not None:
             error.add_note(problem)
         raise
     stage.progress(f"removing {started.mirror.short}")
-    problem = _clear_away(started, place, keeps_mirror=row.result == Result.FAILED)
-    return row if problem is None else row._replace(result=Result.FAILED, problems=(*row.problems, problem))
+    problem = _clear_away(started, place, keeps_mirror=row.result == DrillResult.FAILED)
+    return (
+        row if problem is None else row._replace(result=DrillResult.FAILED, problems=(*row.problems, problem))
+    )
 
 
-def _hurt(ready: Prepared, planned: Planned, started: Started, place: Place) -> tuple[RunState, list[str]]:
+def _hurt(
+    ready: Prepared, planned: Planned, started: Started, place: DrillPlace
+) -> tuple[RunState, list[str]]:
     """Follow a run while it is hurt, and recover it if it needs that; return how it ended, and what went wrong."""
     fault = planned.fault
     most_s = fault.seconds + LIMIT_S
@@ -276,7 +280,7 @@ def _judged(
     desk: Desk,
     planned: Planned,
     mirror: Mirror,
-    place: Place,
+    place: DrillPlace,
     state: RunState,
     problems: list[str],
     folder: Path,
@@ -284,7 +288,7 @@ def _judged(
     """Look at what is there from outside, keep it, and judge it; the copy here is as it came while the run was followed."""
     said = host_shell.run(desk, f"cat {shlex.quote(f'{place.ledger}/ledger.jsonl')}")
     (folder / f"{planned.name}.jsonl").write_text(said)
-    seen = judging.Seen(
+    seen = judging.RunObservation(
         ledger=judging.read_ledger(said),
         model=host_shell.run(desk, f"cat {shlex.quote(f'{place.folder}/work/artifacts/model')}"),
         state=state.state,
@@ -297,7 +301,7 @@ def _judged(
     found, remedy = _on_record(mirror)
     return FaultOutcome(
         planned,
-        Result.FAILED if problems else Result.OK,
+        DrillResult.FAILED if problems else DrillResult.OK,
         mirror.run,
         found,
         remedy,
@@ -308,7 +312,7 @@ def _judged(
     )
 
 
-def _differing(desk: Desk, mirror: Mirror, place: Place) -> list[str]:
+def _differing(desk: Desk, mirror: Mirror, place: DrillPlace) -> list[str]:
     """Return which files of the record, and of what the job made, are not the same here as on the host."""
     script = f"""
 cd {shlex.quote(place.folder)} || exit
@@ -346,7 +350,7 @@ done
 """
 
 
-def _left(desk: Desk, place: Place, *, is_removed: bool = False) -> list[str]:
+def _left(desk: Desk, place: DrillPlace, *, is_removed: bool = False) -> list[str]:
     """Return the processes, containers and socket folders of a run that are still there LEAVE_S after its end, or that they cannot be seen.
 
     A process is one of the run by its command line, or, where there is /proc, by its variables.
@@ -380,7 +384,7 @@ def _on_record(mirror: Mirror) -> tuple[str | None, str | None]:
     return None, None
 
 
-def _clear_away(started: Started, place: Place | None, *, keeps_mirror: bool) -> str | None:
+def _clear_away(started: Started, place: DrillPlace | None, *, keeps_mirror: bool) -> str | None:
     """End and remove a run and its ledger from the host, and from here; return what was in the way.
 
     Ctrl-C and SIGTERM wait for it, and count afterwards.
@@ -394,7 +398,7 @@ def _clear_away(started: Started, place: Place | None, *, keeps_mirror: bool) ->
             signal.raise_signal(number)
 
 
-def _cleared_away(started: Started, place: Place | None, *, keeps_mirror: bool) -> str | None:
+def _cleared_away(started: Started, place: DrillPlace | None, *, keeps_mirror: bool) -> str | None:
     mirror = started.mirror
     try:
         with open_desk(started.host, mirror) as desk:

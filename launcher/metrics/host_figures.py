@@ -16,7 +16,7 @@ from launcher.metrics.curves import Point, host_points
 _MARK = b'"kind":"host"'  # as agents write it; only such lines are decoded
 
 
-class Summary(NamedTuple):
+class FigureSummary(NamedTuple):
     """A figure over the whole run."""
 
     last: float
@@ -35,15 +35,15 @@ def host_figures(mirror: Mirror) -> Iterator[Point]:
                     yield from host_points(event)
 
 
-def summarize(figures: Iterable[Point]) -> dict[str, Summary]:
+def summarize(figures: Iterable[Point]) -> dict[str, FigureSummary]:
     """Return a summary of each figure, by name."""
-    found: dict[str, Summary] = {}
+    found: dict[str, FigureSummary] = {}
     counts: dict[str, int] = {}
     for *_, name, value in figures:
-        last = found.get(name, Summary(value, 0.0, value, value))
+        last = found.get(name, FigureSummary(value, 0.0, value, value))
         count = counts[name] = counts.get(name, 0) + 1
         mean = last.mean + (value - last.mean) / count
-        found[name] = Summary(value, mean, min(last.least, value), max(last.most, value))
+        found[name] = FigureSummary(value, mean, min(last.least, value), max(last.most, value))
     return dict(sorted(found.items()))
 
 

@@ -16,7 +16,7 @@ from launcher.planning.software.wheel_choice import UNKNOWN, Site
 from launcher.planning.verification_plan import workload_digest
 from launcher.values.facts import PrecisionEvidence
 from launcher.values.host import Host
-from launcher.values.job import OF_ONE_KIND, Batch, Job
+from launcher.values.job import OF_ONE_KIND, BatchSize, Job
 from launcher.values.model import Model
 from launcher.values.plan import UNREAD, Plan, ScriptUse, Source
 from launcher.values.precision import Platform, PrecisionRequest
@@ -125,7 +125,7 @@ def job_of(plan: Plan) -> Job:
             "model": written(plan.model) if plan.model is not None else None,
             "teacher": written(plan.teacher) if plan.teacher is not None else None,
             "checkpointing": plan.checkpointing or "auto",
-            "batch": Batch(global_size=plan.split.global_batch, micro=plan.split.micro_batch),
+            "batch": BatchSize(global_size=plan.split.global_batch, micro=plan.split.micro_batch),
             "data": {name: written(value) for name, value in plan.data.items()},
         }
     )
@@ -145,7 +145,7 @@ def changed(parent: Plan, job: Job, keys: Collection[str], host: str) -> Plan:
     is_again = values.get("checkpointing", parent.checkpointing)
     workload = workload_of(parent.model_copy(update={"checkpointing": is_again}), job.settings)
     if "batch.micro" in keys or workload != workload_of(parent):
-        batch = Batch(global_size=parent.split.global_batch, micro=job.batch.micro)
+        batch = BatchSize(global_size=parent.split.global_batch, micro=job.batch.micro)
         model, rung, ranks = parent.model_facts, parent.ladder[0], parent.split.ranks
         values["split"] = split(parent.profile, batch, model, parent.method, rung, workload, ranks=ranks)
     return Plan.model_validate({**parent.model_dump(), **values, "job": job.name, "host": host})

@@ -24,7 +24,7 @@ from launcher.agent.record.files import sync_folder
 from launcher.agent.record.locks import Lock, is_locked
 from launcher.agent.record.safe_open import write_all
 from launcher.errors import BadFileError, RefusedError
-from launcher.rental.lease.hold import Hold, is_alive, is_stopped, reads_limits
+from launcher.rental.lease.hold import RentalLock, is_alive, is_stopped, reads_limits
 from launcher.rental.renting import OPEN, Extra, Intent, Rental, RentalState
 
 NONCE_CHARACTERS = "abcdefghijklmnopqrstuvwxyz234567"
@@ -61,14 +61,14 @@ def usual_folder() -> Path:
     return Unix("launch").user_data_path / "rentals"
 
 
-class Ledger:
+class RentalLedger:
     """The rentals below a folder."""
 
     def __init__(self, folder: Path) -> None:
         """Use a folder, which is made when a rental is opened."""
         self._folder = folder
 
-    def open(self, intent: Intent) -> Hold:
+    def open(self, intent: Intent) -> RentalLock:
         """Put an intent on the disk; return the lock that says that this process looks after it.
 
         The lock is taken first: nobody sees a fresh rental without one. Raises RefusedError if it cannot be written.
@@ -95,7 +95,7 @@ class Ledger:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
         return f"{self._folder}: what is rented is recorded here first, and that failed: {why}"
 
-    def take(self, nonce: str) -> Hold | None:
+    def take(self, nonce: str) -> RentalLock | None:
         """Look after a rental from now on; None if another process does. One that is stopped loses it."""
         lock = self._hold(nonce)
         if lock is None and is_stopped(self._lock(nonce)):
@@ -105,16 +105,16 @@ class Ledger:
                     lock = self._hold(nonce)
         return lock if lock is None else self._anew(nonce, lock)
 
-    def _hold(self, nonce: str) -> Hold | None:
+    def _hold(self, nonce: str) -> RentalLock | None:
         lock = Lock.take(str(self._lock(nonce)))
-        return lock if lock is None else Hold(lock.fileno(), self._lock(nonce))
+        return lock if lock is None else RentalLock(lock.fileno(), self._lock(nonce))
 
-    def inherited(self, nonce: str) -> Hold | None:
+    def inherited(self, nonce: str) -> RentalLock | None:
         """Return the lock of a rental that this process was started with; None without one. It is returned once."""
         descriptor = _inherited(self._lock(nonce))
-        return None if descriptor is None else self._anew(nonce, Hold(descriptor, self._lock(nonce)))
+        return None if descriptor is None else self._anew(nonce, RentalLock(descriptor, self._lock(nonce)))
 
-    def _anew(self, nonce: str, lock: Hold) -> Hold:
+    def _anew(self, nonce: str, lock: RentalLock) -> RentalLock:
         """Forget what was said of the key of an earlier process."""
         (self.place(nonce) / REFUSED).unlink(missing_ok=True)
         return lock

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from launcher.errors import RefusedError
-from launcher.rental.renting import Offer
+from launcher.rental.renting import InstanceOffer
 from launcher.values.parsing import unknown_name
 from launcher.values.profile import Profile
 
@@ -38,7 +38,7 @@ FOR_ARM = (
 )
 
 
-class Wish(NamedTuple):
+class OfferFilter(NamedTuple):
     """What is to be rented. Without a profile any of the `known` ones will do; `cards` None leaves their number to it.
 
     `types`, if there are any, are tried in their order; else the cheapest comes first.
@@ -59,12 +59,12 @@ def card_memory(type_name: str, description: str) -> tuple[str, float | None]:
     return (description or known[0], float(known[1])) if known else (description, None)
 
 
-def is_arm(offer: Offer) -> bool:
+def is_arm(offer: InstanceOffer) -> bool:
     """Whether the processor of a type is an Arm."""
     return any(word in offer.type for word in ARM_TYPES)
 
 
-def profile_of(offer: Offer, profiles: Iterable[Profile]) -> Profile | None:
+def profile_of(offer: InstanceOffer, profiles: Iterable[Profile]) -> Profile | None:
     """Return the profile of all cards of an offer; None if none names that card."""
     known = [profile for profile in profiles if _is_card(offer, profile)]
     exact = next((profile for profile in known if profile.count == offer.cards), None)
@@ -72,17 +72,17 @@ def profile_of(offer: Offer, profiles: Iterable[Profile]) -> Profile | None:
     return exact or (single.of_cards(offer.cards) if single is not None and offer.cards else None)
 
 
-def fits(offer: Offer, profile: Profile) -> bool:
+def fits(offer: InstanceOffer, profile: Profile) -> bool:
     """Whether an offer has exactly the cards of a profile."""
     return offer.cards == profile.count and _is_card(offer, profile)
 
 
-def by_price(offers: Iterable[Offer]) -> tuple[Offer, ...]:
+def by_price(offers: Iterable[InstanceOffer]) -> tuple[InstanceOffer, ...]:
     """Return offers with the cheapest first."""
     return tuple(sorted(offers, key=lambda offer: (offer.cents_per_hour, offer.type)))
 
 
-def _is_card(offer: Offer, profile: Profile) -> bool:
+def _is_card(offer: InstanceOffer, profile: Profile) -> bool:
     """Whether an offer's card is a profile's: each word of its name is in one that a probe reports, and its memory is."""
     limits = profile.memory_limits_mib
     if profile.kind != "cuda" or offer.memory_gb is None or limits is None:
@@ -96,7 +96,9 @@ def _words(name: str) -> set[str]:
     return set(re.findall(r"[A-Z0-9]+", name.upper()))
 
 
-def fitting(host: str, offers: Iterable[Offer], wish: Wish) -> Sequence[tuple[Offer, Profile]]:
+def fitting(
+    host: str, offers: Iterable[InstanceOffer], wish: OfferFilter
+) -> Sequence[tuple[InstanceOffer, Profile]]:
     """Return what will do, the first one to try first, with the profile of its cards. Raises UnknownNameError, RefusedError."""
     known = {offer.type: offer for offer in by_price(offers)}
     for name in wish.types:
@@ -120,7 +122,7 @@ def _of_cards(profile: Profile, cards: int | None) -> Profile:
     return profile if cards is None or profile.kind != "cuda" else profile.of_cards(cards)
 
 
-def _unfit(host: str, listed: Sequence[Offer], wish: Wish) -> RefusedError:
+def _unfit(host: str, listed: Sequence[InstanceOffer], wish: OfferFilter) -> RefusedError:
     """Say why nothing will do, and what would."""
     shown = ", ".join(f"{offer.type} ({offer.title})" for offer in listed) if wish.types else ""
     if wish.named:
@@ -151,7 +153,7 @@ def _unfit(host: str, listed: Sequence[Offer], wish: Wish) -> RefusedError:
     return RefusedError(f"{host}: no type has {cards} that a profile names\n  what it has   launch offers")
 
 
-def _arm_words(listed: Sequence[Offer], wish: Wish) -> str:
+def _arm_words(listed: Sequence[InstanceOffer], wish: OfferFilter) -> str:
     """Say that what was named has an Arm as its processor."""
     arms = [offer.type for offer in listed if wish.types and is_arm(offer)]
     return f"\n  {', '.join(arms)}: {FOR_ARM}" if arms else ""

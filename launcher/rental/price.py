@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.errors import CardBusyError, RefusedError
-from launcher.rental.offers import Wish, fitting
-from launcher.rental.renting import Offer, cents, dollars, home_s, minutes_text
+from launcher.rental.offers import OfferFilter, fitting
+from launcher.rental.renting import InstanceOffer, cents, dollars, home_s, minutes_text
 from launcher.values.plan import Finding
 from launcher.values.profile import Profile
 from launcher.values.rental_settings import LONGEST_HOURS, RentalSettings
@@ -64,7 +64,7 @@ class Priced(NamedTuple):
     `expected` is None if nothing is expected. The end itself takes minutes too, which are not in `largest`.
     """
 
-    offer: Offer
+    offer: InstanceOffer
     profile: Profile
     limit_s: float
     largest: int
@@ -145,7 +145,7 @@ class RentalChoice(NamedTuple):
         """Return the profile of a type's cards. Raises StopIteration for a type that will not do."""
         return next(one.profile for one in self.found if one.offer.type == type_name)
 
-    def renewed(self, offered: Iterable[Offer]) -> RentalChoice:
+    def renewed(self, offered: Iterable[InstanceOffer]) -> RentalChoice:
         """Return the same by new offers: where a type is free now. One that costs more than was agreed to is free nowhere."""
         now = {offer.type: offer for offer in offered}
         return self._replace(found=tuple(one._replace(offer=_renewed(one.offer, now)) for one in self.found))
@@ -195,8 +195,8 @@ class RentalChoice(NamedTuple):
 def priced(
     host: str,
     settings: RentalSettings,
-    offers: Iterable[Offer],
-    wish: Wish,
+    offers: Iterable[InstanceOffer],
+    wish: OfferFilter,
     expected: Callable[[Profile], Expected | None] = lambda _profile: None,
 ) -> RentalChoice:
     """Return the types that will do at a host, the first one to try first, whether one is free or not.
@@ -226,18 +226,18 @@ def hours_text(seconds: float) -> str:
     return f"{hours} h {left} min" if left else f"{hours} h"
 
 
-def _regions_of(offer: Offer, preferred: Sequence[str]) -> Sequence[str]:
+def _regions_of(offer: InstanceOffer, preferred: Sequence[str]) -> Sequence[str]:
     return [name for name in preferred if name in offer.regions] if preferred else offer.regions
 
 
-def _renewed(offer: Offer, offered: Mapping[str, Offer]) -> Offer:
+def _renewed(offer: InstanceOffer, offered: Mapping[str, InstanceOffer]) -> InstanceOffer:
     now = offered.get(offer.type)
     if now is None or now.cents_per_hour > offer.cents_per_hour:
         return offer.model_copy(update={"regions": ()})
     return now
 
 
-def _priced(offer: Offer, profile: Profile, settings: RentalSettings) -> Priced:
+def _priced(offer: InstanceOffer, profile: Profile, settings: RentalSettings) -> Priced:
     """Return what a type costs until the limit, which is in whole minutes, as it is billed."""
     hours = settings.max_hours or LONGEST_HOURS
     if settings.max_cents is not None:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from launcher.errors import ServiceError, ServiceUnreachableError, UsageError
 from launcher.rental.rate_limit import Waits
-from launcher.rental.renting import Instance, Intent, Offer, Setup
+from launcher.rental.renting import Instance, InstanceOffer, Intent, Setup
 from launcher.values.base import Record
 from launcher.values.rental_settings import RentalSettings
 
@@ -88,7 +88,7 @@ class Provider(Protocol):
     def has_sent_launch(self) -> bool:
         """Whether the last launch may have reached the provider: one that was interrupted early has not."""
 
-    def offers(self) -> tuple[Offer, ...]:
+    def offers(self) -> tuple[InstanceOffer, ...]:
         """Return all types, with their prices and the regions that have one free."""
 
     def launch(self, intent: Intent, setup: Setup) -> tuple[str, ...]:

@@ -37,16 +37,16 @@ def say_nothing(_wait_s: float) -> None:
     """Wait without a word."""
 
 
-def usual_pace(base: str, clock: Clock) -> Pace:
+def usual_pace(base: str, clock: Clock) -> CallPace:
     """Return the pace of a service that all clients of this user share.
 
     It goes by the service, not by the key: two keys may be of one account.
     """
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", base.partition("://")[2]).strip("-")
-    return Pace(Unix("launch").user_state_path / "pace", name, clock)
+    return CallPace(Unix("launch").user_state_path / "pace", name, clock)
 
 
-class Pace:
+class CallPace:
     """Lets calls through one at a time: `request_s` apart, and launches `launch_s` apart."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Pace:
         self._request_s, self._launch_s = request_s, launch_s
 
     @contextmanager
-    def turn(self, *, is_launch: bool = False, waits: Waits = say_nothing) -> Iterator[Turn]:
+    def turn(self, *, is_launch: bool = False, waits: Waits = say_nothing) -> Iterator[CallTurn]:
         """Wait for this call's turn; the call is made inside. `waits` is called if a launch has to, and before its call."""
         with ExitStack() as stack:
             if is_launch:
@@ -68,13 +68,13 @@ class Pace:
             yield turn
 
     @contextmanager
-    def _gate(self, what: str, spacing_s: float, waits: Waits = say_nothing) -> Iterator[Turn]:
+    def _gate(self, what: str, spacing_s: float, waits: Waits = say_nothing) -> Iterator[CallTurn]:
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             descriptor = os.open(self._folder / f"{self._name}.{what}", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError:  # nothing can be shared: it keeps its distance to its own calls at least
             self._clock.sleep(spacing_s)
-            yield Turn()
+            yield CallTurn()
             return
         try:
             _lock(descriptor, lambda: waits(spacing_s))
@@ -83,7 +83,7 @@ class Pace:
                 waits(wait_s)
                 self._clock.sleep(wait_s)
             _Mark(self._clock.now(), 0.0, is_under_way=True).write(descriptor)
-            turn = Turn()
+            turn = CallTurn()
             try:
                 yield turn
             finally:
@@ -116,7 +116,7 @@ def _lock(descriptor: int, is_taken: Callable[[], None]) -> None:
         look_again_after(LOOK_S)
 
 
-class Turn:
+class CallTurn:
     """One call's turn."""
 
     hold_s = 0.0

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import RefusedError
-from launcher.rental.lease.renter import POLL_S, Ending, Renter
+from launcher.rental.lease.renter import POLL_S, Renter, Termination
 from launcher.rental.renting import Instance, Rental, RentalState
-from launcher.rental.verdict import ENDED, SETTLE_S, Judged, Verdict, judge
+from launcher.rental.verdict import ENDED, SETTLE_S, JudgedRental, RentalVerdict, judge
 
 OTHERS_S = 30.0
 """So long another command, which has another key, may take to record that a machine has gone."""
@@ -27,10 +27,10 @@ class Reconciled(NamedTuple):
     """
 
     account: str
-    ended: tuple[Ending, ...]
-    judged: tuple[Judged, ...]
+    ended: tuple[Termination, ...]
+    judged: tuple[JudgedRental, ...]
     unreadable: tuple[Path, ...] = ()
-    left: tuple[Ending, ...] = ()
+    left: tuple[Termination, ...] = ()
     unmade: tuple[Rental, ...] = ()
 
     @property
@@ -41,7 +41,7 @@ class Reconciled(NamedTuple):
     @property
     def is_anything_left(self) -> bool:
         """Whether anything of ours may still cost something though nobody wants it."""
-        unwanted = (one for one in self.judged if one.verdict is not Verdict.WANTED)
+        unwanted = (one for one in self.judged if one.verdict is not RentalVerdict.WANTED)
         return bool(self.unreadable) or any(_is_billed(one) for one in unwanted)
 
 
@@ -50,7 +50,7 @@ def survey(
     wanted: Collection[str] = (),
     adopted: Collection[str] = (),
     bringing: Collection[str] = (),
-) -> tuple[Judged, ...]:
+) -> tuple[JudgedRental, ...]:
     """Return the verdict on each instance and rental, and change nothing. Raises ServiceError."""
     # In this order: a rental that is opened meanwhile is not known here, and its instance counts as a stranger's.
     rentals, ledger = renter.rentals(), renter.ledger
@@ -95,19 +95,19 @@ def reconcile(
     long as one may take to appear, which is minutes; without, a later call goes on. Raises ServiceError, and RefusedError
     once all is ended if the ledger cannot be written.
     """
-    ended: list[Ending] = []
+    ended: list[Termination] = []
     unmade: list[Rental] = []
     began = renter.clock.now()
     unwritten: OSError | None = None
 
-    def look() -> tuple[Judged, ...]:
+    def look() -> tuple[JudgedRental, ...]:
         judged = survey(renter, wanted, adopted, bringing)
         return tuple(one for one in judged if only is None or (one.rental and one.rental.nonce in only))
 
     while True:
         judged = look()
         endings = [
-            Ending(one.instance.id, one.why, one.rental)
+            Termination(one.instance.id, one.why, one.rental)
             for one in judged
             if one.verdict in ENDED and one.instance is not None
         ]
@@ -122,7 +122,11 @@ def reconcile(
         ]
         for one in judged:
             rental = one.rental
-            if one.verdict is Verdict.GONE and rental is not None and rental.state is RentalState.INTENT:
+            if (
+                one.verdict is RentalVerdict.GONE
+                and rental is not None
+                and rental.state is RentalState.INTENT
+            ):
                 unmade.append(rental)
             try:
                 _record(renter, one)
@@ -130,7 +134,7 @@ def reconcile(
                 unwritten = error
         if unwritten is not None:
             raise RefusedError(f"{renter.ledger.words(unwritten)}\n  then   launch reconcile") from unwritten
-        if not waits or not any(one.verdict is Verdict.UNSETTLED for one in judged):
+        if not waits or not any(one.verdict is RentalVerdict.UNSETTLED for one in judged):
             break
         minutes = max(1, math.ceil((began + SETTLE_S - renter.clock.now()) / 60))
         report(
@@ -146,24 +150,24 @@ def reconcile(
     return Reconciled(account, tuple(ended), judged, unreadable, tuple(left.values()), tuple(unmade))
 
 
-def _may_just_end(renter: Renter, judged: Judged) -> bool:
+def _may_just_end(renter: Renter, judged: JudgedRental) -> bool:
     """Whether another command may have ended a machine just now that this account does not list: it will be on record."""
     rental = judged.rental
     return (
-        judged.verdict is Verdict.ELSEWHERE
+        judged.verdict is RentalVerdict.ELSEWHERE
         and rental is not None
         and renter.known(rental).state in (RentalState.ENDING, RentalState.ENDED)
     )
 
 
-def _record(renter: Renter, judged: Judged) -> None:
+def _record(renter: Renter, judged: JudgedRental) -> None:
     """Record in the ledger what the list says about a rental without an instance."""
     rental, now = judged.rental, renter.clock.now()
     if rental is None or judged.instance is not None:
         return
-    if judged.verdict is Verdict.UNSETTLED:
+    if judged.verdict is RentalVerdict.UNSETTLED:
         renter.ledger.note_missing(rental.nonce, now)
-    if judged.verdict is Verdict.GONE:
+    if judged.verdict is RentalVerdict.GONE:
         if rental.state is RentalState.INTENT:
             renter.ledger.step(rental.nonce, RentalState.UNSEEN, now, why=judged.why)
         else:
@@ -174,9 +178,9 @@ def _record(renter: Renter, judged: Judged) -> None:
                 renter.ledger.note_extra(rental.nonce, extra.id, rental.time_cents(now))
 
 
-def _is_billed(judged: Judged) -> bool:
-    if judged.verdict in (Verdict.UNSETTLED, Verdict.ELSEWHERE):
+def _is_billed(judged: JudgedRental) -> bool:
+    if judged.verdict in (RentalVerdict.UNSETTLED, RentalVerdict.ELSEWHERE):
         return True
     return judged.instance is not None and (
-        judged.verdict is not Verdict.STRANGER or (judged.rental is not None and judged.rental.is_open)
+        judged.verdict is not RentalVerdict.STRANGER or (judged.rental is not None and judged.rental.is_open)
     )

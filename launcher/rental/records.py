@@ -15,7 +15,7 @@ from pydantic import ValidationError, field_serializer, field_validator
 from launcher.agent.record.files import read_json, write_durably
 from launcher.base.text import printable
 from launcher.errors import BadFileError
-from launcher.rental.ledger import Ledger, usual_folder
+from launcher.rental.ledger import RentalLedger, usual_folder
 from launcher.rental.provider import FIRST, PROVIDERS, module_of
 from launcher.rental.renting import ELSEWHERE, NAMED, Rental, RentalReason, RentalState, dollars, run_cents
 from launcher.rental.service_clock import clock_of
@@ -153,9 +153,9 @@ class GoneMachine(NamedTuple):
     ended: float | None
 
 
-def ledger() -> Ledger:
+def ledger() -> RentalLedger:
     """Return this user's ledger."""
-    return Ledger(usual_folder())
+    return RentalLedger(usual_folder())
 
 
 def write(record: RentalRecord) -> None:
@@ -323,7 +323,7 @@ def note_lost(nonce: str, words: str) -> None:
         write_durably(str(ledger().place(nonce) / LOST), f"{words}\n")
 
 
-def damage(book: Ledger, rental: Rental) -> str | None:
+def damage(book: RentalLedger, rental: Rental) -> str | None:
     """Return why nobody knows here whether a rental's run still needs it; None if it is known."""
     path = book.place(rental.nonce) / RECORD
     if not path.exists():
@@ -348,7 +348,7 @@ def _fate(rental: Rental) -> str:
     return f"its rented machine is gone: {known.get(why, why or 'it was ended')}"
 
 
-def _read(book: Ledger, rental: Rental) -> RentalRecord | None:
+def _read(book: RentalLedger, rental: Rental) -> RentalRecord | None:
     try:
         values = read_json(str(book.place(rental.nonce) / RECORD))
         return RentalRecord.model_validate(values) if values else None

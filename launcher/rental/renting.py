@@ -23,7 +23,7 @@ NAME_CHARACTERS, TAG_CHARACTERS = 64, 128
 Cents = Annotated[int, Field(ge=0)]
 
 
-class Offer(Written):
+class InstanceOffer(Written):
     """A type of instance, its price, and the regions that have one free. `memory_gb` is that of one card, None if unknown."""
 
     type: str

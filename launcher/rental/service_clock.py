@@ -31,7 +31,7 @@ ASK_AGAIN_S = 60.0
 """How often a service that does not answer is asked for its time."""
 
 
-class Seen(NamedTuple):
+class ServiceDate(NamedTuple):
     """A `Date` in seconds since 1970, and when it was seen by the boot clock of a boot; `is_guess` without a service."""
 
     boot: str
@@ -52,7 +52,7 @@ class ServiceClock:
         """Share the last `Date` with all who name the same file."""
         self._path = path
         self._clock, self._boot = SystemClock(), _boot()
-        self._own: Seen | None = None
+        self._own: ServiceDate | None = None
         self._asked_s = -math.inf
 
     @property
@@ -81,7 +81,7 @@ class ServiceClock:
 
         A `Date` is old by the answer's way here, so the latest counts. One that lags behind changes nothing.
         """
-        seen, known = Seen(self._boot, date, self._clock.now()), self._known()
+        seen, known = ServiceDate(self._boot, date, self._clock.now()), self._known()
         if known is not None and not known.is_guess:
             ahead_s = seen.offset_s - known.offset_s
             if not 0 < ahead_s <= MOST_AHEAD_S:
@@ -97,22 +97,22 @@ class ServiceClock:
         with suppress(ServiceError):
             ask()
 
-    def _at(self, seen: Seen) -> float:
+    def _at(self, seen: ServiceDate) -> float:
         return seen.offset_s + self._clock.now()
 
-    def _known(self) -> Seen | None:
+    def _known(self) -> ServiceDate | None:
         """Return the best that is known of this boot, here or in the file: what the service said, and the latest of that."""
         saved, own = _read(self._path), self._own
         if saved is not None and saved.boot == self._boot and (own is None or _rank(saved) > _rank(own)):
             self._own = saved
         return self._own
 
-    def _guessed(self) -> Seen:
+    def _guessed(self) -> ServiceDate:
         """Begin at the last `Date`; without any at the wall clock, which is read once, and not again after it is set."""
         saved = _read(self._path)
         has_date = saved is not None and not saved.is_guess
         date = saved.date if saved is not None and has_date else time.time()
-        self._own = Seen(self._boot, date, self._clock.now(), is_guess=True)
+        self._own = ServiceDate(self._boot, date, self._clock.now(), is_guess=True)
         if not has_date:
             _write(self._path, self._own)
         return self._own
@@ -124,7 +124,7 @@ def clock_of(provider: str) -> ServiceClock:
     return ServiceClock(Unix("launch").user_state_path / name)
 
 
-def _rank(seen: Seen) -> tuple[bool, float]:
+def _rank(seen: ServiceDate) -> tuple[bool, float]:
     return not seen.is_guess, seen.offset_s
 
 
@@ -139,16 +139,16 @@ def _boot() -> str:
     return boot or os.urandom(8).hex()
 
 
-def _read(path: Path) -> Seen | None:
+def _read(path: Path) -> ServiceDate | None:
     try:
         boot, date, at, is_guess = strict_json.decode(path.read_bytes())
-        seen = Seen(str(boot), float(date), float(at), is_guess is True)
+        seen = ServiceDate(str(boot), float(date), float(at), is_guess is True)
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return None
     return seen if math.isfinite(seen.offset_s) else None
 
 
-def _write(path: Path, seen: Seen) -> None:
+def _write(path: Path, seen: ServiceDate) -> None:
     """Put it in the file as a whole. A disk that refuses changes nothing: this process knows it."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

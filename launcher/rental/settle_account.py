@@ -23,7 +23,7 @@ from launcher.rental.lease.handoff import hand_over, take, take_idle, take_over
 from launcher.rental.lease.instance_keys import forget_key
 from launcher.rental.lease.release import RentedRun, end_named, end_rent, lose_words
 from launcher.rental.lease.rental_lease import Lease, Step, Teller
-from launcher.rental.lease.renter import Ending, Renter, open_account
+from launcher.rental.lease.renter import Renter, Termination, open_account
 from launcher.rental.provider import PROVIDERS, module_of
 from launcher.rental.reconcile import Reconciled, reconcile, survey
 from launcher.rental.records import RentalRecord, RentedMachine
@@ -58,7 +58,7 @@ class Named(NamedTuple):
     is_sure: bool = False
 
 
-class Settled(NamedTuple):
+class SettledAccounts(NamedTuple):
     """What was found and ended at the accounts that answered, and why each other one failed.
 
     `unknown` are open rentals of providers that this version does not know.
@@ -71,7 +71,7 @@ class Settled(NamedTuple):
 
 def reconcile_all(
     tables: Iterable[RentalSettings], named: Named, run_of: RunOf, view: Asker, *, dry_run: bool
-) -> Settled:
+) -> SettledAccounts:
     """Reconcile the accounts that may have something of ours: where this user has rented, and those of some tables.
 
     Without any they are the usual ones of this user's keys. A provider of an open rental is asked in any case. With
@@ -86,7 +86,9 @@ def reconcile_all(
         except (BadFileError, ServiceError) as error:
             failed.append(error)
     open_ones = (one for one in records.ledger().rentals() if one.is_open)
-    return Settled(reports, failed, [one for one in open_ones if one.intent.provider not in PROVIDERS])
+    return SettledAccounts(
+        reports, failed, [one for one in open_ones if one.intent.provider not in PROVIDERS]
+    )
 
 
 def accounts_of(
@@ -303,16 +305,18 @@ def _downloading(found: Sequence[RentedMachine], renter: Renter, run_of: RunOf, 
     return downloading
 
 
-def _ended_of(found: Sequence[RentedMachine], renter: Renter, done: Collection[Ending]) -> Iterator[Ending]:
+def _ended_of(
+    found: Sequence[RentedMachine], renter: Renter, done: Collection[Termination]
+) -> Iterator[Termination]:
     """Yield the machines that were ended when their files had come home, and not by the look at the list after that."""
     for one in found:
         rental = renter.known(one.rental)
         is_told = any(rental.instance == ending.instance for ending in done)
         if rental.instance is not None and not rental.is_open and not is_told:
-            yield Ending(rental.instance, rental.why or "its run has ended", rental)
+            yield Termination(rental.instance, rental.why or "its run has ended", rental)
 
 
-def _still_listed(renter: Renter, ending: Ending) -> str:
+def _still_listed(renter: Renter, ending: Termination) -> str:
     whose = "" if ending.rental is None else f", {renter.cost(ending.rental)} so far"
     return f"{ending.instance} was to be ended, and is still listed{whose}: try again   launch reconcile     or end it at   {renter.page}"
 

@@ -37,7 +37,7 @@ _FURTHER = (
 """States from the one that was reached last to those that lead nowhere."""
 
 
-class Verdict(StrEnum):
+class RentalVerdict(StrEnum):
     """What an instance or a rental is to us."""
 
     WANTED = "wanted"
@@ -54,14 +54,14 @@ UNMARKED = "the answer to a launch of ours named it, and it carries no mark of l
 """Why an instance is left alone though our ledger has its id."""
 LOST_THERE = f"{NAMED}; no run is on record here, so what is only there is lost"
 """The same of one that was rented elsewhere."""
-ENDED = (Verdict.DUE, Verdict.ORPHAN, Verdict.ADOPTED)
+ENDED = (RentalVerdict.DUE, RentalVerdict.ORPHAN, RentalVerdict.ADOPTED)
 """The verdicts whose instances are to be ended."""
 
 
-class Judged(NamedTuple):
+class JudgedRental(NamedTuple):
     """A verdict on an instance, a rental, or both, and why."""
 
-    verdict: Verdict
+    verdict: RentalVerdict
     why: str
     instance: Instance | None = None
     rental: Rental | None = None
@@ -77,7 +77,7 @@ def judge(
     wanted: Collection[str] = (),
     adopted: Collection[str] = (),
     bringing: Collection[str] = (),
-) -> tuple[Judged, ...]:
+) -> tuple[JudgedRental, ...]:
     """Return the verdict on each instance, then on each rental that has none and is not over.
 
     `held` are the nonces that living processes look after, `bringing` those of them whose files are on their way, `wanted` the runs that still need their machine, `adopted` the
@@ -92,17 +92,22 @@ def judge(
         named_by = next((one for one in rentals if one.is_open and one.instance == instance.id), None)
         if instance.id in adopted:
             found.append(
-                Judged(
-                    Verdict.ADOPTED, NAMED if rental or named_by else LOST_THERE, instance, rental or named_by
+                JudgedRental(
+                    RentalVerdict.ADOPTED,
+                    NAMED if rental or named_by else LOST_THERE,
+                    instance,
+                    rental or named_by,
                 )
             )
         elif rental is None and named_by is not None:
             unmarked.add(named_by.nonce)
-            found.append(Judged(Verdict.STRANGER, UNMARKED, instance, named_by))
+            found.append(JudgedRental(RentalVerdict.STRANGER, UNMARKED, instance, named_by))
         elif rental is None:
             found.append(_stranger(instance))
         elif first[rental.nonce] != instance:
-            found.append(Judged(Verdict.ORPHAN, "its launch made another instance too", instance, rental))
+            found.append(
+                JudgedRental(RentalVerdict.ORPHAN, "its launch made another instance too", instance, rental)
+            )
         else:
             limit_s = math.inf if rental.nonce in bringing else GRACE_S if rental.nonce in held else 0.0
             is_past = now >= rental.intent.deadline + limit_s
@@ -180,38 +185,40 @@ def _is_extra(instance: Instance, rental: Rental) -> bool:
     return any(extra.id == instance.id for extra in rental.extras)
 
 
-def _stranger(instance: Instance) -> Judged:
+def _stranger(instance: Instance) -> JudgedRental:
     why = "another client's" if instance.is_launchers else "not launcher's"
-    return Judged(Verdict.STRANGER, why, instance)
+    return JudgedRental(RentalVerdict.STRANGER, why, instance)
 
 
-def _ours(instance: Instance, rental: Rental, is_held: bool, is_wanted: bool, is_past: bool) -> Judged:
+def _ours(instance: Instance, rental: Rental, is_held: bool, is_wanted: bool, is_past: bool) -> JudgedRental:
     """Judge the instance that belongs to a rental."""
     if is_late(instance, rental):
-        return Judged(Verdict.ORPHAN, "it came after its launch was given up", instance, rental)
+        return JudgedRental(RentalVerdict.ORPHAN, "it came after its launch was given up", instance, rental)
     if is_past:
-        return Judged(Verdict.DUE, "its time is up", instance, rental)
+        return JudgedRental(RentalVerdict.DUE, "its time is up", instance, rental)
     if is_held:
-        return Judged(Verdict.WANTED, "a process here looks after it", instance, rental)
+        return JudgedRental(RentalVerdict.WANTED, "a process here looks after it", instance, rental)
     if rental.state is RentalState.ENDING:
-        return Judged(Verdict.ORPHAN, "its end was begun", instance, rental)
+        return JudgedRental(RentalVerdict.ORPHAN, "its end was begun", instance, rental)
     if is_wanted and rental.state is RentalState.READY:
-        return Judged(Verdict.WANTED, f"run {rental.intent.run} needs it", instance, rental)
+        return JudgedRental(RentalVerdict.WANTED, f"run {rental.intent.run} needs it", instance, rental)
     if rental.state is RentalState.DISMISSED:
-        return Judged(Verdict.STRANGER, "dismissed by you, until its time is up", instance, rental)
-    return Judged(Verdict.ORPHAN, "no process here looks after it", instance, rental)
+        return JudgedRental(
+            RentalVerdict.STRANGER, "dismissed by you, until its time is up", instance, rental
+        )
+    return JudgedRental(RentalVerdict.ORPHAN, "no process here looks after it", instance, rental)
 
 
-def _missing(rental: Rental, account: str, now: float, is_held: bool) -> Judged:
+def _missing(rental: Rental, account: str, now: float, is_held: bool) -> JudgedRental:
     """Judge an open rental of which the list has no instance, or only extras."""
     if rental.state not in OPEN:
-        return Judged(Verdict.GONE, "the provider does not list its other instance", None, rental)
+        return JudgedRental(RentalVerdict.GONE, "the provider does not list its other instance", None, rental)
     if is_held:
-        return Judged(Verdict.WANTED, "a process here looks after it", None, rental)
+        return JudgedRental(RentalVerdict.WANTED, "a process here looks after it", None, rental)
     if rental.intent.account != account:
-        return Judged(Verdict.ELSEWHERE, "it was rented with another key", None, rental)
+        return JudgedRental(RentalVerdict.ELSEWHERE, "it was rented with another key", None, rental)
     has_appeared = rental.state in (RentalState.READY, RentalState.ENDING)
     since = rental.missing_since
     if has_appeared or (since is not None and now >= since + SETTLE_S):
-        return Judged(Verdict.GONE, "the provider does not list it", None, rental)
-    return Judged(Verdict.UNSETTLED, "its launch may still appear in the list", None, rental)
+        return JudgedRental(RentalVerdict.GONE, "the provider does not list it", None, rental)
+    return JudgedRental(RentalVerdict.UNSETTLED, "its launch may still appear in the list", None, rental)

@@ -29,7 +29,7 @@ from launcher.runs.rented.machine_gone import gone
 from launcher.transport.client.desk import Desk
 from launcher.values.host import Host
 from launcher.values.record import Summary, is_terminal
-from launcher.values.reported.answers import Removed
+from launcher.values.reported.answers import RemovedThing
 from launcher.values.reported.output import LastCopies, Loss
 
 MOST_NAMED = 10
@@ -179,7 +179,7 @@ def remove_here(mirror: Mirror, *, force: bool) -> None:
 class Collected(NamedTuple):
     """What was removed from a host, and the runs that cannot be read there, with the reasons."""
 
-    items: list[Removed]
+    items: list[RemovedThing]
     unreadable: dict[str, str]
 
 
@@ -207,7 +207,7 @@ def collect_garbage(desk: Desk, host: Host, heard: Callable[[int], None], *, dry
         return Collected(items, garbage.unreadable)
 
 
-def prune_images(desk: Desk, host: Host, *, dry_run: bool) -> list[Removed]:
+def prune_images(desk: Desk, host: Host, *, dry_run: bool) -> list[RemovedThing]:
     """Remove the images that this root of a host built, that no run there names and no container uses; return them.
 
     Raises HostError if the host has no container engine that can be used.
@@ -253,9 +253,9 @@ def _unneeded(supplies: Collection[Supply], named: Collection[str]) -> list[Supp
     return [supply for supply in supplies if supply.users == 0 and supply.name not in named]
 
 
-def _discard(runtime: Runtime, things: Collection[Holding | Supply], *, dry_run: bool) -> list[Removed]:
+def _discard(runtime: Runtime, things: Collection[Holding | Supply], *, dry_run: bool) -> list[RemovedThing]:
     gone = [thing for thing in things if dry_run or runtime.discard(thing)]
     return [
-        Removed(kind=thing.kind, path=thing.name, bytes=thing.bytes if isinstance(thing, Supply) else 0)
+        RemovedThing(kind=thing.kind, path=thing.name, bytes=thing.bytes if isinstance(thing, Supply) else 0)
         for thing in gone
     ]

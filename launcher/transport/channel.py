@@ -39,7 +39,7 @@ _LOG = logging.getLogger(__name__)
 _ROOT_ID = re.compile(r"[0-9a-f]{32}")
 
 
-class Stream(Protocol):
+class ByteStream(Protocol):
     """A two-way stream of bytes, with a socket's manners."""
 
     def settimeout(self, timeout: float | None, /) -> None:
@@ -55,7 +55,7 @@ class Stream(Protocol):
         """Close the stream and what carries it."""
 
 
-class Socket(Stream, Protocol):
+class Socket(ByteStream, Protocol):
     """A stream whose two directions end one by one, as a socket's do."""
 
     def shutdown(self, how: int, /) -> None:
@@ -128,7 +128,7 @@ class Passing:
         self._opener.close()
 
 
-class Link(Stream, Opener, Protocol):
+class Link(ByteStream, Opener, Protocol):
     """A stream to an agent, and the connection that it is on: `close` frees everything behind it."""
 
 
@@ -164,7 +164,7 @@ class Patience:
         self._received += size
 
 
-class Reply:
+class AgentReply:
     """The reply to a request: its values, and the raw bytes that follow them."""
 
     def __init__(self, values: dict[str, Any], payload: bytes) -> None:
@@ -183,10 +183,14 @@ class Calls(Opener, Protocol):
     def root_id(self) -> str:
         """The random id of the host's root; empty if the host gives none."""
 
-    def call(self, verb: str, payload: bytes = b"", *, deadline_s: float = DEADLINE_S, **args: Any) -> Reply:
+    def call(
+        self, verb: str, payload: bytes = b"", *, deadline_s: float = DEADLINE_S, **args: Any
+    ) -> AgentReply:
         """Ask for a verb and return the answer."""
 
-    def send_stream(self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any) -> Reply:
+    def send_stream(
+        self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any
+    ) -> AgentReply:
         """Ask for a verb that takes a stream after its request; `fill` writes it."""
 
     def receive_stream(
@@ -198,12 +202,12 @@ class Calls(Opener, Protocol):
         wait_s: float = HASHING_S,
         total_s: float | None = None,
         **args: Any,
-    ) -> Reply:
+    ) -> AgentReply:
         """Ask for a verb that sends a stream before its answer; `take` reads it, all of it."""
 
     def execute(
         self, verb: str, payload: bytes, take: Callable[[int, bytes], None], company: Company, **args: Any
-    ) -> Reply:
+    ) -> AgentReply:
         """Ask for a verb that runs a program; `take` gets what it prints."""
 
 
@@ -227,7 +231,7 @@ def _pass() -> None:
     pass
 
 
-class Channel(Passing):
+class AgentChannel(Passing):
     """The channel to an agent on a host. One request at a time; an idle channel sends pings by itself."""
 
     def __init__(self, host: str, link: Link) -> None:
@@ -276,7 +280,7 @@ class Channel(Passing):
         deadline_s: float = DEADLINE_S,
         sent: Callable[[], None] = _pass,
         **args: Any,
-    ) -> Reply:
+    ) -> AgentReply:
         """Ask for a verb and return the answer; `sent` is called when all of the request is on its way.
 
         The deadline is for all of the answer; what comes faster than LEAST_RATE extends it. Raises AgentError when the agent
@@ -298,7 +302,9 @@ class Channel(Passing):
         with contextlib.suppress(OSError, HostError), self._sending:  # whoever has asked gets the error too
             self._link.sendall(told("ping"))
 
-    def send_stream(self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any) -> Reply:
+    def send_stream(
+        self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any
+    ) -> AgentReply:
         """Ask for a verb that takes a stream after its request; `fill` writes it.
 
         When `fill` raises, the stream is torn: the link is closed, and the agent removes what it had of it.
@@ -323,7 +329,7 @@ class Channel(Passing):
         wait_s: float = HASHING_S,
         total_s: float | None = None,
         **args: Any,
-    ) -> Reply:
+    ) -> AgentReply:
         """Ask for a verb that sends a stream before its answer; `take` reads it, all of it.
 
         `wait_s` is for its next bytes, `total_s` for all of it; what comes faster than LEAST_RATE extends that. Raises AgentError when the agent refuses, in the stream's place too, and MalformedAnswerError when the stream is longer
@@ -347,7 +353,7 @@ class Channel(Passing):
 
     def execute(
         self, verb: str, payload: bytes, take: Callable[[int, bytes], None], company: Company, **args: Any
-    ) -> Reply:
+    ) -> AgentReply:
         """Ask for a verb that runs a program; `take` gets what it prints as (1 or 2, bytes) while it does.
 
         `company` says what to tell the agent meanwhile. When this raises, the link is closed, and the agent ends the program.
@@ -446,7 +452,7 @@ class Channel(Passing):
         patience.begin()
         self._last_said = time.monotonic()
 
-    def _answer(self) -> Reply:
+    def _answer(self) -> AgentReply:
         for _ in range(MOST_UNASKED):
             message, payload = self._message()
             if message.get("id", 0) is not None:
@@ -457,7 +463,7 @@ class Channel(Passing):
     def _flooded(self) -> ConnectionLostError:
         return ConnectionLostError(self.host, f"{self.host}: the agent sends answers that nobody asked for")
 
-    def _unwrap(self, message: dict[str, Any], payload: bytes) -> Reply:
+    def _unwrap(self, message: dict[str, Any], payload: bytes) -> AgentReply:
         if message.get("id") != self._next_id:
             raise ConnectionLostError(self.host, f"{self.host}: the agent answered another question")
         self._is_answered = True
@@ -467,7 +473,7 @@ class Channel(Passing):
         values = message.get("ok")
         if not isinstance(values, dict):
             raise ConnectionLostError(self.host, f"{self.host}: the agent's answer has no values")
-        return Reply(values, payload)
+        return AgentReply(values, payload)
 
     def _message(self, most: int = MAX_PAYLOAD) -> tuple[dict[str, Any], bytes]:
         line = self._line()

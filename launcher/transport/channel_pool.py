@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from launcher.errors import AgentError, ConnectionLostError, RefusedStreamError
-from launcher.transport.channel import Channel
+from launcher.transport.channel import AgentChannel
 
 MOST = 4
 """Channels at once. sshd allows 10 sessions by default (MaxSessions): there is one that reads runs, and programs may be started."""
@@ -22,13 +22,13 @@ LOOK_S = 0.05
 class ChannelPool:
     """Opens channels when they are needed, up to a limit, and keeps them for the next. Any thread may use it."""
 
-    def __init__(self, host: str, open_channel: Callable[[], Channel]) -> None:
+    def __init__(self, host: str, open_channel: Callable[[], AgentChannel]) -> None:
         """Begin without a channel."""
         self._host = host
         self._open_channel = open_channel
         self._changed = threading.Condition()
-        self._free: list[Channel] = []
-        self._open: set[Channel] = set()
+        self._free: list[AgentChannel] = []
+        self._open: set[AgentChannel] = set()
         self._count = 0
         self._kept = 0
         self._most = MOST
@@ -36,7 +36,7 @@ class ChannelPool:
         self._is_closed = False
 
     @contextlib.contextmanager
-    def shared(self) -> Iterator[Channel]:
+    def shared(self) -> Iterator[AgentChannel]:
         """Yield a channel for one call, waiting for a free one. One that broke is closed. Raises HostError."""
         channel = self._take(lambda: True)
         try:
@@ -50,7 +50,7 @@ class ChannelPool:
         else:
             self._give_back(channel)
 
-    def keep(self) -> Channel:
+    def keep(self) -> AgentChannel:
         """Return a channel for the caller alone, waiting for one, until `release` or `discard`. Raises HostError."""
 
         def may_keep() -> bool:
@@ -58,11 +58,11 @@ class ChannelPool:
 
         return self._take(may_keep, kept=1)
 
-    def release(self, channel: Channel) -> None:
+    def release(self, channel: AgentChannel) -> None:
         """Share a kept channel again: its agent holds nothing for it any more."""
         self._give_back(channel, kept=1)
 
-    def discard(self, channel: Channel) -> None:
+    def discard(self, channel: AgentChannel) -> None:
         """Close a kept channel; its agent clears away what it holds."""
         self._drop(channel, kept=1)
 
@@ -75,7 +75,7 @@ class ChannelPool:
         for channel in channels:
             channel.close()
 
-    def _take(self, may: Callable[[], bool], kept: int = 0) -> Channel:
+    def _take(self, may: Callable[[], bool], kept: int = 0) -> AgentChannel:
         """Return a free channel, or a new one, once there `may` be one more."""
         while True:
             with self._changed:
@@ -107,13 +107,13 @@ class ChannelPool:
                     return channel
             self._drop(channel, kept)
 
-    def _give_back(self, channel: Channel, kept: int = 0) -> None:
+    def _give_back(self, channel: AgentChannel, kept: int = 0) -> None:
         with self._changed:
             self._kept -= kept
             self._free.append(channel)
             self._changed.notify_all()
 
-    def _drop(self, channel: Channel, kept: int = 0) -> None:
+    def _drop(self, channel: AgentChannel, kept: int = 0) -> None:
         channel.close()
         with self._changed:
             self._kept -= kept

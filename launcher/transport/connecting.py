@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from launcher.transport.channel import Channel, Link
+from launcher.transport.channel import AgentChannel, Link
 from launcher.transport.client.agent_desk import AgentDesk
 from launcher.transport.client.desk import Desk
 from launcher.values.host import Host
@@ -25,7 +25,7 @@ def connect(host: Host) -> Desk:
     Raises HostError that says what to do.
     """
     began = time.monotonic()
-    desk = AgentDesk(Channel(host.name, _link(host)))
+    desk = AgentDesk(AgentChannel(host.name, _link(host)))
     _LOG.debug("%s: connected in %.3f s", host.name, time.monotonic() - began)
     return desk
 

@@ -26,7 +26,7 @@ class LocalLink:
         """Start the agent, with the variables that its runs may have, and with these."""
         self.about = "this machine"
         self._name = host.name
-        self._programs: list[Program] = []
+        self._programs: list[ProgramStream] = []
         python = host.python or sys.executable
         ours, theirs = socket.socketpair()
         self._socket = ours
@@ -60,9 +60,9 @@ class LocalLink:
         """Open a stream to a TCP port of this machine's loopback. Raises NobodyListensError."""
         return _port(self._name, port)
 
-    def open_program(self, words: Sequence[str]) -> Program:
+    def open_program(self, words: Sequence[str]) -> ProgramStream:
         """Open a stream to the standard input and output of a program, which ends with it. Raises HostError."""
-        self._programs.append(Program(self._name, words))
+        self._programs.append(ProgramStream(self._name, words))
         return self._programs[-1]
 
     def sever(self) -> None:
@@ -127,9 +127,9 @@ class LocalConnection:
         """Open a stream to a TCP port of this machine's loopback. Raises NobodyListensError."""
         return _port(self._host.name, port)
 
-    def open_program(self, words: Sequence[str]) -> Program:
+    def open_program(self, words: Sequence[str]) -> ProgramStream:
         """Open a stream to the standard input and output of a program, which ends with it. Raises HostError."""
-        return Program(self._host.name, words)
+        return ProgramStream(self._host.name, words)
 
     def sever(self) -> None:
         """Cut the streams to all agents."""
@@ -148,7 +148,7 @@ class LocalConnection:
             return list(self._links)
 
 
-class Program:
+class ProgramStream:
     """The stream to a program's standard input and output. The program ends with it."""
 
     def __init__(self, host: str, words: Sequence[str]) -> None:

@@ -30,12 +30,12 @@ from launcher.transport.agent_input import Company
 from launcher.transport.channel import (
     DEADLINE_S,
     HASHING_S,
-    Channel,
+    AgentChannel,
+    AgentReply,
     Incoming,
     Link,
     Opener,
     Passing,
-    Reply,
     Socket,
 )
 from launcher.transport.channel_pool import ChannelPool
@@ -184,8 +184,8 @@ class _Circuit:
         self.reader.close()
         self.pool.close()
 
-    def _open_channel(self) -> Channel:
-        channel = Channel(self.host, self.connection.open_link())
+    def _open_channel(self) -> AgentChannel:
+        channel = AgentChannel(self.host, self.connection.open_link())
         if self.root_id not in (None, channel.root_id):
             channel.close()
             self.connection.sever()
@@ -200,7 +200,7 @@ class LineCalls(Passing):
         """Keep no channel yet."""
         super().__init__(circuit.connection)
         self._circuit = circuit
-        self._kept: Channel | None = None
+        self._kept: AgentChannel | None = None
         self._streams: list[Socket] = []
         self._lock = threading.Lock()
         self._is_closed = False
@@ -215,12 +215,16 @@ class LineCalls(Passing):
         """The random id of the host's root; empty if the host gives none."""
         return self._circuit.root_id or ""
 
-    def call(self, verb: str, payload: bytes = b"", *, deadline_s: float = DEADLINE_S, **args: Any) -> Reply:
+    def call(
+        self, verb: str, payload: bytes = b"", *, deadline_s: float = DEADLINE_S, **args: Any
+    ) -> AgentReply:
         """Ask for a verb and return the answer."""
         with self._channel_for(verb) as channel:
             return channel.call(verb, payload, deadline_s=deadline_s, **args)
 
-    def send_stream(self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any) -> Reply:
+    def send_stream(
+        self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any
+    ) -> AgentReply:
         """Ask for a verb that takes a stream after its request; `fill` writes it."""
         with self._channel_for(verb) as channel:
             return channel.send_stream(verb, payload, fill, **args)
@@ -234,14 +238,14 @@ class LineCalls(Passing):
         wait_s: float = HASHING_S,
         total_s: float | None = None,
         **args: Any,
-    ) -> Reply:
+    ) -> AgentReply:
         """Ask for a verb that sends a stream before its answer; `take` reads it, all of it."""
         with self._channel_for(verb) as channel:
             return channel.receive_stream(verb, take, payload, wait_s=wait_s, total_s=total_s, **args)
 
     def execute(
         self, verb: str, payload: bytes, take: Callable[[int, bytes], None], company: Company, **args: Any
-    ) -> Reply:
+    ) -> AgentReply:
         """Ask for a verb that runs a program; `take` gets what it prints."""
         with self._channel_for(verb) as channel:
             return channel.execute(verb, payload, take, company, **args)
@@ -278,7 +282,7 @@ class LineCalls(Passing):
         raise self._hung_up()
 
     @contextlib.contextmanager
-    def _channel_for(self, verb: str) -> Iterator[Channel]:
+    def _channel_for(self, verb: str) -> Iterator[AgentChannel]:
         """Yield the channel for a call: the one that is kept, and for what is not HOLDING a shared one if there is none."""
         with self._lock:
             if self._is_closed:
@@ -297,7 +301,7 @@ class LineCalls(Passing):
         if verb in LETTING_GO:
             self._let_go(channel)
 
-    def _keep(self) -> Channel:
+    def _keep(self) -> AgentChannel:
         channel = self._circuit.pool.keep()
         with self._lock:
             if not self._is_closed:
@@ -306,7 +310,7 @@ class LineCalls(Passing):
         self._circuit.pool.discard(channel)
         raise self._hung_up()
 
-    def _let_go(self, channel: Channel) -> None:
+    def _let_go(self, channel: AgentChannel) -> None:
         """Share the channel that was kept, if its agent holds nothing any more. A broken one stays until the desk is closed."""
         try:
             if channel.call("holds").values.get("holds") is not False:
@@ -329,7 +333,7 @@ class _DeskReader:
         self._lone = LoneReader(calls)
         self._joined = joined
 
-    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None) -> Reply:
+    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None) -> AgentReply:
         if wait_s is None:
             return self._lone.read(run, request, None)
         return self._joined.read(run, request, wait_s)

@@ -25,7 +25,7 @@ MOST_COUNTED = 5_000
 """Entries of a folder that is left out whose sizes are added up."""
 
 
-class Entry(NamedTuple):
+class WalkedFile(NamedTuple):
     """A file here, and its path on the host below the run: `code/…` or `data/…`.
 
     A link has its target in `link`, an empty folder its permission bits in `folder`.
@@ -78,7 +78,7 @@ class FolderWalk:
         hidden: Mapping[str, Why],
         digests: Digests,
     ) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[WalkedFile] = []
         self.left_out: list[LeftOut] = []
         self.included: list[LeftOut] = []
         self._folder = folder
@@ -87,7 +87,7 @@ class FolderWalk:
         )  # text: a Path for each of 10,000 files costs more than the disk
         self._top, self._key, self._hidden, self._digests = top, key, hidden, digests
         self._rules = tuple(rules)
-        self._links: list[Entry] = []
+        self._links: list[WalkedFile] = []
         self._uses_git = False
 
     def run(self, *, use_git: bool) -> None:
@@ -126,7 +126,7 @@ class FolderWalk:
         if is_empty and not mode.only_included and (where or self._key):
             path = self._base + where
             bits = os.stat(path).st_mode & 0o777
-            self.entries.append(Entry(f"{self._top}/{where}".rstrip("/"), path, folder=bits))
+            self.entries.append(WalkedFile(f"{self._top}/{where}".rstrip("/"), path, folder=bits))
 
     def _take_folder(self, item: os.DirEntry[str], where: str, parent: str, mode: Mode) -> None:
         path = where + item.name
@@ -161,7 +161,7 @@ class FolderWalk:
         source = self._base + path
         if item.is_symlink():
             if why is None:
-                self._links.append(Entry(f"{self._top}/{path}", source))
+                self._links.append(WalkedFile(f"{self._top}/{path}", source))
             else:
                 self._leave(path, why)
             return
@@ -177,7 +177,7 @@ class FolderWalk:
         if why is None and verdict is IgnoreVerdict.IN_BY_NAME:
             self._note_included(item.name, parent, path, status)
         if why is None:
-            self._add(Entry(f"{self._top}/{path}", source, None, None, status.st_size))
+            self._add(WalkedFile(f"{self._top}/{path}", source, None, None, status.st_size))
         elif not mode.only_included:
             self._leave(path, why, Size(status.st_size))
 
@@ -189,7 +189,7 @@ class FolderWalk:
         if why is not None and why.is_secret:
             self.included.append(LeftOut(path, why, Size(status.st_size), None, self._key))
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: WalkedFile) -> None:
         self.entries.append(entry)
         if len(self.entries) > MOST_FILES:
             raise UsageError(

@@ -20,7 +20,7 @@ from launcher.base.text import first_of
 from launcher.copy.run_files import RunFiles
 from launcher.errors import RefusedError, RunError
 from launcher.upload import tree
-from launcher.upload.folder_walk import Entry
+from launcher.upload.folder_walk import WalkedFile
 from launcher.upload.loading import Load
 
 FOLDER = "code"
@@ -34,7 +34,7 @@ MOST_COPIED = 10_000_000
 class _Kept(NamedTuple):
     """An entry as it was, and the SHA-256 of a file."""
 
-    entry: Entry
+    entry: WalkedFile
     sha256: str | None
 
 
@@ -152,13 +152,14 @@ def _read(files: RunFiles, folder: str) -> list[_Kept]:
     index = f"{folder}/{INDEX}"
     try:
         return [
-            _Kept(Entry(*values), sha256) for *values, sha256 in parse_object(files.read(index))["entries"]
+            _Kept(WalkedFile(*values), sha256)
+            for *values, sha256 in parse_object(files.read(index))["entries"]
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{files.folder / index}: is damaged\n  nothing was begun") from error
 
 
-def _is_same(now: tree.PathRecord, entry: Entry, sha256: str | None) -> bool:
+def _is_same(now: tree.PathRecord, entry: WalkedFile, sha256: str | None) -> bool:
     if entry.link is not None:
         return now.get("link") == entry.link
     if entry.folder is not None:

@@ -12,7 +12,7 @@ from launcher.base.client_files import open_regular
 from launcher.base.meter import Meter, Moved
 from launcher.errors import UsageError
 from launcher.upload.digests import Digests, Looked
-from launcher.upload.folder_walk import Entry, FolderWalk
+from launcher.upload.folder_walk import FolderWalk, WalkedFile
 from launcher.upload.launch_ignore import rules_for
 from launcher.values.upload_selection import LeftOut, Why
 
@@ -31,7 +31,7 @@ class SizedFile(NamedTuple):
 class CodeTree(NamedTuple):
     """All entries, sorted by path, what was left out and why, and the credentials that a rule includes by name."""
 
-    entries: list[Entry]
+    entries: list[WalkedFile]
     left_out: list[LeftOut]
     included: tuple[LeftOut, ...] = ()
 
@@ -60,9 +60,9 @@ def collect(code: Path, local: Mapping[str, Path], hidden: Mapping[str, Why], di
     return CodeTree(sorted(entries, key=lambda entry: entry.path), left_out, tuple(included))
 
 
-def _named_file(top: str, path: str) -> Entry:
+def _named_file(top: str, path: str) -> WalkedFile:
     try:
-        return Entry(top, path, size=os.stat(path).st_size)
+        return WalkedFile(top, path, size=os.stat(path).st_size)
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -84,7 +84,7 @@ def manifest(tree: CodeTree, digests: Digests, show: Callable[[Moved], None]) ->
     cannot be read.
     """
     found: dict[str, PathRecord] = {}
-    unread: list[Entry] = []
+    unread: list[WalkedFile] = []
     for entry in tree.entries:
         path, source, link, folder, _ = entry
         if link is not None:

@@ -26,7 +26,7 @@ Pattern = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00\n
 PullLimit = Annotated[ByteSize, Field(ge=0)]
 
 
-class Batch(Written):
+class BatchSize(Written):
     """The global batch, which is the same on every card, and the largest micro-batch that the job allows."""
 
     model_config = ConfigDict(populate_by_name=True)
@@ -80,7 +80,7 @@ class Job(Written):
     keep_checkpoints: Annotated[int, Field(ge=0)] = 2
     checkpoints: Literal["host", "pull"] = "host"
     loader_workers: Annotated[int, Field(ge=0)] = 0
-    batch: Batch = Batch()
+    batch: BatchSize = BatchSize()
     data: Data = Data()
     settings: dict[str, Scalar] = {}
     verify: dict[str, Scalar] = {}

@@ -34,7 +34,7 @@ class Parent(Record):
     step: Whole
 
 
-class Judged(Record):
+class JudgedState(Record):
     """A state with its reason, in the words of this version."""
 
     state: str
@@ -108,7 +108,7 @@ class Trouble(Record):
         return self.what if self.since_s is None else f"{self.what} for {self.since_s:.0f} s"
 
 
-class RunState(Judged):
+class RunState(JudgedState):
     """The `state.json` of a run's last folder, or what the host derives if nobody holds the lock. Times are the host's clock."""
 
     attempt: Whole | None = None
@@ -140,7 +140,7 @@ class RuntimeRecord(Record):
     engine: EngineWay | None = None
 
 
-class Summary(Judged):
+class Summary(JudgedState):
     """A run in one line, as its host reports it. `time` is when it was launched, `ended` when it reached its last state.
 
     `job` is the job's name; `job_id` the id that Slurm gave the run's job, None elsewhere, and until its host knows it. `took_s` is

@@ -9,7 +9,7 @@ from testbed.entries import know
 
 from launcher.copy.mirror import Mirror
 from launcher.runs.follow.diagnosing import diagnosis_of
-from launcher.transport.channel import Reply
+from launcher.transport.channel import AgentReply
 
 LOG = """step 1
 Traceback (most recent call last):
@@ -189,5 +189,5 @@ def test_an_interrupted_run_is_diagnosed_by_what_its_host_says(tmp_path):
     (mirror.folder / "0002" / "state.json").write_text(json.dumps({"state": "running"}))
     assert diagnosis_of(mirror) is None
     state = {"state": "interrupted", "attempt": 1}
-    mirror.sync.apply(Reply({"state": state, "parts": []}, b""))
+    mirror.sync.apply(AgentReply({"state": state, "parts": []}, b""))
     assert diagnosis_of(mirror).name == "interrupted"

@@ -11,7 +11,7 @@ from launcher.cli.completion.key_words import offered_keys
 from launcher.errors import LaunchError
 from launcher.runs.resume.resumed_plan import check_settings
 from launcher.values.host import LOCAL
-from launcher.values.job import Batch, Data, Job
+from launcher.values.job import BatchSize, Data, Job
 from launcher.values.slurm_settings import SlurmSettings
 
 
@@ -35,7 +35,7 @@ def test_every_key_of_a_job_has_its_line():
     """And no other: a new key of a job gets one in job_keys.py."""
     leaves = set(Job.model_fields) - {"batch", "data", "slurm"}
     leaves |= {f"slurm.{name}" for name in SlurmSettings.model_fields}
-    leaves |= {f"batch.{field.serialization_alias or name}" for name, field in Batch.model_fields.items()}
+    leaves |= {f"batch.{field.serialization_alias or name}" for name, field in BatchSize.model_fields.items()}
     leaves |= {f"data.{name}" for name in Data.model_fields}
     assert {*ABOUT, *TABLES} == leaves
     assert all(about and "\n" not in about for about in ABOUT.values())

@@ -19,7 +19,7 @@ from testbed.screen import Screen
 from testbed.sim_clock import WallClock
 from testbed.tables import mostly_long
 
-from launcher.rental.ledger import Ledger
+from launcher.rental.ledger import RentalLedger
 from launcher.rental.renting import Intent, RentalState
 
 pytestmark = pytest.mark.slow(reason="most start several commands at a stand-in for the account")
@@ -597,7 +597,7 @@ def rental(ledger, nonce, hours_ago, state=RentalState.READY, hours=8):
 
 def test_the_hosts_show_what_is_rented_and_what_nobody_ends(person):
     """One that a process looks after, one that is past its limit, one whose launch got no answer."""
-    ledger = Ledger(person.home / ".local" / "share" / "launch" / "rentals")
+    ledger = RentalLedger(person.home / ".local" / "share" / "launch" / "rentals")
     held = rental(ledger, "aaaaaaaaaaaa", 2)
     for lock in (
         rental(ledger, "bbbbbbbbbbbb", 9),
@@ -637,7 +637,7 @@ def test_the_hosts_show_what_is_rented_and_what_nobody_ends(person):
 
 
 def test_what_has_ended_is_not_shown(person):
-    ledger = Ledger(person.home / ".local" / "share" / "launch" / "rentals")
+    ledger = RentalLedger(person.home / ".local" / "share" / "launch" / "rentals")
     rental(ledger, "aaaaaaaaaaaa", 2).release()
     ledger.step("aaaaaaaaaaaa", RentalState.ENDED, time.time(), cents=400)
     assert json.loads(person.ok("hosts", "--json"))["rentals"] == []

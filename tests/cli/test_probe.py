@@ -14,7 +14,7 @@ from launcher.cli.commands.hosts.probe import rows
 from launcher.config.resolve import profiles
 from launcher.errors import BadFileError, HostError, LaunchError, UnknownNameError
 from launcher.runs.host_probes import saved_probe
-from launcher.transport.channel import Reply
+from launcher.transport.channel import AgentReply
 from launcher.transport.client.agent_desk import AgentDesk
 from launcher.values.facts import Facts
 from launcher.values.host import Host
@@ -243,7 +243,7 @@ class Told:
 
     def call(self, _verb, *_payload, **_args):
         """Answer."""
-        return Reply(self._values, b"")
+        return AgentReply(self._values, b"")
 
 
 WORDS = st.text(max_size=8)

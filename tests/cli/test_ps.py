@@ -25,7 +25,7 @@ from launcher.copy import index
 from launcher.copy.mirror import Mirror
 from launcher.errors import UnreachableError
 from launcher.runs.run_listing import ListedRun
-from launcher.transport.channel import Reply
+from launcher.transport.channel import AgentReply
 from launcher.values.host import Host
 from launcher.values.record import Summary
 
@@ -275,7 +275,7 @@ def test_what_an_answer_brings_changes_the_time_of_the_mirror(client, settled):
     data = json.dumps({"state": "failed", "reason": "hang"}).encode()
     parts = [{"path": "0001/state.json", "offset": 0, "size": len(data)}]
     mirror.sync.load()
-    mirror.sync.apply(Reply({"state": {"state": "failed"}, "parts": parts}, data))
+    mirror.sync.apply(AgentReply({"state": {"state": "failed"}, "parts": parts}, data))
     assert mirror.folder.stat().st_mtime_ns != before
     assert json.loads(opened(client, settled)[0])["runs"][-1]["reason"] == "hang"
 

@@ -8,7 +8,7 @@ import pytest
 from testbed.entries import know
 from testbed.tables import mostly_long
 
-from launcher.cli.completion.shell_answers import Offer, rejoin_words, tell
+from launcher.cli.completion.shell_answers import Completion, rejoin_words, tell
 
 ODD = "a $(touch x) `y` \"z\" 'w' \\ \x1b[31m\n é"
 LOADED = """
@@ -45,8 +45,8 @@ def test_what_bash_splits_is_one_word_again(monkeypatch, words, joined):
 def test_bash_gets_what_follows_the_sign(monkeypatch):
     """It replaces only that."""
     monkeypatch.setenv("_LAUNCH_COMPLETE", "complete_bash")
-    assert [offer.value for offer in tell([Offer("method=lora", "x")], "method=l")] == ["lora"]
-    assert [offer.value for offer in tell([Offer("k3f1x1:")], "k3")] == ["k3f1x1:"]
+    assert [offer.value for offer in tell([Completion("method=lora", "x")], "method=l")] == ["lora"]
+    assert [offer.value for offer in tell([Completion("k3f1x1:")], "k3")] == ["k3f1x1:"]
 
 
 def test_bash_gets_no_word_that_it_would_run_or_expand(monkeypatch):
@@ -54,7 +54,7 @@ def test_bash_gets_no_word_that_it_would_run_or_expand(monkeypatch):
     monkeypatch.setenv("_LAUNCH_COMPLETE", "complete_bash")
     plain = ["sft", "lab-2", "m@10.0.0.1", "batch.micro=4"]
     others = ["a$(touch x)", "b`x`", "c;x", "d x", "e*", "f'", 'g"', "h&x", "i\nx", "~", "!x", "j{1,2}"]
-    assert [one.value for one in tell([*map(Offer, [*plain, *others])], "")] == plain
+    assert [one.value for one in tell([*map(Completion, [*plain, *others])], "")] == plain
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
@@ -62,7 +62,7 @@ def test_a_description_is_never_a_command_or_a_line_of_its_own(monkeypatch, caps
     """It may come from a job's file or from a host."""
     monkeypatch.setenv("_LAUNCH_COMPLETE", f"complete_{shell}")
     with pytest.raises(SystemExit):
-        tell([Offer("steps=", ODD), Offer("seed=", "plain")], "")
+        tell([Completion("steps=", ODD), Completion("seed=", "plain")], "")
     said = capsys.readouterr().out.rstrip("\n")
     assert "\x1b" not in said
     if shell == "fish":

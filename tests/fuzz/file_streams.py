@@ -22,7 +22,7 @@ from launcher.errors import LaunchError
 from launcher.runs.launch.shipping import ship as ship_load
 from launcher.runs.pull.copying import copy
 from launcher.runs.pull.pulling import Choice, pull
-from launcher.transport.channel import Channel
+from launcher.transport.channel import AgentChannel
 from launcher.transport.client.agent_desk import AgentDesk
 from launcher.upload import loading
 from launcher.upload.upload_history import ShippedBefore
@@ -228,7 +228,7 @@ def _check(folder: Path, most: int) -> None:
 
 
 def _desk(said: bytes, draw: random.Random) -> AgentDesk:
-    return AgentDesk(Channel("box", ScriptLink(said, draw.choice([1 << 18, 4096, 61]))))
+    return AgentDesk(AgentChannel("box", ScriptLink(said, draw.choice([1 << 18, 4096, 61]))))
 
 
 @contextlib.contextmanager

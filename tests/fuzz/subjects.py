@@ -30,12 +30,12 @@ from launcher.copy.mirror import Mirror
 from launcher.copy.request import Request
 from launcher.errors import LaunchError
 from launcher.planning.assembly import plan as make_plan
-from launcher.rental.providers.lambda_cloud import LambdaCloud
+from launcher.rental.providers.lambda_cloud import LambdaAccount
 from launcher.rental.providers.lambda_credentials import LambdaKey
-from launcher.rental.rate_limit import Pace
+from launcher.rental.rate_limit import CallPace
 from launcher.runs.follow.summaries import remembered
 from launcher.runs.launch.resolved_request import understand
-from launcher.transport.channel import Reply
+from launcher.transport.channel import AgentReply
 from launcher.transport.http import service_wire
 from launcher.upload import loading
 from launcher.values.record import RunState, Summary
@@ -155,7 +155,7 @@ def answer(seed: int, folder: Path) -> None:
         ]
     mirror = Mirror(RUN, folder)
     with contextlib.suppress(LaunchError):
-        mirror.sync.apply(Reply(values, payload))
+        mirror.sync.apply(AgentReply(values, payload))
     for kind in (RunState, Summary):
         with contextlib.suppress(ValueError):
             kind.lenient(values)
@@ -242,12 +242,12 @@ class _Wire:
     def __init__(self, draw: random.Random) -> None:
         self._draw = draw
 
-    def ask(self, *_call: object) -> service_wire.Reply:
+    def ask(self, *_call: object) -> service_wire.ServiceReply:
         """Answer."""
         status = self._draw.choice([200, 200, 200, 200, 400, 403, 404, 500])
-        return service_wire.Reply(status, "application/json", _body(self._draw))
+        return service_wire.ServiceReply(status, "application/json", _body(self._draw))
 
-    def post(self, *_call: object) -> service_wire.Reply:
+    def post(self, *_call: object) -> service_wire.ServiceReply:
         """Answer."""
         return self.ask()
 
@@ -286,8 +286,8 @@ def service_answer(seed: int, folder: Path) -> None:
         KaggleService(KaggleLogin("oauth", "x", "x", "alice"), wire),
         KernelRef("alice", "launch-x-1"),
     )
-    pace = Pace(folder, "x", SystemClock(), request_s=0.0, launch_s=0.0)
-    rented = LambdaCloud(LambdaKey("x", "x"), wire, pace)
+    pace = CallPace(folder, "x", SystemClock(), request_s=0.0, launch_s=0.0)
+    rented = LambdaAccount(LambdaKey("x", "x"), wire, pace)
     (folder / "data").write_text("x")
     for ask in (
         lambda: kaggle.find(ref),

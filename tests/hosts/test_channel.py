@@ -14,7 +14,7 @@ from testbed.client import channel_to, processes_of, until
 
 from launcher.errors import AgentError, ConnectionLostError, HostError, MalformedAnswerError
 from launcher.transport.agent_file import agent_file
-from launcher.transport.channel import MAX_NOISE, Channel
+from launcher.transport.channel import MAX_NOISE, AgentChannel
 from launcher.transport.connecting import connect
 from launcher.values.host import Host
 
@@ -108,7 +108,7 @@ def outcome(ask):
 
 def ask(peer, **how):
     """Greet, and ask once."""
-    with Channel("box", peer.link) as agent:
+    with AgentChannel("box", peer.link) as agent:
         return agent.call("probe", **how)
 
 
@@ -145,7 +145,7 @@ def endless(piece):
 )
 def test_a_login_that_prints_without_end_is_told_as_one(peer, piece):
     """Nobody listens for ever: a HostError that names the host."""
-    found = outcome(lambda: Channel("box", peer(endless(piece)).link))
+    found = outcome(lambda: AgentChannel("box", peer(endless(piece)).link))
     assert isinstance(found, HostError)
     assert "box" in str(found)
 
@@ -166,7 +166,7 @@ def test_noise_up_to_the_bound_is_borne(peer):
 )
 def test_a_host_that_cannot_run_the_agent_says_why_and_what_to_set(peer, line, part):
     """A key of launch.toml mends each of them."""
-    found = outcome(lambda: Channel("box", peer(line).link))
+    found = outcome(lambda: AgentChannel("box", peer(line).link))
     assert isinstance(found, HostError)
     assert part in str(found)
     assert " = " in str(found)
@@ -288,7 +288,7 @@ def test_a_stream_that_its_filler_tears_closes_the_link(peer):
         sink.write(b"half")
         raise RuntimeError("torn")
 
-    agent = Channel("box", other.link)
+    agent = AgentChannel("box", other.link)
     found = outcome(lambda: agent.send_stream("ship", b"{}", fill, run="x"))
     assert isinstance(found, RuntimeError)
     other.stop()
@@ -304,7 +304,7 @@ def test_a_stream_ends_with_its_answer(peer):
         message(id=1, ok={"files": {}}),
     ]
     taken = []
-    with Channel("box", peer([HELLO, *chunks]).link) as agent:
+    with AgentChannel("box", peer([HELLO, *chunks]).link) as agent:
         answer = agent.receive_stream("send", lambda stream: taken.extend([stream.read(3), stream.read(9)]))
     assert (taken, answer.values) == ([b"abc", b"def"], {"files": {}})
 
@@ -313,7 +313,7 @@ def test_a_stream_that_is_longer_than_announced_is_an_error(peer):
     """What the reader did not ask for is neither kept nor read on for ever."""
     chunks = [message(b"ab", chunk=2), *[message(b"x" * 1000, chunk=1000)] * 50]
     with (
-        Channel("box", peer([HELLO, *chunks]).link) as agent,
+        AgentChannel("box", peer([HELLO, *chunks]).link) as agent,
         pytest.raises(MalformedAnswerError, match="more was sent than was announced"),
     ):
         agent.receive_stream("send", lambda stream: stream.read(2))
@@ -323,7 +323,7 @@ def test_a_chunk_beyond_all_measure_is_refused_before_it_is_read(peer):
     """A host that announces 200 MB at once gets no such memory."""
     huge = json.dumps({"chunk": 1, "size": 200_000_000}).encode() + b"\n"
     with (
-        Channel("box", peer([HELLO, huge], leaves=False).link) as agent,
+        AgentChannel("box", peer([HELLO, huge], leaves=False).link) as agent,
         pytest.raises(ConnectionLostError, match="malformed message"),
     ):
         agent.receive_stream("send", lambda stream: stream.read(2))
@@ -332,7 +332,7 @@ def test_a_chunk_beyond_all_measure_is_refused_before_it_is_read(peer):
 def test_a_refusal_in_a_streams_place_is_told(peer):
     """No chunk comes, an error does."""
     refusal = message(id=1, error={"code": "no-run", "message": "gone"})
-    with Channel("box", peer([HELLO, refusal]).link) as agent, pytest.raises(AgentError, match="gone"):
+    with AgentChannel("box", peer([HELLO, refusal]).link) as agent, pytest.raises(AgentError, match="gone"):
         agent.receive_stream("send", lambda stream: stream.read(10))
 
 

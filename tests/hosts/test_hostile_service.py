@@ -11,7 +11,7 @@ import zlib
 import pytest
 
 from launcher.transport.http import service_wire
-from launcher.transport.http.service_wire import Failure, ServiceWire, WireError
+from launcher.transport.http.service_wire import CallFailure, ServiceWire, WireError
 
 JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 FOUND = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Type: text/html\r\n\r\n"
@@ -63,7 +63,7 @@ def test_who_drips_does_not_hold_a_call(service, pieces):
     began = time.monotonic()
     with pytest.raises(WireError) as caught:
         service(pieces).ask("POST", "instances", {}, "Bearer k")
-    assert (caught.value.failure, caught.value.was_sent) == (Failure.SILENT, True)
+    assert (caught.value.failure, caught.value.was_sent) == (CallFailure.SILENT, True)
     assert time.monotonic() - began < LIMIT_S + 3
 
 
@@ -74,7 +74,7 @@ def test_a_redirect_with_an_endless_body_takes_little_memory(service, monkeypatc
     wire = service([FOUND + b"x" * 400_000_000])
     with pytest.raises(WireError) as caught:
         wire.ask("GET", "instances")
-    assert caught.value.failure is Failure.TOO_LARGE
+    assert caught.value.failure is CallFailure.TOO_LARGE
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_000_000
 
 
@@ -86,7 +86,7 @@ def test_what_unpacks_to_gigabytes_is_too_large(service, monkeypatch):
     head = JSON + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
     with pytest.raises(WireError) as caught:
         service([head + packed]).ask("GET", "instances")
-    assert caught.value.failure is Failure.TOO_LARGE
+    assert caught.value.failure is CallFailure.TOO_LARGE
 
 
 @pytest.mark.parametrize("body", [b"[" * 200_000, b'{"a":' * 100_000, b"1" * 10_000, b"\xff", b""], ids=len)

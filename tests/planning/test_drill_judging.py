@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from launcher.drill.drill_judging import Seen, chosen, judge, minutes_of, model_after, read_ledger
+from launcher.drill.drill_judging import RunObservation, chosen, judge, minutes_of, model_after, read_ledger
 from launcher.drill.drill_outcome import AT, FAULTS, SAMPLES, STEPS, Planned
 from launcher.errors import UsageError
 
@@ -46,7 +46,7 @@ def seen(lines, **changed):
         "differing": (),
         "left": (),
     }
-    return Seen(**{**values, **changed})
+    return RunObservation(**{**values, **changed})
 
 
 def problems(lines, fault="trainer-killed", **changed):

@@ -18,11 +18,11 @@ from launcher.errors import LaunchError, RefusedError, UnknownNameError
 from launcher.planning.assembly import plan
 from launcher.planning.placement import choose_gpus, runtime
 from launcher.values.host import KAGGLE
-from launcher.values.job import Batch, Job
+from launcher.values.job import BatchSize, Job
 from launcher.values.kaggle_settings import KaggleSettings
 
 KNOWN = profiles()
-JOB = Job(name="sft", command=("python", "train.py"), batch=Batch(global_size=64))
+JOB = Job(name="sft", command=("python", "train.py"), batch=BatchSize(global_size=64))
 SHAPES = {machine.shape for machine in MACHINES}
 
 

@@ -17,7 +17,7 @@ from launcher.planning.precision.ladder import LadderInputs, ladder
 from launcher.planning.precision.split import split
 from launcher.planning.precision.workload import Workload
 from launcher.values.host import Host
-from launcher.values.job import Batch, Job
+from launcher.values.job import BatchSize, Job
 from launcher.values.model import Model, read_model
 from launcher.values.plan import Plan
 from launcher.values.precision import Platform
@@ -294,7 +294,7 @@ def split_of(name, model=None, method="lora", size=64, **more):
     one = profile(name)
     return split(
         one,
-        Batch(global_size=size, **more),
+        BatchSize(global_size=size, **more),
         model,
         method,
         ladder(LadderInputs(one, method, model)).rungs[0],
@@ -407,7 +407,7 @@ def test_no_card_model_job_and_request_yield_what_would_crash(
         method=method,
         attention=attention,
         compile=compiles,
-        batch=Batch(global_size=size),
+        batch=BatchSize(global_size=size),
     )
     one, refused = outcome(
         plan, card, Host(name="h", address="h"), job, asked, model=model, platform=platform

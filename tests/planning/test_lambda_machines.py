@@ -9,7 +9,7 @@ from launcher.planning.assembly import plan
 from launcher.planning.placement import runtime
 from launcher.planning.software.environment_plan import environment
 from launcher.rental.offers import profile_of
-from launcher.rental.renting import Offer
+from launcher.rental.renting import InstanceOffer
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.lambda_settings import LambdaSettings
@@ -36,7 +36,7 @@ def found(name="gpu_1x_a100", **changes):
         "cards": int(name[4]),
         "cents_per_hour": 199,
     }
-    offer = Offer(**{"type": name, **about, "vcpus": 30, "ram_gb": 200, "disk_gb": 512, **changes})
+    offer = InstanceOffer(**{"type": name, **about, "vcpus": 30, "ram_gb": 200, "disk_gb": 512, **changes})
     return offer, profile_of(offer, KNOWN.values())
 
 

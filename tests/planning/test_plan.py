@@ -25,7 +25,7 @@ from launcher.planning.script.source import source
 from launcher.planning.verification_plan import verification
 from launcher.values.facts import Facts
 from launcher.values.host import KAGGLE, Host
-from launcher.values.job import Batch, Job
+from launcher.values.job import BatchSize, Job
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
 
@@ -354,12 +354,12 @@ def two_cards(**job):
 
 def test_two_cards_share_the_global_batch():
     """Each has half of it, in micro-batches of what one card holds; a batch that cannot be halved is refused."""
-    split_of = two_cards(batch=Batch(global_size=64)).split
+    split_of = two_cards(batch=BatchSize(global_size=64)).split
     assert (split_of.ranks, split_of.micro_batch, split_of.accumulation) == (2, 4, 8)
     assert split_of.title == "2 cards x micro-batch 4 x 8 = 64"
-    assert two_cards(batch=Batch(global_size=2, micro=2)).split.micro_batch == 1
+    assert two_cards(batch=BatchSize(global_size=2, micro=2)).split.micro_batch == 1
     with pytest.raises(RefusedError, match="7 does not divide among 2 cards"):
-        two_cards(batch=Batch(global_size=7))
+        two_cards(batch=BatchSize(global_size=7))
 
 
 def test_two_cards_are_chosen_where_both_are_there():
@@ -685,11 +685,11 @@ def test_a_plan_that_goes_on_is_its_parents_but_for_what_was_changed(case):
 
 def test_another_micro_batch_is_another_split_of_the_same_batch_as_far_as_the_card_allows():
     """By the planner's own reckoning, as at a launch; longer samples leave less room, and never more."""
-    job = Job(name="x", command=("a",), batch=Batch(global_size=64), settings={"max_length": 512})
+    job = Job(name="x", command=("a",), batch=BatchSize(global_size=64), settings={"max_length": 512})
     parent = plan(profile("titan_rtx"), Host(name="there", address="there"), job)
     splits = []
     for micro in (1, 2, 3, 64):
-        batch = Batch(global_size=5, micro=micro)
+        batch = BatchSize(global_size=5, micro=micro)
         asked = job_of(parent).model_copy(update={"batch": batch})
         splits.append(changed(parent, asked, ("batch.micro",), "there").split)
     assert [one.micro_batch for one in splits] == [1, 2, 2, parent.split.micro_batch]

@@ -14,7 +14,7 @@ from launcher.planning.assembly import plan
 from launcher.planning.host_part import MACHINE
 from launcher.planning.script.rank_use import rank_use
 from launcher.values.host import Host
-from launcher.values.job import Batch, Job
+from launcher.values.job import BatchSize, Job
 from launcher.values.plan import RankUse, ScriptUse
 from launcher.values.slurm_settings import SlurmSettings
 
@@ -144,7 +144,7 @@ def planned(source, command=COMMAND, name="t4x2", nodes=None):
         asked = SlurmSettings(nodes=nodes)
         host = Host(name="hive", address="hive", kind="slurm", slurm=asked)
         resources, runtime = resources_of(submission(asked, (card,), None, is_rehearsed=False)), "slurm"
-    job = Job(name="train", command=command, batch=Batch(global_size=64))
+    job = Job(name="train", command=command, batch=BatchSize(global_size=64))
     made = plan(card, host, job, script=use, resources=resources, runtime=runtime)
     found = backend_of(host).planning.check(made, None, host)
     return made, [one for one in found if one.code == "one-process"]

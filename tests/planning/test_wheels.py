@@ -15,7 +15,7 @@ from launcher.planning.software.wheels import WheelTable
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
 from launcher.values.software.image import BuildOptions
-from launcher.values.software.packages import Packages
+from launcher.values.software.packages import InstalledPackages
 
 TABLE = wheels()
 WRITTEN = tomllib.loads((data_folder("images") / "torch.toml").read_text())
@@ -279,7 +279,7 @@ def test_torch_is_imported_where_only_that_tells_whether_it_runs_on_the_card(nam
 def packages(**more):
     told = {"python": "3.12", "torch": "2.13.0+cu130", "cuda": "13.0", "conflicts": ()}
     codes = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
-    return Packages.model_validate({**told, "architectures": codes, **more})
+    return InstalledPackages.model_validate({**told, "architectures": codes, **more})
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from testbed.tables import mostly_long
 
 from launcher.errors import AgentError, HostError
 from launcher.transport.agent_file import MAGIC, agent_file, shell_command
-from launcher.transport.channel import Channel
+from launcher.transport.channel import AgentChannel
 from launcher.transport.client.agent_desk import AgentDesk
 from launcher.transport.connecting import connect
 from launcher.values.host import Host
@@ -307,7 +307,7 @@ def test_whatever_a_host_says_of_its_pythons_is_text(said):
     """Printable and bounded, behind our own words; the link is closed."""
     link = OneLine(MAGIC + b"no-python " + said + b"\n")
     with pytest.raises(HostError) as caught:
-        Channel("lab", link)
+        AgentChannel("lab", link)
     first, _, more = str(caught.value).partition("\n")
     assert first.startswith("lab: no Python >= 3.8 starts there")
     assert first.isprintable()

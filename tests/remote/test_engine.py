@@ -94,7 +94,7 @@ class FakeEngine:
 def fake(monkeypatch):
     """An engine that never answers, until it holds a container."""
     monkeypatch.setattr(docker_engine, "TIMEOUT_S", 0.2)
-    monkeypatch.setattr(docker, "FATE", docker.Docker())
+    monkeypatch.setattr(docker, "FATE", docker.DockerLiveness())
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         engine = FakeEngine(Path(folder) / "s")
         yield engine

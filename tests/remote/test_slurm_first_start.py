@@ -31,7 +31,7 @@ class Queue:
 @pytest.fixture
 def queued(tmp_path, monkeypatch):
     """A run whose job is in the queue, on a cluster that knows it as job 7."""
-    fate = slurm.Slurm()
+    fate = slurm.SlurmLiveness()
     monkeypatch.setattr(slurm, "FATE", fate)
     monkeypatch.setattr(slurm, "cluster_name", lambda: "hive")
     fate._queue = Queue()

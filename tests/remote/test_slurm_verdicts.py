@@ -13,7 +13,7 @@ from testbed.toy import recorded_run
 
 from launcher.agent.liveness import slurm, slurm_lookup
 from launcher.agent.liveness.liveness import ALIVE, COMING_BACK, GONE, SILENT, EndError
-from launcher.agent.liveness.slurm import FATE, Slurm
+from launcher.agent.liveness.slurm import FATE, SlurmLiveness
 from launcher.agent.record import secret
 from launcher.agent.serving import contact
 from launcher.agent.serving.requests import RequestError
@@ -59,7 +59,7 @@ def test_a_job_that_the_queue_lacks_is_what_the_controller_has_it_as(cluster, tm
     """A queue that is behind ends no run, and erases no secret of it."""
     run = made(tmp_path)
     cluster.put("scontrol", shown(name, run, tmp_path))
-    verdict = Slurm().judge([run])[run.id]
+    verdict = SlurmLiveness().judge([run])[run.id]
     assert (verdict.fate, verdict.state in ("", "reserved")) == (fate, True)
     assert words in verdict.words
     assert secret.read(run)
@@ -70,16 +70,16 @@ def test_a_job_that_the_queue_lacks_is_what_the_controller_has_it_as(cluster, tm
 def test_a_job_whose_comment_its_cluster_has_changed_is_the_runs_by_its_name(cluster, tmp_path, name):
     run = made(tmp_path)
     cluster.put("scontrol", f"echo 'JobId=7 JobName={name} JobState=RUNNING Comment=billed'")
-    assert Slurm().judge([run])[run.id].fate == ALIVE
+    assert SlurmLiveness().judge([run])[run.id].fate == ALIVE
     cluster.put("squeue", "echo '7|RUNNING|None|N/A|N/A|1|node1|billed'")
     slurm._shown.cache_clear()
-    assert Slurm().judge([run])[run.id].fate == ALIVE
+    assert SlurmLiveness().judge([run])[run.id].fate == ALIVE
 
 
 def test_accounting_is_asked_for_jobs_of_either_name(cluster, tmp_path):
     """One that was submitted before the name was another is still a run's."""
     run = made(tmp_path)
-    Slurm().judge([run])
+    SlurmLiveness().judge([run])
     (asked,) = cluster.asked("sacct")
     assert asked.split()[-1] == f"--name={job_name(RUN)},launch-{RUN}"
 
@@ -98,7 +98,7 @@ def test_a_controller_that_says_nothing_of_a_job_leaves_its_run_in_doubt(cluster
     """Whatever the queue lacks."""
     run = made(tmp_path)
     cluster.put("scontrol", answer)
-    verdict = Slurm().judge([run])[run.id]
+    verdict = SlurmLiveness().judge([run])[run.id]
     assert (verdict.fate, verdict.state) == (SILENT, "reserved")
     assert verdict.words.startswith("scontrol")
     assert secret.read(run)
@@ -111,7 +111,7 @@ def test_a_number_that_the_controller_does_not_know_or_has_given_again_is_of_no_
     """Two programs have said so; accounting is asked then."""
     run = made(tmp_path)
     cluster.put("scontrol", answer)
-    verdict = Slurm().judge([run])[run.id]
+    verdict = SlurmLiveness().judge([run])[run.id]
     assert (verdict.fate, verdict.state, verdict.reason) == (GONE, "failed", "never-started")
     assert verdict.evidence["service"].startswith("Slurm has forgotten its job 7; ")
     assert len(cluster.asked("sacct")) == 1
@@ -121,7 +121,7 @@ def test_an_end_that_the_controller_alone_remembers_is_put_on_record(cluster, tm
     """It will forget it too."""
     run = made(tmp_path, job="16")
     cluster.put("scontrol", shown("cancelled", run, tmp_path))
-    slurm = Slurm()
+    slurm = SlurmLiveness()
     assert slurm.judge([run])[run.id].state == "stopped"
     cluster.put("scontrol", UNKNOWN)
     slurm.forget(run)
@@ -134,7 +134,7 @@ def test_a_job_that_the_controller_remembers_is_asked_for_seldom(cluster, tmp_pa
     lines = "".join(f"{n}|PENDING|Dependency|N/A|N/A|1||launch:{run.id}\n" for n, run in enumerate(runs))
     (tmp_path / "queue").write_text(lines)
     cluster.put("squeue", f"cat {tmp_path}/queue")
-    slurm = Slurm()
+    slurm = SlurmLiveness()
     assert {verdict.fate for verdict in slurm.judge(runs).values()} == {COMING_BACK}
     assert cluster.asked("scontrol") == []
     (tmp_path / "queue").write_text("".join(lines.splitlines(keepends=True)[1:]))
@@ -158,7 +158,7 @@ def test_a_controller_that_is_silent_is_asked_once_for_many_jobs(cluster, tmp_pa
     """Each question may take seconds."""
     runs = [made(tmp_path, f"261126-cluster-aaaa{n:02}", str(n)) for n in range(20)]
     cluster.put("scontrol", "exit 1")
-    assert {verdict.fate for verdict in Slurm().judge(runs).values()} == {SILENT}
+    assert {verdict.fate for verdict in SlurmLiveness().judge(runs).values()} == {SILENT}
     assert len(cluster.asked("scontrol")) == 1
 
 
@@ -186,7 +186,7 @@ def test_a_damaged_record_of_jobs_harms_no_other_run(cluster, tmp_path, text):
         Path(one.slurm_end).write_text(text)
     lines = (f"{n}|RUNNING|None|N/A|N/A|1|node1|launch:{one.id}" for n, one in ((7, other), (8, run)))
     cluster.put("squeue", "".join(f"echo '{line}'\n" for line in lines))
-    slurm = Slurm()
+    slurm = SlurmLiveness()
     found = slurm.judge([other, run, lost])
     assert [found[one.id].words for one in (other, run)] == [
         "its job 7 is RUNNING on node1",
@@ -203,21 +203,23 @@ def test_a_damaged_record_of_jobs_harms_no_other_run(cluster, tmp_path, text):
 def test_a_damaged_record_of_an_end_is_none(cluster, tmp_path, text):
     run = made(tmp_path)
     Path(run.slurm_end).write_text(text)
-    assert Slurm().judge([run])[run.id].evidence["service"].startswith("Slurm has forgotten its job 7; ")
+    assert (
+        SlurmLiveness().judge([run])[run.id].evidence["service"].startswith("Slurm has forgotten its job 7; ")
+    )
 
 
 def test_a_record_that_may_not_be_opened_is_damaged(cluster, tmp_path):
     run = made(tmp_path)
     Path(run.slurm).unlink()
     Path(run.slurm).mkdir()
-    assert Slurm().judge([run])[run.id].words == "no job was submitted for it"
+    assert SlurmLiveness().judge([run])[run.id].words == "no job was submitted for it"
 
 
 def test_an_end_on_record_holds_while_slurm_is_silent(cluster, tmp_path):
     """A run that was stopped is not under way again."""
     run, other = made(tmp_path), made(tmp_path, "261126-cluster-aaaaa1", "8")
     cluster.put("squeue", f"echo '7|CANCELLED|None|N/A|N/A|1||launch:{run.id}'")
-    slurm = Slurm()
+    slurm = SlurmLiveness()
     assert slurm.judge([run])[run.id].state == "stopped"
     cluster.put("squeue", "exit 1")
     slurm.forget(run)
@@ -231,16 +233,16 @@ def test_an_end_after_which_slurm_may_start_the_job_again_leaves_doubt_while_it_
     run = made(tmp_path)
     Path(run.slurm_end).write_text('{"job":"7","state":"PREEMPTED"}')
     cluster.put("squeue", "exit 1")
-    assert Slurm().judge([run])[run.id].fate == SILENT
+    assert SlurmLiveness().judge([run])[run.id].fate == SILENT
     run.write_wish("stop")
-    assert Slurm().judge([run])[run.id].fate == GONE
+    assert SlurmLiveness().judge([run])[run.id].fate == GONE
 
 
 def test_an_end_of_a_job_that_the_run_had_before_does_not_count(cluster, tmp_path):
     run = made(tmp_path)
     Path(run.slurm_end).write_text('{"job":"6","state":"CANCELLED"}')
     cluster.put("squeue", "exit 1")
-    assert Slurm().judge([run])[run.id].fate == SILENT
+    assert SlurmLiveness().judge([run])[run.id].fate == SILENT
 
 
 GARBAGE = "echo 'scancel: error: garbage' >&2; exit 1"
@@ -280,8 +282,8 @@ def test_a_job_that_ended_before_it_was_cancelled_is_no_failure(cluster, tmp_pat
     run = made(tmp_path)
     in_queue(cluster, run, "PENDING")
     cluster.put("scancel", f"echo '#!/bin/sh' >{cluster.folder}/squeue; exit 1")
-    Slurm().end(run)
+    SlurmLiveness().end(run)
     in_queue(cluster, run, "RUNNING")
     cluster.put("scancel", "exit 1")
     with pytest.raises(EndError, match="scancel ended with 1"):
-        Slurm().end(run)
+        SlurmLiveness().end(run)

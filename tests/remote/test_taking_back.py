@@ -33,7 +33,7 @@ class NoContainer(socketserver.StreamRequestHandler):
 @pytest.fixture
 def handed_over(tmp_path, monkeypatch):
     """Make a session that has handed a run of a kind over, which what keeps such runs has none of."""
-    monkeypatch.setattr(docker, "FATE", docker.Docker())
+    monkeypatch.setattr(docker, "FATE", docker.DockerLiveness())
     path = str(tmp_path / "engine.sock")
     with contextlib.ExitStack() as stack:
 

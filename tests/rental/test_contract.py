@@ -16,7 +16,7 @@ from launcher.errors import ServiceAuthError, ServiceError
 from launcher.rental import provider
 from launcher.rental.lease import instance_keys
 from launcher.rental.lease.renter import Renter, open_account
-from launcher.rental.ledger import Ledger
+from launcher.rental.ledger import RentalLedger
 from launcher.rental.provider import ProviderReason
 from launcher.rental.reconcile import reconcile
 from launcher.rental.renting import RentalReason, RentalState
@@ -43,7 +43,7 @@ class ToyPlace:
     def renter(self):
         """Return a client with a ledger of its own folder."""
         account = provider.module_of("toy").connect(toy_cloud.API, lambda _date: None)
-        return Renter(account, Ledger(self._folder / "rentals"), self._clock, "laptop")
+        return Renter(account, RentalLedger(self._folder / "rentals"), self._clock, "laptop")
 
     def fail_launch(self, how, wait_s=0.0):
         """Let the next launch go wrong."""
@@ -334,4 +334,6 @@ def test_a_provider_is_found_by_its_line(sim_clock, tmp_path, monkeypatch):
     lock.release()
     account.close()
     assert [one.nonce for one in cloud.machines] == [rental.nonce]
-    assert [one.intent.provider for one in Ledger(tmp_path / "data/launch/rentals").rentals()] == ["toy"]
+    assert [one.intent.provider for one in RentalLedger(tmp_path / "data/launch/rentals").rentals()] == [
+        "toy"
+    ]

@@ -22,7 +22,7 @@ from launcher.errors import (
 from launcher.rental.provider import ProviderReason as Reason
 from launcher.rental.providers.lambda_api import CODES, meaning_of
 from launcher.rental.providers.lambda_cloud import log_in
-from launcher.rental.rate_limit import Pace
+from launcher.rental.rate_limit import CallPace
 from launcher.rental.renting import Setup
 from launcher.transport.http import service_wire
 
@@ -325,7 +325,7 @@ def test_a_key_is_not_sent_in_the_clear(tmp_path, sim_clock):
         log_in(
             {"LAMBDA_API_KEY": "k"},
             tmp_path,
-            Pace(tmp_path, "lambda", sim_clock),
+            CallPace(tmp_path, "lambda", sim_clock),
             "http://cloud.lambda.ai/api/v1",
         )
 

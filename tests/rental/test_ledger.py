@@ -8,7 +8,7 @@ import pytest
 from testbed.sim_clock import START
 
 from launcher.errors import BadFileError, RefusedError
-from launcher.rental.ledger import Ledger, new_nonce
+from launcher.rental.ledger import RentalLedger, new_nonce
 from launcher.rental.renting import Intent, RentalState
 
 READY, ENDING, ENDED = RentalState.READY, RentalState.ENDING, RentalState.ENDED
@@ -22,12 +22,12 @@ def intent(nonce="nonce-a", **values):
 
 @pytest.fixture
 def ledger(tmp_path):
-    return Ledger(tmp_path / "data" / "rentals")
+    return RentalLedger(tmp_path / "data" / "rentals")
 
 
 def test_a_rental_from_its_intent_to_its_cost(ledger, tmp_path):
     """Each step is read back by another process's ledger."""
-    other = Ledger(tmp_path / "data" / "rentals")
+    other = RentalLedger(tmp_path / "data" / "rentals")
     assert other.rentals() == ()
     lock = ledger.open(intent())
     assert other.rentals()[0].intent == intent()
@@ -109,8 +109,8 @@ def test_nothing_is_rented_if_it_cannot_be_recorded(tmp_path):
     """The message says so, and what to do."""
     (tmp_path / "data").write_text("a file")
     with pytest.raises(RefusedError, match="nothing was rented"):
-        Ledger(tmp_path / "data" / "rentals").open(intent())
-    ledger = Ledger(tmp_path / "rentals")
+        RentalLedger(tmp_path / "data" / "rentals").open(intent())
+    ledger = RentalLedger(tmp_path / "rentals")
     ledger.open(intent()).release()
     with pytest.raises(RefusedError, match="nothing was rented"):
         ledger.open(intent())  # the same nonce twice
@@ -154,7 +154,7 @@ def test_a_rental_is_looked_after_as_long_as_its_process_lives(ledger, tmp_path)
 
 def _steps(folder, begin):
     begin.wait()
-    ledger = Ledger(folder)
+    ledger = RentalLedger(folder)
     ledger.step("nonce-a", RentalState.LAUNCHED, START, instance="i1")
     ledger.step("nonce-a", READY, START)
     ledger.step("nonce-a", ENDING, START)
@@ -195,7 +195,7 @@ def test_nonces_differ_and_can_stand_in_a_name():
 def test_a_limit_is_raised_and_never_lowered(ledger, tmp_path):
     """Another process's ledger has it; who looks after it knows whether it will notice."""
     lock = ledger.open(intent())
-    other = Ledger(tmp_path / "data" / "rentals")
+    other = RentalLedger(tmp_path / "data" / "rentals")
     assert other.reads_limits("nonce-a")
     assert ledger.note_limit("nonce-a", START + 7200).intent.deadline == START + 7200
     assert ledger.note_limit("nonce-a", START + 1800).intent.deadline == START + 7200

@@ -6,9 +6,9 @@ from testbed.client import REPOSITORY
 from launcher.base.toml import read_toml
 from launcher.errors import CardBusyError, RefusedError, UnknownNameError
 from launcher.rental import price
-from launcher.rental.offers import Wish, by_price, card_memory, fits, profile_of
+from launcher.rental.offers import OfferFilter, by_price, card_memory, fits, profile_of
 from launcher.rental.price import Expected
-from launcher.rental.renting import Offer, cents, dollars
+from launcher.rental.renting import InstanceOffer, cents, dollars
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
@@ -28,7 +28,7 @@ PROFILES = [profile(path.stem) for path in sorted((REPOSITORY / "profiles").glob
 def offer(name, description, cents_per_hour, *regions, cards=1):
     card, memory_gb = card_memory(name, description)
     about = {"type": name, "title": f"{cards}x {description}", "card": card, "memory_gb": memory_gb}
-    return Offer(**about, cards=cards, cents_per_hour=cents_per_hour, regions=regions)
+    return InstanceOffer(**about, cards=cards, cents_per_hour=cents_per_hour, regions=regions)
 
 
 A10 = offer("gpu_1x_a10", "A10 (24 GB PCIe)", 129, EAST, WEST)
@@ -44,7 +44,9 @@ EIGHT = LambdaSettings(max_hours=8)
 
 
 def wish(*named, **values):
-    return Wish([profile(name) if isinstance(name, str) else name for name in named], PROFILES, **values)
+    return OfferFilter(
+        [profile(name) if isinstance(name, str) else name for name in named], PROFILES, **values
+    )
 
 
 def chosen(*named, regions=(), **values):

@@ -56,7 +56,7 @@ class Round(NamedTuple):
 
     def rentals(self):
         """Return what is in the ledger."""
-        return lambda_client.Ledger(self.folder / "rentals").rentals()
+        return lambda_client.RentalLedger(self.folder / "rentals").rentals()
 
     def reconcile_twice_at_once(self):
         """Return what a third one found."""

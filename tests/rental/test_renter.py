@@ -11,7 +11,7 @@ from launcher.errors import ServiceError, UnsettledError
 from launcher.rental.provider import ProviderReason
 from launcher.rental.reconcile import reconcile, survey
 from launcher.rental.renting import TAGS, RentalReason, RentalState, Setup, run_cents
-from launcher.rental.verdict import Verdict
+from launcher.rental.verdict import RentalVerdict
 
 HOURS = 3600.0
 
@@ -319,7 +319,7 @@ def test_strangers_are_never_touched(renter, lambda_service):
     lock.release()
     done = reconcile(renter)
     assert lambda_service.terminated() == {rental.instance}
-    assert [one.verdict for one in done.judged] == [Verdict.STRANGER] * 4
+    assert [one.verdict for one in done.judged] == [RentalVerdict.STRANGER] * 4
     assert [one.why for one in done.judged].count("another client's") == 1
     assert not is_anything_billed(done)
     reconcile(renter, adopted=[strangers[1].id])
@@ -332,7 +332,7 @@ def test_a_survey_changes_nothing(renter, lambda_service, tmp_path):
     _, lock = rent(renter)
     lock.release()
     before = {path: path.read_bytes() for path in (tmp_path / "rentals").glob("*.jsonl")}
-    assert [one.verdict for one in survey(renter)] == [Verdict.ORPHAN]
+    assert [one.verdict for one in survey(renter)] == [RentalVerdict.ORPHAN]
     assert before == {path: path.read_bytes() for path in (tmp_path / "rentals").glob("*.jsonl")}
     assert lambda_service.of("terminate") == []
 
@@ -341,7 +341,7 @@ def test_what_is_held_or_wanted_stays_until_its_time_is_up(renter, lambda_servic
     """A living process, or a run that needs it; after the deadline it is due."""
     rental, lock = rent(renter)
     ready(renter, rental)
-    assert [one.verdict for one in reconcile(renter).judged] == [Verdict.WANTED]
+    assert [one.verdict for one in reconcile(renter).judged] == [RentalVerdict.WANTED]
     lock.release()
     done = reconcile(renter, wanted=[RUN])
     assert is_anything_billed(done)
@@ -360,7 +360,7 @@ def test_a_quick_look_leaves_a_fresh_launch_unsettled_and_a_later_one_settles_it
     with pytest.raises(ServiceError):
         rent(renter)  # it gave up in the middle of settling, as if it had been killed
     quick = reconcile(renter, waits=False)
-    assert [one.verdict for one in quick.judged] == [Verdict.UNSETTLED]
+    assert [one.verdict for one in quick.judged] == [RentalVerdict.UNSETTLED]
     assert is_anything_billed(quick)
     heard = []
     quick = reconcile(renter, report=heard.append)
@@ -379,7 +379,7 @@ def test_another_key_of_this_user_does_not_settle_what_the_first_has_rented(rent
     other = lambda_service.account("bob")
     theirs = lambda_client.renter(lambda_service.base, other.key, tmp_path)
     done = reconcile(theirs)
-    assert [one.verdict for one in done.judged] == [Verdict.ELSEWHERE]
+    assert [one.verdict for one in done.judged] == [RentalVerdict.ELSEWHERE]
     assert is_anything_billed(done)
     assert [one.id for one in lambda_service.alive()] == [rental.instance]
     assert not is_anything_billed(reconcile(renter))

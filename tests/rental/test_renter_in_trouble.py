@@ -9,11 +9,11 @@ from testbed.tables import mostly_long
 
 from launcher.errors import BadFileError, RefusedError, ServiceError, UnsettledError
 from launcher.rental.lease.renter import Renter
-from launcher.rental.ledger import Ledger
+from launcher.rental.ledger import RentalLedger
 from launcher.rental.provider import ProviderReason
 from launcher.rental.reconcile import reconcile, survey
 from launcher.rental.renting import RentalReason, RentalState
-from launcher.rental.verdict import SETTLE_S, Verdict
+from launcher.rental.verdict import SETTLE_S, RentalVerdict
 
 HOURS = 3600.0
 
@@ -44,7 +44,7 @@ def test_an_answer_that_names_a_strangers_instance_ends_no_stranger(renter, lamb
     done = reconcile(renter)
     assert lambda_service.terminated() == set()
     assert done.is_anything_left
-    assert [one.verdict for one in done.judged] == [Verdict.STRANGER]
+    assert [one.verdict for one in done.judged] == [RentalVerdict.STRANGER]
     assert not is_anything_billed(reconcile(renter, adopted=[other.id]))
     assert lambda_service.terminated() == {other.id}
     assert renter.ledger.rental(rental.nonce).state is RentalState.ENDED
@@ -66,7 +66,7 @@ def test_an_instance_that_was_renamed_and_lost_its_tags_is_still_ours(renter, la
     rental, lock = ready(renter)
     (made,) = lambda_service.alive()
     made.body |= {"name": "my machine", "tags": []}
-    assert survey(renter)[0].verdict is Verdict.WANTED
+    assert survey(renter)[0].verdict is RentalVerdict.WANTED
     lock.release()
     assert not is_anything_billed(reconcile(renter))
     assert lambda_service.alive() == []
@@ -165,7 +165,7 @@ def test_a_disk_that_fills_up_during_the_launch(renter, lambda_service, small_di
     rental, _ = rent(renter)  # of which the first line is so long; the next one is to need another page
     size = len(f'{{"kind": "intent", {rental.intent.model_dump_json()[1:]}'.encode())
     renter.end(rental, "done")
-    at = Renter(renter.provider, Ledger(small_disk / "rentals"), renter.clock, "c" * (4070 - size))
+    at = Renter(renter.provider, RentalLedger(small_disk / "rentals"), renter.clock, "c" * (4070 - size))
     first, _ = ready(at)
 
     def fill(line):

@@ -4,7 +4,7 @@ import pytest
 from testbed.sim_clock import START
 
 from launcher.rental.renting import Extra, Instance, InstanceState, Intent, Rental, RentalState
-from launcher.rental.verdict import GRACE_S, SETTLE_S, Verdict, first_of, judge
+from launcher.rental.verdict import GRACE_S, SETTLE_S, RentalVerdict, first_of, judge
 
 S, I = RentalState, InstanceState  # noqa: E741
 DEADLINE = START + 3600
@@ -37,25 +37,25 @@ def verdicts(rentals, instances, now=START + 60, **values):
 
 HELD, WANTED = {"held": ["n"]}, {"wanted": ["run-1"]}
 CASES = [
-    (S.INTENT, HELD, 60, Verdict.WANTED),
-    (S.INTENT, {}, 60, Verdict.ORPHAN),
-    (S.INTENT, WANTED, 60, Verdict.ORPHAN),  # nobody knows its address: no run can need it
-    (S.LAUNCHED, HELD, 60, Verdict.WANTED),
-    (S.LAUNCHED, {}, 60, Verdict.ORPHAN),
-    (S.READY, {}, 60, Verdict.ORPHAN),
-    (S.READY, WANTED, 60, Verdict.WANTED),
-    (S.READY, {"wanted": ["run-2"]}, 60, Verdict.ORPHAN),
-    (S.READY, {"held": ["m"]}, 60, Verdict.ORPHAN),
-    (S.READY, WANTED, 3600, Verdict.DUE),
-    (S.READY, HELD, 3600, Verdict.WANTED),
-    (S.READY, HELD, 3600 + GRACE_S, Verdict.DUE),
-    (S.DISMISSED, {}, 60, Verdict.STRANGER),  # its key is back: the user wanted to hear of it no more
-    (S.DISMISSED, {}, 3600, Verdict.DUE),
-    (S.ENDING, HELD, 60, Verdict.WANTED),
-    (S.ENDING, WANTED, 60, Verdict.ORPHAN),
-    (S.ENDED, {**HELD, **WANTED}, 60, Verdict.ORPHAN),
-    (S.UNSEEN, {**HELD, **WANTED}, 60, Verdict.ORPHAN),
-    (S.REFUSED, {**HELD, **WANTED}, 60, Verdict.ORPHAN),
+    (S.INTENT, HELD, 60, RentalVerdict.WANTED),
+    (S.INTENT, {}, 60, RentalVerdict.ORPHAN),
+    (S.INTENT, WANTED, 60, RentalVerdict.ORPHAN),  # nobody knows its address: no run can need it
+    (S.LAUNCHED, HELD, 60, RentalVerdict.WANTED),
+    (S.LAUNCHED, {}, 60, RentalVerdict.ORPHAN),
+    (S.READY, {}, 60, RentalVerdict.ORPHAN),
+    (S.READY, WANTED, 60, RentalVerdict.WANTED),
+    (S.READY, {"wanted": ["run-2"]}, 60, RentalVerdict.ORPHAN),
+    (S.READY, {"held": ["m"]}, 60, RentalVerdict.ORPHAN),
+    (S.READY, WANTED, 3600, RentalVerdict.DUE),
+    (S.READY, HELD, 3600, RentalVerdict.WANTED),
+    (S.READY, HELD, 3600 + GRACE_S, RentalVerdict.DUE),
+    (S.DISMISSED, {}, 60, RentalVerdict.STRANGER),  # its key is back: the user wanted to hear of it no more
+    (S.DISMISSED, {}, 3600, RentalVerdict.DUE),
+    (S.ENDING, HELD, 60, RentalVerdict.WANTED),
+    (S.ENDING, WANTED, 60, RentalVerdict.ORPHAN),
+    (S.ENDED, {**HELD, **WANTED}, 60, RentalVerdict.ORPHAN),
+    (S.UNSEEN, {**HELD, **WANTED}, 60, RentalVerdict.ORPHAN),
+    (S.REFUSED, {**HELD, **WANTED}, 60, RentalVerdict.ORPHAN),
 ]
 
 
@@ -71,9 +71,9 @@ def test_an_instance_of_a_rental(state, about, after_s, verdict, word):
 def test_what_carries_no_nonce_of_ours_is_a_stranger_s(nonce):
     """Also if nothing is held; it is ended only if the user named it."""
     known = rental(S.ENDED)
-    assert verdicts([known], [listed(nonce=nonce)]) == [(Verdict.STRANGER, "i")]
-    assert verdicts([known], [listed(nonce=nonce)], adopted=["i"]) == [(Verdict.ADOPTED, "i")]
-    assert verdicts([], [listed(nonce=nonce)], adopted=["j"]) == [(Verdict.STRANGER, "i")]
+    assert verdicts([known], [listed(nonce=nonce)]) == [(RentalVerdict.STRANGER, "i")]
+    assert verdicts([known], [listed(nonce=nonce)], adopted=["i"]) == [(RentalVerdict.ADOPTED, "i")]
+    assert verdicts([], [listed(nonce=nonce)], adopted=["j"]) == [(RentalVerdict.STRANGER, "i")]
 
 
 def test_what_is_gone_is_not_judged():
@@ -83,16 +83,16 @@ def test_what_is_gone_is_not_judged():
 
 
 MISSING = [
-    (S.INTENT, {}, None, Verdict.UNSETTLED),
-    (S.INTENT, {}, SETTLE_S - 1, Verdict.UNSETTLED),
-    (S.INTENT, {}, SETTLE_S, Verdict.GONE),
-    (S.INTENT, HELD, SETTLE_S, Verdict.WANTED),
-    (S.LAUNCHED, {}, None, Verdict.UNSETTLED),
-    (S.LAUNCHED, {}, SETTLE_S, Verdict.GONE),
-    (S.READY, {}, None, Verdict.GONE),
-    (S.ENDING, {}, None, Verdict.GONE),
-    (S.ENDING, {"account": "lambda-2"}, None, Verdict.ELSEWHERE),
-    (S.INTENT, {"account": "lambda-2"}, SETTLE_S, Verdict.ELSEWHERE),
+    (S.INTENT, {}, None, RentalVerdict.UNSETTLED),
+    (S.INTENT, {}, SETTLE_S - 1, RentalVerdict.UNSETTLED),
+    (S.INTENT, {}, SETTLE_S, RentalVerdict.GONE),
+    (S.INTENT, HELD, SETTLE_S, RentalVerdict.WANTED),
+    (S.LAUNCHED, {}, None, RentalVerdict.UNSETTLED),
+    (S.LAUNCHED, {}, SETTLE_S, RentalVerdict.GONE),
+    (S.READY, {}, None, RentalVerdict.GONE),
+    (S.ENDING, {}, None, RentalVerdict.GONE),
+    (S.ENDING, {"account": "lambda-2"}, None, RentalVerdict.ELSEWHERE),
+    (S.INTENT, {"account": "lambda-2"}, SETTLE_S, RentalVerdict.ELSEWHERE),
 ]
 
 
@@ -112,13 +112,13 @@ def test_of_several_instances_one_is_kept():
     assert first_of(rental(S.LAUNCHED, instance="c"), two) is None
     assert first_of(rental(S.INTENT, instance=None, extras=(Extra("b"),)), two).id == "a"
     assert verdicts([rental(S.LAUNCHED, instance="a")], two, **HELD) == [
-        (Verdict.ORPHAN, "b"),
-        (Verdict.WANTED, "a"),
+        (RentalVerdict.ORPHAN, "b"),
+        (RentalVerdict.WANTED, "a"),
     ]
 
 
 def test_an_extra_that_has_gone_is_settled():
     """Its rental is open until its cost is known."""
     known = rental(S.ENDED, cents=5, extras=(Extra("j"),))
-    assert verdicts([known], []) == [(Verdict.GONE, None)]
+    assert verdicts([known], []) == [(RentalVerdict.GONE, None)]
     assert verdicts([rental(S.ENDED, cents=5, extras=(Extra("j", 3),))], []) == []

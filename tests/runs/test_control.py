@@ -13,7 +13,7 @@ from launcher.errors import ConnectionLostError, MalformedAnswerError, SeveralRu
 from launcher.runs.follow.summaries import runs_of
 from launcher.runs.locating import _named_there, locate
 from launcher.runs.run_listing import listing
-from launcher.transport.channel import Reply
+from launcher.transport.channel import AgentReply
 from launcher.transport.client.agent_desk import AgentDesk
 from launcher.values.host import Host
 
@@ -43,7 +43,7 @@ class Told:
     def receive_stream(self, _verb, take, *_payload, **_args):
         """Send it, a line for each."""
         take(Stream("".join(f"{dump(value)}\n" for value in self._values).encode()))
-        return Reply({}, b"")
+        return AgentReply({}, b"")
 
 
 GOOD = {"run": "1120-sft-w8q2", "state": "running", "step": 3, "loss": "nan", "time": 1.0}
@@ -72,7 +72,9 @@ def test_any_state_is_one_or_a_broken_answer(tmp_path_factory, state, evidence):
     mirror = Mirror("1120-sft-w8q2", tmp_path_factory.getbasetemp())
     for told in (state, {"state": "failed", "evidence": evidence}):
         with contextlib.suppress(ConnectionLostError):
-            news = mirror.sync.apply(Reply({"state": told, "parts": [], "last": [], "is_full": False}, b""))
+            news = mirror.sync.apply(
+                AgentReply({"state": told, "parts": [], "last": [], "is_full": False}, b"")
+            )
             assert isinstance(news.state.state, str)
             assert isinstance(news.state.evidence or {}, dict)
 

@@ -20,7 +20,9 @@ from launcher.drill.drill_outcome import FAULTS, Planned
 from launcher.errors import HostError
 from launcher.runs.cleaning import Freeing
 
-PLACE = drill_faults.Place("/nowhere/runs/261125-drill-w1tn3s", "/nowhere/cache/drill-w1tn3s", "drill-w1tn3s")
+PLACE = drill_faults.DrillPlace(
+    "/nowhere/runs/261125-drill-w1tn3s", "/nowhere/cache/drill-w1tn3s", "drill-w1tn3s"
+)
 """Of an id that no other test has: the folders of killed agents of this machine bear the end of theirs."""
 
 

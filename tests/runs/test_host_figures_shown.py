@@ -11,7 +11,7 @@ from testbed.drawn import drawn
 
 from launcher.cli.follow.progress import Progress
 from launcher.metrics.curves import HOST, Point, curve, host_points
-from launcher.metrics.host_figures import Summary, summarize, thinned
+from launcher.metrics.host_figures import FigureSummary, summarize, thinned
 from launcher.metrics.picture import draw
 from launcher.values.record import Event
 
@@ -56,7 +56,7 @@ def test_figures_are_no_metrics_and_have_no_step():
 def test_a_summary_has_the_last_the_mean_and_the_range():
     """By name, in whatever order the figures come."""
     found = summarize([figure("b", 1.0), figure("a", 5.0), figure("b", 4.0), figure("b", 2.5)])
-    assert found == {"host/a": Summary(5.0, 5.0, 5.0, 5.0), "host/b": Summary(2.5, 2.5, 1.0, 4.0)}
+    assert found == {"host/a": FigureSummary(5.0, 5.0, 5.0, 5.0), "host/b": FigureSummary(2.5, 2.5, 1.0, 4.0)}
     assert list(found) == ["host/a", "host/b"]
     assert summarize([]) == {}
 

@@ -14,7 +14,7 @@ from launcher.errors import AgentError, ConnectionLostError, HostError, Malforme
 from launcher.runs import cleaning
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.pulling import Choice, pull
-from launcher.transport.channel import Channel
+from launcher.transport.channel import AgentChannel
 from launcher.transport.client.agent_desk import AgentDesk
 from launcher.values.host import Host
 from launcher.values.reported.checkpoint import sealed_checkpoint
@@ -76,7 +76,7 @@ def host():
             thread = threading.Thread(target=talk, daemon=True)
             thread.start()
             stack.callback(theirs.close)
-            return stack.enter_context(AgentDesk(Channel("box", Pair(ours))))
+            return stack.enter_context(AgentDesk(AgentChannel("box", Pair(ours))))
 
         yield make
 

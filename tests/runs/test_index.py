@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow(reason="each test starts several clients")
 
 
 def entry(run=RUN, **values):
-    return index.Entry(
+    return index.IndexEntry(
         **{
             "run": run,
             "host": Host(name="lab", address="lab.example"),
@@ -367,7 +367,7 @@ def test_a_home_on_two_machines_whose_locks_do_not_reach_each_other_loses_no_run
         "from launcher.copy import index; from launcher.values.host import Host\n"
         "for n in range(50):\n"
         " run = f'261128-x-{sys.argv[1]}{n:05d}'\n"
-        " index.create(index.Entry(run=run, host=Host(name='l'), root='a', launched=1.0, order=n))\n"
+        " index.create(index.IndexEntry(run=run, host=Host(name='l'), root='a', launched=1.0, order=n))\n"
     )
     both = [
         subprocess.Popen(

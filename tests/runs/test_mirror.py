@@ -26,7 +26,7 @@ from launcher.copy.run_id import RUN_ID, find, new_run_id
 from launcher.errors import ConnectionLostError, RunError, SeveralRunsError, UnknownNameError, UsageError
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import remembered
-from launcher.transport.channel import Reply
+from launcher.transport.channel import AgentReply
 from launcher.values.host import LOCAL, Host
 from launcher.values.record import Event
 
@@ -47,7 +47,7 @@ def part(path, offset, size, **more):
 
 
 def answer(*parts, data=b"", **values):
-    return Reply({"state": {"state": "running"}, "parts": list(parts), **values}, data)
+    return AgentReply({"state": {"state": "running"}, "parts": list(parts), **values}, data)
 
 
 def files_below(folder):
@@ -116,7 +116,7 @@ def test_a_gap_or_a_lie_about_the_size_is_refused_and_nothing_is_lost(mirror, tm
 def test_an_answer_of_another_shape_is_a_lost_connection(mirror, values):
     """Whatever a host says, the client either understands it or connects anew."""
     with pytest.raises(ConnectionLostError):
-        mirror.sync.apply(Reply({"state": {}, **values}, b"x"))
+        mirror.sync.apply(AgentReply({"state": {}, **values}, b"x"))
 
 
 def test_a_plan_that_comes_in_pieces_does_not_end_the_client(mirror):
@@ -159,7 +159,7 @@ class Place:
         """Return what the host says to a mirror's request now, so many bytes at most, over JSON as on the wire."""
         with mock.patch.multiple(cursors, MAX_BYTES=most, AGAIN_S=0.0):
             values, data = cursors.read(self.run, json.loads(json.dumps(mirror.sync.request())))
-        return Reply(json.loads(json.dumps(values)), data)
+        return AgentReply(json.loads(json.dumps(values)), data)
 
     def read(self, most):
         """Ask once."""
@@ -693,7 +693,7 @@ class Endless:
         self.asked += 1
         assert self.asked < 1000, "it never ends"
         offset = request["cursors"].get("0001/log.txt", {}).get("offset", 0)
-        return Reply({**self._values, "parts": [part("0001/log.txt", offset, 1000)]}, b"x" * 1000)
+        return AgentReply({**self._values, "parts": [part("0001/log.txt", offset, 1000)]}, b"x" * 1000)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from launcher.config.resolve import profile
 from launcher.copy.request import Request
 from launcher.errors import CardBusyError, RefusedError, ServiceAuthError, ServiceUnreachableError, UsageError
 from launcher.rental import price
-from launcher.rental.offers import Wish
+from launcher.rental.offers import OfferFilter
 from launcher.rental.price import Expected, hours_text
-from launcher.rental.renting import Offer
+from launcher.rental.renting import InstanceOffer
 from launcher.runs.follow.null_view import SilentView
 from launcher.runs.launch.launching import wanted_of
 from launcher.runs.launch.resolved_request import understand
@@ -30,7 +30,7 @@ A100 = profile("a100_40gb")
 
 def one(name, cents_per_hour, *regions, memory_gb=40, card="A100", cards=1):
     about = {"title": name, "card": card, "cards": cards, "memory_gb": memory_gb}
-    return Offer(type=name, **about, cents_per_hour=cents_per_hour, regions=regions)
+    return InstanceOffer(type=name, **about, cents_per_hour=cents_per_hour, regions=regions)
 
 
 OFFERS = (
@@ -48,7 +48,7 @@ def chosen(*named, gpus=None, offered=OFFERS, earlier=None, job=JOB, **keys):
     profiles = [profile(name) for name in named]
     if earlier is None:
         return choose(host(**keys), profiles, gpus, job, offered)
-    return price.priced("r", host(**keys).lambda_cloud, offered, Wish(profiles), earlier)
+    return price.priced("r", host(**keys).lambda_cloud, offered, OfferFilter(profiles), earlier)
 
 
 class Watching(SilentView):

@@ -18,7 +18,7 @@ from testbed.sshd import MissingPartError
 from testbed.tables import mostly_long
 
 from launcher.errors import ServiceError
-from launcher.rental.lease.instance_login import Login
+from launcher.rental.lease.instance_login import InstanceLogin
 from launcher.runs.follow.view import SilentStage
 from launcher.runs.rented.rental_setup import set_up
 from launcher.values.host import Host
@@ -71,7 +71,7 @@ class Prepared:
             known_hosts=str(self.machine.known_hosts),
         )
         stage = SilentStage()
-        login = Login(host)
+        login = InstanceLogin(host)
         try:
             set_up(login, self.log, stage)
         finally:

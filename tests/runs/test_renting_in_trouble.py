@@ -11,7 +11,7 @@ from testbed.client import until
 from testbed.lambda_cloud import KEY
 
 from launcher.runs.rented import bringing_home
-from launcher.values.reported.output import Output
+from launcher.values.reported.output import RunOutput
 
 ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")
 TRAIN = """
@@ -449,7 +449,7 @@ def test_the_newest_of_each_series_of_checkpoints_comes_home(monkeypatch):
         "artifacts/checkpoint-3/a",
         "checkpoints/step-7/a",
     ]
-    files = [Output(path=path, size=10, kind="checkpoint", changed_ns=0) for path in paths]
+    files = [RunOutput(path=path, size=10, kind="checkpoint", changed_ns=0) for path in paths]
     assert bringing_home.own_checkpoints(files) == [
         "artifacts/checkpoint-3",
         "out/checkpoint-100",

@@ -127,8 +127,8 @@ def test_a_kept_machine_whose_keeper_was_killed_is_kept_again(project):
 ASKING = """
 import sys, time
 from pathlib import Path
-from launcher.rental.ledger import Ledger
-lock = Ledger(Path(sys.argv[1])).ask_for(sys.argv[2])
+from launcher.rental.ledger import RentalLedger
+lock = RentalLedger(Path(sys.argv[1])).ask_for(sys.argv[2])
 print(lock is not None, flush=True)
 time.sleep(60)
 """

@@ -14,7 +14,7 @@ from launcher.planning import assembly
 from launcher.runs import run_listing
 from launcher.runs.resume import recovering, resumed_plan
 from launcher.runs.run_listing import ListedRun
-from launcher.transport.channel import Reply
+from launcher.transport.channel import AgentReply
 from launcher.transport.client.agent_desk import AgentDesk
 from launcher.values.host import Host
 from launcher.values.job import Job
@@ -33,7 +33,7 @@ class There:
         """Tell of it."""
         way = {"name": "docker", "socket": "/s"}
         take(Stream(json.dumps({"run": RUN, "state": "interrupted", "engine": way}).encode() + b"\n"))
-        return Reply({}, b"")
+        return AgentReply({}, b"")
 
 
 @pytest.mark.parametrize("steps", [(), ("step 1/2: FROM x", "step 2/2: RUN y")])
@@ -86,7 +86,7 @@ def test_a_file_with_secrets_that_is_not_read_is_named(tmp_path, monkeypatch, ca
     class Here(There):
         def receive_stream(self, _verb, take, *_payload, **_args):
             take(Stream(json.dumps({"run": RUN, "state": state}).encode() + b"\n"))
-            return Reply({}, b"")
+            return AgentReply({}, b"")
 
     native = SimpleNamespace(resume=lambda _run, _needs: ResumedRun(state="resuming"))
     monkeypatch.setattr(recovering, "open_for_run", lambda *_: contextlib.nullcontext(native))

@@ -27,7 +27,7 @@ from launcher.runs.follow.evidence import words
 from launcher.runs.follow.summaries import runs_of
 from launcher.runs.follow.view import Result
 from launcher.runs.run_listing import ListedRun
-from launcher.transport.channel import Reply
+from launcher.transport.channel import AgentReply
 from launcher.transport.client.agent_desk import AgentDesk
 from launcher.values.record import PlanSummary, RunState
 
@@ -37,7 +37,7 @@ RUN = "0101-x-abcd"
 @pytest.fixture
 def session(tmp_path, monkeypatch):
     """A host's agent, and a run in a container of an engine that is not there, whose agent died."""
-    monkeypatch.setattr(docker, "FATE", docker.Docker())
+    monkeypatch.setattr(docker, "FATE", docker.DockerLiveness())
     run = Run(str(tmp_path / "runs" / RUN))
     run.make()
     runtime = {"kind": "docker", "engine": {"name": "docker", "socket": str(tmp_path / "none.sock")}}
@@ -83,7 +83,7 @@ class There:
     def call(self, verb, payload=b"", deadline_s=0, **args):
         """Ask it."""
         reply = serve.answer(self._session, verb, args, payload)
-        return Reply(json.loads(json.dumps(reply.values)), reply.payload)
+        return AgentReply(json.loads(json.dumps(reply.values)), reply.payload)
 
     def receive_stream(self, verb, take, payload=b"", wait_s=0, total_s=0, **args):
         """Ask it for a stream."""

@@ -5,7 +5,7 @@ import pytest
 from launcher.copy.mirror import Mirror
 from launcher.errors import AgentError, ConnectionLostError, EngineError
 from launcher.runs.launch.launching import _start
-from launcher.transport.channel import Reply
+from launcher.transport.channel import AgentReply
 from launcher.transport.client.agent_desk import AgentDesk
 from launcher.values.host import Host
 
@@ -31,7 +31,7 @@ class Failing:
 
     def call(self, _verb, _payload=b"", **_args):
         """Tell what becomes of the run."""
-        return Reply({"taken": self._is_taken}, b"")
+        return AgentReply({"taken": self._is_taken}, b"")
 
 
 @pytest.mark.parametrize(("error", "is_taken", "stays"), CASES)

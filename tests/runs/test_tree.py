@@ -14,7 +14,7 @@ from launcher.base.client_files import open_regular
 from launcher.base.meter import Meter
 from launcher.errors import UsageError
 from launcher.upload.digests import Digests
-from launcher.upload.folder_walk import Entry
+from launcher.upload.folder_walk import WalkedFile
 from launcher.upload.tree import CodeTree, SizedFile, collect, manifest, write_files
 from launcher.values.upload_selection import Why
 
@@ -448,7 +448,7 @@ def test_a_file_that_shrinks_while_it_is_sent_is_named(folder):
 def test_a_file_that_vanishes_before_it_is_sent_is_named(folder):
     """Both the hashing and the sending say which file it was."""
     with pytest.raises(UsageError, match=r"gone cannot be read"):
-        said(folder, CodeTree([Entry("code/gone", str(folder / "gone"))], []))
+        said(folder, CodeTree([WalkedFile("code/gone", str(folder / "gone"))], []))
     with pytest.raises(UsageError, match=r"gone cannot be read"):
         send(folder / "gone", 1, io.BytesIO())
 

@@ -113,7 +113,7 @@ FORBIDDEN = """
 import json, os, sys
 from launcher.agent.record.rundir import Run
 from launcher.agent.serving import serve
-from launcher.agent.serving.session import Session
+from launcher.agent.serving.session import ClientSession
 
 class Wire:
     def write(self, message, payload=b""):
@@ -125,7 +125,7 @@ if what == "moved":
     os.rename(run.folder(1).path, os.path.join(run.record, "away"))
 else:
     os.chmod({"record": run.record, "folder": run.last().path, "state": run.last().state}[what], 0)
-session = Session(root, Wire())
+session = ClientSession(root, Wire())
 for verb, more in (("wish", {"wish": "cancel"}), ("remove", {"lose": "all"})):
     print(json.dumps(serve.answer(session, verb, {"run": name, **more}).values))
 """

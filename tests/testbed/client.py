@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from testbed.fork_server import PROGRAM, ForkServer
 
-from launcher.transport.channel import Channel
+from launcher.transport.channel import AgentChannel
 from launcher.transport.local import LocalLink
 from launcher.values.host import Host
 
@@ -41,9 +41,9 @@ while True:
 """A program that prints the number of each signal it receives."""
 
 
-def channel_to(host: Host) -> Channel:
+def channel_to(host: Host) -> AgentChannel:
     """Open a channel to the agent on this machine, to ask it what no desk would."""
-    return Channel(host.name, LocalLink(host))
+    return AgentChannel(host.name, LocalLink(host))
 
 
 @functools.cache

@@ -18,13 +18,13 @@ from testbed.sim_clock import SimClock
 
 from launcher.rental.lease import extend
 from launcher.rental.lease.renter import Renter
-from launcher.rental.ledger import Ledger
-from launcher.rental.providers.lambda_cloud import LambdaCloud, log_in
-from launcher.rental.rate_limit import Pace
+from launcher.rental.ledger import RentalLedger
+from launcher.rental.providers.lambda_cloud import LambdaAccount, log_in
+from launcher.rental.rate_limit import CallPace
 from launcher.rental.reconcile import Reconciled, reconcile
 from launcher.rental.records import RentalRecord, RentedMachine
-from launcher.rental.renting import Intent, Offer, Setup
-from launcher.rental.verdict import Verdict
+from launcher.rental.renting import InstanceOffer, Intent, Setup
+from launcher.rental.verdict import RentalVerdict
 from launcher.values.host import Host
 from launcher.values.lambda_settings import LambdaSettings
 
@@ -33,21 +33,21 @@ SETUP = Setup(ssh_key="ours")
 REGION = "us-east-1"
 
 
-def service(base: str, key: str, folder: Path, clock: SimClock | None = None) -> LambdaCloud:
+def service(base: str, key: str, folder: Path, clock: SimClock | None = None) -> LambdaAccount:
     """Return our client; its pace is in a folder."""
     clock = clock or SimClock(folder / "clock")
-    return log_in({"LAMBDA_API_KEY": key}, folder, Pace(folder / "pace", "lambda", clock), base)
+    return log_in({"LAMBDA_API_KEY": key}, folder, CallPace(folder / "pace", "lambda", clock), base)
 
 
 def renter(base: str, key: str, folder: Path) -> Renter:
     """Return a renter whose ledger is in a folder."""
     clock = SimClock(folder / "clock")
-    return Renter(service(base, key, folder, clock), Ledger(folder / "rentals"), clock, "laptop")
+    return Renter(service(base, key, folder, clock), RentalLedger(folder / "rentals"), clock, "laptop")
 
 
-def offer(name: str = "gpu_1x_a10", cents_per_hour: int = 129) -> Offer:
+def offer(name: str = "gpu_1x_a10", cents_per_hour: int = 129) -> InstanceOffer:
     """Return an offer of one card."""
-    return Offer(
+    return InstanceOffer(
         type=name,
         title="1x A10",
         card="A10",
@@ -67,7 +67,7 @@ def intent(**values: object) -> Intent:
 
 def is_anything_billed(done: Reconciled) -> bool:
     """Whether anything of ours may still cost something, wanted or not."""
-    judged = [one for one in done.judged if one.verdict is Verdict.WANTED]
+    judged = [one for one in done.judged if one.verdict is RentalVerdict.WANTED]
     return done.is_anything_left or any(one.instance is not None for one in judged)
 
 
@@ -79,7 +79,7 @@ def rent_and_end(at: Renter, run: str = RUN) -> None:
     lock.release()
 
 
-def launch_many(at: LambdaCloud, count: int) -> None:
+def launch_many(at: LambdaAccount, count: int) -> None:
     """Launch some instances, each by a thread of its own."""
     threads = [threading.Thread(target=at.launch, args=(intent(), SETUP)) for _ in range(count)]
     for thread in threads:
@@ -114,7 +114,7 @@ def give_more_time(at: Renter, folder: Path, seconds: float) -> None:
     record = RentalRecord(run=RUN, nonce=rental.nonce, machine=machine, settings=settings, runs=str(folder))
     extend.open_account = lambda _settings: at
     extend.ledger = lambda: at.ledger
-    extend.Login = lambda _machine: ToldMachine(folder, at.clock)
+    extend.InstanceLogin = lambda _machine: ToldMachine(folder, at.clock)
     found = RentedMachine(rental, record)
     extend.cost_with(found, seconds)
     extend.extend(found, seconds)

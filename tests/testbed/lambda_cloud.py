@@ -20,7 +20,7 @@ from testbed.lambda_machines import Instances
 from testbed.lambda_service import LambdaService
 from testbed.sim_clock import SimClock
 
-from launcher.rental.ledger import Ledger
+from launcher.rental.ledger import RentalLedger
 from launcher.rental.renting import Rental
 
 HERE = Path(__file__).resolve().parent
@@ -60,9 +60,9 @@ class LambdaCloud:
         (self.client.project / "launch.toml").write_text("".join(self._tables))
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> RentalLedger:
         """The client's ledger."""
-        return Ledger(self.client.home / ".local" / "share" / "launch" / "rentals")
+        return RentalLedger(self.client.home / ".local" / "share" / "launch" / "rentals")
 
     def rentals(self) -> tuple[Rental, ...]:
         """Return what is in it."""

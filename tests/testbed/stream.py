@@ -6,7 +6,7 @@ import io
 import json
 from typing import Any
 
-from launcher.transport.channel import Channel
+from launcher.transport.channel import AgentChannel
 
 
 class Stream(io.BytesIO):
@@ -17,7 +17,7 @@ class Stream(io.BytesIO):
         return self.read()
 
 
-def lines_of(agent: Channel, verb: str, **args: Any) -> tuple[list[Any], dict[str, Any]]:
+def lines_of(agent: AgentChannel, verb: str, **args: Any) -> tuple[list[Any], dict[str, Any]]:
     """Ask the agent itself for a verb that sends lines; return these, without signs of life, and its answer."""
     pieces: list[bytes] = []
     reply = agent.receive_stream(verb, lambda stream: pieces.extend(iter(stream.read_some, b"")), **args)

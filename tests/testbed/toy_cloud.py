@@ -17,7 +17,7 @@ from launcher.errors import ServiceAuthError, ServiceError, UnsettledError
 from launcher.rental.provider import Placed, SshKey
 from launcher.rental.provider import ProviderReason as Reason
 from launcher.rental.rate_limit import Waits, say_nothing
-from launcher.rental.renting import Instance, InstanceState, Intent, Offer, Setup
+from launcher.rental.renting import Instance, InstanceOffer, InstanceState, Intent, Setup
 from launcher.values.rental_settings import RentalSettings
 
 NAME, TYPE, REGION = "toy", "toy-1", "here"
@@ -120,12 +120,12 @@ class Toy:
         self._cloud, self._key = cloud, key
         self.waits: Waits = say_nothing
 
-    def offers(self) -> tuple[Offer, ...]:
+    def offers(self) -> tuple[InstanceOffer, ...]:
         """Return the one type."""
         cloud = self._asked()
         places = (REGION,) if cloud.free else ()
         about = {"title": "a toy", "card": "T4", "cards": 1, "memory_gb": 16.0}
-        return (Offer(type=TYPE, cents_per_hour=cloud.cents, regions=places, **about),)
+        return (InstanceOffer(type=TYPE, cents_per_hour=cloud.cents, regions=places, **about),)
 
     def launch(self, intent: Intent, setup: Setup) -> tuple[str, ...]:
         """Launch a machine, as its cloud has it."""

@@ -17,7 +17,7 @@ KEPT_S = 1.0
 SILENCE_KEPT_S = 5.0
 
 
-class Docker(Fate):
+class DockerLiveness(Fate):
     """The engine's answers, kept for a moment: a client that follows a run asks a hundred times a second.
 
     An engine's silence is kept longer, and for all its runs, because each question to it takes the whole timeout.
@@ -100,7 +100,7 @@ class Docker(Fate):
         return {run_id: self._kept[run_id][1] for run_id in run_ids}
 
 
-FATE = Docker()
+FATE = DockerLiveness()
 
 
 def _access(run: Run) -> Access:

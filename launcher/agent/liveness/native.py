@@ -24,7 +24,7 @@ KEEPER_GRACE_S = 3.0
 STOPPED = "pid %d is stopped (SIGSTOP), its agent is dead, and its training may go on unseen"
 
 
-class Native(Fate):
+class NativeLiveness(Fate):
     """The keeper's lock says whether it will start the agent again, unless the keeper itself is stopped."""
 
     is_started_by_client = False
@@ -85,7 +85,7 @@ class Native(Fate):
         return "pid %s is still there" % ", ".join(map(str, sorted(pids))) if pids else ""
 
 
-FATE = Native()
+FATE = NativeLiveness()
 
 
 def agent_of(run: Run) -> Optional[process.Process]:

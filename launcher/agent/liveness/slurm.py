@@ -48,7 +48,7 @@ BESIDE = (
 """Starts one process on the first node of a job, beside what runs there; it has the job's cards too."""
 
 
-class Slurm(Fate):
+class SlurmLiveness(Fate):
     """The answers of one cluster, kept for a moment: many runs cost one question."""
 
     is_started_by_client = False
@@ -327,7 +327,7 @@ class Slurm(Fate):
         return verdict
 
 
-FATE = Slurm()
+FATE = SlurmLiveness()
 
 
 class _AccountingAnswer(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from launcher.errors import RefusedStreamError
 from launcher.transport.agent_file import MAGIC
-from launcher.transport.channel import Socket, Stream
+from launcher.transport.channel import ByteStream, Socket
 from launcher.values.reported.engine_access import RunLocation
 
 MOST_KEPT = 4000
@@ -21,7 +21,7 @@ def serving(place: RunLocation) -> list[str]:
 class Inside:
     """A link from which no other stream is opened."""
 
-    def __init__(self, host: str, stream: Stream, place: str) -> None:
+    def __init__(self, host: str, stream: ByteStream, place: str) -> None:
         """Take over a stream to an agent in a `place`, e.g. "container"."""
         self.about = f"in its {place}"
         self.first = b""

@@ -24,7 +24,7 @@ from launcher.values.software.requirement import distribution
 
 if TYPE_CHECKING:
     from launcher.config.lookup import Lookup
-    from launcher.rental.renting import Offer
+    from launcher.rental.renting import InstanceOffer
     from launcher.transport.client.desk import Desk
     from launcher.values.host import Host
     from launcher.values.machine_choice import MachineChoice
@@ -119,7 +119,7 @@ class Probing:
         del host, choice
         return None
 
-    def expected_offer(self, host: Host, offer: Offer, profile: Profile) -> Facts:
+    def expected_offer(self, host: Host, offer: InstanceOffer, profile: Profile) -> Facts:
         """Return what is expected of a machine that could be rented. Raises UsageError where nothing is."""
         del offer, profile
         raise UsageError(f"{host.name}: nothing is rented there\n  what is offered   launch offers")

@@ -12,9 +12,9 @@ from launcher.copy.mirror import Mirror, mirrors
 from launcher.errors import RefusedError, UsageError
 from launcher.planning.placement import requested_gpus
 from launcher.rental.lease.renter import open_account
-from launcher.rental.offers import Wish
+from launcher.rental.offers import OfferFilter
 from launcher.rental.price import Expected, RentalChoice, priced
-from launcher.rental.renting import Offer
+from launcher.rental.renting import InstanceOffer
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
@@ -47,7 +47,7 @@ def check_limited(host: Host) -> None:
         )
 
 
-def offers(host: Host) -> tuple[Offer, ...]:
+def offers(host: Host) -> tuple[InstanceOffer, ...]:
     """Ask for what a host's account can rent just now: one call, which costs nothing.
 
     Raises BadFileError, ServiceAuthError without a key, ServiceError.
@@ -75,7 +75,7 @@ def offering_host(name: str | None) -> Host:
 
 
 def choose(
-    host: Host, profiles: Sequence[Profile], gpus: str | None, job: Job, offered: Iterable[Offer]
+    host: Host, profiles: Sequence[Profile], gpus: str | None, job: Job, offered: Iterable[InstanceOffer]
 ) -> RentalChoice:
     """Return what will do for a job: for one of the named profiles, for the host's table, and for `--gpus`.
 
@@ -84,7 +84,7 @@ def choose(
     check_limited(host)
     settings = settings_of(host)
     known = tuple(resolve.profiles().values())
-    wish = Wish(profiles, known, settings.type, _number_of(gpus, host))
+    wish = OfferFilter(profiles, known, settings.type, _number_of(gpus, host))
     return priced(
         host.name,
         settings,

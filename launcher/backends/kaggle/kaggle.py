@@ -48,7 +48,7 @@ from launcher.backends.spool.spooled_desk import SpooledDesk, connect_spool
 from launcher.base.text import printable
 from launcher.errors import BadFileError, ServiceAuthError, ServiceError, ServiceUnreachableError
 from launcher.transport.agent_file import agent_file
-from launcher.transport.channel import Channel
+from launcher.transport.channel import AgentChannel
 from launcher.transport.local import LocalConnection
 from launcher.transport.shared_connection import Line
 from launcher.values.host import Host
@@ -117,7 +117,7 @@ class Account:
     def desk(self, host: Host) -> SpooledDesk:
         """Return the desk of the account's spool, with an agent of its own. Raises HostError."""
         link = self.connection(host).open_link()
-        return SpooledDesk(Channel(host.name, link), self.segments)
+        return SpooledDesk(AgentChannel(host.name, link), self.segments)
 
     def connection(self, host: Host) -> LocalConnection:
         """Return the connection to the account's spool. Raises HostError."""

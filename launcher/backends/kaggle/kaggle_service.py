@@ -40,7 +40,7 @@ from launcher.backends.kaggle.kaggle_kernel import (
 from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
 from launcher.base.text import printable
 from launcher.errors import HostError, ServiceAuthError, ServiceError, ServiceUnreachableError, UnsettledError
-from launcher.transport.http.service_wire import Download, Failure, Reply, ServiceWire, WireError
+from launcher.transport.http.service_wire import CallFailure, Download, ServiceReply, ServiceWire, WireError
 from launcher.values.base import Record
 
 BASE = "https://api.kaggle.com/v1"
@@ -338,7 +338,7 @@ class KaggleService:
     def _ask(self, kind: type[A], route: str, body: Mapping[str, Any], what: str) -> A:
         return self._read(kind, self._answer(route, body, what), what)
 
-    def _answer(self, route: str, body: Mapping[str, Any], what: str) -> Reply:
+    def _answer(self, route: str, body: Mapping[str, Any], what: str) -> ServiceReply:
         """Make a call that may be repeated; return its good answer."""
         try:
             reply = self._post(route, body)
@@ -347,10 +347,10 @@ class KaggleService:
         self._check(reply, what)
         return reply
 
-    def _post(self, route: str, body: Mapping[str, Any]) -> Reply:
+    def _post(self, route: str, body: Mapping[str, Any]) -> ServiceReply:
         return self._wire.post(route, body, self._login.header())
 
-    def _read(self, kind: type[A], reply: Reply, what: str) -> A:
+    def _read(self, kind: type[A], reply: ServiceReply, what: str) -> A:
         """Read an answer strictly: what a wrong field would default to may be the opposite of what it says."""
         said = reply.json()
         if said is None:  # a page of something before the service, which is not the service's word
@@ -363,7 +363,7 @@ class KaggleService:
             words = f"{what}: its answer cannot be read ({reply.kind or 'no type'}, {len(reply.body)} bytes)"
             raise self._error(Reason.MALFORMED, words) from None
 
-    def _check_words(self, reply: Reply, key: str, what: str) -> None:
+    def _check_words(self, reply: ServiceReply, key: str, what: str) -> None:
         """Raise the error that stands in a good answer."""
         said = reply.json()
         words = said.get(key) if isinstance(said, dict) else None
@@ -374,7 +374,7 @@ class KaggleService:
         """Return words of the service for one line of a message, without our secret."""
         return printable(" ".join(self._login.redact(str(words)).split())[:MOST_SAID])
 
-    def _check(self, reply: Reply, what: str) -> None:
+    def _check(self, reply: ServiceReply, what: str) -> None:
         """Raise the error of an answer: by its status, or by the code in its JSON."""
         said = reply.json()
         said = said if isinstance(said, dict) else {}
@@ -407,7 +407,7 @@ class KaggleService:
 
     def _lost(self, error: WireError) -> ServiceError:
         """Return what a call without an answer raises."""
-        kind = ServiceError if error.failure is Failure.TOO_LARGE else ServiceUnreachableError
+        kind = ServiceError if error.failure is CallFailure.TOO_LARGE else ServiceUnreachableError
         return kind(HOST, Reason(error.failure), f"{HOST}: {error}")
 
     def _unsettled(self, ref: KernelRef, reason: Reason, words: str) -> UnsettledError:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from launcher.planning.placement import expected_card
 from launcher.rental.offers import FOR_ARM, is_arm
-from launcher.rental.renting import Offer
+from launcher.rental.renting import InstanceOffer
 from launcher.values.facts import Engine, Facts, FileSystem
 from launcher.values.host import Host
 from launcher.values.lambda_settings import LambdaSettings
@@ -40,7 +40,7 @@ IMAGE = Image(
 )
 
 
-def expected_facts(host: Host, offer: Offer, profile: Profile) -> Facts:
+def expected_facts(host: Host, offer: InstanceOffer, profile: Profile) -> Facts:
     """Return what a rented machine is expected to have; what is unknown is None or missing."""
     user = host.user or LambdaSettings.usual_user
     name = _probe_name(offer, profile)
@@ -66,7 +66,7 @@ def expected_facts(host: Host, offer: Offer, profile: Profile) -> Facts:
     )
 
 
-def _probe_name(offer: Offer, profile: Profile) -> str:
+def _probe_name(offer: InstanceOffer, profile: Profile) -> str:
     """Return the name of a profile's card that is most like an offer's: an A100 is one for SXM4 or for PCIe."""
     offered = {*re.findall(r"[A-Z0-9]+", f"{offer.type} {offer.title}".upper().replace("_", " "))}
     return max(profile.probe_names, key=lambda name: len(offered & {*re.findall(r"[A-Z0-9]+", name.upper())}))

@@ -12,7 +12,7 @@ from launcher.backends.base.rental_choice import choose, expected, offers, setti
 from launcher.backends.lambda_cloud.lambda_machines import expected_facts
 from launcher.backends.lambda_cloud.lambda_running import LambdaRunning
 from launcher.errors import UsageError
-from launcher.rental.renting import Offer
+from launcher.rental.renting import InstanceOffer
 
 if TYPE_CHECKING:
     from launcher.config.lookup import Lookup
@@ -28,7 +28,7 @@ class LambdaProbing(Probing):
 
     def __init__(self) -> None:
         """Ask for nothing yet."""
-        self._offered: dict[str, Future[tuple[Offer, ...]]] = {}
+        self._offered: dict[str, Future[tuple[InstanceOffer, ...]]] = {}
 
     def choose(self, host: Host, asked: CardRequest, lookup: Lookup) -> None:
         """Raise UsageError for a rehearsal, and for --allow-substitute."""
@@ -39,7 +39,7 @@ class LambdaProbing(Probing):
             )
         super().choose(host, asked, lookup)
 
-    def expected_offer(self, host: Host, offer: Offer, profile: Profile) -> Facts:
+    def expected_offer(self, host: Host, offer: InstanceOffer, profile: Profile) -> Facts:
         """Return what is expected of a machine that could be rented."""
         return expected_facts(host, offer, profile)
 
@@ -66,7 +66,7 @@ class LambdaProbing(Probing):
         return LambdaRunning().first_note()
 
 
-def _answer_offers(host: Host, answer: Future[tuple[Offer, ...]]) -> None:
+def _answer_offers(host: Host, answer: Future[tuple[InstanceOffer, ...]]) -> None:
     try:
         answer.set_result(offers(host))
     except BaseException as error:  # noqa: BLE001 - whoever waits for it raises it

@@ -28,7 +28,7 @@ from launcher.backends.machine.docker.images import check_image, image_supplies,
 from launcher.errors import EngineError, NobodyListensError
 from launcher.planning.placement import engine as usable_engine
 from launcher.planning.placement import is_closed
-from launcher.transport.channel import Channel, Socket
+from launcher.transport.channel import AgentChannel, Socket
 from launcher.transport.client.agent_desk import AgentDesk
 from launcher.transport.client.desk import Desk
 from launcher.values.facts import Facts
@@ -199,7 +199,9 @@ class Docker(Runtime):
         command = serving(place)
         is_running = container.status == "running"
         open_stream = self.engine.open_exec if is_running else self.engine.open_beside
-        with AgentDesk(Channel(host, Inside(host, open_stream(container, command), "container"))) as desk:
+        with AgentDesk(
+            AgentChannel(host, Inside(host, open_stream(container, command), "container"))
+        ) as desk:
             yield desk
 
     def open_port(self, run: str, port: int) -> Socket:

@@ -18,7 +18,7 @@ from launcher.values.plan import Plan
 from launcher.values.profile import Profile
 from launcher.values.software.environment import Environment, Maker
 from launcher.values.software.image import BuildOptions
-from launcher.values.software.packages import Packages
+from launcher.values.software.packages import InstalledPackages
 
 KEPT_LINES = 200
 _STEP = re.compile(
@@ -63,7 +63,7 @@ def _make(
     build: BuildOptions,
     card: Profile | None,
     say: Say,
-) -> tuple[Packages, str]:
+) -> tuple[InstalledPackages, str]:
     """Have the host make an environment; return its packages, and which program installed them."""
     files, secrets = environment_files(environment, build)
     payload = {
@@ -101,7 +101,9 @@ def _step(line: str) -> str | None:
     return match[0].partition(" (from ")[0] if match else None
 
 
-def _check(desk: Desk, plan: Plan, environment: Environment, build: BuildOptions, packages: Packages) -> None:
+def _check(
+    desk: Desk, plan: Plan, environment: Environment, build: BuildOptions, packages: InstalledPackages
+) -> None:
     """Raise RefusedError if the packages do not run on the card or do not fit together."""
     chosen = verifiable_torch(environment.torch, build)
     problems = unfit(packages, None if plan.rehearsed else plan.profile, chosen, environment.requirements)

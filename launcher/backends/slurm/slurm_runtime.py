@@ -15,7 +15,7 @@ from launcher.backends.machine.native_runtime import Native
 from launcher.base.text import printable
 from launcher.errors import AgentError, ConnectionLostError, HostError, NobodyListensError
 from launcher.transport.agent_file import MAGIC
-from launcher.transport.channel import Channel, Socket, Stream
+from launcher.transport.channel import AgentChannel, ByteStream, Socket
 from launcher.transport.client.agent_desk import AgentDesk
 from launcher.transport.client.desk import Desk
 from launcher.values.facts import Facts
@@ -102,7 +102,7 @@ class Slurm(Native):
         )
         with contextlib.closing(stream):
             _await_node(host, stream, say)
-            with AgentDesk(Channel(host, Inside(host, stream, "job"))) as desk:
+            with AgentDesk(AgentChannel(host, Inside(host, stream, "job"))) as desk:
                 yield desk
 
     def start_words(self, job_id: str | None) -> str:
@@ -151,7 +151,7 @@ class Slurm(Native):
         host = self.desk.host
         link = Inside(host, self._open_inside(run), "job")
         try:
-            channel = Channel(host, link)
+            channel = AgentChannel(host, link)
         except ConnectionLostError as error:
             raise self._not_started(run, link) from error
         try:
@@ -203,7 +203,7 @@ class Slurm(Native):
         return HostError(self.desk.host, f"{words}\n  try again   launch exec {run.rpartition('-')[2]} -- …")
 
 
-def _await_node(host: str, stream: Stream, say: Say) -> None:
+def _await_node(host: str, stream: ByteStream, say: Say) -> None:
     """Wait until a job has begun, which begins with an empty line. Raises HostError if Slurm refuses it."""
     began, said, line = time.monotonic(), b"", b""
     stream.settimeout(1.0)

@@ -19,7 +19,7 @@ from launcher.backends.spool.segments import Segments
 from launcher.backends.spool.spool_lacks import SPOOL_LACKS
 from launcher.errors import LackingError, ServiceAuthError, ServiceUnreachableError
 from launcher.transport.agent_input import Keyboard
-from launcher.transport.channel import Calls, Incoming, Reply, Socket
+from launcher.transport.channel import AgentReply, Calls, Incoming, Socket
 from launcher.transport.client.agent_desk import AgentDesk, _Preparation, _Runs, _Upkeep
 from launcher.transport.client.desk import Heard, Printed
 from launcher.transport.client.run_reading import Reader
@@ -173,7 +173,7 @@ class _SpooledRuns(_Runs):
         missing = {*runs} - {summary.run for summary in found} if runs else {like} if not found else set()
         return bool([run for words in missing for run in self._desk.segments.adopt(words or "")])
 
-    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> Reply:
+    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> AgentReply:
         if wait_s is None:
             self._desk.catch_up(run)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from launcher.cli.completion.shell_answers import Offer, tell
+from launcher.cli.completion.shell_answers import Completion, tell
 from launcher.errors import LaunchError
 
 
@@ -66,7 +66,7 @@ def _as_typed(_ctx: Any, value: Any) -> Any:
     return value
 
 
-def _complete(ctx: Any, param: Any, incomplete: str) -> Sequence[Offer]:
+def _complete(ctx: Any, param: Any, incomplete: str) -> Sequence[Completion]:
     """Return the completions of a word; none if one of the user's files is invalid, which the command itself reports."""
     try:
         offers = _offers(ctx, param, incomplete)
@@ -75,7 +75,7 @@ def _complete(ctx: Any, param: Any, incomplete: str) -> Sequence[Offer]:
     return tell(offers, incomplete)
 
 
-def _offers(ctx: Any, param: Any, word: str) -> list[Offer]:
+def _offers(ctx: Any, param: Any, word: str) -> list[Completion]:
     if param.metavar in _RUNS:
         from launcher.cli.completion.run_words import offered_runs
 
@@ -93,4 +93,4 @@ def _offers(ctx: Any, param: Any, word: str) -> list[Offer]:
 
         return offered_keys(str(ctx.info_name), ctx.params, word)
     names = _NAMES[param.metavar]() if param.metavar in _NAMES else param.type_descriptor.choices
-    return [Offer(name) for name in names if name.startswith(word)]
+    return [Completion(name) for name in names if name.startswith(word)]

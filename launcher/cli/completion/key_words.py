@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from launcher.base.toml import read_toml
 from launcher.cli.completion.job_keys import ABOUT, RESUMED, TABLES, VALUES
-from launcher.cli.completion.shell_answers import Offer
+from launcher.cli.completion.shell_answers import Completion
 from launcher.errors import LaunchError
 
 _LONGEST = 40
@@ -30,24 +30,24 @@ class _Written(NamedTuple):
         return [(key, value) for key, value in pairs if re.fullmatch(r"\w+", key)]
 
 
-def offered_keys(verb: str, params: Mapping[str, Any], word: str) -> list[Offer]:
+def offered_keys(verb: str, params: Mapping[str, Any], word: str) -> list[Completion]:
     """Return what a word `KEY` or `KEY=VALUE` may become. `params` are the verb's other arguments, which name the job."""
     key, has_value, _ = word.partition("=")
     if has_value:
         return [
-            Offer(f"{key}={value}")
+            Completion(f"{key}={value}")
             for value in _values(verb, params, key)
             if f"{key}={value}".startswith(word)
         ]
     names = RESUMED if verb == "resume" else ABOUT
-    offers = [Offer(f"{name}=", _about(name)) for name in names]
+    offers = [Completion(f"{name}=", _about(name)) for name in names]
     job = _job(verb, params)
     for table, about in TABLES.items():
         own = [
-            Offer(f"{table}.{name}=", f"{about}; {_text(value)} in {job.title}")
+            Completion(f"{table}.{name}=", f"{about}; {_text(value)} in {job.title}")
             for name, value in job.items(table)
         ]
-        offers += own or [Offer(f"{table}.", about)]
+        offers += own or [Completion(f"{table}.", about)]
     return [offer for offer in offers if offer.value.startswith(word)]
 
 

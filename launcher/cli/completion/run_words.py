@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from launcher.cli.completion.shell_answers import Offer, asking_shell
+from launcher.cli.completion.shell_answers import Completion, asking_shell
 
 if TYPE_CHECKING:
     from launcher.copy.known_runs import KnownRun
@@ -28,7 +28,7 @@ _ACTS_ON: dict[str, Callable[[KnownRun], bool]] = {
 """Which runs a verb can act on; one that is not here can act on any."""
 
 
-def offered_runs(verb: str, word: str, before: Collection[str] = ()) -> list[Offer]:
+def offered_runs(verb: str, word: str, before: Collection[str] = ()) -> list[Completion]:
     """Return the runs that a word may become, the newest first; those named `before` it are left out.
 
     A word is the start of an id, of its last part or of its name, or else the start of its last four letters. What a shell
@@ -41,7 +41,7 @@ def offered_runs(verb: str, word: str, before: Collection[str] = ()) -> list[Off
     known = known or known_runs(lambda run: bool(word) and _last_letters(run).startswith(word))
     taken = {*before} & {form for run in known for form in (run.run, run.short)}
     offers = [
-        Offer(_forms(run.run, word) or run.short, _about(run))
+        Completion(_forms(run.run, word) or run.short, _about(run))
         for run in known
         if acts_on(run) and not taken & {run.run, run.short}
     ]
@@ -52,14 +52,14 @@ def _any(_run: KnownRun) -> bool:
     return True
 
 
-def _last(acts_on: Callable[[KnownRun], bool], word: str, before: Collection[str]) -> list[Offer]:
+def _last(acts_on: Callable[[KnownRun], bool], word: str, before: Collection[str]) -> list[Completion]:
     """Return the word `last` if it fits, and the verb can act on that run."""
     from launcher.copy.known_runs import known_runs
 
     if before or not "last".startswith(word):
         return []
     newest = known_runs(lambda _: True)[:1]
-    return [Offer("last", f"{run.short}  {_about(run)}") for run in newest if acts_on(run)]
+    return [Completion("last", f"{run.short}  {_about(run)}") for run in newest if acts_on(run)]
 
 
 def _forms(run: str, word: str) -> str:

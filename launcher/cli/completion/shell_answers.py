@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Offer(NamedTuple):
+class Completion(NamedTuple):
     """A word that a shell may put in the place of what was typed, and what it shows beside it."""
 
     value: str
@@ -65,7 +65,7 @@ def asking_shell() -> str:
     return os.environ.get("_LAUNCH_COMPLETE", "").removeprefix("complete_")
 
 
-def tell(offers: Sequence[Offer], word: str) -> Sequence[Offer]:
+def tell(offers: Sequence[Completion], word: str) -> Sequence[Completion]:
     """Print what the asking shell needs and end, or return the offers to typer, which prints them without what they say.
 
     Raises SystemExit.
@@ -84,11 +84,11 @@ def tell(offers: Sequence[Offer], word: str) -> Sequence[Offer]:
     raise SystemExit(0)
 
 
-def _for_fish(offer: Offer) -> str:
+def _for_fish(offer: Completion) -> str:
     return f"{offer.value}\t{_plain(offer.help)}" if offer.help else offer.value
 
 
-def _for_zsh(offers: Sequence[Offer], word: str) -> str:
+def _for_zsh(offers: Sequence[Completion], word: str) -> str:
     """Return the commands that zsh runs: words in our order, each on a line of its own with what it is.
 
     Words that do not begin with what was typed replace it, the first one at once and the next ones at the next Tab.

@@ -34,7 +34,7 @@ _RECOVER = {
 """What `launch recover` does for a run, by what it waits for."""
 
 
-class Line(NamedTuple):
+class StyledLine(NamedTuple):
     """A line and its style."""
 
     text: str
@@ -43,7 +43,7 @@ class Line(NamedTuple):
 
 def ending(
     run: str, state: RunState, result: Result, progress: Progress, not_shown: list[str]
-) -> Iterator[Line]:
+) -> Iterator[StyledLine]:
     """Yield the lines for the end of a run; `not_shown` are the last lines that it printed, if nobody has seen them."""
     short = run.rpartition("-")[2]
     took = clock_text(result.seconds) if result.seconds is not None else ""
@@ -52,11 +52,11 @@ def ending(
     doubt = evidence.doubt(state.evidence)
     if has_succeeded:
         outcome = ", ".join([*_outcome(progress, result), *rehearsed])
-        yield Line(f"  {'!' if doubt else '✓'} succeeded {took}   {outcome}".rstrip(), "bold")
+        yield StyledLine(f"  {'!' if doubt else '✓'} succeeded {took}   {outcome}".rstrip(), "bold")
         if doubt:
-            yield Line(f"    doubt  {doubt}")
+            yield StyledLine(f"    doubt  {doubt}")
         if result.unsound is not None:
-            yield Line(f"    ! precision: {result.unsound}")
+            yield StyledLine(f"    ! precision: {result.unsound}")
     else:
         gone = (
             "no session runs it"
@@ -67,80 +67,80 @@ def ending(
         reason = "its machine's time was up" if is_cut_short else state.reason or gone
         where = ", ".join([reason, f"step {progress.where()}", *rehearsed])
         became = "stopped" if is_cut_short else state.state
-        yield Line(f"  ✗ {became} {took}   {where}", "bold")
+        yield StyledLine(f"  ✗ {became} {took}   {where}", "bold")
         yield from (
-            Line(f"    {label:<6} {text}") for label, text in evidence.diagnosis(state.evidence).items()
+            StyledLine(f"    {label:<6} {text}") for label, text in evidence.diagnosis(state.evidence).items()
         )
         words = evidence.words(state.evidence)
         if words and not is_cut_short:
-            yield Line(f"    {', '.join(words)}")
+            yield StyledLine(f"    {', '.join(words)}")
         if state.state == "failed":
-            yield from (Line(f"    | {line[:LINE_CELLS]}", "dim") for line in not_shown)
+            yield from (StyledLine(f"    | {line[:LINE_CELLS]}", "dim") for line in not_shown)
     if lingered := evidence.lingered(state.evidence):
-        yield Line(f"    note   {lingered[:LINE_CELLS]}")
+        yield StyledLine(f"    note   {lingered[:LINE_CELLS]}")
     if problem := evidence.not_sent(state.evidence):
-        yield Line(f"    ! on_end: {problem[:LINE_CELLS]}")
+        yield StyledLine(f"    ! on_end: {problem[:LINE_CELLS]}")
     yield from _at_home(run, result)
     yield from _next(short, state, result, has_doubt=bool(doubt))
 
 
-def _at_home(run: str, result: Result) -> Iterator[Line]:
+def _at_home(run: str, result: Result) -> Iterator[StyledLine]:
     """Yield where the run's folder is, and what in it people look for."""
-    yield Line(f"  run      {run if result.folder is None else shown_path(result.folder)}")
+    yield StyledLine(f"  run      {run if result.folder is None else shown_path(result.folder)}")
     weights = result.adapter.name if result.adapter is not None else ""  # the folder is `adapter` or `model`
     best = result.metrics.get("best_step")
     which = "" if best is None else f"   of step {value_text(best)}, the best"
     for label, path, note in ((weights, result.adapter, which), ("curve", result.picture, "")):
         if path is not None:
-            yield Line(f"  {label:<8} {shown_path(path)}{note}")
-    yield from map(Line, home_lines(run, result.home))
+            yield StyledLine(f"  {label:<8} {shown_path(path)}{note}")
+    yield from map(StyledLine, home_lines(run, result.home))
     if result.rent is not None:
-        yield Line(f"  rent     {result.rent.words}{'; a process here ends it' * result.rent.is_held}")
+        yield StyledLine(f"  rent     {result.rent.words}{'; a process here ends it' * result.rent.is_held}")
     if result.metrics:
         board = "      tensorboard --logdir runs" if shutil.which("tensorboard") else ""
-        yield Line(f"  metrics  launch metrics {run.rpartition('-')[2]}{board}")
+        yield StyledLine(f"  metrics  launch metrics {run.rpartition('-')[2]}{board}")
 
 
-def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> Iterator[Line]:
+def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> Iterator[StyledLine]:
     """Yield the commands to type next."""
     name = state.state
     if name == "succeeded":
         if result.unsound is not None:
-            yield Line(f"  explain  launch explain {short}     what the card wants, and how to get it")
-        yield Line(f"  output   launch logs {short}")
+            yield StyledLine(f"  explain  launch explain {short}     what the card wants, and how to get it")
+        yield StyledLine(f"  output   launch logs {short}")
         if has_doubt:
-            yield Line(f"  next     launch diagnose {short}")
+            yield StyledLine(f"  next     launch diagnose {short}")
         return
     if name == "failed" and result.adapted is not None:
-        yield Line(f"  adapt    {result.adapted}")
+        yield StyledLine(f"  adapt    {result.adapted}")
     if evidence.of_rent(state.evidence):
         host = result.rents_at or "HOST"
         if count(state.checkpoint) is None:
             yield from _from_start(short, host, result)
         else:
-            yield Line(f"  next     launch recover {short} --host {host}     {_RECOVER['rent']}")
+            yield StyledLine(f"  next     launch recover {short} --host {host}     {_RECOVER['rent']}")
     elif name in ("interrupted", "waiting"):
         wanted = str(state.reason) if name == "waiting" else name
         if wanted == "client" and result.is_job:
             wanted = "job"
         what = _RECOVER.get(wanted, "goes on, if it can")
-        yield Line(f"  next     launch recover {short}     {what}")
+        yield StyledLine(f"  next     launch recover {short}     {what}")
     else:
-        yield Line(f"  next     launch logs {short}")
+        yield StyledLine(f"  next     launch logs {short}")
     if name == "failed" and not evidence.diagnosis(state.evidence):
-        yield Line(f"           launch diagnose {short}     reads its log for the cause")
+        yield StyledLine(f"           launch diagnose {short}     reads its log for the cause")
     if result.goes_on is not None:
-        yield Line(f"  goes on  launch attach {result.goes_on.rpartition('-')[2]}")
+        yield StyledLine(f"  goes on  launch attach {result.goes_on.rpartition('-')[2]}")
     elif (
         name in ("failed", "stopped")
         and state.reason != Reason.CODE_DAMAGED
         and count(state.checkpoint) is not None
     ):
         there = f" --host {result.rents_at}" if result.rents_at is not None else ""
-        yield Line(f"  resume   launch resume {short}{there}     from step {state.checkpoint}")
+        yield StyledLine(f"  resume   launch resume {short}{there}     from step {state.checkpoint}")
 
 
-def _from_start(short: str, host: str, result: Result) -> Iterator[Line]:
+def _from_start(short: str, host: str, result: Result) -> Iterator[StyledLine]:
     """Yield the command that begins anew, and where the newest checkpoint is that the script saved by itself."""
     saved = {
         folder: int(found[1])
@@ -149,9 +149,11 @@ def _from_start(short: str, host: str, result: Result) -> Iterator[Line]:
         if (found := OWN_CHECKPOINT.fullmatch(folder.name))
     }
     why = "none of its checkpoints is launcher's" if saved else "it has saved no checkpoint"
-    yield Line(f"  next     launch rerun {short} --host {host}     from its start: {why}")
+    yield StyledLine(f"  next     launch rerun {short} --host {host}     from its start: {why}")
     if saved:
-        yield Line(f"  its own  {shown_path(max(saved, key=lambda folder: saved[folder]))}   the newest")
+        yield StyledLine(
+            f"  its own  {shown_path(max(saved, key=lambda folder: saved[folder]))}   the newest"
+        )
 
 
 def home_lines(run: str, files: Mapping[Path, int]) -> Iterator[str]:

@@ -12,14 +12,14 @@ from typing import Any
 from pydantic_core import to_json
 
 from launcher.base.meter import Moved
-from launcher.cli.follow.plain_view import PlainView, Stage
+from launcher.cli.follow.plain_view import PlainStage, PlainView
 from launcher.cli.json_output.line_shapes import (
     CargoLine,
     EndLine,
     EventLine,
     FindingLine,
     HomeLine,
-    Line,
+    LaunchLine,
     LinkLine,
     NoteLine,
     ParentLine,
@@ -49,7 +49,7 @@ class JsonView(PlainView):
         self._metric_lines: list[str] = []
         """The metric lines of an answer that are not yet written: one by one that takes as long as to make them."""
 
-    def _put(self, shape: type[Line], **values: Any) -> None:
+    def _put(self, shape: type[LaunchLine], **values: Any) -> None:
         self._write_metrics()
         answer(shape(**values, rehearsed=self.rehearsed))
 
@@ -82,7 +82,7 @@ class JsonView(PlainView):
         return None
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[Stage]:
+    def stage(self, name: str) -> Iterator[PlainStage]:
         """Put a stage when it is done."""
 
         def put(text: str, **values: Any) -> None:
@@ -92,7 +92,7 @@ class JsonView(PlainView):
             figures = {"done": moved.done, "total": moved.total, "bytes_per_s": round(moved.bytes_per_s)}
             put(transfer_text(moved), file=moved.name, eta_s=moved.eta_s, **figures)
 
-        stage = Stage(put, put_transfer, self.transfer_every_s)
+        stage = PlainStage(put, put_transfer, self.transfer_every_s)
         began = time.monotonic()
         yield stage
         self._put(StageLine, name=name, seconds=round(time.monotonic() - began, 3), text=stage.text)

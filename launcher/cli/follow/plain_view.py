@@ -42,7 +42,7 @@ _SAVES = (State.STOPPING, Reason.SESSION_LIMIT)
 _SUMMARY = ("train_", "total_", "epoch")  # a Trainer's closing metrics are recorded, but not shown here
 
 
-class Stage:
+class PlainStage:
     """A step of a launch while it runs: the text shown when it is done, and how to show its progress.
 
     Bytes that move are shown every `transfer_every_s` seconds: a line for each megabyte would bury the rest.
@@ -111,11 +111,11 @@ class PlainView:
         return agrees(question)
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[Stage]:
+    def stage(self, name: str) -> Iterator[PlainStage]:
         """Show a stage when it is done."""
         began = time.monotonic()
         with self.busy(name) as show:
-            stage = Stage(show, lambda moved: show(transfer_text(moved)), self.transfer_every_s)
+            stage = PlainStage(show, lambda moved: show(transfer_text(moved)), self.transfer_every_s)
             yield stage
         if stage.text is not None:
             self.write(f"  ✓ {name:<8} {time.monotonic() - began:5.1f} s   {stage.text}")

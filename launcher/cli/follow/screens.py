@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from launcher.base.text import printable
-from launcher.cli.follow.plain_view import PlainView, Stage
+from launcher.cli.follow.plain_view import PlainStage, PlainView
 from launcher.cli.output import streams
 from launcher.cli.output.figures import transfer_text
 from launcher.cli.output.say import complain
@@ -20,7 +20,7 @@ COUNTED_S = 3.0
 _FIGURES = re.compile(r"[\d.,]+")
 
 
-class _Lines:
+class _PipedProgress:
     """Progress for a pipe: a line for each new step, and now and then one for a step that only counts on."""
 
     def __init__(self) -> None:
@@ -49,11 +49,11 @@ def make_view(as_json_lines: bool, *, is_quiet: bool = False) -> View:
 
 
 @contextmanager
-def make_stage(name: str) -> Iterator[Stage]:
+def make_stage(name: str) -> Iterator[PlainStage]:
     """Yield a stage that is shown on standard error while it lasts, and not when it is done."""
     from rich.text import Text
 
-    console, lines = streams.console(stderr=True), _Lines()
+    console, lines = streams.console(stderr=True), _PipedProgress()
     with spinner(console, name) as status:
 
         def show(text: str) -> None:
@@ -63,4 +63,4 @@ def make_stage(name: str) -> Iterator[Stage]:
             else:
                 lines.show(line)
 
-        yield Stage(show, lambda moved: show(transfer_text(moved)), 0.0 if console.is_terminal else 3.0)
+        yield PlainStage(show, lambda moved: show(transfer_text(moved)), 0.0 if console.is_terminal else 3.0)

@@ -6,10 +6,10 @@ from typing import Literal
 
 from launcher.cli.json_output.json_shape import Part, Shape
 from launcher.cli.json_output.preview_shapes import RentalShown
-from launcher.values.reported.answers import Removed, Swept
+from launcher.values.reported.answers import RemovedThing, Swept
 
 
-class Stopped(Shape):
+class StopShown(Shape):
     """`launch stop`; `problem` is what is left, or what the host refused. `rent_cents` is as in `launch ps`."""
 
     kind: Literal["stopped"] = "stopped"
@@ -108,7 +108,7 @@ class GarbageShown(Shape):
     host: str
     dry_run: bool
     bytes: int
-    items: list[Removed]
+    items: list[RemovedThing]
     unreadable: dict[str, str]
 
 

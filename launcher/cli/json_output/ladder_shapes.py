@@ -21,7 +21,7 @@ class StepMemory(Part):
     reserve: int
 
 
-class Ladder(Shape):
+class LadderShown(Shape):
     """`launch explain`: the precisions of a job on a card, those that are excluded, and what a launch would say.
 
     `memory` is that of each rung, empty if the model is not known; `checkpointing`: with activation checkpointing.

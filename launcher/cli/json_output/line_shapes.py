@@ -37,13 +37,13 @@ class LogLine(Shape):
     rehearsed: bool
 
 
-class Line(Shape):
+class LaunchLine(Shape):
     """A line about a launch. `rehearsed`: a card's plan is tried on a CPU."""
 
     rehearsed: bool
 
 
-class PlanLine(Line):
+class PlanLine(LaunchLine):
     """What will run."""
 
     kind: Literal["plan"] = "plan"
@@ -51,13 +51,13 @@ class PlanLine(Line):
     digest: str
 
 
-class CargoLine(Line, CargoShown):
+class CargoLine(LaunchLine, CargoShown):
     """What travels."""
 
     kind: Literal["cargo"] = "cargo"
 
 
-class StageLine(Line):
+class StageLine(LaunchLine):
     """A stage that is done."""
 
     kind: Literal["stage"] = "stage"
@@ -66,7 +66,7 @@ class StageLine(Line):
     text: str | None
 
 
-class ProgressLine(Line):
+class ProgressLine(LaunchLine):
     """A stage that is under way. The figures are null but for bytes that move."""
 
     kind: Literal["progress"] = "progress"
@@ -79,20 +79,20 @@ class ProgressLine(Line):
     file: str | None = None
 
 
-class NoteLine(Line):
+class NoteLine(LaunchLine):
     """A note for people."""
 
     kind: Literal["note"] = "note"
     text: str
 
 
-class FindingLine(Line, Finding):
+class FindingLine(LaunchLine, Finding):
     """What the gate has found."""
 
     kind: Literal["finding"] = "finding"
 
 
-class StartedLine(Line):
+class StartedLine(LaunchLine):
     """The run that goes on without this client; `job_id` is that of its job in Slurm, null elsewhere."""
 
     kind: Literal["started"] = "started"
@@ -100,7 +100,7 @@ class StartedLine(Line):
     job_id: str | None
 
 
-class ParentLine(Line):
+class ParentLine(LaunchLine):
     """The run that this one continues."""
 
     kind: Literal["parent"] = "parent"
@@ -108,7 +108,7 @@ class ParentLine(Line):
     parent: Parent
 
 
-class LinkLine(Line):
+class LinkLine(LaunchLine):
     """The link to the host is `lost`, or `back`; the other keys are null then."""
 
     kind: Literal["link"] = "link"
@@ -119,7 +119,7 @@ class LinkLine(Line):
     why: str | None = None
 
 
-class HomeLine(Line):
+class HomeLine(LaunchLine):
     """Files of a run that are here now, with their bytes."""
 
     kind: Literal["home"] = "home"
@@ -127,7 +127,7 @@ class HomeLine(Line):
     files: dict[str, int]
 
 
-class EndLine(Line):
+class EndLine(LaunchLine):
     """The end of a run, and what it left here. `rent_cents` is what its rented machines have cost at most, in cents."""
 
     kind: Literal["end"] = "end"
@@ -142,7 +142,7 @@ class EndLine(Line):
     rent_cents: int | None
 
 
-class EventLine(Line):
+class EventLine(LaunchLine):
     """An event of the run that is no metric, unchanged: `begin`, `state`, `checkpoint`, `evidence`, `host` and others."""
 
     run: str

@@ -99,7 +99,7 @@ class RentalShown(Part):
     confirm_above_cents: int
 
 
-class Preview(Shape):
+class PreviewShown(Shape):
     """`launch --dry-run`; `session` and `rental` are null for a host that has none."""
 
     kind: Literal["preview"] = "preview"

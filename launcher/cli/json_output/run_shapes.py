@@ -27,7 +27,7 @@ class RunRow(Summary):
     folder: str | None
 
 
-class Runs(Shape):
+class RunsShown(Shape):
     """`launch ps`: the newest run first. `foreign` are the runs with a copy here that are not in the index."""
 
     kind: Literal["runs"] = "runs"

@@ -28,7 +28,7 @@ class VerifiedRung(Part):
     printed: list[str]
 
 
-class Verified(Shape):
+class VerificationShown(Shape):
     """`launch verify`: the card, the rungs that were tried, and what follows.
 
     `works`: a launch can begin with rung 1. `fastest` is a rung that goes before it. `problem` is what could not be removed.

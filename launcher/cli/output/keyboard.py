@@ -19,7 +19,7 @@ _AS_BEFORE = b"\x1b[?1049l\x1b[?2004l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006
 """The main screen, no bracketed paste, no mouse, a cursor, no colour: what a program that was cut off has left set."""
 
 
-class Keyboard:
+class LocalKeyboard:
     """Standard input and the window of standard output. Use it within `raw`."""
 
     def __init__(self) -> None:

@@ -56,12 +56,12 @@ def _print(found: Preview) -> None:
 
 
 def _print_json(found: Preview) -> None:
-    from launcher.cli.json_output.preview_shapes import CargoWithPaths, Preview
+    from launcher.cli.json_output.preview_shapes import CargoWithPaths, PreviewShown
 
     _, plan, findings, cargo, session, rental = found
     shown = CargoWithPaths(**cargo.shown(), paths=sorted(cargo.paths))
     places = {"session": session_shape(session), "rental": rental_shape(rental)}
-    values = plain(Preview(plan=plan, digest=plan.digest, findings=findings, cargo=shown, **places))
+    values = plain(PreviewShown(plan=plan, digest=plan.digest, findings=findings, cargo=shown, **places))
     ordered = json.loads(json.dumps(values, sort_keys=True))  # noqa: TID251 - our own
     first = {name: ordered.pop(name) for name in ("version", "kind")}
     print(json.dumps({**first, **ordered}, separators=(",", ":")))

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from launcher.cli.follow.plain_view import PlainView
 from launcher.cli.follow.terminal_view import TerminalView
-from launcher.cli.json_output.verification_shapes import Verified
+from launcher.cli.json_output.verification_shapes import VerificationShown
 from launcher.cli.output import streams
 from launcher.cli.output.columns import Column, print_columns
 from launcher.cli.output.figures import value_text
@@ -341,10 +341,10 @@ def _job_words(found: JobMeasured, *, is_rehearsed: bool) -> str:
     return ", ".join(filter(None, words)) or "it trains"
 
 
-def report_json(report: VerificationReport, problem: str | None) -> Verified:
+def report_json(report: VerificationReport, problem: str | None) -> VerificationShown:
     """Return a report for scripts."""
     plan = report.plan
-    return Verified(
+    return VerificationShown(
         run=report.run,
         host=plan.host,
         job=plan.job,

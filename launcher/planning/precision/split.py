@@ -10,7 +10,7 @@ from launcher.errors import UnequalSharesError
 from launcher.planning.precision.memory import Training, needed_gb, usable_gb
 from launcher.planning.precision.workload import Workload
 from launcher.values.facts import Measured
-from launcher.values.job import Batch
+from launcher.values.job import BatchSize
 from launcher.values.method import Method
 from launcher.values.model import Model
 from launcher.values.plan import Split
@@ -23,7 +23,7 @@ GB_A_SAMPLE = 3.0
 
 def split(
     profile: Profile,
-    batch: Batch,
+    batch: BatchSize,
     model: Model | None,
     method: Method,
     precision: Precision,

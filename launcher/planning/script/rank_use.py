@@ -61,7 +61,7 @@ def rank_use(command: Sequence[str], files: Iterable[tuple[str, ast.Module]]) ->
     """
     if not _is_python(command):
         return None
-    found = [_File(name, tree) for name, tree in files]
+    found = [_RankSource(name, tree) for name, tree in files]
     title = _title(command)
     if not found:
         return RankUse(kind="none", why=f"{title} cannot be read here")
@@ -100,7 +100,7 @@ def _title(command: Sequence[str]) -> str:
     return script.path if script is not None else command[0]
 
 
-class _File:
+class _RankSource:
     """One source: the full names of what it uses."""
 
     def __init__(self, name: str, tree: ast.Module) -> None:

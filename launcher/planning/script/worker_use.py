@@ -30,7 +30,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 def values_taken(sources: Iterable[str]) -> tuple[PlanValue, ...]:
     """Return what the Python sources of one training take from the plan. A source that is not Python takes nothing."""
-    files = [_File(tree) for tree in map(python_tree, sources) if tree is not None]
+    files = [_WorkerSource(tree) for tree in map(python_tree, sources) if tree is not None]
     knobs = frozenset().union(*(file.knobs() for file in files))
     taken = {value for file in files for value in file.taken(knobs)}
     return tuple(sorted(taken))
@@ -49,7 +49,7 @@ def python_tree(source: str) -> ast.Module | None:
         return None
 
 
-class _File:
+class _WorkerSource:
     """One source: the names by which it calls the worker's functions."""
 
     def __init__(self, tree: ast.Module) -> None:

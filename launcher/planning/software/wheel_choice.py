@@ -21,7 +21,7 @@ from launcher.values.precision import numbers
 from launcher.values.profile import Profile
 from launcher.values.public_result import public
 from launcher.values.software.image import BuildOptions
-from launcher.values.software.packages import Packages
+from launcher.values.software.packages import InstalledPackages
 from launcher.values.software.requirement import normalized, package_of
 
 CPU = "cpu"
@@ -347,7 +347,10 @@ def unimported_torch(chosen: str | None, settings: BuildOptions, profile: Profil
 
 
 def unfit(
-    packages: Packages, profile: Profile | None, chosen: str | None, requirements: Collection[str] = ()
+    packages: InstalledPackages,
+    profile: Profile | None,
+    chosen: str | None,
+    requirements: Collection[str] = (),
 ) -> list[str]:
     """Return why a Python's packages, as reported, cannot be used on a card; an empty list if they can.
 

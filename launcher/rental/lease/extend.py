@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from launcher.errors import HostError, RefusedError, ServiceError, UsageError
-from launcher.rental.lease.instance_login import Login
+from launcher.rental.lease.instance_login import InstanceLogin
 from launcher.rental.lease.rental_lease import LAST_S
 from launcher.rental.lease.renter import open_account
 from launcher.rental.price import Cost, hours_text
@@ -55,7 +55,7 @@ def extend(found: RentedMachine, seconds: float) -> Rental:
         if now >= rental.intent.deadline - LAST_S:
             raise UsageError(f"{record.run}: the time of its machine is up\n  what is rented   launch hosts")
         deadline = rental.intent.deadline + seconds
-        with contextlib.closing(Login(record.machine)) as login:
+        with contextlib.closing(InstanceLogin(record.machine)) as login:
             login.note_end(deadline - home_s(deadline - rental.intent.time) - now, record.run)
             try:
                 return book.note_limit(rental.nonce, deadline)

@@ -25,7 +25,7 @@ READS_LIMITS = "reads limits"
 """What the file of the beat says of a holder that notices a limit which is raised: one of an older version does not."""
 
 
-class Hold(Lock):
+class RentalLock(Lock):
     """A lock of a rental that beats until it is released."""
 
     def __init__(self, descriptor: int, lock: Path) -> None:

@@ -55,7 +55,7 @@ class Said(NamedTuple):
     text: str
 
 
-class Login:
+class InstanceLogin:
     """An open login."""
 
     def __init__(self, host: Host) -> None:
@@ -127,7 +127,7 @@ class Login:
         self._link.close()
 
 
-def log_in(host: Host, clock: Clock, until: float, report: Callable[[str], None]) -> Login:
+def log_in(host: Host, clock: Clock, until: float, report: Callable[[str], None]) -> InstanceLogin:
     """Log in to a machine that has just booted, as soon as it lets us in.
 
     Raises HostKeyError at once, and ServiceError `no-login`: at once if there is no key to offer, soon if ours are refused, and
@@ -136,7 +136,7 @@ def log_in(host: Host, clock: Clock, until: float, report: Callable[[str], None]
     has_refused = False
     while True:
         try:
-            return Login(host)
+            return InstanceLogin(host)
         except (UnreachableError, AuthRefusedError) as error:
             words, now = str(error).splitlines()[0], clock.now()
             why = f"{host.name}: it has booted, and does not let us in: {words}"
@@ -148,7 +148,7 @@ def log_in(host: Host, clock: Clock, until: float, report: Callable[[str], None]
         clock.sleep(LOOK_S)
 
 
-def log_in_again(host: Host, report: Callable[[str], None]) -> Login:
+def log_in_again(host: Host, report: Callable[[str], None]) -> InstanceLogin:
     """Log in to a machine whose sshd starts again with a new host key, which is the one that is expected now.
 
     That takes a moment of this machine's time: it refuses meanwhile, or still shows the old key. Raises HostError if it stays so.
@@ -156,7 +156,7 @@ def log_in_again(host: Host, report: Callable[[str], None]) -> Login:
     until = time.monotonic() + RESTART_S
     while True:
         try:
-            return Login(host)
+            return InstanceLogin(host)
         except (UnreachableError, HostKeyError) as error:
             if time.monotonic() >= until:
                 raise

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from launcher.errors import BadFileError, RefusedError, ServiceError, UnsettledError
-from launcher.rental.lease.hold import Hold
-from launcher.rental.ledger import Ledger, new_nonce, usual_folder
+from launcher.rental.lease.hold import RentalLock
+from launcher.rental.ledger import RentalLedger, new_nonce, usual_folder
 from launcher.rental.provider import REFUSED, Provider, is_passing, module_of
 from launcher.rental.renting import (
     Instance,
+    InstanceOffer,
     InstanceState,
     Intent,
-    Offer,
     Rental,
     RentalReason,
     RentalState,
@@ -56,10 +56,10 @@ class Rented(NamedTuple):
     """A rental, and the lock that says that this process looks after it: another process may inherit it."""
 
     rental: Rental
-    lock: Hold
+    lock: RentalLock
 
 
-class Ending(NamedTuple):
+class Termination(NamedTuple):
     """An instance to be ended. `rental` is None for one of another client's that the user named."""
 
     instance: str
@@ -79,13 +79,13 @@ def open_account(settings: RentalSettings) -> Renter:
     """Return the account of this person's key at a provider, which is not asked yet. Raises BadFileError, ServiceAuthError."""
     clock = clock_of(settings.provider)
     provider = module_of(settings.provider).connect(settings.api, clock.note)
-    return Renter(provider, Ledger(usual_folder()), clock, platform.node() or "client")
+    return Renter(provider, RentalLedger(usual_folder()), clock, platform.node() or "client")
 
 
 class Renter:
     """An account at a provider, and what this user has rented there."""
 
-    def __init__(self, provider: Provider, ledger: Ledger, clock: RentalClock, client: str) -> None:
+    def __init__(self, provider: Provider, ledger: RentalLedger, clock: RentalClock, client: str) -> None:
         """`client` is what this machine is called in the tags of its instances."""
         self.provider, self.ledger, self.clock = provider, ledger, clock
         self._client = client
@@ -135,7 +135,7 @@ class Renter:
             with contextlib.suppress(OSError, BadFileError):
                 self.ledger.note_price(rental.nonce, found.cents_per_hour or 0)
 
-    def rent(self, offer: Offer, region: str, run: str, deadline: float, setup: Setup) -> Rented:
+    def rent(self, offer: InstanceOffer, region: str, run: str, deadline: float, setup: Setup) -> Rented:
         """Launch an instance for a run, and return it as soon as the provider has accepted it.
 
         Raises ServiceError if it was refused: then nothing is rented. Raises UnsettledError if that is not known, and
@@ -229,7 +229,7 @@ class Renter:
             unmarked = []
         for one in unmarked:
             del ids[one]  # the answer to the launch may have been wrong
-        left = self.end_all([Ending(one, why, rental) for one in ids])
+        left = self.end_all([Termination(one, why, rental) for one in ids])
         ended = self.known(rental)
         if not unmarked and not left:
             return ended
@@ -244,7 +244,7 @@ class Renter:
         name = self.provider.name
         raise ServiceError(name, RentalReason.STILL_BILLED, f"{name}: {words}\n  {mend}")
 
-    def end_all(self, endings: Iterable[Ending]) -> tuple[Ending, ...]:
+    def end_all(self, endings: Iterable[Termination]) -> tuple[Termination, ...]:
         """End some instances; return those that are still listed when the time is up.
 
         An answer to a call is not believed: the list says when an instance has gone, and one that has not begun to end is
@@ -335,7 +335,7 @@ class Renter:
         for instance in instances:
             late = next((one for one in rentals if is_late(instance, one)), None)
             if late is not None and instance.state is not InstanceState.ENDING:
-                self._begin(Ending(instance.id, "it came after its launch was given up", late))
+                self._begin(Termination(instance.id, "it came after its launch was given up", late))
                 self._terminate(instance.id)
         current = next((one for one in rentals if one.nonce == rental.nonce), rental)
         first = first_of(current, instances)
@@ -377,7 +377,7 @@ class Renter:
                     if extra.cents is None and extra.id not in billed:
                         self.ledger.note_extra(rental.nonce, extra.id, rental.time_cents(now))
 
-    def _begin(self, ending: Ending) -> Ending:
+    def _begin(self, ending: Termination) -> Termination:
         """Record that an instance is to be ended."""
         if ending.rental is None:
             return ending
@@ -394,7 +394,7 @@ class Renter:
                 rental = self.ledger.note_extra(rental.nonce, ending.instance)
         return ending._replace(rental=rental)
 
-    def _finish(self, ending: Ending) -> None:
+    def _finish(self, ending: Termination) -> None:
         """Record that an instance has gone, and what it has cost at most."""
         rental, now = ending.rental, self.clock.now()
         if rental is None:

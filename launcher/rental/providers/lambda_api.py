@@ -126,14 +126,14 @@ class ListedInstance(Record):
     tags: list[Tag] = []
 
 
-class FileSystem(Record):
+class LambdaFileSystem(Record):
     """A file system of the account."""
 
     name: str
     region: Region | None = None
 
 
-class Image(Record):
+class LambdaImage(Record):
     """An image in a region. An instance is launched with the newest of a family."""
 
     family: str = ""

@@ -24,9 +24,9 @@ from launcher.rental.provider import Placed, SshKey
 from launcher.rental.provider import ProviderReason as Reason
 from launcher.rental.providers.lambda_api import (
     PAGE,
-    FileSystem,
     Firewall,
-    Image,
+    LambdaFileSystem,
+    LambdaImage,
     Launched,
     ListedInstance,
     Meaning,
@@ -34,9 +34,9 @@ from launcher.rental.providers.lambda_api import (
     meaning_of,
 )
 from launcher.rental.providers.lambda_credentials import KEYS_PAGE, VARIABLE, LambdaKey, find_key, key_files
-from launcher.rental.rate_limit import MOST_WAIT_S, Pace, Waits, back_off_s, say_nothing, usual_pace
-from launcher.rental.renting import TAGS, Instance, InstanceState, Intent, Offer, Setup, nonce_in
-from launcher.transport.http.service_wire import Failure, Reply, ServiceWire, WireError
+from launcher.rental.rate_limit import MOST_WAIT_S, CallPace, Waits, back_off_s, say_nothing, usual_pace
+from launcher.rental.renting import TAGS, Instance, InstanceOffer, InstanceState, Intent, Setup, nonce_in
+from launcher.transport.http.service_wire import CallFailure, ServiceReply, ServiceWire, WireError
 from launcher.values.base import Record
 from launcher.values.lambda_settings import API, LambdaSettings
 
@@ -78,14 +78,14 @@ def person_key() -> LambdaKey | None:
     return find_key(os.environ, Path.home())
 
 
-def connect(api: str, hears: Callable[[float], object]) -> LambdaCloud:
+def connect(api: str, hears: Callable[[float], object]) -> LambdaAccount:
     """Return the account of this person's key, which is not asked yet. Raises BadFileError or ServiceAuthError."""
     cloud = log_in(os.environ, Path.home(), usual_pace(api, SystemClock()), api)
     cloud.hears = hears
     return cloud
 
 
-def log_in(variables: Mapping[str, str], home: Path, pace: Pace, api: str = API) -> LambdaCloud:
+def log_in(variables: Mapping[str, str], home: Path, pace: CallPace, api: str = API) -> LambdaAccount:
     """Return the account of a person's key, which is not asked yet. Raises BadFileError or ServiceAuthError."""
     key = find_key(variables, home)
     if key is None:
@@ -96,15 +96,15 @@ def log_in(variables: Mapping[str, str], home: Path, pace: Pace, api: str = API)
             f"{NAME}: no API key: {VARIABLE} is not set, and there is no {files}\n"
             f"  make one at {KEYS_PAGE}, then   export {VARIABLE}=…",
         )
-    return LambdaCloud(key, ServiceWire(api), pace, api)
+    return LambdaAccount(key, ServiceWire(api), pace, api)
 
 
-class LambdaCloud:
+class LambdaAccount:
     """One account at Lambda Cloud."""
 
     name = NAME
 
-    def __init__(self, key: LambdaKey, wire: ServiceWire, pace: Pace, api: str = API) -> None:
+    def __init__(self, key: LambdaKey, wire: ServiceWire, pace: CallPace, api: str = API) -> None:
         """Use this key over this wire, at this pace."""
         self._key, self._wire, self._pace = key, wire, pace
         self._draw = random.Random()  # noqa: S311 — it only spreads calls
@@ -115,7 +115,7 @@ class LambdaCloud:
         self.hears: Callable[[float], object] = lambda _date: None
         """Called with the `Date` of each answer, in seconds since 1970."""
 
-    def offers(self) -> tuple[Offer, ...]:
+    def offers(self) -> tuple[InstanceOffer, ...]:
         """Return the types with their prices, and the regions that have one free. One that cannot be read is left out."""
         what = "listing the instance types"
         data = self._get("instance-types", what)
@@ -193,12 +193,12 @@ class LambdaCloud:
 
     def images(self) -> tuple[Placed, ...]:
         """Return the families of the images, each once for a region."""
-        found = self._list(Image, "images", "listing the images")
+        found = self._list(LambdaImage, "images", "listing the images")
         return tuple(Placed(one.family, one.region.name if one.region else None) for one in found)
 
     def file_systems(self) -> tuple[Placed, ...]:
         """Return the account's file systems."""
-        found = self._list(FileSystem, "file-systems", "listing the file systems")
+        found = self._list(LambdaFileSystem, "file-systems", "listing the file systems")
         return tuple(Placed(one.name, one.region.name if one.region else None) for one in found)
 
     def firewalls(self) -> tuple[str, ...]:
@@ -211,7 +211,7 @@ class LambdaCloud:
         self._wire.close()
 
     def __repr__(self) -> str:
-        return f"LambdaCloud({self._key!r})"
+        return f"LambdaAccount({self._key!r})"
 
     def _get(self, path: str, what: str) -> Any:
         return self._data(self._answer("GET", path, None, what), what)
@@ -222,7 +222,7 @@ class LambdaCloud:
             raise self._malformed(what)
         return tuple(self._read(kind, item, what) for item in items)
 
-    def _answer(self, method: str, path: str, body: Mapping[str, Any] | None, what: str) -> Reply:
+    def _answer(self, method: str, path: str, body: Mapping[str, Any] | None, what: str) -> ServiceReply:
         """Make a call that may be repeated; return its good answer."""
         try:
             reply = self._call(method, path, body)
@@ -233,7 +233,7 @@ class LambdaCloud:
 
     def _call(
         self, method: str, path: str, body: Mapping[str, Any] | None, *, is_launch: bool = False
-    ) -> Reply:
+    ) -> ServiceReply:
         """Make a call in its turn, again if it is refused with 429. Raises WireError."""
         for refusals in range(1, TRIES + 1):
             with self._pace.turn(is_launch=is_launch, waits=self.waits) as turn:
@@ -249,7 +249,7 @@ class LambdaCloud:
                 break  # the caller says so, instead of a wait of hours
         return reply
 
-    def _data(self, reply: Reply, what: str) -> Any:
+    def _data(self, reply: ServiceReply, what: str) -> Any:
         said = reply.json()
         if not isinstance(said, dict) or "data" not in said:
             raise self._malformed(what)
@@ -261,7 +261,7 @@ class LambdaCloud:
         except ValidationError:
             raise self._malformed(what) from None
 
-    def _check(self, reply: Reply, what: str) -> None:
+    def _check(self, reply: ServiceReply, what: str) -> None:
         """Raise the error of an answer: by the code in its JSON, else by its status."""
         if reply.status < 300:
             return
@@ -287,7 +287,7 @@ class LambdaCloud:
 
     def _lost(self, what: str, error: WireError) -> ServiceError:
         """Return what a call without an answer raises."""
-        kind = ServiceError if error.failure is Failure.TOO_LARGE else ServiceUnreachableError
+        kind = ServiceError if error.failure is CallFailure.TOO_LARGE else ServiceUnreachableError
         return kind(NAME, Reason(error.failure), f"{NAME}: {what}: {error}")
 
     def _unsettled(self, what: str, reason: Reason, words: str) -> UnsettledError:
@@ -312,7 +312,7 @@ def _launch_body(intent: Intent, setup: Setup) -> dict[str, Any]:
     }
 
 
-def _refusal(reply: Reply) -> dict[str, str]:
+def _refusal(reply: ServiceReply) -> dict[str, str]:
     """Return what a refusal says that is text: its code, message and suggestion."""
     said = reply.json()
     error = said.get("error") if isinstance(said, dict) else None
@@ -320,15 +320,15 @@ def _refusal(reply: Reply) -> dict[str, str]:
     return {key: value for key, value in values.items() if isinstance(value, str)}
 
 
-def _meaning(reply: Reply) -> Meaning | None:
+def _meaning(reply: ServiceReply) -> Meaning | None:
     """Return what the code of a refusal means; None for a good answer and for a code that is not documented."""
     return meaning_of(_refusal(reply).get("code", "")) if reply.status >= 300 else None
 
 
-def _offer(found: TypeOffer) -> Offer:
+def _offer(found: TypeOffer) -> InstanceOffer:
     about = found.instance_type
     card, memory_gb = card_memory(about.name, printable(about.gpu_description)[:MOST_WORDS])
-    return Offer(
+    return InstanceOffer(
         type=about.name,
         title=printable(about.description)[:MOST_WORDS] or about.name,
         card=card,

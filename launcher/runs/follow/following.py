@@ -32,7 +32,7 @@ from launcher.transport.client.desk import Desk
 from launcher.upload.excluded_files import explained
 from launcher.values.host import Host
 from launcher.values.record import RunState, State, is_terminal
-from launcher.values.reported.output import Output
+from launcher.values.reported.output import RunOutput
 
 WAIT_S = 5.0
 LOST_LINKS = 5
@@ -246,7 +246,7 @@ def what_stayed(pulled: Pulled, host: str, mirror: Mirror, *, stays: bool = True
     return lines
 
 
-def checkpoints_left(pulled: Pulled, mirror: Mirror) -> list[Output]:
+def checkpoints_left(pulled: Pulled, mirror: Mirror) -> list[RunOutput]:
     """Return the files of checkpoints that a pull left on the host, without those that are here all the same."""
     copies = LocalCopies(mirror)
     return [file for file in pulled.checkpoints if copies.status(file) != "yes"]
@@ -261,7 +261,7 @@ def what_failed(pulled: Pulled, host: str, mirror: Mirror) -> str | None:
     return f"{host} cannot send {len(pulled.left_out)} of its files: {reasons}   {again}"
 
 
-def _listed(files: list[Output]) -> str:
+def _listed(files: list[RunOutput]) -> str:
     words = [f"{shown_path(file.path)} ({decimal(file.size)})" for file in files[:3]]
     return ", ".join(words) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
 

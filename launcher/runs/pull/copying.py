@@ -16,7 +16,7 @@ from launcher.runs.pull.local_copies import PIECE, LocalCopies, sync_folders
 from launcher.runs.pull.pulling import named_by
 from launcher.runs.pull.transfer import Transfer, until_stable
 from launcher.transport.client.desk import Desk
-from launcher.values.reported.output import Content, Output
+from launcher.values.reported.output import Content, RunOutput
 
 
 class Copied(NamedTuple):
@@ -77,7 +77,7 @@ def are_here(mirror: Mirror, paths: Sequence[str]) -> bool:
 
 
 def _free_places(
-    files: Sequence[Output],
+    files: Sequence[RunOutput],
     mirror: Mirror,
     path: str,
     destination: str,
@@ -94,7 +94,11 @@ def _free_places(
 
 
 def _bring(
-    transfer: Transfer, copies: LocalCopies, mirror: Mirror, files: Sequence[Output], places: dict[str, Path]
+    transfer: Transfer,
+    copies: LocalCopies,
+    mirror: Mirror,
+    files: Sequence[RunOutput],
+    places: dict[str, Path],
 ) -> None:
     manifest = transfer.digests(files)
     if manifest.left_out:
@@ -126,7 +130,7 @@ def _copy_whole(mirror: Mirror, source: Path, place: Path) -> None:
         hidden.unlink(missing_ok=True)
 
 
-def _places(files: Sequence[Output], path: str, destination: str) -> tuple[Path, dict[str, Path]]:
+def _places(files: Sequence[RunOutput], path: str, destination: str) -> tuple[Path, dict[str, Path]]:
     """Return where the file or folder goes, and each file's place by its path. Raises UsageError."""
     target, name = Path(destination), os.path.basename(os.path.normpath(path))
     folder = _folder_of(files, path)
@@ -144,7 +148,7 @@ def _places(files: Sequence[Output], path: str, destination: str) -> tuple[Path,
     return top, {file.path: top / file.path[len(folder) + 1 :] for file in files}
 
 
-def _folder_of(files: Sequence[Output], path: str) -> str | None:
+def _folder_of(files: Sequence[RunOutput], path: str) -> str | None:
     """Return the folder that a word named, as the host has it; None if it named one file."""
     plain = os.path.normpath(path).removeprefix("/")
     if len(files) == 1 and (files[0].path == plain or files[0].path == f"code/{plain}"):

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from launcher.copy.mirror import Mirror
 from launcher.copy.run_files import RunFiles
 from launcher.upload.digests import Digests
-from launcher.values.reported.output import CONTENT, Content, Kind, Output
+from launcher.values.reported.output import CONTENT, Content, Kind, RunOutput
 
 PIECE = 1 << 20
 LOG = "pulled.jsonl"
@@ -86,7 +86,7 @@ class LocalCopies:
         """Keep the digests of what was read for the next time."""
         self._digests.save()
 
-    def status(self, output: Output) -> Here:
+    def status(self, output: RunOutput) -> Here:
         """Return `yes`, `older` or `no`: whether a file that the host lists is here, by its size and time alone."""
         place = self._mirror.place(output.path)
         if not self._files.is_file(place):
@@ -118,7 +118,7 @@ class LocalCopies:
         }
         return dict(sorted(found.items()))
 
-    def outputs(self) -> list[Output]:
+    def outputs(self) -> list[RunOutput]:
         """Return the same files as their host would list them."""
         kinds: dict[Path, tuple[str, Kind]] = {
             self._mirror.artifacts: ("artifacts", "artifact"),
@@ -134,7 +134,7 @@ class LocalCopies:
             folder = next(one for one in kinds if path.is_relative_to(one))
             top, kind = kinds[folder]
             name = f"{top}/{path.relative_to(folder).as_posix()}"
-            found.append(Output(name, kind, about.st_size, about.st_mtime_ns))
+            found.append(RunOutput(name, kind, about.st_size, about.st_mtime_ns))
         return found
 
     # putting a file into its place

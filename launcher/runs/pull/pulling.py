@@ -23,9 +23,9 @@ from launcher.runs.follow.view import Stage
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.transfer import Transfer, until_stable
 from launcher.transport.client.desk import Desk
-from launcher.values.reported.output import TOPS, Content, Output, Outputs
+from launcher.values.reported.output import TOPS, Content, Outputs, RunOutput
 
-File = TypeVar("File", Output, Content)
+File = TypeVar("File", RunOutput, Content)
 
 
 class Choice(NamedTuple):
@@ -51,8 +51,8 @@ class Pulled(NamedTuple):
 
     fetched: list[Content]
     present: int
-    over_limit: list[Output]
-    checkpoints: list[Output]
+    over_limit: list[RunOutput]
+    checkpoints: list[RunOutput]
     left_out: dict[str, str]
     yours: list[Path]
 
@@ -112,7 +112,7 @@ class _Pull:
             self._yours.append(moved)
         self._fetched.append(content)
 
-    def _clashes(self, chosen: Sequence[Output]) -> dict[str, str]:
+    def _clashes(self, chosen: Sequence[RunOutput]) -> dict[str, str]:
         """Return the files that would share a place here with another, because this disk takes their names for the same."""
         fold = _folding_of(self._mirror.folder)
         places: dict[str, str] = {}
@@ -137,9 +137,9 @@ def came(pulled: Pulled) -> str:
 class Selection(NamedTuple):
     """The files to pull, the smallest first, and what stays there: by the limit, and checkpoints that nobody named."""
 
-    chosen: list[Output]
-    over_limit: list[Output]
-    checkpoints: list[Output]
+    chosen: list[RunOutput]
+    over_limit: list[RunOutput]
+    checkpoints: list[RunOutput]
 
 
 def select(listed: Outputs, choice: Choice, short: str) -> Selection:
@@ -158,7 +158,7 @@ def select(listed: Outputs, choice: Choice, short: str) -> Selection:
     return Selection(chosen, others[len(chosen) :], checkpoints)
 
 
-def named_by(word: str, files: Iterable[Output], short: str) -> list[Output]:
+def named_by(word: str, files: Iterable[RunOutput], short: str) -> list[RunOutput]:
     """Return the files that a word names, a file or a folder. Raises RunError if there is none.
 
     It is relative to the working folder, or begins with `artifacts/`, `checkpoints/`, `home/` or `work/`.

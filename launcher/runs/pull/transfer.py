@@ -18,7 +18,7 @@ from launcher.runs.follow.view import Stage
 from launcher.runs.pull.local_copies import PARTS, LocalCopies
 from launcher.transport.channel import Incoming
 from launcher.transport.client.desk import Desk
-from launcher.values.reported.output import Content, Manifest, Output
+from launcher.values.reported.output import Content, Manifest, RunOutput
 
 PIECE = 1 << 18
 TRIES = 3
@@ -64,7 +64,7 @@ class Transfer:
 
         return show
 
-    def digests(self, files: Sequence[Output]) -> Manifest:
+    def digests(self, files: Sequence[RunOutput]) -> Manifest:
         """Have the host read files; return what is in them now."""
         if not files:
             return Manifest([], {})

@@ -25,7 +25,7 @@ from launcher.runs.rented.rented_runs import mirror_of
 from launcher.runs.run_desk import open_desk
 from launcher.transport.client.desk import Desk
 from launcher.values.record import State, is_terminal
-from launcher.values.reported.output import Output
+from launcher.values.reported.output import RunOutput
 
 if TYPE_CHECKING:
     from launcher.base.meter import Moved
@@ -191,7 +191,7 @@ def _few(folders: Sequence[str]) -> str:
     return f"{', '.join(folders[-MOST_NAMED:])}{more}"
 
 
-def own_checkpoints(files: Iterable[Output]) -> list[str]:
+def own_checkpoints(files: Iterable[RunOutput]) -> list[str]:
     """Return the checkpoints to bring home that a script saved by itself: they may be all that it has made.
 
     The newest of each series comes, and the newest finished one: a Trainer that was ended while it saved has written no

@@ -27,7 +27,7 @@ from launcher.errors import (
 )
 from launcher.rental import records
 from launcher.rental.lease.instance_keys import holding_key, login_key, new_key, registered_key, user_data
-from launcher.rental.lease.instance_login import Login, log_in, log_in_again
+from launcher.rental.lease.instance_login import InstanceLogin, log_in, log_in_again
 from launcher.rental.lease.rental_lease import Lease
 from launcher.rental.lease.renter import Rented, Renter, open_account
 from launcher.rental.ledger import usual_folder
@@ -270,10 +270,10 @@ class _Renting:
                 login.note_end(lease.due_s)
                 stage.text = f"{login.about}, the host key that it was given just now"
         if self._needs_engine:
-            with self._view.stage("setup") as stage, contextlib.closing(Login(lease.host)) as login:
+            with self._view.stage("setup") as stage, contextlib.closing(InstanceLogin(lease.host)) as login:
                 rental_setup.set_up(login, place / records.SETUP_LOG, stage)
 
-    def _log_in(self, lease: Lease, until: float, stage: Stage) -> Login:
+    def _log_in(self, lease: Lease, until: float, stage: Stage) -> InstanceLogin:
         """Log in to the machine; its host key must be ours, unless the user accepts a new one."""
         try:
             return log_in(lease.host, self._clock, until, stage.progress)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from launcher.config.resolve import file_of
 from launcher.errors import ServiceError
 from launcher.rental.lease.renter import open_account
-from launcher.rental.renting import Offer
+from launcher.rental.renting import InstanceOffer
 from launcher.transport.ssh.ssh_config import hops
 from launcher.transport.ssh.ssh_keys import may_offer
 from launcher.values.parsing import nearest
@@ -27,7 +27,7 @@ ANY_ADDRESS = "192.0.2.1"
 """Stands for a machine's address, which nobody knows before it is rented; it is in a range for documents."""
 
 
-def name_findings(host: Host, settings: RentalSettings, offered: Iterable[Offer]) -> list[Finding]:
+def name_findings(host: Host, settings: RentalSettings, offered: Iterable[InstanceOffer]) -> list[Finding]:
     """Return what is wrong with the names in a host's table. The account is asked only for what the table names.
 
     Raises BadFileError and ServiceAuthError.

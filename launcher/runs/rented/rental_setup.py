@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.base.whole_file import write_whole
 from launcher.errors import ServiceError
-from launcher.rental.lease.instance_login import Login, printable_end
+from launcher.rental.lease.instance_login import InstanceLogin, printable_end
 from launcher.runs.follow.view import Stage
 
 FAILED = "setup-failed"
@@ -74,7 +74,7 @@ echo "done:" ${changed:-nothing to do}
 """No option of apt's waits for the lock of its lists, which a fresh machine's own updates hold for a while."""
 
 
-def set_up(login: Login, log: Path, stage: Stage) -> None:
+def set_up(login: InstanceLogin, log: Path, stage: Stage) -> None:
     """Set up the machine of an open login. Raises ServiceError `setup-failed` that names the log, and HostError."""
     stage.progress("docker, and NVIDIA's runtime for it")
     said = login.as_root(SCRIPT)

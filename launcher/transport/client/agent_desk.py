@@ -16,8 +16,8 @@ from launcher.agent.record import strict_json
 from launcher.base.text import is_obeyed, printable
 from launcher.errors import BadFileError, MalformedAnswerError
 from launcher.transport.agent_input import ONLY_LISTENING, Keyboard, typing, until
-from launcher.transport.channel import HASHING_S, Calls, Incoming, Passing, Reply
-from launcher.transport.client.desk import Heard, Making, Preparation, Printed, Runs, Upkeep
+from launcher.transport.channel import HASHING_S, AgentReply, Calls, Incoming, Passing
+from launcher.transport.client.desk import Heard, Making, Preparation, Printed, RunList, Upkeep
 from launcher.transport.client.run_reading import LoneReader, Reader
 from launcher.values.base import Record
 from launcher.values.parsing import build
@@ -33,7 +33,7 @@ from launcher.values.reported.answers import (
     Outlook,
     PassedOver,
     PreparedRun,
-    Removed,
+    RemovedThing,
     ResumedRun,
     Sweep,
 )
@@ -46,8 +46,8 @@ from launcher.values.reported.output import (
     Content,
     Loss,
     Manifest,
-    Output,
     Outputs,
+    RunOutput,
     checked,
 )
 from launcher.values.software.packages import KnownImage
@@ -88,7 +88,7 @@ class AgentDesk(Passing):
         super().__init__(channel)
         self._channel = channel
         self._reader = reader or LoneReader(channel)
-        self.runs: Runs = _Runs(channel, self._reader)
+        self.runs: RunList = _Runs(channel, self._reader)
         self.preparation: Preparation = _Preparation(channel)
         self.making: Making = _Making(channel)
         self.upkeep: Upkeep = _Upkeep(channel)
@@ -136,7 +136,7 @@ class AgentDesk(Passing):
         return _typed(Facts, reply, self.host, f"{self.host}'s probe")
 
 
-class _Part:
+class _VerbGroup:
     """A group of verbs over one channel."""
 
     def __init__(self, channel: Calls) -> None:
@@ -146,7 +146,7 @@ class _Part:
         """Ask for a verb and return its answer as a value of a kind."""
         return self._as(kind, verb, self._channel.call(verb, payload, **args))
 
-    def _as(self, kind: type[Value], verb: str, reply: Reply) -> Value:
+    def _as(self, kind: type[Value], verb: str, reply: AgentReply) -> Value:
         host = self._channel.host
         return _typed(kind, reply, host, f"{host}: the agent's answer to `{verb}` is malformed")
 
@@ -160,7 +160,7 @@ class _Part:
         wait_s: float = HASHING_S,
         total_s: float | None = None,
         **args: Any,
-    ) -> Reply:
+    ) -> AgentReply:
         """Ask for a verb that sends JSON lines before its answer; `take` gets each. `wait_s` and `total_s` are as for a stream."""
         count = size = signs = 0
         began = time.monotonic()
@@ -196,7 +196,7 @@ class _Part:
         )
 
 
-class _Runs(_Part):
+class _Runs(_VerbGroup):
     """The runs of a host, by its agent."""
 
     def __init__(self, channel: Calls, reader: Reader) -> None:
@@ -230,7 +230,7 @@ class _Runs(_Part):
         del runs
         return []
 
-    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> Reply:
+    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> AgentReply:
         return self._reader.read(run, request, wait_s)
 
     def wish(self, run: str, wish: str, *, force: bool = False) -> str | None:
@@ -266,7 +266,7 @@ class _Runs(_Part):
         return self._as(CommandEnd, "interact", reply)
 
     def outputs(self, run: str, heard: Heard, *, every_file: bool = False) -> Outputs:
-        files: list[Output] = []
+        files: list[RunOutput] = []
         reply = self._lines("outputs", _each(OUTPUT, files.append), heard, run=run, all=every_file)
         end = self._as(_OutputsEnd, "outputs", reply)
         listed = self._checked("outputs", files)
@@ -331,7 +331,7 @@ class _Runs(_Part):
         reply = self._lines("remove", take, heard, payload, run=run, lose=lose)
         return self._as(Freed, "remove", reply)
 
-    def _checked(self, verb: str, files: list[Output]) -> list[Output]:
+    def _checked(self, verb: str, files: list[RunOutput]) -> list[RunOutput]:
         try:
             return checked(files)
         except ValueError as error:
@@ -358,7 +358,7 @@ class _LineTooLongError(Exception):
     """Raised for a line without end."""
 
 
-class _Preparation(_Part):
+class _Preparation(_VerbGroup):
     """A run that is being prepared, by the agent."""
 
     def create(
@@ -441,7 +441,7 @@ class _Preparation(_Part):
         return self._ask(_TakenBack, "take_back", run=run).taken
 
 
-class _Making(_Part):
+class _Making(_VerbGroup):
     def hold(self, lock: str) -> HeldLock:
         return self._ask(HeldLock, "hold", name=lock)
 
@@ -512,17 +512,17 @@ class _Making(_Part):
         self._channel.call("seal_environment", name=name, deadline_s=DISK_S)
 
 
-class _Upkeep(_Part):
+class _Upkeep(_VerbGroup):
     """Sweeping and garbage collection, by the agent."""
 
     def sweep(self, runs: Collection[str], *, dry_run: bool) -> Sweep:
         return self._ask(Sweep, "sweep", dry_run=dry_run, runs=sorted(runs), deadline_s=SWEEP_S)
 
     def collect_garbage(self, heard: Heard, *, dry_run: bool) -> Garbage:
-        items: list[Removed] = []
+        items: list[RemovedThing] = []
 
         def take(line: bytes) -> None:
-            items.append(Removed.model_validate_json(line, strict=True))
+            items.append(RemovedThing.model_validate_json(line, strict=True))
 
         reply = self._lines("gc", take, heard, wait_s=DISK_S, dry_run=dry_run)
         return self._as(Garbage, "gc", reply).model_copy(update={"items": items})
@@ -619,7 +619,7 @@ def _summary(line: bytes) -> Summary | None:
     return None
 
 
-def _typed(kind: type[Value], reply: Reply, host: str, what: str) -> Value:
+def _typed(kind: type[Value], reply: AgentReply, host: str, what: str) -> Value:
     """Return a reply's values as a value of a kind: the one place where a malformed answer becomes an error of ours."""
     try:
         return build(kind, reply.values, file=what)

@@ -18,7 +18,7 @@ from launcher.transport.channel import Opener
 
 if TYPE_CHECKING:
     from launcher.transport.agent_input import Keyboard
-    from launcher.transport.channel import Incoming, Reply
+    from launcher.transport.channel import AgentReply, Incoming
     from launcher.values.facts import Facts
     from launcher.values.plan import Plan
     from launcher.values.record import Summary
@@ -49,7 +49,7 @@ Heard = Callable[[int], None]
 """Gets the number of bytes that the host has read so far, while it reads what a run wrote."""
 
 
-class Runs(Protocol):
+class RunList(Protocol):
     """The runs that a host has on record."""
 
     def summaries(
@@ -63,7 +63,7 @@ class Runs(Protocol):
     def heard_before(self, *runs: str) -> list[Summary]:
         """Return what was last heard of these runs, of those that a place without a wire keeps on record here."""
 
-    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> Reply:
+    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> AgentReply:
         """Return what is new of a run since the cursors in `request`, waiting up to `wait_s` seconds for news."""
 
     def wish(self, run: str, wish: str, *, force: bool = False) -> str | None:
@@ -286,7 +286,7 @@ class Desk(Opener, Protocol):
         """The random id of the host's root; empty if the host gives none."""
 
     @property
-    def runs(self) -> Runs:
+    def runs(self) -> RunList:
         """The runs that the host has on record."""
 
     @property

@@ -19,7 +19,7 @@ from launcher.errors import (
     MalformedAnswerError,
     RefusedStreamError,
 )
-from launcher.transport.channel import DEADLINE_S, Calls, Channel, Reply, refusal
+from launcher.transport.channel import DEADLINE_S, AgentChannel, AgentReply, Calls, refusal
 from launcher.values.base import Record
 
 READ_S = 10.0
@@ -31,7 +31,7 @@ PACE_S = 0.01
 class Reader(Protocol):
     """Reads what is new in runs."""
 
-    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None) -> Reply:
+    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None) -> AgentReply:
         """Return what is new of a run since the cursors in `request`, waiting up to `wait_s` seconds for news."""
 
 
@@ -42,7 +42,7 @@ class LoneReader:
         """Ask over this channel."""
         self._channel = channel
 
-    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None) -> Reply:
+    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None) -> AgentReply:
         """Return what is new of a run. Raises AgentError, ConnectionLostError or MalformedAnswerError."""
         until = time.monotonic() + (wait_s or 0.0)
         while True:
@@ -61,7 +61,7 @@ class LoneReader:
                 )
 
 
-class _Answer(Record):
+class _QuestionAnswer(Record):
     """What the line of an answer says of one question: a refusal, or the sizes of its part of the payload."""
 
     question: Annotated[int, Field(ge=0)]
@@ -71,10 +71,10 @@ class _Answer(Record):
 
 
 class _Answers(Record):
-    answers: list[_Answer]
+    answers: list[_QuestionAnswer]
 
 
-def answers(host: str, reply: Reply, count: int) -> dict[int, Reply | HostError]:
+def answers(host: str, reply: AgentReply, count: int) -> dict[int, AgentReply | HostError]:
     """Return an agent's answers by the numbers of the `count` questions; one without an answer has no news yet.
 
     Raises MalformedAnswerError if they cannot be told apart.
@@ -86,7 +86,7 @@ def answers(host: str, reply: Reply, count: int) -> dict[int, Reply | HostError]
         raise MalformedAnswerError(
             host, f"{host}: the agent's answer to `read` is malformed: {why}"
         ) from error
-    found: dict[int, Reply | HostError] = {}
+    found: dict[int, AgentReply | HostError] = {}
     position = 0
     for line in lines:
         if line.question >= count or line.question in found:
@@ -103,14 +103,14 @@ def answers(host: str, reply: Reply, count: int) -> dict[int, Reply | HostError]
     return found
 
 
-def _reply(host: str, values: bytes, payload: bytes) -> Reply | HostError:
+def _reply(host: str, values: bytes, payload: bytes) -> AgentReply | HostError:
     try:
         known = strict_json.decode(values)
     except (ValueError, RecursionError):
         known = None
     if not isinstance(known, dict):
         return MalformedAnswerError(host, f"{host}: the agent's answer about a run is malformed")
-    return Reply(known, payload)
+    return AgentReply(known, payload)
 
 
 class _Asked:
@@ -119,7 +119,7 @@ class _Asked:
     def __init__(self, run: str, request: Mapping[str, Any], wait_s: float) -> None:
         self._question = {"run": run, **request}
         self._until = time.monotonic() + wait_s
-        self.answer: Future[Reply] = Future()
+        self.answer: Future[AgentReply] = Future()
 
     def left_s(self) -> float:
         """Return how long it may still wait for news."""
@@ -129,7 +129,7 @@ class _Asked:
         """Return the question as it is asked now."""
         return {**self._question, "wait_s": self.left_s()}
 
-    def give(self, answer: Reply | HostError) -> None:
+    def give(self, answer: AgentReply | HostError) -> None:
         """Hand the answer over."""
         if isinstance(answer, HostError):
             self.answer.set_exception(answer)
@@ -144,22 +144,22 @@ class JoinedReader:
     part of the next request too. Requests have a pace, so that many runs with much news do not cost a request for each.
     """
 
-    def __init__(self, host: str, channel: Channel, open_channel: Callable[[], Channel]) -> None:
+    def __init__(self, host: str, channel: AgentChannel, open_channel: Callable[[], AgentChannel]) -> None:
         """Take over an open channel, and open another if that breaks. The thread is made for the first question."""
         self._host = host
-        self._channel: Channel | None = channel
+        self._channel: AgentChannel | None = channel
         self._open_channel = open_channel
         self._changed = threading.Condition()
         self._asked: dict[int, _Asked] = {}
         self._numbers = itertools.count(1)
         self._last = 0
         self._taken = 0
-        self._under_way: Channel | None = None
+        self._under_way: AgentChannel | None = None
         self._next_at = 0.0
         self._has_thread = False
         self._is_closed = False
 
-    def read(self, run: str, request: Mapping[str, Any], wait_s: float) -> Reply:
+    def read(self, run: str, request: Mapping[str, Any], wait_s: float) -> AgentReply:
         """Return what is new of a run, waiting up to `wait_s` seconds for news.
 
         Raises AgentError or MalformedAnswerError about this run, ConnectionLostError if the link is lost.
@@ -204,7 +204,7 @@ class JoinedReader:
         except Exception as error:  # noqa: BLE001 - it is raised where a run is read
             self._fail(error)
 
-    def _opened(self) -> Channel:
+    def _opened(self) -> AgentChannel:
         """Return the channel that is open, for this thread to close, or a new one."""
         channel, self._channel = self._channel, None
         return channel or self._open_channel()
@@ -228,7 +228,7 @@ class JoinedReader:
                 self._changed.wait(wait_s if self._asked else None)
             return False
 
-    def _ask(self, channel: Channel) -> None:
+    def _ask(self, channel: AgentChannel) -> None:
         """Ask what is asked by now, and hand over what has an answer."""
         with self._changed:
             numbers, questions = list(self._asked), list(self._asked.values())

@@ -21,7 +21,7 @@ class OneAnswerSession(requests.Session):
         """Let the head of an answer take so many seconds."""
         super().__init__()
         for scheme in ("http://", "https://"):
-            self.mount(scheme, _Adapter(answer_s))
+            self.mount(scheme, _DeadlineAdapter(answer_s))
 
     def get_redirect_target(self, resp: requests.Response) -> None:
         """Return that there is none."""
@@ -48,7 +48,7 @@ def _cut_after(connection: HTTPConnection, seconds: float) -> Iterator[None]:
             raise TimeoutError(f"no answer within {seconds:.0f} s")
 
 
-class _Adapter(HTTPAdapter):
+class _DeadlineAdapter(HTTPAdapter):
     """Makes such connections, also to a proxy."""
 
     def __init__(self, answer_s: float) -> None:

@@ -34,7 +34,7 @@ YEARS = range(2020, 2101)
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-class Failure(StrEnum):
+class CallFailure(StrEnum):
     """How a call failed on its way. The words are also reasons of a ServiceError."""
 
     NO_NETWORK = "no-network"
@@ -51,13 +51,13 @@ class WireError(Exception):
     Its words hold no URL: that of a signed link is a credential.
     """
 
-    def __init__(self, failure: Failure, words: str, *, was_sent: bool) -> None:
+    def __init__(self, failure: CallFailure, words: str, *, was_sent: bool) -> None:
         super().__init__(words)
         self.failure = failure
         self.was_sent = was_sent
 
 
-class Reply(NamedTuple):
+class ServiceReply(NamedTuple):
     """A whole answer. `moment` is the service's clock, in seconds since 1970, if it says so."""
 
     status: int
@@ -97,7 +97,7 @@ class ServiceWire:
 
     def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, authorization: str = ""
-    ) -> Reply:
+    ) -> ServiceReply:
         """Call a path below the base, with JSON if there is a body, and return the answer, whatever its status.
 
         Raises WireError.
@@ -109,11 +109,11 @@ class ServiceWire:
         with self._opened(method, f"{self._base}/{path}", headers, data, READ_S) as response:
             return _reply(response)
 
-    def post(self, path: str, body: Mapping[str, Any], authorization: str = "") -> Reply:
+    def post(self, path: str, body: Mapping[str, Any], authorization: str = "") -> ServiceReply:
         """Send JSON and return the answer, whatever its status. Raises WireError."""
         return self.ask("POST", path, body, authorization)
 
-    def put(self, link: str, data: bytes | IO[bytes]) -> Reply:
+    def put(self, link: str, data: bytes | IO[bytes]) -> ServiceReply:
         """Send the bytes of a file to a link, and return the answer. Raises WireError."""
         with self._opened("PUT", link, {}, data, READ_S) as response:
             return _reply(response)
@@ -169,10 +169,10 @@ class ServiceWire:
             resolve(name, 443, time.monotonic() + CONNECT_S)
         except SilentResolverError:
             words = f"no resolver answers within {CONNECT_S:.0f} s for '{name}'; is the network up?"
-            raise WireError(Failure.NO_NETWORK, words, was_sent=False) from None
+            raise WireError(CallFailure.NO_NETWORK, words, was_sent=False) from None
         except (OSError, ValueError):
             words = f"'{name}' cannot be resolved; is the network up?"
-            raise WireError(Failure.NO_NETWORK, words, was_sent=False) from None
+            raise WireError(CallFailure.NO_NETWORK, words, was_sent=False) from None
         self._known.add(name)
 
 
@@ -189,7 +189,7 @@ class Download:
         """Yield the body as it comes. Raises WireError if it breaks off or falls silent."""
         yield from _pieces(self._response)
 
-    def reply(self) -> Reply:
+    def reply(self) -> ServiceReply:
         """Return it as a whole. Raises WireError."""
         return _reply(self._response)
 
@@ -198,22 +198,24 @@ def _authorization(value: str) -> dict[str, str]:
     return {"Authorization": value} if value else {}
 
 
-def _reply(response: requests.Response) -> Reply:
+def _reply(response: requests.Response) -> ServiceReply:
     """Read a whole answer, within CALL_S and ANSWER_BYTES."""
     until, parts, size = time.monotonic() + CALL_S, [], 0
     for piece in _pieces(response):
         size += len(piece)
         if size > ANSWER_BYTES:
             raise WireError(
-                Failure.TOO_LARGE, f"its answer is larger than {ANSWER_BYTES:,} bytes", was_sent=True
+                CallFailure.TOO_LARGE, f"its answer is larger than {ANSWER_BYTES:,} bytes", was_sent=True
             )
         if time.monotonic() > until:
-            raise WireError(Failure.SILENT, f"its answer is not whole after {CALL_S:.0f} s", was_sent=True)
+            raise WireError(
+                CallFailure.SILENT, f"its answer is not whole after {CALL_S:.0f} s", was_sent=True
+            )
         parts.append(piece)
     headers = response.headers
     kind = headers.get("Content-Type", "").lower()
     moment = _moment(headers.get("Date"))
-    return Reply(
+    return ServiceReply(
         response.status_code, kind, b"".join(parts), _retry_s(headers.get("Retry-After"), moment), moment
     )
 
@@ -226,9 +228,9 @@ def _pieces(response: requests.Response) -> Iterator[bytes]:
         while piece := response.raw.read1(PIECE_BYTES, decode_content=True):
             yield piece
     except urllib3.exceptions.ReadTimeoutError:
-        failed = WireError(Failure.SILENT, "it fell silent in the middle of its answer", was_sent=True)
+        failed = WireError(CallFailure.SILENT, "it fell silent in the middle of its answer", was_sent=True)
     except (urllib3.exceptions.HTTPError, OSError):
-        failed = WireError(Failure.BROKEN_OFF, "its answer broke off", was_sent=True)
+        failed = WireError(CallFailure.BROKEN_OFF, "its answer broke off", was_sent=True)
     if failed is not None:
         raise failed
 
@@ -239,25 +241,27 @@ def _failure(error: Exception, where: str) -> WireError:
     import urllib3
 
     if isinstance(error, ValueError):  # as requests' errors about URLs are
-        return WireError(Failure.MALFORMED, "its link is no URL", was_sent=False)
+        return WireError(CallFailure.MALFORMED, "its link is no URL", was_sent=False)
     cause = getattr(error.args[0], "reason", error.args[0]) if error.args else None
     if isinstance(error, requests.exceptions.SSLError):
         words = f"the certificate of {where} is not accepted here"
-        return WireError(Failure.CERTIFICATE, words, was_sent=False)
+        return WireError(CallFailure.CERTIFICATE, words, was_sent=False)
     if isinstance(error, requests.exceptions.ProxyError):
         words = f"the proxy before {where} does not let us through (HTTPS_PROXY)"
-        return WireError(Failure.NO_NETWORK, words, was_sent=False)
+        return WireError(CallFailure.NO_NETWORK, words, was_sent=False)
     if isinstance(cause, urllib3.exceptions.NameResolutionError):
         words = f"'{where}' cannot be resolved; is the network up?"
-        return WireError(Failure.NO_NETWORK, words, was_sent=False)
+        return WireError(CallFailure.NO_NETWORK, words, was_sent=False)
     if isinstance(error, requests.exceptions.ConnectTimeout):
         words = f"{where} does not answer within {CONNECT_S:.0f} s; is the network up?"
-        return WireError(Failure.NO_NETWORK, words, was_sent=False)
+        return WireError(CallFailure.NO_NETWORK, words, was_sent=False)
     if isinstance(cause, urllib3.exceptions.NewConnectionError):
-        return WireError(Failure.NO_NETWORK, f"{where} cannot be reached; is the network up?", was_sent=False)
+        return WireError(
+            CallFailure.NO_NETWORK, f"{where} cannot be reached; is the network up?", was_sent=False
+        )
     if isinstance(error, requests.exceptions.Timeout):
-        return WireError(Failure.SILENT, f"{where} took the call and gave no answer", was_sent=True)
-    return WireError(Failure.BROKEN_OFF, f"{where} hung up before its answer", was_sent=True)
+        return WireError(CallFailure.SILENT, f"{where} took the call and gave no answer", was_sent=True)
+    return WireError(CallFailure.BROKEN_OFF, f"{where} hung up before its answer", was_sent=True)
 
 
 def _moment(text: str | None) -> float | None:

@@ -26,7 +26,7 @@ from launcher.errors import (
 from launcher.transport.agent_file import MAGIC, shell_command, shell_word
 from launcher.transport.resolving import SilentResolverError
 from launcher.transport.ssh.ssh_config import Hop, hops
-from launcher.transport.ssh.ssh_keys import AUTH_S, Login
+from launcher.transport.ssh.ssh_keys import AUTH_S, KeyLogin
 from launcher.transport.ssh.ssh_streamlocal import open_streamlocal
 from launcher.transport.ssh.ssh_trust import Trust
 from launcher.transport.ssh.ssh_wire import OrderedTransport, TurnedAwayError, Wire, open_wire
@@ -203,7 +203,7 @@ class SshConnection:
             wire = open_wire(hop, self._clients[-1].get_transport() if self._clients else None)
         self._wires.append(wire)
         trust = Trust(who, host.name, hop, before, wire.peer)
-        login = Login(who, host.name, hop, _ssh_command(host, hop, is_last=is_last))
+        login = KeyLogin(who, host.name, hop, _ssh_command(host, hop, is_last=is_last))
         connection = fabric.Connection(
             hop.address,
             user=hop.user,

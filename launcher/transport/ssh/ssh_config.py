@@ -79,7 +79,7 @@ class Hop(NamedTuple):
         return self.key_alias or self.address.lower()
 
 
-class Login(Protocol):
+class LoginTable(Protocol):
     """What a host's own table says of the way there."""
 
     @property
@@ -103,7 +103,7 @@ class Login(Protocol):
         """The only file of known keys."""
 
 
-def hops(host: Login) -> list[Hop]:
+def hops(host: LoginTable) -> list[Hop]:
     """Return the route to a host that has an address. The host's own table overrides ssh's configuration.
 
     Raises BadFileError for a configuration that ssh would reject too, UnreachableError if ssh takes too long to read it.

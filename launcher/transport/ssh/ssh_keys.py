@@ -37,7 +37,7 @@ _unlocked: dict[str, paramiko.PKey] = {}
 _asking = threading.Lock()
 
 
-class Login:
+class KeyLogin:
     """Logs in to a hop by public key.
 
     ssh-agent's keys named by the configuration come first and locked files last, so that a passphrase is only asked for

@@ -9,7 +9,7 @@ from pydantic import Field
 from launcher.values.base import Record
 from launcher.values.record import Parent
 from launcher.values.reported.engine_access import RunLocation
-from launcher.values.software.packages import Packages
+from launcher.values.software.packages import InstalledPackages
 
 
 class PreparedRun(Record):
@@ -99,12 +99,12 @@ class HeldLock(Record):
 class MadeEnvironment(Record):
     """What the packages of a new environment are, and `by` which program they were installed; or the `step` that failed."""
 
-    packages: Packages | None = None
+    packages: InstalledPackages | None = None
     step: str | None = None
     by: str | None = None
 
 
-class Removed(Record):
+class RemovedThing(Record):
     """A thing that was removed because no run of the host names it: its kind, its path (below the root, or absolute), its bytes."""
 
     kind: str
@@ -119,7 +119,7 @@ class Garbage(Record):
     that cannot be read, with the reasons.
     """
 
-    items: list[Removed] = []
+    items: list[RemovedThing] = []
     runs: list[str] = []
     images: list[str] = []
     unreadable: dict[str, str] = {}

@@ -34,7 +34,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Nanoseconds = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
-class Output(NamedTuple):
+class RunOutput(NamedTuple):
     """A file that a run wrote: its path below the run's work/, its kind, its bytes, when it was changed by the host's clock."""
 
     path: Path
@@ -55,7 +55,7 @@ class Content(NamedTuple):
 class Outputs(NamedTuple):
     """What a run wrote, what could not be looked at with the reasons, and the host's clock."""
 
-    files: list[Output]
+    files: list[RunOutput]
     left_out: dict[str, str]
     now_ns: int
 
@@ -79,11 +79,11 @@ class LastCopies(Record):
     unseen: dict[str, str] = {}
 
 
-OUTPUT = TypeAdapter(Output, config=ConfigDict(defer_build=True))
+OUTPUT = TypeAdapter(RunOutput, config=ConfigDict(defer_build=True))
 CONTENT = TypeAdapter(Content, config=ConfigDict(defer_build=True))
 
 
-def checked(files: Sequence[Output]) -> list[Output]:
+def checked(files: Sequence[RunOutput]) -> list[RunOutput]:
     """Return files whose paths can all exist beside one another. Raises ValueError."""
     paths = {file.path for file in files}
     if len(paths) != len(files):

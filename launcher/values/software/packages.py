@@ -6,7 +6,7 @@ from launcher.values.base import Record
 from launcher.values.reported.engine_access import AgentCode
 
 
-class Packages(Record):
+class InstalledPackages(Record):
     """A Python's version, its torch with the CUDA and architectures that it was built for, and the output of `pip check`.
 
     `architectures` is None if torch was not imported. `conflicts` is None without pip. `error` says why torch cannot be imported.
@@ -23,5 +23,5 @@ class Packages(Record):
 class KnownImage(Record):
     """What a host knows of an image: its packages, once they are on record, and where it compiles the agent to, if it can."""
 
-    packages: Packages | None = None
+    packages: InstalledPackages | None = None
     code: AgentCode | None = None

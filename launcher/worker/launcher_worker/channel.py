@@ -52,7 +52,7 @@ def beat(step: int, source: Optional[str] = None) -> None:
     process_channel.beat(step, source)
 
 
-class Channel:
+class EventChannel:
     """One connection to the agent: opened by the first event, silent after the first error.
 
     `has_own_metrics`: the script reports its metrics by itself, so the start-up hook does not. `source` is that of events
@@ -119,5 +119,5 @@ class Channel:
         return connection
 
 
-process_channel = Channel()
+process_channel = EventChannel()
 os.register_at_fork(after_in_child=process_channel.start_anew)

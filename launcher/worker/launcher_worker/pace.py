@@ -33,7 +33,7 @@ def stopping() -> bool:
     return process_pace.is_stopping
 
 
-class Pace:
+class SavePace:
     """When to save, and when to stop: the same answer at the same step on every rank."""
 
     def __init__(self) -> None:
@@ -108,6 +108,6 @@ class Pace:
         return NO_REQUEST if agreed is None else int(agreed)
 
 
-process_pace = Pace()
+process_pace = SavePace()
 # A forked child ends by SIGTERM, as its parent expects of a data loader or a pool.
 os.register_at_fork(after_in_child=process_pace.leave)

@@ -34,7 +34,7 @@ from launcher.transport.agent_file import torch_check
 from launcher.transport.client.desk import Desk
 from launcher.values.plan import Plan
 from launcher.values.software.image import BuildOptions, Image
-from launcher.values.software.packages import Packages
+from launcher.values.software.packages import InstalledPackages
 
 if TYPE_CHECKING:
     from launcher.backends.machine.docker.engine import DockerEngine, ListedImage
@@ -114,7 +114,7 @@ def _check_packages(
     plan: Plan,
     build: BuildOptions,
     image_id: str,
-    packages: Packages | None,
+    packages: InstalledPackages | None,
     say: Say,
 ) -> None:
     """Make sure that an image's packages run on the card and fit together. The image is asked once; its answer is recorded.
@@ -145,7 +145,7 @@ def _check_packages(
     raise RefusedError(f"{engine.host}: {image.name} is not for a {plan.profile.title}:\n{lines}\n{mend}")
 
 
-def _packages_in(engine: DockerEngine, image: Image, root: str) -> Packages | None:
+def _packages_in(engine: DockerEngine, image: Image, root: str) -> InstalledPackages | None:
     """Return what an image's Python reports about its packages, `None` if it has no Python. Raises EngineError."""
     try:
         output = engine.ask(image.name, ["python3", "-c", torch_check()], {LABEL_CHECK: root})
@@ -158,7 +158,7 @@ def _packages_in(engine: DockerEngine, image: Image, root: str) -> Packages | No
         words = printable(" ".join(output.split()))[-500:] or "it said nothing"
         raise EngineError(engine.host, f"{engine.host}: {image.name} does not say what is in it: {words}")
     try:
-        return Packages.model_validate(untrusted_json.decode(answers[-1]))
+        return InstalledPackages.model_validate(untrusted_json.decode(answers[-1]))
     except (ValidationError, ValueError) as error:
         raise EngineError(engine.host, f"{engine.host}: {image.name} does not say what is in it") from error
 

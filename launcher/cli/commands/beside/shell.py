@@ -33,7 +33,7 @@ def shell(
         raise UsageError(f"the command must follow --\n  example   launch shell {run} -- {' '.join(stray)}")
     from launcher.backends.registry import backend_of
     from launcher.cli.commands.beside.execute import code_of
-    from launcher.cli.output.keyboard import Keyboard
+    from launcher.cli.output.keyboard import LocalKeyboard
     from launcher.cli.output.say import complain
     from launcher.runs.commands_beside import interact
     from launcher.runs.locating import locate
@@ -41,7 +41,7 @@ def shell(
 
     place, mirror = locate(run, host)
     backend_of(place).check_has(place, "shell", mirror.short)
-    keyboard = Keyboard()
+    keyboard = LocalKeyboard()
     with open_desk(place, mirror) as desk:
         complain(f"{mirror.short} on {place.name}   exit or Ctrl-D leaves; the run is not affected")
         try:

@@ -84,12 +84,12 @@ def stop(
     leave_to_keeper(mirror)
     rented, cost = open_for(mirror.run), rent_cost(mirror.run)
     if as_json:
-        from launcher.cli.json_output.end_shapes import Stopped
+        from launcher.cli.json_output.end_shapes import StopShown
         from launcher.cli.output.answer import answer
 
         values = {"state": ended.state, "reason": ended.reason, "rehearsed": ended.rehearsed}
         cents = cost.cents if cost is not None else None
-        answer(Stopped(run=mirror.run, **values, problem=row.problem, rent_cents=cents))
+        answer(StopShown(run=mirror.run, **values, problem=row.problem, rent_cents=cents))
         return
     reason = f": {ended.reason}" if ended.reason else ""  # none of one whose end the disk did not take
     became = f"{ended.state}{reason}, step {ended.step or '-'}"
@@ -125,11 +125,11 @@ def _is_over(mirror: Mirror, *, as_json: bool) -> bool:
     ):
         return False
     if as_json:
-        from launcher.cli.json_output.end_shapes import Stopped
+        from launcher.cli.json_output.end_shapes import StopShown
         from launcher.cli.output.answer import answer
 
         answer(
-            Stopped(
+            StopShown(
                 run=mirror.run,
                 state=state.state,
                 reason=state.reason,

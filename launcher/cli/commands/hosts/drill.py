@@ -55,7 +55,7 @@ def drill(
     """
     from launcher.cli.follow.screens import make_view
     from launcher.drill import drilling
-    from launcher.drill.drill_outcome import Result
+    from launcher.drill.drill_outcome import DrillResult
 
     view = make_view(as_json_lines=False)
     request = drilling.DrillRequest(host, profile, runtime, faults or ())
@@ -81,7 +81,7 @@ def drill(
         _answer(found)
     else:
         _show(found)
-    if any(row.result == Result.FAILED for row in found.rows):
+    if any(row.result == DrillResult.FAILED for row in found.rows):
         raise typer.Exit(1)
 
 
@@ -138,11 +138,11 @@ def _show(found: Drill) -> None:
 
     from launcher.cli.follow.ending import shown_path
     from launcher.cli.output.say import say
-    from launcher.drill.drill_outcome import Result
+    from launcher.drill.drill_outcome import DrillResult
 
     _show_rows(found.rows)
-    bad = sum(row.result == Result.FAILED for row in found.rows)
-    count = sum(row.result != Result.NOT_RUN for row in found.rows)
+    bad = sum(row.result == DrillResult.FAILED for row in found.rows)
+    count = sum(row.result != DrillResult.NOT_RUN for row in found.rows)
     where = shown_path(Path(found.evidence))
     say(f"{count - bad} of {count} as expected on {found.host}, {found.runtime}; ledgers in {where}")
 
@@ -150,13 +150,13 @@ def _show(found: Drill) -> None:
 def _show_rows(found: Sequence[FaultOutcome]) -> None:
     from launcher.cli.output.columns import Column, print_columns
     from launcher.cli.output.say import say
-    from launcher.drill.drill_outcome import Result
+    from launcher.drill.drill_outcome import DrillResult
 
     rows = []
     for row in found:
         lost = "-" if row.steps_again is None else str(row.steps_again)
         silent = "-" if row.silent_s is None else f"{row.silent_s:.1f} s"
-        left = "-" if row.result == Result.NOT_RUN else str(len(row.left))
+        left = "-" if row.result == DrillResult.NOT_RUN else str(len(row.left))
         rows.append(
             (
                 row.fault,
@@ -181,7 +181,7 @@ def _show_rows(found: Sequence[FaultOutcome]) -> None:
     for row in found:
         for problem in row.problems:
             say(f"{row.fault}: {problem}")
-        if row.result == Result.FAILED and row.run is not None:
+        if row.result == DrillResult.FAILED and row.run is not None:
             say(f"  its record is kept here   launch logs {row.run.rpartition('-')[2]}")
 
 

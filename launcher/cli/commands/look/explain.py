@@ -83,11 +83,11 @@ def explain(
         request, saved_probe(probe) if probe else None
     )
     if as_json:
-        from launcher.cli.json_output.ladder_shapes import Ladder
+        from launcher.cli.json_output.ladder_shapes import LadderShown
         from launcher.cli.output.answer import answer
 
         answer(
-            Ladder(
+            LadderShown(
                 profile=case.profile.name,
                 method=case.method,
                 model=case.model,

@@ -14,7 +14,7 @@ from launcher.cli.output.say import say
 if TYPE_CHECKING:
     from launcher.copy.mirror import Mirror
     from launcher.metrics.curves import Measured
-    from launcher.metrics.host_figures import Summary
+    from launcher.metrics.host_figures import FigureSummary
 
 
 def metrics(
@@ -79,7 +79,7 @@ def _show(mirror: Mirror, measured: list[Measured]) -> None:
         )
 
 
-def _show_host(summaries: dict[str, Summary]) -> None:
+def _show_host(summaries: dict[str, FigureSummary]) -> None:
     """Print a table of the host's own figures, nothing if there are none."""
     from launcher.cli.output.columns import Column, print_columns
 

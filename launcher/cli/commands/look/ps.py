@@ -118,7 +118,7 @@ def _tell_batches() -> None:
 def _json(rows: list[ListedRun], foreign: list[str]) -> str:
     import json
 
-    from launcher.cli.json_output.run_shapes import RunRow, Runs
+    from launcher.cli.json_output.run_shapes import RunRow, RunsShown
     from launcher.cli.output.answer import plain
 
     runs = [
@@ -134,7 +134,7 @@ def _json(rows: list[ListedRun], foreign: list[str]) -> str:
         )
         for row in rows
     ]
-    return json.dumps(plain(Runs(runs=runs, foreign=foreign)))
+    return json.dumps(plain(RunsShown(runs=runs, foreign=foreign)))
 
 
 def _table(

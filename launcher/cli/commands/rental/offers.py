@@ -9,7 +9,7 @@ from launcher.cli.output.say import say
 
 if TYPE_CHECKING:
     from launcher.cli.json_output.host_shapes import OfferRow
-    from launcher.rental.renting import Offer
+    from launcher.rental.renting import InstanceOffer
     from launcher.values.profile import Profile
 
 
@@ -54,14 +54,14 @@ def offers(
         say(f"rent one   launch --host {place.name} --profile {example} …")
 
 
-def _shape(offer: Offer, profile: Profile | None) -> OfferRow:
+def _shape(offer: InstanceOffer, profile: Profile | None) -> OfferRow:
     from launcher.cli.json_output.host_shapes import OfferRow
 
     values = {**offer.model_dump(), "regions": list(offer.regions)}
     return OfferRow(**values, profile=profile.name if profile is not None else None)
 
 
-def _show(found: list[tuple[Offer, Profile | None]]) -> None:
+def _show(found: list[tuple[InstanceOffer, Profile | None]]) -> None:
     from launcher.cli.output.columns import Column, print_columns
     from launcher.cli.output.wrapping import say_wrapped
     from launcher.rental.offers import FOR_ARM, is_arm

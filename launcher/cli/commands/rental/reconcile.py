@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from launcher.cli.json_output.end_shapes import RentedThing
     from launcher.rental.reconcile import Reconciled
     from launcher.rental.renting import Rental
-    from launcher.rental.verdict import Judged
+    from launcher.rental.verdict import JudgedRental
 
 
 def reconcile(
@@ -221,7 +221,7 @@ def _row(
     )
 
 
-def _cents(judged: Judged) -> int | None:
+def _cents(judged: JudgedRental) -> int | None:
     """Return what a machine has cost; what it may have cost if nobody knows whether there is one."""
     from launcher.rental.renting import RentalState
     from launcher.rental.service_clock import clock_of

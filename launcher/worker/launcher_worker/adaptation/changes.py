@@ -16,7 +16,7 @@ MOST = 50
 _LIBRARIES = (sysconfig.get_paths()["purelib"], sysconfig.get_paths()["stdlib"], os.path.dirname(__file__))
 
 
-class Changes:
+class ChangeReport:
     """The lines that were said so far."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Changes:
             send("evidence", values={"adapted": line}, source=SOURCE)
 
 
-changes = Changes()
+changes = ChangeReport()
 
 
 def _place() -> str:

@@ -132,7 +132,7 @@ def _generator(torch: Any) -> Any:
     """Return torch.Generator for a device that may be a card's; whatever is a Generator counts as one of these."""
     original = torch.Generator
 
-    class Kind(type(original)):  # type: ignore[misc]
+    class GeneratorType(type(original)):  # type: ignore[misc]
         def __call__(cls, device: Any = "cpu") -> Any:
             return original(device=moves.on_cpu(device))
 
@@ -140,14 +140,14 @@ def _generator(torch: Any) -> Any:
             return isinstance(one, original)
 
     members: Dict[str, Any] = {"__doc__": original.__doc__, "__module__": original.__module__}
-    return Kind("Generator", (original,), members)
+    return GeneratorType("Generator", (original,), members)
 
 
 def _device(torch: Any) -> Any:
     """Return torch.device for which a number alone is a card's; whatever is a device counts as one of these."""
     original = torch.device
 
-    class Kind(type):
+    class DeviceType(type):
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             if len(args) == 1 and not kwargs and isinstance(args[0], int):
                 args = ("cuda", args[0])
@@ -156,6 +156,6 @@ def _device(torch: Any) -> Any:
         def __instancecheck__(cls, one: Any) -> bool:
             return isinstance(one, original)
 
-    stand_in = Kind("device", (), {"__doc__": original.__doc__, "__module__": "torch"})
+    stand_in = DeviceType("device", (), {"__doc__": original.__doc__, "__module__": "torch"})
     copyreg.pickle(original, lambda device: (stand_in, (str(device),)))  # a pickle names torch.device
     return stand_in
