@@ -292,20 +292,6 @@ def start(folder: Path, **changes) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, str(ROOT / "jobs" / "sft.py")], env=environment)
 
 
-@pytest.mark.parametrize(
-    ("method", "kept"), [("lora", "adapter"), pytest.param("full", "model", marks=pytest.mark.long)]
-)
-def test_a_training_ends_with_artifacts_and_a_result(tiny, method, kept):
-    """Each method saves what it trained, sealed checkpoints, and the scores."""
-    assert start(tiny, method=method).wait(120) == 0
-    assert list((tiny / "artifacts" / kept).glob("*.safetensors"))
-    result = json.loads((tiny / "artifacts" / "result.json").read_text())
-    assert result.keys() == {"steps", "loss_first", "loss_last", "eval_loss", "accuracy", "answer_rate"}
-    assert (result["steps"], result["accuracy"]) == (4, 0.0)
-    sealed = (tiny / "checkpoints").glob("*/manifest.json")
-    assert sorted(path.parent.name for path in sealed) == ["checkpoint-2", "checkpoint-4"]
-
-
 @pytest.mark.long
 def test_compiled_it_learns_the_same_and_its_files_are_those_of_any_training(tiny):
     """The losses and the names of the weights are those of the model as it was written, after a resume too."""

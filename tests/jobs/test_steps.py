@@ -39,6 +39,7 @@ modeling_llama.LlamaMLP.forward = counted
 atexit.register(lambda: open("ledger", "w").write(str(len(calls))))
 runpy.run_module(sys.argv[1], run_name="__main__", alter_sys=True)
 """
+PLAIN = 'import runpy, sys\nrunpy.run_module(sys.argv[1], run_name="__main__", alter_sys=True)\n'
 NOTED = """
 import json, os, runpy, signal
 import launcher_worker as worker
@@ -124,6 +125,25 @@ def test_a_job_takes_checkpointing_from_the_plan(python, tmp_path, job):
             split={"global_batch": 4, "ranks": 1, "micro_batch": 2, "accumulation": 2}, settings={"eval_limit": 2, "logging_steps": 1},
         )  # fmt: skip
         assert int((tmp_path / "ledger").read_text()) == calls
+
+
+@pytest.mark.parametrize(
+    ("method", "kept"), [("lora", "adapter"), pytest.param("full", "model", marks=pytest.mark.long)]
+)
+def test_sft_ends_with_artifacts_and_a_result(python, tmp_path, method, kept):
+    """Each method saves what it trained, sealed checkpoints, and the scores."""
+    (tmp_path / "train.py").write_text(PLAIN)
+    run(
+        python, tmp_path, "train.py", "sft", method, {"device": "cpu"}, steps=4, save_every_steps=2,
+        split={"global_batch": 4, "ranks": 1, "micro_batch": 2, "accumulation": 2},
+        settings={"logging_steps": 1, "eval_limit": 3, "max_new_tokens": 4},
+    )  # fmt: skip
+    assert list((tmp_path / "artifacts" / kept).glob("*.safetensors"))
+    result = json.loads((tmp_path / "artifacts" / "result.json").read_text())
+    assert result.keys() == {"steps", "loss_first", "loss_last", "eval_loss", "accuracy", "answer_rate"}
+    assert (result["steps"], result["accuracy"]) == (4, 0.0)
+    sealed = (tmp_path / "checkpoints").glob("*/manifest.json")
+    assert sorted(path.parent.name for path in sealed) == ["checkpoint-2", "checkpoint-4"]
 
 
 def figures(folder, *names):

@@ -165,6 +165,7 @@ def made(client):
     return run, restore
 
 
+@pytest.mark.long
 def test_no_order_loses_a_last_copy(client, made, record_property):
     """Random steps, a third of them killed; in the end a pull of everything and a removal leave all of it here."""
     run, restore = made
