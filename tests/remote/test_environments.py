@@ -157,9 +157,9 @@ def test_a_host_whose_pip_is_set_up_is_filled_by_pip(
     (bare_pip / "build" / "pip_conf").write_text(of_client)
     if variable:
         monkeypatch.setenv(variable, "x")
-    asked = {"maker": {"kind": "venv", "uv": "/x/uv"}}
-    assert environment_steps.uv_that_fills(str(bare_pip / "build"), asked) == ("/x/uv" if fills else None)
-    assert environment_steps.uv_that_fills(str(bare_pip / "build"), {"maker": {"kind": "venv"}}) is None
+    maker = {"kind": "venv", "uv": "/x/uv"}
+    assert environment_steps.uv_that_fills(str(bare_pip / "build"), maker) == ("/x/uv" if fills else None)
+    assert environment_steps.uv_that_fills(str(bare_pip / "build"), {"kind": "venv"}) is None
 
 
 # how it is filled
@@ -168,7 +168,8 @@ def test_a_host_whose_pip_is_set_up_is_filled_by_pip(
 def asked(folder, index, others):
     (folder / "torch.txt").write_text("torch==2.13.0\n")
     (folder / "requirements.txt").write_text(others)
-    return {"maker": {"kind": "venv", "program": "/x/python", "interpreter": "/x/python"}, "index": index}
+    maker = {"kind": "venv", "program": "/x/python", "interpreter": "/x/python"}
+    return environment_steps.EnvironmentOptions(maker, index)
 
 
 def test_uvs_cache_lies_where_no_container_writes(tmp_path, monkeypatch):

@@ -5,14 +5,29 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import Any, Dict, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional, Sequence
 
 from ..diagnosis import remedy
 from ..liveness.run_state import fate_of
 from ..record.rundir import VERSION, Folder, Run, place_of
+from ..record.strict_json import JsonObject
 from ..store import checkpoints
 from ..system import process
 from .hook_parts import imitates_card
+
+if TYPE_CHECKING:
+    from ..record.run_records import (
+        AdaptationRecord,
+        AttemptRecord,
+        CardRecord,
+        PlanRecord,
+        PrecisionRecord,
+        ProfileRecord,
+        RecordedRuntime,
+        SourceRecord,
+        SplitRecord,
+        WorkerTrialRecord,
+    )
 
 
 class Basis(NamedTuple):
@@ -23,22 +38,27 @@ class Basis(NamedTuple):
     """
 
     run: Run
-    plan: Dict[str, Any]
-    prepared: Dict[str, Any]
-    runtime: Dict[str, Any]
+    plan: PlanRecord
+    prepared: AttemptRecord
+    runtime: RecordedRuntime
     in_force: remedy.InForce
-    previous: Optional[Dict[str, Any]]
+    previous: Optional[JsonObject]
     checkpoint: checkpoints.ChosenCheckpoint
-    trial: Optional[Dict[str, Any]] = None
+    trial: Optional[WorkerTrialRecord] = None
 
 
-def compose(basis: Basis, folder: Folder, attempt: int) -> Dict[str, Any]:
+def compose(basis: Basis, folder: Folder, attempt: int) -> AttemptRecord:
     """Return the record of an attempt in this folder: the plan's values with the changes in force."""
     run, plan, changes = basis.run, basis.plan, basis.in_force.changes
     me = process.find(os.getpid())
     rung = int(changes.get("rung", 0))
-    precision = (plan.get("ladder") or [None])[rung]
-    split = {name: changes[name] for name in ("micro_batch", "accumulation") if name in changes}
+    ladder: Sequence[Optional[PrecisionRecord]] = plan.get("ladder") or [None]
+    precision = ladder[rung]
+    split: SplitRecord = {}
+    if "micro_batch" in changes:
+        split["micro_batch"] = changes["micro_batch"]
+    if "accumulation" in changes:
+        split["accumulation"] = changes["accumulation"]
     return {
         "version": VERSION,
         "run": run.id,
@@ -88,14 +108,14 @@ def compose(basis: Basis, folder: Folder, attempt: int) -> Dict[str, Any]:
     }
 
 
-def _adaptation(plan: Dict[str, Any], accumulation: int) -> Dict[str, Any]:
+def _adaptation(plan: PlanRecord, accumulation: int) -> AdaptationRecord:
     """Return what the start-up hook adapts: `split` if the plan's batch replaces the script's, and how often it was halved."""
     planned = plan["split"]["accumulation"]
     halvings = (max(accumulation, planned) // planned).bit_length() - 1
     return {"split": "split" in (plan.get("takes") or ()), "halvings": halvings}
 
 
-def _peak_tflops(plan: Dict[str, Any], precision: Dict[str, Any]) -> Optional[float]:
+def _peak_tflops(plan: PlanRecord, precision: PrecisionRecord) -> Optional[float]:
     """Return the card's published peak rate at a precision; None for one that is not known, or not there."""
     if plan.get("rehearsed") is True:
         return None
@@ -106,7 +126,7 @@ def _peak_tflops(plan: Dict[str, Any], precision: Dict[str, Any]) -> Optional[fl
     return peak.get(rate) if rate is not None else None
 
 
-def _card(profile: Dict[str, Any]) -> Dict[str, Any]:
+def _card(profile: ProfileRecord) -> CardRecord:
     """Return what the worker needs to know of a card that it imitates; its name is the one that the driver reports."""
     names = profile.get("probe_names") or [profile["title"]]
     mib = profile.get("memory_mib")  # plans of older versions have the nominal size alone
@@ -114,11 +134,12 @@ def _card(profile: Dict[str, Any]) -> Dict[str, Any]:
     return {
         "name": names[0],
         "memory_bytes": memory,
-        **{key: profile[key] for key in ("capability", "count")},
+        "capability": profile["capability"],
+        "count": profile["count"],
     }
 
 
-def _located(basis: Basis, source: Optional[Dict[str, str]], name: str) -> Optional[str]:
+def _located(basis: Basis, source: Optional[SourceRecord], name: str) -> Optional[str]:
     """Return where the script finds a source: shipped files are in the run's data folder, by name."""
     if source is None:
         return None

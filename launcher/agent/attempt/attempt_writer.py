@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
 
 from ..record import secret, strict_json
 from ..record.appender import Appender
 from ..record.files import REFUSED, write_durably, write_over
 from ..record.rundir import VERSION, Folder
 from ..record.safe_open import status_of
+from ..record.strict_json import JsonObject
 from .progress import AttemptProgress
+
+if TYPE_CHECKING:
+    from ..record.run_records import AttemptRecord, EvidenceRecord
 
 TAIL_BYTES = 256 * 1024
 """So much of the end of a log is read to judge how its command ended."""
@@ -24,7 +28,7 @@ class Report(NamedTuple):
 
     line: bytes
     text: str
-    event: Optional[Dict[str, Any]]
+    event: Optional[JsonObject]
 
 
 def read_report(line: bytes) -> Report:
@@ -80,12 +84,12 @@ class AttemptWriter:
         """Return a JSON value with stars instead of secrets."""
         return self._redactor.redact(value)
 
-    def write_attempt(self, record: Dict[str, Any]) -> None:
+    def write_attempt(self, record: AttemptRecord) -> None:
         """Write attempt.json. Values of the plan are written as they are, because the worker trains with them."""
         record = {**record, "previous": self.redact(record["previous"])}
         write_durably(self.folder.attempt, strict_json.encode(record) + "\n")
 
-    def write_precision(self, record: Dict[str, Any]) -> None:
+    def write_precision(self, record: EvidenceRecord) -> None:
         """Write what the attempt shows about its precision. Raises OSError."""
         write_durably(self.folder.precision, strict_json.encode(self.redact(record)) + "\n")
 
@@ -123,11 +127,11 @@ class AttemptWriter:
         """Write the same state with what is known now."""
         self.say(self.state, self._reason)
 
-    def record(self, kind: str, values: Dict[str, Any], step: Optional[int] = None) -> None:
+    def record(self, kind: str, values: JsonObject, step: Optional[int] = None) -> None:
         """Append one event."""
         self.write_events([{"kind": kind, "step": step, "values": values}])
 
-    def write_events(self, events: List[Dict[str, Any]]) -> None:
+    def write_events(self, events: List[JsonObject]) -> None:
         """Append events, each with version, attempt, rank and the host's clock."""
         self._append([self._line_of(event) for event in events])
 
@@ -148,7 +152,7 @@ class AttemptWriter:
         if lines:
             self._append(lines)
 
-    def _line_of(self, event: Dict[str, Any]) -> str:
+    def _line_of(self, event: JsonObject) -> str:
         line = {"rank": 0, "step": None, "time": time.time(), **event}
         return strict_json.encode({**line, "version": VERSION, "attempt": self.attempt})
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import TYPE_CHECKING, List, NamedTuple, Optional, Set, Tuple
 
 from ..diagnosis import remedy
 from ..record.rundir import Folder, Run
+from ..record.strict_json import JsonObject
 
-Records = List[Tuple[Dict[str, Any], Dict[str, Any]]]
+if TYPE_CHECKING:
+    from ..record.run_records import AttemptRecord, StateRecord
+
+Records = List[Tuple["AttemptRecord", "StateRecord"]]
 
 HELD = "held "  # the prefix of a knob that the script consumed but sets itself
 
@@ -20,7 +24,7 @@ class History(NamedTuple):
 
     records: Records
     ran_s: float
-    prepared: Dict[str, Any]
+    prepared: AttemptRecord
 
     @property
     def begun(self) -> int:
@@ -71,7 +75,7 @@ def taken_knobs(consumed: Set[str]) -> Set[str]:
     return {knob for knob in consumed if not knob.startswith(HELD) and HELD + knob not in consumed}
 
 
-def describe_previous(last: Optional[Folder], seen: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
+def describe_previous(last: Optional[Folder], seen: Optional[JsonObject]) -> Optional[JsonObject]:
     """Return how the folder before this one ended; None if it was not an attempt.
 
     `seen` is what our parent process observed, for an agent that died without recording its end.

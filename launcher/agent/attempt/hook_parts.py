@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping
+from typing import TYPE_CHECKING, List
+
+if TYPE_CHECKING:
+    from ..record.run_records import PlanRecord
 
 
-def hook_parts(plan: Mapping[str, Any]) -> List[str]:
+def hook_parts(plan: PlanRecord) -> List[str]:
     """Return the names of the parts, as the variable LAUNCH_HOOK lists them."""
     parts = {
         "rehearse": imitates_card(plan),
@@ -15,7 +18,7 @@ def hook_parts(plan: Mapping[str, Any]) -> List[str]:
     return [name for name, is_on in parts.items() if is_on]
 
 
-def imitates_card(plan: Mapping[str, Any]) -> bool:
+def imitates_card(plan: PlanRecord) -> bool:
     """Whether torch acts as with the plan's card: a rehearsal of a script that takes nothing from the plan by itself."""
     is_adapted = plan.get("adapt") is True
     is_hooked = is_adapted or (plan.get("inject") is True and plan.get("takes") == [])

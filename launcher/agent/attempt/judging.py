@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional
 
 from ..diagnosis.remedy import AttemptFailure
+from ..record.strict_json import JsonObject
+from ..system.process import ProcessProof
 from .stopping import RENT_OVER, reason_of
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ class CommandResult(NamedTuple):
 
     code: Optional[int]
     signal: Optional[int]
-    remaining: List[Dict[str, Any]]
+    remaining: List[ProcessProof]
     is_stop_asked: bool
     wish: str
     failure: Optional[AttemptFailure]
@@ -116,7 +118,7 @@ class AttemptResult(NamedTuple):
 
     state: str
     reason: str
-    evidence: Dict[str, Any]
+    evidence: JsonObject
 
 
 def judge(
@@ -127,7 +129,7 @@ def judge(
     steps: Optional[int],
 ) -> AttemptResult:
     """Judge an attempt; `failure` and `doubt` are by the outcome or by a diagnosis, `wish` is the last one of the user."""
-    evidence: Dict[str, Any] = {"exit": outcome.code, "signal": outcome.signal, "step": outcome.step}
+    evidence: JsonObject = {"exit": outcome.code, "signal": outcome.signal, "step": outcome.step}
     if outcome.remaining:
         evidence["remaining"] = outcome.remaining
     if outcome.lingered is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any, Callable, Collection, Dict, List, Optional, Set
+from typing import Callable, Collection, Dict, List, Optional, Set
 
 from ..system import process
 from ..system.process_use import COUNTED
@@ -46,7 +46,7 @@ class Lingering:
         """Whether all have ended by now, or even a kill has not ended them."""
         return time.monotonic() > self._kill_s + GRACE_S or not any(map(_is_there, self._processes))
 
-    def turn(self) -> List[Dict[str, Any]]:
+    def turn(self) -> List[process.ProcessProof]:
         """Ask those that are still there again if it is time, or kill them; return the proofs of what was signalled."""
         now_s = time.monotonic()
         if now_s < self._ask_s:
@@ -60,7 +60,7 @@ class Lingering:
                 continue
             if number == signal.SIGKILL:
                 self._killed[one.pid] = leave
-            proofs.append(dict(one.proof("lingers"), signal=int(number)))
+            proofs.append(one.proof("lingers", number))
         return proofs
 
     def has(self, pid: int) -> bool:

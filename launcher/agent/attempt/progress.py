@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Set
+from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional, Set
 
 from ..diagnosis.remedy import AttemptFailure
+from ..record.strict_json import JsonObject
 from .hang_watch import Liveness
 from .history import HELD
 
@@ -65,8 +66,8 @@ class AttemptProgress:
         self.has_trained = False
         self.has_ended = False
         self.doubtful_from = 1
-        self.proof: Optional[Dict[str, Any]] = None
-        self.trial: Optional[Dict[str, Any]] = None
+        self.proof: Optional[JsonObject] = None
+        self.trial: Optional[JsonObject] = None
         self.unsaved: Optional[int] = None
         self.is_off_card = imitates_card
         self.liveness = Liveness(hang_s)
@@ -100,7 +101,7 @@ class AttemptProgress:
         needed_s = BETWEEN_S + 2 * (self.liveness.step_s or 0.0) + 2 * self.save_s
         return max(self._stop_grace_s, needed_s)
 
-    def learn(self, event: Dict[str, Any]) -> Optional[ProgressChange]:
+    def learn(self, event: JsonObject) -> Optional[ProgressChange]:
         """Take in an event of a worker; return what it makes necessary, None for nothing (as for nearly all).
 
         What the start-up hook and a node's member report counts as much, but does not show that the script itself uses the worker.
@@ -136,7 +137,7 @@ class AttemptProgress:
         self._note_phase(event, step, values)
         return None
 
-    def _note_phase(self, event: Dict[str, Any], step: Any, values: Dict[str, Any]) -> None:
+    def _note_phase(self, event: JsonObject, step: Any, values: JsonObject) -> None:
         """Take in an event that says where the training stands."""
         kind = event["kind"]
         if kind == "beat":
@@ -167,7 +168,7 @@ class AttemptProgress:
             self.has_trained = self.has_trained or step > 0
             self.liveness.note_step(step)
 
-    def _consume(self, values: Dict[str, Any]) -> Optional[ProgressChange]:
+    def _consume(self, values: JsonObject) -> Optional[ProgressChange]:
         if not isinstance(values.get("knobs"), list):
             return None
         held = values.get("held") if isinstance(values.get("held"), list) else []
@@ -179,7 +180,7 @@ class AttemptProgress:
             has_new_state=True
         )  # at once: a successor needs to know whether `resume` was consumed
 
-    def _trip(self, step: Any, values: Dict[str, Any]) -> ProgressChange:
+    def _trip(self, step: Any, values: JsonObject) -> ProgressChange:
         """Return the failure that a worker's guard reports; without a first bad step, no step can be trusted."""
         if isinstance(step, int):
             self.step = step
@@ -241,6 +242,6 @@ class AttemptProgress:
         return True
 
 
-def _is_first(event: Dict[str, Any]) -> bool:
+def _is_first(event: JsonObject) -> bool:
     """Whether an event comes from rank 0, or names no rank."""
     return bool(event.get("rank", 0) == 0)

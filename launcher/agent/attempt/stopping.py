@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Callable, List, Optional, Sequence
 
 from ..liveness import run_state
 from ..record.files import read_json
 from ..record.rundir import SESSION_LIMIT, WISHES, Run, rent_in
 from ..system import process
 from .fence import Fence
+
+if TYPE_CHECKING:
+    from ..record.run_records import RecordedRuntime, RentRecord
 
 WISH_S = 0.5  # between looks at the wish
 TIME_LIMIT = "time-limit"
@@ -79,7 +82,7 @@ class RunTime:
 class RentEnd:
     """When this machine's rent ends: as it was known when the run was prepared, or as it was extended since."""
 
-    def __init__(self, run: Run, runtime: Dict[str, Any]) -> None:
+    def __init__(self, run: Run, runtime: RecordedRuntime) -> None:
         """Begin with what is on record of the run."""
         self._run, self._look_again_s = run, 0.0
         self._told = rent_in(runtime, "rented_")
@@ -96,7 +99,7 @@ class RentEnd:
         return self._ends_s
 
 
-def _ends_s(rent: Dict[str, Any]) -> float:
+def _ends_s(rent: RentRecord) -> float:
     """Return the end of a rent by the monotonic clock.
 
     That is told by the boot clock. After a reboot only the wall clock is left, which is read once.

@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import subprocess
-from typing import IO, Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Union
+from typing import IO, Callable, Collection, List, Mapping, NamedTuple, Optional, TypedDict, Union
 
 from ..diagnosis.remedy import AttemptFailure
 from ..system import bearers, process, process_use
@@ -36,6 +36,15 @@ class FromNodes(NamedTuple):
 
     lines: List[bytes]
     output: bytes
+
+
+class WaitPoint(TypedDict):
+    """A process of a silent command, as it is recorded: its state letter, the kernel function it waits in, whether its stacks were asked for."""
+
+    pid: int
+    state: str
+    waits: Optional[str]
+    stacks: bool
 
 
 class CommandStart(NamedTuple):
@@ -90,7 +99,7 @@ class Command:
         """Collect ended children; return the command's wait status once it has ended."""
         return reap(self._child)
 
-    def send(self, number: int) -> List[Dict[str, Any]]:
+    def send(self, number: int) -> List[process.ProcessProof]:
         """Send the command a signal, which it passes on as under a shell; return the proofs of what was signalled.
 
         torchrun kills its ranks half a minute after it has passed SIGTERM on, even if they are still saving. So SIGTERM
@@ -101,11 +110,7 @@ class Command:
         if number == signal.SIGTERM and self._ranks > 1:
             ranks = _children(self._inside) if self._is_in_image else _children(self.pid)
             targets = [rank for rank in ranks if process.catches(rank.pid, number)] or targets
-        return [
-            dict(target.proof("child"), signal=int(number))
-            for target in targets
-            if process.send(target, number)
-        ]
+        return [target.proof("child", number) for target in targets if process.send(target, number)]
 
     @property
     def _inside(self) -> Optional[int]:
@@ -132,20 +137,20 @@ class Command:
         """Return how the command ended, by its wait status."""
         return End(*process.exit_of(status))
 
-    def ask_for_stacks(self, spared: Collection[int]) -> List[Dict[str, Any]]:
+    def ask_for_stacks(self, spared: Collection[int]) -> List[WaitPoint]:
         """Ask all processes of the command but the `spared` pids for their stacks; return what each of them waits for.
 
         A Python that runs may crash while it writes its stacks: this is for those that are to be ended.
         """
         return self._wait_points(spared, lambda _pid: True)
 
-    def wait_points(self, spared: Collection[int], *, asks_sleeping: bool) -> List[Dict[str, Any]]:
+    def wait_points(self, spared: Collection[int], *, asks_sleeping: bool) -> List[WaitPoint]:
         """Return what each process but the `spared` pids waits for; `asks_sleeping`: ask for the stacks of those that sleep."""
         return self._wait_points(spared, process_use.is_asleep if asks_sleeping else lambda _pid: False)
 
-    def _wait_points(self, spared: Collection[int], may_ask: Callable[[int], bool]) -> List[Dict[str, Any]]:
+    def _wait_points(self, spared: Collection[int], may_ask: Callable[[int], bool]) -> List[WaitPoint]:
         """Return what each process waits for; those are asked for their stacks that answer and may be asked."""
-        processes = []
+        processes: List[WaitPoint] = []
         for member in _others(spared):
             waits = process.waits_for(member.pid)
             is_asked = (
@@ -188,15 +193,23 @@ def _children(pid: Optional[int]) -> List[process.Process]:
     return [] if pid is None else [child for child in process.descendants(pid) if child.parent == pid]
 
 
+class BackgroundServer(TypedDict):
+    """A server in the background that a command started, as it is recorded, such as tmux."""
+
+    pid: int
+    start: str
+    program: Optional[str]
+
+
 class CommandLeftovers(NamedTuple):
     """The signals that were sent to processes that a command left behind, and the processes that could not be ended.
 
     `servers` are those in the background that the command started, such as tmux: they and all below them live on.
     """
 
-    proofs: List[Dict[str, Any]]
-    remaining: List[Dict[str, Any]]
-    servers: List[Dict[str, Any]]
+    proofs: List[process.ProcessProof]
+    remaining: List[process.ProcessProof]
+    servers: List[BackgroundServer]
 
 
 def _others(spared: Collection[int]) -> List[process.Process]:
@@ -208,7 +221,7 @@ def end_leftovers(grace_s: float, wait: Callable[[], object], spared: Collection
     ending = process.ProcessTermination(lambda: _others(spared), "descendant", grace_s)
     while not ending.step():
         wait()
-    servers = [
+    servers: List[BackgroundServer] = [
         {"pid": found.pid, "start": found.start, "program": process.server_of(found)}
         for found in process.servers_below(os.getpid())
     ]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
 
+from ..record.strict_json import JsonObject
 from . import nvidia
+
+if TYPE_CHECKING:
+    from ..record.run_records import PlanRecord
 
 WRONG_CARD = "wrong-card"
 MOST_CHARS = 400
@@ -20,10 +24,10 @@ class AllowedCards(NamedTuple):
     memory_mib: Optional[Tuple[float, float]]
     number: int
     title: str
-    plan: Dict[str, Any]
+    plan: PlanRecord
 
 
-def read_cards(record: Dict[str, Any]) -> AllowedCards:
+def read_cards(record: JsonObject) -> AllowedCards:
     """Return the cards of a record. Raises ValueError, KeyError, TypeError or AttributeError for one of another shape."""
     memory = record.get("memory_mib")
     return AllowedCards(
@@ -31,7 +35,7 @@ def read_cards(record: Dict[str, Any]) -> AllowedCards:
         memory_mib=None if memory is None else (float(memory[0]), float(memory[1])),
         number=int(record["count"]),
         title=str(record["title"]),
-        plan=dict(record.get("plan") or {}),
+        plan=cast("PlanRecord", dict(record.get("plan") or {})),
     )
 
 
@@ -74,7 +78,7 @@ def choose_cards(root: str, allowed: Sequence[AllowedCards], place: str, mend: s
     )
 
 
-def _is_one_of(gpu: Dict[str, Any], allowed: AllowedCards) -> bool:
+def _is_one_of(gpu: nvidia.CardReport, allowed: AllowedCards) -> bool:
     if gpu["name"].casefold() not in {name.casefold() for name in allowed.names}:
         return False
     if allowed.memory_mib is None:
@@ -83,7 +87,7 @@ def _is_one_of(gpu: Dict[str, Any], allowed: AllowedCards) -> bool:
     return gpu["memory_mib"] is not None and low <= gpu["memory_mib"] <= high
 
 
-def _words(report: Dict[str, Any]) -> str:
+def _words(report: nvidia.CardsReport) -> str:
     """Name the cards of a report, e.g. `1 x Tesla P100-PCIE-16GB (16280 MiB)`."""
     kinds: Dict[str, int] = {}
     for gpu in report["gpus"]:

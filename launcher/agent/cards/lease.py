@@ -14,13 +14,14 @@ import os
 import re
 import time
 from functools import partial
-from typing import Any, Collection, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Collection, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..liveness import run_state
 from ..record import strict_json
 from ..record.files import paths_in, read_json, write_durably
 from ..record.locks import Lock
 from ..record.rundir import TERMINAL, VERSION, Folder, Run
+from ..record.strict_json import JsonObject
 from ..system import process
 from . import tickets
 
@@ -294,7 +295,7 @@ def keep_only(run: Run, gpus: Collection[str]) -> None:
                 os.unlink(path)
 
 
-def evidence(busy: Sequence[Busy]) -> Dict[str, Any]:
+def evidence(busy: Sequence[Busy]) -> JsonObject:
     """Return the evidence that is recorded for a run that waits for its card."""
     return {"card": ", ".join(card.words for card in busy)}
 

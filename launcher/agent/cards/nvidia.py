@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import time
 from functools import partial
-from typing import Any, Callable, Hashable, NamedTuple
+from typing import Any, Callable, Hashable, List, NamedTuple, Optional, TypedDict
 
 from ..liveness import ownership
 from ..system import process
@@ -55,7 +55,59 @@ class SmiTable(NamedTuple):
     error: str | None = None
 
 
-def look(root: str) -> dict[str, Any]:
+class HolderProcess(TypedDict):
+    """What the process table says of a pid; nothing of one that is gone."""
+
+    uid: Optional[int]
+    start: Optional[str]
+    age_s: Optional[float]
+    container: Optional[str]
+    state: Optional[str]
+    means: Optional[str]
+
+
+class CardHolder(HolderProcess):
+    """A process that has memory of a card: its user, its command, whose it is; `run` and `receiver` if a run of ours has it."""
+
+    pid: int
+    user: Optional[str]
+    command: Optional[str]
+    memory_mib: Optional[float]
+    ownership: str
+    run: Optional[str]
+    receiver: Optional[str]
+
+
+class CardReport(TypedDict):
+    """A card, or a slice of one; what the driver does not tell is None. `xids` are its errors since the boot, the latest last."""
+
+    index: int
+    uuid: str
+    name: str
+    capability: Optional[str]
+    memory_mib: Optional[float]
+    memory_used_mib: Optional[float]
+    driver: Optional[str]
+    compute_mode: Optional[str]
+    mig: Optional[bool]
+    ecc_errors: Optional[int]
+    xids: List[int]
+    holders: List[CardHolder]
+
+
+class _Cards(TypedDict):
+    gpus: List[CardReport]
+    gpu_error: Optional[str]
+
+
+class CardsReport(_Cards, total=False):
+    """The cards of a host with their holders, why either could not be read, and whether NVIDIA's MPS daemon runs."""
+
+    holders_error: Optional[str]
+    nvidia_mps: bool
+
+
+def look(root: str) -> CardsReport:
     """Return the cards with their holders, the error if they could not be read, and whether NVIDIA's MPS daemon runs.
 
     A holder is named with its run if that is below `root`. A question that hangs costs its own answer only: the cards are
@@ -78,7 +130,7 @@ def look(root: str) -> dict[str, Any]:
     gpus = [gpu for gpu in (read_card(row, xids) for row in cards.rows) if gpu]
     held = _holders(root, apps.rows)
     for gpu in gpus:
-        gpu["holders"] = [dict(holder) for uuid, holder in held if uuid == gpu["uuid"]]
+        gpu["holders"] = [holder.copy() for uuid, holder in held if uuid == gpu["uuid"]]
     return {
         "gpus": _completed(gpus),
         "gpu_error": cards.error,
@@ -94,22 +146,28 @@ def listed() -> set[str]:
     rows = _ask("gpu", ("index", "uuid", "mig.mode.current")).rows
     is_sliced = any(row.get("mig.mode.current", "").lower() == "enabled" for row in rows)
     slices = [one for card in nvml.cards_of_driver().values() for one in card["slices"]] if is_sliced else []
-    return {one["uuid"] for one in (*rows, *slices)}
+    return {*(row["uuid"] for row in rows), *(one["uuid"] for one in slices)}
 
 
-def _completed(gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _completed(gpus: list[CardReport]) -> list[CardReport]:
     """Return the cards with what only the driver's library tells; a card in slices (MIG) becomes those, with their own memory.
 
     Who holds which slice nvidia-smi does not tell: the holders of the card are those of each.
     """
     if not any(gpu["mig"] or not gpu["capability"] or not gpu["memory_mib"] for gpu in gpus):
         return gpus
-    told, found = nvml.cards_of_driver(), []
+    told = nvml.cards_of_driver()
+    found: list[CardReport] = []
     for gpu in gpus:
-        more = told.get(gpu["uuid"], {})
-        known = dict(gpu, **{key: gpu[key] or more.get(key) for key in ("capability", "memory_mib")})
+        more: nvml.DriverCard = told.get(gpu["uuid"], {})
+        known: CardReport = {
+            **gpu,
+            "capability": gpu["capability"] or more.get("capability"),
+            "memory_mib": gpu["memory_mib"] or more.get("memory_mib"),
+        }
         slices = more.get("slices", ()) if gpu["mig"] else ()
-        found += [dict(known, memory_used_mib=None, **one) for one in slices] or [known]
+        parts: list[CardReport] = [{**known, "memory_used_mib": None, **one} for one in slices]
+        found += parts or [known]
     return found
 
 
@@ -146,16 +204,17 @@ def read_answer(fields: tuple[str, ...], code: int, out: str, err: str) -> SmiTa
     return SmiTable(rows, "nvidia-smi: %s" % lost[:MOST_CHARS] if lost else None)
 
 
-def read_card(row: dict[str, str], xids: dict[tuple[int, int, int], list[int]]) -> dict[str, Any] | None:
+def read_card(row: dict[str, str], xids: dict[tuple[int, int, int], list[int]]) -> CardReport | None:
     """Return the card of a row, None if the row describes none. A cell like [N/A] becomes None."""
-    if not re.fullmatch(r"[0-9]{1,4}", row.get("index", "")) or _text(row, "name") is None:
+    name = _text(row, "name")
+    if not re.fullmatch(r"[0-9]{1,4}", row.get("index", "")) or name is None:
         return None
     mig = _text(row, "mig.mode.current")
     ecc = _number(row, "ecc.errors.uncorrected.volatile.total")
     return {
         "index": int(row["index"]),
         "uuid": _text(row, "uuid") or "",
-        "name": _text(row, "name"),
+        "name": name,
         "capability": _text(row, "compute_cap"),
         "memory_mib": _number(row, "memory.total"),
         "memory_used_mib": _number(row, "memory.used"),
@@ -231,7 +290,7 @@ def has_mps() -> bool:
 # who holds them
 
 
-def _holders(root: str, rows: list[dict[str, str]]) -> list[tuple[str, dict[str, Any]]]:
+def _holders(root: str, rows: list[dict[str, str]]) -> list[tuple[str, CardHolder]]:
     """Return each holder with the UUID of its card.
 
     Reading the command line or the variables of a process that waits for a driver may block, and a user's name may come
@@ -250,7 +309,7 @@ def _holders(root: str, rows: list[dict[str, str]]) -> list[tuple[str, dict[str,
     owners: dict[int, ownership.Owner] = {}
     for pid in (0, *stuck):
         owners.update(answers.get(("owner", pid), {}))
-    holders: dict[tuple[str, int], dict[str, Any]] = {}
+    holders: dict[tuple[str, int], CardHolder] = {}
     for row in rows:
         pid, memory = int(row["pid"]), _number(row, "used_memory")
         earlier = holders.get((row["gpu_uuid"], pid))
@@ -258,20 +317,20 @@ def _holders(root: str, rows: list[dict[str, str]]) -> list[tuple[str, dict[str,
             earlier["memory_mib"] = (earlier["memory_mib"] or 0) + (memory or 0)
             continue
         owner = owners.get(pid, ownership.Owner("stranger", None))
-        holders[row["gpu_uuid"], pid] = dict(
-            entries[pid],
-            pid=pid,
-            user=answers.get(("user", entries[pid]["uid"])),
-            command=answers.get(("command", pid)) or printable(_text(row, "process_name") or "") or None,
-            memory_mib=memory,
-            ownership=owner.kind,
-            run=owner.run,
-            receiver=owner.receiver,
-        )
+        holders[row["gpu_uuid"], pid] = {
+            **entries[pid],
+            "pid": pid,
+            "user": answers.get(("user", entries[pid]["uid"])),
+            "command": answers.get(("command", pid)) or printable(_text(row, "process_name") or "") or None,
+            "memory_mib": memory,
+            "ownership": owner.kind,
+            "run": owner.run,
+            "receiver": owner.receiver,
+        }
     return [(uuid, holder) for (uuid, _), holder in holders.items()]
 
 
-def _entry(pid: int) -> dict[str, Any]:
+def _entry(pid: int) -> HolderProcess:
     """Return what the process table says of a pid. Nothing in here can block."""
     current = process.find(pid)
     uids = re.search(r"^Uid:\s+([0-9]+)", _read("/proc/%d/status" % pid), re.MULTILINE)

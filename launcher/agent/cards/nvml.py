@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from typing import Any
+from typing import Any, List, Mapping, Optional, TypedDict
 
 from ..record import strict_json
 from ..system.deadline import run
@@ -56,7 +56,23 @@ print(json.dumps(cards))
 """
 
 
-def cards_of_driver() -> dict[str, dict[str, Any]]:
+class CardSlice(TypedDict):
+    """A slice of a card."""
+
+    uuid: str
+    name: str
+    memory_mib: float
+
+
+class DriverCard(TypedDict, total=False):
+    """What the driver's library tells of a card."""
+
+    capability: Optional[str]
+    memory_mib: Optional[float]
+    slices: List[CardSlice]
+
+
+def cards_of_driver() -> dict[str, DriverCard]:
     """Return capability, memory in MiB and slices of each card, by its UUID; nothing if the library does not answer."""
     try:
         code, out, _ = run([sys.executable, "-S", "-c", _ASK], NVML_TIMEOUT_S)
@@ -66,9 +82,9 @@ def cards_of_driver() -> dict[str, dict[str, Any]]:
         return {}
 
 
-def _checked(card: dict[str, Any]) -> dict[str, Any]:
+def _checked(card: Mapping[str, Any]) -> DriverCard:
     """Return what was told of a card, without slices that have no UUID. Raises LookupError, TypeError or ValueError."""
-    slices = [
+    slices: List[CardSlice] = [
         {"uuid": one["uuid"], "name": one["name"][:MOST_CHARS], "memory_mib": one["memory_mib"]}
         for one in card["slices"]
         if re.fullmatch(r"MIG-[^ ,]{1,80}", one["uuid"])

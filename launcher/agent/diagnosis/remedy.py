@@ -7,11 +7,33 @@ from us: any other change would have no effect, and the attempt would fail in th
 
 from __future__ import annotations
 
-from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Collection,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    cast,
+)
 
-Record = Dict[str, Any]
-Changes = Dict[str, Any]
-Change = Tuple[Changes, str]
+if TYPE_CHECKING:
+    from ..record.run_records import (
+        AttemptRecord,
+        ChangesRecord,
+        FailureRecord,
+        PlanRecord,
+        PrecisionRecord,
+        RemedyRecord,
+        StateRecord,
+    )
+
+
+Change = Tuple["ChangesRecord", str]
 
 
 class AttemptFailure(NamedTuple):
@@ -35,11 +57,11 @@ class AttemptFailure(NamedTuple):
     step: Optional[int] = None
     has_trained: Optional[bool] = None
 
-    def evidence(self) -> Record:
+    def evidence(self) -> FailureRecord:
         """Return what is recorded with the end of the attempt."""
         return {"class": self.name, "line": self.line, "why": self.why}
 
-    def record(self) -> Record:
+    def record(self) -> FailureRecord:
         """Return the failure as `state.json` holds it."""
         optional = {
             "mend": self.mend,
@@ -49,13 +71,14 @@ class AttemptFailure(NamedTuple):
             "needs": self.needs,
         }
         known = {name: value for name, value in optional.items() if value is not None}
-        return {
+        record = {
             **self.evidence(),
             "since": self.since,
             **known,
             "step": self.step,
             "trained": self.has_trained,
         }
+        return cast("FailureRecord", record)
 
 
 def read_failure(record: Any) -> Optional[AttemptFailure]:
@@ -81,11 +104,11 @@ class Remedy(NamedTuple):
     """What the next attempt changes, and the first step that it must not resume from (None: it may from any)."""
 
     name: str
-    changes: Changes
+    changes: ChangesRecord
     resume_before: Optional[int]
     text: str
 
-    def record(self) -> Record:
+    def record(self) -> RemedyRecord:
         """Return the remedy as `state.json` and `attempt.json` hold it."""
         return {
             "class": self.name,
@@ -116,8 +139,8 @@ class FailedAttempt(NamedTuple):
     """
 
     failure: AttemptFailure
-    plan: Record
-    changes: Changes
+    plan: PlanRecord
+    changes: ChangesRecord
     consumed: Collection[str]
     may_begin_again: bool
     attempts_left: int
@@ -130,7 +153,7 @@ class FailedAttempt(NamedTuple):
 
 
 def _next_rung(attempt: FailedAttempt) -> Optional[Change]:
-    ladder = attempt.plan.get("ladder") or [None]
+    ladder: Sequence[Optional[PrecisionRecord]] = attempt.plan.get("ladder") or [None]
     rung = int(attempt.changes.get("rung", 0))
     if rung + 1 >= len(ladder):
         return None
@@ -378,12 +401,12 @@ class InForce(NamedTuple):
     it recorded what follows.
     """
 
-    changes: Changes
+    changes: ChangesRecord
     remedy: Optional[Remedy]
     failure: Optional[AttemptFailure]
 
 
-def in_force(history: List[Tuple[Record, Record]]) -> InForce:
+def in_force(history: List[Tuple[AttemptRecord, StateRecord]]) -> InForce:
     """Return the values in force after the attempts so far, from (attempt.json, state.json) of each folder.
 
     The first folder of a run that resumes another one holds that run's changes.
@@ -398,23 +421,24 @@ def in_force(history: List[Tuple[Record, Record]]) -> InForce:
     return current
 
 
-def _changes(record: Record) -> Changes:
+def _changes(record: Mapping[str, Any]) -> ChangesRecord:
     """Return the changes in a record. A record of an older agent has only a rung."""
     changes = record.get("changes")
     if isinstance(changes, dict):
-        return dict(changes)
+        return cast("ChangesRecord", dict(changes))
     return {"rung": record["rung"]} if record.get("rung") else {}
 
 
-def tries(history: List[Tuple[Record, Record]], name: str, checkpoint: Optional[int]) -> int:
+def tries(history: List[Tuple[AttemptRecord, StateRecord]], name: str, checkpoint: Optional[int]) -> int:
     """Return how many attempts of a history failed with this class since the newest checkpoint was saved."""
     since = -1 if checkpoint is None else checkpoint
     failed = [state for _, state in history if (state.get("failure") or {}).get("class") == name]
-    return sum((-1 if state.get("checkpoint") is None else state["checkpoint"]) >= since for state in failed)
+    saved = [state.get("checkpoint") for state in failed]
+    return sum((-1 if step is None else step) >= since for step in saved)
 
 
 def _title_in_force(attempt: FailedAttempt) -> str:
-    ladder = attempt.plan.get("ladder") or [None]
+    ladder: Sequence[Optional[PrecisionRecord]] = attempt.plan.get("ladder") or [None]
     rung = int(attempt.changes.get("rung", 0))
     return _title(ladder[rung]) if rung < len(ladder) else "this"
 

@@ -16,14 +16,17 @@ import hashlib
 import os
 import re
 import time
-from typing import Any, Dict, List
+from typing import TYPE_CHECKING, List
 
 from ..record import precision_evidence, strict_json
 from ..record.files import paths_in, read_text, write_durably
-from ..record.record_shape import PLAN, PRECISION, read_record
+from ..record.record_shape import read_plan, read_precision
 from ..record.rundir import RUN_ID, TERMINAL, VERSION, Run
 from ..record.safe_open import UnreadableError, status_of
 from ..system import process
+
+if TYPE_CHECKING:
+    from ..record.run_records import EvidenceRecord, PlanRecord
 
 MOST_RUNS = 100
 """The runs that one probe looks at."""
@@ -75,31 +78,33 @@ def _take_in(run: Run, place_id: str) -> None:
         write_durably(path, "\n".join([*known, *taken]))
 
 
-def _digest(record: Dict[str, Any]) -> str:
+def _digest(record: EvidenceRecord) -> str:
     return hashlib.sha256(strict_json.encode(record).encode()).hexdigest()
 
 
-def _records(run: Run) -> List[Dict[str, Any]]:
-    plan = read_record(run.plan, PLAN)
+def _records(run: Run) -> List[EvidenceRecord]:
+    plan = read_plan(run.plan)
     records = []
     for number in run.numbers()[-MOST_OF_RUN:]:
         with contextlib.suppress(FileNotFoundError, UnreadableError):
             precision = run.folder(number).precision
             if status_of(precision).st_size > precision_evidence.MOST_BYTES:
                 continue
-            said = read_record(precision, PRECISION)
+            said = read_precision(precision)
             if isinstance(said.get("key"), dict) and plan.get("rehearsed") is not True:
                 records.append(_record(run, plan, said))
     return records
 
 
-def _record(run: Run, plan: Dict[str, Any], said: Dict[str, Any]) -> Dict[str, Any]:
+def _record(run: Run, plan: PlanRecord, said: EvidenceRecord) -> EvidenceRecord:
     driver, failed = said.get("driver"), said.get("failed")
     return {
         "version": VERSION,
         "card": (plan.get("profile") or {}).get("name"),
         "driver": driver if driver and _DRIVER.fullmatch(driver) else None,
-        **{name: plan.get(name) for name in ("model", "method", "job")},
+        "model": plan.get("model"),
+        "method": plan.get("method"),
+        "job": plan.get("job"),
         "key": said["key"],
         "proof": said.get("proof"),
         "failed": failed if failed in precision_evidence.FAILURES else None,

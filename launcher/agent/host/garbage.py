@@ -12,7 +12,7 @@ from ..liveness import run_state
 from ..making import environment_build
 from ..record.files import paths_in, remove_tree
 from ..record.locks import Lock
-from ..record.record_shape import PLAN, read_record
+from ..record.record_shape import read_plan
 from ..record.rundir import RUN_ID, TERMINAL, UNREADABLE, Run, unreadable
 from ..record.safe_open import open_regular
 from ..store.last_copies import LastCopies, look_again
@@ -218,7 +218,7 @@ class Survey:
 
     def _read(self, run: Run) -> None:
         try:
-            plan = read_record(run.plan, PLAN)
+            plan = read_plan(run.plan)
             self._contents.read(run.manifest)
         except OSError as error:
             self.unreadable[run.id] = unreadable(error)["evidence"][UNREADABLE]

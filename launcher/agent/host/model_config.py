@@ -12,11 +12,12 @@ from typing import Any
 from ..record import strict_json
 from ..record.files import read_text
 from ..record.safe_open import read_regular
+from ..record.strict_json import JsonObject
 
 MOST_BYTES = 1 << 20
 
 
-def read(root: str, source: Any, keys: list[str]) -> dict[str, Any] | None:
+def read(root: str, source: Any, keys: list[str]) -> JsonObject | None:
     """Return the named keys of a model's config; None if the model is not on this host, or cannot be read.
 
     `source` is {"kind", "value"} as in a plan: a `host` path, or the `name` of a model of the hub, `org/name`.

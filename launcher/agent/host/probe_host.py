@@ -17,16 +17,20 @@ import socket
 import subprocess
 import sys
 from functools import partial
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypedDict
 
 from ..cards import nvidia, other_makers
 from ..liveness import liveness, slurm_programs
 from ..record import precision_evidence, strict_json
 from ..record.files import paths_in, read_json, read_text
 from ..record.rundir import evidence_folder
+from ..record.strict_json import JsonObject
 from ..system import mounts, process
 from ..system.deadline import at_once, run
 from . import evidence_import, model_config, slurm_facts
+
+if TYPE_CHECKING:
+    from ..record.run_records import RecalledEvidence
 
 PROBE_S = 20.0
 QUOTA_TIMEOUT_S = 1.0
@@ -61,6 +65,47 @@ _LOGIND = ("usr/lib", "usr/local/lib", "run", "etc")  # the later ones win
 _SETTING = re.compile(r"^[ \t]*(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
+class FileSystemReport(TypedDict, total=False):
+    """The file system of the root, or the `error` that it gave; see values/facts.py."""
+
+    kind: Optional[str]
+    is_shared: bool
+    locks_cross: Optional[bool]
+    is_read_only: bool
+    is_noexec: bool
+    free_gb: float
+    free_inodes: Optional[int]
+    quota_free_gb: Optional[float]
+    error: Optional[str]
+
+
+class EngineReport(TypedDict):
+    """A container engine: its program, its socket, and the version that answers there, or why none does."""
+
+    name: str
+    program: Optional[str]
+    socket: Optional[str]
+    version: Optional[str]
+    error: Optional[str]
+
+
+class InterpreterReport(TypedDict, total=False):
+    """A Python with the versions of the packages that were asked for, or the `error` that it gave."""
+
+    path: str
+    version: str
+    packages: dict[str, Optional[str]]
+    has_ensurepip: bool
+    error: str
+
+
+class UvReport(TypedDict):
+    """The uv of this host."""
+
+    path: str
+    version: str
+
+
 def probe(
     root: str,
     env: str | None,
@@ -69,7 +114,7 @@ def probe(
     model: Any = None,
     model_keys: list[str] | None = None,
     slurm: bool = False,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the host's facts.
 
     `env` is the environment or interpreter to use, and `packages` are the job's requirements, None without a job.
@@ -132,7 +177,7 @@ def probe(
     }
 
 
-def _recall(root: str, model: Any, slurm: bool) -> list[dict[str, Any]]:
+def _recall(root: str, model: Any, slurm: bool) -> list[RecalledEvidence]:
     """Return what earlier runs showed about precisions with a model: on this host, or anywhere in its cluster."""
     place_id = liveness.fate_of("slurm").place_id() if slurm else process.host_id()
     if not place_id:
@@ -204,7 +249,7 @@ def _ends_with_logout(at: str = "/") -> bool:
 # disk space
 
 
-def _file_system(root: str) -> dict[str, Any]:
+def _file_system(root: str) -> FileSystemReport:
     """Make the root if missing; return its file system's kind and space, and the error if it cannot be written to."""
     try:
         os.makedirs(root, exist_ok=True)
@@ -265,7 +310,7 @@ def _write_error(root: str) -> str | None:
 # engines
 
 
-def _engines(named: str | None) -> list[dict[str, Any]]:
+def _engines(named: str | None) -> list[EngineReport]:
     """Return the container engines: their program, their socket, and whether this user may use it.
 
     `named` is docker, podman, or the path of a socket to look at first.
@@ -280,7 +325,7 @@ def _engines(named: str | None) -> list[dict[str, Any]]:
             sockets["docker"].insert(0, os.path.normpath(chosen[len("unix://") :]))
     if named is not None and os.path.isabs(named):
         sockets["podman" if "podman" in os.path.basename(named) else "docker"].insert(0, named)
-    found = []
+    found: list[EngineReport] = []
     for name, paths in sockets.items():
         program = shutil.which(name)
         path = next((candidate for candidate in paths if os.path.exists(candidate)), None)
@@ -341,7 +386,7 @@ def interpreter_path(env: str | None) -> str:
     return os.path.join(path, "bin", "python") if os.path.isdir(path) else path
 
 
-def _interpreter(path: str, packages: list[str]) -> dict[str, Any]:
+def _interpreter(path: str, packages: list[str]) -> InterpreterReport:
     if path == sys.executable and not packages:
         return _facts(path, platform.python_version(), {})  # we run on it
     try:
@@ -359,7 +404,7 @@ def _interpreter(path: str, packages: list[str]) -> dict[str, Any]:
     return {"path": path, "error": error}
 
 
-def _facts(path: str, version: str, packages: dict[str, str | None]) -> dict[str, Any]:
+def _facts(path: str, version: str, packages: dict[str, str | None]) -> InterpreterReport:
     has_ensurepip = _has_ensurepip(path, version)
     return {"path": path, "version": version, "packages": packages, "has_ensurepip": has_ensurepip}
 
@@ -382,7 +427,7 @@ def _has_ensurepip(path: str, version: str) -> bool:
     )
 
 
-def _uv() -> dict[str, Any] | None:
+def _uv() -> UvReport | None:
     """Return the path and the version of uv; None if it is missing or does not run."""
     path = shutil.which(
         "uv", path=os.pathsep.join([*os.get_exec_path(), *map(os.path.expanduser, _UV_FOLDERS)])
@@ -397,7 +442,7 @@ def _uv() -> dict[str, Any] | None:
     return {"path": path, "version": found[1]} if code == 0 and found else None
 
 
-def pythons() -> list[dict[str, Any]]:
+def pythons() -> list[InterpreterReport]:
     """Return the interpreters on PATH and in the usual folders, each once, with its version.
 
     Shims are left out: they take 80 ms each, and the interpreters behind them are found in their own folders.

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import re
 from functools import partial
-from typing import Any, Callable
+from typing import Callable, List, Optional, TypedDict
 
 from ..liveness.slurm_jobs import seconds_of
 from ..liveness.slurm_programs import CONFIG, SlurmSilentError, ask, title_of
 from ..record.files import paths_in
+from ..record.strict_json import JsonObject
 from ..system import process
 from ..system.deadline import at_once
 
@@ -32,7 +33,39 @@ _GONE = "*"
 """The mark of a node that does not answer the controller."""
 
 
-def look(root: str, user: str) -> dict[str, Any]:
+class GresReport(TypedDict):
+    """What a node has so many of, such as cards of a type."""
+
+    name: str
+    type: Optional[str]
+    count: int
+
+
+class NodeGroupReport(TypedDict):
+    """Nodes that are alike: how many, how many of them are idle, down or drained, and what each has."""
+
+    count: int
+    idle: int
+    down: int
+    drained: int
+    cpus: Optional[int]
+    memory_mib: Optional[int]
+    gres: List[GresReport]
+    features: List[str]
+
+
+class PartitionReport(TypedDict):
+    """A partition of a cluster and its limits; None is without one."""
+
+    name: str
+    is_default: bool
+    state: str
+    max_time_s: Optional[int]
+    max_nodes: Optional[int]
+    nodes: List[NodeGroupReport]
+
+
+def look(root: str, user: str) -> JsonObject:
     """Return the facts of the cluster, with an `error` if its controller does not answer; see values/reported/cluster.py."""
     questions: dict[str, Callable[[], tuple[str, str]]] = {
         "config": partial(_ask, *CONFIG),
@@ -69,7 +102,7 @@ def _ask(*words: str) -> tuple[str, str]:
     return answer.text, ""
 
 
-def parse_config(text: str) -> dict[str, Any]:
+def parse_config(text: str) -> JsonObject:
     """Read the answer to CONFIG."""
     found = dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", text, re.MULTILINE))
     accounting = found.get("AccountingStorageType", "")
@@ -81,9 +114,9 @@ def parse_config(text: str) -> dict[str, Any]:
     }
 
 
-def parse_nodes(text: str) -> list[dict[str, Any]]:
+def parse_nodes(text: str) -> list[PartitionReport]:
     """Read the answer to NODES: the partitions, in Slurm's order. A line that has another form is left out."""
-    partitions: dict[str, dict[str, Any]] = {}
+    partitions: dict[str, PartitionReport] = {}
     for line in text.splitlines():
         fields = [field.strip() for field in line.split("|")]
         if len(fields) != 10:
@@ -100,7 +133,11 @@ def parse_nodes(text: str) -> list[dict[str, Any]]:
                 "nodes": [],
             },
         )
-        alike = {
+        group: NodeGroupReport = {
+            "count": 0,
+            "idle": 0,
+            "down": 0,
+            "drained": 0,
             "cpus": _number(cpus),
             "memory_mib": _number(memory),
             "gres": parse_gres(gres),
@@ -109,10 +146,8 @@ def parse_nodes(text: str) -> list[dict[str, Any]]:
         total = _number(count) or 0
         if not total:
             continue
-        same = (one for one in partition["nodes"] if all(one[key] == alike[key] for key in alike))
-        entry = next(same, None)
-        if entry is None:
-            entry = {"count": 0, "idle": 0, "down": 0, "drained": 0, **alike}
+        entry = next((one for one in partition["nodes"] if _are_alike(one, group)), group)
+        if entry is group:
             partition["nodes"].append(entry)
         base = node_state.rstrip(_MARKS)
         is_down = base in _DOWN or _GONE in node_state
@@ -123,9 +158,19 @@ def parse_nodes(text: str) -> list[dict[str, Any]]:
     return list(partitions.values())
 
 
-def parse_gres(text: str) -> list[dict[str, Any]]:
+def _are_alike(one: NodeGroupReport, other: NodeGroupReport) -> bool:
+    """Whether the nodes of two groups have the same."""
+    return (one["cpus"], one["memory_mib"], one["gres"], one["features"]) == (
+        other["cpus"],
+        other["memory_mib"],
+        other["gres"],
+        other["features"],
+    )
+
+
+def parse_gres(text: str) -> list[GresReport]:
     """Read what a node has, such as `gpu:a100:2(S:0-1),nvme:1`."""
-    found = []
+    found: list[GresReport] = []
     for word in re.sub(r"\([^)]*\)", "", text).split(","):
         name, *more = word.split(":")
         more = [part for part in more if part != "no_consume"]

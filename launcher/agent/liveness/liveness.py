@@ -20,9 +20,10 @@ from __future__ import annotations
 import importlib
 import re
 from abc import ABC, abstractmethod
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..record.rundir import Run
+from ..record.strict_json import JsonObject
 from ..system import process
 
 ALIVE = "alive"
@@ -48,7 +49,7 @@ class RunLiveness(NamedTuple):
     """
 
     fate: str
-    evidence: Optional[Dict[str, Any]] = None
+    evidence: Optional[JsonObject] = None
     words: str = ""
     state: str = ""
     reason: Optional[str] = None
@@ -159,7 +160,7 @@ class Fate(ABC):
         del run
         return False
 
-    def hopeless(self, run: Run) -> Optional[Tuple[str, str, Dict[str, Any]]]:
+    def hopeless(self, run: Run) -> Optional[Tuple[str, str, JsonObject]]:
         """Return how a run that is gone has ended if it must not start again: state, reason and evidence; None if it may."""
         del run
         return None

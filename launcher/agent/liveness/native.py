@@ -7,16 +7,19 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
 
 from ..record import secret
-from ..record.files import read_json, read_text
+from ..record.files import read_text
 from ..record.locks import is_locked
 from ..record.rundir import Run
 from ..record.safe_open import APPENDING, open_regular
 from ..system import bearers, process
 from ..system.process_lineage import ProcessEntry
 from .liveness import COMING_BACK, GONE, Fate, RunLiveness, StartError
+
+if TYPE_CHECKING:
+    from ..record.run_records import AgentProcessRecord
 
 START_S = 20.0
 POLL_S = 0.005
@@ -94,7 +97,7 @@ def agent_of(run: Run) -> Optional[process.Process]:
     if last is None or not last.is_locked():
         return None
     record = last.read_attempt()
-    agent = record.get("agent") or {}
+    agent: AgentProcessRecord = record.get("agent") or {}
     current = process.find(int(agent.get("pid", 0)))
     is_same_boot = record.get("boot_id") == process.boot_id()
     is_same = current is not None and is_same_boot and current.start == agent.get("start")
@@ -123,7 +126,7 @@ def start_keeper(run: Run, after: int) -> subprocess.Popen[bytes]:
 
 
 def _open_keeper(run: Run) -> subprocess.Popen[bytes]:
-    variables = secret.without(dict(os.environ), read_json(run.plan))
+    variables = secret.without(dict(os.environ), run.read_plan())
     # The token proves that the keeper is ours, in any session that it ends up in, and what is above it says nothing.
     variables.update({bearers.OF_RUN: read_text(run.token) or "", bearers.OF_KEEPER: "1"})
     with open(open_regular(run.keeper_log, APPENDING), "ab") as log:

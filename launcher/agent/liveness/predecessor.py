@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from ..record.rundir import HEARTBEAT_S, LIVE, Folder, Run
 from ..record.safe_open import read_regular, status_of
 from ..system import mounts, process
 from . import run_state
+
+if TYPE_CHECKING:
+    from ..record.run_records import AgentProcessRecord
 
 CACHE_S = 60.0
 """How long a file system of several machines may show old contents: NFS by default (`acregmax` in nfs(5))."""
@@ -78,7 +81,7 @@ class PredecessorExit:
         record = self._folder.read_attempt()
         if record.get("boot_id") != process.boot_id():
             return False
-        agent = record.get("agent") or {}
+        agent: AgentProcessRecord = record.get("agent") or {}
         current = process.find(int(agent.get("pid", 0)))
         return current is None or current.start != agent.get("start") or current.letter == "Z"
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Sequence
 
 from ..record.rundir import TERMINAL, UNREADABLE, WISHES, Folder, Run, unreadable
 from ..record.safe_open import UnreadableError
 from . import liveness
 
-State = Dict[str, Any]
-"""{"state", "reason", …} as in `state.json`. `fate` is there only if the state was derived from a verdict."""
+if TYPE_CHECKING:
+    from ..record.run_records import RecordedRuntime, StateRecord
 
 
-def runtime_of(run: Run) -> dict[str, Any]:
+def runtime_of(run: Run) -> RecordedRuntime:
     """Return the runtime that the run was prepared with: its kind, its interpreter or engine, its cards."""
     runtime = run.prepared().get("runtime")
     return runtime if isinstance(runtime, dict) else {}
 
 
-def runtime_now(run: Run) -> dict[str, Any]:
+def runtime_now(run: Run) -> RecordedRuntime:
     """Return the runtime of a run with the cards that it has now. None of a run whose cards the place gives are on record."""
     runtime = runtime_of(run)
     return runtime if runtime.get("gpus") is None else {**runtime, "gpus": run.cards()}
@@ -34,12 +34,12 @@ def _kind_of(run: Run) -> str:
     return str(runtime_of(run).get("kind") or liveness.NATIVE)
 
 
-def state_of(run: Run) -> State:
+def state_of(run: Run) -> StateRecord:
     """Return the state of one run; see `states_of`."""
     return states_of([run])[run.id]
 
 
-def states_of(runs: Sequence[Run]) -> Dict[str, State]:
+def states_of(runs: Sequence[Run]) -> Dict[str, StateRecord]:
     """Return the states of runs by id: `state.json` of the highest folder, or what follows from its free lock.
 
     A free lock before an end makes a run `resuming` if it is alive, coming back or silent, and `interrupted` if it is
@@ -47,7 +47,7 @@ def states_of(runs: Sequence[Run]) -> Dict[str, State]:
     know better. Where no lock of a live run is seen held, the state of one that is not gone stays as written. A record made on another host is returned as written, never judged: its locks mean nothing here. All runs of one
     kind of runtime are judged at once. A run that cannot be read is UNREADABLE, and no other run suffers from it.
     """
-    states: Dict[str, State] = {}
+    states: Dict[str, StateRecord] = {}
     pending = list(runs)
     while pending:
         unheld: List[_Unheld] = []
@@ -74,12 +74,12 @@ def states_of(runs: Sequence[Run]) -> Dict[str, State]:
     return states
 
 
-def is_unwritten(state: State) -> bool:
+def is_unwritten(state: StateRecord) -> bool:
     """Whether a run has ended by its user's wish alone: no record says so yet."""
     return state.get("fate") == liveness.GONE and state["state"] in TERMINAL
 
 
-def is_silent(state: State) -> bool:
+def is_silent(state: StateRecord) -> bool:
     """Whether a run is in doubt because what keeps it does not answer."""
     return state.get("fate") == liveness.SILENT
 
@@ -89,10 +89,10 @@ class _Unheld(NamedTuple):
 
     run: Run
     last: Folder
-    state: State
+    state: StateRecord
 
 
-def _recorded(run: Run) -> State | _Unheld:
+def _recorded(run: Run) -> StateRecord | _Unheld:
     """Return the run's state if its record settles it, or what a verdict is needed for."""
     last = run.last()
     if last is None and run.has_lost_folders():
@@ -111,7 +111,7 @@ def _recorded(run: Run) -> State | _Unheld:
     if (
         not is_ours or run.place_id() is None
     ):  # of another place, or not recorded yet: nobody may judge it here
-        return dict(state, elsewhere=True)
+        return {**state, "elsewhere": True}
     if not os.path.exists(last.state) and run.folder(last.number - 1).is_locked():
         return state  # its writer holds the folder before until it holds this one
     return _Unheld(run, last, state)
@@ -127,7 +127,7 @@ def _judge(runs: Sequence[Run]) -> Dict[str, liveness.RunLiveness]:
     return verdicts
 
 
-def _judged(unheld: _Unheld, verdict: liveness.RunLiveness) -> State | None:
+def _judged(unheld: _Unheld, verdict: liveness.RunLiveness) -> StateRecord | None:
     """Return the state of a run by its verdict, None if somebody has taken it over since its lock was seen free."""
     run, last, state = unheld
     newest = run.last()
@@ -140,14 +140,14 @@ def _judged(unheld: _Unheld, verdict: liveness.RunLiveness) -> State | None:
     evidence = verdict.evidence
     if state["state"] == UNREADABLE:
         evidence = {**state["evidence"], **(evidence or {})}
-    more = {} if evidence is None else {"evidence": evidence}
+    more: StateRecord = {} if evidence is None else {"evidence": evidence}
     if verdict.fate != liveness.GONE:
         shown = verdict.state or ("resuming" if sees_lock else "")
-        derived = {"state": shown} if shown else {}
+        derived: StateRecord = {"state": shown} if shown else {}
         return {**state, **derived, "fate": verdict.fate, **more}
     reason = WISHES[run.read_wish()]
     if reason is not None:
-        return dict(state, state="stopped", reason=reason, fate=liveness.GONE, **more)
+        return {**state, "state": "stopped", "reason": reason, "fate": liveness.GONE, **more}
     if verdict.state:
-        return dict(state, state=verdict.state, reason=verdict.reason, fate=liveness.GONE, **more)
-    return dict(state, state="interrupted", fate=liveness.GONE, **more)
+        return {**state, "state": verdict.state, "reason": verdict.reason, "fate": liveness.GONE, **more}
+    return {**state, "state": "interrupted", "fate": liveness.GONE, **more}

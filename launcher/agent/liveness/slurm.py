@@ -11,11 +11,12 @@ import contextlib
 import functools
 import os
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..record import secret
 from ..record.rundir import LIVE, RUN_ID, TERMINAL, Run
 from ..record.safe_open import read_regular
+from ..record.strict_json import JsonObject
 from ..system.attending import CommandError
 from . import slurm_jobs, slurm_submission
 from .liveness import GONE, SILENT, EndError, Fate, RunLiveness, Stray
@@ -126,7 +127,7 @@ class SlurmLiveness(Fate):
         submission = slurm_submission.read(run)
         return not submission.jobs and submission.asked is None
 
-    def hopeless(self, run: Run) -> Optional[Tuple[str, str, Dict[str, Any]]]:
+    def hopeless(self, run: Run) -> Optional[Tuple[str, str, JsonObject]]:
         """Do not start a run again whose job somebody has cancelled in Slurm, or whose first job could not begin."""
         verdict = self.judge([run])[run.id]
         if verdict.fate != GONE or verdict.state not in TERMINAL:

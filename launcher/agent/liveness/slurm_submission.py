@@ -15,16 +15,19 @@ import re
 import shlex
 import sys
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Tuple
 
 from ..record import strict_json
-from ..record.files import read_json, write_durably
+from ..record.files import write_durably
 from ..record.record_shape import Shape, read_record
 from ..record.rundir import VERSION, Run
 from ..record.safe_open import UnreadableError, unlink
 from . import slurm_jobs, slurm_lookup
 from .liveness import StartError
 from .slurm_programs import ProgramResult, SlurmSilentError, ask, cluster_name, variables
+
+if TYPE_CHECKING:
+    from ..record.run_records import SlurmRecord
 
 SUBMIT_S = 30.0
 LIMIT_S = 3.0
@@ -200,16 +203,16 @@ def noted_end(run: Run) -> Optional[slurm_jobs.SlurmJob]:
     return noted if noted.id and slurm_jobs.has_ended(noted) else None
 
 
-def settings_of(run: Run) -> Dict[str, Any]:
+def settings_of(run: Run) -> SlurmRecord:
     """Return what the plan of a run says of its jobs."""
-    settings = read_json(run.plan).get("slurm")
+    settings = run.read_plan().get("slurm")
     return settings if isinstance(settings, dict) else {}
 
 
 def flags(run: Run) -> List[str]:
     """Return the flags of `sbatch` for a run: those of its plan, and those that are ours."""
     settings = settings_of(run)
-    grace_s = float(read_json(run.plan).get("stop_grace_s", 30.0))
+    grace_s = float(run.read_plan().get("stop_grace_s", 30.0))
     time_s = (
         settings.get("time_s")
         or slurm_jobs.asked_s(variables().get("SBATCH_TIMELIMIT", ""))
@@ -237,7 +240,7 @@ def told_s(grace_s: float, time_s: Optional[float]) -> int:
     return int(min(early_s, time_s * MOST_TOLD) if time_s else early_s)
 
 
-def _partition_limit_s(settings: Dict[str, Any]) -> Optional[int]:
+def _partition_limit_s(settings: SlurmRecord) -> Optional[int]:
     """Return how long a job may run that asks for no time, None if nothing limits it or nobody says it.
 
     One that was told of its end earlier than that would be told as it begins, each time.

@@ -5,11 +5,12 @@ The run's folder here is a spool, a copy that grows from what the run sends. The
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Dict, Optional, Sequence, Tuple
 
 from ..diagnosis import remedy
 from ..record.files import read_json
 from ..record.rundir import WISHES, Run
+from ..record.strict_json import JsonObject
 from .liveness import ALIVE, GONE, SILENT, Fate, RunLiveness
 
 MOST_FRUITLESS = 2
@@ -41,7 +42,7 @@ class Spooled(Fate):
         """Read each run's record of its session, which is written before one is asked for: without it there is none."""
         return {run.id: _verdict(run) for run in runs}
 
-    def hopeless(self, run: Run) -> Optional[Tuple[str, str, Dict[str, Any]]]:
+    def hopeless(self, run: Run) -> Optional[Tuple[str, str, JsonObject]]:
         """Give up a run that cannot go on in another session, whose last ones have left no checkpoint, or which was deleted.
 
         Another session would end as those did; and to delete one is how a service lets a person stop it.
@@ -74,7 +75,7 @@ class Spooled(Fate):
 
 def _may_begin_again(run: Run) -> bool:
     """Whether a script can be started again. One that never was can; else it took its checkpoint, or a remedy is due."""
-    if read_json(run.plan).get("restart"):
+    if run.read_plan().get("restart"):
         return True
     records = run.newest_records()
     if not any(state.get("began") for _, state in records) or remedy.in_force(records).remedy is not None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..record.files import REFUSED
-from ..record.record_shape import HEARTBEAT, read_record
+from ..record.record_shape import read_heartbeat
 from ..record.rundir import LIVE, Folder, Run
 from ..record.safe_open import open_regular, status_of
-from .run_state import State, fate_of
+from .run_state import fate_of
+
+if TYPE_CHECKING:
+    from ..record.run_records import HeartbeatRecord, StateRecord, TroubleRecord
 
 STILL_S = 20.0
 """Four heartbeats: an agent that has not written for so long does not run, or cannot write."""
@@ -36,7 +39,7 @@ _WORDS = {
 }
 
 
-def trouble_of(run: Run, state: State, *, asks: bool = False) -> dict[str, Any] | None:
+def trouble_of(run: Run, state: StateRecord, *, asks: bool = False) -> TroubleRecord | None:
     """Return what keeps a live run of this place from going on, as a `Trouble`; None if nothing does, or nobody can tell.
 
     With `asks` the disk is tried and a container's engine asked at once, otherwise once its agent has not moved for a while.
@@ -66,7 +69,7 @@ def trouble_of(run: Run, state: State, *, asks: bool = False) -> dict[str, Any] 
     }
 
 
-def _silence(last: Folder | None) -> dict[str, Any] | None:
+def _silence(last: Folder | None) -> TroubleRecord | None:
     """Return what the agent says of a silent training; None if there is nothing to say."""
     if last is None:
         return None
@@ -114,9 +117,9 @@ def _is_read_only(run: Run) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _beat_in(heartbeat: str, _changed: int) -> dict[str, Any]:
+def _beat_in(heartbeat: str, _changed: int) -> HeartbeatRecord:
     """Return a heartbeat, which is written in place."""
-    return read_record(heartbeat, HEARTBEAT)
+    return read_heartbeat(heartbeat)
 
 
 def _still_s(last: Folder, *, sees_lock: bool) -> float | None:

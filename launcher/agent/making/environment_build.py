@@ -16,17 +16,19 @@ import os
 import pkgutil
 import re
 import shutil
-from typing import Any, Callable, Collection, Iterator, List, Optional, Tuple
+from typing import Any, Collection, Iterator, List, Optional, Tuple, TypedDict
 
 from ..record import strict_json
 from ..record.files import paths_in
 from ..record.locks import Lock, is_locked
+from ..record.strict_json import JsonObject
 from ..system import attending, process
 from . import environment_steps, torch_check
 from .environment_seal import is_sealed, unseal
 from .image_build import NAME as FILE_NAME
 from .installed_torch import installed_torch
 from .scratch_folder import scratch_folder, write_base64
+from .torch_check import PackagesReport
 
 NAME = re.compile(r"[0-9a-f]{12}")
 _VARIABLE = re.compile(r"(https?|no)_proxy|UV_[A-Z_]{1,40}")
@@ -76,14 +78,30 @@ def is_whole(path: str) -> bool:
     return is_sealed(path) and os.access(python_of(path), os.X_OK)
 
 
-def make(path: str, args: dict[str, Any], payload: bytes, lock: Lock, wire: Any) -> dict[str, Any]:
+class EnvironmentResult(TypedDict, total=False):
+    """How the making of an environment ended: the `step` that failed, and how; else its packages, and whether `uv` or `pip` filled it."""
+
+    step: Optional[str]
+    exit: Optional[int]
+    signal: Optional[int]
+    packages: PackagesReport
+    by: str
+
+
+def make(
+    path: str,
+    options: environment_steps.EnvironmentOptions,
+    unimported: Optional[str],
+    payload: bytes,
+    lock: Lock,
+    wire: Any,
+) -> EnvironmentResult:
     """Make an environment while the client listens to the output of the steps. It is complete once it is sealed.
 
-    `args`: {"maker": {"kind", "program", "interpreter", "uv"}, "index", "no_index", "unimported"}; the payload is JSON,
-    {"files": {name: base64}, "secrets": {name: base64}, "settings": {variable: value}}. Return {"step", "exit", "signal"} of
-    the step that failed, else {"step": None, "packages", "by"}: the report of torch_check.py, and who filled it. Raises
-    MakingError, attending.CommandError, OSError, and what the wire raises when the client has gone. The caller removes an
-    incomplete environment.
+    `unimported` is the torch that need not be imported: its version, or "" for any. The payload is JSON,
+    {"files": {name: base64}, "secrets": {name: base64}, "settings": {variable: value}}. Raises MakingError,
+    attending.CommandError, OSError, and what the wire raises when the client has gone. The caller removes an incomplete
+    environment.
     """
     contents = strict_json.decode(payload)
     files, secrets = contents.get("files") or {}, contents.get("secrets") or {}
@@ -97,7 +115,7 @@ def make(path: str, args: dict[str, Any], payload: bytes, lock: Lock, wire: Any)
         for name, text in (*files.items(), *secrets.items()):
             write_base64(os.path.join(folder, name), text)
         making = _EnvironmentBuild(folder, path, _variables(folder, variables), lock, run, wire)
-        return making.make(args)
+        return making.make(options, unimported)
 
 
 class _EnvironmentBuild:
@@ -109,7 +127,7 @@ class _EnvironmentBuild:
         path: str,
         variables: dict[str, str],
         lock: Lock,
-        run: Callable[[attending.AttendedProgram, Any], dict[str, Any]],
+        run: attending.Attend,
         wire: Any,
     ) -> None:
         self._folder = folder
@@ -119,32 +137,34 @@ class _EnvironmentBuild:
         self._attend = run
         self._wire = wire
 
-    def make(self, args: dict[str, Any]) -> dict[str, Any]:
+    def make(
+        self, options: environment_steps.EnvironmentOptions, unimported: Optional[str]
+    ) -> EnvironmentResult:
         """Run the steps and the checks; return the answer."""
-        uv = environment_steps.uv_that_fills(self._folder, args)
+        uv = environment_steps.uv_that_fills(self._folder, options.maker)
         if uv is not None:
             self._variables.update(environment_steps.cache_variables(self._path))
-        for step, words in environment_steps.steps(self._folder, self._path, args, uv):
+        for step, words in environment_steps.steps(self._folder, self._path, options, uv):
             ended = self._run(words, self._wire)
             if ended["exit"] != 0:
-                return dict(ended, step=step)
+                return {"exit": ended["exit"], "signal": ended["signal"], "step": step}
             if step == "venv":
                 self._variables["TMPDIR"] = os.path.join(self._path, "tmp")
                 os.mkdir(self._variables["TMPDIR"])
         packages = installed_torch(self._path)
-        if packages is None or not _is_known(packages, args.get("unimported")):
+        if packages is None or not _is_known(packages, unimported):
             ended, packages = self._import_torch()
             if packages is None:
-                return dict(ended, step="check")
+                return {"exit": ended["exit"], "signal": ended["signal"], "step": "check"}
         packages["conflicts"] = self._conflicts(uv)
         shutil.rmtree(self._variables["TMPDIR"])
         return {"step": None, "packages": packages, "by": "uv" if uv else "pip"}
 
-    def _run(self, words: List[str], wire: Any) -> dict[str, Any]:
+    def _run(self, words: List[str], wire: Any) -> attending.ProgramEnd:
         program = attending.AttendedProgram(words, self._folder, self._variables, (self._lock.fileno(),))
         return self._attend(program, wire)
 
-    def _import_torch(self) -> Tuple[dict[str, Any], Optional[dict[str, Any]]]:
+    def _import_torch(self) -> Tuple[attending.ProgramEnd, Optional[PackagesReport]]:
         """Return how torch_check.py ended, and its report; None if there is none."""
         text = (pkgutil.get_data(__package__, "torch_check.py") or b"").decode()
         capture = _OutputCapture(self._wire, (1,))
@@ -162,7 +182,7 @@ class _EnvironmentBuild:
         return environment_steps.conflicts(capture.text) or None
 
 
-def _is_known(packages: dict[str, Any], unimported: Any) -> bool:
+def _is_known(packages: PackagesReport, unimported: Optional[str]) -> bool:
     """Whether an installed torch need not be imported: `unimported` is its version, or "" for any."""
     return unimported in ("", packages["torch"])
 
@@ -204,7 +224,7 @@ class _OutputCapture:
         """What was captured."""
         return self._output.decode("utf-8", "replace")
 
-    def write(self, message: dict[str, Any], payload: bytes = b"") -> None:
+    def write(self, message: JsonObject, payload: bytes = b"") -> None:
         if message.get("stream") in self._streams:
             self._output += payload
         else:

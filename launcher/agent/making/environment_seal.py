@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Any
 
 from ..record import strict_json
 from ..record.files import read_json, sync_file_system, write_durably, write_over
 from ..record.locks import Lock
 from ..system import process
+from .torch_check import PackagesReport
 
 MARKER = "environment.json"
 _BOOT = "boot"
@@ -40,7 +40,7 @@ def is_settled(path: str) -> bool:
     return bool(marker) and _BOOT not in marker
 
 
-def seal(path: str, packages: dict[str, Any]) -> None:
+def seal(path: str, packages: PackagesReport) -> None:
     """Mark an environment as complete until this host stops. It may not be on the disk yet."""
     text = strict_json.encode({"version": 1, "packages": packages, _BOOT: process.boot_id()})
     write_over(_marker_of(path), text + "\n")  # not flushed: that would wait for the files of the environment

@@ -9,7 +9,7 @@ from __future__ import annotations
 import configparser
 import os
 import re
-from typing import Any, Iterator, List, Optional, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Tuple, TypedDict
 
 _FOUND_BY = ("index-url", "extra-index-url", "find-links", "no-index")
 """The settings that say where pip looks for packages."""
@@ -30,14 +30,33 @@ _SYSTEM_FILES = ("/etc/pip.conf", "/etc/xdg/pip/pip.conf")
 _USER_FILES = (".pip/pip.conf", ".config/pip/pip.conf")
 
 
-def steps(folder: str, path: str, args: dict[str, Any], uv: Optional[str]) -> Iterator[Tuple[str, List[str]]]:
+class MakerRecord(TypedDict, total=False):
+    """What makes an environment: `uv` or `venv`, by which program and interpreter; `uv` is the one that may fill it."""
+
+    kind: str
+    program: str
+    interpreter: str
+    uv: Optional[str]
+
+
+class EnvironmentOptions(NamedTuple):
+    """The maker of an environment, the index that torch has of its own, and whether no index is asked at all."""
+
+    maker: MakerRecord
+    index_url: Optional[str] = None
+    no_index: bool = False
+
+
+def steps(
+    folder: str, path: str, options: EnvironmentOptions, uv: Optional[str]
+) -> Iterator[Tuple[str, List[str]]]:
     """Yield the name and command of each step: the empty environment, torch from its index, all requirements.
 
     If torch has no index of its own, one step installs everything. `uv` is the program that fills it; None for pip.
     """
-    maker = args.get("maker") or {}
+    maker = options.maker
     program, interpreter = str(maker.get("program")), str(maker.get("interpreter"))
-    more = ["--no-index"] if args.get("no_index") is True else []
+    more = ["--no-index"] if options.no_index else []
     if uv is not None:
         yield "venv", [uv, "venv", *more, "--python", interpreter, path]
     elif maker.get("kind") == "uv":
@@ -51,10 +70,10 @@ def steps(folder: str, path: str, args: dict[str, Any], uv: Optional[str]) -> It
         else [python, "-I", "-m", "pip", "install"]
     )
     torch, others = (os.path.join(folder, name) for name in ("torch.txt", "requirements.txt"))
-    index = args.get("index")
+    index = options.index_url
     has_others = os.path.getsize(others) > 0
     if index or not has_others:
-        yield "torch", [*install, *(["--index-url", str(index)] if index else []), "-r", torch]
+        yield "torch", [*install, *(["--index-url", index] if index else []), "-r", torch]
     if has_others:
         yield "requirements", [*install, "-r", torch, "-r", others]
 
@@ -74,9 +93,9 @@ def conflicts(output: str) -> List[str]:
     return (of_uv or [line for line in lines if _OF_PIP.match(line)])[:MOST_CONFLICTS]
 
 
-def uv_that_fills(folder: str, args: dict[str, Any]) -> Optional[str]:
+def uv_that_fills(folder: str, maker: MakerRecord) -> Optional[str]:
     """Return the uv that the client names, unless this host's pip has settings of its own that uv would miss."""
-    uv = (args.get("maker") or {}).get("uv")
+    uv = maker.get("uv")
     given = _options(os.path.join(folder, "pip_conf"))
     own = {option for file in _pip_files() for option in _options(file)}
     own |= {name[4:].lower().replace("_", "-") for name in os.environ if name.startswith("PIP_")}

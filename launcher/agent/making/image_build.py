@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from typing import Any
+from typing import Any, Dict, NamedTuple, Optional
 
 from ..record import strict_json
+from ..record.engine_record import EngineRecord
 from ..system import attending, deadline
 from .scratch_folder import scratch_folder, write_base64
 
@@ -24,7 +25,7 @@ class BuildError(Exception):
     """A build request that is invalid."""
 
 
-def has_buildkit(engine: dict[str, Any]) -> bool:
+def has_buildkit(engine: EngineRecord) -> bool:
     """Return whether the engine's program has BuildKit: built in before docker 23, as its plugin buildx since."""
     program = engine.get("program")
     if not program:
@@ -36,17 +37,27 @@ def has_buildkit(engine: dict[str, Any]) -> bool:
     return version is not None and 18 < int(version[1]) < 23
 
 
-def build(args: dict[str, Any], payload: bytes, wire: Any) -> dict[str, Any]:
-    """Build an image while the client listens; return {"exit", "signal"}, one of them None.
+class BuildRequest(NamedTuple):
+    """The engine, the image's tag, labels and build arguments, and the network for its steps."""
 
-    `args`: {"engine", "tag", "labels", "network", "arguments"}; the payload is JSON, {"files": {name: base64}, "secrets": {id:
+    tag: str = ""
+    network: str = ""
+    engine: Optional[EngineRecord] = None
+    labels: Optional[Dict[str, str]] = None
+    arguments: Optional[Dict[str, str]] = None
+
+
+def build(request: BuildRequest, payload: bytes, wire: Any) -> attending.ProgramEnd:
+    """Build an image while the client listens; return how that ended.
+
+    The payload is JSON, {"files": {name: base64}, "secrets": {id:
     base64}}. Raises BuildError, attending.CommandError, OSError, and what the wire raises when the client has gone.
     """
     contents = strict_json.decode(payload)
     files, secrets = contents.get("files") or {}, contents.get("secrets") or {}
-    tag, network = str(args.get("tag")), str(args.get("network"))
-    arguments = {name: str(value) for name, value in (args.get("arguments") or {}).items()}
-    engine = args.get("engine") or {}
+    tag, network = request.tag, request.network
+    arguments = {name: str(value) for name, value in (request.arguments or {}).items()}
+    engine: EngineRecord = request.engine or {}
     are_names_valid = all(NAME.fullmatch(name) for name in (*files, *secrets, *arguments))
     if not TAG.fullmatch(tag) or not are_names_valid or network not in ("default", "host", "none"):
         raise BuildError("invalid tag, network or file name in the build of %r" % tag)
@@ -65,7 +76,7 @@ def build(args: dict[str, Any], payload: bytes, wire: Any) -> dict[str, Any]:
             "--progress",
             "plain",
         ]
-        for name, value in (args.get("labels") or {}).items():
+        for name, value in (request.labels or {}).items():
             words += ["--label", "%s=%s" % (name, value)]
         for name, text in secrets.items():
             path = os.path.join(folder, "secret-" + name)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 import glob
 import os
-from typing import Any, Optional
+from typing import Optional
 
 from ..record.safe_open import UnreadableError, read_regular
+from .torch_check import PackagesReport
 
 MOST_BYTES = 1 << 16
 
 
-def installed_torch(path: str) -> Optional[dict[str, Any]]:
+def installed_torch(path: str) -> Optional[PackagesReport]:
     """Return the report of torch_check.py for an environment. `architectures` is None: no text file lists them.
 
     None if there is no such file, or if it lacks the version of torch or CUDA.
@@ -30,13 +31,13 @@ def installed_torch(path: str) -> Optional[dict[str, Any]]:
     return {"python": python, "torch": torch, "cuda": cuda, "error": None, "architectures": None}
 
 
-def _constants(path: str) -> dict[str, Any]:
+def _constants(path: str) -> dict[str, object]:
     """Return the constants that a module's text assigns to names."""
     try:
         statements = ast.parse(read_regular(path, MOST_BYTES)).body
     except (SyntaxError, ValueError, UnreadableError):
         return {}
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for one in statements:
         targets = one.targets if isinstance(one, ast.Assign) else [getattr(one, "target", None)]
         value = getattr(one, "value", None)

@@ -9,7 +9,22 @@ import importlib
 import json
 import subprocess
 import sys
-from typing import Any, Dict
+from typing import Any, List, Optional, TypedDict
+
+
+class PackagesReport(TypedDict, total=False):
+    """The version of a Python and of its torch, the CUDA and the architectures that was built for, and what `pip check` says.
+
+    A torch that cannot be imported has an `error`. `architectures` are None if nobody lists them, `conflicts` without pip.
+    """
+
+    python: str
+    torch: Optional[str]
+    cuda: Optional[str]
+    error: Optional[str]
+    architectures: Optional[List[str]]
+    conflicts: Optional[List[str]]
+
 
 MARK = "launch-check "
 WITHOUT_CONFLICTS = "--without-conflicts"
@@ -19,7 +34,7 @@ MOST_LINES = 20
 
 def main() -> int:
     """Print one line: MARK, and a JSON object with python, torch, cuda, architectures, conflicts, and error; return 0."""
-    report: Dict[str, Any] = {
+    report: PackagesReport = {
         "python": "%d.%d" % sys.version_info[:2],
         "torch": None,
         "cuda": None,

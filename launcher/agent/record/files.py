@@ -7,10 +7,11 @@ import errno
 import os
 import shutil
 import sys
-from typing import Any, Iterator
+from typing import Iterator
 
 from . import safe_open, strict_json
 from .safe_open import UnreadableError
+from .strict_json import JsonObject
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 REFUSED = {errno.ENOSPC: "disk-full", errno.EDQUOT: "quota", errno.EROFS: "read-only"}
@@ -195,12 +196,12 @@ def read_text(path: str) -> str | None:
         return None
 
 
-def read_json(path: str) -> dict[str, Any]:
+def read_json(path: str) -> JsonObject:
     """Return a record; empty where it is missing or no JSON object (a torn disk, never our own writing)."""
     return parse_json(read_text(path) or "")
 
 
-def parse_json(text: str) -> dict[str, Any]:
+def parse_json(text: str) -> JsonObject:
     """Return the record in a text; empty if it is no JSON object."""
     if not text:
         return {}

@@ -21,10 +21,14 @@ import math
 import os
 import re
 import stat
-from typing import Any
+from typing import TYPE_CHECKING, Any, Mapping, cast
 
 from . import strict_json
 from .files import paths_in, read_text, write_durably
+from .strict_json import JsonObject
+
+if TYPE_CHECKING:
+    from .run_records import EvidenceRecord, PrecisionRecord, RecalledEvidence
 
 MOST_BYTES = 64 * 1024
 MOST_FILES = 1000
@@ -50,7 +54,7 @@ _COUNTS = {"micro_batch": False, "fits": False, "too_large": True}
 _DRIVER = "/proc/driver/nvidia/version"
 
 
-def keep(folder: str, record: dict[str, Any]) -> str | None:
+def keep(folder: str, record: EvidenceRecord) -> str | None:
     """Write a record, replacing an older one of the same key, card and driver; return its path.
 
     A measurement replaces one of the same job and workload. A record that is too large is not kept (None), nor one that
@@ -79,7 +83,7 @@ def keep(folder: str, record: dict[str, Any]) -> str | None:
     return path
 
 
-def _remove_measured(folder: str, record: dict[str, Any], workload: str) -> None:
+def _remove_measured(folder: str, record: EvidenceRecord, workload: str) -> None:
     """Remove what was measured of a record's precision in a workload; of another torch, card or driver it still holds."""
     same = ("card", "driver", "method", "model")
     model, key = record.get("model"), record["key"]
@@ -101,7 +105,7 @@ def _remove_measured(folder: str, record: dict[str, Any], workload: str) -> None
                 os.unlink(path)
 
 
-def _version(key: dict[str, Any]) -> str | None:
+def _version(key: JsonObject) -> str | None:
     torch = key.get("torch")
     return torch.partition("+")[0] if isinstance(torch, str) else None
 
@@ -116,7 +120,7 @@ def _remove_oldest(paths: list[str], most: int) -> None:
             os.unlink(oldest)
 
 
-def recall(folder: str, model: Any, *, of_any_driver: bool = False) -> list[dict[str, Any]]:
+def recall(folder: str, model: Any, *, of_any_driver: bool = False) -> list[RecalledEvidence]:
     """Return what earlier runs showed about precisions with a model and the present driver, newest first, measurements last.
 
     `model` is the plan's, {"kind", "value"} or None. A file that cannot be a record of ours is skipped. `of_any_driver`: the
@@ -127,8 +131,8 @@ def recall(folder: str, model: Any, *, of_any_driver: bool = False) -> list[dict
         paths = _kept(folder)
     except OSError:  # the root is not a folder or cannot be read, which the probe reports elsewhere
         return []
-    recalled: list[dict[str, Any]] = []
-    measured: list[dict[str, Any]] = []
+    recalled: list[RecalledEvidence] = []
+    measured: list[RecalledEvidence] = []
     for path in sorted(paths, key=_modified, reverse=True)[:MOST_READ]:
         record = _read(path)
         if record.get("model") == model and (of_any_driver or record.get("driver") == present):
@@ -138,7 +142,7 @@ def recall(folder: str, model: Any, *, of_any_driver: bool = False) -> list[dict
     return [*recalled[:MOST_RECALLED], *measured[:MOST_RECALLED]]
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read(path: str) -> EvidenceRecord:
     """Return the record in a file; empty if it is not a regular file of ours: a FIFO would block, a link lead elsewhere."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -152,10 +156,10 @@ def _read(path: str) -> dict[str, Any]:
         return {}
     finally:
         os.close(number)
-    return record if isinstance(record, dict) else {}
+    return cast("EvidenceRecord", record) if isinstance(record, dict) else {}
 
 
-def _entry(record: dict[str, Any]) -> dict[str, Any] | None:
+def _entry(record: EvidenceRecord) -> RecalledEvidence | None:
     """Return what a probe reports of a record; None if a value has the wrong type or is too long."""
     key = record.get("key")
     if not isinstance(key, dict):
@@ -172,8 +176,8 @@ def _entry(record: dict[str, Any]) -> dict[str, Any] | None:
     measured = record.get("measured")
     if measured is not None and not is_measured(measured):
         return None
-    entry = {**required, **optional, "time": float(min(moment, 1e12))}
-    return entry if measured is None else {**entry, "measured": measured}
+    known = {**required, **optional, "time": float(min(moment, 1e12))}
+    return cast("RecalledEvidence", known if measured is None else {**known, "measured": measured})
 
 
 def is_measured(measured: Any) -> bool:
@@ -196,14 +200,14 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def precision_digest(precision: dict[str, Any]) -> str:
+def precision_digest(precision: PrecisionRecord) -> str:
     """Return the digest of a plan's precision without `why`, as the worker and the client compute it."""
     values = {name: value for name, value in precision.items() if name != "why"}
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _digest(values: dict[str, Any]) -> str:
+def _digest(values: Mapping[str, object]) -> str:
     return hashlib.sha256(_canonical(values).encode()).hexdigest()
 
 

@@ -6,10 +6,14 @@ are, and the client that gets them, too.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
+from typing import TYPE_CHECKING, Any, Callable, Dict, cast
 
 from . import strict_json
 from .safe_open import UnreadableError, read_regular
+from .strict_json import JsonObject
+
+if TYPE_CHECKING:
+    from .run_records import AttemptRecord, EvidenceRecord, HeartbeatRecord, PlanRecord, StateRecord
 
 MOST_BYTES = 8 << 20
 MOST_PARTS = 200_000
@@ -31,7 +35,7 @@ Check = Callable[[Any], bool]
 Shape = Dict[str, Check]
 
 
-def read_record(path: str, shape: Shape) -> Dict[str, Any]:
+def read_record(path: str, shape: Shape) -> JsonObject:
     """Return a record of this shape; empty if it is missing or empty. Raises UnreadableError, and OSError."""
     try:
         data = read_regular(path, MOST_BYTES)
@@ -59,7 +63,27 @@ def read_record(path: str, shape: Shape) -> Dict[str, Any]:
     return record
 
 
-def read_state(path: str) -> Dict[str, Any]:
+def read_plan(path: str) -> PlanRecord:
+    """Return a plan; empty if it is missing or empty. Raises UnreadableError, and OSError."""
+    return cast("PlanRecord", read_record(path, PLAN))
+
+
+def read_attempt(path: str) -> AttemptRecord:
+    """Return the record of an attempt; empty if it is missing or empty. Raises UnreadableError, and OSError."""
+    return cast("AttemptRecord", read_record(path, ATTEMPT))
+
+
+def read_heartbeat(path: str) -> HeartbeatRecord:
+    """Return a heartbeat; empty if it is missing or empty. Raises UnreadableError, and OSError."""
+    return cast("HeartbeatRecord", read_record(path, HEARTBEAT))
+
+
+def read_precision(path: str) -> EvidenceRecord:
+    """Return what an attempt has shown of its precision; empty if it is missing or empty. Raises UnreadableError, and OSError."""
+    return cast("EvidenceRecord", read_record(path, PRECISION))
+
+
+def read_state(path: str) -> StateRecord:
     """Return a state, in the words of this version; empty if none was written. Raises UnreadableError, and OSError."""
     record = read_record(path, STATE)
     if record and not isinstance(record.get("state"), str):
@@ -67,7 +91,7 @@ def read_state(path: str) -> Dict[str, Any]:
     words = {
         name: _WORDS_BEFORE[record[name]] for name in ("state", "reason") if record.get(name) in _WORDS_BEFORE
     }
-    return {**record, **words} if words else record
+    return cast("StateRecord", {**record, **words})
 
 
 def _is_shallow(value: Any, levels: int) -> bool:

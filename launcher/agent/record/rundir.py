@@ -22,13 +22,16 @@ import errno
 import os
 import re
 import time
-from typing import Any, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, Mapping, cast
 
 from . import strict_json
-from .files import read_text, remove_folder, write_durably, write_in_place, write_over
+from .files import read_json, read_text, remove_folder, write_durably, write_in_place, write_over
 from .locks import Lock, is_locked
-from .record_shape import ATTEMPT, HEARTBEAT, SEALED, read_record, read_state
+from .record_shape import ATTEMPT, SEALED, read_attempt, read_heartbeat, read_record, read_state
 from .safe_open import RunPath, UnreadableError, open_up, opened_folder, status_of
+
+if TYPE_CHECKING:
+    from .run_records import AttemptRecord, HeartbeatRecord, PlanRecord, RentRecord, StateRecord
 
 VERSION = 1
 TERMINAL = ("succeeded", "failed", "stopped", "stop-incomplete")
@@ -60,9 +63,11 @@ SMALL_FILES = ("attempt.json", "state.json")
 GROWING_FILES = ("events.jsonl", "log.txt")
 
 
-def rent_in(record: dict[str, Any], start: str = "") -> dict[str, Any]:
+def rent_in(record: Mapping[str, Any], start: str = "") -> RentRecord:
     """Return until when a machine is rented, by a record whose keys have a start: by its wall clock, and by the clock of a boot."""
-    until, uptime, boot = (record.get(start + name) for name in ("until", "uptime", "boot"))
+    until: Any = record.get(start + "until")
+    uptime: Any = record.get(start + "uptime")
+    boot: Any = record.get(start + "boot")
     if not _is_number(until):
         return {}
     if not _is_number(uptime) or not isinstance(boot, str):
@@ -174,7 +179,7 @@ class Run:
             yield folder
             size += folder.record_bytes()
 
-    def newest_records(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    def newest_records(self) -> list[tuple[AttemptRecord, StateRecord]]:
         """Return (attempt.json, state.json) of the folders that `newest` yields, the oldest first."""
         folders = reversed([*self.newest()])
         return [(folder.read_attempt(), folder.read_state()) for folder in folders]
@@ -228,19 +233,23 @@ class Run:
         except FileNotFoundError:  # the run is being removed
             return False
 
-    def prepared(self) -> dict[str, Any]:
+    def read_plan(self) -> PlanRecord:
+        """Return the plan; empty before it is written."""
+        return cast("PlanRecord", read_json(self.plan))
+
+    def prepared(self) -> AttemptRecord:
         """Return the record of how the run was prepared; empty before that is written, or if it cannot be ours.
 
         It decides what is done for the run, so it does not lie in the numbered folders, to which a job may write. Until
         2026-11-22 it was in the first of them alone.
         """
         try:
-            record = read_record(self.prepared_record, ATTEMPT)
+            record = read_attempt(self.prepared_record)
         except UnreadableError:
             return {}
         return record or (self.folder(1).read_attempt() if self.numbers() else {})
 
-    def write_prepared(self, folder: Folder, record: dict[str, Any]) -> None:
+    def write_prepared(self, folder: Folder, record: AttemptRecord) -> None:
         """Write the record of how the run was prepared, durably: for us, and in its first folder for its clients."""
         text = strict_json.encode(record) + "\n"
         write_durably(self.prepared_record, text)
@@ -378,24 +387,24 @@ class Folder:
         """Whether the writer is alive. A shared lock is tried, so that two readers do not see each other."""
         return is_locked(self.lock)
 
-    def read_attempt(self) -> dict[str, Any]:
+    def read_attempt(self) -> AttemptRecord:
         """Return the record of the attempt; empty if none was written, or one that cannot be ours."""
         try:
-            return read_record(self.attempt, ATTEMPT)
+            return read_attempt(self.attempt)
         except UnreadableError:
             return {}
 
-    def read_state(self) -> dict[str, Any]:
+    def read_state(self) -> StateRecord:
         """Return the state; empty if none was written, UNREADABLE with the reason if it cannot be ours."""
         try:
             return read_state(self.state)
         except UnreadableError as error:
             return unreadable(error)
 
-    def read_heartbeat(self) -> dict[str, Any]:
+    def read_heartbeat(self) -> HeartbeatRecord:
         """Return the heartbeat; empty if none was written, or one that cannot be ours."""
         try:
-            return read_record(self.heartbeat, HEARTBEAT)
+            return read_heartbeat(self.heartbeat)
         except UnreadableError:
             return {}
 
@@ -437,13 +446,13 @@ def _has(record: int, number: int) -> bool:
     return True
 
 
-def unreadable(error: OSError) -> dict[str, Any]:
+def unreadable(error: OSError) -> StateRecord:
     """Return the state of a run of which something cannot be read."""
     words = error.words if isinstance(error, UnreadableError) else "%s: %s" % (error.filename, error.strerror)
     return {"state": UNREADABLE, "reason": None, "evidence": {UNREADABLE: words}}
 
 
-def place_of(record: dict[str, Any]) -> str | None:
+def place_of(record: AttemptRecord) -> str | None:
     """Return the id of the place in a folder's record; until 2026-11-22 it was always a host's, under that name."""
     place = record.get("place_id") or record.get("host_id")
     return place if isinstance(place, str) else None

@@ -11,13 +11,16 @@ import contextlib
 import json
 import os
 import re
-from typing import Any, AnyStr, Dict, Generic, Iterable, Iterator, List, Tuple
+from typing import TYPE_CHECKING, Any, AnyStr, Dict, Generic, Iterable, Iterator, List, Tuple
 
 from . import strict_json
 from .files import sync_folder
 from .rundir import Run
 from .safe_open import UnreadableError, open_regular, parent_of, read_regular, unlink, write_all
 from .visible import MOST_ESCAPE, VisibleText, is_plain, open_escape, parted, readings
+
+if TYPE_CHECKING:
+    from .run_records import PlanRecord
 
 MODE = 0o600
 MOST_BYTES = 16 << 20
@@ -90,7 +93,7 @@ def as_bytes(value: str) -> bytes:
     return value.encode("utf-8", "surrogateescape")
 
 
-def without(variables: dict[str, str], plan: dict[str, Any]) -> dict[str, str]:
+def without(variables: dict[str, str], plan: PlanRecord) -> dict[str, str]:
     """Return variables without the secrets that a plan names: a host may have some of these names in its own."""
     names = set(plan.get("secrets") or ())
     return {name: value for name, value in variables.items() if name not in names}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, Dict
+
+JsonObject = Dict[str, Any]
+"""A JSON object whose keys are not ours: an event's values, evidence, a verb's arguments and its answer."""
 
 
 def encode(value: Any) -> str:

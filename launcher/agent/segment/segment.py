@@ -23,7 +23,7 @@ from ..cards.allowed_cards import MOST_CHARS, UnfitError, choose_cards
 from ..liveness import native
 from ..liveness.liveness import StartError
 from ..record import strict_json
-from ..record.files import read_json, write_durably
+from ..record.files import write_durably
 from ..record.rundir import Run
 from ..serving import contact
 from ..serving.requests import RequestError
@@ -95,7 +95,7 @@ def _age_s() -> float:
 
 
 def _grace_s(run: Run) -> float:
-    return float(read_json(run.plan).get("stop_grace_s", 30.0))
+    return float(run.read_plan().get("stop_grace_s", 30.0))
 
 
 class _Segment:
@@ -149,9 +149,7 @@ class _Segment:
         if came is not None:
             say("%s came" % came.allowed.title)
             if came.allowed.plan:
-                write_durably(
-                    run.plan, strict_json.encode({**read_json(run.plan), **came.allowed.plan}) + "\n"
-                )
+                write_durably(run.plan, strict_json.encode({**run.read_plan(), **came.allowed.plan}) + "\n")
             torch = fitness.check_torch(came, orders, self._deadlines.save_s, say)
         fitness.check_requirements(orders, torch, self._deadlines.save_s, say)
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import select
 import time
-from typing import Any
+from typing import Mapping
 
 from ..record import strict_json
 
@@ -68,7 +68,7 @@ class ClientConnection:
             pieces.append(piece)
         return b"".join(pieces)
 
-    def write(self, message: dict[str, Any], payload: bytes = b"") -> None:
+    def write(self, message: Mapping[str, object], payload: bytes = b"") -> None:
         """Send a message, followed by raw bytes. Raises BrokenPipeError when the client takes nothing for too long."""
         if payload:
             message = dict(message, size=len(payload))

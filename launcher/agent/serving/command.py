@@ -14,13 +14,13 @@ from typing import Any, Iterator, List, NamedTuple, Tuple
 
 from ..liveness import run_state
 from ..record.rundir import Run
-from ..system.attending import AttendedProgram, CommandError, attend
+from ..system.attending import AttendedProgram, CommandError, ProgramEnd, attend
 from ..system.terminal import Window
 from ..training.variables import interpreter_of, native_command, variables
 
 
-def execute(run: Run, command: list[str], connection: Any) -> dict[str, Any]:
-    """Run a command in a run's code folder while the client listens; return {"exit", "signal"}, one of them None.
+def execute(run: Run, command: list[str], connection: Any) -> ProgramEnd:
+    """Run a command in a run's code folder while the client listens; return how it ended.
 
     Raises CommandError if it cannot start, and what the connection raises when the client has gone; it is ended then.
     """
@@ -37,7 +37,7 @@ class Screen(NamedTuple):
     window: Window
 
 
-def interact(run: Run, command: list[str], screen: Screen, connection: Any) -> dict[str, Any]:
+def interact(run: Run, command: list[str], screen: Screen, connection: Any) -> ProgramEnd:
     """Run a command, by default the user's shell, on a terminal; otherwise as `execute` does."""
     words, values = _beside(run, command or [_shell()])
     values["TERM"] = screen.kind if _KIND.fullmatch(screen.kind) else "dumb"

@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 import time
-from typing import Any, Dict, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Iterator, List, Optional, cast
 
 from ..cards import lease
 from ..liveness import run_state
@@ -18,9 +18,13 @@ from ..record import strict_json
 from ..record.files import REFUSED, read_text, remove_folder, write_durably
 from ..record.locks import Lock
 from ..record.rundir import TERMINAL, VERSION, WISHES, Folder, Run
+from ..record.strict_json import JsonObject
 from ..store.secret_end import forget_secrets
 from ..system import bearers, process
 from .requests import RequestError
+
+if TYPE_CHECKING:
+    from ..record.run_records import AttemptRecord, RecordedRuntime, StateRecord
 
 CONTACT_S = 15.0  # a sweep may be ending what is left of the run
 LEFTOVERS_GRACE_S = 5.0
@@ -51,10 +55,10 @@ def contact(run: Run) -> Iterator[bool]:
 def settle(
     run: Run,
     state: str,
-    reason: str,
+    reason: Optional[str],
     *,
     by: Optional[str] = None,
-    runtime: Optional[Dict[str, Any]] = None,
+    runtime: Optional[RecordedRuntime] = None,
     **more: Any,
 ) -> Folder:
     """End what is left of a run that nobody holds, and write its new state; return the contact's folder, still held.
@@ -100,9 +104,9 @@ def _sealed_now(run: Run) -> List[str]:
     return late_seals.sealed_now(run)
 
 
-def record_of(run: Run, folder: Folder, kind: str, **more: Any) -> Dict[str, Any]:
+def record_of(run: Run, folder: Folder, kind: str, **more: Any) -> AttemptRecord:
     """Return what `serve` puts on record in a folder that it writes."""
-    return {
+    record = {
         "version": VERSION,
         "run": run.id,
         "kind": kind,
@@ -114,22 +118,23 @@ def record_of(run: Run, folder: Folder, kind: str, **more: Any) -> Dict[str, Any
         "device": folder.device(),
         **more,
     }
+    return cast("AttemptRecord", record)
 
 
-def end_leftovers(run: Run, grace_s: float) -> List[Dict[str, Any]]:
+def end_leftovers(run: Run, grace_s: float) -> List[process.ProcessProof]:
     """End the processes of this machine that carry the run's token; return the proofs."""
     token = read_text(run.token)
     return process.end(lambda: bearers.with_token(token), "token", grace_s) if token else []
 
 
-def _end_visible_leftovers(run: Run) -> List[Dict[str, Any]]:
+def _end_visible_leftovers(run: Run) -> List[process.ProcessProof]:
     """Do so if a client sees them from here."""
     return end_leftovers(run, LEFTOVERS_GRACE_S) if run_state.fate_of(run).shows_processes else []
 
 
-def _previous(run: Run, last: Folder, judged: run_state.State, ended: List[Dict[str, Any]]) -> Dict[str, Any]:
+def _previous(run: Run, last: Folder, judged: StateRecord, ended: List[process.ProcessProof]) -> JsonObject:
     """Return what is on record of the folder before the contact: how it was found, and what was ended of it."""
-    found = {"folder": last.number, "state": last.read_state().get("state"), "ended": ended}
+    found: JsonObject = {"folder": last.number, "state": last.read_state().get("state"), "ended": ended}
     if not run_state.fate_of(
         run
     ).shows_processes:  # instead of processes, what keeps the run says how it ended
@@ -203,7 +208,7 @@ def _may_live_elsewhere(run: Run) -> bool:
     return predecessor.needs_silence(run) is not None
 
 
-def _settle_if_possible(run: Run, state: str, reason: str, **more: Any) -> Optional[OSError]:
+def _settle_if_possible(run: Run, state: str, reason: Optional[str], **more: Any) -> Optional[OSError]:
     """Settle a run; return what the disk refused. By its wish it has ended then, and nothing of it is left either."""
     try:
         settle(run, state, reason, **more).release()

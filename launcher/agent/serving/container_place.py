@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Dict
 
 from ..cards import lease
 from ..host.probe_host import user
 from ..record.rundir import Run
+from ..record.strict_json import JsonObject
 from ..system import process
 from .session import ClientSession
 
 
-def container_place(session: ClientSession, run: Run) -> Dict[str, Any]:
+def container_place(session: ClientSession, run: Run) -> JsonObject:
     """Return the paths that a container of a run reads and writes, made if missing, and the user it runs as.
 
     It writes to its record and its work, not to what controls the run. Of the leases it sees those of its own cards.

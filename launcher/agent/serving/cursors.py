@@ -13,13 +13,17 @@ import hashlib
 import math
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any, Mapping, TypedDict
 
 from ..liveness.run_state import fate_of, state_of
 from ..liveness.trouble import trouble_of
 from ..record.record_shape import MOST_BYTES
 from ..record.rundir import GROWING_FILES, SMALL_FILES, Folder, Run
 from ..record.safe_open import UnreadableError, open_regular, read_regular, status_of
+from ..record.strict_json import JsonObject
+
+if TYPE_CHECKING:
+    from ..record.run_records import StateRecord
 
 TAIL = 4096
 MAX_BYTES = 8 * 1024 * 1024
@@ -34,7 +38,16 @@ _awaited: dict[str, int] = {}
 _looks: dict[str, tuple[tuple[Any, ...], float]] = {}  # what was found equal, and until when that holds
 
 
-def read(run: Run, args: dict[str, Any], room: int = MAX_BYTES) -> tuple[dict[str, Any], bytes]:
+class RecordPart(TypedDict, total=False):
+    """A piece of a file: its path in the record, where it begins and its bytes; `whole` replaces the file."""
+
+    path: str
+    offset: int
+    size: int
+    whole: bool
+
+
+def read(run: Run, args: Mapping[str, Any], room: int = MAX_BYTES) -> tuple[JsonObject, bytes]:
     """Return (answer, bytes). `args`: cursors by "NNNN/file", `from` (first folder wanted), `state` known.
 
     Once there are `room` bytes, no more files follow.
@@ -48,7 +61,7 @@ def read(run: Run, args: dict[str, Any], room: int = MAX_BYTES) -> tuple[dict[st
     last_sizes = state.pop("sizes", None) or {}
     numbers = run.numbers()  # once, before the files: a folder that appears meanwhile is the next answer's
     cursors = args.get("cursors") or {}
-    parts: list[dict[str, Any]] = []
+    parts: list[RecordPart] = []
     pieces: list[bytes] = []
     if args.get("plan") is not True:
         room -= _whole(run.plan, "plan.json", None, parts, pieces)
@@ -84,12 +97,12 @@ def read(run: Run, args: dict[str, Any], room: int = MAX_BYTES) -> tuple[dict[st
     return answer, b"".join(pieces)
 
 
-def strip(state: dict[str, Any]) -> list[Any]:
+def strip(state: StateRecord) -> list[Any]:
     """Return what makes a state another state in a client's eyes."""
     return [state.get("state"), state.get("reason"), state.get("attempt"), bool(state.get("trouble"))]
 
 
-def _whole(path: str, key: str, known: Any, parts: list[dict[str, Any]], pieces: list[bytes]) -> int:
+def _whole(path: str, key: str, known: Any, parts: list[RecordPart], pieces: list[bytes]) -> int:
     try:
         data = read_regular(path, MOST_BYTES)
     except (FileNotFoundError, UnreadableError):
@@ -101,9 +114,7 @@ def _whole(path: str, key: str, known: Any, parts: list[dict[str, Any]], pieces:
     return len(data)
 
 
-def _growth(
-    path: str, key: str, cursor: Any, room: int, parts: list[dict[str, Any]], pieces: list[bytes]
-) -> int:
+def _growth(path: str, key: str, cursor: Any, room: int, parts: list[RecordPart], pieces: list[bytes]) -> int:
     offset = int(cursor["offset"]) if cursor else 0
     try:
         status = status_of(path)
@@ -142,7 +153,7 @@ def _expire(path: str) -> None:
         _looks[path] = (known[0], time.time() + AGAIN_S)
 
 
-def _sizes_before(folder: Folder, following: Folder) -> dict[str, Any]:
+def _sizes_before(folder: Folder, following: Folder) -> dict[str, int]:
     """Return how long the files of a folder are by the one who ended it, if the next folder has just begun.
 
     The client will not ask for this folder again, and a shared disk may still show it as it was: even its state. An agent that

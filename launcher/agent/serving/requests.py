@@ -14,11 +14,12 @@ as absent, and a wrong value is refused with the argument's name.
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Type, TypeVar, Union, cast, get_type_hints
+from typing import Any, Mapping, NamedTuple, Type, TypedDict, TypeVar, Union, cast, get_type_hints
 
 from ..record import strict_json
 from ..record.files import REFUSED
 from ..record.rundir import RUN_ID
+from ..record.strict_json import JsonObject
 
 MAX_PAYLOAD = 256 * 1024 * 1024
 
@@ -36,7 +37,7 @@ _WORDS = {
 class RequestError(Exception):
     """A request that is refused; `code` is for programs, the text for people, `values` are details for programs."""
 
-    def __init__(self, code: str, message: str, values: Dict[str, Any] | None = None) -> None:
+    def __init__(self, code: str, message: str, values: Mapping[str, object] | None = None) -> None:
         """Hold all three."""
         super().__init__(message)
         self.code = code
@@ -49,19 +50,27 @@ class RunId(str):
     __slots__ = ()
 
 
+class Refusal(TypedDict):
+    """Why a verb was not done, as it is on the wire."""
+
+    code: str
+    message: str
+    values: Mapping[str, object]
+
+
 class AgentRequest(NamedTuple):
     """One line of a client, and the size of the payload that follows it."""
 
     id: Any
     verb: str
-    arguments: Dict[str, Any]
+    arguments: JsonObject
     size: int
 
 
 class VerbReply(NamedTuple):
     """What a verb answers: values for the line, and raw bytes to send after it."""
 
-    values: Dict[str, Any]
+    values: Mapping[str, object]
     payload: bytes = b""
 
 
@@ -86,7 +95,7 @@ def read_request(line: bytes) -> AgentRequest:
     return AgentRequest(message.get("id"), str(message.get("verb")), arguments, size)
 
 
-def parse(shape: Type[Arguments], verb: str, values: Dict[str, Any]) -> Arguments:
+def parse(shape: Type[Arguments], verb: str, values: JsonObject) -> Arguments:
     """Return the arguments of a verb as its NamedTuple. Raises RequestError."""
     defaults = getattr(shape, "_field_defaults", {})
     checked = {}
@@ -109,7 +118,7 @@ def run_id(value: Any, key: str) -> RunId:
     return RunId(value)
 
 
-def read_object(payload: bytes, what: str) -> Dict[str, Any]:
+def read_object(payload: bytes, what: str) -> JsonObject:
     """Return the JSON object in a payload. Raises RequestError."""
     try:
         value = strict_json.decode(payload)
@@ -117,15 +126,15 @@ def read_object(payload: bytes, what: str) -> Dict[str, Any]:
         raise RequestError("bad-payload", "%s is not JSON: %s" % (what, error)) from None
     if not isinstance(value, dict):
         raise RequestError("bad-payload", "%s is not a JSON object" % what)
-    return cast("Dict[str, Any]", value)
+    return cast("JsonObject", value)
 
 
-def refusal(code: str, text: str, values: Dict[str, Any] | None = None) -> Dict[str, Any]:
+def refusal(code: str, text: str, values: Mapping[str, object] | None = None) -> Refusal:
     """Return a refusal as it is on the wire."""
     return {"code": code, "message": text, "values": values or {}}
 
 
-def refusal_of(error: Union[RequestError, OSError], root: str) -> Dict[str, Any]:
+def refusal_of(error: Union[RequestError, OSError], root: str) -> Refusal:
     """Return the refusal that an error is; one of the system's that names no path is about the root."""
     if isinstance(error, RequestError):
         return refusal(error.code, str(error), error.values)
@@ -141,6 +150,8 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
     if hint is Any:
         return value
     kind = getattr(hint, "__origin__", hint)
+    if isinstance(kind, type) and issubclass(kind, dict):  # a TypedDict too, of which nothing is an instance
+        kind = dict
     is_right = isinstance(value, (int, float) if kind is float else kind)
     if not is_right or (isinstance(value, bool) and kind is not bool):
         raise RequestError("bad-argument", "%s must be %s, not %r" % (where, _WORDS[kind], value))

@@ -12,8 +12,8 @@ import importlib
 import os
 import signal
 import sys
-from typing import Any, Dict
 
+from ..record.strict_json import JsonObject
 from ..store import worker_folder
 from ..store.manifest import ShippingError
 from ..system import login_umask
@@ -93,7 +93,7 @@ def serve_one(session: ClientSession) -> None:
     connection.write(dict(message, id=request.id), back)
 
 
-def answer(session: ClientSession, verb: str, arguments: Dict[str, Any], payload: bytes = b"") -> VerbReply:
+def answer(session: ClientSession, verb: str, arguments: JsonObject, payload: bytes = b"") -> VerbReply:
     """Answer one verb. Raises RequestError, ShippingError and OSError."""
     if verb not in _MODULE_OF:
         raise RequestError("unknown-verb", "the agent has no verb %r" % verb)

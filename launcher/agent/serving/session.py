@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Type
 
 from ..cards import lease, tickets
+from ..making.torch_check import PackagesReport
 from ..record.files import remove_folder
 from ..record.locks import Lock
 from ..record.rundir import Folder, Run
@@ -27,7 +28,7 @@ class Unsealed(NamedTuple):
     """An environment that was made here and does not count yet, with what its Python says of its packages."""
 
     path: str
-    packages: Dict[str, Any]
+    packages: PackagesReport
 
 
 class OfferedCheckpoint(NamedTuple):
@@ -36,7 +37,7 @@ class OfferedCheckpoint(NamedTuple):
     parent: str
     name: str
     step: int
-    files: Dict[str, Dict[str, Any]]
+    files: Manifest
     manifest: bytes
 
     @property

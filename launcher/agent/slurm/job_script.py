@@ -16,15 +16,16 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Iterator, List, Optional
 
 from ..cards.allowed_cards import UnfitError, choose_cards, read_cards
 from ..liveness import slurm_jobs, slurm_submission
 from ..liveness.native import agent_of
 from ..liveness.slurm_programs import SlurmSilentError, ask
 from ..record import strict_json
-from ..record.files import read_json, read_text, write_durably
+from ..record.files import read_text, write_durably
 from ..record.rundir import Run
+from ..record.strict_json import JsonObject
 from ..serving import contact
 from ..serving.requests import RequestError
 from ..store import worker_folder
@@ -156,7 +157,7 @@ class _Keeping:
         return code
 
     def _keep_agents(self) -> int:
-        seen: Optional[Dict[str, Any]] = None
+        seen: Optional[JsonObject] = None
         is_first = True
         failures = 0
         while not self._signals.is_over and os.path.exists(self._run.plan):
@@ -209,10 +210,10 @@ class _Keeping:
         if came is not None:
             _say("%s came" % came.allowed.title)
         if came is not None and came.allowed.plan:
-            write_durably(run.plan, strict_json.encode({**read_json(run.plan), **came.allowed.plan}) + "\n")
+            write_durably(run.plan, strict_json.encode({**run.read_plan(), **came.allowed.plan}) + "\n")
         return True
 
-    def _run_agent(self, seen: Optional[Dict[str, Any]]) -> int:
+    def _run_agent(self, seen: Optional[JsonObject]) -> int:
         """Start the agent as a step of the job, attend to signals until it has ended, and return its exit status."""
         words = [sys.executable, "-I", sys.argv[0], "step", self._run.path]
         # As a keeper's: they prove that the agent is ours, whatever is above it.
@@ -253,7 +254,7 @@ class _Keeping:
         A member ends with its agent, but not if it is stopped: its ranks would train on beside the next attempt. So no agent
         starts while a step of theirs is left, or while nobody can say. If that lasts, the job ends, and with it all of them.
         """
-        if len(read_json(self._run.plan).get("nodes") or ()) <= 1:
+        if len(self._run.read_plan().get("nodes") or ()) <= 1:
             return True
         began_s = time.monotonic()
         said = ""

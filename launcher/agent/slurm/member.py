@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Dict, List, Set
+from typing import List, Set
 
 from ..attempt.attempt_writer import Report, read_report
 from ..attempt.fence import Fence
@@ -25,8 +25,8 @@ from ..attempt.streams import Receiver, Streams, listening
 from ..attempt.training_command import Command, CommandStart, end_leftovers
 from ..record import secret, strict_json
 from ..record.appender import Appender
-from ..record.files import read_json
 from ..record.rundir import Folder, Run
+from ..record.strict_json import JsonObject
 from ..store import worker_folder
 from ..system import bearers, oom, process
 from ..system.attending import start_guard
@@ -74,7 +74,7 @@ class _Member:
         self._grace_s = grace_s
         self._terminations = terminations
         self._guard = guard
-        self._plan = read_json(run.plan)
+        self._plan = run.read_plan()
         self._record = folder.read_attempt()
         self._secrets = secret.read(run)
         self._node = folder.of_node(node_name())
@@ -156,7 +156,7 @@ class _Member:
             stacks=self._node.stacks,
         )
 
-    def _attend(self, command: Command, listener: socket.socket) -> tuple[int, List[Dict[str, Any]]]:
+    def _attend(self, command: Command, listener: socket.socket) -> tuple[int, List[process.ProcessProof]]:
         """Attend to the command; return its wait status, and what it left behind and could not be ended."""
         notes = self._notes
         receiver = Receiver(notes.take_lines, notes.take_output, notes.finish_output, notes.flush)
@@ -204,7 +204,7 @@ class _Member:
         if proofs:
             self._report({"signalled": proofs})
 
-    def _report(self, values: Dict[str, Any]) -> None:
+    def _report(self, values: JsonObject) -> None:
         """Report what happened on this node."""
         self._notes.record({"node": node_name(), **values})
 
@@ -237,7 +237,7 @@ class _NodeRecord:
             return strict_json.encode(self._redactor.redact(report.event)).encode()
         return report.line
 
-    def record(self, values: Dict[str, Any]) -> None:
+    def record(self, values: JsonObject) -> None:
         """Write down what happened here."""
         event = {"kind": "evidence", "rank": 0, "time": time.time(), "source": NODE}
         event["values"] = self._redactor.redact(values)

@@ -15,10 +15,13 @@ import shutil
 import stat
 import tempfile
 import types
-from typing import Any, Callable, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Optional
 
 from ..record.files import MOST_BYTES, NO_ROOM, parse_json, paths_in, read_json, sync_folder
 from ..record.safe_open import open_regular, read_regular
+
+if TYPE_CHECKING:
+    from ..record.run_records import CheckpointRecord
 
 MANIFEST = "manifest.json"
 SENTINEL = "checkpoint-is-incomplete.txt"  # transformers writes it and never reads it
@@ -328,6 +331,6 @@ def _in_words(size: int) -> str:
     return "%d bytes" % size
 
 
-def describe(chosen: ChosenCheckpoint) -> dict[str, Any] | None:
+def describe(chosen: ChosenCheckpoint) -> CheckpointRecord | None:
     """Return the checkpoint as attempt.json holds it, None for the beginning."""
     return None if chosen.path is None else {"step": chosen.step, "path": chosen.path}

@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from typing import Any
 
 from . import tree_files
-from .manifest import FileTree
+from .manifest import FileTree, ManifestEntry
 
 LARGE = 64 << 20
 CONTENT = "content"
@@ -33,7 +32,7 @@ def split(code: FileTree) -> tuple[FileTree, FileTree]:
     )
 
 
-def tree_of(entry: dict[str, Any]) -> FileTree:
+def tree_of(entry: ManifestEntry) -> FileTree:
     """Return the store's tree that holds one large file and nothing else."""
     return FileTree({CONTENT: entry})
 

@@ -13,7 +13,7 @@ import functools
 import hashlib
 import os
 import re
-from typing import Any, Dict
+from typing import Any, Dict, Mapping, TypedDict, cast
 
 from ..record import strict_json
 from ..record.files import parse_json, read_text
@@ -24,7 +24,19 @@ _PATH = re.compile(r"(code|data/(?!\.\.?/)[^/\0]+)(?:/(?!\.\.?(?:/|\Z))[^/\0]+)+
 """A path below code/ or data/KEY/ without empty parts, `.` and `..`; the group is the folder that it must stay in."""
 _NO_NAMES = ("", ".", "..")
 
-Manifest = Dict[str, Dict[str, Any]]
+
+class ManifestEntry(TypedDict, total=False):
+    """A file, a link or an empty folder of a manifest, each with its own keys; see above."""
+
+    sha256: str
+    size: int
+    mode: int
+    exec: bool
+    link: str
+    folder: int
+
+
+Manifest = Dict[str, ManifestEntry]
 
 
 class ShippingError(Exception):
@@ -59,13 +71,12 @@ def data_of(manifest: Manifest) -> Dict[str, FileTree]:
     return trees
 
 
-def mode_of(entry: dict[str, Any]) -> int:
+def mode_of(entry: ManifestEntry) -> int:
     """Return the permission bits of a file."""
-    mode: int = entry.get("mode", 0o755 if entry.get("exec") else 0o644)
-    return mode
+    return entry.get("mode", 0o755 if entry.get("exec") else 0o644)
 
 
-def shared_mode_of(entry: dict[str, Any]) -> int:
+def shared_mode_of(entry: ManifestEntry) -> int:
     """Return the permission bits of a file that runs share: nobody may write to it, and its owner, the store, can read it."""
     return mode_of(entry) & 0o555 | 0o400
 
@@ -87,7 +98,7 @@ def read_manifest(path: str) -> Manifest:
 
 def parse_manifest(path: str, text: str) -> Manifest:
     """Return the manifest in the text of a file; empty if it is torn. Raises UnreadableError if it cannot be ours."""
-    manifest: Manifest = parse_json(text)
+    manifest = cast("Manifest", parse_json(text))
     if not all(_is_entry(entry) for entry in manifest.values()):
         raise UnreadableError(path, "is not a manifest")
     return manifest
@@ -124,7 +135,7 @@ def check(manifest: Any) -> None:
         raise ShippingError("%r has paths below it, and is a file, a link or an empty folder" % folder)
 
 
-def _check_link_or_folder(path: str, entry: dict[str, Any], top: str) -> None:
+def _check_link_or_folder(path: str, entry: Mapping[str, object], top: str) -> None:
     """Raise ShippingError unless an entry is either a link within its tree or an empty folder."""
     kinds = [kind for kind in ("sha256", "link", "folder") if kind in entry]
     if kinds == ["link"]:
@@ -135,7 +146,7 @@ def _check_link_or_folder(path: str, entry: dict[str, Any], top: str) -> None:
         raise ShippingError("%r is not a file, a link or an empty folder" % path)
 
 
-def _is_file(entry: dict[str, Any]) -> bool:
+def _is_file(entry: Mapping[str, object]) -> bool:
     sha256, size = entry.get("sha256"), entry.get("size")
     return (
         isinstance(sha256, str)

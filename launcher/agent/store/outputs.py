@@ -13,7 +13,6 @@ import re
 import stat
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
-from ..record.files import read_json
 from ..record.rundir import Run
 from ..record.safe_open import open_folder, open_regular, status_of
 from .hidden_names import HIDDEN, HiddenNames
@@ -66,7 +65,7 @@ class OutputScan:
         self._placed_ns = 0
         with contextlib.suppress(OSError):  # without a manifest nothing was sent
             self._placed_ns = status_of(run.manifest).st_ctime_ns
-        patterns = read_json(run.plan).get("outputs")
+        patterns = run.read_plan().get("outputs")
         self._has_patterns = isinstance(patterns, list) and bool(patterns) and not matches_all
         self._patterns = PathPatterns([str(one) for one in patterns or ()] if self._has_patterns else ())
         self._count = 0

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import time
-from typing import Any, Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Collection, List, Mapping, TypedDict, cast
 
 from ..diagnosis import remedy
 from ..liveness import run_state
@@ -23,6 +23,9 @@ from ..record.safe_open import RunPath, opened_folder, parent_of
 from . import checkpoints, late_seals
 from .manifest import Manifest, check, read_manifest, shared_modes_of
 from .store import Store
+
+if TYPE_CHECKING:
+    from ..record.run_records import ChangesRecord, ParentRecord
 
 LET_GO_S = 5.0
 """How long the agent of a run that has just ended may take to release its locks."""
@@ -39,9 +42,22 @@ class ParentError(Exception):
         self.code = code
 
 
-def inherit(
-    parent: Run, child: Run, prepared: Folder, store: Store, asked: Collection[str]
-) -> dict[str, Any]:
+class DamagedCheckpoint(TypedDict):
+    """A checkpoint that a run cannot go on from, by its name, and what is wrong with it."""
+
+    checkpoint: str
+    wrong: str
+
+
+class Inherited(TypedDict):
+    """What a run has from its parent, and the newer checkpoints that were passed over."""
+
+    parent: ParentRecord
+    changes: ChangesRecord
+    passed_over: List[DamagedCheckpoint]
+
+
+def inherit(parent: Run, child: Run, prepared: Folder, store: Store, asked: Collection[str]) -> Inherited:
     """Give a run that is being prepared what its parent left; return what that is, and which checkpoints were passed over.
 
     `prepared` is the child's first folder. `asked` are the keys of its plan that the user set: what remedies changed in the
@@ -54,7 +70,7 @@ def inherit(
         words = "the script of run %s never called worker.resume_from(): it would start at step 1 again"
         raise ParentError("cannot-resume", words % parent.id)
     step, path, passed_over = _newest_whole(parent, sealed)
-    steps = read_json(child.plan).get("steps")
+    steps = child.read_plan().get("steps")
     if steps is not None and steps <= step:
         words = "steps = %d is not above %d, the step of the checkpoint that run %s left"
         raise ParentError("steps", words % (steps, step, parent.id))
@@ -63,10 +79,11 @@ def inherit(
     is_written_once = re.search(r"(?<![0-9])0*%d\Z" % step, name) is not None
     target = os.path.join(child.checkpoints, name)
     take_over(RunPath(parent.path, path), target, links=is_written_once)
-    origin = {"run": parent.id, "checkpoint": name, "step": step}
+    origin: ParentRecord = {"run": parent.id, "checkpoint": name, "step": step}
     set_anew = {name for key in asked for name in _CHANGES_OF.get(key, (key,))}
-    changes = {name: value for name, value in in_force.changes.items() if name not in set_anew}
-    child.write_prepared(prepared, dict(child.prepared(), parent=origin, changes=changes))
+    kept = {name: value for name, value in in_force.changes.items() if name not in set_anew}
+    changes = cast("ChangesRecord", kept)
+    child.write_prepared(prepared, {**child.prepared(), "parent": origin, "changes": changes})
     _place(parent, child, store)
     return {"parent": origin, "changes": changes, "passed_over": passed_over}
 
@@ -103,7 +120,7 @@ def resumes(run: Run) -> bool:
     return "resume" in consumed and "held resume" not in consumed
 
 
-def newest_whole(run: Run) -> tuple[str, list[dict[str, Any]]]:
+def newest_whole(run: Run) -> tuple[str, list[DamagedCheckpoint]]:
     """Return the path of the checkpoint that a run can be continued from, and the newer ones that were passed over.
 
     Every file of it is read. Raises ParentError.
@@ -124,9 +141,9 @@ def _unspoilt(run: Run, in_force: remedy.InForce) -> list[tuple[int, str]]:
     return sealed
 
 
-def _newest_whole(run: Run, sealed: list[tuple[int, str]]) -> tuple[int, str, list[dict[str, Any]]]:
+def _newest_whole(run: Run, sealed: list[tuple[int, str]]) -> tuple[int, str, list[DamagedCheckpoint]]:
     """Return step and path of the newest whole checkpoint, and the newer ones that were passed over, with the reasons."""
-    passed_over: list[dict[str, Any]] = []
+    passed_over: list[DamagedCheckpoint] = []
     late = late_seals.late(run)
     for step, path in reversed(sealed):
         wrong = late.get(os.path.basename(path)) or _what_leads_away(run, path) or what_is_wrong(path)

@@ -11,10 +11,11 @@ import contextlib
 import os
 import subprocess
 import sys
-from typing import Any, Callable, List, NamedTuple
+from typing import Callable, List, NamedTuple
 
 from ..record.files import sync_file_system, write_over
 from ..record.rundir import Run
+from ..record.strict_json import JsonObject
 from ..system import process
 from . import tree_files
 from .manifest import FileTree, ShippingError, code_of, data_of, read_manifest
@@ -108,7 +109,7 @@ def _is_newer(path: str, placed_ns: int) -> bool:
         return False
 
 
-def words_of(run: Run, mended: Mended) -> dict[str, Any]:
+def words_of(run: Run, mended: Mended) -> JsonObject:
     """Return what to record of a mend: how many files, and some of them; for lost ones a failure."""
     if not mended.lost:
         return {"code": {"mended": len(mended.paths), "paths": mended.paths[:MOST_NAMED]}}

@@ -24,7 +24,6 @@ from ..liveness import run_state
 from ..record import strict_json
 from ..record.files import (
     paths_in,
-    read_json,
     remove_folder,
     sync_file_system,
     sync_folder,
@@ -34,7 +33,7 @@ from ..record.files import (
 from ..record.locks import Lock
 from ..record.rundir import Run
 from . import large_files, tree_files
-from .manifest import FileTree, Manifest, ShippingError, code_of, data_of, read_manifest
+from .manifest import FileTree, Manifest, ManifestEntry, ShippingError, code_of, data_of, read_manifest
 from .named_contents import NamedContents
 from .path_patterns import PathPatterns
 from .uploads import Uploads
@@ -210,7 +209,7 @@ class Store:
         return []
 
     def _fill(
-        self, entries: Manifest, folder: str, put: Callable[[str, str, dict[str, Any]], bool]
+        self, entries: Manifest, folder: str, put: Callable[[str, str, ManifestEntry], bool]
     ) -> list[str]:
         """Make a tree from files of the store, links last; return the missing and the corrupt files."""
         corrupt = []
@@ -237,7 +236,7 @@ class Store:
         return corrupt
 
     def _put(
-        self, put: Callable[[str, str, dict[str, Any]], bool], target: str, entry: dict[str, Any]
+        self, put: Callable[[str, str, ManifestEntry], bool], target: str, entry: ManifestEntry
     ) -> list[str]:
         """Make a file from one of the store, which is removed if it is corrupt; return its SHA-256 then."""
         source = self.file(entry["sha256"])
@@ -252,7 +251,7 @@ class Store:
     def _add_large(self, large: FileTree, folder: str, run: Run) -> list[str]:
         """Put the large files into a run's code, as links or copies; return the missing and the corrupt files."""
         corrupt = []
-        patterns = read_json(run.plan).get("writable")
+        patterns = run.read_plan().get("writable")
         writable = PathPatterns(patterns) if isinstance(patterns, list) and patterns else None
         is_mounted = run_state.fate_of(run).is_in_image  # a container gets the store's trees read-only
         for path, entry in large.items():
@@ -270,7 +269,7 @@ class Store:
     def _clones(self) -> bool:
         return large_files.can_clone(self.path)
 
-    def _shared_file(self, entry: dict[str, Any], is_mounted: bool) -> str | None:
+    def _shared_file(self, entry: ManifestEntry, is_mounted: bool) -> str | None:
         """Return the path of a large file that many runs share; None if it is corrupt, or if a job could write to it."""
         if not is_mounted and os.geteuid() == 0:
             return None
@@ -324,7 +323,7 @@ class Store:
             remove_folder(part)
         return []
 
-    def _adopt(self, source: str, target: str, entry: dict[str, Any]) -> bool:
+    def _adopt(self, source: str, target: str, entry: ManifestEntry) -> bool:
         is_checked = self.uploads.has_checked(entry["sha256"])
         return tree_files.adopt(source, target, entry, is_checked=is_checked)
 

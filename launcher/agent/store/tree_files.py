@@ -7,18 +7,18 @@ import fcntl
 import hashlib
 import os
 import stat
-from typing import IO, Any
+from typing import IO
 
 from ..record import strict_json
 from ..record.files import read_text, write_durably
-from .manifest import Manifest, mode_of, shared_mode_of
+from .manifest import Manifest, ManifestEntry, mode_of, shared_mode_of
 
 STATS = "stats.json"
 _SMALL = 1 << 20
 _FICLONE = 0x40049409
 
 
-def copy(source: str, target: str, entry: dict[str, Any]) -> bool:
+def copy(source: str, target: str, entry: ManifestEntry) -> bool:
     """Copy a file of the store, checking its SHA-256; return False if it is missing or corrupt."""
     digest = hashlib.sha256()
     try:
@@ -42,7 +42,7 @@ def copy(source: str, target: str, entry: dict[str, Any]) -> bool:
     return bool(digest.hexdigest() == entry["sha256"])
 
 
-def is_as_sent(path: str, entry: dict[str, Any]) -> bool:
+def is_as_sent(path: str, entry: ManifestEntry) -> bool:
     """Whether a path of a run's code is what its manifest says. A large file may be a link to the store's."""
     try:
         status = os.lstat(path)
@@ -69,7 +69,7 @@ def clone(reading: int, writing: int) -> bool:
     return True
 
 
-def adopt(source: str, target: str, entry: dict[str, Any], *, is_checked: bool = False) -> bool:
+def adopt(source: str, target: str, entry: ManifestEntry, *, is_checked: bool = False) -> bool:
     """Link a file of the store into a tree durably, checking its SHA-256; return False if it is missing or corrupt.
 
     One that `is_checked` was read by this process already, and has not changed. A link has the mode of its file, which

@@ -18,9 +18,10 @@ import subprocess
 import sys
 import time
 from functools import partial
-from typing import IO, Any, Callable, Iterator, NamedTuple, Optional
+from typing import IO, Any, Callable, Iterator, NamedTuple, Optional, TypedDict
 
 from ..record import strict_json
+from ..record.strict_json import JsonObject
 from . import bearers, process
 from .login_umask import login_umask
 from .terminal import Terminal, Window, become_controlling
@@ -100,17 +101,27 @@ def reap(child: subprocess.Popen[bytes]) -> int | None:
     return None
 
 
-def attend(program: AttendedProgram, wire: Any) -> dict[str, Any]:
+class ProgramEnd(TypedDict):
+    """How a program ended: by its exit status or a signal, the other one is None."""
+
+    exit: Optional[int]
+    signal: Optional[int]
+
+
+Attend = Callable[[AttendedProgram, Any], ProgramEnd]
+
+
+def attend(program: AttendedProgram, wire: Any) -> ProgramEnd:
     """Start a program, and send the client what it prints until it and all its descendants have ended.
 
-    Return {"exit", "signal"}, one of them None. Raises CommandError, and what the wire raises when the client has gone.
+    Raises CommandError, and what the wire raises when the client has gone.
     """
     with guarded() as run:
         return run(program, wire)
 
 
 @contextlib.contextmanager
-def guarded() -> Iterator[Callable[[AttendedProgram, Any], dict[str, Any]]]:
+def guarded() -> Iterator[Attend]:
     """Provide `attend` for several programs, one after the other, under one guard.
 
     The programs get a token in their variables as MARK, so that the guard can end them if this process dies.
@@ -126,7 +137,7 @@ def guarded() -> Iterator[Callable[[AttendedProgram, Any], dict[str, Any]]]:
             process.end(process.own_descendants, "descendant", 0.0)
 
 
-def _attend(token: str, guard: int, program: AttendedProgram, wire: Any) -> dict[str, Any]:
+def _attend(token: str, guard: int, program: AttendedProgram, wire: Any) -> ProgramEnd:
     started = _start(program, token)
     find_all = partial(_descendants_but, guard)
     try:
@@ -242,7 +253,7 @@ class _Listening:
         if self._terminal is not None:
             self._terminal.hand_over()
 
-    def _take(self, terminal: Terminal, message: dict[str, Any]) -> None:
+    def _take(self, terminal: Terminal, message: JsonObject) -> None:
         """Take what was typed, or the new size of the window. Raises EOFError for anything else."""
         try:
             if message["verb"] == "type":

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Callable
+from typing import Callable, TypedDict
 
 IS_LINUX = sys.platform.startswith("linux")
 KILL_WAIT_S = 10.0
@@ -72,6 +72,19 @@ def _output_of(command: list[str]) -> str:
         return ""
 
 
+class _Proven(TypedDict):
+    pid: int
+    start: str
+    proof: str
+
+
+class ProcessProof(_Proven, total=False):
+    """The proof that a process was a run's, as it is recorded: with the signal that it got, or the state in which it survived."""
+
+    signal: int
+    state: str
+
+
 class Process:
     """An entry of the process table: pid, parent, start time (a text that differs if the pid is reused), state letter.
 
@@ -90,9 +103,12 @@ class Process:
         self.name = name
         self.is_exiting = is_exiting
 
-    def proof(self, why: str) -> dict[str, Any]:
-        """Return what is recorded when this process gets a signal."""
-        return {"pid": self.pid, "start": self.start, "proof": why}
+    def proof(self, why: str, number: int | None = None) -> ProcessProof:
+        """Return what is recorded when this process gets a signal; that of this number, if there is one."""
+        found: ProcessProof = {"pid": self.pid, "start": self.start, "proof": why}
+        if number is not None:
+            found["signal"] = int(number)
+        return found
 
 
 def bound_to_us(words: list[str]) -> list[str]:
@@ -290,11 +306,11 @@ class ProcessTermination:
         self._find_targets = find_targets
         self._why = why
         self._deadline = time.monotonic() + grace_s
-        self._sent: dict[tuple[int, str, int], dict[str, Any]] = {}
-        self.remaining: list[dict[str, Any]] = []
+        self._sent: dict[tuple[int, str, int], ProcessProof] = {}
+        self.remaining: list[ProcessProof] = []
 
     @property
-    def proofs(self) -> list[dict[str, Any]]:
+    def proofs(self) -> list[ProcessProof]:
         """The signals sent: to which process, and the proof that it was ours."""
         return list(self._sent.values())
 
@@ -306,12 +322,12 @@ class ProcessTermination:
         for target in targets:
             key = (target.pid, target.start, int(number))
             if key not in self._sent and send(target, number):
-                self._sent[key] = dict(target.proof(self._why), signal=int(number))
+                self._sent[key] = target.proof(self._why, number)
                 if target.letter == "T":  # a stopped process handles no SIGTERM
                     send(target, signal.SIGCONT)
         if now < self._deadline + KILL_WAIT_S:
             return not targets
-        self.remaining = [dict(target.proof(self._why), state=target.letter) for target in targets]
+        self.remaining = [{**target.proof(self._why), "state": target.letter} for target in targets]
         return True
 
 
@@ -320,7 +336,7 @@ def own_descendants() -> list[Process]:
     return descendants(os.getpid())
 
 
-def end(find_targets: Callable[[], list[Process]], why: str, grace_s: float) -> list[dict[str, Any]]:
+def end(find_targets: Callable[[], list[Process]], why: str, grace_s: float) -> list[ProcessProof]:
     """End every process that `find_targets` returns, reaping children meanwhile; return the proofs.
 
     A process that could not be ended is included without a signal, but with its state in the process table.

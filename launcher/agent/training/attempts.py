@@ -9,12 +9,11 @@ import contextlib
 import os
 import sys
 import time
-from typing import Any
 
 from ..liveness import predecessor, run_state
 from ..record import strict_json
-from ..record.files import read_json
 from ..record.rundir import TERMINAL, Folder, Run
+from ..record.strict_json import JsonObject
 from ..system import process
 from .keeper import SEEN
 from .supervise import Supervisor
@@ -61,7 +60,7 @@ def _say(words: str) -> None:
     sys.stderr.flush()
 
 
-def _go_on(run: Run, last: Folder | None, seen: dict[str, Any] | None) -> int:
+def _go_on(run: Run, last: Folder | None, seen: JsonObject | None) -> int:
     """Make the attempts of a run whose last folder nobody writes. Raises FileExistsError if another process was faster."""
     supervisor = _kind_of(run)
     if not (run.prepared().get("runtime") or {}).get("gpus"):
@@ -83,7 +82,7 @@ def _go_on(run: Run, last: Folder | None, seen: dict[str, Any] | None) -> int:
 
 def _kind_of(run: Run) -> type[Supervisor]:
     """Return what makes the attempts of a run: those of a verification are trials."""
-    if not read_json(run.plan).get("verification"):
+    if not run.read_plan().get("verification"):
         return Supervisor
     from .trial_attempt import TrialSupervisor  # no other run needs it
 

@@ -7,7 +7,7 @@ runs are ended first.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, NamedTuple
+from typing import Callable, NamedTuple
 
 from ..attempt.attempt_writer import AttemptWriter
 from ..attempt.stopping import Interruption
@@ -48,24 +48,24 @@ def look(run: Run) -> CardUsers | None:
     return CardUsers(admitting, ", ".join(_words(gpu, held[uuid]) for uuid, gpu in closed.items()))
 
 
-def _holders(gpu: dict[str, Any]) -> list[dict[str, Any]]:
+def _holders(gpu: nvidia.CardReport) -> list[nvidia.CardHolder]:
     return [holder for holder in gpu["holders"] if holder["state"] != "Z"]
 
 
-def _is_closed(gpu: dict[str, Any], holders: list[dict[str, Any]], has_mps: bool) -> bool:
+def _is_closed(gpu: nvidia.CardReport, holders: list[nvidia.CardHolder], has_mps: bool) -> bool:
     if gpu["compute_mode"] == "exclusive-process":
         return bool(holders) and not has_mps
     return bool(gpu["compute_mode"] == "prohibited")
 
 
-def _words(gpu: dict[str, Any], holders: list[dict[str, Any]]) -> str:
+def _words(gpu: nvidia.CardReport, holders: list[nvidia.CardHolder]) -> str:
     by = ", ".join("pid %d (%s)" % (holder["pid"], _owner(holder)) for holder in holders)
     return (
         "GPU %d held by %s" % (gpu["index"], by) if by else "GPU %d: compute mode prohibited" % gpu["index"]
     )
 
 
-def _owner(holder: dict[str, Any]) -> str:
+def _owner(holder: nvidia.CardHolder) -> str:
     if holder["receiver"]:
         return "handed over to %s by run %s" % (holder["receiver"], holder["run"])
     if holder["run"]:

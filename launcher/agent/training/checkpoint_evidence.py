@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, Optional
+from typing import TYPE_CHECKING, Optional
 
 from ..attempt.attempt_writer import AttemptWriter
 from ..attempt.history import History, taken_knobs
@@ -11,6 +11,10 @@ from ..attempt.progress import AttemptProgress
 from ..liveness import run_state
 from ..record import precision_evidence
 from ..record.rundir import VERSION, Run
+from ..record.strict_json import JsonObject
+
+if TYPE_CHECKING:
+    from ..record.run_records import AttemptRecord, EvidenceRecord, PlanRecord
 
 
 class Proofs:
@@ -19,7 +23,7 @@ class Proofs:
     def __init__(
         self,
         run: Run,
-        plan: Dict[str, Any],
+        plan: PlanRecord,
         history: History,
         account: AttemptWriter,
         progress: AttemptProgress,
@@ -30,7 +34,7 @@ class Proofs:
         self._history = history
         self._account = account
         self._progress = progress
-        self.attempt: Dict[str, Any] = {}
+        self.attempt: AttemptRecord = {}
 
     def keep_proof(self) -> None:
         """Keep what the worker saw in the first good steps, if it reported a key."""
@@ -47,7 +51,7 @@ class Proofs:
         """Let go of what an earlier verification has measured of this precision and workload, beside keeping the failure."""
         self._keep(self._failed(), refuted=self._plan["verification"]["workload"])
 
-    def keep_measured(self, measured: Dict[str, Any]) -> None:
+    def keep_measured(self, measured: JsonObject) -> None:
         """Keep what trials of this precision have measured, if the worker reported a key and figures."""
         known = {name: measured.get(name) for name in precision_evidence.MEASURED}
         known["workload"] = self._plan["verification"]["workload"]
@@ -61,7 +65,7 @@ class Proofs:
         return failure.name if failure is not None and is_of_precision and "precision" in knobs else None
 
     def _keep(
-        self, failed: Optional[str], trial: Optional[Dict[str, Any]] = None, refuted: Optional[str] = None
+        self, failed: Optional[str], trial: Optional[JsonObject] = None, refuted: Optional[str] = None
     ) -> None:
         """Keep a record, unless this is a rehearsal, which shows nothing about a card."""
         plan, proof = self._plan, None if trial else self._progress.proof
@@ -70,13 +74,15 @@ class Proofs:
         key = (trial or proof or {}).get("key")
         if not isinstance(key, dict):
             packages = plan.get("environment") or plan.get("image") or {}
-            precision = precision_evidence.precision_digest(self.attempt["precision"])
+            precision = precision_evidence.precision_digest(self.attempt["precision"] or {})
             key = {"torch": packages.get("torch"), "model": None, "trainable": None, "precision": precision}
-        record = {
+        record: EvidenceRecord = {
             "version": VERSION,
             "card": (plan.get("profile") or {}).get("name"),
             "driver": precision_evidence.driver(),
-            **{name: plan.get(name) for name in ("model", "method", "job")},
+            "model": plan.get("model"),
+            "method": plan.get("method"),
+            "job": plan.get("job"),
             "key": key,
             "proof": proof,
             "failed": failed,

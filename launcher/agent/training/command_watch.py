@@ -6,7 +6,7 @@ import selectors
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, List, Optional
 
 from ..attempt.attempt_writer import TAIL_BYTES, AttemptWriter, read_report
 from ..attempt.fence import Fence
@@ -18,7 +18,9 @@ from ..attempt.stopping import RunTime, Stopping
 from ..attempt.streams import Receiver, Streams
 from ..attempt.training_command import Command, End, end_leftovers
 from ..diagnosis.remedy import AttemptFailure
+from ..record.strict_json import JsonObject
 from ..system import process
+from ..system.process import ProcessProof
 from ..system.process_use import COUNTED
 from .checkpoint_evidence import Proofs
 from .host_watch import HostWatch
@@ -36,7 +38,7 @@ WORK_S = 2.0
 _GRAVER = {None: 0, UNSEEN: 1, BUSY: 1, IDLE: 2}
 
 
-class Running:
+class RunningCommand:
     """One attempt while its command runs."""
 
     def __init__(
@@ -264,7 +266,7 @@ class Running:
     def _name_silence(self, command: Command, doing: Optional[str]) -> None:
         """Record what the processes of a silent command do and wait for; those that do nothing are asked for their stacks."""
         liveness = self._progress.liveness
-        silence: Dict[str, Any] = {"silent_s": round(liveness.silent_s, 1), "doing": doing}
+        silence: JsonObject = {"silent_s": round(liveness.silent_s, 1), "doing": doing}
         if doing == IDLE:
             self._said = self._account.log_tail(TAIL_BYTES)
             liveness.await_answer()
@@ -314,7 +316,7 @@ class Running:
         failure = hang_failure(step, liveness.silent_s, liveness.step_s, has_ended=progress.has_ended)
         self._give_up(failure, STACKS_GRACE_S)
 
-    def _end_leftovers(self, streams: Streams) -> List[Dict[str, Any]]:
+    def _end_leftovers(self, streams: Streams) -> List[ProcessProof]:
         """End everything that the command left behind, while its pipes are read; return what could not be ended.
 
         It has what is left of the grace. Processes of an attempt that has failed have none: they would save its bad state.

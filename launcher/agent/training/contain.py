@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import tempfile
-from typing import Any
+from typing import Mapping
 
 from ..record import strict_json
 from ..record.files import NO_ROOM, read_json, write_durably
@@ -93,7 +93,7 @@ def _failures(run: Run) -> int:
     return failures
 
 
-def _seen(run: Run, before: dict[str, Any]) -> dict[str, object] | None:
+def _seen(run: Run, before: Mapping[str, object]) -> dict[str, object] | None:
     """Return what the next agent records about the one before it; None if a client's contact has recorded it already."""
     if before:
         return {"container": {key: before.get(key) for key in ("exit", "signal", "oom_kills", "ended")}}

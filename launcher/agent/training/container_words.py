@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List
+from typing import TYPE_CHECKING, List
 
 from ..record.rundir import Run
+
+if TYPE_CHECKING:
+    from ..record.run_records import PlanRecord
 
 PYTHON = "python3"
 """The interpreter of a command in an image: the image's own."""
 
 
-def has_image(plan: Dict[str, Any]) -> bool:
+def has_image(plan: PlanRecord) -> bool:
     """Whether the command of a run is started in an image of its cluster."""
     return bool((plan.get("slurm") or {}).get("container"))
 
 
-def words_of(run: Run, plan: Dict[str, Any], socket: str) -> List[str]:
+def words_of(run: Run, plan: PlanRecord, socket: str) -> List[str]:
     """Return what the command of a run begins with on this node, none without an image; `socket` is the path of the workers' socket."""
     places = {"{root}": run.root, "{socket}": os.path.dirname(socket), "{code}": str(run.code)}
     words = (plan.get("slurm") or {}).get("container") or ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import IO, Any, Dict, List, Optional, Sequence
+from typing import IO, TYPE_CHECKING, List, Optional, Sequence
 
 from ..attempt.attempt_writer import AttemptWriter
 from ..attempt.streams import Streams
@@ -13,6 +13,9 @@ from ..record import secret
 from ..record.files import read_text
 from ..record.rundir import Run
 from ..system.host_samples import HostSamples
+
+if TYPE_CHECKING:
+    from ..record.run_records import PlanRecord
 
 FIRST_S = 7.0
 EARLY_S = 5.0  # a report of the cards may come so much before the figures are due
@@ -79,7 +82,7 @@ class HostWatch:
             self._cards.end()
 
 
-def make_watch(run: Run, plan: Dict[str, Any], gpus: Sequence[str], account: AttemptWriter) -> HostWatch:
+def make_watch(run: Run, plan: PlanRecord, gpus: Sequence[str], account: AttemptWriter) -> HostWatch:
     """Return what records the figures of this host and of a run's own cards, by their UUIDs."""
     inherited = secret.without(dict(os.environ), plan)
     variables = {**inherited, "LAUNCH_TOKEN": read_text(run.token) or ""}

@@ -17,18 +17,20 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Collection, Dict, List, NamedTuple, Optional
+from typing import Collection, Dict, List, NamedTuple, Optional
 
 from ..attempt.attempt_writer import TAIL_BYTES
 from ..attempt.progress import NODE
-from ..attempt.training_command import Command, CommandStart, End, FromNodes
+from ..attempt.training_command import Command, CommandStart, End, FromNodes, WaitPoint
 from ..diagnosis.failures import BY_NAME
 from ..diagnosis.remedy import AttemptFailure
 from ..liveness.slurm_jobs import MEMBERS
 from ..record import strict_json
 from ..record.rundir import Folder, Run
 from ..record.safe_open import RunPath, UnreadableError, open_regular, read_tail
+from ..record.strict_json import JsonObject
 from ..system import process, process_use
+from ..system.process import ProcessProof
 
 STOP, KILL, STACKS = "stop", "kill", "stacks"
 """The orders, each a line."""
@@ -105,20 +107,20 @@ class Members(Command):
             self._child.kill()
         return status
 
-    def send(self, number: int) -> List[Dict[str, Any]]:
+    def send(self, number: int) -> List[ProcessProof]:
         """Have all members signal their commands; they report whom."""
         if number == signal.SIGKILL:
             self._ended_at_s = time.monotonic() + KILL_S
         self._order(KILL if number == signal.SIGKILL else STOP)
         return []
 
-    def ask_for_stacks(self, spared: Collection[int]) -> List[Dict[str, Any]]:
+    def ask_for_stacks(self, spared: Collection[int]) -> List[WaitPoint]:
         """Have all members ask for stacks; they report what each process waits for."""
         del spared
         self._order(STACKS)
         return []
 
-    def wait_points(self, spared: Collection[int], *, asks_sleeping: bool) -> List[Dict[str, Any]]:
+    def wait_points(self, spared: Collection[int], *, asks_sleeping: bool) -> List[WaitPoint]:
         """Return nothing: they are on other machines."""
         del spared, asks_sleeping
         return []
@@ -220,6 +222,6 @@ class _NodeReader(NamedTuple):
         return cls(_Tail(node.reports), _Tail(node.output))
 
 
-def _evidence(values: Dict[str, Any]) -> bytes:
+def _evidence(values: JsonObject) -> bytes:
     event = {"kind": "evidence", "rank": 0, "time": time.time(), "source": NODE, "values": values}
     return strict_json.encode(event).encode()

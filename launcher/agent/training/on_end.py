@@ -14,13 +14,14 @@ import select
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from ..record import strict_json
 from ..record.files import read_json
 from ..record.rundir import TERMINAL, Run
 from ..record.safe_open import open_regular, write_all
 from ..record.secret import Redaction, Redactor, as_bytes
+from ..record.strict_json import JsonObject
 from ..system import process
 from ..system.login_umask import login_umask
 
@@ -38,7 +39,7 @@ class EndNotice(NamedTuple):
 
     state: str
     reason: str
-    values: Dict[str, Any]
+    values: JsonObject
 
     @property
     def text(self) -> str:
@@ -58,7 +59,7 @@ class EndNotice(NamedTuple):
         loss = values.get("loss")
         return line + (", loss %.4g" % loss if isinstance(loss, float) else "")
 
-    def body(self) -> Dict[str, Any]:
+    def body(self) -> JsonObject:
         """Return what a webhook gets, and a command on its standard input. Slack shows `text`, Discord `content`."""
         more = {"state": self.state, "reason": self.reason, "text": self.text, "content": self.text}
         return {"version": 1, "kind": "run-ended", **self.values, **more}
@@ -95,7 +96,7 @@ def send_once(
     return {"on_end": problem} if problem else {}
 
 
-def told(run: Run, begun: int) -> Dict[str, Any]:
+def told(run: Run, begun: int) -> JsonObject:
     """Return the end that was told of a run of which so many attempts have begun, and that is not on record; {} for none.
 
     Its keys are `state`, `reason`, `step` and `loss`.

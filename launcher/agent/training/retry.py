@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Set
+from typing import TYPE_CHECKING, Optional, Set
 
 from ..attempt.attempt_writer import AttemptWriter
 from ..attempt.history import History, Records, taken_knobs
@@ -11,11 +11,14 @@ from ..liveness import run_state
 from ..record.rundir import Run
 from ..store import checkpoints, late_seals
 
+if TYPE_CHECKING:
+    from ..record.run_records import ChangesRecord, PlanRecord
+
 
 class Mending:
     """The remedies of a run, at the time of one of its attempts."""
 
-    def __init__(self, run: Run, plan: Dict[str, Any], history: History, account: AttemptWriter) -> None:
+    def __init__(self, run: Run, plan: PlanRecord, history: History, account: AttemptWriter) -> None:
         """Begin with the changes that the earlier attempts have led to."""
         self._run = run
         self._plan = plan
@@ -38,7 +41,7 @@ class Mending:
         self._make_room(failure, history.consumed, prunes=verdict.remedy is not None)
         if verdict.remedy is not None:
             self._record(history.begun, failure, verdict.remedy)
-            changes = {**self.in_force.changes, **verdict.remedy.changes}
+            changes: ChangesRecord = {**self.in_force.changes, **verdict.remedy.changes}
             self.in_force = remedy.InForce(changes, verdict.remedy, None)
         return verdict
 

@@ -39,15 +39,16 @@ from ..attempt.training_command import Command, CommandStart
 from ..diagnosis import remedy
 from ..liveness import predecessor, run_state
 from ..record import secret
-from ..record.files import REFUSED, read_json, sync_tree
+from ..record.files import REFUSED, sync_tree
 from ..record.rundir import TERMINAL, Folder, Run
 from ..record.safe_open import unlink
+from ..record.strict_json import JsonObject
 from ..store import checkpoints, late_seals, settling
 from ..store.manifest import ShippingError
 from ..store.secret_end import forget_secrets
 from ..system import oom
 from .checkpoint_evidence import Proofs
-from .command_watch import Running
+from .command_watch import RunningCommand
 from .container_words import PYTHON, has_image, words_of
 from .host_watch import make_watch
 from .retry import Mending
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
     from ..cards import lease
     from ..diagnosis.good_exit import Doubt
+    from ..record.run_records import AttemptRecord, WorkerTrialRecord
 
 RESTART = 75
 NOT_STARTED = "command-not-found"
@@ -80,7 +82,7 @@ class Supervisor:
     """One attempt from its folder to its end."""
 
     def __init__(
-        self, run: Run, last: Folder | None, seen: dict[str, Any] | None, cards: lease.Taken | None = None
+        self, run: Run, last: Folder | None, seen: JsonObject | None, cards: lease.Taken | None = None
     ) -> None:
         """Make the attempt's folder after the last one. Raises FileExistsError if another process was faster.
 
@@ -89,7 +91,7 @@ class Supervisor:
         self.run = run
         self._last = last
         self.cards = cards
-        self.plan = read_json(run.plan)
+        self.plan = run.read_plan()
         self.secrets = secret.read(run)
         redactor = secret.Redactor(self.secrets.values())
         self.history = read_history(run)
@@ -116,9 +118,9 @@ class Supervisor:
         self.run_time = RunTime(self.history.ran_s, limit_s, RentEnd(run, runtime).ends_s)
         self.terminations: list[int] = []
         self.chosen = checkpoints.ChosenCheckpoint(None, None, {})
-        self.record: dict[str, Any] = {}
+        self.record: AttemptRecord = {}
         self.oom_kills = oom.kills()
-        self.lost: dict[str, Any] = {}
+        self.lost: JsonObject = {}
         """What to record of code that cannot be made whole again."""
         self.has_left = False  # without a record of the end
 
@@ -186,11 +188,11 @@ class Supervisor:
             time.sleep(0.1)
         self.run_time.leave_out(time.monotonic() - began_s)
 
-    def _worker_trial(self) -> dict[str, Any] | None:
+    def _worker_trial(self) -> WorkerTrialRecord | None:
         """Return what `attempt.json` tells the worker of a trial; None for a training."""
         return None
 
-    def _trial_begun(self) -> dict[str, Any]:
+    def _trial_begun(self) -> JsonObject:
         """Return what the event of the start says of a trial; {} for a training."""
         return {}
 
@@ -280,7 +282,7 @@ class Supervisor:
             return self._end("failed", settling.LOST, self.lost)
         if verdict is not None and verdict.remedy is None:
             failure = self.mending.in_force.failure
-            return self._give_up(verdict, failure.evidence() if failure is not None else {})
+            return self._give_up(verdict, {**failure.evidence()} if failure is not None else {})
         if self.run_time.limit == RENT_OVER and self.run_time.left_s <= self.progress.grace_s:
             return self._end("waiting", RENT_OVER, RENT_WORDS)
         if self.run_time.left_s <= 0:
@@ -313,7 +315,7 @@ class Supervisor:
             account.record("state", {**begun, **self._trial_begun()})
             stopping = Stopping(self.run, self.terminations, self._may_begin_again)
             host_watch = make_watch(self.run, self.plan, runtime.get("gpus") or (), account)
-            running = Running(
+            running = RunningCommand(
                 account, self.progress, self.fence, stopping, self.run_time, self.proofs, host_watch
             )
             outcome = running.run(command, listener)
@@ -366,7 +368,7 @@ class Supervisor:
 
     def _why_not_started(
         self, program: str, error: OSError, variables: Mapping[str, str | bytes]
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return the evidence of a command that could not be started."""
         from ..diagnosis.not_started import words_of_start
 
@@ -468,7 +470,7 @@ class Supervisor:
             is_elsewhere=False, needs=None if OF_SEGMENT in os.environ else room.needed, why=why
         )
 
-    def _answer(self, failure: remedy.AttemptFailure, evidence: dict[str, Any]) -> int | None:
+    def _answer(self, failure: remedy.AttemptFailure, evidence: JsonObject) -> int | None:
         """Record what follows a failure; return the agent's exit status, None if another attempt follows."""
         may_mend = "remaining" not in evidence  # nothing may start beside processes that are still there
         consumed = self.progress.consumed | self.history.consumed
@@ -490,7 +492,7 @@ class Supervisor:
         return None
 
     def _give_up(
-        self, verdict: remedy.FailureDecision, evidence: dict[str, Any], *, may_wait: bool = True
+        self, verdict: remedy.FailureDecision, evidence: JsonObject, *, may_wait: bool = True
     ) -> int:
         """End a run whose failure has no remedy here, or have it wait for what a client can give it; return the exit status."""
         evidence = {**evidence, "mend": verdict.mend}
@@ -517,7 +519,7 @@ class Supervisor:
         self.account.say("interrupted", SUPERSEDED, evidence=evidence)
         return 0
 
-    def _end(self, state: str, reason: str, evidence: dict[str, Any], **more: Any) -> int:
+    def _end(self, state: str, reason: str, evidence: JsonObject, **more: Any) -> int:
         """Record how the attempt ended, as soon as the disk takes it; return the agent's exit status.
 
         A run that its user stops does not wait for that: the wish is on record, and the run has ended by it.
@@ -605,7 +607,7 @@ class Supervisor:
         self.progress.step, self.progress.loss = mark.get("step"), mark.get("loss")
         return self._end(mark["state"], str(mark.get("reason")), {"previous": self.previous})
 
-    def _is_recorded(self, state: str, reason: str, evidence: dict[str, Any], **more: Any) -> bool:
+    def _is_recorded(self, state: str, reason: str, evidence: JsonObject, **more: Any) -> bool:
         """Try to record the end; return False if the disk has no room. Secrets are erased before a terminal state."""
         account = self.account
         try:

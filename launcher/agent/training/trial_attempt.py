@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from ..attempt.history import Records
 from ..attempt.judging import NOTHING_ON_CARD, CommandResult, judge
 from ..diagnosis import remedy
+from ..record.strict_json import JsonObject
 from . import trials
 from .supervise import RESTART, Supervisor
 
 if TYPE_CHECKING:
     from ..attempt.stopping import Interruption
     from ..cards import lease
+    from ..record.run_records import StateRecord, WorkerTrialRecord
     from ..record.rundir import Folder, Run
 
 BUSY = "gpu-busy-exclusive"
@@ -26,7 +29,7 @@ class TrialSupervisor(Supervisor):
     """One trial from its folder to its end."""
 
     def __init__(
-        self, run: Run, last: Folder | None, seen: dict[str, Any] | None, cards: lease.Taken | None = None
+        self, run: Run, last: Folder | None, seen: JsonObject | None, cards: lease.Taken | None = None
     ) -> None:
         """Make the folder of the next trial."""
         super().__init__(run, last, seen, cards)
@@ -45,7 +48,7 @@ class TrialSupervisor(Supervisor):
     def _choose_checkpoint(self, interruption: Interruption) -> None:
         """Choose none: each trial begins at step 0."""
 
-    def _worker_trial(self) -> dict[str, Any] | None:
+    def _worker_trial(self) -> WorkerTrialRecord | None:
         trial = self.trial
         if trial is None:
             return None
@@ -59,7 +62,7 @@ class TrialSupervisor(Supervisor):
             "is_reference": trial.kind == trials.RUNG and trials.is_reference(ladder[trial.rung]),
         }
 
-    def _trial_begun(self) -> dict[str, Any]:
+    def _trial_begun(self) -> JsonObject:
         worker_trial = self._worker_trial()
         if self.trial is None or worker_trial is None:
             return {}
@@ -93,7 +96,7 @@ class TrialSupervisor(Supervisor):
         self.account.record("trial", values)
         if outcome.remaining:  # nothing may start beside processes that are still there
             return self._end("failed", "processes-remain", evidence, trial=measured)
-        now = {
+        now: StateRecord = {
             "trial": measured,
             "failure": self.progress.failure and self.progress.failure.record(),
             "consumed": sorted(self.progress.consumed),
@@ -131,7 +134,7 @@ class TrialSupervisor(Supervisor):
             elif trials.is_refuted(ended, self.trial):
                 self.proofs.keep_refuted()
 
-    def _end_run(self, ended: list[trials.FinishedTrial], evidence: dict[str, Any], **more: Any) -> int:
+    def _end_run(self, ended: list[trials.FinishedTrial], evidence: JsonObject, **more: Any) -> int:
         """Record the end of the verification: it has succeeded if the job trains in some precision."""
         if trials.best(ended) is not None:
             return self._end("succeeded", "verified", evidence, **more)
@@ -142,7 +145,7 @@ class TrialSupervisor(Supervisor):
         return self._end("failed", reason, {**evidence, **mend}, **more)
 
 
-def _was_busy(records: list[tuple[dict[str, Any], dict[str, Any]]]) -> bool:
+def _was_busy(records: Records) -> bool:
     """Whether the last trial failed because another process has the card."""
     failure = remedy.read_failure(records[-1][1].get("failure")) if records else None
     return failure is not None and failure.name == BUSY

@@ -12,9 +12,20 @@ Example: card, fp32, fp16 over an fp16 base, fp16 over an fp32 base, then fp16 w
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..diagnosis import remedy
+from ..record.strict_json import JsonObject
+
+if TYPE_CHECKING:
+    from ..record.run_records import (
+        AttemptRecord,
+        ChangesRecord,
+        PlanRecord,
+        PrecisionRecord,
+        StateRecord,
+        VerificationRecord,
+    )
 
 CARD, RUNG, BATCH = "card", "rung", "batch"
 GOOD = "good"
@@ -37,10 +48,14 @@ class Trial(NamedTuple):
     micro_batch: int = 1
     accumulation: int = 1
 
-    def changes(self) -> Dict[str, Any]:
+    def changes(self) -> ChangesRecord:
         """Return what its attempt changes of the plan's values, as `attempt.json` holds it."""
-        values = {"rung": self.rung, "micro_batch": self.micro_batch, "accumulation": self.accumulation}
-        return {**values, "trial": self.kind}
+        return {
+            "rung": self.rung,
+            "micro_batch": self.micro_batch,
+            "accumulation": self.accumulation,
+            "trial": self.kind,
+        }
 
     def title(self, rungs: int) -> str:
         """Return what is tried, in a few words, on a ladder of so many rungs: `rung 2 of 3`."""
@@ -54,11 +69,11 @@ class FinishedTrial(NamedTuple):
 
     trial: Trial
     result: str
-    measured: Optional[Dict[str, Any]] = None
+    measured: Optional[JsonObject] = None
     takes_batch: bool = False
 
 
-def read_trial(attempt: Dict[str, Any]) -> Optional[Trial]:
+def read_trial(attempt: AttemptRecord) -> Optional[Trial]:
     """Return the trial that an attempt was; None for a record that is not one."""
     changes = attempt.get("changes")
     if attempt.get("kind") != "attempt" or not isinstance(changes, dict) or "trial" not in changes:
@@ -66,7 +81,7 @@ def read_trial(attempt: Dict[str, Any]) -> Optional[Trial]:
     return Trial(changes["trial"], changes["rung"], changes["micro_batch"], changes["accumulation"])
 
 
-def ended_trials(records: Sequence[Tuple[Dict[str, Any], Dict[str, Any]]]) -> List[FinishedTrial]:
+def ended_trials(records: Sequence[Tuple[AttemptRecord, StateRecord]]) -> List[FinishedTrial]:
     """Return the trials that have ended, from (attempt.json, state.json) of each folder.
 
     `trial` in a state holds what was measured. A trial whose agent died in the middle has not ended. Nor has one that failed
@@ -89,7 +104,7 @@ def ended_trials(records: Sequence[Tuple[Dict[str, Any], Dict[str, Any]]]) -> Li
     return ended
 
 
-def next_trial(plan: Dict[str, Any], ended: Sequence[FinishedTrial]) -> Optional[Trial]:
+def next_trial(plan: PlanRecord, ended: Sequence[FinishedTrial]) -> Optional[Trial]:
     """Return the trial that comes next; None once all have been made, or if the card itself cannot be used."""
     is_rehearsed = plan.get("rehearsed") is True
     if not is_rehearsed and not ended:
@@ -104,18 +119,18 @@ def next_trial(plan: Dict[str, Any], ended: Sequence[FinishedTrial]) -> Optional
     return _of_batch(plan, ended) if is_on_card else None
 
 
-def order(ladder: Sequence[Dict[str, Any]]) -> List[int]:
+def order(ladder: Sequence[PrecisionRecord]) -> List[int]:
     """Return the rungs in the order in which they are tried: fp32 without tf32 first, then as on the ladder."""
     rungs = range(len(ladder))
     return sorted(rungs, key=lambda rung: (not is_reference(ladder[rung]), rung))
 
 
-def is_reference(precision: Dict[str, Any]) -> bool:
+def is_reference(precision: PrecisionRecord) -> bool:
     """Whether the gradients of the others are compared with those of this precision."""
     return precision.get("mode") == "fp32" and not precision.get("tf32")
 
 
-def measurement(ended: Sequence[FinishedTrial], rung: int) -> Optional[Dict[str, Any]]:
+def measurement(ended: Sequence[FinishedTrial], rung: int) -> Optional[JsonObject]:
     """Return what the trials of a rung have measured so far; None if it has not worked.
 
     These are the figures of the rung's own trial, and `fits` and `too_large`: the largest micro-batch that worked, and the
@@ -138,7 +153,7 @@ def is_refuted(ended: Sequence[FinishedTrial], trial: Trial) -> bool:
     return last.result not in (GOOD, NOT_VERIFIABLE, *BY_CHANCE)
 
 
-def too_short(measured: Dict[str, Any], verification: Dict[str, Any]) -> Optional[remedy.AttemptFailure]:
+def too_short(measured: JsonObject, verification: VerificationRecord) -> Optional[remedy.AttemptFailure]:
     """Return why a trial of a rung has shown nothing: the job ended while its weights were held, so none could move."""
     steps, held = measured.get("steps"), int(verification["held"])
     if isinstance(steps, int) and steps > held:
@@ -154,7 +169,7 @@ def best(ended: Sequence[FinishedTrial]) -> Optional[FinishedTrial]:
     return min(good, key=lambda one: one.trial.rung, default=None)
 
 
-def _of_rung(plan: Dict[str, Any], rung: int, made: Sequence[FinishedTrial]) -> Optional[Trial]:
+def _of_rung(plan: PlanRecord, rung: int, made: Sequence[FinishedTrial]) -> Optional[Trial]:
     if not made:
         return Trial(RUNG, rung, **_split(plan, int(plan["split"]["micro_batch"])))
     last = made[-1]
@@ -164,7 +179,7 @@ def _of_rung(plan: Dict[str, Any], rung: int, made: Sequence[FinishedTrial]) -> 
     return None
 
 
-def _of_batch(plan: Dict[str, Any], ended: Sequence[FinishedTrial]) -> Optional[Trial]:
+def _of_batch(plan: PlanRecord, ended: Sequence[FinishedTrial]) -> Optional[Trial]:
     """Return the next larger micro-batch: twice the largest that fits, then what lies between it and the first that does not."""
     worked = best(ended)
     tried = [one for one in ended if one.trial.kind == BATCH]
@@ -185,15 +200,15 @@ def _of_batch(plan: Dict[str, Any], ended: Sequence[FinishedTrial]) -> Optional[
     return Trial(BATCH, rung, **_split(plan, size))
 
 
-def _sizes(plan: Dict[str, Any]) -> List[int]:
+def _sizes(plan: PlanRecord) -> List[int]:
     """Return the micro-batches that divide one card's share of the global batch, the smallest first."""
     share = _share(plan)
     return [size for size in range(1, share + 1) if share % size == 0]
 
 
-def _share(plan: Dict[str, Any]) -> int:
+def _share(plan: PlanRecord) -> int:
     return int(plan["split"]["micro_batch"]) * int(plan["split"]["accumulation"])
 
 
-def _split(plan: Dict[str, Any], micro_batch: int) -> Dict[str, int]:
+def _split(plan: PlanRecord, micro_batch: int) -> Dict[str, int]:
     return {"micro_batch": micro_batch, "accumulation": _share(plan) // micro_batch}

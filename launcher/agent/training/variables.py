@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Mapping, NamedTuple, Sequence
 
 from ..record import secret
-from ..record.files import read_json, read_text
+from ..record.files import read_text
 from ..record.rundir import Run
 from ..store import worker_folder
 from ..system import bearers
+
+if TYPE_CHECKING:
+    from ..record.run_records import PlanRecord, RecordedRuntime
 
 _STRAY = (
     "NVIDIA_TF32_OVERRIDE",
@@ -73,9 +76,9 @@ class Rendezvous(NamedTuple):
         return {**master, **{"PET_" + name: value for name, value in options.items()}}
 
 
-def variables(run: Run, runtime: dict[str, Any]) -> dict[str, str]:
+def variables(run: Run, runtime: RecordedRuntime) -> dict[str, str]:
     """Return the variables of a run's processes, without its secrets; `runtime` is the recorded one."""
-    plan = read_json(run.plan)
+    plan = run.read_plan()
     inherited = secret.without(dict(os.environ), plan)
     values = {
         name: value
@@ -101,7 +104,7 @@ def variables(run: Run, runtime: dict[str, Any]) -> dict[str, str]:
 
 def training_variables(
     run: Run,
-    runtime: dict[str, Any],
+    runtime: RecordedRuntime,
     secrets: Mapping[str, str],
     *,
     port: int,
@@ -156,12 +159,12 @@ def _keep_hub_downloads(values: dict[str, str], cache: str) -> None:
         values["HF_HOME"] = os.path.join(cache, "huggingface")
 
 
-def interpreter_of(runtime: dict[str, Any]) -> str:
+def interpreter_of(runtime: RecordedRuntime) -> str:
     """Return the path of a run's own interpreter."""
     return runtime.get("interpreter") or sys.executable
 
 
-def by_us(plan: Mapping[str, Any], ranks: int) -> int:
+def by_us(plan: PlanRecord, ranks: int) -> int:
     """Return how many of a command's ranks are started here: one if the script does not take its rank from the environment."""
     use = plan.get("rank_use")
     return ranks if use is None or use.get("kind") == "taken" else 1

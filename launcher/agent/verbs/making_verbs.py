@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
-from ..making import environment_build, environment_seal, image_build, image_code
+from ..making import environment_build, environment_seal, environment_steps, image_build, image_code
+from ..record.engine_record import EngineRecord
 from ..record.files import read_json, write_durably
 from ..record.locks import Lock
+from ..record.strict_json import JsonObject
 from ..serving.requests import RequestError, VerbReply
 from ..serving.session import ClientSession, Unsealed, Verb
 from ..system import attending, process
@@ -53,7 +55,7 @@ def hold(session: ClientSession, request: LockRequest, _payload: bytes) -> VerbR
 class Builder(NamedTuple):
     """How to reach an engine."""
 
-    engine: Optional[Dict[str, Any]] = None
+    engine: Optional[EngineRecord] = None
 
 
 def builder(_session: ClientSession, request: Builder, _payload: bytes) -> VerbReply:
@@ -61,20 +63,10 @@ def builder(_session: ClientSession, request: Builder, _payload: bytes) -> VerbR
     return VerbReply({"buildkit": image_build.has_buildkit(request.engine or {})})
 
 
-class BuildRequest(NamedTuple):
-    """The engine, the image's tag, labels and build arguments, and the network for its steps; see image_build.py."""
-
-    tag: str = ""
-    network: str = ""
-    engine: Optional[Dict[str, Any]] = None
-    labels: Optional[Dict[str, Any]] = None
-    arguments: Optional[Dict[str, Any]] = None
-
-
-def build(session: ClientSession, request: BuildRequest, payload: bytes) -> VerbReply:
+def build(session: ClientSession, request: image_build.BuildRequest, payload: bytes) -> VerbReply:
     """Build an image while the client listens."""
     try:
-        return VerbReply(image_build.build(request._asdict(), payload, session.connection))
+        return VerbReply(image_build.build(request, payload, session.connection))
     except (image_build.BuildError, ValueError) as error:
         raise RequestError("bad-build", str(error)) from None
     except attending.CommandError as error:
@@ -102,7 +94,7 @@ def packages(session: ClientSession, request: PackagesRequest, payload: bytes) -
     return VerbReply({"packages": read_json(path) or None, "code": _code_of(image[1])})
 
 
-def _code_of(image: str) -> Optional[Dict[str, Any]]:
+def _code_of(image: str) -> Optional[JsonObject]:
     agent = os.path.abspath(sys.argv[0])
     folder = image_code.folder_of(agent, image)
     try:
@@ -147,7 +139,7 @@ class MakeEnvironment(NamedTuple):
     """
 
     name: str
-    maker: Optional[Dict[str, Any]] = None
+    maker: Optional[environment_steps.MakerRecord] = None
     index_: Optional[str] = None
     no_index: bool = False
     unimported: Optional[str] = None
@@ -163,14 +155,9 @@ def make_environment(session: ClientSession, request: MakeEnvironment, payload: 
         raise RequestError("not-held", "%s is not held on this connection" % lock_name)
     session.unsealed[lock_name] = Unsealed(path, {})
     lock = session.locks[lock_name]
-    options = {
-        "maker": request.maker,
-        "index": request.index_,
-        "no_index": request.no_index,
-        "unimported": request.unimported,
-    }
+    options = environment_steps.EnvironmentOptions(request.maker or {}, request.index_, request.no_index)
     try:
-        values = environment_build.make(path, options, payload, lock, session.connection)
+        values = environment_build.make(path, options, request.unimported, payload, lock, session.connection)
     except (environment_build.MakingError, ValueError) as error:
         raise RequestError("bad-environment", str(error)) from None
     except attending.CommandError as error:
@@ -202,7 +189,7 @@ def path_of(session: ClientSession, name: Any) -> str:
 VERBS = {
     "hold": Verb(LockRequest, hold),
     "builder": Verb(Builder, builder),
-    "build": Verb(BuildRequest, build),
+    "build": Verb(image_build.BuildRequest, build),
     "packages": Verb(PackagesRequest, packages),
     "environment": Verb(OfEnvironment, environment),
     "make_environment": Verb(MakeEnvironment, make_environment),

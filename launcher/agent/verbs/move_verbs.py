@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, List, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, List, Mapping, NamedTuple, Optional
 
 from ..host import garbage
 from ..liveness import run_state
@@ -21,6 +21,9 @@ from ..serving.requests import NoArguments, OfRun, RequestError, RunId, VerbRepl
 from ..serving.session import ClientSession, OfferedCheckpoint, Verb
 from ..store import parentage, shipping
 from ..store.manifest import check, read_manifest
+
+if TYPE_CHECKING:
+    from ..record.run_records import ParentRecord
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -204,8 +207,8 @@ def ship_checkpoint(session: ClientSession, request: ShipCheckpoint, _payload: b
             _put(session, run, offered)
     finally:
         stream.skip_rest()  # the client sends the whole stream, even if it was refused
-    origin = {"run": offered.parent, "checkpoint": offered.name, "step": offered.step}
-    run.write_prepared(session.prepared[run.id], dict(run.prepared(), parent=origin, changes={}))
+    origin: ParentRecord = {"run": offered.parent, "checkpoint": offered.name, "step": offered.step}
+    run.write_prepared(session.prepared[run.id], {**run.prepared(), "parent": origin, "changes": {}})
     return VerbReply({"parent": origin})
 
 

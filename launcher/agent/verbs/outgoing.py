@@ -19,6 +19,7 @@ from ..serving.session import ClientSession, Verb
 from ..store import checkpoints, late_seals
 from ..store.output_digests import OutputDigests
 from ..store.outputs import OutputScan, open_output
+from ..store.parentage import DamagedCheckpoint
 from ..store.shipping import ChunkWriter, LineWriter, send_file
 
 MOST_REASONS = 100
@@ -92,7 +93,7 @@ def checkpoint(session: ClientSession, request: Checkpoint, _payload: bytes) -> 
     return VerbReply({**values, "passed_over": passed_over}, manifest)
 
 
-def _newest_whole(run: Run) -> Tuple[str, List[Dict[str, Any]]]:
+def _newest_whole(run: Run) -> Tuple[str, List[DamagedCheckpoint]]:
     from ..store import parentage  # few clients ask for it, and all would wait for it to load
 
     try:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import sys
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, cast
 
 from ..cards import lease
 from ..host import evidence_import, garbage
@@ -14,6 +14,7 @@ from ..host.probe_host import interpreter_path
 from ..liveness import liveness, ownership, run_state
 from ..making import environment_build
 from ..record import forgone, secret
+from ..record.engine_record import EngineRecord
 from ..record.files import read_json, sync_folder, write_durably
 from ..record.locks import Lock
 from ..record.rundir import ONE_MACHINE, RENTED, Run, rent_in
@@ -24,6 +25,9 @@ from ..serving.requests import NoArguments, OfRun, RequestError, RunId, VerbRepl
 from ..serving.session import ClientSession, Verb
 from ..store import shipping, worker_folder
 from ..store.manifest import check, read_manifest, shared_modes_of, sizes_of
+
+if TYPE_CHECKING:
+    from ..record.run_records import PlanRecord, RecordedRuntime
 
 # create
 
@@ -37,7 +41,7 @@ class Create(NamedTuple):
     run: RunId
     runtime: str = liveness.NATIVE
     env: Optional[str] = None
-    engine: Optional[Dict[str, Any]] = None
+    engine: Optional[EngineRecord] = None
     gpus: Optional[List[str]] = None
     cards: Optional[int] = None
     any_of: Optional[List[str]] = None
@@ -48,7 +52,7 @@ def create(session: ClientSession, request: Create, payload: bytes) -> VerbReply
     """Make a run's folder with its plan (the payload), and its first numbered folder, held by this process."""
     if not liveness.is_known(request.runtime):
         raise RequestError("bad-runtime", "runtime: %r is not known to this agent" % request.runtime)
-    plan = read_object(payload, "the plan")
+    plan = cast("PlanRecord", read_object(payload, "the plan"))
     place_id = liveness.fate_of(request.runtime).place_id()
     if not place_id:
         words = "this machine cannot tell which place keeps runs of %s" % request.runtime
@@ -91,8 +95,8 @@ def _make_locks(session: ClientSession, run: Run) -> None:
 
 
 def _runtime(
-    session: ClientSession, request: Create, plan: Dict[str, Any], gpus: Optional[List[str]]
-) -> Dict[str, Any]:
+    session: ClientSession, request: Create, plan: PlanRecord, gpus: Optional[List[str]]
+) -> RecordedRuntime:
     """Return what is on record of how the run is run."""
     run_fate = liveness.fate_of(request.runtime)
     return {
@@ -106,13 +110,13 @@ def _runtime(
     }
 
 
-def _rent(session: ClientSession) -> Dict[str, Any]:
+def _rent(session: ClientSession) -> RecordedRuntime:
     """Return until when this machine is rented, by its own clocks; empty if it is not rented."""
     rent = rent_in(read_json(os.path.join(session.root, RENTED)))
-    return {f"rented_{name}": value for name, value in rent.items()}
+    return cast("RecordedRuntime", {f"rented_{name}": value for name, value in rent.items()})
 
 
-def _interpreter(session: ClientSession, request: Create, plan: Dict[str, Any]) -> str:
+def _interpreter(session: ClientSession, request: Create, plan: PlanRecord) -> str:
     """Return the interpreter of the environment that was made for the plan, or the one of `env`."""
     made = plan.get("environment")
     if made is None:
@@ -144,7 +148,7 @@ def _take_cards(session: ClientSession, run: Run, request: Create) -> Optional[L
     return taken.gpus
 
 
-def _host_paths(plan: Dict[str, Any]) -> Dict[str, str]:
+def _host_paths(plan: PlanRecord) -> Dict[str, str]:
     """Return the absolute paths of a plan's `host:` sources by how they are written: a container has another home."""
     sources = [plan.get("model"), plan.get("teacher"), *(plan.get("data") or {}).values()]
     written = [source["value"] for source in sources if source is not None and source.get("kind") == "host"]
@@ -157,7 +161,7 @@ def _host_paths(plan: Dict[str, Any]) -> Dict[str, str]:
 
 def check_sources(_session: ClientSession, _request: NoArguments, payload: bytes) -> VerbReply:
     """Say nothing if the `host:` sources of a plan (the payload) are all here. Raises RequestError `no-source`."""
-    _host_paths(read_object(payload, "the plan"))
+    _host_paths(cast("PlanRecord", read_object(payload, "the plan")))
     return VerbReply({})
 
 

@@ -6,13 +6,14 @@ It is answered as soon as one of them has news, with all that have. A run that c
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Union
+from typing import Any, List, NamedTuple, Optional, Union
 
 from ..record import strict_json
 from ..record.rundir import Run
+from ..record.strict_json import JsonObject
 from ..serving import cursors
 from ..serving.client_connection import SILENCE_S
-from ..serving.requests import RequestError, RunId, VerbReply, parse, refusal_of
+from ..serving.requests import Refusal, RequestError, RunId, VerbReply, parse, refusal_of
 from ..serving.session import ClientSession, Verb
 
 POLL_S = 0.01
@@ -25,7 +26,7 @@ class RunQuestion(NamedTuple):
 
     run: RunId
     wait_s: float = 0.0
-    cursors: Optional[Dict[str, Any]] = None
+    cursors: Optional[JsonObject] = None
     from_: int = 0
     state: Optional[List[Any]] = None
     plan: bool = False
@@ -34,7 +35,7 @@ class RunQuestion(NamedTuple):
 class Read(NamedTuple):
     """A question about each of some runs."""
 
-    runs: List[Dict[str, Any]]
+    runs: List[JsonObject]
 
 
 class RunAnswer(NamedTuple):
@@ -44,7 +45,7 @@ class RunAnswer(NamedTuple):
     values: bytes = b""
     payload: bytes = b""
     is_full: bool = False
-    refusal: Optional[Dict[str, Any]] = None
+    refusal: Optional[Refusal] = None
 
     @property
     def size(self) -> int:
@@ -52,7 +53,7 @@ class RunAnswer(NamedTuple):
         return len(self.values) + len(self.payload)
 
     @property
-    def line(self) -> Dict[str, Any]:
+    def line(self) -> JsonObject:
         """What the line of the answer says of it."""
         if self.refusal is not None:
             return {"question": self.number, "error": self.refusal}
@@ -86,7 +87,7 @@ class _PendingQuestion:
             return None
         return RunAnswer(self._number, strict_json.encode(values).encode(), payload, values["is_full"])
 
-    def _refusal(self, error: Union[RequestError, OSError]) -> Dict[str, Any]:
+    def _refusal(self, error: Union[RequestError, OSError]) -> Refusal:
         try:
             self._session.run(self._question.run)
         except RequestError as gone:  # it was removed in the middle of the look

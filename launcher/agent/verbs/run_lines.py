@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..liveness import run_state
 from ..record import strict_json
@@ -50,7 +50,7 @@ def chosen_lines(root: str, choice: RunFilter) -> Iterator[List[str]]:
         yield lines
 
 
-def text_of(line: Dict[str, Any]) -> str:
+def text_of(line: Mapping[str, object]) -> str:
     """Return a line as JSON of a bounded length: without its evidence, if that makes it too long."""
     text = strict_json.encode({key: value for key, value in line.items() if value is not None})
     if len(text) <= MOST_BYTES:

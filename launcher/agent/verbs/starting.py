@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, List, NamedTuple, Optional
 
 from ..cards import lease
 from ..liveness import run_state
 from ..liveness.liveness import StartError
 from ..record import secret
-from ..record.files import read_json
 from ..record.rundir import SESSION_LIMIT, Folder, Run
+from ..record.strict_json import JsonObject
 from ..serving import contact
 from ..serving.container_place import container_place
 from ..serving.requests import OfRun, RequestError, RunId, VerbReply
@@ -20,6 +20,9 @@ from ..serving.session import ClientSession, Verb
 from ..store import settling, worker_folder
 from ..store.manifest import ShippingError
 from ..store.secret_end import forget_secrets
+
+if TYPE_CHECKING:
+    from ..record.run_records import StateRecord
 
 START_S = 20.0
 POLL_S = 0.01
@@ -169,7 +172,7 @@ def _silence_left_s(session: ClientSession, run: Run) -> Optional[float]:
     return None
 
 
-def _restart(session: ClientSession, run: Run, judged: run_state.State, by: Optional[str]) -> VerbReply:
+def _restart(session: ClientSession, run: Run, judged: StateRecord, by: Optional[str]) -> VerbReply:
     """Give a run that nobody holds what it needs, and start it; or have it wait, and say what it needs."""
     waited_for = judged.get("reason") if judged["state"] == "waiting" else None
     why = SESSION_LIMIT if judged.get("reason") == SESSION_LIMIT else "agent-lost"
@@ -185,7 +188,7 @@ def _restart(session: ClientSession, run: Run, judged: run_state.State, by: Opti
         state, reason, evidence = hopeless
         contact.settle(run, state, reason, evidence=evidence).release()
         return VerbReply({"state": run_state.state_of(run)["state"]})
-    missing = sorted(set(read_json(run.plan).get("secrets") or ()) - set(secret.read(run)))
+    missing = sorted(set(run.read_plan().get("secrets") or ()) - set(secret.read(run)))
     if missing:
         if waited_for is None:
             evidence = {"secrets": "missing: " + ", ".join(missing)}
@@ -220,7 +223,7 @@ def _settle(session: ClientSession, run: Run) -> None:
     settling.start_settling(run)
 
 
-def _look_after_crash(run: Run) -> Dict[str, Any]:
+def _look_after_crash(run: Run) -> JsonObject:
     """Make whole what the disk may not have got when this host stopped; return the failure if that is not possible.
 
     The agent of most runs does so itself, but a container does not see the store. Raises RequestError while `gc` runs.
@@ -235,7 +238,7 @@ def _look_after_crash(run: Run) -> Dict[str, Any]:
     return {}
 
 
-def _answer_failure(run: Run, waited_for: str) -> Dict[str, Any]:
+def _answer_failure(run: Run, waited_for: str) -> JsonObject:
     """Return what is on record of the failure after which a run has waited, as a remedy; empty if there was none."""
     from ..diagnosis import remedy  # few runs wait, and every launch would wait for it to load
     from ..store import checkpoints

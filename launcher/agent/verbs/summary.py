@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ..liveness.run_state import State, fate_of, runtime_of
+from ..liveness.run_state import fate_of, runtime_of
 from ..liveness.trouble import trouble_of
-from ..record.record_shape import ATTEMPT, PLAN, read_record
+from ..record.record_shape import read_attempt, read_plan
 from ..record.rundir import LIVE, TERMINAL, UNREADABLE, Run, unreadable
+from ..record.strict_json import JsonObject
+
+if TYPE_CHECKING:
+    from ..record.run_records import AttemptRecord, HeartbeatRecord, RecordedRuntime, StateRecord
 
 IN_DOUBT = ("resuming", "interrupted", "stop-incomplete", UNREADABLE)
 SLURM = "slurm"
@@ -19,29 +23,29 @@ MOST_LOOKED_BACK = 8
 """Folders in which a step is looked for, so that a long history costs a listing nothing."""
 
 
-def line_of(run: Run, state: State) -> dict[str, Any]:
+def line_of(run: Run, state: StateRecord) -> JsonObject:
     """Return one line about a run with this state, which says why if the run cannot be read."""
     try:
         return summary(run, state)
     except OSError as error:
-        runtime: dict[str, Any] = {}
+        runtime: RecordedRuntime = {}
         with contextlib.suppress(OSError):
             runtime = runtime_of(run)
         return {"run": run.id, **unreadable(error), **_kind_and_engine(runtime)}
 
 
-def summary(run: Run, state: State) -> dict[str, Any]:
+def summary(run: Run, state: StateRecord) -> JsonObject:
     """Return one line about a run with this state.
 
     `evidence` says why the run is in doubt, or which class of failure ended it; `parent` is the run that it continues.
     Raises OSError if its plan or its first record cannot be read.
     """
-    plan = read_record(run.plan, PLAN)
+    plan = read_plan(run.plan)
     evidence = state.get("evidence")
     last = run.last()
     beat = last.read_heartbeat() if last else {}
     known = [one for one in (state, beat) if one.get("step") is not None]
-    latest = max(known, key=lambda one: one["step"]) if known else _last_progress(run)
+    latest = max(known, key=lambda one: one["step"] or 0) if known else _last_progress(run)
     if state["state"] in TERMINAL and state.get("step") is not None:
         latest = state
     prepared = run.prepared()
@@ -49,7 +53,7 @@ def summary(run: Run, state: State) -> dict[str, Any]:
     runtime = recorded if isinstance(recorded, dict) else {}
     if not prepared and run.numbers():
         for path in (run.prepared_record, run.folder(1).attempt):
-            read_record(path, ATTEMPT)  # raises why
+            read_attempt(path)  # raises why
     return {
         "run": run.id,
         "state": state["state"],
@@ -77,7 +81,7 @@ def summary(run: Run, state: State) -> dict[str, Any]:
     }
 
 
-def _attempts_s(run: Run, state: State) -> float:
+def _attempts_s(run: Run, state: StateRecord) -> float:
     """Return how long the attempts of a run took together; the last one may go on.
 
     One whose agent died took as long as its last heartbeat says.
@@ -96,31 +100,33 @@ def _attempts_s(run: Run, state: State) -> float:
     return total
 
 
-def _kind_and_engine(runtime: dict[str, Any]) -> dict[str, Any]:
+def _kind_and_engine(runtime: RecordedRuntime) -> JsonObject:
     has_name = bool((runtime.get("engine") or {}).get("name"))
     engine = runtime["engine"] if has_name else None
     return {"engine": engine, "runtime": {"kind": runtime.get("kind") or "native", "engine": engine}}
 
 
-def _last_progress(run: Run) -> dict[str, Any]:
+def _last_progress(run: Run) -> StateRecord | HeartbeatRecord:
     """Return the record with the last step that is known of the run, else with the last loss: a script may print no steps.
 
     Empty if the newest few folders know neither. A run that waits, or is being mended, shows it until its next attempt has trained
     a step.
     """
-    without_step: dict[str, Any] = {}
+    without_step: StateRecord | HeartbeatRecord = {}
     for folder in itertools.islice(run.newest(), MOST_LOOKED_BACK):
         state, beat = folder.read_state(), folder.read_heartbeat()
         if known := [one for one in (state, beat) if one.get("step") is not None]:
-            return max(known, key=lambda one: one["step"])  # an agent that died has written no end
+            return max(known, key=lambda one: one["step"] or 0)  # an agent that died has written no end
         newest = (state, beat) if state.get("state") in TERMINAL else (beat, state)
-        without_step = without_step or next((one for one in newest if one.get("loss") is not None), {})
+        without_step = without_step or next(
+            (one for one in newest if one.get("loss") is not None), without_step
+        )
     return without_step
 
 
-def _last_remedy(run: Run) -> dict[str, Any] | None:
+def _last_remedy(run: Run) -> JsonObject | None:
     """Return the last remedy, with the attempt and the step that it answers, as the attempt after that has begun with it."""
-    following: dict[str, Any] = {}
+    following: AttemptRecord = {}
     for folder in run.newest():
         state = folder.read_state()
         if state.get("remedy"):

@@ -12,7 +12,7 @@ from launcher.copy.mirror import Mirror
 from launcher.copy.run_files import MOST_JSON
 from launcher.runs.pull.checkpoint_pulling import HomeCheckpoint
 from launcher.runs.pull.local_copies import LocalCopies
-from launcher.values.reported.answers import PassedOver
+from launcher.values.reported.answers import RejectedCheckpoint
 from launcher.values.reported.checkpoint import MANIFEST, SealedCheckpoint, sealed_checkpoint
 
 
@@ -20,7 +20,7 @@ class Here(NamedTuple):
     """The newest whole checkpoint that is here, None without one, and the newer ones with what is wrong."""
 
     newest: HomeCheckpoint | None
-    passed_over: list[PassedOver]
+    passed_over: list[RejectedCheckpoint]
 
 
 def newest_whole(mirror: Mirror) -> Here:
@@ -38,12 +38,12 @@ def newest_whole(mirror: Mirror) -> Here:
             wrong = _what_is_wrong(sealed, copies) or _spoilt(records[name], sealed.step, bad_steps)
         except (OSError, ValueError) as error:
             wrong = error.words if isinstance(error, UnreadableError) else str(error).splitlines()[0]
-            passed_over.append(PassedOver(checkpoint=name, wrong=wrong))
+            passed_over.append(RejectedCheckpoint(checkpoint=name, wrong=wrong))
             continue
         if wrong is None:
             present = len(sealed.contents)
             return Here(HomeCheckpoint(sealed, mirror.checkpoints / name, [], present, []), passed_over)
-        passed_over.append(PassedOver(checkpoint=name, wrong=wrong))
+        passed_over.append(RejectedCheckpoint(checkpoint=name, wrong=wrong))
     return Here(None, passed_over)
 
 

@@ -17,7 +17,7 @@ from launcher.base.text import is_obeyed, printable
 from launcher.errors import BadFileError, MalformedAnswerError
 from launcher.transport.agent_input import ONLY_LISTENING, Keyboard, typing, until
 from launcher.transport.channel import HASHING_S, AgentReply, Calls, Incoming, Passing
-from launcher.transport.client.desk import Heard, Making, Preparation, Printed, RunList, Upkeep
+from launcher.transport.client.desk import Heard, HostUpkeep, Making, Preparation, Printed, RunList
 from launcher.transport.client.run_reading import LoneReader, Reader
 from launcher.values.base import Record
 from launcher.values.parsing import build
@@ -31,8 +31,8 @@ from launcher.values.reported.answers import (
     MadeEnvironment,
     MovedTo,
     Outlook,
-    PassedOver,
     PreparedRun,
+    RejectedCheckpoint,
     RemovedThing,
     ResumedRun,
     Sweep,
@@ -91,7 +91,7 @@ class AgentDesk(Passing):
         self.runs: RunList = _Runs(channel, self._reader)
         self.preparation: Preparation = _Preparation(channel)
         self.making: Making = _Making(channel)
-        self.upkeep: Upkeep = _Upkeep(channel)
+        self.upkeep: HostUpkeep = _Upkeep(channel)
 
     @property
     def host(self) -> str:
@@ -540,7 +540,7 @@ class _Sealed(Record):
     name: str
     sha256: str
     changed_ns: dict[str, int] = {}
-    passed_over: list[PassedOver] = []
+    passed_over: list[RejectedCheckpoint] = []
 
 
 class _Forgone(Record):

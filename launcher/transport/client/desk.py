@@ -261,7 +261,7 @@ class Making(Protocol):
         """Put an environment that was made on this connection into use."""
 
 
-class Upkeep(Protocol):
+class HostUpkeep(Protocol):
     """Sweeping and garbage collection."""
 
     def sweep(self, runs: Collection[str], *, dry_run: bool) -> Sweep:
@@ -298,7 +298,7 @@ class Desk(Opener, Protocol):
         """Environments and images."""
 
     @property
-    def upkeep(self) -> Upkeep:
+    def upkeep(self) -> HostUpkeep:
         """Sweeping and garbage collection."""
 
     def probe(

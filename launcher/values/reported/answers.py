@@ -61,7 +61,7 @@ class Outlook(Record):
     half_made: bool = False
 
 
-class PassedOver(Record):
+class RejectedCheckpoint(Record):
     """A checkpoint that cannot be used, and why."""
 
     checkpoint: str
@@ -73,7 +73,7 @@ class Inheritance(Record):
 
     parent: Parent
     changes: dict[str, bool | int | float | str] = {}
-    passed_over: list[PassedOver] = []
+    passed_over: list[RejectedCheckpoint] = []
 
 
 class CommandEnd(Record):

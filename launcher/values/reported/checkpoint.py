@@ -9,7 +9,7 @@ from pydantic import Field
 
 from launcher.base.text import is_obeyed
 from launcher.values.base import Record
-from launcher.values.reported.answers import PassedOver
+from launcher.values.reported.answers import RejectedCheckpoint
 from launcher.values.reported.output import CONTENT, Content, Sha256, Size
 
 MANIFEST = "manifest.json"
@@ -41,7 +41,7 @@ class SealedCheckpoint(Record):
     step: Step
     manifest: bytes
     contents: tuple[Content, ...]
-    passed_over: tuple[PassedOver, ...] = ()
+    passed_over: tuple[RejectedCheckpoint, ...] = ()
 
 
 def sealed_checkpoint(
@@ -49,7 +49,7 @@ def sealed_checkpoint(
     manifest: bytes,
     sha256: str,
     changed_ns: Mapping[str, int],
-    passed_over: Sequence[PassedOver] = (),
+    passed_over: Sequence[RejectedCheckpoint] = (),
 ) -> SealedCheckpoint:
     """Return the checkpoint that a manifest describes; `sha256` is the manifest's own. Raises ValueError.
 
