@@ -9,11 +9,13 @@ from typing import Any
 
 from launcher.base.client_files import read_regular
 
+JsonObject = dict[str, Any]
+"""A JSON object whose keys are not ours: what an event or evidence holds, arguments and answers of an agent, a file of unknown origin."""
 MOST_BYTES = 256 << 20
 """A larger file is no object of ours."""
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> JsonObject:
     """Return the object in a file; empty if the file is missing, no regular one or not an object."""
     try:
         return parse_object(read_regular(str(path), MOST_BYTES))
@@ -21,7 +23,7 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
 
 
-def parse_object(data: bytes) -> dict[str, Any]:
+def parse_object(data: bytes) -> JsonObject:
     """Return the JSON object in some bytes; empty if they are anything else."""
     try:
         value = json.loads(data)

@@ -32,10 +32,14 @@ def read_text(path: Path) -> str:
         raise BadFileError(f"{path}: is not UTF-8 text (byte {error.start})") from error
 
 
+TomlTable = dict[str, Any]
+"""A table as somebody has written it: what its keys may hold is checked where they are read."""
+
+
 class Toml(NamedTuple):
     """The tables of a TOML file, and its text."""
 
-    tables: dict[str, Any]
+    tables: TomlTable
     text: str
 
 
@@ -48,7 +52,7 @@ def read_toml(path: Path) -> Toml:
     return Toml(parse_toml(text, str(path)), text)
 
 
-def parse_toml(text: str, where: str) -> dict[str, Any]:
+def parse_toml(text: str, where: str) -> TomlTable:
     """Return the tables of a text; `where` is where it stands.
 
     Raises BadFileError for a text that is not TOML, that is deeper than 50 tables and lists, or that holds a whole number of

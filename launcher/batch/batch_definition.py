@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from launcher.base.toml import TomlTable
 from launcher.values.base import Written
 from launcher.values.precision import PrecisionChoice
 from launcher.values.profile import NAME
@@ -50,7 +51,7 @@ class BatchRun(Written):
     profile: str | None = None
     precision: PrecisionChoice | None = None
     gpus: str | None = None
-    settings: dict[str, Any] = {}
+    settings: TomlTable = {}
     variables: dict[str, str] = {}
     secrets: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
@@ -78,4 +79,4 @@ class BatchFile(BatchRun, Rules):
     """
 
     run: tuple[BatchRun, ...] = ()
-    matrix: dict[str, Any] = {}
+    matrix: TomlTable = {}

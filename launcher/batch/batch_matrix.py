@@ -29,9 +29,9 @@ class Matrix(NamedTuple):
     written_as: Mapping[str, str]
 
 
-def grid_of(words: Sequence[str]) -> dict[str, Any]:
+def grid_of(words: Sequence[str]) -> Point:
     """Return the matrix of `KEY=V1,V2` words; a key that is given again has more values. Raises UsageError."""
-    matrix: dict[str, Any] = {}
+    matrix: Point = {}
     for word in words:
         key, values = _grid_values(word)
         if key == SEEDS and (key in matrix or len(values) != 1):

@@ -28,6 +28,7 @@ from launcher.base import untrusted_json
 from launcher.base.client_locks import Lock, is_locked
 from launcher.base.whole_file import sync
 from launcher.batch import batch_index
+from launcher.batch.batch_matrix import Point
 from launcher.batch.queued_item import FOLLOWING, NEVER_BEGAN, ONCE_RESERVED, UNENDED, Item, ItemState
 from launcher.copy.run_files import RunFiles
 from launcher.copy.run_id import RUN_ID
@@ -82,7 +83,7 @@ class Entry(NamedTuple):
     name: str
     request: str
     hosts: Sequence[str]
-    point: dict[str, Any]
+    point: Point
 
 
 class Wish(StrEnum):

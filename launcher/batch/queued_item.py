@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from launcher.batch.batch_matrix import Point
 
 
 class ItemState(StrEnum):
@@ -55,7 +57,7 @@ class Item(NamedTuple):
     name: str
     request: str
     hosts: tuple[str, ...]
-    values: dict[str, Any]
+    values: Point
     state: ItemState
     run: str | None
     host: str | None

@@ -10,10 +10,10 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from launcher.backends.kinds import PACKAGES, RUNTIMES, host_kind
-from launcher.base.toml import Toml, read_toml
+from launcher.base.toml import Toml, TomlTable, read_toml
 from launcher.config import trust
 from launcher.config.catalogue import files, user_folder, user_folder_text
 from launcher.config.host_table import read_host
@@ -94,9 +94,9 @@ class Lookup:
         return [*self.written_hosts, *self.aliases]
 
     @property
-    def _own_hosts(self) -> dict[str, Any]:
+    def _own_hosts(self) -> TomlTable:
         """The tables of the user's own file."""
-        tables: dict[str, Any] = self._own_file.tables.get("hosts", {})
+        tables: TomlTable = self._own_file.tables.get("hosts", {})
         return tables
 
     @functools.cached_property

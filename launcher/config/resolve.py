@@ -7,9 +7,9 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.base.toml import parse_toml, read_text, read_toml
+from launcher.base.toml import TomlTable, parse_toml, read_text, read_toml
 from launcher.config import local_paths, trust
 from launcher.config.catalogue import file as catalogued
 from launcher.config.catalogue import user_folder_text
@@ -194,7 +194,7 @@ def task(
 class _WrittenJob(NamedTuple):
     """The tables of a job, its title for messages, its text and its file, and what to say about how it was chosen."""
 
-    data: dict[str, Any]
+    data: TomlTable
     title: str
     text: str = ""
     file: Path | None = None
@@ -251,7 +251,7 @@ def name_of(words: Sequence[str]) -> str:
     return re.sub(r"[^a-z0-9_.-]+", "-", Path(program).stem.lower()).strip("-_.")[:24] or "job"
 
 
-def change(data: dict[str, Any], setting: str) -> str:
+def change(data: TomlTable, setting: str) -> str:
     """Make one change KEY=VALUE, in TOML's notation, in a job's tables; return its key. Raises UsageError."""
     key, separator, written = setting.partition("=")
     if not separator or not re.fullmatch(r"\w+(\.\w+)*", key.strip()):
@@ -273,15 +273,15 @@ def change(data: dict[str, Any], setting: str) -> str:
     return key
 
 
-def changed_values(settings: Iterable[str]) -> dict[str, Any]:
+def changed_values(settings: Iterable[str]) -> TomlTable:
     """Return what KEY=VALUE changes say, as tables. Raises UsageError."""
-    tables: dict[str, Any] = {}
+    tables: TomlTable = {}
     for setting in settings:
         change(tables, setting)
     return tables
 
 
-def _change_table(data: dict[str, Any], name: str, values: Mapping[str, str]) -> None:
+def _change_table(data: TomlTable, name: str, values: Mapping[str, str]) -> None:
     """Set some values of a table in a job's tables. What should be a table and is not is left for its reader to refuse."""
     table = data.get(name, {})
     if isinstance(table, dict):

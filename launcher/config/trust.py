@@ -36,7 +36,7 @@ _OF_JOBS = ("secrets", "on_end")
 
 def project_values(
     tables: Mapping[str, Any], own: Collection[str], aliases: Collection[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what of a `launch.toml` needs trust. `own` are the hosts of the user's own file, `aliases` those of ssh's configuration."""
     found = {"on_end": tables["on_end"]} if "on_end" in tables else {}
     hosts = tables.get("hosts")
@@ -56,7 +56,7 @@ def project_values(
 
 def host_values(
     name: str, table: Mapping[str, Any], own: Collection[str], aliases: Collection[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what of a `[hosts.NAME]` table needs trust. Without an address its name is one, unless ssh's configuration has it.
 
     A table that replaces one of the user's own needs it as a whole.
@@ -75,14 +75,14 @@ def host_values(
     return {f"hosts.{_key(name)}.{_key(key)}": value for key, value in found.items()}
 
 
-def job_values(tables: Mapping[str, Any], hosts: Collection[str]) -> dict[str, Any]:
+def job_values(tables: Mapping[str, Any], hosts: Collection[str]) -> dict[str, object]:
     """Return what of a job's or a batch's file needs trust. `hosts` are those that have a table, or an alias of ssh's."""
     runs = tables.get("run")
     parts = [
         ("", tables),
         *((f"run.{n}.", one) for n, one in enumerate(runs if isinstance(runs, list) else (), 1)),
     ]
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for prefix, part in parts:
         if isinstance(part, dict):
             found |= {f"{prefix}{key}": value for key, value in part.items() if _counts(key, value, hosts)}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
-from launcher.base.json_file import read_json
+from launcher.base.json_file import JsonObject, read_json
 from launcher.copy.run_id import RUN_ID
 from launcher.errors import RunError
 
@@ -47,6 +46,6 @@ def knows(run: str) -> bool:
     return RUN_ID.fullmatch(run) is not None and (folder() / run / FILE).is_file()
 
 
-def read(run: str) -> dict[str, Any]:
+def read(run: str) -> JsonObject:
     """Return a run's entry as it is written; empty if there is none, or if it is damaged."""
     return read_json(place(run) / FILE)

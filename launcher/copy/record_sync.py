@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple, NotRequired, T
 
 from pydantic import Field, ValidationError
 
+from launcher.base.json_file import JsonObject
 from launcher.copy import index
 from launcher.copy.event_lines import parse_events
 from launcher.copy.printed_lines import Printed, PrintedLines
@@ -69,7 +70,7 @@ class Cursor(TypedDict):
 class _Update(Record):
     """The agent's answer to `read`; the bytes of the parts follow in their order."""
 
-    state: dict[str, Any]
+    state: JsonObject
     parts: list[_SyncedPiece] = []
     last: Annotated[list[int], Field(max_length=1)] = []
     is_full: bool = False
@@ -152,7 +153,7 @@ class RecordSync:
             start = 0
         return data[start:]
 
-    def request(self) -> dict[str, Any]:
+    def request(self) -> JsonObject:
         """Return the arguments of a `read`: the cursors, and the first folder that is asked for."""
         folders = {name: name.partition("/")[0] for name in self._cursors if "/" in name}
         cursors = {name: self._cursors[name] for name, folder in folders.items() if int(folder) >= self._from}

@@ -13,7 +13,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import BinaryIO, Literal, cast
 
 from launcher.base.client_files import (
     RunPath,
@@ -25,7 +25,7 @@ from launcher.base.client_files import (
     read_regular,
     status_of,
 )
-from launcher.base.json_file import MOST_BYTES, parse_object
+from launcher.base.json_file import MOST_BYTES, JsonObject, parse_object
 
 MOST_JSON = 16 << 20
 """Nor has a JSON object."""
@@ -130,7 +130,7 @@ class RunFiles:
         """Return the bytes of a file that has no more than `most`. Raises OSError."""
         return read_regular(self.at(path), most)
 
-    def read_json(self, path: Path | str) -> dict[str, Any]:
+    def read_json(self, path: Path | str) -> JsonObject:
         """Return the JSON object in a file; empty if the file is missing, unreadable or holds anything else."""
         try:
             return parse_object(self.read(path, MOST_JSON))

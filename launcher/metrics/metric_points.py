@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from launcher.base.json_file import JsonObject
 from launcher.copy.event_lines import parse_event
 from launcher.copy.mirror import Mirror
 from launcher.copy.run_files import lines_of
@@ -55,7 +56,7 @@ def _points(lines: list[bytes]) -> list[Point]:
     return found
 
 
-def _usual(record: Any) -> dict[str, Any] | None:
+def _usual(record: Any) -> JsonObject | None:
     """Return the values of a metric event of a step; None if a line is not surely one."""
     try:
         values, step, time, source = record["values"], record["step"], record["time"], record.get("source")

@@ -14,7 +14,6 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from platformdirs.unix import Unix
 from pydantic import ValidationError
@@ -23,6 +22,7 @@ from launcher.agent.record import strict_json
 from launcher.agent.record.files import sync_folder
 from launcher.agent.record.locks import Lock, is_locked
 from launcher.agent.record.safe_open import write_all
+from launcher.base.json_file import JsonObject
 from launcher.errors import BadFileError, RefusedError
 from launcher.rental.lease.hold import RentalLock, is_alive, is_stopped, reads_limits
 from launcher.rental.renting import OPEN, Extra, Intent, Rental, RentalState
@@ -229,7 +229,7 @@ class RentalLedger:
         line = {"kind": "extra", "instance": instance, **({} if cents is None else {"cents": cents})}
         return self._add(nonce, line, is_news)
 
-    def _add(self, nonce: str, line: dict[str, Any], fits: Callable[[Rental], bool]) -> Rental:
+    def _add(self, nonce: str, line: JsonObject, fits: Callable[[Rental], bool]) -> Rental:
         """Add a line to a rental, if it fits what the rental is now; return the rental as it is then."""
         with self._locked(nonce) as (descriptor, rental):
             if not fits(rental):
@@ -286,7 +286,7 @@ def _inherited(path: Path) -> int | None:
     return None
 
 
-def _append(descriptor: int, line: dict[str, Any]) -> None:
+def _append(descriptor: int, line: JsonObject) -> None:
     """Add a line, and return once it is on the disk. What an earlier write left unfinished ends before it."""
     size = os.fstat(descriptor).st_size
     is_cut_off = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
@@ -330,7 +330,7 @@ def _is_readable(path: Path) -> bool:
         return False
 
 
-def _line(text: bytes) -> dict[str, Any] | None:
+def _line(text: bytes) -> JsonObject | None:
     try:
         line = strict_json.decode(text)
     except ValueError:
@@ -338,7 +338,7 @@ def _line(text: bytes) -> dict[str, Any] | None:
     return line if isinstance(line, dict) else None
 
 
-def _after(rental: Rental, line: dict[str, Any]) -> Rental:
+def _after(rental: Rental, line: JsonObject) -> Rental:
     """Return a rental after one more line. A kind of line that a later version writes changes nothing."""
     kind, time = line.get("kind"), line.get("time", rental.intent.time)
     if kind == "missing":
@@ -354,7 +354,7 @@ def _after(rental: Rental, line: dict[str, Any]) -> Rental:
     state = next((one for one in RentalState if one == kind), None)
     if state is None:
         return rental
-    changed: dict[str, Any] = {"state": state, "why": line.get("why") or rental.why}
+    changed: JsonObject = {"state": state, "why": line.get("why") or rental.why}
     changed["instance"] = line.get("instance") or rental.instance
     if state in (RentalState.LAUNCHED, RentalState.READY, RentalState.ENDED):
         changed[state.value] = time

@@ -64,7 +64,7 @@ class RentalRecord(Record):
         return module_of(provider).SETTINGS.model_validate(values)
 
     @field_serializer("settings")
-    def _with_their_provider(self, settings: RentalSettings) -> dict[str, Any]:
+    def _with_their_provider(self, settings: RentalSettings) -> dict[str, object]:
         named = {} if settings.provider == FIRST else {"provider": settings.provider}
         return {**named, **settings.model_dump(mode="json")}
 

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import IO, Any, Protocol, Self, cast
 
 from launcher.agent.record import strict_json
+from launcher.base.json_file import JsonObject
 from launcher.base.text import printable
 from launcher.errors import AgentError, ConnectionLostError, HostError, MalformedAnswerError
 from launcher.transport.agent_file import MAGIC, agent_file
@@ -167,7 +168,7 @@ class Patience:
 class AgentReply:
     """The reply to a request: its values, and the raw bytes that follow them."""
 
-    def __init__(self, values: dict[str, Any], payload: bytes) -> None:
+    def __init__(self, values: JsonObject, payload: bytes) -> None:
         self.values = values
         self.payload = payload
 
@@ -439,10 +440,10 @@ class AgentChannel(Passing):
         word, _, more = line.removeprefix(MAGIC).decode("utf-8", "replace").strip().partition(" ")
         return word, more
 
-    def _request(self, verb: str, payload: bytes, args: dict[str, Any], patience: Patience) -> None:
+    def _request(self, verb: str, payload: bytes, args: JsonObject, patience: Patience) -> None:
         self._next_id += 1
         self._patience = patience
-        request: dict[str, Any] = {"id": self._next_id, "verb": verb, "args": args}
+        request: JsonObject = {"id": self._next_id, "verb": verb, "args": args}
         if payload:
             request["size"] = len(payload)
         self._link.settimeout(patience.wait_s())
@@ -463,7 +464,7 @@ class AgentChannel(Passing):
     def _flooded(self) -> ConnectionLostError:
         return ConnectionLostError(self.host, f"{self.host}: the agent sends answers that nobody asked for")
 
-    def _unwrap(self, message: dict[str, Any], payload: bytes) -> AgentReply:
+    def _unwrap(self, message: JsonObject, payload: bytes) -> AgentReply:
         if message.get("id") != self._next_id:
             raise ConnectionLostError(self.host, f"{self.host}: the agent answered another question")
         self._is_answered = True
@@ -475,7 +476,7 @@ class AgentChannel(Passing):
             raise ConnectionLostError(self.host, f"{self.host}: the agent's answer has no values")
         return AgentReply(values, payload)
 
-    def _message(self, most: int = MAX_PAYLOAD) -> tuple[dict[str, Any], bytes]:
+    def _message(self, most: int = MAX_PAYLOAD) -> tuple[JsonObject, bytes]:
         line = self._line()
         try:
             message = strict_json.decode(line)

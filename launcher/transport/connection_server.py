@@ -15,9 +15,9 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from launcher.base import core_dumps, user_sockets
+from launcher.base.json_file import JsonObject
 from launcher.errors import HostError, LaunchError
 from launcher.transport import background, persistent_socket
 from launcher.transport.agent_file import MAGIC
@@ -152,7 +152,7 @@ class _Holder:
             self._is_over = True
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes `serve`
 
-    def _open(self, client: socket.socket, question: dict[str, Any]) -> None:
+    def _open(self, client: socket.socket, question: JsonObject) -> None:
         """Open what a client asks for, and pass bytes on. Raises HostError."""
         connection, what = self._connection, question.get("open")
         if what == "agent":
@@ -174,7 +174,7 @@ class _Holder:
             persistent_socket.say(client)
             _pass_on(client, stream)
 
-    def _stream(self, question: dict[str, Any]) -> Socket:
+    def _stream(self, question: JsonObject) -> Socket:
         match question:
             case {"open": "socket", "path": str(path)}:
                 return self._connection.open_socket(path)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from launcher import errors
 from launcher.agent.record import strict_json
 from launcher.base import user_sockets
+from launcher.base.json_file import JsonObject
 from launcher.base.text import printable
 from launcher.errors import ConnectionLostError, HostError
 from launcher.transport import background, persistent_socket
@@ -208,7 +209,7 @@ class HeldConnection:
             raise
         return stream
 
-    def _answer(self, stream: socket.socket, timeout_s: float) -> dict[str, Any]:
+    def _answer(self, stream: socket.socket, timeout_s: float) -> JsonObject:
         """Return what is said with a stream. The holder has to say at once that it was asked. Raises OSError or HostError."""
         try:
             persistent_socket.hear(stream)
@@ -368,7 +369,7 @@ def _kill(pid: int) -> None:
             os.close(descriptor)
 
 
-def _error(host: str, said: dict[str, Any]) -> HostError:
+def _error(host: str, said: JsonObject) -> HostError:
     """Return an error that a holder passes on."""
     kind = said["error"] if said["error"] in KINDS else "HostError"
     error: HostError = getattr(errors, kind)(host, str(said.get("message")))

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import __version__
 from launcher.agent.record import strict_json
 from launcher.base import user_sockets
+from launcher.base.json_file import JsonObject
 from launcher.base.user_sockets import check_peer
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def say(stream: socket.socket, **values: Any) -> None:
     stream.sendall(_SIZE.pack(len(data)) + data)
 
 
-def hear(stream: socket.socket) -> dict[str, Any]:
+def hear(stream: socket.socket) -> JsonObject:
     """Return the next message from the other end. Raises OSError, also for a malformed one."""
     (size,) = _SIZE.unpack(exactly(stream, _SIZE.size))
     if size > MOST_SAID:

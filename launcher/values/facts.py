@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from launcher.base.json_file import JsonObject
 from launcher.values.base import Record
 from launcher.values.model import Model, read_model
 from launcher.values.precision import Platform, numbers
@@ -201,7 +200,7 @@ class Facts(Record):
     pythons: tuple[Python, ...] | None = None
     uv: Uv | None = None
     ends_with_logout: bool = False
-    model_values: dict[str, Any] | None = None
+    model_values: JsonObject | None = None
     precision_evidence: tuple[PrecisionEvidence, ...] = ()
     slurm: Cluster | None = None
     has_slurm: bool = False

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
+from launcher.base.json_file import JsonObject
 from launcher.values.base import Record, Written
 from launcher.values.precision import Dtype
 
@@ -105,7 +106,7 @@ class _Config(Record):
     activation_function: str | None = None
     tie_word_embeddings: bool = True
     model_type: str | None = None
-    quantization_config: dict[str, Any] | None = None
+    quantization_config: JsonObject | None = None
 
 
 _OF_GPT2 = {
@@ -121,7 +122,7 @@ CONFIG_KEYS = (*_Config.model_fields, *_OF_GPT2)
 """The keys of a `config.json` that a host returns."""
 
 
-def read_model(config: dict[str, Any] | None) -> Model | None:
+def read_model(config: JsonObject | None) -> Model | None:
     """Return the model that a `config.json` describes; None without one, or if it lacks a needed key."""
     if config is None:
         return None
@@ -186,7 +187,7 @@ _NF4_PLAIN_BITS = 4 + 32 / 64
 """The same without double quantization: the scale of a block has 32 bits."""
 
 
-def _bits(quantization: dict[str, Any] | None) -> float | None:
+def _bits(quantization: JsonObject | None) -> float | None:
     """Return the bits of a weight in a quantized base, with its share of the scales: as bitsandbytes writes it, or as GPTQ and AWQ do."""
     if quantization is None or _quant_method(quantization) == DEQUANTIZED:
         return None
@@ -204,7 +205,7 @@ DEQUANTIZED = "mxfp4"
 """What transformers dequantizes at loading, unless the package `kernels` is there; it can be trained only so."""
 
 
-def _quant_method(quantization: dict[str, Any] | None) -> str | None:
+def _quant_method(quantization: JsonObject | None) -> str | None:
     """Return how a base was saved quantized, as transformers names it; `unknown` if it does not say."""
     if quantization is None:
         return None

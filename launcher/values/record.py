@@ -7,11 +7,12 @@ same words.
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
+from launcher.base.json_file import JsonObject
 from launcher.values.base import Record
 from launcher.values.reported.engine_access import EngineWay
 from launcher.values.states import TERMINAL as TERMINAL
@@ -68,7 +69,7 @@ class PlanSummary(Record):
     host: str | None = None
     steps: Whole | None = None
     stop_grace_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
-    profile: dict[str, Any] = {}
+    profile: JsonObject = {}
     rehearsed: bool = False
     takes: list[str] | None = None
     adapt: bool = False
@@ -116,8 +117,8 @@ class RunState(JudgedState):
     loss: float | str | None = None
     checkpoint: Whole | None = None
     time: Moment | None = None
-    evidence: dict[str, Any] | None = None
-    remedy: dict[str, Any] | None = None
+    evidence: JsonObject | None = None
+    remedy: JsonObject | None = None
     trouble: Trouble | None = None
     rehearsed: bool = False
     elsewhere: bool = False
@@ -158,8 +159,8 @@ class Summary(JudgedState):
     card: str | None = None
     engine: EngineWay | None = None
     runtime: RuntimeRecord | None = None
-    evidence: dict[str, Any] | None = None
-    remedy: dict[str, Any] | None = None
+    evidence: JsonObject | None = None
+    remedy: JsonObject | None = None
     trouble: Trouble | None = None
     rehearsed: bool = False
     parent: Parent | None = None
@@ -195,5 +196,5 @@ class Event:
     rank: Whole = 0
     step: Whole | None = None
     time: Moment
-    values: dict[str, Any] = field(default_factory=dict)
+    values: JsonObject = field(default_factory=dict)
     source: str | None = None

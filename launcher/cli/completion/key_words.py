@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.base.toml import read_toml
+from launcher.base.toml import TomlTable, read_toml
 from launcher.cli.completion.job_keys import ABOUT, RESUMED, TABLES, VALUES
 from launcher.cli.completion.shell_answers import Completion
 from launcher.errors import LaunchError
@@ -94,7 +94,7 @@ def _job_of_file(named: str | None) -> _Written:
     return _Written(_toml(path), path.stem) if path and path.is_file() else _Written({}, "")
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def _toml(path: Path) -> TomlTable:
     return read_toml(path).tables
 
 

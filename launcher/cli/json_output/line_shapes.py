@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
+from launcher.base.json_file import JsonObject
 from launcher.cli.json_output.json_shape import Shape
 from launcher.cli.json_output.preview_shapes import CargoShown
 from launcher.values.plan import Finding, Plan
@@ -134,7 +135,7 @@ class EndLine(LaunchLine):
     run: str
     state: str
     reason: str | None
-    evidence: dict[str, Any] | None
+    evidence: JsonObject | None
     metrics: dict[str, Number]
     home: dict[str, int]
     adapter: str | None
@@ -150,5 +151,5 @@ class EventLine(LaunchLine):
     rank: int
     step: int | None
     time: float
-    values: dict[str, Any]
+    values: JsonObject
     source: str | None

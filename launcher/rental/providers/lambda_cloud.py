@@ -294,7 +294,7 @@ class LambdaAccount:
         return UnsettledError(NAME, reason, f"{NAME}: {what}: {words}; it may have been accepted")
 
 
-def _launch_body(intent: Intent, setup: Setup) -> dict[str, Any]:
+def _launch_body(intent: Intent, setup: Setup) -> Mapping[str, object]:
     """Return the body of a launch. A `quantity` is not part of it: the service refuses more than one."""
     optional = {
         "image": {"family": setup.image} if setup.image else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from launcher.base.json_file import JsonObject
 from launcher.values.record import Event, RunState, State, Summary
 
 KILLED = 137
@@ -156,7 +157,7 @@ def _clauses(key: str, value: Any) -> list[str]:
     return [f"{key} {value}"]
 
 
-def _end(end: dict[str, Any]) -> str:
+def _end(end: JsonObject) -> str:
     """Return how a container or an agent ended, in words."""
     code, number = end.get("exit"), end.get("signal")
     if end.get("oom") is True or _is_count(end.get("oom_kills")):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from launcher.base.json_file import JsonObject
 from launcher.copy.event_lines import parse_event
 from launcher.copy.mirror import Mirror
 from launcher.copy.run_record import MOST_GROWN
@@ -156,10 +157,10 @@ def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:
         )
 
 
-def _evidence(mirror: Mirror, folder: str) -> tuple[tuple[PrecisionSeen, ...], dict[str, Any]]:
+def _evidence(mirror: Mirror, folder: str) -> tuple[tuple[PrecisionSeen, ...], JsonObject]:
     """Return what the hook saw in an attempt, and the worker's proof; empty without one."""
     seen: list[PrecisionSeen] = []
-    proof: dict[str, Any] = {}
+    proof: JsonObject = {}
     try:
         lines = mirror.files.read(f"{folder}/events.jsonl", MOST_GROWN).splitlines()
     except OSError:
@@ -176,7 +177,7 @@ def _evidence(mirror: Mirror, folder: str) -> tuple[tuple[PrecisionSeen, ...], d
     return tuple(seen), proof
 
 
-def _torch(proof: dict[str, Any]) -> str | None:
+def _torch(proof: JsonObject) -> str | None:
     key = proof.get("key")
     torch = key.get("torch") if isinstance(key, dict) else None
     return torch if isinstance(torch, str) else None

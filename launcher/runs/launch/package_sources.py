@@ -23,7 +23,7 @@ from pydantic_core import PydanticCustomError
 
 from launcher.backends.registry import backend_of
 from launcher.base.bounded_read import read_bounded
-from launcher.base.toml import MOST_BYTES, parse_toml, read_text, read_toml
+from launcher.base.toml import MOST_BYTES, TomlTable, parse_toml, read_text, read_toml
 from launcher.config.resolve import Task
 from launcher.errors import BadFileError, UsageError
 from launcher.planning.precision.quantizer import with_quantizer
@@ -206,7 +206,7 @@ def _of_script(task: Task) -> Packages | None:
     return Packages(names, f"the script block of {script.path}", tuple(notes))
 
 
-def _of_python(table: dict[str, Any], where: str) -> Iterator[Finding]:
+def _of_python(table: TomlTable, where: str) -> Iterator[Finding]:
     """Yield a note on the versions of Python that a script wants."""
     if wanted := table.get("requires-python"):
         message = f"{where}: requires-python {wanted}: not checked; the host's own Python is used"
@@ -231,7 +231,7 @@ def _project(folder: Path) -> Packages | None:
     return Packages(names, PROJECT, tuple(_of_uv_alone(table, PROJECT)))
 
 
-def _of_project(project: dict[str, Any], written: object, key: str) -> tuple[str, ...]:
+def _of_project(project: TomlTable, written: object, key: str) -> tuple[str, ...]:
     """Return requirements of a project, without the project itself."""
     own = normalized(str(project.get("name", "")))
     names = _checked(written, f"{PROJECT}: {key}")
@@ -252,7 +252,7 @@ def _checked(written: object, where: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _table(table: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+def _table(table: TomlTable, key: str, where: str) -> TomlTable:
     """Return a table within a table, empty without it. Raises BadFileError for another value."""
     value = table.get(key, {})
     if not isinstance(value, dict):
@@ -260,14 +260,14 @@ def _table(table: dict[str, Any], key: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _list(table: dict[str, Any], key: str, name: str) -> list[Any]:
+def _list(table: TomlTable, key: str, name: str) -> list[Any]:
     value = table.get(key, [])
     if not isinstance(value, list):
         raise BadFileError(f"{PROJECT}: {name}: expected a list")
     return value
 
 
-def _of_uv_alone(table: dict[str, Any], where: str) -> Iterator[Finding]:
+def _of_uv_alone(table: TomlTable, where: str) -> Iterator[Finding]:
     """Yield a note on sources and indexes that only uv reads."""
     uv = _table(_table(table, "tool", where), "uv", where)
     if keys := [f"tool.uv.{key}" for key in ("sources", "index") if uv.get(key)]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.backends import kinds
 from launcher.backends.registry import backend_of
+from launcher.base.toml import TomlTable
 from launcher.config import resolve, secret_values
 from launcher.copy import move_records
 from launcher.errors import BadFileError, InterruptedRunError, RunError, UsageError
@@ -63,7 +64,7 @@ class ResumeRequest(NamedTuple):
 
 def check_settings(settings: Sequence[str], host: Host) -> None:
     """Raise UsageError for a change of what a resumed run keeps, BadFileError for a key or a value that no job has."""
-    data: dict[str, Any] = {"name": "a", "command": ["a"]}
+    data: TomlTable = {"name": "a", "command": ["a"]}
     for setting in settings:
         for key in keys_of(setting):
             _check_key(key, setting, host)
@@ -97,7 +98,7 @@ def _check_key(key: str, setting: str, host: Host) -> None:
 
 def keys_of(setting: str) -> list[str]:
     """Return the keys that a change touches: those of a table where one is given whole."""
-    table: dict[str, Any] = {}
+    table: TomlTable = {}
     key = resolve.change(table, setting)
     value = table.get(key)
     return [f"{key}.{name}" for name in value] if isinstance(value, dict) and key in _TABLES else [key]

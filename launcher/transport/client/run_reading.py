@@ -12,6 +12,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import Field, ValidationError
 
 from launcher.agent.record import strict_json
+from launcher.base.json_file import JsonObject
 from launcher.errors import (
     AgentError,
     ConnectionLostError,
@@ -67,7 +68,7 @@ class _QuestionAnswer(Record):
     question: Annotated[int, Field(ge=0)]
     values: Annotated[int, Field(ge=0)] = 0
     size: Annotated[int, Field(ge=0)] = 0
-    error: dict[str, Any] | None = None
+    error: JsonObject | None = None
 
 
 class _Answers(Record):
@@ -125,7 +126,7 @@ class _Asked:
         """Return how long it may still wait for news."""
         return max(0.0, self._until - time.monotonic())
 
-    def question(self) -> dict[str, Any]:
+    def question(self) -> JsonObject:
         """Return the question as it is asked now."""
         return {**self._question, "wait_s": self.left_s()}
 

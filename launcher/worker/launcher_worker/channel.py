@@ -37,7 +37,7 @@ def send(
     source: Optional[str] = None,
 ) -> None:
     """Send an event to the agent; do nothing without one. `source` is None for what the script itself reports."""
-    event: Dict[str, Any] = {"kind": kind, "rank": rank(), "time": time.time()}
+    event: Dict[str, object] = {"kind": kind, "rank": rank(), "time": time.time()}
     if step is not None:
         event["step"] = int(step)
     if values is not None:

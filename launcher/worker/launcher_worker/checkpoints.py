@@ -7,11 +7,11 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Union
+from typing import Any, Callable, List, NamedTuple, Optional, Union
 
 from .channel import rank, send
 from .guard import process_guard
-from .manifests import seal, sealed_checkpoints, sync_folder
+from .manifests import SealedManifest, seal, sealed_checkpoints, sync_folder
 from .succession import check_fence
 from .values import knobs
 
@@ -100,7 +100,7 @@ def best() -> Optional[Best]:
     return None if found is None else Best(found["path"], found["step"], found["eval_loss"])
 
 
-def _rated(manifests: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+def _rated(manifests: List[SealedManifest]) -> List[SealedManifest]:
     return [manifest for manifest in manifests if isinstance(manifest.get("eval_loss"), float)]
 
 

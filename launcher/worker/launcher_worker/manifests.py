@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import List, Optional, TypedDict, cast
 
 from .channel import beat
 from .pace import process_pace
@@ -57,19 +57,38 @@ def seal(folder: Path, step: int, epoch: Optional[float]) -> None:
     sync_folder(folder)
 
 
-def sealed_checkpoints(checkpoints: Path) -> List[Dict[str, Any]]:
+class ManifestFile(TypedDict):
+    """A file of a checkpoint."""
+
+    size: int
+    sha256: str
+
+
+class _Manifest(TypedDict):
+    path: str
+    step: int
+
+
+class SealedManifest(_Manifest, total=False):
+    """The manifest of a sealed checkpoint, with its `path`, as far as the worker reads it."""
+
+    eval_loss: float
+
+
+def sealed_checkpoints(checkpoints: Path) -> List[SealedManifest]:
     """Return the manifests of all sealed checkpoints, each with its `path`.
 
     One that an earlier attempt sealed after this one had begun does not count: see succession.py.
     """
-    manifests = []
+    manifests: List[SealedManifest] = []
     for path in checkpoints.glob(f"[!.]*/{MANIFEST}"):
         try:
             data = path.read_bytes()
             manifest = json.loads(data)
             step = int(manifest["step"])
             if not is_late(manifest, data):
-                manifests.append({**manifest, "path": str(path.parent), "step": step})
+                found = {**manifest, "path": str(path.parent), "step": step}
+                manifests.append(cast("SealedManifest", found))
         except (
             OSError,
             ValueError,
@@ -89,7 +108,7 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _sync_and_hash(path: Path) -> Dict[str, Any]:
+def _sync_and_hash(path: Path) -> ManifestFile:
     """Make sure that a file is on the disk; return its size (bytes) and SHA-256."""
     digest = hashlib.sha256()
     size = 0

@@ -26,7 +26,7 @@ _KEYWORDS_OF_KNOBS = {
 }
 
 
-def model_arguments(**own: Any) -> Dict[str, Any]:
+def model_arguments(**own: Any) -> Dict[str, object]:
     """Return the plan as keywords for `from_pretrained`; `own` keywords are added and win.
 
     A base in 4 bits is quantized while it is loaded. A model beside it, such as a teacher, is not if it gets
@@ -36,7 +36,7 @@ def model_arguments(**own: Any) -> Dict[str, Any]:
     import transformers
 
     values = knobs()
-    keywords: Dict[str, Any] = {}
+    keywords: Dict[str, object] = {}
     attention = values.peek.precision.attention
     if "quantization_config" not in own:
         keywords.update(quantized_loading(values, _device(values)))
@@ -48,7 +48,7 @@ def model_arguments(**own: Any) -> Dict[str, Any]:
     return {**keywords, **own}
 
 
-def training_arguments(**own: Any) -> Dict[str, Any]:
+def training_arguments(**own: Any) -> Dict[str, object]:
     """Return the plan as keywords for `transformers.TrainingArguments`; `own` keywords are added and win.
 
     It also sets the variable ACCELERATE_MIXED_PRECISION, which could otherwise turn on autocast unnoticed.
@@ -57,7 +57,7 @@ def training_arguments(**own: Any) -> Dict[str, Any]:
     precision, split = values.peek.precision, values.peek.split
     on_cpu = values.rehearsed or precision.device == "cpu"
     has_own_flag = bool({"fp16", "bf16"} & own.keys())  # then ours are off: setting both is an error
-    keywords: Dict[str, Any] = {
+    keywords: Dict[str, object] = {
         "output_dir": values.checkpoints,
         "per_device_train_batch_size": split.micro_batch,
         "gradient_accumulation_steps": split.accumulation,
@@ -113,7 +113,7 @@ def accelerator(**own: Any) -> Any:
     else:
         values.consume("precision")
     precision = values.peek.precision
-    keywords: Dict[str, Any] = {
+    keywords: Dict[str, object] = {
         "mixed_precision": SHORT_NAMES[precision.autocast_dtype] if precision.autocast_dtype else "no",
         "gradient_accumulation_steps": values.peek.split.accumulation,
         "cpu": values.rehearsed or precision.device == "cpu",

@@ -9,7 +9,7 @@ fused      one kernel, which needs no square roots beside it; keeps its count of
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict
+from typing import Any, Dict, Mapping
 
 from .channel import rank
 from .compiled_models import missing_compiler
@@ -36,7 +36,7 @@ def adamw(parameters: Any, **own: Any) -> Any:
     return restore_form(_torchao().AdamW8bit(parameters, **keywords))
 
 
-def optimizer_arguments(**own: Any) -> Dict[str, Any]:
+def optimizer_arguments(**own: Any) -> Dict[str, object]:
     """Return the plan as keywords for `torch.optim.AdamW`; `own` keywords are added and win.
 
     Raises RuntimeError if the plan's optimizer is another one, which `adamw` returns.
@@ -48,7 +48,7 @@ def optimizer_arguments(**own: Any) -> Dict[str, Any]:
     return {"eps": values.peek.precision.adam_eps, "fused": fused, **own}
 
 
-def trainer_optimizer(values: Knobs, own: Dict[str, Any]) -> Dict[str, Any]:
+def trainer_optimizer(values: Knobs, own: Dict[str, object]) -> Dict[str, object]:
     """Return the plan's optimizer as keywords of TrainingArguments, for a script with keywords of its own.
 
     Raises RuntimeError if the plan needs torchao and it is not installed.
@@ -100,7 +100,7 @@ def restore_form(optimizer: Any) -> Any:
     return optimizer
 
 
-def _move_counts(optimizer: Any, group: Dict[str, Any], device: Any) -> None:
+def _move_counts(optimizer: Any, group: Mapping[str, Any], device: Any) -> None:
     """Move a group's counts of steps to a device; without one to that of each parameter."""
     for parameter in group["params"]:
         steps = optimizer.state.get(parameter, {}).get("step")
@@ -209,7 +209,7 @@ def _load_exactly(kind: Any) -> None:
         return
     kind._launch_load = plain = kind.load_state_dict  # noqa: SLF001  # a mark of ours
 
-    def load_state_dict(optimizer: Any, state_dict: Dict[str, Any]) -> None:
+    def load_state_dict(optimizer: Any, state_dict: Mapping[str, Any]) -> None:
         plain(optimizer, state_dict)
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         keys = [one for group in state_dict["param_groups"] for one in group["params"]]

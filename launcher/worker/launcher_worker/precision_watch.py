@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 
 from .channel import process_channel, rank, send
 from .precision_seen import (
@@ -63,7 +63,7 @@ class PrecisionWatch:
         self._models: Optional[List[Any]] = None  # weak references
         self._eps: Optional[float] = None
         self._is_rounding = False  # stochastically
-        self._sent: Optional[Dict[str, Any]] = None
+        self._sent: Optional[Mapping[str, object]] = None
         self._sends = 0
 
     @shielded
@@ -120,7 +120,7 @@ class PrecisionWatch:
             self._sends += 1
             send("evidence", self._steps or None, {"precision_seen": {**seen, "steps": self._steps}}, SOURCE)
 
-    def _look(self, trained: List[Any]) -> Dict[str, Any]:
+    def _look(self, trained: List[Any]) -> Mapping[str, object]:
         import torch
 
         if self._models is None:

@@ -18,7 +18,7 @@ from .values import Knobs, knobs
 _PACKS = "support_avx512bf16_for_cpu"
 
 
-def quantized_loading(values: Knobs, device: str) -> Dict[str, Any]:
+def quantized_loading(values: Knobs, device: str) -> Dict[str, object]:
     """Return the keywords of `from_pretrained` for the plan's quantized base; {} if it has none.
 
     transformers quantizes while it loads, on the device that the model then stays on: it must be that of this rank.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional, Union
 
 from .json_values import scalar
 from .throughput import Speedometer
@@ -45,7 +45,7 @@ class TrainerLines:
         if self._tokens_of is not None:
             self._speed.add(self._tokens_of(step))
 
-    def metrics(self, state: Any, logs: Mapping[str, Any]) -> Dict[str, Any]:
+    def metrics(self, state: Any, logs: Mapping[str, Any]) -> Dict[str, Union[int, float, str]]:
         """Return the metrics of a line.
 
         If tokens are counted, the line of a training step also has the tokens per second since the previous line, and the

@@ -15,7 +15,7 @@ import json
 import os
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Set
+from typing import Any, Dict, Mapping, Optional, Set, TypedDict
 
 from .channel import rank, send
 from .json_values import digest
@@ -84,6 +84,23 @@ class Peek:
     activation_checkpointing: bool
 
 
+class ResumedCheckpoint(TypedDict):
+    """The checkpoint that an attempt resumes from."""
+
+    path: str
+    step: int
+
+
+class TrialTask(TypedDict):
+    """What an attempt of `launch verify` has to do: its kind and steps, of which the first are made with weights that are held."""
+
+    kind: str
+    steps: int
+    held: int
+    folder: str
+    is_reference: bool
+
+
 class Knobs:
     """The values in force for this attempt.
 
@@ -98,10 +115,10 @@ class Knobs:
         self.folder: Optional[int] = values.get("folder")  # the number of the attempt's folder
         self.seed: int = values["seed"]
         self.rehearsed: bool = values.get("rehearsed", False)  # a card's plan, run on a CPU
-        self.checkpoint: Optional[Dict[str, Any]] = values.get("checkpoint")  # path and step to resume from
+        self.checkpoint: Optional[ResumedCheckpoint] = values.get("checkpoint")
         self.peak_tflops: Optional[float] = values.get("peak_tflops")  # of one card, at the plan's precision
         self.guard: str = values.get("guard", "end")  # or "warn": whether it ends a training
-        self.trial: Optional[Dict[str, Any]] = values.get("trial")  # of `launch verify`; see trials/
+        self.trial: Optional[TrialTask] = values.get("trial")  # of `launch verify`; see trials/
         self.method: str = values["method"]  # lora, qlora or full
         self.model: Optional[str] = values["model"]
         self.teacher: Optional[str] = values.get("teacher")  # of a distillation
@@ -220,7 +237,7 @@ def _answer_agent() -> None:
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
 
 
-def _values_outside_a_run() -> Dict[str, Any]:
+def _values_outside_a_run() -> Mapping[str, Any]:
     """Return the values of a script run by hand, in the form of an attempt.json."""
     out = os.path.abspath("out")
     return {

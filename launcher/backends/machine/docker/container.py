@@ -75,7 +75,7 @@ def container(
     engine: EngineFacts,
     gpus: Sequence[str],
     code: str | None = None,
-) -> dict[str, Any]:
+) -> Mapping[str, object]:
     """Return the configuration of a run's container; `code` is the folder of what its image has compiled.
 
     Every folder has the same path inside as outside, so that the record is valid in both. HOME lies in the run's folder.
@@ -92,7 +92,7 @@ def container(
         "LAUNCH_HOST_ID": place.host_id,
         **({CODE: code} if code is not None else {}),
     }
-    host: dict[str, Any] = {
+    host: dict[str, object] = {
         "Mounts": _mounts(place.written, place.read),
         "RestartPolicy": {"Name": "on-failure", "MaximumRetryCount": 0},
         "Init": engine.has_init,
@@ -130,7 +130,7 @@ def compiling(code: AgentCode, engine: EngineFacts) -> Seen:
     return Seen(user_of(code, engine), (f"{CODE}={code.folder}",), tuple(mounts))
 
 
-def _mounts(written: Sequence[str], read: Sequence[str]) -> list[dict[str, Any]]:
+def _mounts(written: Sequence[str], read: Sequence[str]) -> list[Mapping[str, object]]:
     return [
         {"Type": "bind", "Source": path, "Target": path, "ReadOnly": is_read_only}
         for paths, is_read_only in ((written, False), (read, True))
@@ -143,7 +143,7 @@ def stop_timeout_s(grace_s: float) -> int:
     return math.ceil(grace_s) + STOP_SLACK_S
 
 
-def device_request(host: str, engine: EngineFacts, gpus: Sequence[str]) -> dict[str, Any]:
+def device_request(host: str, engine: EngineFacts, gpus: Sequence[str]) -> Mapping[str, object]:
     """Return the request for cards by UUID: by NVIDIA's runtime hook if the engine has it, else by CDI (engine 25 and newer).
 
     Raises RefusedError if the engine has neither.

@@ -51,9 +51,9 @@ def _follow_plan(arguments: Any) -> None:
     configure_accelerate(values, "fp16" if arguments.fp16 else "bf16" if arguments.bf16 else "no")
 
 
-def _precision(values: Knobs) -> Dict[str, Any]:
+def _precision(values: Knobs) -> Dict[str, object]:
     precision = values.peek.precision
-    planned: Dict[str, Any] = {
+    planned: Dict[str, object] = {
         "fp16": precision.autocast_dtype == "float16",
         "bf16": precision.autocast_dtype == "bfloat16",
         "fp16_full_eval": False,  # they cast the live model
@@ -66,11 +66,11 @@ def _precision(values: Knobs) -> Dict[str, Any]:
     return planned
 
 
-def _batch(values: Knobs, arguments: Any) -> Dict[str, Any]:
+def _batch(values: Knobs, arguments: Any) -> Dict[str, object]:
     micro, accumulation = adapted_split(
         arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
     )
-    planned: Dict[str, Any] = {
+    planned: Dict[str, object] = {
         "per_device_train_batch_size": micro,
         "gradient_accumulation_steps": accumulation,
     }
@@ -81,9 +81,9 @@ def _batch(values: Knobs, arguments: Any) -> Dict[str, Any]:
     return planned
 
 
-def _safety(arguments: Any) -> Dict[str, Any]:
+def _safety(arguments: Any) -> Dict[str, object]:
     """Return what hides a failure otherwise: a loss of NaN shown as 0.0, a step that a fused optimizer skipped."""
-    planned: Dict[str, Any] = {"logging_nan_inf_filter": False}
+    planned: Dict[str, object] = {"logging_nan_inf_filter": False}
     is_fused = getattr(arguments.optim, "value", arguments.optim) == _FUSED
     if is_fused and knobs().peek.precision.scaler:
         planned["optim"] = "adamw_torch"

@@ -12,7 +12,7 @@ from .judge import Judge
 PROVEN_STEPS = 20  # good steps after which a precision counts as working
 
 
-def proof(model: Any, judge: Judge) -> Dict[str, Any]:
+def proof(model: Any, judge: Judge) -> Dict[str, object]:
     """Return how a training went, by which dtypes, and a key that names model, trainables, precision and torch."""
     import torch
 

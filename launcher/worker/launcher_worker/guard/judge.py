@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional
 
 from ..json_values import scalar
 from .losses import LossCourse
@@ -44,7 +44,7 @@ class Judge:
         self.steps = self.good_steps = self.skips = 0
         self.has_moved = False
         self.losses = LossCourse()
-        self.recovered: Optional[Dict[str, Any]] = None  # non-finite losses that ended with the last step
+        self.recovered: Optional[Dict[str, object]] = None  # non-finite losses that ended with the last step
         self.last = Figures()
         self.expects_rewards = False  # the script will log the rewards of these steps
         self._rewards_differed_at = -1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Mapping, NamedTuple, Optional
 
 
 class Tripped(RuntimeError):  # noqa: N818  # what happened, in the README's word
@@ -82,4 +82,4 @@ class Trip(NamedTuple):
     why: str
     step: int
     since: int
-    figures: Dict[str, Any]
+    figures: Mapping[str, object]

@@ -139,7 +139,7 @@ def _generator(torch: Any) -> Any:
         def __instancecheck__(cls, one: Any) -> bool:
             return isinstance(one, original)
 
-    members: Dict[str, Any] = {"__doc__": original.__doc__, "__module__": original.__module__}
+    members: Dict[str, object] = {"__doc__": original.__doc__, "__module__": original.__module__}
     return GeneratorType("Generator", (original,), members)
 
 

@@ -6,7 +6,7 @@ Run as `python -m launcher_worker.trials.card`. No job runs. On a CPU it measure
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple, TypedDict
 
 from ..channel import send
 from ..values import knobs
@@ -28,14 +28,14 @@ def main() -> None:
     device = values.peek.precision.device
     torch.zeros(8, device=device).add(1).sum().item()  # torch's own words, if it cannot
     products = {name: _product(torch, device, *form) for name, form in _forms(torch, device)}
-    found: Dict[str, Any] = {
+    found: Dict[str, object] = {
         "kind": "card",
         "device": device,
         "torch": torch.__version__,
         "products": products,
         **(_of_cuda(torch) if device == "cuda" else {}),
     }
-    print(_words(found), flush=True)
+    print(_words(str(found.get("name") or device), products), flush=True)
     send("evidence", values={"trial": found})
 
 
@@ -50,7 +50,16 @@ def _forms(torch: Any, device: str) -> List[Tuple[str, Tuple[Any, bool]]]:
     return [*forms[:1], *([("tf32", (torch.float32, True))] if has_tf32 else []), *forms[1:]]
 
 
-def _product(torch: Any, device: str, dtype: Any, is_tf32: bool) -> Dict[str, Any]:
+class MeasuredProduct(TypedDict, total=False):
+    """The speed of a product of matrices in TFLOP/s, and whether it is finite; or the `error` that it gave."""
+
+    forward_tflops: float
+    backward_tflops: float
+    finite: bool
+    error: str
+
+
+def _product(torch: Any, device: str, dtype: Any, is_tf32: bool) -> MeasuredProduct:
     """Return TFLOP/s forward and backward of a product, or the error."""
     size = SIZES.get(device, SIZES["cpu"])
     if device == "cuda":
@@ -92,7 +101,7 @@ def _seconds(torch: Any, device: str, compute: Any) -> float:
     return (time.monotonic() - began_s) / rounds
 
 
-def _of_cuda(torch: Any) -> Dict[str, Any]:
+def _of_cuda(torch: Any) -> Dict[str, object]:
     """Return the card as torch sees it, and for which architectures this torch was built."""
     properties = torch.cuda.get_device_properties(0)
     capability = (properties.major, properties.minor)
@@ -126,13 +135,13 @@ def kernels_for(capability: Tuple[int, int], architectures: List[str]) -> Option
     return "compute_%d%d" % max(portable) if portable else None
 
 
-def _words(found: Dict[str, Any]) -> str:
+def _words(name: str, products: Mapping[str, MeasuredProduct]) -> str:
     """Return a line for the log."""
     parts = [
         "%s %s" % (name, one.get("error") or "%.3g TFLOP/s" % one["forward_tflops"])
-        for name, one in found["products"].items()
+        for name, one in products.items()
     ]
-    return "%s: %s" % (found.get("name") or found["device"], ", ".join(parts))
+    return "%s: %s" % (name, ", ".join(parts))
 
 
 if __name__ == "__main__":

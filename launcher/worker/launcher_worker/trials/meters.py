@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple, Union
 
 from ..unsaved_hook import UnsavedHook
 from ..values import knobs
@@ -41,13 +41,13 @@ class StepMeter:
         if self._began_s is not None:
             self._seconds = time.monotonic() - self._began_s
 
-    def figures(self) -> Dict[str, Any]:
+    def figures(self) -> Dict[str, float]:
         """Return seconds a step, tokens and examples a second; only what was measured."""
         if not self._steps or self._seconds <= 0:
             return {}
         ranks = knobs().peek.split.ranks
         tokens = float(self._tokens) * ranks
-        found: Dict[str, Any] = {"step_s": self._seconds / self._steps}
+        found: Dict[str, float] = {"step_s": self._seconds / self._steps}
         if self._examples:
             found["examples_per_s"] = self._examples * ranks / self._seconds
         if tokens:
@@ -80,7 +80,7 @@ def _forget_peak(model: Any) -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def peak_memory(model: Any) -> Dict[str, Any]:
+def peak_memory(model: Any) -> Dict[str, Union[str, float]]:
     """Return the peak of this process's memory on the model's device, in GB, and where that is.
 
     On CUDA that is what tensors took, and what the allocator held for them. On a CPU it is the whole process with its

@@ -116,7 +116,7 @@ class TrialWatch:
         self._is_reported = True
         shown = proof(self._model, judge)
         split = knobs().peek.split
-        values: Dict[str, Any] = {
+        values: Dict[str, object] = {
             "kind": self._kind,
             "steps": self._done,
             "micro_batch": split.micro_batch,
