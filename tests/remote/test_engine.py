@@ -177,7 +177,7 @@ def test_many_runs_of_a_silent_engine_are_in_doubt_after_one_timeout(fake, runs)
 
 
 def test_a_runtime_that_this_agent_does_not_know_is_silent(runs):
-    """A newer agent made the record; what became of the run is not for this one to say. No module but a Fate counts."""
+    """A newer agent made the record; what became of the run is not for this one to say. No module but a LivenessProbe counts."""
     run = runs[0]
     record = {"place_id": process.host_id(), "runtime": {"kind": "pbs"}}
     write_durably(run.folder(1).attempt, json.dumps(record))

@@ -11,13 +11,13 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from ..record import strict_json
 from ..record.rundir import Run
 from .docker_container import FATES, Access, Container, EngineSilentError
-from .liveness import GONE, SILENT, Fate, RunLiveness
+from .liveness import GONE, SILENT, LivenessProbe, RunLiveness
 
 KEPT_S = 1.0
 SILENCE_KEPT_S = 5.0
 
 
-class DockerLiveness(Fate):
+class DockerLiveness(LivenessProbe):
     """The engine's answers, kept for a moment: a client that follows a run asks a hundred times a second.
 
     An engine's silence is kept longer, and for all its runs, because each question to it takes the whole timeout.

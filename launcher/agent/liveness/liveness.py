@@ -1,18 +1,18 @@
-"""Fate: what becomes of a run that none of our agents is writing, by its kind of runtime.
+"""Liveness: what becomes of a run that none of our agents is writing, by its kind of runtime.
 
 While the agent of a run holds the lock of its folder, the run is alive and nobody asks here. When the lock is free, the
 answer depends on what keeps the run: a keeper process, a container engine, a scheduler. Each kind of runtime has a module
-in this package, named as the kind, whose `FATE` is an instance of a subclass of `Fate`. It is found by that name, so a new
+in this package, named as the kind, whose `FATE` is an instance of a subclass of `LivenessProbe`. It is found by that name, so a new
 kind is one new file. For example `slurm.py`:
 
-    class Slurm(Fate):
+    class SlurmLiveness(LivenessProbe):
         shows_processes = False  # they are on another node
 
         def judge(self, runs):
             jobs = squeue(...)  # one question for all the runs
             return {run.id: RunLiveness(COMING_BACK if run.id in jobs else GONE) for run in runs}
 
-    FATE = Slurm()
+    FATE = SlurmLiveness()
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class EndError(Exception):
     """Raised for a run that is not ended; the message has the words of what keeps it."""
 
 
-class Fate(ABC):
+class LivenessProbe(ABC):
     """Answer for the runs of one kind of runtime, start and end them, and say how they differ from those of other kinds.
 
     The defaults describe processes of this host that the client starts and ends.
@@ -185,7 +185,7 @@ class Fate(ABC):
         return "" if verdict.fate == GONE else verdict.words or "it is %s" % verdict.fate
 
 
-class _Unknown(Fate):
+class _Unknown(LivenessProbe):
     """A kind that this agent has no module for, as in a record that a newer agent made."""
 
     shows_processes = False
@@ -199,8 +199,8 @@ class _Unknown(Fate):
         return {run.id: verdict for run in runs}
 
 
-def fate_of(kind: str) -> Fate:
-    """Return the Fate of a kind of runtime. An unknown kind gets one that answers `silent`."""
+def fate_of(kind: str) -> LivenessProbe:
+    """Return the LivenessProbe of a kind of runtime. An unknown kind gets one that answers `silent`."""
     return _find(kind) or _Unknown(kind)
 
 
@@ -209,14 +209,14 @@ def is_known(kind: str) -> bool:
     return _find(kind) is not None
 
 
-def keeping_strays() -> Sequence[Fate]:
+def keeping_strays() -> Sequence[LivenessProbe]:
     """Return the kinds of runtime that may keep something which only they can find."""
     from .slurm_programs import cluster_name
 
     return [fate_of("slurm")] if cluster_name() else []
 
 
-def _find(kind: str) -> Optional[Fate]:
+def _find(kind: str) -> Optional[LivenessProbe]:
     if not _KIND.fullmatch(kind):
         return None
     name = "%s.%s" % (__package__, kind)
@@ -227,4 +227,4 @@ def _find(kind: str) -> Optional[Fate]:
             raise
         return None
     found = getattr(module, "FATE", None)
-    return found if isinstance(found, Fate) else None
+    return found if isinstance(found, LivenessProbe) else None

@@ -16,7 +16,7 @@ from ..record.rundir import Run
 from ..record.safe_open import APPENDING, open_regular
 from ..system import bearers, process
 from ..system.process_lineage import ProcessEntry
-from .liveness import COMING_BACK, GONE, Fate, RunLiveness, StartError
+from .liveness import COMING_BACK, GONE, LivenessProbe, RunLiveness, StartError
 
 if TYPE_CHECKING:
     from ..record.run_records import AgentProcessRecord
@@ -27,7 +27,7 @@ KEEPER_GRACE_S = 3.0
 STOPPED = "pid %d is stopped (SIGSTOP), its agent is dead, and its training may go on unseen"
 
 
-class NativeLiveness(Fate):
+class NativeLiveness(LivenessProbe):
     """The keeper's lock says whether it will start the agent again, unless the keeper itself is stopped."""
 
     is_started_by_client = False

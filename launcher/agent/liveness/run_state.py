@@ -25,8 +25,8 @@ def runtime_now(run: Run) -> RecordedRuntime:
     return runtime if runtime.get("gpus") is None else {**runtime, "gpus": run.cards()}
 
 
-def fate_of(run: Run) -> liveness.Fate:
-    """Return the Fate of the kind of runtime that the run was prepared with."""
+def fate_of(run: Run) -> liveness.LivenessProbe:
+    """Return the LivenessProbe of the kind of runtime that the run was prepared with."""
     return liveness.fate_of(_kind_of(run))
 
 

@@ -19,7 +19,7 @@ from ..record.safe_open import read_regular
 from ..record.strict_json import JsonObject
 from ..system.attending import CommandError
 from . import slurm_jobs, slurm_submission
-from .liveness import GONE, SILENT, EndError, Fate, RunLiveness, Stray
+from .liveness import GONE, SILENT, EndError, LivenessProbe, RunLiveness, Stray
 from .slurm_jobs import SlurmJob
 from .slurm_lookup import JobLookup
 from .slurm_programs import FREED, CachedQuery, SlurmSilentError, ask, cluster_name, path_of
@@ -49,7 +49,7 @@ BESIDE = (
 """Starts one process on the first node of a job, beside what runs there; it has the job's cards too."""
 
 
-class SlurmLiveness(Fate):
+class SlurmLiveness(LivenessProbe):
     """The answers of one cluster, kept for a moment: many runs cost one question."""
 
     is_started_by_client = False

@@ -11,7 +11,7 @@ from ..diagnosis import remedy
 from ..record.files import read_json
 from ..record.rundir import WISHES, Run
 from ..record.strict_json import JsonObject
-from .liveness import ALIVE, GONE, SILENT, Fate, RunLiveness
+from .liveness import ALIVE, GONE, SILENT, LivenessProbe, RunLiveness
 
 MOST_FRUITLESS = 2
 NO_PROGRESS, NOT_RESTARTABLE = "no-progress", "not-restartable"
@@ -28,7 +28,7 @@ _WORDS = {
 }
 
 
-class Spooled(Fate):
+class Spooled(LivenessProbe):
     """What the client last heard from the service: `control/service.json`, written before a session is asked for.
 
     {"version", "ref", "segment", "status", "words", "time"}; `words` say what the service said, in one clause.

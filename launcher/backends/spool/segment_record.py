@@ -18,7 +18,7 @@ _OVER = ("over", "home", "gone", "deleted")
 
 
 class SegmentRecord(Record):
-    """The latest segment of a run, as it lies in the run's `control/service.json`, where the run's Fate reads it.
+    """The latest segment of a run, as it lies in the run's `control/service.json`, where the run's LivenessProbe reads it.
 
     `ref` names it to the service, `words` say what the service said of it. Times are in seconds since 1970: `time` is when
     the service was last asked, `began` when the segment was first seen to run, by the service's clock. It may run for `session_s`, in seconds.

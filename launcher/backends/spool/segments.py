@@ -1,7 +1,7 @@
 """The segments of the runs in a spool: each is pushed once, watched until it is over, brought home and deleted.
 
 A segment is one session of a run in a cloud service that runs a script to its end. What is known of the latest one lies in
-the run's folder (`SegmentRecord`), where every client of the spool, and the run's Fate, finds it. Two locks guard a run:
+the run's folder (`SegmentRecord`), where every client of the spool, and the run's LivenessProbe, finds it. Two locks guard a run:
 `service.lock` is held for a call that changes something at the service, `feed.lock` by the one process that writes what the
 service sends into the run's folder.
 """
