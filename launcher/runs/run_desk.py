@@ -10,14 +10,14 @@ from launcher.copy import move_records
 from launcher.copy.mirror import Mirror
 from launcher.runs.rented.machine_gone import check_rented
 from launcher.transport.client.desk import Desk
-from launcher.transport.shared_connection import Line
+from launcher.transport.shared_connection import SharedConnection
 from launcher.values.host import Host
 
 Opening = Callable[[Host], Desk]
 """A way to a host's desk: by default a connection of its own."""
 
 
-def on_line(line: Line) -> Opening:
+def on_line(line: SharedConnection) -> Opening:
     """Return the way to the desks of a line. A host that is not the line's gets a connection of its own."""
 
     def opening(host: Host) -> Desk:

@@ -13,7 +13,7 @@ from launcher.values.host import Host
 
 if TYPE_CHECKING:
     from launcher.transport.persistent_connection import HeldConnection
-    from launcher.transport.shared_connection import Connection, Line
+    from launcher.transport.shared_connection import Connection, SharedConnection
     from launcher.transport.ssh.ssh import SshConnection
 
 _LOG = logging.getLogger(__name__)
@@ -30,11 +30,11 @@ def connect(host: Host) -> Desk:
     return desk
 
 
-def open_line(host: Host) -> Line:
+def open_line(host: Host) -> SharedConnection:
     """Return a line to a host: one connection for many desks. It connects for the first desk; close it, or use it in a `with`."""
-    from launcher.transport.shared_connection import Line  # few commands follow many runs
+    from launcher.transport.shared_connection import SharedConnection  # few commands follow many runs
 
-    return Line(host, lambda: _connection(host), AgentDesk)
+    return SharedConnection(host, lambda: _connection(host), AgentDesk)
 
 
 def _link(host: Host) -> Link:

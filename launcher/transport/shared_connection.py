@@ -1,4 +1,4 @@
-"""A line to a host: one connection, on which many desks may be open at once.
+"""A shared connection to a host, on which many desks may be open at once.
 
     with open_line(host) as line:
         with line.desk() as desk:
@@ -10,7 +10,7 @@ The connection is made for the first desk. What desks ask goes over few channels
 - a desk that prepares a run, holds a lock, or resumes a run keeps a channel until its agent holds nothing for it any more;
 - everything else borrows one of the channels that all desks share, for one call.
 
-A line may be used by any thread, and so may `sever` and `close` of a desk. Otherwise a desk is for one thread at a time, as
+A shared connection may be used by any thread, and so may `sever` and `close` of a desk. Otherwise a desk is for one thread at a time, as
 any desk is. When the connection breaks, every call of all its desks raises ConnectionLostError, and the next `desk`
 connects again: once, however many threads ask for one.
 """
@@ -66,8 +66,8 @@ class Connection(Opener, Protocol):
         """Start one more agent, whose link ends alone. Raises RefusedStreamError if the host starts no more of them."""
 
 
-class Line:
-    """A line to a host; see above."""
+class SharedConnection:
+    """One connection to a host, for many desks; see above."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Line:
         return self._make_desk(calls, _DeskReader(calls, circuit.reader))
 
     def leads_to(self, host: Host) -> bool:
-        """Whether a host is this line's: it may be one of the same name that has moved, or that is reached otherwise."""
+        """Whether a host is this connection's: it may be one of the same name that has moved, or that is reached otherwise."""
         return _way(host) == self._way
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class _Circuit:
 
 
 class LineCalls(Passing):
-    """What one desk of a line asks through: a channel that it keeps, or those that all desks share."""
+    """What one desk of a shared connection asks through: a channel that it keeps, or those that all desks share."""
 
     def __init__(self, circuit: _Circuit) -> None:
         """Keep no channel yet."""

@@ -25,7 +25,7 @@ from launcher.errors import (
 )
 from launcher.transport import channel_pool
 from launcher.transport.connecting import open_line
-from launcher.transport.shared_connection import Line
+from launcher.transport.shared_connection import SharedConnection
 from launcher.values.host import Host
 from launcher.values.lambda_settings import LambdaSettings
 
@@ -346,7 +346,7 @@ class Refusing:
 def test_however_many_ask_at_once_one_thread_tries(threads):
     """All get the same error, and so do those who come right after; later ones try again."""
     way = Refusing()
-    line = Line(Host(name="box", address="box"), way.connect, None)
+    line = SharedConnection(Host(name="box", address="box"), way.connect, None)
     pending = [threads.submit(line.desk) for _ in range(20)]
     until(lambda: way.tries, "the first to try")
     way.go.set()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from launcher.backends.base.running import Running
     from launcher.backends.base.upkeep import Upkeep
     from launcher.transport.client.desk import Desk
-    from launcher.transport.shared_connection import Line
+    from launcher.transport.shared_connection import SharedConnection
 
 
 class Backend:
@@ -34,7 +34,7 @@ class Backend:
 
         return connecting.connect(host)
 
-    def open_line(self, host: Host) -> Line:
+    def open_line(self, host: Host) -> SharedConnection:
         """Return a line to a host, which connects for the first desk. Raises what `connect` raises."""
         from launcher.transport import connecting
 

@@ -50,7 +50,7 @@ from launcher.errors import BadFileError, ServiceAuthError, ServiceError, Servic
 from launcher.transport.agent_file import agent_file
 from launcher.transport.channel import AgentChannel
 from launcher.transport.local import LocalConnection
-from launcher.transport.shared_connection import Line
+from launcher.transport.shared_connection import SharedConnection
 from launcher.values.host import Host
 from launcher.values.kaggle_settings import API, KaggleSettings
 from launcher.values.plan import Plan
@@ -85,13 +85,13 @@ def open_account(host: Host, settings: KaggleSettings) -> SpooledDesk:
     return _account(settings).desk(host)
 
 
-def open_account_line(host: Host, settings: KaggleSettings) -> Line:
+def open_account_line(host: Host, settings: KaggleSettings) -> SharedConnection:
     """Return a line to an account: its desks share the spool's agents, the login and the records of what it runs.
 
     Its first desk raises ServiceAuthError without credentials, HostError.
     """
     account = functools.cache(lambda: _account(settings))
-    return Line(
+    return SharedConnection(
         host,
         lambda: account().connection(host),
         lambda calls, reader: SpooledDesk(calls, account().segments, reader),

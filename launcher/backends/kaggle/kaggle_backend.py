@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from launcher.backends.kaggle.kaggle_running import KaggleRunning
     from launcher.backends.kaggle.kaggle_upkeep import KaggleUpkeep
     from launcher.transport.client.desk import Desk
-    from launcher.transport.shared_connection import Line
+    from launcher.transport.shared_connection import SharedConnection
 
 LACKS = {
     **SPOOL_LACKS,
@@ -54,7 +54,7 @@ class Kaggle(Backend):
 
         return open_account(host, _settings(host))
 
-    def open_line(self, host: Host) -> Line:
+    def open_line(self, host: Host) -> SharedConnection:
         """Return the same for many desks."""
         from launcher.backends.kaggle.kaggle import open_account_line
 
