@@ -49,7 +49,7 @@ _GIVEN = "given"
 """Before a setting whose name another column has: `given host` is what the matrix says, `host` where the run went."""
 
 
-class Best(NamedTuple):
+class BestItem(NamedTuple):
     """The best run of a batch, and its value of the metric that decides."""
 
     item: str
@@ -64,7 +64,7 @@ class Results(NamedTuple):
 
     table: Path | None
     picture: Path | None
-    best: Best | None
+    best: BestItem | None
     problems: tuple[str, ...]
 
 
@@ -220,7 +220,7 @@ def _cell(value: Any) -> Any:
 
 def _best(
     items: Sequence[Item], compared: Mapping[str, ComparedRun], metric: str | None, goal: Goal | None
-) -> Best | None:
+) -> BestItem | None:
     """Return the run with the best value of a metric among those that have succeeded."""
     if metric is None:
         return None
@@ -228,12 +228,12 @@ def _best(
     for item in items:
         result = compared[item.run or ""].metrics.get(metric)
         if item.outcome == "succeeded" and result is not None and result.best is not None:
-            found.append(Best(item.name, item.run or "", metric, result.best, result.best_step))
+            found.append(BestItem(item.name, item.run or "", metric, result.best, result.best_step))
     finite = [one for one in found if math.isfinite(one.value)]
     return (min if goal == "min" else max)(finite, key=lambda one: one.value) if finite else None
 
 
-def _bring_home(best: Best) -> list[str]:
+def _bring_home(best: BestItem) -> list[str]:
     """Pull what the best run wrote; return what could not be."""
     mirror = Mirror(best.run, runs_folder())
     try:

@@ -49,7 +49,7 @@ AGAIN = ("failed", REFUSED, DROPPED, "stopped", "stop-incomplete")
 """The outcomes of items that are queued again if a person asks for that."""
 
 
-class Outcome(StrEnum):
+class BatchOutcome(StrEnum):
     """How the work on a batch ended: nothing is left to do, a person left it, or the rest needs hosts that do not answer."""
 
     OVER = "over"
@@ -162,7 +162,7 @@ class BatchWorker:
         self.left_by: int | None = None
         """The signal by which a person has left the batch."""
 
-    def run(self) -> Outcome:
+    def run(self) -> BatchOutcome:
         """Work until nothing is left to do, a person stops it, or Ctrl-C. What runs goes on after Ctrl-C."""
         held = HeldInterrupts()
         try:
@@ -258,22 +258,22 @@ class BatchWorker:
             self._queue.note(changed)
             self._noted.update(changed)
 
-    def _outcome(self, decision: Decision) -> Outcome | None:
+    def _outcome(self, decision: Decision) -> BatchOutcome | None:
         """Return how the work ends if nothing is left to do, or nothing can be done just now."""
         if self._live or decision.begin:
             return None
         if self._queue.wishes(Wish.STOP):
-            return Outcome.OVER
+            return BatchOutcome.OVER
         queued = [item for item in self._items.values() if item.state == ItemState.QUEUED]
         if not queued:
-            return Outcome.OVER
+            return BatchOutcome.OVER
         hosts = {host for item in queued for host in item.hosts if host not in item.tried}
         if all(self._hosts[host].is_rested for host in hosts):
-            return Outcome.OVER
+            return BatchOutcome.OVER
         if all(self._hosts[host].is_rested or self._hosts[host].silent >= SILENT_TRIES for host in hosts):
             silent = [name for name, host in self._hosts.items() if host.silent >= SILENT_TRIES]
             self._view.note(f"asked {SILENT_TRIES} times, without success: {', '.join(silent)}")
-            return Outcome.SILENT
+            return BatchOutcome.SILENT
         return None
 
     def _too_many_failures(self) -> str | None:
@@ -297,7 +297,7 @@ class BatchWorker:
         self._items[item.number] = item
         self._view.changed(item)
 
-    def _leave(self, held: HeldInterrupts) -> Outcome:
+    def _leave(self, held: HeldInterrupts) -> BatchOutcome:
         """Let the followers go, by the signal that came."""
         self.left_by, held.first = held.first, None
         if count := len(self._beginning):
@@ -306,7 +306,7 @@ class BatchWorker:
         if left := self._with_rented():
             words = "a machine that is rented for it is still billed, and nobody ends it"
             self._view.note(f"{', '.join(left)}: {words}   launch reconcile")
-        return Outcome.LEFT
+        return BatchOutcome.LEFT
 
     def _let_go(self, held: HeldInterrupts) -> None:
         """Wait for the launches that are on their way, and until rented machines are handed over, or a signal comes.

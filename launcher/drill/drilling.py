@@ -38,7 +38,7 @@ from launcher.runs.follow.null_view import SilentView
 from launcher.runs.follow.view import SilentStage
 from launcher.runs.launch.launching import Started, launch
 from launcher.runs.launch.resolved_request import understand
-from launcher.runs.resume.recovering import TO_RECOVER, Outcome, RecoverRequest, recover_on
+from launcher.runs.resume.recovering import TO_RECOVER, RecoverRequest, RecoveryOutcome, recover_on
 from launcher.runs.run_desk import connect, open_desk
 from launcher.runs.run_stopping import stop
 from launcher.transport.client.desk import Desk
@@ -236,7 +236,7 @@ def _followed_to_its_end(started: Started, view: SilentView, problems: list[str]
             break
         with open_desk(host, mirror) as desk:
             found = recover_on(desk, mirror, RecoverRequest(is_sure=True), view)
-        if found.outcome != Outcome.RECOVERED:
+        if found.outcome != RecoveryOutcome.RECOVERED:
             problems.append(f"not recovered: {found.words or found.outcome}")
             break
         state = follow(host, mirror, view)

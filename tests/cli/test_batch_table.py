@@ -12,7 +12,7 @@ from launcher.batch.batch_queue import Entry, make_queue
 from launcher.batch.batch_status import ItemRow
 from launcher.batch.batch_stop import Stopped
 from launcher.batch.batch_usage import Used
-from launcher.batch.batch_worker import Outcome
+from launcher.batch.batch_worker import BatchOutcome
 from launcher.batch.item_view import ItemView
 from launcher.batch.queued_item import Item, ItemState
 from launcher.cli.commands.batch.batch_table import cells, print_stopped, shape
@@ -99,15 +99,15 @@ def _item(number, state, outcome=None):
 @pytest.mark.parametrize(
     ("outcomes", "how", "code"),
     [
-        (["succeeded"], Outcome.OVER, 0),
-        (["refused"], Outcome.OVER, 3),
-        (["stopped"], Outcome.OVER, 1),
-        (["succeeded", "refused"], Outcome.OVER, 1),
-        (["succeeded", "dropped"], Outcome.OVER, 1),
-        ([None], Outcome.OVER, 5),
-        (["failed", None], Outcome.OVER, 5),
-        (["failed", None], Outcome.SILENT, 4),
-        (["failed", None], Outcome.LEFT, 0),
+        (["succeeded"], BatchOutcome.OVER, 0),
+        (["refused"], BatchOutcome.OVER, 3),
+        (["stopped"], BatchOutcome.OVER, 1),
+        (["succeeded", "refused"], BatchOutcome.OVER, 1),
+        (["succeeded", "dropped"], BatchOutcome.OVER, 1),
+        ([None], BatchOutcome.OVER, 5),
+        (["failed", None], BatchOutcome.OVER, 5),
+        (["failed", None], BatchOutcome.SILENT, 4),
+        (["failed", None], BatchOutcome.LEFT, 0),
     ],
 )
 def test_the_exit_code_says_how_the_batch_ended(outcomes, how, code):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.backends.base.probing import Probed
-from launcher.backends.slurm.slurm_runtime import NOT_SUBMITTED, Slurm
+from launcher.backends.slurm.slurm_runtime import NOT_SUBMITTED, SlurmRuntime
 from launcher.batch.batch_definition import Rules
 from launcher.batch.batch_queue import Entry, make_queue
 from launcher.batch.batch_status import rows_of, state_of
@@ -206,7 +206,7 @@ def test_a_refusal_names_what_shows_what_is_right(mirror, said, look, monkeypatc
 
     taken_back = SimpleNamespace(take_back=lambda _run: True)
     desk = SimpleNamespace(preparation=taken_back, by_hand=lambda command: f"ssh login1 {command}")
-    runtime = Slurm(desk, RuntimeRecord(kind="slurm"))
+    runtime = SlurmRuntime(desk, RuntimeRecord(kind="slurm"))
     monkeypatch.setattr(runtime, "start", start)
     with pytest.raises(RefusedError) as refused:
         launching._start(runtime, mirror)

@@ -48,6 +48,6 @@ def test_a_slurm_that_is_silent_is_named_soon(monkeypatch, grace_s):
     clock = SimpleNamespace(monotonic=lambda: cluster.now_s, sleep=cluster.sleep)
     monkeypatch.setattr(slurm_runtime, "time", clock)
     with pytest.raises(HostError, match="Slurm does not answer: squeue is late"):
-        slurm_runtime.Slurm(cluster, RuntimeRecord(kind="slurm")).stop(RUN, grace_s)
+        slurm_runtime.SlurmRuntime(cluster, RuntimeRecord(kind="slurm")).stop(RUN, grace_s)
     assert cluster.wishes == []
     assert cluster.now_s < 2 * slurm_runtime.SILENT_S

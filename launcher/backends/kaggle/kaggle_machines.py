@@ -80,7 +80,7 @@ _FOR_EVERYONE = (
 """The profiles of the cards that any account may get, or could until they were retired."""
 
 
-class Image(NamedTuple):
+class SessionImage(NamedTuple):
     """What is known of the image in which sessions run, and since when. None is unknown."""
 
     date: str
@@ -92,7 +92,7 @@ class Image(NamedTuple):
     free_gb: float
 
 
-IMAGE = Image(
+IMAGE = SessionImage(
     date="2026-08-12",  # Kaggle/docker-python@78aaa43: on Colab's runtime 20260514, whose torch it takes over
     python="3.12",
     torch="2.10.0+cu128",  # kaggle-cli#1151; its architectures are those of images/torch.toml: 7.0 and newer

@@ -22,7 +22,7 @@ FIRST_S = 60.0
 LOOK_S = 3.0
 
 
-class Kaggle(Runtime):
+class KaggleRuntime(Runtime):
     """Runs as kernels of an account. The host's desk is a spool's."""
 
     name = "kaggle"
@@ -169,4 +169,4 @@ class Kaggle(Runtime):
         return self.desk
 
 
-RUNTIME = Kaggle
+RUNTIME = KaggleRuntime

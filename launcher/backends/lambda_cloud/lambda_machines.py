@@ -21,7 +21,7 @@ from launcher.values.profile import Profile
 DATE = "2026-11-20"
 
 
-class Image(NamedTuple):
+class MachineImage(NamedTuple):
     """What is assumed of the image that machines boot, Lambda Stack on Ubuntu. Nothing of it was seen there."""
 
     system: str
@@ -30,7 +30,7 @@ class Image(NamedTuple):
     docker: str
 
 
-IMAGE = Image(
+IMAGE = MachineImage(
     system="Ubuntu",
     driver="570.148.08",  # one notebook, on gpu_1x_a100_sxm4; the image's version moves
     driver_date="2026-09-20",

@@ -24,7 +24,7 @@ LACKS = {
 }
 
 
-class Slurm(Backend):
+class SlurmBackend(Backend):
     """A cluster."""
 
     lacks = LACKS
@@ -51,4 +51,4 @@ class Slurm(Backend):
         return SlurmRunning()
 
 
-BACKEND = Slurm()
+BACKEND = SlurmBackend()

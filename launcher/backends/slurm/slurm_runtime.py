@@ -43,7 +43,7 @@ _READY = b"+"
 """What the agent's relay says once the port has answered."""
 
 
-class Slurm(Native):
+class SlurmRuntime(Native):
     """Runs as jobs of a cluster. The host's desk is that of its login node."""
 
     name = "slurm"
@@ -228,4 +228,4 @@ def _is_silent(summary: Summary) -> bool:
     return "silent" in (summary.evidence or {})
 
 
-RUNTIME = Slurm
+RUNTIME = SlurmRuntime

@@ -9,7 +9,7 @@ from launcher.copy.mirror import Mirror
 from launcher.errors import BadFileError, UnreachableError
 from launcher.runs.follow.following import Watch, follow, no_watch, pause
 from launcher.runs.follow.view import View
-from launcher.runs.resume.recovering import Outcome, recover_to_follow
+from launcher.runs.resume.recovering import RecoveryOutcome, recover_to_follow
 from launcher.runs.run_desk import Opening, open_desk
 from launcher.transport.client.desk import Desk
 from launcher.values.host import Host
@@ -54,13 +54,13 @@ def _with_next_session(host: Host, mirror: Mirror, view: View, opening: Opening 
             tries += 1
             pause(view, error, tries)
             continue
-        if outcome == Outcome.WAITING:
+        if outcome == RecoveryOutcome.WAITING:
             desk.close()
             return None
         words = "its session has ended at its limit"
-        if outcome == Outcome.RECOVERED:
+        if outcome == RecoveryOutcome.RECOVERED:
             view.note(f"{mirror.run}: {words}, and the next one is on its way")
-        elif outcome == Outcome.FAILED:
+        elif outcome == RecoveryOutcome.FAILED:
             view.note(f"{mirror.run}: {words}, and it cannot go on in another one")
         else:  # another client has, or is about to have it go on
             time.sleep(ANOTHER_S)

@@ -89,7 +89,7 @@ def go_on_without(
             return earlier.recovery
         if not _goes_without(request, why):
             raise _explained(why, mirror, target)
-        recovery = _abandon(new, _Errand(mirror, target, request, heir, earlier.given_up), view)
+        recovery = _abandon(new, _AbandonErrand(mirror, target, request, heir, earlier.given_up), view)
     _settle(mirror, why, view)
     return recovery
 
@@ -118,7 +118,7 @@ def _explained(why: UnreachableError, mirror: Mirror, target: Host) -> Unreachab
     )
 
 
-class _Errand(NamedTuple):
+class _AbandonErrand(NamedTuple):
     mirror: Mirror
     target: Host
     request: MoveRequest
@@ -126,7 +126,7 @@ class _Errand(NamedTuple):
     given_up: str | None
 
 
-def _abandon(new: Desk, errand: _Errand, view: View) -> Recovery:
+def _abandon(new: Desk, errand: _AbandonErrand, view: View) -> Recovery:
     mirror, target, request, heir, given_up = errand
     old = mirror.host().name
     if root_of(mirror) is None:

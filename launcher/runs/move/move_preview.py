@@ -14,7 +14,7 @@ from launcher.runs.move.move_target import Heir, MoveRequest, arrival, connected
 from launcher.runs.move.moving import check_move
 from launcher.runs.move.pending_stops import root_of
 from launcher.runs.rented.rental_agreement import agree
-from launcher.runs.resume.recovering import Outcome, RecoverRequest, Recovery, recover_on
+from launcher.runs.resume.recovering import RecoverRequest, Recovery, RecoveryOutcome, recover_on
 from launcher.runs.run_desk import connect
 
 if TYPE_CHECKING:
@@ -60,4 +60,6 @@ def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> R
 
 def _planned(mirror: Mirror, target: Host, words: str) -> Recovery:
     state = mirror.state()
-    return Recovery(mirror.run, target.name, Outcome.PLANNED, state.state if state is not None else "", words)
+    return Recovery(
+        mirror.run, target.name, RecoveryOutcome.PLANNED, state.state if state is not None else "", words
+    )

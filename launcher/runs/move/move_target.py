@@ -36,7 +36,7 @@ from launcher.runs.locating import own_copy
 from launcher.runs.pull import checkpoints_here
 from launcher.runs.rented.api_key_guard import check_key_is_not_sent
 from launcher.runs.rented.lost_machines import end_rental, look_for
-from launcher.runs.resume.recovering import Outcome, RecoverRequest, Recovery, recover_on
+from launcher.runs.resume.recovering import RecoverRequest, Recovery, RecoveryOutcome, recover_on
 from launcher.runs.resume.secret_consent import check_consent
 from launcher.runs.run_desk import connect
 from launcher.upload import upload_record
@@ -294,7 +294,7 @@ def go_on(arrival: Arrival, run: str, home: HomeCheckpoint, fill: Callable[[Mirr
         raise RunError(f"{words}\n  look again   {again}") from error
     started.interrupts.release()
     words = f"from step {home.checkpoint.step} of {mirror.run}"
-    return Recovery(run, new.host, Outcome.RECOVERED, State.RUNNING, words)
+    return Recovery(run, new.host, RecoveryOutcome.RECOVERED, State.RUNNING, words)
 
 
 def begin_there(

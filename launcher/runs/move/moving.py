@@ -172,7 +172,7 @@ def _move_to(mirror: Mirror, target: Host, request: MoveRequest, heir: Heir, vie
                 return earlier.recovery
             refuse_unresumable(resumes=outlook.resumes, mirror=mirror, host=target.name)
             recovery = _move(
-                old, new, _Errand(mirror, summary, target, request, heir, earlier.given_up), view
+                old, new, _MoveErrand(mirror, summary, target, request, heir, earlier.given_up), view
             )
     end_rent_later(mirror, view)
     return recovery
@@ -184,7 +184,7 @@ SPOOL = ".moving"
 _TREE = TypeAdapter(_Tree, config=ConfigDict(defer_build=True))
 
 
-class _Errand(NamedTuple):
+class _MoveErrand(NamedTuple):
     mirror: Mirror
     summary: Summary
     target: Host
@@ -193,7 +193,7 @@ class _Errand(NamedTuple):
     given_up: str | None
 
 
-def _move(old: Desk, new: Desk, errand: _Errand, view: View) -> Recovery:
+def _move(old: Desk, new: Desk, errand: _MoveErrand, view: View) -> Recovery:
     mirror, request, target = errand.mirror, errand.request, errand.target
     refresh(old, mirror)
     place = arrival(new, mirror, target, old.host, request, errand.heir, view)

@@ -41,7 +41,7 @@ TO_RECOVER = (State.INTERRUPTED, State.WAITING)
 """The states of a run that goes on only if a client has it go on."""
 
 
-class Outcome(StrEnum):
+class RecoveryOutcome(StrEnum):
     """What became of a run that was to be recovered."""
 
     RECOVERED = "recovered"
@@ -57,7 +57,7 @@ class Recovery(NamedTuple):
 
     run: str
     host: str
-    outcome: Outcome
+    outcome: RecoveryOutcome
     state: str
     words: str = ""
     rental: RentalChoice | None = None
@@ -101,26 +101,26 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
             continue  # its successor is a row of its own
         if run in gone and not is_terminal(state):
             words = machine_gone.gone(Mirror(run, runs_folder())) or ""
-            found.append(Recovery(run, row.host, Outcome.FAILED, state, words))
+            found.append(Recovery(run, row.host, RecoveryOutcome.FAILED, state, words))
             continue
         if row.is_unreachable:
-            found.append(Recovery(run, row.host, Outcome.FAILED, "unreachable", row.problem or ""))
+            found.append(Recovery(run, row.host, RecoveryOutcome.FAILED, "unreachable", row.problem or ""))
             continue
         if row.problem is not None or state not in TO_RECOVER:
             continue
         try:
             found.append(recover(run, None if host_name is None else row.host, request, view))
         except LaunchError as error:
-            found.append(Recovery(run, row.host, Outcome.FAILED, state, str(error)))
+            found.append(Recovery(run, row.host, RecoveryOutcome.FAILED, state, str(error)))
     return found
 
 
-def recover_to_follow(desk: Desk, mirror: Mirror, view: View) -> Outcome:
+def recover_to_follow(desk: Desk, mirror: Mirror, view: View) -> RecoveryOutcome:
     """Recover a run that is about to be followed, if it needs that; return what became of it."""
     return _recover_to_follow(desk, mirror, known_summary(desk, mirror.run), view)
 
 
-def show_and_recover(desk: Desk, mirror: Mirror, view: View) -> Outcome:
+def show_and_recover(desk: Desk, mirror: Mirror, view: View) -> RecoveryOutcome:
     """Do the same for a run that is not shown yet: one that goes on is shown as it is now, before its history is read."""
     summary = known_summary(desk, mirror.run)
     if summary.state not in TO_RECOVER and not is_terminal(summary.state):
@@ -128,9 +128,9 @@ def show_and_recover(desk: Desk, mirror: Mirror, view: View) -> Outcome:
     return _recover_to_follow(desk, mirror, summary, view)
 
 
-def _recover_to_follow(desk: Desk, mirror: Mirror, summary: Summary, view: View) -> Outcome:
+def _recover_to_follow(desk: Desk, mirror: Mirror, summary: Summary, view: View) -> RecoveryOutcome:
     if summary.state not in TO_RECOVER:
-        return Outcome.NOTHING_TO_DO
+        return RecoveryOutcome.NOTHING_TO_DO
     return _recover(desk, mirror, summary, RecoverRequest(), view).outcome
 
 
@@ -145,10 +145,10 @@ def recover_on(desk: Desk, mirror: Mirror, request: RecoverRequest, view: View) 
         raise UsageError(f"{words}\n  {_new_run(desk, mirror)}")
     if summary.state not in TO_RECOVER:
         _note_unread(run, request, view)
-        return Recovery(run, host, Outcome.NOTHING_TO_DO, summary.state)
+        return Recovery(run, host, RecoveryOutcome.NOTHING_TO_DO, summary.state)
     if request.is_dry:
         words = f"goes on: it is {summary.state}{f' ({summary.reason})' if summary.reason else ''}; nothing was sent"
-        return Recovery(run, host, Outcome.PLANNED, summary.state, words)
+        return Recovery(run, host, RecoveryOutcome.PLANNED, summary.state, words)
     return _recover(desk, mirror, summary, request, view)
 
 
@@ -173,13 +173,13 @@ def _recover(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReque
     run, host = mirror.run, desk.host
     resumed = _resume(desk, mirror, summary, request, view)
     if resumed.state in TO_RECOVER and resumed.is_ours:
-        return Recovery(run, host, Outcome.WAITING, resumed.state, _needs(summary_of(desk, run)))
+        return Recovery(run, host, RecoveryOutcome.WAITING, resumed.state, _needs(summary_of(desk, run)))
     if not resumed.is_ours:
         by = f"by {resumed.by}" if resumed.by is not None else ""
-        return Recovery(run, host, Outcome.BY_ANOTHER, resumed.state, by)
+        return Recovery(run, host, RecoveryOutcome.BY_ANOTHER, resumed.state, by)
     if resumed.state in (State.FAILED, State.STOPPED):  # it cannot go on, and has ended as that
-        return Recovery(run, host, Outcome.FAILED, resumed.state, _why_ended(summary_of(desk, run)))
-    return Recovery(run, host, Outcome.RECOVERED, resumed.state)
+        return Recovery(run, host, RecoveryOutcome.FAILED, resumed.state, _why_ended(summary_of(desk, run)))
+    return Recovery(run, host, RecoveryOutcome.RECOVERED, resumed.state)
 
 
 def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverRequest, view: View) -> ResumedRun:

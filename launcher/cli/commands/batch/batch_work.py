@@ -20,7 +20,7 @@ from launcher.base.text import printable
 from launcher.batch.batch_queue import BatchQueue, Wish, take_work, worker_of
 from launcher.batch.batch_status import rows_of, state_of, totals, values_text
 from launcher.batch.batch_usage import HOUR_S, Usage, total
-from launcher.batch.batch_worker import BatchWorker, Outcome
+from launcher.batch.batch_worker import BatchOutcome, BatchWorker
 from launcher.batch.item_view import ItemView
 from launcher.batch.queued_item import REFUSED, Item, ItemState
 from launcher.cli.commands.batch.batch_table import (
@@ -135,7 +135,7 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
         with _view(queue, as_json=as_json) as view:
             worker = BatchWorker(queue, view)
             outcome = worker.run()
-        results = None if outcome == Outcome.LEFT else _write_results(queue)
+        results = None if outcome == BatchOutcome.LEFT else _write_results(queue)
     finally:
         queue.mark()
         held.release()
@@ -257,7 +257,7 @@ def follow(queue: BatchQueue, *, as_json: bool) -> int:
 
     items = tell_status(queue, complain, shows_rows=not as_json)
     _tell_results(queue, items, written_results(queue), as_json=as_json)
-    return exit_code(items, Outcome.OVER)
+    return exit_code(items, BatchOutcome.OVER)
 
 
 def _show_to_end(queue: BatchQueue, view: _LinesView) -> None:
@@ -311,14 +311,14 @@ def work_detached(queue: BatchQueue, *, as_json: bool) -> None:
     say(f"  if this machine sleeps or goes down   launch batch resume {queue.name}")
 
 
-def exit_code(items: list[Item], outcome: Outcome) -> int:
+def exit_code(items: list[Item], outcome: BatchOutcome) -> int:
     """Return 0 if all have succeeded, 1 if some have not, 4 if hosts are silent, 5 if some wait for a person.
 
     For a batch of one it is what `launch` returns, but 5 also where that gives up on a run that may still go on.
     """
-    if outcome == Outcome.LEFT:
+    if outcome == BatchOutcome.LEFT:
         return 0
-    if outcome == Outcome.SILENT:
+    if outcome == BatchOutcome.SILENT:
         return 4
     if any(item.state != ItemState.ENDED for item in items):
         return 5

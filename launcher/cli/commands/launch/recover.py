@@ -109,9 +109,9 @@ def recover(
         _answer(found)
     else:
         _show(found)
-    if any(one.outcome == recovering.Outcome.FAILED for one in found):
+    if any(one.outcome == recovering.RecoveryOutcome.FAILED for one in found):
         raise typer.Exit(1)
-    if any(one.outcome == recovering.Outcome.WAITING for one in found):
+    if any(one.outcome == recovering.RecoveryOutcome.WAITING for one in found):
         raise typer.Exit(5)
 
 
@@ -158,24 +158,24 @@ def _answer(found: list[Recovery]) -> None:
 
 def _show(found: list[Recovery]) -> None:
     from launcher.cli.text.rental_text import show_rental
-    from launcher.runs.resume.recovering import Outcome
+    from launcher.runs.resume.recovering import RecoveryOutcome
 
     if not found:
         say("no run waits or was interrupted")
     for one in found:
         short = one.run.rpartition("-")[2]
         first, *more = one.words.splitlines() or [""]
-        if one.outcome == Outcome.RECOVERED:
+        if one.outcome == RecoveryOutcome.RECOVERED:
             where = f" {first}" if first else ""
             say(f"{one.run} on {one.host} goes on{where}   launch attach {short}")
-        elif one.outcome == Outcome.PLANNED:
+        elif one.outcome == RecoveryOutcome.PLANNED:
             if one.rental is not None:
                 show_rental(one.rental)
             say(f"{one.run}: without --dry-run it {first}")
-        elif one.outcome in (Outcome.BY_ANOTHER, Outcome.NOTHING_TO_DO):
+        elif one.outcome in (RecoveryOutcome.BY_ANOTHER, RecoveryOutcome.NOTHING_TO_DO):
             by = f", recovered {first}" if first else ""
             say(f"{one.run} on {one.host} is {one.state}{by}: nothing to do   launch attach {short}")
-        elif one.outcome == Outcome.WAITING:
+        elif one.outcome == RecoveryOutcome.WAITING:
             say(f"{one.run} on {one.host} still waits: {first}", f"  then   launch recover {short}")
         else:
             say(f"{one.run} on {one.host} was not recovered: {first}", *more)

@@ -122,7 +122,7 @@ def _follow(place: Host, mirror: Mirror, view: View, lease: Lease | None) -> Non
     from launcher.errors import MachineGoneError, UnreachableError
     from launcher.runs.follow.sessions import has_sessions
     from launcher.runs.rented.lost_machines import reach
-    from launcher.runs.resume.recovering import Outcome, show_and_recover
+    from launcher.runs.resume.recovering import RecoveryOutcome, show_and_recover
     from launcher.values.states import is_terminal
 
     desk = None
@@ -133,7 +133,7 @@ def _follow(place: Host, mirror: Mirror, view: View, lease: Lease | None) -> Non
             view.note(elsewhere)
         elif lease is not None and lease.is_due:
             pass  # its files are brought home; it would not go on
-        elif show_and_recover(desk, mirror, view) == Outcome.RECOVERED:
+        elif show_and_recover(desk, mirror, view) == RecoveryOutcome.RECOVERED:
             what = (
                 ": its last session is over, and the next one is on its way"
                 if has_sessions(mirror)
