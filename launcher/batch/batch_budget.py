@@ -22,9 +22,9 @@ from launcher.runs.rented.rental_agreement import choice_for
 from launcher.runs.rented.rented_runs import leave_to_keeper, unattended
 
 if TYPE_CHECKING:
+    from launcher.rental.rental_settings import RentalSettings
     from launcher.runs.follow.view import View
     from launcher.values.host import Host
-    from launcher.values.rental_settings import RentalSettings
 
 
 def _rentals(names: Iterable[str]) -> Iterator[tuple[Host, RentalSettings]]:

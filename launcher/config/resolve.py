@@ -15,7 +15,7 @@ from launcher.config.catalogue import file as catalogued
 from launcher.config.catalogue import user_folder_text
 from launcher.config.lookup import Lookup, Project, check_runtime
 from launcher.errors import BadFileError, UsageError
-from launcher.values.host import Host, runtime_objection
+from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.parsing import build, unknown_name
 from launcher.values.plan import Finding
@@ -108,7 +108,7 @@ def profile(name: str) -> Profile:
 def with_runtime(host: Host, name: str) -> Host:
     """Return a host with the runtime of a command line. Raises BadFileError for one that it cannot have."""
     check_runtime(name, "--runtime")
-    if objection := runtime_objection(host.kind, name):
+    if objection := host.runtime_objection(name):
         raise BadFileError(f"--runtime {name}: {objection}")
     return host.model_copy(update={"runtime": name})
 

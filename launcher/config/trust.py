@@ -69,7 +69,7 @@ def host_values(
     if kind is not None and kind.implicit is not None and kind.implicit.name == name:
         free.add("kind")  # elsewhere it makes another place of a name
     found = {key: value for key, value in table.items() if key not in free}
-    is_reached = kind is not None and kind.is_reached and name != "local"
+    is_reached = kind is not None and kind.host.has_login and name != "local"
     if is_reached and "address" not in table and name not in aliases:
         found["address"] = name
     return {f"hosts.{_key(name)}.{_key(key)}": value for key, value in found.items()}

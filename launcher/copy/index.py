@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import SerializeAsAny, ValidationError
 
 from launcher.base.whole_file import sync, write_durably
 from launcher.copy.index_folder import FILE, folder, knows, place, read, runs
@@ -38,7 +38,7 @@ class IndexEntry(Record):
 
     version: Literal[1] = 1
     run: str
-    host: Host
+    host: SerializeAsAny[Host]
     machine: str | None = None
     root: str
     plan: str = ""

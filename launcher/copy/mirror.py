@@ -298,7 +298,7 @@ class Mirror:
     @property
     def is_scheduled(self) -> bool:
         """Whether a cluster's scheduler starts the run: it may wait in a queue."""
-        return self.record.plan().allocation.how == "scheduled"
+        return (entry := self.entry) is not None and entry.host.has_queue
 
     def host(self) -> Host:
         """Return the run's host. Raises RunError for a foreign run, and for one on the host `local` of another machine."""

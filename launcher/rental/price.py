@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from launcher.errors import CardBusyError, RefusedError
 from launcher.rental.offers import OfferFilter, fitting
+from launcher.rental.rental_settings import LONGEST_HOURS, RentalSettings
 from launcher.rental.renting import InstanceOffer, cents, dollars, home_s, minutes_text
 from launcher.values.plan import Finding
 from launcher.values.profile import Profile
-from launcher.values.rental_settings import LONGEST_HOURS, RentalSettings
 
 
 class Expected(NamedTuple):

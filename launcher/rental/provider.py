@@ -9,9 +9,9 @@ from typing import NamedTuple, Protocol
 
 from launcher.errors import ServiceError, ServiceUnreachableError, UsageError
 from launcher.rental.rate_limit import Waits
+from launcher.rental.rental_settings import RentalSettings
 from launcher.rental.renting import Instance, InstanceOffer, Intent, Setup
 from launcher.values.base import Record
-from launcher.values.rental_settings import RentalSettings
 
 PROVIDERS = {
     "lambda": "launcher.rental.providers.lambda_cloud",

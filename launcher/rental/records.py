@@ -17,11 +17,11 @@ from launcher.base.text import printable
 from launcher.errors import BadFileError
 from launcher.rental.ledger import RentalLedger, usual_folder
 from launcher.rental.provider import FIRST, PROVIDERS, module_of
+from launcher.rental.rental_settings import RentalSettings
 from launcher.rental.renting import ELSEWHERE, NAMED, Rental, RentalReason, RentalState, dollars, run_cents
 from launcher.rental.service_clock import clock_of
 from launcher.values.base import Record
 from launcher.values.host import Host
-from launcher.values.rental_settings import RentalSettings
 from launcher.values.reported.checkpoint import MANIFEST
 
 RECORD = "tenancy.json"

@@ -27,11 +27,11 @@ from launcher.rental.lease.renter import Renter, Termination, open_account
 from launcher.rental.provider import PROVIDERS, module_of
 from launcher.rental.reconcile import Reconciled, reconcile, survey
 from launcher.rental.records import RentalRecord, RentedMachine
+from launcher.rental.rental_settings import RentalSettings
 from launcher.rental.renting import Rental, RentalState, dollars
 from launcher.rental.service_clock import clock_of
 from launcher.rental.verdict import GRACE_S, has_any_of, owner_of
 from launcher.transport import connecting
-from launcher.values.rental_settings import RentalSettings
 
 WAKE_S, LOOK_S = 20.0, 0.5
 """How long a process that looks after a machine may take to notice that its limit has passed, and how often that is looked for."""

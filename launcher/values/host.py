@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
     AliasChoices,
     Field,
+    ModelWrapValidatorHandler,
     SerializerFunctionWrapHandler,
     ValidationInfo,
     field_validator,
@@ -17,19 +18,11 @@ from pydantic import (
     model_validator,
 )
 
+from launcher.backends.kinds import PACKAGES, host_kind, own_runtime
 from launcher.values import login_text
 from launcher.values.base import Written
-from launcher.values.kaggle_settings import KaggleSettings
-from launcher.values.lambda_settings import LambdaSettings
-from launcher.values.slurm_settings import SlurmSettings
 from launcher.values.software.image import Build
 
-Kind = Literal["machine", "kaggle", "lambda-cloud", "slurm"]
-_OWN_RUNTIMES = {
-    "kaggle": "a kernel is Kaggle's own container",
-    "slurm": "Slurm starts the job on a node of its own",
-}
-"""The kinds that have a runtime of their name besides `auto`, and no other, and why."""
 HOLD_S, MOST_HOLD_S = 60, 3600
 """How long a connection is kept for the next command, in seconds, by default and at most."""
 
@@ -75,19 +68,22 @@ class MachineKeys(Written):
 
 
 class Host(MachineKeys):
-    """A machine, a Slurm cluster, or an account: of Kaggle's, or one where machines are rented. Settings of a kind have a field of their own.
+    """A machine; a subclass is another kind of host, with the settings of its kind in a field of its own. Backends have those.
 
-    For an account where machines are rented the keys of a machine are those of what is rented, whose address is known once
-    it is. A cluster is its login node, which submits jobs. `address` None means this machine, if it is one. An alias of ~/.ssh/config is a host whose address is the alias.
+    `address` None means this machine, if it is one. An alias of ~/.ssh/config is a host whose address is the alias.
     `variables`: which of this process's variables a run on this machine gets. `hold`: how many seconds a connection over SSH
-    is kept for the next command, 0 for not at all.
+    is kept for the next command, 0 for not at all. What is read as a `Host` becomes one of its kind.
     """
 
+    why_own_runtime: ClassVar[str] = ""
+    """Why hosts of this kind have a runtime of their own, if they do."""
+    has_queue: ClassVar[bool] = False
+    """Whether a scheduler starts its runs: they may wait in a queue."""
+    has_login: ClassVar[bool] = True
+    """Whether one can log in to a host of this kind."""
+
     name: Annotated[str, Field(min_length=1)]
-    kind: Kind = "machine"
-    kaggle: KaggleSettings | None = None
-    lambda_cloud: LambdaSettings | None = None
-    slurm: SlurmSettings | None = None
+    kind: str = "machine"
     address: Annotated[str, AfterValidator(login_text.address)] | None = None
     known_hosts: str | None = None
     variables: Literal["listed", "inherit"] = "listed"
@@ -100,43 +96,46 @@ class Host(MachineKeys):
             raise ValueError("a run on another machine inherits no variables from here; use -e NAME=VALUE")
         return written
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _is_of_its_kind(cls, values: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        kind = values.get("kind", "machine") if isinstance(values, dict) else None
+        if cls is not Host or kind in (None, "machine"):
+            return read(values)
+        if not isinstance(kind, str) or kind not in PACKAGES:
+            raise ValueError(f"kind {kind!r} is of no backend of this version")
+        return cast("Self", host_kind(kind).host.model_validate(values))
+
     @model_validator(mode="after")
-    def _has_what_its_kind_has(self) -> Host:
-        if (self.kind == "kaggle") != (self.kaggle is not None):
-            raise ValueError("the settings of Kaggle are for kind 'kaggle', and only there")
-        if self.kaggle is not None and (self.address is not None or self.environment is not None):
-            raise ValueError("a host of kind 'kaggle' has no address and no environment")
-        if (self.kind == "lambda-cloud") != (self.lambda_cloud is not None):
-            raise ValueError("the settings of Lambda Cloud are for kind 'lambda-cloud', and only there")
-        if self.lambda_cloud is not None and (self.address is not None or self.known_hosts is not None):
-            raise ValueError(
-                "a host of kind 'lambda-cloud' has no address and no known_hosts: each rental has"
-            )
-        if (self.kind == "slurm") != (self.slurm is not None):
-            raise ValueError("the settings of Slurm are for kind 'slurm', and only there")
-        if self.slurm is not None and self.variables == "inherit":
-            raise ValueError("a job of Slurm's inherits no variables from here; use -e NAME=VALUE")
-        if objection := runtime_objection(self.kind, self.runtime):
+    def _has_a_runtime_of_its_kind(self) -> Self:
+        if objection := self.runtime_objection(self.runtime):
             raise ValueError(objection)
         return self
 
     @model_serializer(mode="wrap")
-    def _without_other_kinds(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write a host without the keys of other kinds, which older versions would refuse in a run's record."""
+    def _without_defaults_of_later_keys(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write a host without the keys that older versions would refuse in a run's record, where they say nothing."""
         values: dict[str, Any] = write(self)
-        for key in ("kaggle", "lambda_cloud", "slurm"):
-            if getattr(self, key) is None:
-                del values[key]
         if self.kind == "machine":
             del values["kind"]
         if self.hold == HOLD_S:
             del values["hold"]
         return values
 
+    @classmethod
+    def runtime_objection(cls, runtime: str) -> str | None:
+        """Return why a host of this kind cannot have a runtime; None if it can."""
+        own = own_runtime(cls.model_fields["kind"].default)
+        if own is not None and runtime not in ("auto", own):
+            return f"{cls.why_own_runtime}: expected auto or {own}"
+        if own is None and runtime in PACKAGES:
+            return f'runtime {runtime} is for a host with kind = "{runtime}"'
+        return None
+
     @property
     def is_local(self) -> bool:
         """Whether this is the machine that `launch` itself runs on, or the cluster of which it is a login node."""
-        return self.kind in ("machine", "slurm") and self.address is None
+        return self.has_login and self.address is None
 
     def by_hand(self, command: str) -> str:
         """Return the shell command that runs a command there, with ssh itself if that is another machine."""
@@ -152,17 +151,5 @@ class Host(MachineKeys):
         return f"{shlex.join(['ssh', *words, login])} {command}"
 
 
-def runtime_objection(kind: Kind, runtime: str) -> str | None:
-    """Return why a host of this kind cannot have a runtime; None if it can."""
-    if kind in _OWN_RUNTIMES and runtime not in ("auto", kind):
-        return f"{_OWN_RUNTIMES[kind]}: expected auto or {kind}"
-    if runtime in _OWN_RUNTIMES and runtime != kind:
-        return f'runtime {runtime} is for a host with kind = "{runtime}"'
-    return None
-
-
 LOCAL = Host(name="local")
 """This machine, which needs no entry in a file."""
-
-KAGGLE = Host(name="kaggle", kind="kaggle", kaggle=KaggleSettings())
-"""The account of Kaggle's that this person has credentials for; it needs no entry in a file either."""

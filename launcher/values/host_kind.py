@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from launcher.values.host import Host, runtime_objection
+from launcher.values.host import Host
 from launcher.values.parsing import build
 
 if TYPE_CHECKING:
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 class HostKind:
     """The table of a kind of host: its keys, which of them need trust, and the host that it becomes.
 
-    `key` is the field of `Host` that holds the settings of the kind. `foreign` are keys of a machine that this kind does not
+    `host` is the class of its hosts, which have the settings of the kind in the field `key`. `foreign` are keys of a machine that this kind does not
     have, each with the reason. `free` are keys that never need trust: they lead to no machine or service, and choose no program.
     """
 
     title: ClassVar[str] = "a machine"
+    host: ClassVar[type[Host]] = Host
     key: ClassVar[str] = ""
     settings: ClassVar[type[BaseModel] | None] = None
     table: ClassVar[type[BaseModel]] = Host
@@ -27,8 +28,6 @@ class HostKind:
     free: ClassVar[Collection[str]] = ("kind",)
     has_runtimes: ClassVar[bool] = True
     """Whether the table may name a runtime besides the one of its kind."""
-    is_reached: ClassVar[bool] = True
-    """Whether a table leads to a machine that one logs in to, by its address or its name."""
     implicit: ClassVar[Host | None] = None
     """The host of this kind that needs no table."""
     offering: ClassVar[Host | None] = None
@@ -46,12 +45,12 @@ class HostKind:
             return build(Host, {"name": name, **written}, file=file, text=text, prefix=prefix)
         unoffered = {*self.foreign, *(() if self.has_runtimes else ("runtime",))}
         values = dict(build(self.table, written, file=file, text=text, prefix=prefix, unoffered=unoffered))
-        if objection := runtime_objection(values["kind"], values["runtime"]):
+        if objection := self.host.runtime_objection(values["runtime"]):
             from launcher.errors import BadFileError
 
             raise BadFileError(f'{file}: {prefix}runtime = "{values["runtime"]}": {objection}')
         settings = self.settings.model_validate({key: values.pop(key) for key in self.settings.model_fields})
-        return Host.model_validate({"name": name, self.key: settings, **values})
+        return self.host.model_validate({"name": name, self.key: settings, **values})
 
     def project_objection(self, host: Host) -> tuple[str, str] | None:
         """Return a key that a project's file may not set, and why: where credentials go, or how much is spent. None if there is none."""

@@ -29,7 +29,7 @@ _WORDS = {
     "model_attributes_type": "a table",
 }
 
-_NOT_IN_TABLES = ("name", "kaggle", "lambda_cloud", "slurm")
+_NOT_IN_TABLES = ("name", "slurm")
 """What a value has besides the keys of its table: the table's name, and what is derived from its keys."""
 
 

@@ -8,12 +8,15 @@ from testbed.client import Client
 from testbed.entries import know
 
 from launcher.backends.kaggle.kaggle_backend import LACKS
+from launcher.backends.kaggle.kaggle_host import KAGGLE
 from launcher.backends.lambda_cloud.lambda_cloud_backend import LACKS as RENTED_LACKS
+from launcher.backends.lambda_cloud.lambda_cloud_host import LambdaCloudHost
 from launcher.backends.registry import backend_of
 from launcher.backends.slurm.slurm_backend import LACKS as SLURM_LACKS
+from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.errors import LackingError, UsageError
-from launcher.values.host import KAGGLE, LOCAL, Host
-from launcher.values.lambda_settings import LambdaSettings
+from launcher.rental.providers.lambda_settings import LambdaSettings
+from launcher.values.host import LOCAL, Host
 from launcher.values.slurm_settings import SlurmSettings
 
 RUN = "261125-sft-aaaa11"
@@ -41,7 +44,7 @@ SAID_OF_RENTED = {
     ),
     "verify --host cloud --profile a100_40gb": ("a rented one is gone", "launch verify --rehearse"),
 }
-HIVE = Host(name="hive", address="login.invalid", kind="slurm", slurm=SlurmSettings())
+HIVE = SlurmHost(name="hive", address="login.invalid", slurm=SlurmSettings())
 SAID_OF_SLURM = {
     "image build --host hive --job sft": ("no container of ours", "launch --host hive --dry-run"),
     "image list --host hive": ("no container of ours", "launch --host hive --dry-run"),
@@ -137,7 +140,7 @@ def test_a_machine_lacks_none_of_it(verb):
 
 @pytest.mark.parametrize("verb", RENTED_LACKS)
 def test_an_account_that_rents_lacks_it(verb):
-    host = Host(name="cloud", kind="lambda-cloud", lambda_cloud=LambdaSettings())
+    host = LambdaCloudHost(name="cloud", lambda_cloud=LambdaSettings())
     with pytest.raises(LackingError) as caught:
         backend_of(host).check_has(host, verb)
     assert (caught.value.host, caught.value.verb, caught.value.exit_code) == ("cloud", verb, 2)

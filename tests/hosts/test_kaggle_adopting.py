@@ -10,8 +10,8 @@ from testbed.kaggle_state import Kernel
 
 from launcher.backends.kaggle.kaggle import Account
 from launcher.backends.kaggle.kaggle_script import MOST_UNPACKED_BYTES, script
+from launcher.backends.kaggle.kaggle_settings import KaggleSettings
 from launcher.backends.spool.segments import Segments
-from launcher.values.kaggle_settings import KaggleSettings
 
 RUN = "261125-sft-aaaa11"
 SETTINGS = {

@@ -16,9 +16,9 @@ from launcher.backends.kaggle.kaggle_kernel import Hours, KernelRef, NewKernel, 
 from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
 from launcher.backends.kaggle.kaggle_log import follow
 from launcher.backends.kaggle.kaggle_service import KaggleService, log_in
+from launcher.backends.kaggle.kaggle_settings import KaggleSettings
 from launcher.errors import AuthRefusedError, BadFileError, LaunchError, ServiceAuthError
 from launcher.transport.http.service_wire import ServiceWire
-from launcher.values.kaggle_settings import KaggleSettings
 
 KEY = {"KAGGLE_USERNAME": "carol", "KAGGLE_KEY": "key-of-carol"}
 REF = KernelRef("alice", "launch-toy-1")

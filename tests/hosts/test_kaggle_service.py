@@ -16,6 +16,7 @@ from launcher.backends.kaggle.kaggle import Account
 from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
 from launcher.backends.kaggle.kaggle_kernel import KernelRef, NewKernel
 from launcher.backends.kaggle.kaggle_service import log_in
+from launcher.backends.kaggle.kaggle_settings import KaggleSettings
 from launcher.errors import (
     AuthRefusedError,
     HostError,
@@ -26,7 +27,6 @@ from launcher.errors import (
     UsageError,
 )
 from launcher.transport.http import service_wire
-from launcher.values.kaggle_settings import KaggleSettings
 
 KEY = {"KAGGLE_USERNAME": "alice", "KAGGLE_KEY": "key-of-alice"}
 WRITES = "open('result.txt', 'w').write('done')\n"

@@ -14,6 +14,7 @@ from testbed.client import is_gone, missing, until
 from testbed.sshd import MissingPartError, SshHost
 from testbed.toy import recorded_run
 
+from launcher.backends.lambda_cloud.lambda_cloud_host import LambdaCloudHost
 from launcher.backends.registry import backend_of
 from launcher.errors import (
     AgentError,
@@ -23,11 +24,11 @@ from launcher.errors import (
     UnreachableError,
     UsageError,
 )
+from launcher.rental.providers.lambda_settings import LambdaSettings
 from launcher.transport import channel_pool
 from launcher.transport.connecting import open_line
 from launcher.transport.shared_connection import SharedConnection
 from launcher.values.host import Host
-from launcher.values.lambda_settings import LambdaSettings
 
 DESKS = 12
 NAMES = [f"261125-many-{number:06}" for number in range(DESKS)]
@@ -366,7 +367,7 @@ def test_however_many_ask_at_once_one_thread_tries(threads):
 
 def test_an_account_where_machines_are_rented_has_no_line():
     """As it has no desk."""
-    host = Host(name="cloud", kind="lambda-cloud", lambda_cloud=LambdaSettings())
+    host = LambdaCloudHost(name="cloud", lambda_cloud=LambdaSettings())
     with pytest.raises(UsageError, match="one is rented for each launch"):
         backend_of(host).open_line(host)
 

@@ -2,15 +2,15 @@
 
 import pytest
 
+from launcher.backends.kaggle.kaggle_host import KAGGLE, KaggleHost
 from launcher.backends.kaggle.kaggle_machines import choose_machine, expected_facts, planned_machine
 from launcher.backends.kaggle.kaggle_planning import SESSION
 from launcher.backends.kaggle.kaggle_session import session
+from launcher.backends.kaggle.kaggle_settings import KaggleSettings
 from launcher.backends.registry import backend_of
 from launcher.config.resolve import profiles, wheels
 from launcher.planning.assembly import plan
-from launcher.values.host import KAGGLE, Host
 from launcher.values.job import Job
-from launcher.values.kaggle_settings import KaggleSettings
 
 KNOWN = profiles()
 CHOICE = choose_machine("kaggle", KaggleSettings(), (), KNOWN)
@@ -37,9 +37,7 @@ def test_a_sane_plan_is_refused_nothing_and_its_user_knows_what_is_only_expected
 def test_a_session_of_another_length_is_named():
     assert (
         "2.5 h"
-        in found(job(), Host(name="k", kind="kaggle", kaggle=KaggleSettings(session_hours=2.5)))[
-            "sessions"
-        ].message
+        in found(job(), KaggleHost(name="k", kaggle=KaggleSettings(session_hours=2.5)))["sessions"].message
     )
 
 
@@ -65,7 +63,7 @@ def test_a_file_of_the_host_is_refused():
 
 @pytest.mark.parametrize(("internet", "codes"), [(True, set()), (False, {"no-internet"})])
 def test_packages_that_may_have_to_be_installed_need_the_internet(internet, codes):
-    host = Host(name="k", kind="kaggle", kaggle=KaggleSettings(internet=internet))
+    host = KaggleHost(name="k", kaggle=KaggleSettings(internet=internet))
     for asked in (job(requirements=("peft",)), job(model="org/name")):
         assert found(asked, host).keys() & {"no-internet"} == codes
 
@@ -86,7 +84,7 @@ def test_the_machine_of_a_recorded_plan_is_the_one_that_was_asked_for():
 
 def test_files_of_a_dataset_that_the_table_names_are_there():
     """Below /kaggle/input; no other path is, and without a dataset none at all."""
-    with_data = Host(name="k", kind="kaggle", kaggle=KaggleSettings(datasets=("alice/texts",)))
+    with_data = KaggleHost(name="k", kaggle=KaggleSettings(datasets=("alice/texts",)))
     inside = job(model="host:/kaggle/input/datasets/alice/texts/base")
     assert "no-host-files" not in found(inside, with_data)
     assert "no-host-files" in found(inside)

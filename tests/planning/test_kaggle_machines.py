@@ -2,6 +2,7 @@
 
 import pytest
 
+from launcher.backends.kaggle.kaggle_host import KAGGLE
 from launcher.backends.kaggle.kaggle_machines import (
     MACHINES,
     RETIRED,
@@ -12,14 +13,13 @@ from launcher.backends.kaggle.kaggle_machines import (
     shape_for,
 )
 from launcher.backends.kaggle.kaggle_planning import SESSION
+from launcher.backends.kaggle.kaggle_settings import KaggleSettings
 from launcher.backends.registry import backend_of
 from launcher.config.resolve import profiles, wheels
 from launcher.errors import LaunchError, RefusedError, UnknownNameError
 from launcher.planning.assembly import plan
 from launcher.planning.placement import choose_gpus, runtime
-from launcher.values.host import KAGGLE
 from launcher.values.job import BatchSize, Job
-from launcher.values.kaggle_settings import KaggleSettings
 
 KNOWN = profiles()
 JOB = Job(name="sft", command=("python", "train.py"), batch=BatchSize(global_size=64))

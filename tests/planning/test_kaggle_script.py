@@ -30,11 +30,11 @@ from launcher.backends.kaggle.kaggle_script import (
     write_tree,
 )
 from launcher.backends.kaggle.kaggle_session import segment_cards, session
+from launcher.backends.kaggle.kaggle_settings import KaggleSettings
 from launcher.backends.spool.segment_settings import SegmentSettings, SegmentTree
 from launcher.config.resolve import profiles, wheels
 from launcher.errors import BadFileError
 from launcher.transport.agent_file import agent_file
-from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.plan import Plan, SegmentCards, TorchWheel
 
 RUN = "261125-sft-aaaa11"

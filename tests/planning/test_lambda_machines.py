@@ -2,6 +2,7 @@
 
 import pytest
 
+from launcher.backends.lambda_cloud.lambda_cloud_host import LambdaCloudHost
 from launcher.backends.lambda_cloud.lambda_machines import DATE, expected_facts
 from launcher.backends.registry import backend_of
 from launcher.config.resolve import image_sources, profiles, wheels
@@ -9,10 +10,10 @@ from launcher.planning.assembly import plan
 from launcher.planning.placement import runtime
 from launcher.planning.software.environment_plan import environment
 from launcher.rental.offers import profile_of
+from launcher.rental.providers.lambda_settings import LambdaSettings
 from launcher.rental.renting import InstanceOffer
 from launcher.values.host import Host
 from launcher.values.job import Job
-from launcher.values.lambda_settings import LambdaSettings
 
 KNOWN = profiles()
 TYPES = {
@@ -24,7 +25,7 @@ TYPES = {
 
 
 def host(**values):
-    return Host(name="lambda", kind="lambda-cloud", lambda_cloud=LambdaSettings(max_hours=8), **values)
+    return LambdaCloudHost(name="lambda", lambda_cloud=LambdaSettings(max_hours=8), **values)
 
 
 def found(name="gpu_1x_a100", **changes):

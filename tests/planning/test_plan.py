@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.backends.kaggle.kaggle_host import KAGGLE
 from launcher.backends.kaggle.kaggle_machines import choose_machine
 from launcher.backends.kaggle.kaggle_planning import SESSION
 from launcher.backends.kaggle.kaggle_session import session
@@ -24,7 +25,7 @@ from launcher.planning.placement import (
 from launcher.planning.script.source import source
 from launcher.planning.verification_plan import verification
 from launcher.values.facts import Facts
-from launcher.values.host import KAGGLE, Host
+from launcher.values.host import Host
 from launcher.values.job import BatchSize, Job
 from launcher.values.parsing import build
 from launcher.values.profile import Profile

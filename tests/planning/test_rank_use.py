@@ -6,6 +6,7 @@ import pytest
 
 from launcher.agent.training.variables import is_one_rank
 from launcher.backends.registry import backend_of
+from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.backends.slurm.slurm_job import submission
 from launcher.backends.slurm.slurm_planning import resources_of
 from launcher.config.resolve import profile
@@ -142,7 +143,7 @@ def planned(source, command=COMMAND, name="t4x2", nodes=None):
     resources, runtime = MACHINE, "native"
     if nodes:
         asked = SlurmSettings(nodes=nodes)
-        host = Host(name="hive", address="hive", kind="slurm", slurm=asked)
+        host = SlurmHost(name="hive", address="hive", slurm=asked)
         resources, runtime = resources_of(submission(asked, (card,), None, is_rehearsed=False)), "slurm"
     job = Job(name="train", command=command, batch=BatchSize(global_size=64))
     made = plan(card, host, job, script=use, resources=resources, runtime=runtime)

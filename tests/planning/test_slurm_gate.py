@@ -4,12 +4,12 @@ import pytest
 
 from launcher.backends.registry import backend_of
 from launcher.backends.slurm.slurm_gate import duration_text
+from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.backends.slurm.slurm_job import possible_profiles, settings_of, submission, with_expected_cards
 from launcher.backends.slurm.slurm_planning import resources_of
 from launcher.config.resolve import profile, profiles
 from launcher.planning.assembly import plan
 from launcher.values.facts import Facts
-from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.slurm_settings import SlurmSettings
 
@@ -40,9 +40,7 @@ FACTS = {
 
 def found(named="a100_80gb", facts=None, cluster=None, gpus=None, environment=None, needs=(), **keys):
     """The findings of a job that asks Slurm for this, by their codes."""
-    host = Host(
-        name="hive", address="hive", kind="slurm", slurm=SlurmSettings(**keys), environment=environment
-    )
+    host = SlurmHost(name="hive", address="hive", slurm=SlurmSettings(**keys), environment=environment)
     job = Job(name="train", command=("python", "train.py"), batch={"global": 24}, requirements=needs)
     values = {**FACTS, **(facts or {}), "slurm": {**CLUSTER, **(cluster or {})}}
     there = Facts.model_validate(values)

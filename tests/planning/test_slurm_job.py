@@ -5,6 +5,7 @@ from planning.test_what_fits import MODELS
 
 from launcher.backends.registry import backend_of
 from launcher.backends.slurm.apptainer import host_paths
+from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.backends.slurm.slurm_job import (
     is_of_type,
     parse_gres,
@@ -20,7 +21,7 @@ from launcher.config.resolve import profile, profiles
 from launcher.errors import RefusedError, UnequalSharesError, UsageError
 from launcher.planning.assembly import changed, job_of, plan
 from launcher.values.facts import Facts
-from launcher.values.host import LOCAL, Host
+from launcher.values.host import LOCAL
 from launcher.values.job import Job
 from launcher.values.plan import Plan
 from launcher.values.reported.cluster import Cluster
@@ -208,7 +209,7 @@ def test_a_rehearsal_asks_for_no_card():
 
 
 def job_plan(host=None, gpus=None, named=(), **keys):
-    host = host or Host(name="hive", address="hive", kind="slurm", slurm=settings(partition="batch"))
+    host = host or SlurmHost(name="hive", address="hive", slurm=settings(partition="batch"))
     job = Job(name="train", command=("python", "train.py"), **keys)
     asked = settings_of(host, job)
     cards = possible_profiles("hive", asked, [profile(name) for name in named], gpus, HIVE, profiles())
@@ -287,7 +288,7 @@ def test_a_card_that_the_asked_precision_does_not_fit_is_not_planned_for():
     job = Job(name="x", command=("python", "x.py"), method="lora", model="org/m")
     cards = [profile("a100_80gb"), profile("a100_40gb")]
     wanted = submission(settings(), possible(), HIVE, is_rehearsed=False)
-    host = Host(name="hive", address="hive", kind="slurm", slurm=settings())
+    host = SlurmHost(name="hive", address="hive", slurm=settings())
     for asked, count in (("fp32", 0), ("bf16", 1)):
         first, *others = (
             plan(one, host, job, asked, runtime="slurm", resources=resources_of(wanted), model=MODELS["14B"])
@@ -318,7 +319,7 @@ def test_a_run_that_goes_on_asks_for_what_its_parent_did_but_for_what_is_changed
     parent = job_plan(slurm={"time": "60", "modules": ["cuda/12.4"]}, gpus="2")
     job = job_of(parent)
     assert job.slurm is None
-    host = Host(name="hive", address="hive", kind="slurm", slurm=settings())
+    host = SlurmHost(name="hive", address="hive", slurm=settings())
     change = backend_of(host).planning.changed
     assert change(changed(parent, job, (), "hive"), job) == parent
     longer = Job.model_validate({**dict(job), "slurm": {"time": "7-0", "extra": ["--exclusive"]}})

@@ -8,8 +8,8 @@ from launcher.errors import CardBusyError, RefusedError, UnknownNameError
 from launcher.rental import price
 from launcher.rental.offers import OfferFilter, by_price, card_memory, fits, profile_of
 from launcher.rental.price import Expected
+from launcher.rental.providers.lambda_settings import LambdaSettings
 from launcher.rental.renting import InstanceOffer, cents, dollars
-from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
 

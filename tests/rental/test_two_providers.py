@@ -19,6 +19,7 @@ from launcher.errors import BadFileError, UsageError
 from launcher.rental import provider, records
 from launcher.rental.lease.renter import Renter, open_account
 from launcher.rental.ledger import usual_folder
+from launcher.rental.providers.lambda_settings import LambdaSettings
 from launcher.rental.records import RentalRecord
 from launcher.rental.renting import RentalState
 from launcher.rental.service_clock import ServiceClock, clock_of
@@ -28,7 +29,6 @@ from launcher.runs.rented.api_key_guard import check_key_is_not_sent
 from launcher.runs.rented.lost_machines import end_rental
 from launcher.values.host import Host
 from launcher.values.job import Job
-from launcher.values.lambda_settings import LambdaSettings
 
 TOY_KEY = "toy_secret_0123456789"
 JOB = Job(name="x", command=("python", "train.py"))

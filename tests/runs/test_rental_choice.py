@@ -8,20 +8,21 @@ from testbed.lambda_service import LambdaService as StandIn
 from testbed.sim_clock import WallClock
 
 from launcher.backends.base.rental_choice import choose, earlier_run, offering_host, offers
+from launcher.backends.lambda_cloud.lambda_cloud_host import LambdaCloudHost
 from launcher.config.resolve import profile
 from launcher.copy.request import Request
 from launcher.errors import CardBusyError, RefusedError, ServiceAuthError, ServiceUnreachableError, UsageError
 from launcher.rental import price
 from launcher.rental.offers import OfferFilter
 from launcher.rental.price import Expected, hours_text
+from launcher.rental.providers.lambda_settings import LambdaSettings
 from launcher.rental.renting import InstanceOffer
 from launcher.runs.follow.null_view import SilentView
 from launcher.runs.launch.launching import wanted_of
 from launcher.runs.launch.resolved_request import understand
 from launcher.runs.rented.rental_agreement import agree
-from launcher.values.host import LOCAL, Host
+from launcher.values.host import LOCAL
 from launcher.values.job import Job
-from launcher.values.lambda_settings import LambdaSettings
 
 EAST, WEST = "us-east-1", "us-west-1"
 JOB = Job(name="sft", command=("python", "train.py"))
@@ -41,7 +42,7 @@ OFFERS = (
 
 
 def host(**keys):
-    return Host(name="r", kind="lambda-cloud", lambda_cloud=LambdaSettings(**{"max_hours": 8, **keys}))
+    return LambdaCloudHost(name="r", lambda_cloud=LambdaSettings(**{"max_hours": 8, **keys}))
 
 
 def chosen(*named, gpus=None, offered=OFFERS, earlier=None, job=JOB, **keys):
@@ -271,9 +272,8 @@ def test_what_the_service_does_not_tell_is_an_error_of_the_host(account, monkeyp
     account.write(max_hours=1)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        gone = Host(
+        gone = LambdaCloudHost(
             name="r",
-            kind="lambda-cloud",
             lambda_cloud=LambdaSettings(api=f"http://127.0.0.1:{nobody.getsockname()[1]}/api/v1"),
         )
         with pytest.raises(ServiceUnreachableError):

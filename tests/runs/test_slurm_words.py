@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.backends.base.probing import Probed
+from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.backends.slurm.slurm_runtime import NOT_SUBMITTED, SlurmRuntime
 from launcher.batch.batch_definition import Rules
 from launcher.batch.batch_queue import Entry, make_queue
@@ -24,7 +25,6 @@ from launcher.runs.follow.summaries import remembered
 from launcher.runs.launch import launching
 from launcher.runs.run_listing import ListedRun
 from launcher.values.facts import Facts
-from launcher.values.host import Host
 from launcher.values.record import RunState, RuntimeRecord, Summary
 from launcher.values.slurm_settings import SlurmSettings
 
@@ -38,7 +38,7 @@ def mirror(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mirror = Mirror(RUN, tmp_path / "runs")
     mirror.bind_seen(
-        Host(name="hive", address="login1", user="ada", kind="slurm", runtime="slurm", slurm=SlurmSettings()),
+        SlurmHost(name="hive", address="login1", user="ada", runtime="slurm", slurm=SlurmSettings()),
         "",
         BEGAN,
     )
@@ -172,7 +172,7 @@ FACTS = {
 )
 def test_hosts_shows_the_cards_of_a_cluster_as_slurm_calls_them(partition, cards):
     """How much memory `a100` has, Slurm does not say; the cards that a plan expects are a guess."""
-    host = Host(name="hive", address="login1", kind="slurm", slurm=SlurmSettings(partition=partition))
+    host = SlurmHost(name="hive", address="login1", slurm=SlurmSettings(partition=partition))
     shown = hosts._cells(Probed(host, Facts.model_validate(FACTS)))
     assert shown[:3] == (cards, "-", "-")
 

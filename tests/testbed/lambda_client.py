@@ -20,13 +20,13 @@ from launcher.rental.lease import extend
 from launcher.rental.lease.renter import Renter
 from launcher.rental.ledger import RentalLedger
 from launcher.rental.providers.lambda_cloud import LambdaAccount, log_in
+from launcher.rental.providers.lambda_settings import LambdaSettings
 from launcher.rental.rate_limit import CallPace
 from launcher.rental.reconcile import Reconciled, reconcile
 from launcher.rental.records import RentalRecord, RentedMachine
 from launcher.rental.renting import InstanceOffer, Intent, Setup
 from launcher.rental.verdict import RentalVerdict
 from launcher.values.host import Host
-from launcher.values.lambda_settings import LambdaSettings
 
 RUN = "261122-sft-k3f9w2"
 SETUP = Setup(ssh_key="ours")

@@ -17,8 +17,8 @@ from launcher.errors import ServiceAuthError, ServiceError, UnsettledError
 from launcher.rental.provider import Placed, SshKey
 from launcher.rental.provider import ProviderReason as Reason
 from launcher.rental.rate_limit import Waits, say_nothing
+from launcher.rental.rental_settings import RentalSettings
 from launcher.rental.renting import Instance, InstanceOffer, InstanceState, Intent, Setup
-from launcher.values.rental_settings import RentalSettings
 
 NAME, TYPE, REGION = "toy", "toy-1", "here"
 API, INSTANCES_PAGE = "https://toy.example/api", "https://toy.example/machines"

@@ -4,11 +4,13 @@ import json
 
 import pytest
 
+from launcher.backends.kaggle.kaggle_host import KAGGLE
+from launcher.backends.kaggle.kaggle_settings import KaggleSettings
+from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.config.host_table import read_host
 from launcher.errors import BadFileError
-from launcher.values.host import KAGGLE, LOCAL, Host
-from launcher.values.kaggle_settings import KaggleSettings
-from launcher.values.lambda_settings import LambdaSettings
+from launcher.rental.providers.lambda_settings import LambdaSettings
+from launcher.values.host import LOCAL, Host
 from launcher.values.slurm_settings import SlurmSettings
 
 
@@ -153,7 +155,7 @@ def test_no_machine_has_kaggles_runtime():
 )
 def test_a_host_is_of_one_kind(values):
     with pytest.raises(ValueError, match="kaggle"):
-        Host(name="k", **values)
+        Host.model_validate({"name": "k", **values})
 
 
 def test_where_machines_are_rented_the_keys_of_a_machine_stand_beside_those_of_the_account():
@@ -235,7 +237,7 @@ def test_a_wrong_value_of_a_rental_is_named_by_key(table, words):
 )
 def test_a_host_where_machines_are_rented_is_of_that_kind(values):
     with pytest.raises(ValueError, match="lambda-cloud"):
-        Host(name="k", **values)
+        Host.model_validate({"name": "k", **values})
 
 
 def test_a_cluster_has_the_keys_of_its_login_node_and_those_of_its_jobs():
@@ -319,12 +321,12 @@ def test_no_machine_has_slurms_runtime():
 @pytest.mark.parametrize("values", [{"kind": "slurm"}, {"slurm": SlurmSettings()}])
 def test_a_cluster_is_of_one_kind(values):
     with pytest.raises(ValueError, match="slurm"):
-        Host(name="k", **values)
+        Host.model_validate({"name": "k", **values})
 
 
 def test_a_cluster_of_this_machine_inherits_no_variables():
     with pytest.raises(ValueError, match="-e NAME=VALUE"):
-        Host(name="k", kind="slurm", slurm=SlurmSettings(), variables="inherit")
+        SlurmHost(name="k", slurm=SlurmSettings(), variables="inherit")
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from launcher.errors import BadFileError, HostError
 from launcher.rental.lease.renter import open_account
 
 if TYPE_CHECKING:
+    from launcher.rental.rental_settings import RentalSettings
     from launcher.rental.renting import Instance
     from launcher.values.host import Host
-    from launcher.values.rental_settings import RentalSettings
 
 
 def account_words(host: Host, settings: RentalSettings) -> list[str]:

@@ -14,12 +14,12 @@ from launcher.planning.placement import requested_gpus
 from launcher.rental.lease.renter import open_account
 from launcher.rental.offers import OfferFilter
 from launcher.rental.price import Expected, RentalChoice, priced
+from launcher.rental.rental_settings import PROPOSED_HOURS, RentalSettings
 from launcher.rental.renting import InstanceOffer
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.profile import Profile
-from launcher.values.rental_settings import PROPOSED_HOURS, RentalSettings
 from launcher.values.states import State
 
 SETUP_HOURS = 0.25

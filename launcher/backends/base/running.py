@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from launcher.copy.mirror import Mirror
+    from launcher.rental.rental_settings import RentalSettings
     from launcher.transport.log_diagnosis import Diagnosis
     from launcher.values.host import Host
     from launcher.values.record import RunState
-    from launcher.values.rental_settings import RentalSettings
 
 
 class Running:

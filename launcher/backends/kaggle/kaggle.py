@@ -39,6 +39,7 @@ from launcher.backends.kaggle.kaggle_script import (
 )
 from launcher.backends.kaggle.kaggle_service import HOST, KaggleService, log_in
 from launcher.backends.kaggle.kaggle_session import segment_settings
+from launcher.backends.kaggle.kaggle_settings import API, KaggleSettings
 from launcher.backends.spool.segment_files import extract_run, record_files, work_files
 from launcher.backends.spool.segment_record import SegmentRecord, SegmentStatus
 from launcher.backends.spool.segment_settings import SegmentSettings, SegmentTree
@@ -52,7 +53,6 @@ from launcher.transport.channel import AgentChannel
 from launcher.transport.local import LocalConnection
 from launcher.transport.shared_connection import SharedConnection
 from launcher.values.host import Host
-from launcher.values.kaggle_settings import API, KaggleSettings
 from launcher.values.plan import Plan
 
 STATUSES: dict[str, SegmentStatus] = {

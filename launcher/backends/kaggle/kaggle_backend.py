@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launcher.backends.base.backend import Backend
+from launcher.backends.kaggle.kaggle_host import settings_of
 from launcher.backends.spool.spool_lacks import SPOOL_LACKS
 from launcher.errors import Lack
 from launcher.values.host import Host
-from launcher.values.kaggle_settings import KaggleSettings
 
 if TYPE_CHECKING:
     from launcher.backends.kaggle.kaggle_planning import KagglePlanning
@@ -52,13 +52,13 @@ class KaggleBackend(Backend):
         """Return a desk on the account's spool. Raises ServiceError for credentials that are of no use."""
         from launcher.backends.kaggle.kaggle import open_account
 
-        return open_account(host, _settings(host))
+        return open_account(host, settings_of(host))
 
     def open_line(self, host: Host) -> SharedConnection:
         """Return the same for many desks."""
         from launcher.backends.kaggle.kaggle import open_account_line
 
-        return open_account_line(host, _settings(host))
+        return open_account_line(host, settings_of(host))
 
     @property
     def probing(self) -> KaggleProbing:
@@ -87,10 +87,6 @@ class KaggleBackend(Backend):
         from launcher.backends.kaggle.kaggle_upkeep import KaggleUpkeep
 
         return KaggleUpkeep()
-
-
-def _settings(host: Host) -> KaggleSettings:
-    return host.kaggle or KaggleSettings()
 
 
 BACKEND = KaggleBackend()

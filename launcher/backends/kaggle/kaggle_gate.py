@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launcher.backends.kaggle.kaggle_machines import DATE
+from launcher.backends.kaggle.kaggle_settings import KaggleSettings
 from launcher.base.text import hours_text
 from launcher.planning.software.installed_packages import unmet
 from launcher.values.facts import Facts
-from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.plan import Finding, Plan
 
 _SECRETS = "Kaggle attaches secrets by hand in its editor, to one kernel, and each session of a run is a new kernel (kaggle-cli#582)"

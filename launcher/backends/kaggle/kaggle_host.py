@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
+from pydantic import model_validator
+
+from launcher.backends.kaggle.kaggle_settings import KaggleSettings
 from launcher.values.host import Host
 from launcher.values.host_kind import HostKind
-from launcher.values.kaggle_settings import KaggleSettings
 
 _NO_MACHINE = "there is no machine to log in to: Kaggle runs the job, and launcher asks its service"
 _ENVIRONMENT = "the job has the Python of Kaggle's image; what it lacks is installed from `requirements`"
@@ -21,10 +23,36 @@ class _Table(KaggleSettings):
     runtime: Literal["auto", "kaggle"] = "auto"
 
 
+class KaggleHost(Host):
+    """An account."""
+
+    why_own_runtime = "a kernel is Kaggle's own container"
+    has_login = False
+
+    kind: Literal["kaggle"] = "kaggle"
+    kaggle: KaggleSettings = KaggleSettings()
+
+    @model_validator(mode="after")
+    def _is_no_machine(self) -> Self:
+        if self.address is not None or self.environment is not None:
+            raise ValueError("a host of kind 'kaggle' has no address and no environment")
+        return self
+
+
+def settings_of(host: Host) -> KaggleSettings:
+    """Return the settings of an account; the usual ones of a host that is none."""
+    return host.kaggle if isinstance(host, KaggleHost) else KaggleSettings()
+
+
+KAGGLE = KaggleHost(name="kaggle")
+"""The account of this person's credentials; it needs no entry in a file."""
+
+
 class KaggleKind(HostKind):
     """An account."""
 
     title = "an account of Kaggle's"
+    host = KaggleHost
     key = "kaggle"
     settings = KaggleSettings
     table = _Table
@@ -46,12 +74,11 @@ class KaggleKind(HostKind):
     }
     free = ("accelerator", "session_hours", "internet", "keep_kernels")
     has_runtimes = False
-    is_reached = False
-    implicit = Host(name="kaggle", kind="kaggle", kaggle=KaggleSettings())
+    implicit = KAGGLE
 
     def project_objection(self, host: Host) -> tuple[str, str] | None:
         """Return the key `api` if a person's credentials would go elsewhere than to Kaggle."""
-        if host.kaggle is None or host.kaggle.is_kaggles_own:
+        if settings_of(host).is_kaggles_own:
             return None
         return "api", "your credentials for Kaggle would go there"
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from launcher.backends.base.planning import Planning, cannot_go_on
 from launcher.backends.kaggle.kaggle_gate import kaggle_findings, no_secrets
+from launcher.backends.kaggle.kaggle_host import settings_of
 from launcher.backends.kaggle.kaggle_machines import expected_facts
 from launcher.backends.kaggle.kaggle_session import session
 from launcher.config import resolve
@@ -17,7 +18,6 @@ from launcher.planning.precision.ladder import is_too_large_as_asked
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
-from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.plan import Finding, Plan
 from launcher.values.profile import Profile
 
@@ -42,7 +42,7 @@ class KagglePlanning(Planning):
     def task_findings(self, task: Task, host: Host) -> Iterator[Finding]:
         """Yield a note if a job that may be longer than a session cannot go on in the next one."""
         job, limit = task.job, task.job.time_limit_minutes
-        is_short = limit is not None and limit <= _settings(host).session_hours * 60
+        is_short = limit is not None and limit <= settings_of(host).session_hours * 60
         if not job.restart and not is_short and seems_to_resume(job, task.code) is False:
             yield cannot_go_on(host.name, "a session", "one")
 
@@ -85,13 +85,9 @@ class KagglePlanning(Planning):
         """Return what the first session would be."""
         from launcher.backends.kaggle.kaggle_preview import preview_session  # a launch needs none of it
 
-        return preview_session(plan, _settings(host), place, tree)
+        return preview_session(plan, settings_of(host), place, tree)
 
     def own_checks(self, plan: Plan, facts: Facts | None, host: Host) -> HostChecks:
         """Return what speaks against a session. What it lacks is installed there."""
-        found = kaggle_findings(plan, _settings(host), facts)
+        found = kaggle_findings(plan, settings_of(host), facts)
         return HostChecks(tuple(found), packages="installed")
-
-
-def _settings(host: Host) -> KaggleSettings:
-    return host.kaggle or KaggleSettings()

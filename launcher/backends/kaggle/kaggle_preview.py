@@ -11,10 +11,10 @@ from launcher.backends.kaggle.kaggle_machines import NO_ACCELERATOR
 from launcher.backends.kaggle.kaggle_script import MOST_BYTES, Member, parts
 from launcher.backends.kaggle.kaggle_service import quota_or_why
 from launcher.backends.kaggle.kaggle_session import segment_settings
+from launcher.backends.kaggle.kaggle_settings import KaggleSettings
 from launcher.errors import UsageError
 from launcher.transport.agent_file import agent_file
 from launcher.upload.tree import CodeTree
-from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.plan import Plan
 
 RUN = "000000-dry-run-000000"

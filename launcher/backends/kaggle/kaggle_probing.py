@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from launcher.backends.base.probing import CardRequest, CardsThere, Probed, Probing, profiles_named
+from launcher.backends.kaggle.kaggle_host import settings_of
 from launcher.backends.kaggle.kaggle_machines import (
     DATE,
     IMAGE,
@@ -15,7 +16,6 @@ from launcher.backends.kaggle.kaggle_machines import (
 )
 from launcher.backends.kaggle.kaggle_running import UNTRIED
 from launcher.config.lookup import Lookup
-from launcher.values.kaggle_settings import KaggleSettings
 
 if TYPE_CHECKING:
     from launcher.transport.client.desk import Desk
@@ -35,7 +35,7 @@ class KaggleProbing(Probing):
         """Return the machine of an accelerator, by the account's table and the named profiles."""
         return choose_machine(
             host.name,
-            _settings(host),
+            settings_of(host),
             asked.profiles,
             lookup.profiles,
             allow_substitute=asked.allows_substitute,
@@ -59,7 +59,7 @@ class KaggleProbing(Probing):
         """Return what is expected of the chosen machine; None without a choice."""
         if choice is None:
             return None
-        account = _settings(host).account or "unknown"
+        account = settings_of(host).account or "unknown"
         return expected_facts(f"kaggle-{account}", choice.machine, choice.profiles[0])
 
     def best_cards(self, host: Host, job: Job, facts: Facts, lookup: Lookup) -> CardsThere:
@@ -73,7 +73,7 @@ class KaggleProbing(Probing):
         from launcher.backends.kaggle.kaggle_service import account_hours  # most launches ask for no hours
 
         choice = self._by_table(host, lookup)
-        user, quota = account_hours(_settings(host).api)
+        user, quota = account_hours(settings_of(host).api)
         facts = expected_facts(f"kaggle-{user}", choice.machine, choice.profiles[0])
         return Probed(host, facts, choice.profiles[0].name, quota=quota.title)
 
@@ -91,7 +91,7 @@ class KaggleProbing(Probing):
         """Return the account's hours."""
         from launcher.backends.kaggle.kaggle_service import quota_or_why
 
-        return quota_or_why(_settings(host).api)
+        return quota_or_why(settings_of(host).api)
 
     def titles(self, facts: Facts) -> tuple[str, str]:
         """Return that it is an account, and the id of its spool."""
@@ -119,7 +119,3 @@ class KaggleProbing(Probing):
     def _by_table(self, host: Host, lookup: Lookup) -> MachineChoice:
         """Return the machine that an account's table asks for. Raises RefusedError, UnknownNameError."""
         return self.choose(host, CardRequest(profiles_named(host, lookup)), lookup)
-
-
-def _settings(host: Host) -> KaggleSettings:
-    return host.kaggle or KaggleSettings()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.backends.base.running import Running
+from launcher.backends.kaggle.kaggle_host import KaggleHost
 from launcher.copy import index
 
 UNTRIED = "launcher's way to Kaggle was never tried against the real service, only against a stand-in for it: please report what differs"
@@ -18,4 +19,4 @@ class KaggleRunning(Running):
 
     def first_note(self) -> str | None:
         """Return that nothing was tried there, until a run of an account is in the index."""
-        return None if any(entry.host.kaggle is not None for entry in index.entries()) else UNTRIED
+        return None if any(isinstance(entry.host, KaggleHost) for entry in index.entries()) else UNTRIED

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
+from pydantic import model_validator
+
+from launcher.rental.providers.lambda_settings import LambdaSettings
+from launcher.rental.rental_settings import CONFIRM_ABOVE, PROPOSED_HOURS
 from launcher.values.host import Host, MachineKeys
 from launcher.values.host_kind import HostKind
-from launcher.values.lambda_settings import LambdaSettings
-from launcher.values.rental_settings import CONFIRM_ABOVE, PROPOSED_HOURS
 
 NAME = "lambda"
 """The name that an account would have; without a table it is no host, since money needs a limit."""
@@ -19,10 +21,28 @@ class _Table(LambdaSettings, MachineKeys):
     kind: Literal["lambda-cloud"]
 
 
+class LambdaCloudHost(Host):
+    """An account where machines are rented: the keys of a machine are those of what is rented, whose address is known once it is."""
+
+    has_login = False
+
+    kind: Literal["lambda-cloud"] = "lambda-cloud"
+    lambda_cloud: LambdaSettings
+
+    @model_validator(mode="after")
+    def _is_no_machine(self) -> Self:
+        if self.address is not None or self.known_hosts is not None:
+            raise ValueError(
+                "a host of kind 'lambda-cloud' has no address and no known_hosts: each rental has"
+            )
+        return self
+
+
 class LambdaCloudKind(HostKind):
     """An account."""
 
     title = "an account at Lambda Cloud"
+    host = LambdaCloudHost
     key = "lambda_cloud"
     settings = LambdaSettings
     table = _Table
@@ -33,15 +53,16 @@ class LambdaCloudKind(HostKind):
         "hold": "no connection to a machine is kept that may be given back at any moment",
     }
     free = ()
-    is_reached = False
-    offering = Host(name=NAME, kind="lambda-cloud", lambda_cloud=LambdaSettings())
+    offering = LambdaCloudHost(name=NAME, lambda_cloud=LambdaSettings())
 
     def project_objection(self, host: Host) -> tuple[str, str] | None:
         """Return the key `api` if a person's key would go elsewhere than to Lambda, or `confirm_above` if it is raised."""
+        if not isinstance(host, LambdaCloudHost):
+            return None
         cloud = host.lambda_cloud
-        if cloud is not None and not cloud.is_lambdas_own:
+        if not cloud.is_lambdas_own:
             return "api", "your key for Lambda Cloud would go there"
-        if cloud is not None and cloud.confirm_above > CONFIRM_ABOVE:
+        if cloud.confirm_above > CONFIRM_ABOVE:
             return "confirm_above", "how much is spent without asking you is yours to say"
         return None
 

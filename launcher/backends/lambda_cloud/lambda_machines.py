@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from launcher.planning.placement import expected_card
 from launcher.rental.offers import FOR_ARM, is_arm
+from launcher.rental.providers.lambda_settings import LambdaSettings
 from launcher.rental.renting import InstanceOffer
 from launcher.values.facts import Engine, Facts, FileSystem
 from launcher.values.host import Host
-from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.plan import Finding, Plan
 from launcher.values.profile import Profile
 

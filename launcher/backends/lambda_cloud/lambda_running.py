@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launcher.backends.base.renting_backend import RentingRunning
+from launcher.backends.lambda_cloud.lambda_cloud_host import LambdaCloudHost
 from launcher.rental.records import ledger
 
 if TYPE_CHECKING:
+    from launcher.rental.rental_settings import RentalSettings
     from launcher.values.host import Host
-    from launcher.values.rental_settings import RentalSettings
 
 UNTRIED = (
     "launcher's way to Lambda Cloud was never tried against the real service, only against a stand-in for it: "
@@ -22,7 +23,7 @@ class LambdaRunning(RentingRunning):
 
     def rental(self, host: Host) -> RentalSettings | None:
         """Return the settings of the host's table."""
-        return host.lambda_cloud
+        return host.lambda_cloud if isinstance(host, LambdaCloudHost) else None
 
     def first_note(self) -> str | None:
         """Return that nothing was tried there, until this client has rented."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from launcher.errors import BadFileError
 from launcher.values import login_text
@@ -27,10 +27,27 @@ class _Table(SlurmSettings, MachineKeys):
     hold: Annotated[int, Field(ge=0, le=MOST_HOLD_S)] = HOLD_S
 
 
+class SlurmHost(Host):
+    """A cluster: its login node, which submits jobs."""
+
+    has_queue = True
+    why_own_runtime = "Slurm starts the job on a node of its own"
+
+    kind: Literal["slurm"] = "slurm"
+    slurm: SlurmSettings
+
+    @model_validator(mode="after")
+    def _inherits_nothing(self) -> Self:
+        if self.variables == "inherit":
+            raise ValueError("a job of Slurm's inherits no variables from here; use -e NAME=VALUE")
+        return self
+
+
 class SlurmKind(HostKind):
     """A cluster, by its login node."""
 
     title = "a Slurm cluster"
+    host = SlurmHost
     key = "slurm"
     settings = SlurmSettings
     table = _Table

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from launcher.backends.slurm.apptainer import container_words
+from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.errors import RefusedError, UsageError
 from launcher.planning.placement import expected_card, possible_cards, requested_gpus
 from launcher.planning.precision.ladder import is_too_large_as_asked
@@ -33,7 +34,7 @@ _MEMORY = re.compile(r"(?<![a-z0-9])([0-9]{1,3})gb?(?![a-z0-9])")
 
 def settings_of(host: Host, job: Job) -> SlurmSettings | None:
     """Return what a job asks a host's Slurm for; None for a host that is no cluster."""
-    return None if host.slurm is None else host.slurm.changed_by(job.slurm)
+    return host.slurm.changed_by(job.slurm) if isinstance(host, SlurmHost) else None
 
 
 def resubmission(parent: Submission | None, changes: SlurmSettings | None) -> Submission | None:

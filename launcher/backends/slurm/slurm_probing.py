@@ -17,6 +17,7 @@ from launcher.backends.base.probing import (
     profiles_named,
 )
 from launcher.backends.slurm.slurm_gate import duration_text
+from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.backends.slurm.slurm_job import possible_profiles, settings_of, with_expected_cards
 from launcher.errors import HostError, RefusedError, UnknownNameError, UsageError
 from launcher.values.facts import Facts
@@ -100,7 +101,7 @@ class SlurmProbing(Probing):
 
     def cells(self, host: Host, facts: Facts) -> CardCells:
         """Return the cards of its partition as Slurm calls them."""
-        settings = host.slurm or SlurmSettings()
+        settings = host.slurm if isinstance(host, SlurmHost) else SlurmSettings()
         shown = super().cells(host, facts)
         return CardCells(_cluster(facts).cards(settings.partition) or "-", "-", shown.driver, "-")
 

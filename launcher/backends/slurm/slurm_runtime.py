@@ -12,6 +12,7 @@ from launcher.backends.base.inside import Inside, serving
 from launcher.backends.base.making import alone
 from launcher.backends.base.runtime import Say
 from launcher.backends.machine.native_runtime import Native
+from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.base.text import printable
 from launcher.errors import AgentError, ConnectionLostError, HostError, NobodyListensError
 from launcher.transport.agent_file import MAGIC
@@ -53,7 +54,7 @@ class SlurmRuntime(Native):
     def record_on(cls, host: Host, facts: Facts) -> RuntimeRecord | None:
         """Return a record for a cluster; `None` for any other host."""
         del facts
-        return RuntimeRecord(kind=cls.name) if host.slurm is not None else None
+        return RuntimeRecord(kind=cls.name) if isinstance(host, SlurmHost) else None
 
     def create(
         self,

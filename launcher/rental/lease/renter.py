@@ -14,6 +14,7 @@ from launcher.errors import BadFileError, RefusedError, ServiceError, UnsettledE
 from launcher.rental.lease.hold import RentalLock
 from launcher.rental.ledger import RentalLedger, new_nonce, usual_folder
 from launcher.rental.provider import REFUSED, Provider, is_passing, module_of
+from launcher.rental.rental_settings import RentalSettings
 from launcher.rental.renting import (
     Instance,
     InstanceOffer,
@@ -28,7 +29,6 @@ from launcher.rental.renting import (
 )
 from launcher.rental.service_clock import clock_of
 from launcher.rental.verdict import SETTLE_S, UNMARKED, first_of, is_late, is_of
-from launcher.values.rental_settings import RentalSettings
 
 LAUNCHES = 3
 """How many launches without an answer, and without an instance, are made for one rental."""

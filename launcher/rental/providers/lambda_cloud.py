@@ -34,11 +34,11 @@ from launcher.rental.providers.lambda_api import (
     meaning_of,
 )
 from launcher.rental.providers.lambda_credentials import KEYS_PAGE, VARIABLE, LambdaKey, find_key, key_files
+from launcher.rental.providers.lambda_settings import API, LambdaSettings
 from launcher.rental.rate_limit import MOST_WAIT_S, CallPace, Waits, back_off_s, say_nothing, usual_pace
 from launcher.rental.renting import TAGS, Instance, InstanceOffer, InstanceState, Intent, Setup, nonce_in
 from launcher.transport.http.service_wire import CallFailure, ServiceReply, ServiceWire, WireError
 from launcher.values.base import Record
-from launcher.values.lambda_settings import API, LambdaSettings
 
 SETTINGS = LambdaSettings
 NAME = SETTINGS.provider

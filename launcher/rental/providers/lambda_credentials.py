@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from launcher.errors import BadFileError
-from launcher.values.lambda_settings import LambdaSettings
+from launcher.rental.providers.lambda_settings import LambdaSettings
 
 VARIABLE = LambdaSettings.variable
 KEYS_PAGE = "https://cloud.lambda.ai/api-keys"

@@ -20,8 +20,8 @@ from launcher.values.plan import Finding
 
 if TYPE_CHECKING:
     from launcher.rental.provider import Provider
+    from launcher.rental.rental_settings import RentalSettings
     from launcher.values.host import Host
-    from launcher.values.rental_settings import RentalSettings
 
 ANY_ADDRESS = "192.0.2.1"
 """Stands for a machine's address, which nobody knows before it is rented; it is in a range for documents."""

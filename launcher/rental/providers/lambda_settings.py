@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from launcher.values.rental_settings import OWN_MACHINE, RentalSettings
+from launcher.rental.rental_settings import OWN_MACHINE, RentalSettings
 
 API = "https://cloud.lambda.ai/api/v1"
 SECOND_API = "https://cloud.lambdalabs.com/api/v1"
