@@ -51,10 +51,6 @@ JUST_NOW_S = 0.5
 """An attempt to connect that failed just now stands for those who ask right after: many lose the link together."""
 
 
-WAY = ("name", "kaggle", "address", "port", "user", "identity_file", "known_hosts", "root", "python")
-"""What of a host decides which place a connection leads to, and how."""
-
-
 class Connection(Opener, Protocol):
     """A connection to a host, with an agent behind each link: `close` closes them too. Any thread may use it."""
 
@@ -77,7 +73,7 @@ class SharedConnection:
     ) -> None:
         """Connect to nothing yet. `make_desk` makes a desk that asks through what it is given, and reads runs by the other."""
         self.host = host.name
-        self._way = _way(host)
+        self._way = host.way
         self._connect = connect
         self._make_desk = make_desk
         self._lock = threading.Lock()
@@ -104,7 +100,7 @@ class SharedConnection:
 
     def leads_to(self, host: Host) -> bool:
         """Whether a host is this connection's: it may be one of the same name that has moved, or that is reached otherwise."""
-        return _way(host) == self._way
+        return host.way == self._way
 
     def close(self) -> None:
         """Close the connection, and with it all desks. Runs continue."""
@@ -337,10 +333,6 @@ class _DeskReader:
         if wait_s is None:
             return self._lone.read(run, request, None)
         return self._joined.read(run, request, wait_s)
-
-
-def _way(host: Host) -> list[Any]:
-    return [getattr(host, key) for key in WAY]
 
 
 def _close(stream: Socket) -> None:

@@ -137,6 +137,12 @@ class Host(MachineKeys):
         """Whether this is the machine that `launch` itself runs on, or the cluster of which it is a login node."""
         return self.has_login and self.address is None
 
+    @property
+    def way(self) -> tuple[object, ...]:
+        """What a connection to the host depends on: hosts with the same way may share one."""
+        keys = ("name", "address", "port", "user", "identity_file", "known_hosts", "root", "python")
+        return tuple(getattr(self, key) for key in keys)
+
     def by_hand(self, command: str) -> str:
         """Return the shell command that runs a command there, with ssh itself if that is another machine."""
         if self.address is None:

@@ -30,7 +30,12 @@ class KaggleHost(Host):
     has_login = False
 
     kind: Literal["kaggle"] = "kaggle"
-    kaggle: KaggleSettings = KaggleSettings()
+    kaggle: KaggleSettings
+
+    @property
+    def way(self) -> tuple[object, ...]:
+        """The account that is asked, too."""
+        return (*super().way, self.kaggle)
 
     @model_validator(mode="after")
     def _is_no_machine(self) -> Self:
@@ -44,7 +49,7 @@ def settings_of(host: Host) -> KaggleSettings:
     return host.kaggle if isinstance(host, KaggleHost) else KaggleSettings()
 
 
-KAGGLE = KaggleHost(name="kaggle")
+KAGGLE = KaggleHost(name="kaggle", kaggle=KaggleSettings())
 """The account of this person's credentials; it needs no entry in a file."""
 
 
