@@ -149,17 +149,16 @@ def local(client: Client) -> Place:
 
 @pytest.fixture(scope="session")
 def toy_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the launcher with a further runtime: two files, and a line in the table of runtimes."""
+    """A copy of the launcher with a further backend: a package, its agent's part, and a line in the table of kinds."""
     folder = tmp_path_factory.mktemp("toy")
     for name in ("launcher", "profiles", "jobs", "images"):
         shutil.copytree(REPOSITORY / name, folder / name)  # with its compiled code, see pytest_configure
     package = folder / "launcher" / "backends"
-    (package / "toy").mkdir()
-    shutil.copy(HERE / "toy_runtime.py", package / "toy" / "toy_runtime.py")
+    shutil.copytree(HERE / "toy", package / "toy", ignore=shutil.ignore_patterns("__pycache__"))
     table = package / "kinds.py"
     line = '    "toy": Package("launcher.backends.toy", ("toy",)),\n}\n'
     table.write_text(table.read_text().replace("}\n", line, 1))
-    shutil.copy(HERE / "toy_liveness.py", folder / "launcher" / "agent" / "liveness" / "toy.py")
+    shutil.copy(HERE / "toy_agent.py", folder / "launcher" / "agent" / "liveness" / "toy.py")
     return folder
 
 
@@ -173,10 +172,11 @@ def toy_server(toy_package: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def toy(local: Place, toy_package: Path, toy_server: ForkServer) -> Place:
-    """This machine, under the toy runtime, by a launcher that has it: what a new runtime needs is two files and a line."""
+    """This machine as a host of the toy's kind, by a launcher that has it."""
     local.client.variables["PYTHONPATH"] = str(toy_package)
     local.client.server = toy_server
-    local.words = ("--runtime", "toy")
+    (local.client.project / "launch.toml").write_text('[hosts.pit]\nkind = "toy"\n')
+    local.host = "pit"
     local.kept = lambda run: [str(path) for path in (local.client.home / ".launch-toy").glob(f"{run}*")]
     return local
 

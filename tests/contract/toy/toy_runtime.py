@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from launcher.backends.toy.toy_host import ToyHost
+
 from launcher.backends.base.runtime import Resumption, Runtime
 from launcher.errors import RunError
 from launcher.values.facts import Facts
@@ -25,9 +27,9 @@ class Toy(Runtime):
 
     @classmethod
     def record_on(cls, host: Host, facts: Facts) -> RuntimeRecord | None:
-        """Return a record on this machine; `None` on any other."""
+        """Return a record for a toy; `None` for any other host."""
         del facts
-        return RuntimeRecord(kind=cls.name) if host.name == "local" else None
+        return RuntimeRecord(kind=cls.name) if isinstance(host, ToyHost) else None
 
     def start(self, run: str) -> str | None:
         """Hand the run over to the spooler; return when its agent has begun the first attempt."""
