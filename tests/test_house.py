@@ -197,6 +197,30 @@ def test_no_module_names_a_provider_of_rented_machines(path):
     assert not {name for name in imports(path) if name.startswith("launcher.rental.providers")}
 
 
+def front_door(room):
+    """The modules of a room that others may import, by its `__init__`; None if all of them."""
+    for node in parsed(PACKAGE / room / "__init__.py").body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FRONT_DOOR":
+            return {f"launcher.{room}.{name}" for name in ast.literal_eval(node.value)}
+    return None
+
+
+@pytest.mark.parametrize(
+    "room", [room for room in ROOMS if room != "errors" and front_door(room)] + ["agent"]
+)
+def test_a_room_is_entered_by_its_front_door(room):
+    """Other rooms import the modules that its `__init__` names, each of which somebody needs, and no other."""
+    inside = {module_of(path) for path in SOURCES if path.relative_to(PACKAGE).parts[0] == room}
+    used = {
+        name
+        for path in SOURCES
+        if path.relative_to(PACKAGE).parts[0] not in (room, "worker")
+        for name in imports(path)
+        if name in inside
+    }
+    assert used == front_door(room)
+
+
 @of_each(AGENT)
 def test_the_agent_imports_itself_and_the_standard_library_alone(path):
     """The agent runs on a bare host. Its wings import downward only; `main` alone finds a verb's module by name."""

@@ -11,3 +11,22 @@ Packed as one zipapp under the name `launch_agent` (see launcher/transport/agent
     settle ENVIRONMENT   writes a new environment to the disk, and then marks it as complete for good
     guard TOKEN          beside a command of `launch exec`: ends it when its `serve` was killed
 """
+
+FRONT_DOOR = (
+    "diagnosis.diagnose",
+    "diagnosis.failures",
+    "diagnosis.good_exit",
+    "liveness.slurm_submission",
+    "logs.log_file",
+    "record.files",
+    "record.frame",
+    "record.locks",
+    "record.rundir",
+    "record.safe_open",
+    "record.strict_json",
+    "store.checkpoints",
+    "store.worker_folder",
+    "system.core_limit",
+    "system.process",
+)
+"""The modules that other rooms may import."""

@@ -3,3 +3,15 @@
 `registry.backend_of(host)` is the front door: it loads the package of a host's kind and returns its `Backend`; `runtimes` does the same for runtimes.
 Shared code asks a backend for what it needs, and never for the kind.
 """
+
+FRONT_DOOR = (
+    "base.backend",
+    "base.probing",
+    "base.rental_choice",
+    "base.runtime",
+    "base.session_preview",
+    "kinds",
+    "registry",
+    "runtimes",
+)
+"""The modules that other rooms may import."""

@@ -3,3 +3,17 @@
 `curves` reads them from a run's events, `metric_points` reads millions of them, `picture` draws them.
 No host is asked: everything comes from the copy of a run.
 """
+
+FRONT_DOOR = (
+    "csv_cell",
+    "curves",
+    "drawing_process",
+    "host_figures",
+    "lineage",
+    "log_parts",
+    "metric_results",
+    "panels",
+    "picture",
+    "tensorboard",
+)
+"""The modules that other rooms may import."""

@@ -3,3 +3,24 @@
 `connecting.connect` is the front door: from a host to the `Desk` in `client/`, which has a typed method for each request.
 Only `ssh/` imports fabric and paramiko; `http/` calls cloud services.
 """
+
+FRONT_DOOR = (
+    "agent_file",
+    "agent_input",
+    "channel",
+    "client.agent_desk",
+    "client.desk",
+    "client.run_reading",
+    "connecting",
+    "http.service_wire",
+    "local",
+    "log_diagnosis",
+    "persistent_connection",
+    "shared_connection",
+    "ssh.new_keys",
+    "ssh.ssh",
+    "ssh.ssh_config",
+    "ssh.ssh_files",
+    "ssh.ssh_keys",
+)
+"""The modules that other rooms may import."""
