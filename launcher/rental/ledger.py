@@ -11,9 +11,10 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypedDict, cast
 
 from platformdirs.unix import Unix
 from pydantic import ValidationError
@@ -22,7 +23,6 @@ from launcher.agent.record import strict_json
 from launcher.agent.record.files import sync_folder
 from launcher.agent.record.locks import Lock, is_locked
 from launcher.agent.record.safe_open import write_all
-from launcher.base.json_file import JsonObject
 from launcher.errors import BadFileError, RefusedError
 from launcher.rental.lease.hold import RentalLock, is_alive, is_stopped, reads_limits
 from launcher.rental.renting import OPEN, Extra, Intent, Rental, RentalState
@@ -59,6 +59,18 @@ def new_nonce() -> str:
 def usual_folder() -> Path:
     """Return the folder of this user's ledger."""
     return Unix("launch").user_data_path / "rentals"
+
+
+class RentalLine(TypedDict, total=False):
+    """A line of a rental after its intent: a state that it reached, a price, a limit, another instance, or that none is found."""
+
+    kind: str
+    time: float
+    why: str
+    instance: str
+    cents: int
+    cents_per_hour: int
+    deadline: float
 
 
 class RentalLedger:
@@ -193,17 +205,18 @@ class RentalLedger:
         why: str = "",
     ) -> Rental:
         """Bring a rental into a state, if that fits the one that it is in; return it as it is then. Raises OSError."""
-        values = {"instance": instance, "cents": cents, "why": why or None}
-        line = {
-            "kind": state.value,
-            "time": time,
-            **{key: one for key, one in values.items() if one is not None},
-        }
+        line: RentalLine = {"kind": state.value, "time": time}
+        if instance is not None:
+            line["instance"] = instance
+        if cents is not None:
+            line["cents"] = cents
+        if why:
+            line["why"] = why
         return self._add(nonce, line, lambda rental: rental.state in FITTING[state])
 
     def note_missing(self, nonce: str, time: float) -> Rental:
         """Record that no instance of a rental was found, and no process that holds it. The first time counts."""
-        line = {"kind": "missing", "time": time}
+        line: RentalLine = {"kind": "missing", "time": time}
         return self._add(nonce, line, lambda rental: rental.missing_since is None)
 
     def note_price(self, nonce: str, cents_per_hour: int) -> Rental:
@@ -212,7 +225,7 @@ class RentalLedger:
 
     def note_limit(self, nonce: str, deadline: float) -> Rental:
         """Record that a rental ends later than was said. An earlier end changes nothing. Raises OSError."""
-        line = {"kind": "limit", "deadline": deadline}
+        line: RentalLine = {"kind": "limit", "deadline": deadline}
         return self._add(nonce, line, lambda rental: deadline > rental.intent.deadline)
 
     def reads_limits(self, nonce: str) -> bool:
@@ -226,10 +239,12 @@ class RentalLedger:
             known = {extra.id: extra for extra in rental.extras}.get(instance)
             return known is None or (known.cents is None and cents is not None)
 
-        line = {"kind": "extra", "instance": instance, **({} if cents is None else {"cents": cents})}
+        line: RentalLine = {"kind": "extra", "instance": instance}
+        if cents is not None:
+            line["cents"] = cents
         return self._add(nonce, line, is_news)
 
-    def _add(self, nonce: str, line: JsonObject, fits: Callable[[Rental], bool]) -> Rental:
+    def _add(self, nonce: str, line: RentalLine, fits: Callable[[Rental], bool]) -> Rental:
         """Add a line to a rental, if it fits what the rental is now; return the rental as it is then."""
         with self._locked(nonce) as (descriptor, rental):
             if not fits(rental):
@@ -286,7 +301,7 @@ def _inherited(path: Path) -> int | None:
     return None
 
 
-def _append(descriptor: int, line: JsonObject) -> None:
+def _append(descriptor: int, line: Mapping[str, object]) -> None:
     """Add a line, and return once it is on the disk. What an earlier write left unfinished ends before it."""
     size = os.fstat(descriptor).st_size
     is_cut_off = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
@@ -330,22 +345,24 @@ def _is_readable(path: Path) -> bool:
         return False
 
 
-def _line(text: bytes) -> JsonObject | None:
+def _line(text: bytes) -> RentalLine | None:
     try:
         line = strict_json.decode(text)
     except ValueError:
         return None
-    return line if isinstance(line, dict) else None
+    return cast("RentalLine", line) if isinstance(line, dict) else None
 
 
-def _after(rental: Rental, line: JsonObject) -> Rental:
+def _after(rental: Rental, line: RentalLine) -> Rental:
     """Return a rental after one more line. A kind of line that a later version writes changes nothing."""
     kind, time = line.get("kind"), line.get("time", rental.intent.time)
     if kind == "missing":
         return rental.model_copy(update={"missing_since": time})
     if kind in ("price", "limit"):
-        name = "cents_per_hour" if kind == "price" else "deadline"
-        intent = {**rental.intent.model_dump(), name: line[name]}
+        changed = (
+            {"cents_per_hour": line["cents_per_hour"]} if kind == "price" else {"deadline": line["deadline"]}
+        )
+        intent = {**rental.intent.model_dump(), **changed}
         return rental.model_copy(update={"intent": Intent.model_validate(intent)})
     if kind == "extra":
         known = {extra.id: extra for extra in rental.extras}
@@ -354,10 +371,10 @@ def _after(rental: Rental, line: JsonObject) -> Rental:
     state = next((one for one in RentalState if one == kind), None)
     if state is None:
         return rental
-    changed: JsonObject = {"state": state, "why": line.get("why") or rental.why}
-    changed["instance"] = line.get("instance") or rental.instance
+    update: dict[str, object] = {"state": state, "why": line.get("why") or rental.why}
+    update["instance"] = line.get("instance") or rental.instance
     if state in (RentalState.LAUNCHED, RentalState.READY, RentalState.ENDED):
-        changed[state.value] = time
+        update[state.value] = time
     if state is RentalState.ENDED:
-        changed["cents"] = line.get("cents", 0)
-    return rental.model_copy(update=changed)
+        update["cents"] = line.get("cents", 0)
+    return rental.model_copy(update=update)

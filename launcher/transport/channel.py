@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import IO, Any, Protocol, Self, cast
+from typing import IO, Any, Protocol, Self, TypedDict, cast
 
 from launcher.agent.record import strict_json
 from launcher.base.json_file import JsonObject
@@ -163,6 +163,17 @@ class Patience:
     def count(self, size: int) -> None:
         """Count bytes that have arrived."""
         self._received += size
+
+
+class AgentMessage(TypedDict, total=False):
+    """A line of an agent: an answer, with `ok` or `error`, or a piece of a stream; `size` bytes follow it."""
+
+    id: int | None
+    ok: JsonObject
+    error: JsonObject
+    stream: int
+    chunk: object
+    size: int
 
 
 class AgentReply:
@@ -443,7 +454,7 @@ class AgentChannel(Passing):
     def _request(self, verb: str, payload: bytes, args: JsonObject, patience: Patience) -> None:
         self._next_id += 1
         self._patience = patience
-        request: JsonObject = {"id": self._next_id, "verb": verb, "args": args}
+        request: dict[str, object] = {"id": self._next_id, "verb": verb, "args": args}
         if payload:
             request["size"] = len(payload)
         self._link.settimeout(patience.wait_s())
@@ -464,7 +475,7 @@ class AgentChannel(Passing):
     def _flooded(self) -> ConnectionLostError:
         return ConnectionLostError(self.host, f"{self.host}: the agent sends answers that nobody asked for")
 
-    def _unwrap(self, message: JsonObject, payload: bytes) -> AgentReply:
+    def _unwrap(self, message: AgentMessage, payload: bytes) -> AgentReply:
         if message.get("id") != self._next_id:
             raise ConnectionLostError(self.host, f"{self.host}: the agent answered another question")
         self._is_answered = True
@@ -476,10 +487,10 @@ class AgentChannel(Passing):
             raise ConnectionLostError(self.host, f"{self.host}: the agent's answer has no values")
         return AgentReply(values, payload)
 
-    def _message(self, most: int = MAX_PAYLOAD) -> tuple[JsonObject, bytes]:
+    def _message(self, most: int = MAX_PAYLOAD) -> tuple[AgentMessage, bytes]:
         line = self._line()
         try:
-            message = strict_json.decode(line)
+            message: AgentMessage = strict_json.decode(line)
             size = int(message.get("size", 0))
             if not 0 <= size <= most:
                 raise ValueError(size)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple, Optional, Sequence
 from ..diagnosis import remedy
 from ..liveness.run_state import fate_of
 from ..record.rundir import VERSION, Folder, Run, place_of
-from ..record.strict_json import JsonObject
 from ..store import checkpoints
 from ..system import process
 from .hook_parts import imitates_card
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
         CardRecord,
         PlanRecord,
         PrecisionRecord,
+        PreviousRecord,
         ProfileRecord,
         RecordedRuntime,
         SourceRecord,
@@ -42,7 +42,7 @@ class Basis(NamedTuple):
     prepared: AttemptRecord
     runtime: RecordedRuntime
     in_force: remedy.InForce
-    previous: Optional[JsonObject]
+    previous: Optional[PreviousRecord]
     checkpoint: checkpoints.ChosenCheckpoint
     trial: Optional[WorkerTrialRecord] = None
 

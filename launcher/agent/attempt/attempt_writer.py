@@ -15,7 +15,7 @@ from ..record.strict_json import JsonObject
 from .progress import AttemptProgress
 
 if TYPE_CHECKING:
-    from ..record.run_records import AttemptRecord, EvidenceRecord
+    from ..record.run_records import AttemptRecord, EventRecord, EvidenceRecord
 
 TAIL_BYTES = 256 * 1024
 """So much of the end of a log is read to judge how its command ended."""
@@ -28,7 +28,7 @@ class Report(NamedTuple):
 
     line: bytes
     text: str
-    event: Optional[JsonObject]
+    event: Optional[EventRecord]
 
 
 def read_report(line: bytes) -> Report:
@@ -131,7 +131,7 @@ class AttemptWriter:
         """Append one event."""
         self.write_events([{"kind": kind, "step": step, "values": values}])
 
-    def write_events(self, events: List[JsonObject]) -> None:
+    def write_events(self, events: List[EventRecord]) -> None:
         """Append events, each with version, attempt, rank and the host's clock."""
         self._append([self._line_of(event) for event in events])
 
@@ -152,7 +152,7 @@ class AttemptWriter:
         if lines:
             self._append(lines)
 
-    def _line_of(self, event: JsonObject) -> str:
+    def _line_of(self, event: EventRecord) -> str:
         line = {"rank": 0, "step": None, "time": time.time(), **event}
         return strict_json.encode({**line, "version": VERSION, "attempt": self.attempt})
 

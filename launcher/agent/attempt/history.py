@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, List, NamedTuple, Optional, Set, Tuple
 
 from ..diagnosis import remedy
 from ..record.rundir import Folder, Run
-from ..record.strict_json import JsonObject
 
 if TYPE_CHECKING:
-    from ..record.run_records import AttemptRecord, StateRecord
+    from ..record.run_records import AttemptRecord, PreviousRecord, StateRecord
 
 Records = List[Tuple["AttemptRecord", "StateRecord"]]
 
@@ -75,7 +74,7 @@ def taken_knobs(consumed: Set[str]) -> Set[str]:
     return {knob for knob in consumed if not knob.startswith(HELD) and HELD + knob not in consumed}
 
 
-def describe_previous(last: Optional[Folder], seen: Optional[JsonObject]) -> Optional[JsonObject]:
+def describe_previous(last: Optional[Folder], seen: Optional[PreviousRecord]) -> Optional[PreviousRecord]:
     """Return how the folder before this one ended; None if it was not an attempt.
 
     `seen` is what our parent process observed, for an agent that died without recording its end.
@@ -83,8 +82,15 @@ def describe_previous(last: Optional[Folder], seen: Optional[JsonObject]) -> Opt
     if last is None or last.read_attempt().get("kind") == "prepare":
         return None
     state = last.read_state()
-    end = {name: state.get(name) for name in ("state", "reason", "step")}
-    return {"folder": last.number, **end, **(seen or {})}
+    previous: PreviousRecord = {
+        "folder": last.number,
+        "state": state.get("state"),
+        "reason": state.get("reason"),
+        "step": state.get("step"),
+    }
+    if seen is not None:
+        previous.update(seen)
+    return previous
 
 
 def _ran_s(folder: Folder) -> float:

@@ -12,6 +12,7 @@ from .history import HELD
 if TYPE_CHECKING:
     from ..logs.logscan import LoggedMetric
     from ..logs.loss_watch import Divergence, LastLoss
+    from ..record.run_records import EventRecord
 
 LOST_LOSSES = 3  # in a row; a worker's guard, if the script has one, reacts earlier
 TRIP_GRACE_S = 5.0  # to end by itself with a traceback; SIGTERM would make it save its bad state
@@ -101,7 +102,7 @@ class AttemptProgress:
         needed_s = BETWEEN_S + 2 * (self.liveness.step_s or 0.0) + 2 * self.save_s
         return max(self._stop_grace_s, needed_s)
 
-    def learn(self, event: JsonObject) -> Optional[ProgressChange]:
+    def learn(self, event: EventRecord) -> Optional[ProgressChange]:
         """Take in an event of a worker; return what it makes necessary, None for nothing (as for nearly all).
 
         What the start-up hook and a node's member report counts as much, but does not show that the script itself uses the worker.
@@ -137,7 +138,7 @@ class AttemptProgress:
         self._note_phase(event, step, values)
         return None
 
-    def _note_phase(self, event: JsonObject, step: Any, values: JsonObject) -> None:
+    def _note_phase(self, event: EventRecord, step: Any, values: JsonObject) -> None:
         """Take in an event that says where the training stands."""
         kind = event["kind"]
         if kind == "beat":
@@ -242,6 +243,6 @@ class AttemptProgress:
         return True
 
 
-def _is_first(event: JsonObject) -> bool:
+def _is_first(event: EventRecord) -> bool:
     """Whether an event comes from rank 0, or names no rank."""
     return bool(event.get("rank", 0) == 0)

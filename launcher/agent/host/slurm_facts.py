@@ -65,6 +65,15 @@ class PartitionReport(TypedDict):
     nodes: List[NodeGroupReport]
 
 
+class ClusterConfig(TypedDict):
+    """What the controller says of its cluster; None is unknown."""
+
+    name: Optional[str]
+    version: Optional[str]
+    has_accounting: bool
+    can_requeue: Optional[bool]
+
+
 def look(root: str, user: str) -> JsonObject:
     """Return the facts of the cluster, with an `error` if its controller does not answer; see values/reported/cluster.py."""
     questions: dict[str, Callable[[], tuple[str, str]]] = {
@@ -102,7 +111,7 @@ def _ask(*words: str) -> tuple[str, str]:
     return answer.text, ""
 
 
-def parse_config(text: str) -> JsonObject:
+def parse_config(text: str) -> ClusterConfig:
     """Read the answer to CONFIG."""
     found = dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", text, re.MULTILINE))
     accounting = found.get("AccountingStorageType", "")

@@ -8,7 +8,7 @@ They are types for a reader and for mypy alone: modules import them under TYPE_C
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, TypedDict, Union
+from typing import Dict, List, Mapping, Optional, Sequence, TypedDict, Union
 
 from .engine_record import EngineRecord
 from .strict_json import JsonObject
@@ -207,6 +207,42 @@ class ParentRecord(TypedDict, total=False):
     step: int
 
 
+class AgentEndRecord(TypedDict, total=False):
+    """How an agent ended: its exit status or a signal, the processes that were ended after it, and the end of what it said."""
+
+    exit: Optional[int]
+    signal: Optional[int]
+    oom_kills: Optional[int]
+    ended: object
+    said: str
+
+
+class PreviousRecord(TypedDict, total=False):
+    """How the folder before was left: its number and state, the processes that were ended, and what its keeper or engine saw."""
+
+    folder: int
+    state: Optional[str]
+    reason: Optional[str]
+    step: Optional[int]
+    ended: Sequence[Mapping[str, object]]
+    evidence: Optional[JsonObject]
+    keeper: AgentEndRecord
+    container: Union[AgentEndRecord, str]
+
+
+class EventRecord(TypedDict, total=False):
+    """A line of `events.jsonl`. One that a worker has sent may hold anything: who reads a value checks it."""
+
+    version: int
+    kind: str
+    attempt: int
+    rank: int
+    step: Optional[int]
+    time: float
+    source: str
+    values: JsonObject
+
+
 class WorkerTrialRecord(TypedDict):
     """What the worker of a trial has to do."""
 
@@ -237,7 +273,7 @@ class AttemptRecord(TypedDict, total=False):
     job_id: Optional[str]
     runtime: RecordedRuntime
     parent: Optional[ParentRecord]
-    previous: Optional[JsonObject]
+    previous: Optional[PreviousRecord]
     rung: int
     precision: Optional[PrecisionRecord]
     peak_tflops: Optional[float]

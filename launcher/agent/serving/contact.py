@@ -18,13 +18,12 @@ from ..record import strict_json
 from ..record.files import REFUSED, read_text, remove_folder, write_durably
 from ..record.locks import Lock
 from ..record.rundir import TERMINAL, VERSION, WISHES, Folder, Run
-from ..record.strict_json import JsonObject
 from ..store.secret_end import forget_secrets
 from ..system import bearers, process
 from .requests import RequestError
 
 if TYPE_CHECKING:
-    from ..record.run_records import AttemptRecord, RecordedRuntime, StateRecord
+    from ..record.run_records import AttemptRecord, PreviousRecord, RecordedRuntime, StateRecord
 
 CONTACT_S = 15.0  # a sweep may be ending what is left of the run
 LEFTOVERS_GRACE_S = 5.0
@@ -132,9 +131,11 @@ def _end_visible_leftovers(run: Run) -> List[process.ProcessProof]:
     return end_leftovers(run, LEFTOVERS_GRACE_S) if run_state.fate_of(run).shows_processes else []
 
 
-def _previous(run: Run, last: Folder, judged: StateRecord, ended: List[process.ProcessProof]) -> JsonObject:
+def _previous(
+    run: Run, last: Folder, judged: StateRecord, ended: List[process.ProcessProof]
+) -> PreviousRecord:
     """Return what is on record of the folder before the contact: how it was found, and what was ended of it."""
-    found: JsonObject = {"folder": last.number, "state": last.read_state().get("state"), "ended": ended}
+    found: PreviousRecord = {"folder": last.number, "state": last.read_state().get("state"), "ended": ended}
     if not run_state.fate_of(
         run
     ).shows_processes:  # instead of processes, what keeps the run says how it ended

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import List, TypedDict
 
 from ..cards import lease
 from ..host.probe_host import user
 from ..record.rundir import Run
-from ..record.strict_json import JsonObject
 from ..system import process
 from .session import ClientSession
 
 
-def container_place(session: ClientSession, run: Run) -> JsonObject:
+class ContainerPlace(TypedDict):
+    """What a container of a run has of its host: the paths that it may read or write, who runs it, and the agent."""
+
+    path: str
+    home: str
+    agent: str
+    host_id: str
+    root: str
+    user: str
+    uid: int
+    gid: int
+    groups: List[int]
+    read: List[str]
+    written: List[str]
+
+
+def container_place(session: ClientSession, run: Run) -> ContainerPlace:
     """Return the paths that a container of a run reads and writes, made if missing, and the user it runs as.
 
     It writes to its record and its work, not to what controls the run. Of the leases it sees those of its own cards.

@@ -13,14 +13,13 @@ import hashlib
 import math
 import os
 import time
-from typing import TYPE_CHECKING, Any, Mapping, TypedDict
+from typing import TYPE_CHECKING, Any, List, Mapping, TypedDict
 
 from ..liveness.run_state import fate_of, state_of
 from ..liveness.trouble import trouble_of
 from ..record.record_shape import MOST_BYTES
 from ..record.rundir import GROWING_FILES, SMALL_FILES, Folder, Run
 from ..record.safe_open import UnreadableError, open_regular, read_regular, status_of
-from ..record.strict_json import JsonObject
 
 if TYPE_CHECKING:
     from ..record.run_records import StateRecord
@@ -47,7 +46,17 @@ class RecordPart(TypedDict, total=False):
     whole: bool
 
 
-def read(run: Run, args: Mapping[str, Any], room: int = MAX_BYTES) -> tuple[JsonObject, bytes]:
+class RunNews(TypedDict):
+    """What is new in a run: its state, the parts of the payload, its last folder, whether more follows, whether the state has changed."""
+
+    state: StateRecord
+    parts: List[RecordPart]
+    last: List[int]
+    is_full: bool
+    changed: bool
+
+
+def read(run: Run, args: Mapping[str, Any], room: int = MAX_BYTES) -> tuple[RunNews, bytes]:
     """Return (answer, bytes). `args`: cursors by "NNNN/file", `from` (first folder wanted), `state` known.
 
     Once there are `room` bytes, no more files follow.
@@ -87,7 +96,7 @@ def read(run: Run, args: Mapping[str, Any], room: int = MAX_BYTES) -> tuple[Json
                         _expire(path)
                         _await_size(path, sizes.get(name))
                     room -= _growth(path, key, cursor, room, parts, pieces)
-    answer = {
+    answer: RunNews = {
         "state": state,
         "parts": parts,
         "last": numbers[-1:],

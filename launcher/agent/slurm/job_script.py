@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Iterator, List, Optional
+from typing import TYPE_CHECKING, Iterator, List, Optional
 
 from ..cards.allowed_cards import UnfitError, choose_cards, read_cards
 from ..liveness import slurm_jobs, slurm_submission
@@ -25,13 +25,15 @@ from ..liveness.slurm_programs import SlurmSilentError, ask
 from ..record import strict_json
 from ..record.files import read_text, write_durably
 from ..record.rundir import Run
-from ..record.strict_json import JsonObject
 from ..serving import contact
 from ..serving.requests import RequestError
 from ..store import worker_folder
 from ..system import bearers, process
 from ..training.keeper import HEALTHY_S, back_off_s, handed_on, pause, size_of, tail_of
 from ..training.supervise import RESTART
+
+if TYPE_CHECKING:
+    from ..record.run_records import PreviousRecord
 
 MOST_FAILURES = 20
 """Agents in a row that die: the node may be broken, and another one is Slurm's to give."""
@@ -157,7 +159,7 @@ class _Keeping:
         return code
 
     def _keep_agents(self) -> int:
-        seen: Optional[JsonObject] = None
+        seen: Optional[PreviousRecord] = None
         is_first = True
         failures = 0
         while not self._signals.is_over and os.path.exists(self._run.plan):
@@ -213,7 +215,7 @@ class _Keeping:
             write_durably(run.plan, strict_json.encode({**run.read_plan(), **came.allowed.plan}) + "\n")
         return True
 
-    def _run_agent(self, seen: Optional[JsonObject]) -> int:
+    def _run_agent(self, seen: Optional[PreviousRecord]) -> int:
         """Start the agent as a step of the job, attend to signals until it has ended, and return its exit status."""
         words = [sys.executable, "-I", sys.argv[0], "step", self._run.path]
         # As a keeper's: they prove that the agent is ours, whatever is above it.

@@ -9,14 +9,17 @@ import contextlib
 import os
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from ..liveness import predecessor, run_state
 from ..record import strict_json
 from ..record.rundir import TERMINAL, Folder, Run
-from ..record.strict_json import JsonObject
 from ..system import process
 from .keeper import SEEN
 from .supervise import Supervisor
+
+if TYPE_CHECKING:
+    from ..record.run_records import PreviousRecord
 
 LOOK_S = 0.5
 
@@ -60,7 +63,7 @@ def _say(words: str) -> None:
     sys.stderr.flush()
 
 
-def _go_on(run: Run, last: Folder | None, seen: JsonObject | None) -> int:
+def _go_on(run: Run, last: Folder | None, seen: PreviousRecord | None) -> int:
     """Make the attempts of a run whose last folder nobody writes. Raises FileExistsError if another process was faster."""
     supervisor = _kind_of(run)
     if not (run.prepared().get("runtime") or {}).get("gpus"):

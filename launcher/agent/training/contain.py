@@ -10,13 +10,16 @@ import os
 import signal
 import sys
 import tempfile
-from typing import Mapping
+from typing import TYPE_CHECKING, Mapping, cast
 
 from ..record import strict_json
 from ..record.files import NO_ROOM, read_json, write_durably
 from ..record.rundir import Run
 from ..system import login_umask, oom, process
 from . import keeper
+
+if TYPE_CHECKING:
+    from ..record.run_records import AgentEndRecord, PreviousRecord
 
 UNKNOWN = "restarted; only the engine knows what ended it"
 
@@ -93,9 +96,10 @@ def _failures(run: Run) -> int:
     return failures
 
 
-def _seen(run: Run, before: Mapping[str, object]) -> dict[str, object] | None:
+def _seen(run: Run, before: Mapping[str, object]) -> PreviousRecord | None:
     """Return what the next agent records about the one before it; None if a client's contact has recorded it already."""
     if before:
-        return {"container": {key: before.get(key) for key in ("exit", "signal", "oom_kills", "ended")}}
+        end = {key: before.get(key) for key in ("exit", "signal", "oom_kills", "ended")}
+        return {"container": cast("AgentEndRecord", end)}
     kind = run.folder(run.numbers()[-1]).read_attempt().get("kind")
     return None if kind in ("prepare", "contact") else {"container": UNKNOWN}

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
 
 from ..record import strict_json
 from ..record.files import NO_ROOM
@@ -24,6 +24,9 @@ from ..record.safe_open import read_tail, status_of
 from ..store import checkpoints
 from ..store.secret_end import forget_secrets
 from ..system import bearers, process
+
+if TYPE_CHECKING:
+    from ..record.run_records import PreviousRecord
 
 BACK_OFF_S = (0.2, 1.0, 2.0, 5.0, 15.0, 60.0)
 HEALTHY_S = 300.0
@@ -47,7 +50,7 @@ def main(arguments: list[str]) -> int:
     shutdown: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: shutdown.append(number))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    seen: dict[str, object] | None = None
+    seen: PreviousRecord | None = None
     failures = 0
     while failures < MOST_FAILURES and os.path.exists(run.plan):
         if not wait_for_room(run, shutdown):
@@ -100,12 +103,12 @@ def tail_of(path: str, start: int) -> str:
     return read_tail(path, TAIL, start).decode("utf-8", "replace").strip()
 
 
-def handed_on(seen: dict[str, object] | None) -> dict[str, str]:
+def handed_on(seen: PreviousRecord | None) -> dict[str, str]:
     """Return the variables by which a new agent hears what was seen of the one before it."""
     return {} if seen is None else {SEEN: strict_json.encode(seen)}
 
 
-def run_agent(run: Run, seen: dict[str, object] | None, shutdown: list[int]) -> int:
+def run_agent(run: Run, seen: PreviousRecord | None, shutdown: list[int]) -> int:
     """Start `supervise`, wait for it while reaping orphans, and return its wait status.
 
     `seen` is what the new agent records about the one before it. SIGTERM and SIGINT are passed on as SIGTERM, and noted

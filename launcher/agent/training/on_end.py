@@ -14,7 +14,19 @@ import select
 import subprocess
 import sys
 import time
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import (
+    TYPE_CHECKING,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Tuple,
+    TypedDict,
+    Union,
+    cast,
+)
 
 from ..record import strict_json
 from ..record.files import read_json
@@ -25,6 +37,9 @@ from ..record.strict_json import JsonObject
 from ..system import process
 from ..system.login_umask import login_umask
 
+if TYPE_CHECKING:
+    from ..record.run_records import Loss
+
 LIMIT_S = 20.0
 LIMIT_NOW_S = 4.0
 """For a run that is to end now: its client waits, and kills an agent that does not answer."""
@@ -34,12 +49,35 @@ MOST_SAID = 300
 _SECRET = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
+class EndValues(TypedDict):
+    """What a notice tells programs of a run beside its state."""
+
+    run: str
+    job: Optional[str]
+    host: Optional[str]
+    attempt: int
+    step: Optional[int]
+    steps: Optional[int]
+    loss: Optional[Loss]
+    rehearsed: bool
+
+
+class EndMark(TypedDict, total=False):
+    """The end that was told of a run of which so many attempts had begun."""
+
+    begun: int
+    state: str
+    reason: Optional[str]
+    step: Optional[int]
+    loss: Optional[Loss]
+
+
 class EndNotice(NamedTuple):
     """How a run ends, in the words of its notice; `values` are for programs."""
 
     state: str
     reason: str
-    values: JsonObject
+    values: EndValues
 
     @property
     def text(self) -> str:
@@ -96,13 +134,10 @@ def send_once(
     return {"on_end": problem} if problem else {}
 
 
-def told(run: Run, begun: int) -> JsonObject:
-    """Return the end that was told of a run of which so many attempts have begun, and that is not on record; {} for none.
-
-    Its keys are `state`, `reason`, `step` and `loss`.
-    """
+def told(run: Run, begun: int) -> EndMark:
+    """Return the end that was told of a run of which so many attempts have begun, and that is not on record; {} for none."""
     for state in TERMINAL:
-        mark = read_json(run.told(state))
+        mark = cast("EndMark", read_json(run.told(state)))
         if mark.get("state") == state and mark.get("begun") == begun:
             return mark
     return {}
@@ -110,8 +145,13 @@ def told(run: Run, begun: int) -> JsonObject:
 
 def _is_first(run: Run, ending: EndNotice, begun: int) -> bool:
     """Leave the mark of this end; return False if it was there."""
-    known = {name: ending.values.get(name) for name in ("step", "loss")}
-    mark = {"begun": begun, "state": ending.state, "reason": ending.reason, **known}
+    mark: EndMark = {
+        "begun": begun,
+        "state": ending.state,
+        "reason": ending.reason,
+        "step": ending.values.get("step"),
+        "loss": ending.values.get("loss"),
+    }
     try:
         descriptor = open_regular(run.told(ending.state), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     from ..cards import lease
     from ..diagnosis.good_exit import Doubt
-    from ..record.run_records import AttemptRecord, WorkerTrialRecord
+    from ..record.run_records import AttemptRecord, PreviousRecord, WorkerTrialRecord
 
 RESTART = 75
 NOT_STARTED = "command-not-found"
@@ -82,7 +82,7 @@ class Supervisor:
     """One attempt from its folder to its end."""
 
     def __init__(
-        self, run: Run, last: Folder | None, seen: JsonObject | None, cards: lease.Taken | None = None
+        self, run: Run, last: Folder | None, seen: PreviousRecord | None, cards: lease.Taken | None = None
     ) -> None:
         """Make the attempt's folder after the last one. Raises FileExistsError if another process was faster.
 
@@ -580,7 +580,7 @@ class Supervisor:
 
         runtime = self.record.get("runtime") or {}
         progress, plan = self.progress, self.plan
-        values = {
+        values: on_end.EndValues = {
             "run": self.run.id,
             "job": plan.get("job"),
             "host": plan.get("host"),

@@ -19,7 +19,7 @@ from .supervise import RESTART, Supervisor
 if TYPE_CHECKING:
     from ..attempt.stopping import Interruption
     from ..cards import lease
-    from ..record.run_records import StateRecord, WorkerTrialRecord
+    from ..record.run_records import PreviousRecord, StateRecord, WorkerTrialRecord
     from ..record.rundir import Folder, Run
 
 BUSY = "gpu-busy-exclusive"
@@ -29,7 +29,7 @@ class TrialSupervisor(Supervisor):
     """One trial from its folder to its end."""
 
     def __init__(
-        self, run: Run, last: Folder | None, seen: JsonObject | None, cards: lease.Taken | None = None
+        self, run: Run, last: Folder | None, seen: PreviousRecord | None, cards: lease.Taken | None = None
     ) -> None:
         """Make the folder of the next trial."""
         super().__init__(run, last, seen, cards)

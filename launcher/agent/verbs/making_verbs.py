@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, TypedDict
 
 from ..making import environment_build, environment_seal, environment_steps, image_build, image_code
 from ..record.engine_record import EngineRecord
 from ..record.files import read_json, write_durably
 from ..record.locks import Lock
-from ..record.strict_json import JsonObject
 from ..serving.requests import RequestError, VerbReply
 from ..serving.session import ClientSession, Unsealed, Verb
 from ..system import attending, process
@@ -94,7 +93,17 @@ def packages(session: ClientSession, request: PackagesRequest, payload: bytes) -
     return VerbReply({"packages": read_json(path) or None, "code": _code_of(image[1])})
 
 
-def _code_of(image: str) -> Optional[JsonObject]:
+class CompiledCode(TypedDict):
+    """Where the Python of an image compiles the agent to, as whom, and whether it has."""
+
+    agent: str
+    folder: str
+    uid: int
+    gid: int
+    there: bool
+
+
+def _code_of(image: str) -> Optional[CompiledCode]:
     agent = os.path.abspath(sys.argv[0])
     folder = image_code.folder_of(agent, image)
     try:

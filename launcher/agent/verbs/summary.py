@@ -5,16 +5,25 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional, TypedDict, cast
 
 from ..liveness.run_state import fate_of, runtime_of
 from ..liveness.trouble import trouble_of
+from ..record.engine_record import EngineRecord
 from ..record.record_shape import read_attempt, read_plan
 from ..record.rundir import LIVE, TERMINAL, UNREADABLE, Run, unreadable
 from ..record.strict_json import JsonObject
 
 if TYPE_CHECKING:
-    from ..record.run_records import AttemptRecord, HeartbeatRecord, RecordedRuntime, StateRecord
+    from ..record.run_records import (
+        AttemptRecord,
+        HeartbeatRecord,
+        Loss,
+        ParentRecord,
+        RecordedRuntime,
+        StateRecord,
+        TroubleRecord,
+    )
 
 IN_DOUBT = ("resuming", "interrupted", "stop-incomplete", UNREADABLE)
 SLURM = "slurm"
@@ -23,7 +32,41 @@ MOST_LOOKED_BACK = 8
 """Folders in which a step is looked for, so that a long history costs a listing nothing."""
 
 
-def line_of(run: Run, state: StateRecord) -> JsonObject:
+class _Kind(TypedDict):
+    kind: str
+    engine: Optional[EngineRecord]
+
+
+class _Runtime(TypedDict):
+    engine: Optional[EngineRecord]
+    runtime: _Kind
+
+
+class RunLine(_Runtime):
+    """A run in one line; see `summary`."""
+
+    run: str
+    state: str
+    reason: Optional[str]
+    attempt: Optional[int]
+    step: Optional[int]
+    steps: Optional[int]
+    loss: Optional[Loss]
+    grace_s: Optional[float]
+    job: Optional[str]
+    job_id: Optional[str]
+    card: Optional[str]
+    evidence: Optional[JsonObject]
+    remedy: Optional[JsonObject]
+    trouble: Optional[TroubleRecord]
+    rehearsed: bool
+    parent: Optional[ParentRecord]
+    time: Optional[float]
+    ended: Optional[float]
+    took_s: Optional[float]
+
+
+def line_of(run: Run, state: StateRecord) -> RunLine:
     """Return one line about a run with this state, which says why if the run cannot be read."""
     try:
         return summary(run, state)
@@ -31,10 +74,10 @@ def line_of(run: Run, state: StateRecord) -> JsonObject:
         runtime: RecordedRuntime = {}
         with contextlib.suppress(OSError):
             runtime = runtime_of(run)
-        return {"run": run.id, **unreadable(error), **_kind_and_engine(runtime)}
+        return cast("RunLine", {"run": run.id, **unreadable(error), **_kind_and_engine(runtime)})
 
 
-def summary(run: Run, state: StateRecord) -> JsonObject:
+def summary(run: Run, state: StateRecord) -> RunLine:
     """Return one line about a run with this state.
 
     `evidence` says why the run is in doubt, or which class of failure ended it; `parent` is the run that it continues.
@@ -100,7 +143,7 @@ def _attempts_s(run: Run, state: StateRecord) -> float:
     return total
 
 
-def _kind_and_engine(runtime: RecordedRuntime) -> JsonObject:
+def _kind_and_engine(runtime: RecordedRuntime) -> _Runtime:
     has_name = bool((runtime.get("engine") or {}).get("name"))
     engine = runtime["engine"] if has_name else None
     return {"engine": engine, "runtime": {"kind": runtime.get("kind") or "native", "engine": engine}}
